@@ -1,5 +1,6 @@
 //! Tree verifiers against what any verifier can reach.
 
+use polydraft::conformance::cases_to_try;
 use polydraft::conformance::tree::{ContextDistributions, Pair, exact, random_pair};
 use polydraft::coupling::priority::{self, shares::Layout};
 use polydraft::verify::nested_priority::Settings;
@@ -29,7 +30,7 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
         (2, 3, 2, 9),
         (2, 2, 3, 9),
     ] {
-        for index in 0..count {
+        for index in 0..cases_to_try(count) {
             let agreement = [0.0, 0.4, 0.8][index % 3];
             let adversarial = index % 2 == 1;
             // Coefficients of such different sizes the solver refuses; verifiers are enumerated

@@ -16,6 +16,12 @@ use crate::drafting::{Drafting, Draws, Proposal};
 use crate::random::enumerate;
 use crate::{Distribution, Result, Token};
 
+/// How many random cases are enumerated where `daily` are on a contributor's machine: ten times as
+/// many where POLYDRAFT_EXHAUSTIVE is set, as it is in continuous integration.
+pub fn cases_to_try(daily: usize) -> usize {
+    daily * if std::env::var_os("POLYDRAFT_EXHAUSTIVE").is_some() { 10 } else { 1 }
+}
+
 /// The deviation allowed everywhere.
 pub const TOLERANCE: f64 = 1e-12;
 

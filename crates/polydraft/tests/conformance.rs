@@ -1,7 +1,7 @@
 //! Every rule, every scheme it supports, every vocabulary and number of drafts up to four, by exact
 //! enumeration.
 
-use polydraft::conformance::{Case, Report, TOLERANCE, cases};
+use polydraft::conformance::{Case, Report, TOLERANCE, cases, cases_to_try};
 use polydraft::coupling::priority::{Form, Settings};
 use polydraft::drafting::Drafting;
 use polydraft::{RuleKind, acceptance};
@@ -20,7 +20,7 @@ fn conform(
     for &scheme in schemes {
         for count in counts.clone() {
             for vocabulary in 1..=4 {
-                let random = if count < 4 { 200 } else { 60 };
+                let random = cases_to_try(if count < 4 { 200 } else { 60 });
                 for case in cases(vocabulary, scheme, count, random, &mut rng).unwrap() {
                     match case.check(rule.as_mut()) {
                         Ok(report) => also(&case, report),

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{SIZES, named, pairs, run, supports};
+use polydraft::conformance::cases_to_try;
 use polydraft::conformance::tree::{Pair, random_pair};
 use polydraft::coupling::priority::{self, Form};
 use polydraft::verify::nested_priority::Settings;
@@ -14,7 +15,8 @@ use rand_chacha::ChaCha8Rng;
 fn every_verifier_emits_the_targets_distribution_on_paths() {
     for size in SIZES {
         let policy = PolicyKind::paths(size.2, size.1);
-        for pair in pairs(size, 11) {
+        let count = cases_to_try(size.3);
+        for pair in pairs((size.0, size.1, size.2, count), 11) {
             for kind in VerifierKind::all() {
                 if supports(&kind, &policy) {
                     run(&kind, &policy, &pair);
@@ -137,7 +139,7 @@ fn other_trees() {
         for vocabulary in [2, 3] {
             // A peaked law allows many draws, too many to enumerate.
             let budgets = matches!(policy, PolicyKind::Budget(_));
-            let pairs = pairs((vocabulary, depth, 0, 8), 13);
+            let pairs = pairs((vocabulary, depth, 0, cases_to_try(8)), 13);
             for pair in pairs.filter(|pair| !budgets || pair.draft.values().all(spread_out)) {
                 for kind in &supported {
                     run(kind, &policy, &pair);
@@ -174,7 +176,9 @@ fn every_registered_verifier_and_policy() {
         let budget = matches!(policy, PolicyKind::Budget(_));
         let mut combinations = 0;
         let few = |pair: &Pair| !budget || pair.draft.values().all(spread_out);
-        for pair in pairs((2, depth.min(4), 0, 64), 23).filter(few).take(4) {
+        for pair in
+            pairs((2, depth.min(4), 0, cases_to_try(64)), 23).filter(few).take(cases_to_try(4))
+        {
             for kind in VerifierKind::all().into_iter().filter(|kind| supports(kind, &policy)) {
                 run(&kind, &policy, &pair);
                 combinations += 1;

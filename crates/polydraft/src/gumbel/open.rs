@@ -58,18 +58,27 @@ fn before(simplex: Simplex, a: (usize, f64), b: (usize, f64), part: &mut Vec<Sim
         if difference.abs() <= 1e-13 * (own + other) { 0.0 } else { difference }
     };
     let sides: Vec<f64> = simplex.corners.iter().map(side).collect();
-    let behind = sides.iter().position(|side| *side > 0.0);
-    let Some(behind) = behind else { return part.push(simplex) };
+    cut(simplex, sides, part);
+}
+
+/// The part of a simplex on the side of its plane where `sides`, by corner, are not positive. A
+/// corner that a cut makes lies on the plane: it is not asked again, because its coordinates may
+/// have underflowed, and then the cuts would not end.
+fn cut(simplex: Simplex, sides: Vec<f64>, part: &mut Vec<Simplex>) {
+    let after = sides.iter().position(|side| *side > 0.0);
+    let Some(after) = after else { return part.push(simplex) };
     let Some(ahead) = sides.iter().position(|side| *side < 0.0) else { return };
-    let from_behind = sides[behind] / (sides[behind] - sides[ahead]);
-    let from_ahead = sides[ahead] / (sides[ahead] - sides[behind]);
-    let ends = simplex.corners[behind].iter().zip(&simplex.corners[ahead]);
+    let from_after = sides[after] / (sides[after] - sides[ahead]);
+    let from_ahead = sides[ahead] / (sides[ahead] - sides[after]);
+    let ends = simplex.corners[after].iter().zip(&simplex.corners[ahead]);
     let point: Vec<f64> =
-        ends.map(|(behind, ahead)| from_ahead * behind + from_behind * ahead).collect();
-    for (replaced, fraction) in [(behind, from_ahead), (ahead, from_behind)] {
+        ends.map(|(after, ahead)| from_ahead * after + from_after * ahead).collect();
+    for (replaced, fraction) in [(after, from_ahead), (ahead, from_after)] {
         let mut half = Simplex { volume: simplex.volume * fraction, ..simplex.clone() };
         half.corners[replaced].clone_from(&point);
-        before(half, a, b, part);
+        let mut sides = sides.clone();
+        sides[replaced] = 0.0;
+        cut(half, sides, part);
     }
 }
 
