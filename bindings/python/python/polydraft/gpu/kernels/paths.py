@@ -118,6 +118,7 @@ def priority_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_,
         end = tl.sum(tl.where(knots == interval, ends, 0.0), axis=0)
         length = tl.sum(tl.where(knots == interval, lengths, 0.0), axis=0)
         tl.store(priorities + node, end - length + within * length)
+        # A selection so rare that its probability underflows is never verified.
         ratio = ratio / tl.maximum(g, 1e-300)
         tl.store(ratios + node, ratio)
         tl.store(accepts + node, tl.minimum(ratio, 1.0))
