@@ -10,7 +10,9 @@ with blocks of one token is one number a token.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 import importlib.util
 import itertools
 import math
@@ -62,19 +64,35 @@ class Tables:
             for prefix in itertools.product(range(vocabulary), repeat=n):
                 self.target[prefix], self.draft[prefix] = make(prefix)
 
-    def batch(self, tuples):
-        """Logits `[B, K, L, V]` and `[B, 1 + K·L, V]` for tuples of K paths."""
-        draft = [[[self.draft[path[:i]] for i in range(self.length)] for path in paths]
-                 for paths in tuples]
-        target = [[self.target[()]] + [self.target[path[:i + 1]] for path in paths
-                                       for i in range(self.length)] for paths in tuples]
-        # What stands at a prefix that another path has first must not matter.
-        target = np.array(target, dtype=np.float32)
-        for b, paths in enumerate(tuples):
-            for k, i in itertools.product(range(len(paths)), range(self.length)):
-                if any(paths[j][: i + 1] == paths[k][: i + 1] for j in range(k)):
-                    target[b, 1 + k * self.length + i] = np.nan
-        return torch.tensor(np.array(draft, dtype=np.float32)), torch.tensor(target)
+    def rows(self, tuples, many, sampling, draft_sampling):
+        """`Rows` of `[B, K, L, V]` and `[B, 1 + K·L, V]`, each of K tuples `many` times.
+
+        They are made of each prefix's logits once. What stands at a prefix that another path has
+        first must not matter: it is NaN.
+        """
+        gpu = load()
+        count, length = len(tuples[0]), self.length
+        of_draft, of_target = [], []
+        for paths in tuples:
+            firsts = [()]
+            for k, i in itertools.product(range(count), range(1, length + 1)):
+                seen = any(paths[j][:i] == paths[k][:i] for j in range(k))
+                firsts.append(None if seen else paths[k][:i])
+            of_target += [firsts] * many
+            of_draft += [[path[:i] for path in paths for i in range(length)]] * many
+
+        def gathered(table, wanted, shape, how):
+            places = {prefix: i for i, prefix in enumerate(table)} | {None: len(table)}
+            logits = np.array([*table.values(), np.full(self.vocabulary, np.nan)], np.float32)
+            made = gpu.distributions(torch.tensor(logits), how, block=1)
+            index = torch.tensor([[places[prefix] for prefix in one] for one in wanted]).flatten()
+            fields = {name: value[index] for name, value in vars(made).items()
+                      if isinstance(value, torch.Tensor)}
+            return dataclasses.replace(made, shape=torch.Size(shape), **fields)
+
+        draft = gathered(self.draft, of_draft, (len(of_draft), count, length), draft_sampling)
+        target = gathered(self.target, of_target, (len(of_target), 1 + count * length), sampling)
+        return draft, target
 
 
 def random_tables(vocabulary: int, length: int, kind: str, seed: int) -> Tables:
@@ -179,7 +197,8 @@ class Case:
             yield path, win, accepts[path, level]
 
 
-def emitted(method: str, tables: Tables, paths: int, sampling=None, draft_sampling=None, **options):
+def emitted(method: str, tables: Tables, paths: int, sampling=None, draft_sampling=None,
+            unordered=False, **options):
     """The distribution of the next L + 1 tokens, `[V] * (L + 1)`, the target's, and the mean length.
 
     What is emitted is extended by the target to L + 1 tokens.
@@ -198,21 +217,24 @@ def emitted(method: str, tables: Tables, paths: int, sampling=None, draft_sampli
     word_q = {w: math.prod(q[w[:i]][w[i]] for i in range(length)) for w in words}
     words = [w for w in words if word_q[w] > 0.0]
     tuples = list(itertools.product(words, repeat=paths))
+    times = dict.fromkeys(tuples, 1)
+    if unordered:
+        # The paths are exchangeable: each set of them once.
+        times = collections.Counter(tuple(sorted(drafts)) for drafts in tuples)
+        tuples = list(times)
     forced = list(itertools.product(range(paths), range(length + 1)))
-    draft, target = tables.batch(tuples)
     many = len(forced)
+    rows, of_target = tables.rows(tuples, many, sampling, draft_sampling or sampling)
     tokens = torch.tensor(np.array(tuples)).reshape(-1, paths, length)
     uniforms = torch.full((len(tuples) * many, gpu.uniforms_needed(method, paths, length)), 0.5, dtype=torch.float64)
     asked = torch.tensor(forced).repeat(len(tuples), 1)
-    rows = gpu.distributions(draft.repeat_interleave(many, 0), draft_sampling or sampling, block=1)
-    of_target = gpu.distributions(target.repeat_interleave(many, 0), sampling, block=1)
     found = gpu.verify(method, tokens.repeat_interleave(many, 0), rows, of_target, uniforms,
                        trace=True, forced=asked, **options)
     assert not found.status.any(), found.status.unique()
     result = np.zeros((vocabulary,) * (length + 1))
     mean = 0.0
     for number, drafts in enumerate(tuples):
-        weight = math.prod(word_q[w] for w in drafts)
+        weight = times[drafts] * math.prod(word_q[w] for w in drafts)
         at = {how: number * many + i for i, how in enumerate(forced)}
         case = Case(method, drafts, found.trace, at, length)
         total = 0.0

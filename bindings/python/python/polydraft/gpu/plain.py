@@ -72,16 +72,16 @@ def narrow(made: Rows, x: torch.Tensor) -> None:
         place = (count - 1).clamp(0, vocabulary - 1)[:, None]
         token = order.gather(-1, place)
         cut = x.gather(-1, token)[:, 0]
+        last = token[:, 0].to(torch.int32)
+        # At temperature 0, and after another filter, fewer may be kept already.
+        last = torch.where(cut == made.cuts, torch.minimum(last, made.lasts), last)
         on = on & (cut >= made.cuts)
         made.cuts = torch.where(on, cut, made.cuts)
-        made.lasts = torch.where(on, token[:, 0].to(torch.int32), made.lasts)
+        made.lasts = torch.where(on, last, made.lasts)
 
     if top_k:
         k = made.sampling.setting("top_k", shape, device).long()
-        kept = made.weights() >= 0.0
-        # At temperature 0 fewer are left than k.
-        kept &= (x > made.cuts[:, None]) | (x == made.cuts[:, None])
-        keep(k, (k > 0) & (k <= kept.sum(-1)))
+        keep(k, (k > 0) & (k <= vocabulary))
     if top_p:
         p = made.sampling.setting("top_p", shape, device)
         wide = backend.wide(device)

@@ -128,7 +128,7 @@ def residual_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttop
         level = program % LEVELS
     mass = tl.load(ratios + b * K * L) * 0.0
     if level < L:
-        first, _ = node_of(tokens, b, path, level, K, L, KP, LP)
+        first, count = node_of(tokens, b, path, level, K, L, KP, LP)
         drow = draft_row_of(b, first, level, K, L)
         trow = target_row_of(b, first, level, K, L)
         y = block * BLOCK + tl.arange(0, BLOCK)
@@ -179,7 +179,7 @@ def emit_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
         if not FORCED:
             length = decided
     full = length >= L
-    first, _ = node_of(tokens, b, path, length, K, L, KP, LP)
+    first, count = node_of(tokens, b, path, length, K, L, KP, LP)
     trow = target_row_of(b, first, length, K, L)
     # A full path has no draft row; any will do that can be read.
     drow = draft_row_of(b, tl.where(full, 0, first), tl.where(full, 0, length), K, L)

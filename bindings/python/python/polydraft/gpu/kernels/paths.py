@@ -55,7 +55,7 @@ def ratio_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_, ts
     first, count = node_of(tokens, b, k, l, K, L, KP, LP)
     drow = draft_row_of(b, first, l, K, L)
     trow = target_row_of(b, first, l, K, L)
-    child, _ = node_of(tokens, b, k, l + 1, K, L, KP, LP)
+    child, siblings = node_of(tokens, b, k, l + 1, K, L, KP, LP)
     token = tl.load(tokens + node)
     q, p = drawn(dl, ds, dtops, dcuts, dlasts, drates, drow, tl_, ts, ttops, tcuts, tlasts,
                  trates, trow, token, vocabulary)
@@ -85,7 +85,7 @@ def priority_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_,
     first, count = node_of(tokens, b, k, l, K, L, KP, LP)
     drow = draft_row_of(b, first, l, K, L)
     trow = target_row_of(b, first, l, K, L)
-    child, _ = node_of(tokens, b, k, l + 1, K, L, KP, LP)
+    child, siblings = node_of(tokens, b, k, l + 1, K, L, KP, LP)
     token = tl.load(tokens + node)
     q, p = drawn(dl, ds, dtops, dcuts, dlasts, drates, drow, tl_, ts, ttops, tcuts, tlasts,
                  trates, trow, token, vocabulary)
@@ -114,7 +114,7 @@ def priority_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_,
         g += tl.sum(tl.where(knots == low + 1, gain * part, 0.0), axis=0)
         u = tl.load(uniforms + b * width + k * L + l).to(tl.float64)
         within = tl.load(uniforms + b * width + K * L + k * L + l).to(tl.float64)
-        interval, _ = pick_block(hold, knots >= 0, u)
+        interval, into = pick_block(hold, knots >= 0, u)
         end = tl.sum(tl.where(knots == interval, ends, 0.0), axis=0)
         length = tl.sum(tl.where(knots == interval, lengths, 0.0), axis=0)
         tl.store(priorities + node, end - length + within * length)
@@ -163,7 +163,7 @@ def nested_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_, t
         first, count = node_of(tokens, b, k, l, K, L, KP, LP)
         drow = draft_row_of(b, first, l, K, L)
         trow = target_row_of(b, first, l, K, L)
-        child, _ = node_of(tokens, b, k, l + 1, K, L, KP, LP)
+        child, siblings = node_of(tokens, b, k, l + 1, K, L, KP, LP)
         token = tl.load(tokens + node)
         q, p = drawn(dl, ds, dtops, dcuts, dlasts, drates, drow, tl_, ts, ttops, tcuts, tlasts,
                      trates, trow, token, vocabulary)
@@ -209,7 +209,7 @@ def nested_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_, t
         tl.store(tail_ratios + node, tail)
     u = tl.load(uniforms + b * width + k).to(tl.float64)
     within = tl.load(uniforms + b * width + K + k).to(tl.float64)
-    cell, _ = pick_block(share, cells >= 0, u)
+    cell, into = pick_block(share, cells >= 0, u)
     tl.store(priorities + program, (cell.to(tl.float64) + within) / C)
     if TRACE:
         tl.store(shares + program * C + cells, share)

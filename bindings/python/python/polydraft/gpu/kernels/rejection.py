@@ -168,7 +168,7 @@ def cover_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, 
     l = node % L
     first, count = node_of(tokens, b, k, l, K, L, KP, LP)
     if (first == k) & (count > 1):
-        low, high, _ = bracket(betas, node, nodes, blocks, count, INDEX, K, BLOCKS)
+        low, high, beta = bracket(betas, node, nodes, blocks, count, INDEX, K, BLOCKS)
         drow = draft_row_of(b, first, l, K, L)
         trow = target_row_of(b, first, l, K, L)
         over = 1.0 / tried(low, high)
@@ -208,7 +208,7 @@ def sequential_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, tt
     rho = q_part * 0.0 + 1.0
     cover = rho
     if count > 1:
-        _, rho, beta = bracket(betas, shared, nodes, blocks, count, 2, K, BLOCKS)
+        below, rho, beta = bracket(betas, shared, nodes, blocks, count, 2, K, BLOCKS)
         missed = 1.0 - tl.minimum(beta, 1.0)
         power = missed * 0.0 + 1.0
         for times in range(0, K):
