@@ -137,7 +137,8 @@ def main() -> None:
                 gpu.verify(method, tokens, draft, target, uniforms)
                 if not simple:
                     gpu.verify(method, tokens, draft, target, uniforms, trace=True, forced=forced)
-    print(f"{len(compiler.seen)} launches compiled for sm_{args.arch}, {len(compiler.failed)} failed")
+    many, failed = len(compiler.seen), len(compiler.failed)
+    print(f"{many} launches compiled for sm_{args.arch}, {failed} failed")
     sys.exit(bool(compiler.failed))
 
 

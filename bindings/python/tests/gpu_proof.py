@@ -142,7 +142,8 @@ class Case:
     """One tuple of drafts: all that may be decided for it."""
 
     def __init__(self, method, paths, trace, rows, length) -> None:
-        self.method, self.paths, self.trace, self.rows, self.length = method, paths, trace, rows, length
+        self.method, self.paths, self.trace = method, paths, trace
+        self.rows, self.length = rows, length
 
     def outcomes(self):
         """(chance, path, accepted length) of all that may be decided."""
@@ -199,7 +200,7 @@ class Case:
 
 def emitted(method: str, tables: Tables, paths: int, sampling=None, draft_sampling=None,
             unordered=False, **options):
-    """The distribution of the next L + 1 tokens, `[V] * (L + 1)`, the target's, and the mean length.
+    """The distribution of the next L + 1 tokens, `[V] * (L + 1)`, the target's, and mean length.
 
     What is emitted is extended by the target to L + 1 tokens.
     """
@@ -226,7 +227,8 @@ def emitted(method: str, tables: Tables, paths: int, sampling=None, draft_sampli
     many = len(forced)
     rows, of_target = tables.rows(tuples, many, sampling, draft_sampling or sampling)
     tokens = torch.tensor(np.array(tuples)).reshape(-1, paths, length)
-    uniforms = torch.full((len(tuples) * many, gpu.uniforms_needed(method, paths, length)), 0.5, dtype=torch.float64)
+    needed = gpu.uniforms_needed(method, paths, length)
+    uniforms = torch.full((len(tuples) * many, needed), 0.5, dtype=torch.float64)
     asked = torch.tensor(forced).repeat(len(tuples), 1)
     found = gpu.verify(method, tokens.repeat_interleave(many, 0), rows, of_target, uniforms,
                        trace=True, forced=asked, **options)

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from gpu_proof import emitted, load, random_tables, working_with
+from gpu_proof import Tables, emitted, load, random_tables, working_with
 
 gpu = load()
 EXHAUSTIVE = os.environ.get("POLYDRAFT_EXHAUSTIVE") == "1"
@@ -52,18 +52,22 @@ def test_the_distribution_is_the_targets_in_plain_pytorch(method):
 
 @pytest.mark.parametrize("method", gpu.METHODS)
 def test_the_distribution_is_the_targets_by_kernels(method):
-    cases = [(3, 1, 1, "ties"), (2, 1, 2, "random"), (2, 2, 1, "random"), (2, 2, 2, "near"), (3, 2, 1, "zeros")]
+    cases = [(3, 1, 1, "ties"), (2, 2, 2, "near"), (3, 2, 1, "zeros")]
+    if not several(method):
+        cases += [(2, 1, 2, "random"), (2, 1, 3, "zeros")]
     if EXHAUSTIVE:
         cases += [(2, 2, 2, kind) for kind in KINDS] + [(2, 3, 1, "random"), (3, 2, 2, "random")]
     unordered = "priority" in method
     for vocabulary, paths, length, kind in cases:
-        if (several(method) or paths == 1) and (unordered or (paths, length) != (2, 2) or EXHAUSTIVE):
+        dear = not unordered and (paths, length) == (2, 2)
+        if (several(method) or paths == 1) and (EXHAUSTIVE or not dear):
             with working_with("triton"):
                 tables = random_tables(vocabulary, length, kind, 7)
                 found, wanted, mean = emitted(method, tables, paths, unordered=unordered, **SMALL)
             assert abs(found - wanted).sum() < ROUNDING, (vocabulary, paths, length, kind)
             with working_with("plain"):
-                assert emitted(method, tables, paths, **SMALL)[2] == pytest.approx(mean, abs=ROUNDING)
+                own = emitted(method, tables, paths, **SMALL)[2]
+            assert own == pytest.approx(mean, abs=ROUNDING)
 
 
 @pytest.mark.parametrize("method", gpu.METHODS)
@@ -71,7 +75,8 @@ def test_filters_and_temperature_0(method):
     for number, how in enumerate(SAMPLINGS):
         vocabulary, paths, length = sizes(method, [(3, 2, 1), (3, 1, 2)])[0]
         with working_with("plain"):
-            found, wanted, _ = emitted(method, random_tables(vocabulary, length, "random", number), paths, **how, **SMALL)
+            tables = random_tables(vocabulary, length, "random", number)
+            found, wanted, _ = emitted(method, tables, paths, **how, **SMALL)
         assert abs(found - wanted).sum() < ROUNDING, how
 
 
@@ -79,10 +84,10 @@ def test_filters_and_temperature_0(method):
 @pytest.mark.parametrize("method", ["walk:priority", "nested-priority"])
 def test_coarse_pools_cost_acceptance_only(method, knots, cells):
     with working_with("plain"):
-        found, wanted, _ = emitted(method, random_tables(3, 1, "random", 4), 3, knots=knots, cells=cells)
-        assert abs(found - wanted).sum() < ROUNDING
-        found, wanted, _ = emitted(method, random_tables(2, 2, "random", 5), 2, knots=knots, cells=cells)
-        assert abs(found - wanted).sum() < ROUNDING
+        for size, paths in (((3, 1), 3), ((2, 2), 2)):
+            tables = random_tables(*size, "random", 4)
+            found, wanted, _ = emitted(method, tables, paths, knots=knots, cells=cells)
+            assert abs(found - wanted).sum() < ROUNDING
 
 
 def planted(monkeypatch, fault):
@@ -104,21 +109,25 @@ def planted(monkeypatch, fault):
     elif fault == "assigned":
         monkeypatch.setattr(shares, "exchange", lambda *a: halved(*a, False))
     elif fault == "residual":
-        monkeypatch.setattr(verify.Verification, "residual", lambda self, path, level, weight: residual(
-            self, path, level, torch.ones_like(weight)))
+        monkeypatch.setattr(
+            verify.Verification, "residual",
+            lambda self, path, level, weight: residual(self, path, level, weight * 0.0 + 1.0))
     elif fault == "leak":
-        monkeypatch.setattr(verify.Verification, "residual", lambda self, path, level, weight: residual(
-            self, path, level, weight) + 1e-5 * (level == 0)[:, None])
+        monkeypatch.setattr(
+            verify.Verification, "residual",
+            lambda self, path, level, weight: (
+                residual(self, path, level, weight) + 1e-5 * (level == 0)[:, None]))
     elif fault == "duplicates":
         # Paths that begin alike as if they were nodes of their own.
-        monkeypatch.setattr(shares, "highest", lambda ends, count: ends ** torch.ones_like(count)[..., None])
+        monkeypatch.setattr(shares, "highest", lambda ends, count: ends)
 
 
 @pytest.mark.parametrize("method, fault, found_out", [
     ("nested-priority", "demanded", True), ("walk:priority", "demanded", True),
     ("nested-priority", "assigned", False), ("walk:priority", "assigned", False),
-    ("nested-priority", "residual", True), ("block", "residual", True), ("nested-priority", "leak", True),
-    ("walk:priority", "leak", True), ("token", "leak", True), ("walk:priority", "duplicates", True),
+    ("nested-priority", "residual", True), ("block", "residual", True),
+    ("nested-priority", "leak", True), ("walk:priority", "leak", True), ("token", "leak", True),
+    ("walk:priority", "duplicates", True),
 ])
 def test_planted_faults_are_found(monkeypatch, method, fault, found_out):
     paths = 2 if several(method) else 1
@@ -130,8 +139,9 @@ def test_planted_faults_are_found(monkeypatch, method, fault, found_out):
 
 
 def test_a_fault_planted_in_a_kernel_is_found(monkeypatch):
-    """m = q: the selection's distribution is taken to be the draft's, where the residual is made."""
-    tables = random_tables(3, 1, "random", 7)
+    """m = q where the residual is made: the selection's distribution is taken to be the draft's."""
+    target, draft = np.log([0.45, 0.45, 0.1]), np.log([0.1, 0.2, 0.7])
+    tables = Tables(3, 1, lambda prefix: (target, draft))
     with working_with("triton"):
         import polydraft_gpu.kernels.launch as launch
 
@@ -144,7 +154,8 @@ def test_a_fault_planted_in_a_kernel_is_found(monkeypatch):
             def __getitem__(self, grid):
                 def run(*args, **kwargs):
                     work = list(args)
-                    gains = [i for i, a in enumerate(work) if isinstance(a, torch.Tensor) and a.dim() == 2 and a.shape[1] == 16]
+                    gains = [i for i, a in enumerate(work)
+                             if isinstance(a, torch.Tensor) and a.dim() == 2 and a.shape[1] == 16]
                     assert len(gains) == 1
                     work[gains[0]] = torch.ones_like(work[gains[0]])
                     return kernel[grid](*work, **kwargs)
@@ -203,9 +214,9 @@ def test_what_is_no_distribution_is_refused(method, backend):
     draft[3, 0, 0] = draft[3, 0, 0].index_fill(0, tokens[3, 0, 0], -torch.inf)
     with working_with(backend):
         found = gpu.verify(method, tokens, draft, target, uniforms, **SMALL)
-    assert (found.status[:2] == 1).all() and (found.status[2:4] == 2).all() and found.status[4] == 0
-    assert (found.next[:4] == -1).all() and (found.path[:4] == -1).all() and (found.length[:4] == 0).all()
-    assert found.next[4] >= 0
+    assert found.status.tolist() == [1, 1, 2, 2, 0]
+    assert (found.next[:4] == -1).all() and (found.path[:4] == -1).all()
+    assert (found.length[:4] == 0).all() and found.next[4] >= 0
 
 
 def test_decisions_follow_from_the_trace():
@@ -230,14 +241,21 @@ def test_decisions_follow_from_the_trace():
 
 
 @pytest.mark.parametrize("vocabulary", [151936, 262144])
-def test_large_vocabularies(vocabulary):
+def test_large_vocabularies(monkeypatch, vocabulary):
     """The kernels' numbers against the plain form's, one sequence of two paths."""
     tokens, draft, target, uniforms = batch("nested-priority", 1, 2, 1, vocabulary, 4)
     found = []
     for backend in BACKENDS:
         with working_with(backend):
-            rows = gpu.distributions(draft), gpu.distributions(target)
-            found.append(gpu.verify("nested-priority", tokens, *rows, uniforms, trace=True, knots=16, cells=64))
+            if backend == "triton":
+                # Larger parts take the interpreter less time.
+                import polydraft_gpu.kernels.launch as launch
+
+                monkeypatch.setattr(launch, "SPLIT", 65536)
+                monkeypatch.setattr(launch, "CHUNK", 8192)
+            rows = gpu.distributions(draft, block=32768), gpu.distributions(target, block=32768)
+            found.append(gpu.verify("nested-priority", tokens, *rows, uniforms, trace=True,
+                                    knots=16, cells=64))
     a, b = found
     torch.testing.assert_close(a.trace.shares, b.trace.shares, rtol=0, atol=1e-5)
     torch.testing.assert_close(a.trace.ratios, b.trace.ratios, rtol=1e-4, atol=0)

@@ -1,4 +1,4 @@
-"""Pools and shares in plain PyTorch: see `kernels.pool` and `kernels.shares`, which say what and why.
+"""Pools and shares in plain PyTorch; `kernels.pool` and `kernels.shares` say what and why.
 
 All functions work on any leading dimensions.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 
 TAIL = 2.0**-7
-LOWEST = 2.0**-6
-OCTAVES = 10.0
+LOWEST = 2.0**-3
+OCTAVES = 7.0
 
 
 def knot(r: torch.Tensor, knots: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -260,7 +260,7 @@ class Verification:
         return top.int().argmax(-1)
 
     def rejections(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """SpecInfer's c and residual mass after 0 to K rejections at each node, `[K+1, B, K, L]`."""
+        """SpecInfer's c and residual mass after 0 to K rejections, `[K + 1, B, K, L]`."""
         l = self.size[2]
         p, q = self.target[self.target_rows[..., :l]], self.draft[self.draft_rows]
         spent, masses = [torch.zeros_like(self.q)], [torch.ones_like(self.q)]

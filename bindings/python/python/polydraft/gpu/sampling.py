@@ -13,8 +13,6 @@ import torch
 
 __all__ = ["Sampling"]
 
-Setting = "float | torch.Tensor"
-
 
 @dataclass(frozen=True)
 class Sampling:
@@ -86,6 +84,7 @@ def by_row(name: str, value: torch.Tensor, shape: torch.Size, dtype: torch.dtype
     """A setting that is given for the leading part of `shape`, for each row of it."""
     lead = tuple(value.shape)
     if lead != tuple(shape[: len(lead)]):
-        raise ValueError(f"sampling: {name} must have the leading shape of {list(shape)}, got {list(lead)}")
+        got = f"{list(shape)}, got {list(lead)}"
+        raise ValueError(f"sampling: {name} must have the leading shape of {got}")
     rest = (1,) * (len(shape) - len(lead))
     return value.to(dtype).reshape(lead + rest).expand(shape).reshape(-1).contiguous()

@@ -45,8 +45,8 @@ def verify(
     *,
     sampling: Sampling | None = None,
     draft_sampling: Sampling | None = None,
-    knots: int = 64,
-    cells: int = 256,
+    knots: int = 32,
+    cells: int = 128,
     trace: bool = False,
     forced: torch.Tensor | None = None,
 ) -> Verified:
@@ -113,7 +113,8 @@ def check(
         shape = tuple(rows.shape if isinstance(rows, Rows) else rows.shape[:-1])
         if shape != expected[name]:
             want = ", ".join(map(str, expected[name]))
-            raise ValueError(f"verify: {name} must be [{want}, V], got [{', '.join(map(str, shape))}, V]")
+            got = ", ".join(map(str, shape))
+            raise ValueError(f"verify: {name} must be [{want}, V], got [{got}, V]")
     for name, rows in (("draft", draft), ("target", target)):
         if not isinstance(rows, Rows):
             own = sampling if name == "target" or draft_sampling is None else draft_sampling
@@ -129,4 +130,4 @@ def check(
         raise ValueError(f"verify: uniforms must be [{b}, {needed}], got {list(uniforms.shape)}")
     return Request(
         method, tokens.contiguous(), given["draft"], given["target"], uniforms.contiguous(),
-        64, 256, False, None)
+        32, 128, False, None)

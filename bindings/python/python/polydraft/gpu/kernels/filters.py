@@ -217,7 +217,8 @@ def search(made: Rows, given: torch.Tensor, mass: bool) -> None:
     brackets = [new((count, 2), torch.int64) for _ in range(2)]
     goals = [new((count,), torch.float64) for _ in range(2)]
     sums = [new((count, splits, 16), torch.float32) for _ in range(2)]
-    row = [logits, logits.stride(0), made.vocabulary, made.tops, made.cuts, made.lasts, made.rates]
+    row = [logits, logits.stride(0), made.vocabulary]
+    row += [made.tops, made.cuts, made.lasts, made.rates]
     padded = triton.next_power_of_2(splits)
     for index in range(PASSES):
         old, now = (index + 1) % 2, index % 2

@@ -19,7 +19,7 @@ from . import filters, finish, paths, pool, rejection, rows
 # Tokens of one program, by what it does; `bench/gpu/kernels.py` says how they were chosen.
 BLOCK = 4096
 SPLIT = 4096
-CHUNK = 256
+CHUNK = 128
 WARPS = {"partials": 8, "draw": 8, "pool": 4, "paths": 8, "residual": 8, "emit": 8}
 
 

@@ -13,8 +13,8 @@ knot; (3) tokens to which the draft gives less than 2^-7/V are pooled at their c
 that chunks of nothing else are passed over; (4) a token's part of a knot is found again, by every
 kernel that needs it, from a function of its ratio without jumps, so that rounding which differs
 between kernels costs a relative 1e-6, not a token in the wrong pool.
-Cost: one read of the draft's and the target's row of each distinct node; NK comparisons a token,
-without atomics.
+Cost: one read of the draft's and the target's row of each distinct node; four operations a token
+and knot, without atomics.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .rows import row_weights
 # Tokens with less than this part of 1/V of the draft's probability are pooled at one ratio.
 TAIL = tl.constexpr(2.0**-7)
 # The smallest knot above 0, and how many octaves lie between it and the largest.
-LOWEST = tl.constexpr(2.0**-6)
-OCTAVES = tl.constexpr(10.0)
+LOWEST = tl.constexpr(2.0**-3)
+OCTAVES = tl.constexpr(7.0)
 
 
 @triton.jit
@@ -40,8 +40,11 @@ def knot(r, NK: tl.constexpr):
     low = tl.where(r < LOWEST, 0, index)
     below = tl.where(low == 0, 0.0, LOWEST * tl.exp2((low - 1).to(tl.float32) / per))
     above = LOWEST * tl.exp2(low.to(tl.float32) / per)
-    part = (r - below) / (above - below)
-    return low, tl.minimum(tl.maximum(part, 0.0), 1.0)
+    part = tl.minimum(tl.maximum((r - below) / (above - below), 0.0), 1.0)
+    # As the place low + part has it, from which `pool_kernel` works: one rounding for all.
+    place = low.to(tl.float32) + part
+    low = tl.minimum(place.to(tl.int32), NK - 2)
+    return low, place - low.to(tl.float32)
 
 
 @triton.jit
@@ -110,7 +113,7 @@ def pool_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
         scale = (total / tl.load(ttotals + trow)).to(tl.float32)
         threshold = (total * (TAIL / vocabulary)).to(tl.float32)
         knots = tl.arange(0, NK)
-        lengths = tl.zeros([NK], tl.float64)
+        lengths = tl.zeros([NK, CHUNK], tl.float32)
         tail_q = tl.zeros([CHUNK], tl.float32)
         tail_p = tl.zeros([CHUNK], tl.float32)
         for start in range(0, SPLIT, CHUNK):
@@ -124,14 +127,13 @@ def pool_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, ttops, t
             tail_p += tl.where(tail, q * r, 0.0)
             if tl.max(q, axis=0) >= threshold:
                 low, part = knot(r, NK)
+                place = low.to(tl.float32) + part
                 own = tl.where(tail, 0.0, q)
-                up = own * part
-                down = own - up
-                at = knots[:, None] - low[None, :]
-                both = tl.where(at == 0, down[None, :], tl.where(at == 1, up[None, :], 0.0))
-                lengths += tl.sum(both, axis=1).to(tl.float64)
+                # 1 - part at the knot below, part at the one above, 0 at all others.
+                near = tl.maximum(1.0 - tl.abs(place[None, :] - knots.to(tl.float32)[:, None]), 0.0)
+                lengths += near * own[None, :]
         out = node * splits + split
-        tl.store(hats + out.to(tl.int64) * NK + knots, lengths.to(tl.float32))
+        tl.store(hats + out.to(tl.int64) * NK + knots, tl.sum(lengths, axis=1))
         tl.store(tails + out * 2, tl.sum(tail_q, axis=0))
         tl.store(tails + out * 2 + 1, tl.sum(tail_p, axis=0))
 
