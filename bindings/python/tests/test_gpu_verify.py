@@ -141,7 +141,8 @@ def test_planted_faults_are_found(monkeypatch, method, fault, found_out):
 def test_a_fault_planted_in_a_kernel_is_found(monkeypatch):
     """m = q where the residual is made: the selection's distribution is taken to be the draft's."""
     target, draft = np.log([0.45, 0.45, 0.1]), np.log([0.1, 0.2, 0.7])
-    tables = Tables(3, 1, lambda prefix: (target, draft))
+    logits = target.astype(np.float32), draft.astype(np.float32)
+    tables = Tables(3, 1, lambda prefix: logits)
     with working_with("triton"):
         import polydraft_gpu.kernels.launch as launch
 
@@ -220,7 +221,7 @@ def test_what_is_no_distribution_is_refused(method, backend):
 
 
 def test_decisions_follow_from_the_trace():
-    """What the proof integrates is what decides: path, length and token from the trace's numbers."""
+    """What the proof integrates is what decides: path, length and token from the trace."""
     tokens, draft, target, uniforms = batch("nested-priority", 4000, 2, 2, 5, 3)
     with working_with("plain"):
         rows = gpu.distributions(draft, block=1), gpu.distributions(target, block=1)

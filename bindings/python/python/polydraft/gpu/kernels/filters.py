@@ -224,8 +224,8 @@ def search(made: Rows, given: torch.Tensor, mass: bool) -> None:
         old, now = (index + 1) % 2, index % 2
         pass_kernel[(count, splits)](
             *row, given, brackets[old], goals[old], sums[old], brackets[now], goals[now],
-            sums[now], splits, SPLITS=padded, FIRST=index == 0, SCALE=mass and index == 1, MASS=mass,
-            SPLIT=split, CHUNK=chunk, num_warps=4)
+            sums[now], splits, SPLITS=padded, FIRST=index == 0, SCALE=mass and index == 1,
+            MASS=mass, SPLIT=split, CHUNK=chunk, num_warps=4)
     now = (PASSES - 1) % 2
     found, above = new((count,), torch.int64), new((count, splits), torch.float32)
     equals = new((count, splits), torch.int32)
