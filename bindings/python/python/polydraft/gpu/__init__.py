@@ -6,7 +6,8 @@
 
 Kernels are in Triton (NVIDIA and AMD); other devices take the same functions in plain PyTorch.
 Nothing here waits for the device or looks at what it computed, so that all of it can be captured
-in a CUDA graph. The package does not need polydraft's compiled library.
+in a CUDA graph. Nothing in this folder uses polydraft's compiled library: loaded by its path under
+another name, as `bench/gpu/kernel_checks.py` does, it works without.
 """
 
 from .distributions import Rows, distributions

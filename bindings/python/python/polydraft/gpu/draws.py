@@ -38,6 +38,4 @@ def draw(rows: Rows, uniforms: torch.Tensor) -> torch.Tensor:
         got = list(uniforms.shape)
         raise ValueError(f"draw: uniforms must be [{', '.join(map(str, expected))}, n], got {got}")
     flat = uniforms.reshape(rows.logits.shape[0], -1).contiguous()
-    tokens = backend.of(rows.logits).draw(rows, flat)
-    tokens = torch.where((rows.status != 0)[:, None], torch.full_like(tokens, -1), tokens)
-    return tokens.reshape(uniforms.shape)
+    return backend.of(rows.logits).draw(rows, flat).reshape(uniforms.shape)

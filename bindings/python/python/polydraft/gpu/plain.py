@@ -103,7 +103,8 @@ def draw(given: Rows, uniforms: torch.Tensor) -> torch.Tensor:
     """See `polydraft.gpu.draw`; uniforms are `[rows, n]`."""
     wide = backend.wide(given.logits.device)
     weights = given.weights().nan_to_num(0.0, 0.0, 0.0).to(wide)
-    return plain_verify.pick(weights[:, None], uniforms.to(wide))
+    tokens = plain_verify.pick(weights[:, None], uniforms.to(wide))
+    return tokens.masked_fill((given.status != 0)[:, None], -1)
 
 
 def verify(request: Request) -> Verified:

@@ -73,8 +73,8 @@ def draw(given: Rows, uniforms: torch.Tensor) -> torch.Tensor:
     tokens = new(given.logits, (count, draws), torch.int64)
     rows.draw_kernel[(count, draws)](
         given.logits, given.logits.stride(0), given.vocabulary, given.tops, given.cuts,
-        given.lasts, given.rates, given.masses, blocks, uniforms, draws, tokens, BLOCK=given.block,
-        BLOCKS=power_of_2(blocks), num_warps=WARPS["draw"])
+        given.lasts, given.rates, given.masses, blocks, given.status, uniforms, draws, tokens,
+        BLOCK=given.block, BLOCKS=power_of_2(blocks), num_warps=WARPS["draw"])
     return tokens
 
 

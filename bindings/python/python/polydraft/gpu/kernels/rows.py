@@ -147,8 +147,8 @@ def pick_token(w, y, into):
 
 
 @triton.jit
-def draw_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, masses, blocks, uniforms,
-                draws, tokens, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
+def draw_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, masses, blocks, status,
+                uniforms, draws, tokens, BLOCK: tl.constexpr, BLOCKS: tl.constexpr):
     """Program (row, draw): inverse of the cumulative distribution, by blocks, then within one."""
     row = tl.program_id(0)
     draw = tl.program_id(1)
@@ -158,4 +158,5 @@ def draw_kernel(logits, stride, vocabulary, tops, cuts, lasts, rates, masses, bl
     block, into = pick_block(mass, b < blocks, u)
     y = block * BLOCK + tl.arange(0, BLOCK)
     w = row_weights(logits, stride, row, y, y < vocabulary, tops, cuts, lasts, rates)
-    tl.store(tokens + row * draws + draw, pick_token(w, y, into).to(tl.int64))
+    token = tl.where(tl.load(status + row) == 0, pick_token(w, y, into), -1)
+    tl.store(tokens + row * draws + draw, token.to(tl.int64))
