@@ -38,6 +38,10 @@ gpu = load_gpu()
 import polydraft_gpu.backend as backend  # noqa: E402
 import polydraft_gpu.kernels.launch as launch  # noqa: E402
 import polydraft_gpu.plain as plain  # noqa: E402
+import polydraft_gpu.plain_shares as plain_shares  # noqa: E402
+import polydraft_gpu.plain_verify as plain_verify  # noqa: E402
+import polydraft_gpu.verification as verification  # noqa: E402
+from polydraft_gpu.methods import Method  # noqa: E402
 
 
 class Record:
@@ -160,15 +164,71 @@ def check_method(record, method, vocabulary, kind, small):
     # A selection that hardly ever happens has a ratio of little meaning: compare what coins see.
     row["ratios"] = far(found.trace.ratios[pick, chosen].clamp_max(1.0),
                         own.trace.ratios[pick, chosen].clamp_max(1.0), 2e-5, 2e-4)
-    if method in ("block", "nested-priority"):
+    if method == "block":
         row["left"] = far(found.trace.left, own.trace.left, 2e-5, 0)
         row["chances"] = far(found.trace.chances, own.trace.chances, 2e-4, 0)
-    if found.trace.shares is not None:
-        row["shares"] = far(found.trace.shares, own.trace.shares, 2e-5, 0)
-    values = [row.get(name, 0.0) for name in ("ratios", "left", "chances", "shares")]
     # A decision on the edge of a uniform may fall the other way; not twice.
-    row["ok"] = max(values) < 1 and row["status"] == 0 and row["decided_otherwise"] <= 1
+    allowed = 1
+    if method == "nested-priority":
+        # Where a place is next to tight, rounding decides whether shares are spread across it:
+        # other shares, as valid. What is checked is that all else follows from the kernel's own.
+        row |= follows(found, tokens, draft, target, u)
+        del row["ratios"]
+        allowed = batch
+    values = [row.get(name, 0.0) for name in ("ratios", "left", "chances", "shares", "decisions")]
+    row["ok"] = max(values) < 1 and row["status"] == 0 and row["decided_otherwise"] <= allowed
     record.add("methods", row)
+
+
+def follows(found, tokens, draft, target, u):
+    """Nested priorities: whether selection, residuals, chances and decisions, in float64, follow
+    from the shares and gains that the kernels report."""
+    trace, (batch, paths, length) = found.trace, tokens.shape
+    with Oracle():
+        request = verification.check(Method.NESTED_PRIORITY, tokens, draft, target, u, None, None)
+        request.knots, request.cells = trace.gains.shape[-1], trace.shares.shape[-1]
+        own = plain_verify.Verification(request)
+    own.gains, own.tails = trace.gains.double(), trace.tails.double()
+    row, at = {}, torch.arange(batch, device=DEVICE)
+    # What a path's share is worth is what its tokens' selection ratios multiply to.
+    gains = []
+    for level in range(length):
+        p, q = own.target[own.target_rows[..., level]], own.draft[own.draft_rows[..., level]]
+        r = plain_shares.pooled_ratio(p, q, own.tails[..., level])
+        r = r.gather(-1, own.safe[..., level][..., None])
+        low, part = plain_shares.knot(r, request.knots)
+        gains.append(plain_shares.gain_at(own.gains[:, :, level], low, part)[..., 0])
+    gains = torch.stack(gains, -1)
+    worth = plain_shares.cell_worth(request.cells, paths, own.q)
+    row["shares"] = max(far((trace.shares * worth).sum(-1), gains.prod(-1), 1e-9, 2e-4),
+                        far(trace.shares.sum(-1), torch.ones_like(gains[..., 0]), 1e-9, 0))
+    row["ratios_follow"] = far(trace.ratios.clamp_max(1.0),
+                               (own.p / (own.q * gains)).clamp_max(1.0), 2e-5, 2e-4)
+    row["shares"] = max(row["shares"], row["ratios_follow"])
+    path = found.path.long()
+    weight, weights = torch.ones_like(own.q[:, 0, 0]), []
+    for level in range(length):
+        weights.append(weight)
+        left = own.residual(path, torch.full_like(path, level), weight).sum(-1)
+        row["left"] = max(row.get("left", 0.0), far(trace.left[:, level].sum(-1), left, 2e-5, 0))
+        weight = (weight * trace.ratios[at, path, level]).clamp_max(1.0)
+    weights.append(weight)
+    decided = torch.zeros_like(path)
+    for level in range(1, length + 1):
+        w, chance = weights[level], weights[level]
+        if level < length:
+            left = trace.left[:, level].sum(-1)
+            sure = (w <= 0.0) | (w >= 1.0)
+            chance = torch.where(sure, w, left / torch.where(sure, w + 1, left + 1 - w))
+        row["chances"] = max(row.get("chances", 0.0),
+                             far(trace.chances[:, level - 1], chance, 1e-9, 0))
+        decided = torch.where(own.coins[:, level - 1] < trace.chances[:, level - 1], level, decided)
+    top = trace.priorities.view(batch, paths).argmax(-1)
+    cell = plain_verify.pick(trace.shares, u[:, :paths])
+    place = (cell + u[:, paths : 2 * paths]) / request.cells
+    row["decisions"] = float((decided != found.length).sum() + (top != path).sum())
+    row["decisions"] += far(trace.priorities.view(batch, paths), place, 1e-9, 0) > 1
+    return row
 
 
 class Graph:

@@ -88,6 +88,8 @@ class Trace:
         shares: nested: each path's distribution of its priority over the cells, `[B, K, cells]`.
         holds: walk:priority: each path's distribution over its node's intervals, `[B, K, L, NK]`.
         ends: the upper ends of these intervals.
+        gains: pooled methods: selection/draft at the knots of each path's node, `[B, K, L, NK]`.
+        tails: pooled methods: the ratio at which rare tokens are pooled there, `[B, K, L]`.
     """
 
     chances: torch.Tensor | None = None
@@ -98,6 +100,8 @@ class Trace:
     shares: torch.Tensor | None = None
     holds: torch.Tensor | None = None
     ends: torch.Tensor | None = None
+    gains: torch.Tensor | None = None
+    tails: torch.Tensor | None = None
 
 
 @dataclass

@@ -119,6 +119,8 @@ class Verification:
         plain = over.sum(-1, keepdim=True) <= 0.0
         token = pick(torch.where(plain, leaf, over), self.coins[:, l])
         self.trace.left, self.trace.ratios = left, self.ratios
+        if self.method.pooled:
+            self.trace.gains, self.trace.tails = self.gains, self.tails
         return self.write(path, length, token)
 
     def write(self, path: torch.Tensor, length: torch.Tensor, token: torch.Tensor) -> Verified:

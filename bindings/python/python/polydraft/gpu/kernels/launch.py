@@ -142,6 +142,9 @@ def verify(request: Request) -> Verified:
         work.trace.left = left.view(b, levels, blocks)
         work.trace.accepts = work.accepts.view(b, k, l) if choice == finish.WALK.value else None
         work.trace.priorities = work.priorities
+        if method.pooled:
+            work.trace.gains = work.gains.view(b, k, l, request.knots)
+            work.trace.tails = work.tails.view(b, k, l)
         work.trace.ratios = work.ratios.view(b, k, l)
         out.trace = work.trace
     return out
