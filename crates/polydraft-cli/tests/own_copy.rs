@@ -67,7 +67,7 @@ fn something_drafts_where_nothing_is_named() {
 
 #[test]
 fn a_draft_may_be_held_in_another_type() {
-    // With one seed, another draft draws another text of the same law.
+    // With one seed, another draft draws another text of the same distribution.
     let of = |options: &[&str]| {
         ok(&[&["generate", "--prompt", "pub fn ", "-n", "120", "--seed", "1"][..], &TREE, options]
             .concat())

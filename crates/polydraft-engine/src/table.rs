@@ -156,7 +156,7 @@ impl TableModel {
     /// # Errors
     /// A file that cannot be read, and those of [`TableModel::from_json`].
     pub fn read(path: &Path) -> Result<Self> {
-        let text = polydraft_files::read_text(path, polydraft_files::Kind::LAWS)
+        let text = polydraft_files::read_text(path, polydraft_files::Kind::DISTRIBUTIONS)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::from_json(&path.display().to_string(), &text)
     }

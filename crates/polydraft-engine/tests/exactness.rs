@@ -1,4 +1,4 @@
-//! The emitted law of the whole decode loop, by exact enumeration on table models.
+//! The emitted distribution of the whole decode loop, by exact enumeration on table models.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,8 @@ use polydraft_engine::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-/// A random model of all contexts up to `memory` tokens; every third law has zeros or a tie.
+/// A random model of all contexts up to `memory` tokens; every third distribution has zeros or a
+/// tie.
 fn random_model(rng: &mut ChaCha12Rng, vocabulary: usize, memory: usize) -> TableModel {
     let mut contexts: Vec<Vec<Token>> = vec![Vec::new()];
     let mut next = BTreeMap::new();
@@ -37,7 +38,7 @@ fn random_model(rng: &mut ChaCha12Rng, vocabulary: usize, memory: usize) -> Tabl
     TableModel::new("random", vocabulary, next).unwrap()
 }
 
-/// The target's own law of the next `count` tokens after `prompt`, from its logits.
+/// The target's own distribution of the next `count` tokens after `prompt`, from its logits.
 fn own_distribution(
     model: &mut dyn Model,
     sampling: &Sampling,
@@ -90,12 +91,13 @@ impl Setup {
         Request::new(prompt)
             .sampling(self.target)
             .speculation(speculation)
-            // The limit, too, must not bend the law: let it bite in the last step.
+            // The limit, too, must not bend the distribution: let it bite in the last step.
             .limits(Limits::tokens(count))
             .rng(rng)
     }
 
-    /// The largest deviation of the loop's law of the next `count` tokens from the target's.
+    /// The largest deviation of the loop's distribution of the next `count` tokens from the
+    /// target's.
     fn deviation(
         &self,
         engine: &mut Engine,
@@ -278,9 +280,9 @@ fn planted_faults_are_found() {
 
 #[test]
 fn expected_block_efficiency_has_its_closed_form() {
-    // With laws that do not depend on the context, a drafted token is accepted with probability a =
-    // sum(min(p, q)), and the expected number of tokens per call is 1 + a + .. + a^L (Leviathan et
-    // al. 2023, equation 1).
+    // With distributions that do not depend on the context, a drafted token is accepted with
+    // probability a = sum(min(p, q)), and the expected number of tokens per call is 1 + a + .. +
+    // a^L (Leviathan et al. 2023, equation 1).
     let probs =
         |p: [f64; 3]| TableModel::new("fixed", 3, BTreeMap::from([(vec![], p.to_vec())])).unwrap();
     let (a, depth) = (0.2 + 0.2 + 0.2, 4);
@@ -414,7 +416,7 @@ fn invariant_texts_do_not_depend_on_the_draft() {
     assert!(calls.len() > 10 && calls.first() < Some(&25), "{calls:?}");
 }
 
-/// Plain decoding by clocks has the target's law.
+/// Plain decoding by clocks has the target's distribution.
 #[test]
 fn plain_races_have_the_targets_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(14);

@@ -1,4 +1,5 @@
-//! Models that fail: a step that is tried again keeps the law, and one session's fault is its own.
+//! Models that fail: a step that is tried again keeps the distribution, and one session's fault is
+//! its own.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -224,7 +225,7 @@ impl RandomSource for Shared {
     }
 }
 
-/// Emits a token of the target's law, and says that another rule did each time.
+/// Emits a token of the target's distribution, and says that another rule did each time.
 struct Counting(u64);
 
 impl Verifier for Counting {

@@ -1,5 +1,5 @@
 //! Drafters that read the target's hidden states: they are told those of what is decided, and the
-//! law stays the target's.
+//! distribution stays the target's.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use rand_chacha::ChaCha12Rng;
 
 const VOCABULARY: usize = 3;
 
-/// A random law for every context of up to two tokens.
+/// A random distribution for every context of up to two tokens.
 fn table(rng: &mut ChaCha12Rng) -> TableModel {
     let mut next = BTreeMap::new();
     let tokens = || 0..VOCABULARY as Token;

@@ -1,5 +1,5 @@
-//! Biases and penalties: the emitted law of the whole loop, by exact enumeration, is that of plain
-//! decoding with them.
+//! Biases and penalties: the emitted distribution of the whole loop, by exact enumeration, is that
+//! of plain decoding with them.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ fn processors() -> Vec<fn() -> Box<dyn LogitsProcessor>> {
     ]
 }
 
-/// The law of the next `count` tokens, one token at a time, from the table itself.
+/// The distribution of the next `count` tokens, one token at a time, from the table itself.
 fn plain(
     target: &TableModel,
     processor: &dyn LogitsProcessor,
@@ -157,7 +157,7 @@ fn every_verifier_has_the_distribution_of_plain_decoding_with_the_same_changes()
                     *expected.entry(text).or_insert(0.0) -= probability;
                 }
                 let worst = expected.values().map(|d| d.abs()).max_by(f64::total_cmp).unwrap();
-                // The table's logits are f32, its laws f64.
+                // The table's logits are f32, its distributions f64.
                 assert!(worst < 1e-7, "{verifier}, {tree}, changes {number}: {worst}");
                 tried += 1;
             }
@@ -233,7 +233,7 @@ fn what_is_certain_takes_no_pass() {
     }
 }
 
-/// The test would notice penalties that forget the path: those have another law.
+/// The test would notice penalties that forget the path: those have another distribution.
 #[test]
 fn a_penalty_that_forgets_the_path_is_found() {
     struct Forgetful(Penalties);
@@ -285,7 +285,7 @@ fn a_trace_shows_what_happened() {
         let scores = session.take_scores();
         assert_eq!(scores.iter().map(|scored| scored.token).collect::<Vec<_>>(), decided);
         let root = &trace.nodes[0];
-        // The law after 1 0.
+        // The distribution after 1 0.
         assert_eq!(root.target.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2, 1, 0]);
         assert!((scores[0].logprob.exp() - [0.1, 0.2, 0.7][decided[0] as usize]).abs() < 1e-6);
         assert!((root.overlap.unwrap() - (0.1 + 0.2 + 0.4)).abs() < 1e-6);

@@ -32,7 +32,7 @@ impl Kind {
     /// A text to learn from.
     pub const TEXT: Self = Self { name: "a text to learn from", most: 1 << 30 };
     /// Probabilities: a few distributions over a large vocabulary.
-    pub const LAWS: Self = Self { name: "a file of probabilities", most: 64 << 20 };
+    pub const DISTRIBUTIONS: Self = Self { name: "a file of probabilities", most: 64 << 20 };
     /// Measurements.
     pub const RECORD: Self = Self { name: "a record", most: 64 << 20 };
 

@@ -99,7 +99,7 @@ fn temperature_one_gives_the_targets_distribution_of_two_tokens() {
         let mut next = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
         let counts = count_sequences(&mut engine, 2, 3000, &mut next, &mut || true).unwrap();
         let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
-        assert!(test.cells > 30, "{kind:?}, {test:?}: too few to tell laws apart");
+        assert!(test.cells > 30, "{kind:?}, {test:?}: too few to tell distributions apart");
         let p = test.p_value();
         assert!(p > FALSE_ALARM, "{kind:?}: p = {p:e}");
     }

@@ -100,8 +100,8 @@ fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
     assert!(runs > 30, "{runs}");
 }
 
-/// The probability that a fair sample deviates from the target's law of two tokens at least as much
-/// as `runs` texts of `verifier` do.
+/// The probability that a fair sample deviates from the target's distribution of two tokens at
+/// least as much as `runs` texts of `verifier` do.
 fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
     let mut pair = pair(Precision::F32);
     let prompt = pair.language.tokenizer.encode("impl Iterator for").unwrap();
@@ -114,7 +114,7 @@ fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
     let mut request = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
     let counts = count_sequences(&mut pair.engine, 2, runs, &mut request, &mut || true).unwrap();
     let test = compare(pair.engine.target(), &at(1.0), &prompt, 2, &counts).unwrap();
-    assert!(test.cells > 50, "{test:?}: too few to tell laws apart");
+    assert!(test.cells > 50, "{test:?}: too few to tell distributions apart");
     test.p_value()
 }
 

@@ -116,7 +116,7 @@ fn temperature_one_gives_the_targets_distribution_also_of_tokens_that_the_head_c
             };
             let counts = count_sequences(&mut engine, 2, 2000, &mut request, &mut || true).unwrap();
             let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
-            assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
+            assert!(test.cells > 30, "{test:?}: too few to tell distributions apart");
             let p = test.p_value();
             assert!(p > FALSE_ALARM, "{name}, {way:?}: p = {p:e}");
         }

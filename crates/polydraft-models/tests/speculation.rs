@@ -110,7 +110,7 @@ fn temperature_one_gives_the_targets_distribution_of_two_tokens_in_two_families(
             let counts =
                 count_sequences(&mut pair.engine, 2, 2000, &mut request, &mut || true).unwrap();
             let test = compare(pair.engine.target(), &sampling, &prompt, 2, &counts).unwrap();
-            assert!(test.cells > 30, "{test:?}: too few to tell laws apart");
+            assert!(test.cells > 30, "{test:?}: too few to tell distributions apart");
             let p = test.p_value();
             assert!(p > FALSE_ALARM, "{:?}, {way:?}: p = {p:e}", folders[0].path());
         }

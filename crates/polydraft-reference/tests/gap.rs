@@ -11,7 +11,7 @@ use polydraft_reference::paths::{First, Limits, PathProblem, multi_path_optimum_
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// The law of the first token that `nested-priority` selects: theorem 6.
+/// The distribution of the first token that `nested-priority` selects: theorem 6.
 fn selected(target: &Distribution, draft: &Distribution, count: usize) -> Vec<f64> {
     let mut tokens: Vec<(Token, Entry)> = draft
         .support()
@@ -36,7 +36,7 @@ struct Ladder {
     bound: f64,
     /// The first token is accepted as often as it can be.
     accepted: f64,
-    /// And selected by the verifier's law of it, not another one that is as good.
+    /// And selected by the verifier's distribution of it, not another one that is as good.
     selected: f64,
     /// The verifier, without proportional sharing.
     whole: f64,

@@ -12,7 +12,7 @@ use polydraft_reference::{ReferenceKind, VerifierKind, emitted, max_flow, optimu
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A peaked pair of laws: logits up to 6 apart, the draft's off by up to `error`.
+/// A peaked pair of distributions: logits up to 6 apart, the draft's off by up to `error`.
 fn pair(vocabulary: usize, error: f64, seed: u64) -> (Distribution, Distribution) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut uniform = || f64::from(rng.next_u32()) / f64::from(u32::MAX);

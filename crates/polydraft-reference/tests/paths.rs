@@ -5,7 +5,7 @@ use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum, single
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Random next-token laws, one for each context, the draft's mixed with the target's.
+/// Random next-token distributions, one for each context, the draft's mixed with the target's.
 struct Toy {
     vocabulary: usize,
     depth: usize,
@@ -183,7 +183,7 @@ fn stated(toy: &Toy, paths: usize) -> f64 {
             .map(|code| (0..length).map(|i| (code / v.pow(i as u32) % v) as Token).collect())
             .collect()
     };
-    // The last token of a full sequence has some law; which does not matter.
+    // The last token of a full sequence has some distribution; which does not matter.
     let p = |from: usize, to: &[Token]| -> f64 {
         (from..to.len())
             .map(|i| {

@@ -94,7 +94,7 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
     );
 }
 
-/// As published Global Resolution does not have the target's law: no verifier takes it.
+/// As published Global Resolution does not have the target's distribution: no verifier takes it.
 #[test]
 fn walks_take_exact_rules_only() {
     use polydraft_reference::{ReferenceKind, RuleKind, global_resolution};

@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(text, add[..add.find("1").unwrap()]);
     }
 
-    /// Draft, verifier and what is certain leave the law of plain decoding with the mask,
+    /// Draft, verifier and what is certain leave the distribution of plain decoding with the mask,
     /// enumerated.
     #[test]
     fn the_distribution_is_that_of_plain_decoding_with_the_mask() {

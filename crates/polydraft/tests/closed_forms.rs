@@ -57,7 +57,7 @@ fn uniform() {
 #[test]
 fn two_drafts() {
     let draft = probs(&[0.5, 0.3, 0.2]);
-    // p = the law of the highest in the order 0, 1, 2 has p(S) = q(S)² on the prefixes.
+    // p = the distribution of the highest in the order 0, 1, 2 has p(S) = q(S)² on the prefixes.
     let target = probs(&[0.25, 0.39, 0.36]);
     assert!(acceptance::two_drafts_suffice(&target, &draft));
     close(optimal(&target, &draft, Drafting::Iid, 2), 1.0);
@@ -66,7 +66,7 @@ fn two_drafts() {
     close(optimal(&beyond, &draft, Drafting::Iid, 2), 0.99);
 }
 
-/// Without replacement, from uniform laws every set of drafts is equally likely.
+/// Without replacement, from uniform distributions every set of drafts is equally likely.
 #[test]
 fn without_replacement() {
     let draft = probs(&[0.25; 4]);
@@ -97,7 +97,7 @@ fn spechub_example() {
     assert_eq!(proposal.probability(&[1, 2]), 0.0);
 }
 
-/// K-SEQ on Bernoulli laws: ρ and α from their defining equation.
+/// K-SEQ on Bernoulli distributions: ρ and α from their defining equation.
 #[test]
 fn k_seq() {
     let (target, draft) = (probs(&[0.2, 0.8]), probs(&[0.6, 0.4]));

@@ -59,7 +59,8 @@ fn priority_exact() {
     conform(&rule, &[Drafting::Iid], 1..=4, is_optimal);
 }
 
-/// The pooled form is meant for large supports; on tiny ones its law must be exact all the same.
+/// The pooled form is meant for large supports; on tiny ones its distribution must be exact all the
+/// same.
 #[test]
 fn priority_pooled() {
     for individual_above in [1e-3, 0.3, 1.0] {

@@ -54,7 +54,8 @@ fn races_accept_as_often_as_the_formula_says() {
             let found = run(&named("invariant"), &PolicyKind::paths(count, 1), &pair);
             let (expected, bound) = race_acceptance(&p, &q, count);
             let got = found.block_efficiency - 1.0;
-            // Sums of many signs lose digits where laws have probabilities next to nothing.
+            // Sums of many signs lose digits where distributions have probabilities next to
+            // nothing.
             assert!((got - expected).abs() < 1e-10, "{got} {expected}\n{pair:?}");
             assert!(
                 got > bound - 1e-10 && (count > 1 || (got - bound).abs() < 1e-10),
@@ -177,7 +178,7 @@ fn iid_draws_meet_sets_nearly_as_often() {
 }
 
 /// One race for all drafts against clocks of each draft's own (Rowan et al. 2025), whose least the
-/// target takes: simulated on laws of 100 tokens, each with its number of distinct drafts.
+/// target takes: simulated on distributions of 100 tokens, each with its number of distinct drafts.
 #[test]
 fn one_set_of_clocks_accepts_more_than_one_for_each_draft() {
     let mut rng = ChaCha8Rng::seed_from_u64(57);

@@ -14,12 +14,12 @@ use polydraft::{
     Token, Verifier, VerifierKind, couple, enumerate,
 };
 
-/// Probability of a text under a table of laws.
+/// Probability of a text under a table of distributions.
 fn probability(distributions: &HashMap<Vec<Token>, Distribution>, text: &[Token]) -> f64 {
     (0..text.len()).map(|i| distributions[&text[..i]].probability(text[i])).product()
 }
 
-/// The law of the path that GBV takes, from its definition: F and q of a prefix.
+/// The distribution of the path that GBV takes, from its definition: F and q of a prefix.
 fn greedy_distribution(pair: &Pair, count: i32, text: &[Token]) -> f64 {
     let (mut below, mut own) = (0.0, 1.0);
     for i in 0..text.len() {
@@ -93,7 +93,7 @@ fn nested_priority_agrees_with_an_independent_program() {
     }
 }
 
-/// The law of what a verifier emits, given a draft.
+/// The distribution of what a verifier emits, given a draft.
 fn outcomes(kind: &str, draft: &Draft, pair: &Pair) -> HashMap<(Vec<NodeId>, Token), f64> {
     let mut verifier: Box<dyn Verifier> = named(kind).build().unwrap();
     let distributions = TargetOf::new(draft.tree(), &pair.target);
@@ -141,7 +141,7 @@ fn one_path_is_block_verification_and_one_level_priority_coupling() {
             }
         }
     }
-    // The walk is the rule: the law of the emitted token given the drafts.
+    // The walk is the rule: the distribution of the emitted token given the drafts.
     let pair = pairs((3, 1, 2, 1), 17).next().unwrap();
     let (target, draft) = (&pair.target[&[][..]], &pair.draft[&[][..]]);
     let mut rule = "priority".parse::<RuleKind>().unwrap().build().unwrap();

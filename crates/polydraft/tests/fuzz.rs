@@ -84,8 +84,8 @@ fn verifiers() {
     drive(fuzz_bodies::verifiers, 5, false);
 }
 
-/// What once did not come back, or was emitted by another law: a probability whose reciprocal is no
-/// number counts as 0.
+/// What once did not come back, or was emitted by another distribution: a probability whose
+/// reciprocal is no number counts as 0.
 #[test]
 fn subnormal_probabilities() {
     use polydraft::{Distribution, Drafting, Draws, Problem, Proposal, acceptance};

@@ -7,8 +7,8 @@ use polydraft::{Distribution, Drafting, Draws, Result, Token};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// The draft of the highest id is selected; then single-draft speculative sampling against the law
-/// of that.
+/// The draft of the highest id is selected; then single-draft speculative sampling against the
+/// distribution of that.
 ///
 /// Token i is selected with probability m_i = Z_i^n − Z_{i−1}^n. The faults change what is done
 /// with it.

@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 /// Verifiers that are wrong in one way each.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
-    /// It takes the path of the first draw, but verifies against the law of the selection.
+    /// It takes the path of the first draw, but verifies against the distribution of the selection.
     WrongPath,
     /// It takes the first token that the target believes most, and emits as if that one had been
     /// drawn alone.
@@ -329,7 +329,7 @@ fn drafts_by_shared_clocks_are_for_those_who_know_them() {
     }
 }
 
-/// Tokens of two vocabularies are not compared: the law would be silently another.
+/// Tokens of two vocabularies are not compared: the distribution would be silently another.
 #[test]
 fn a_draft_over_another_vocabulary_is_refused() {
     let mut rng = ChaCha8Rng::seed_from_u64(22);

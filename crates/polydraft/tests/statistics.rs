@@ -1,4 +1,4 @@
-//! Rules at vocabularies that cannot be enumerated: emitted tokens are counted, laws and
+//! Rules at vocabularies that cannot be enumerated: emitted tokens are counted, distributions and
 //! acceptances are compared.
 
 use polydraft::conformance::statistics::GTest;
@@ -38,12 +38,12 @@ fn combinations() -> Vec<(RuleKind, Drafting)> {
     combinations
 }
 
-/// Whether counts of tokens may come from a law. A right one fails once in a million.
+/// Whether counts of tokens may come from a distribution. A right one fails once in a million.
 fn agree(counts: &[u64], probs: &[f64]) -> bool {
     GTest::new(probs.iter().copied().zip(counts.iter().copied())).p_value() > 1e-6
 }
 
-/// A law with logits of the given spread; some tokens have none.
+/// A distribution with logits of the given spread; some tokens have none.
 fn probs(vocabulary: usize, spread: f64, rng: &mut ChaCha8Rng) -> Distribution {
     let mut normal =
         || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
@@ -89,7 +89,7 @@ fn emitted_tokens_follow_target_and_distribution() {
             "{name}: {stated:?}"
         );
 
-        // Given drafts: the stated law.
+        // Given drafts: the stated distribution.
         for _ in 0..4 {
             problem.proposal.draw(&mut rng, &mut drafts);
             let probs = coupling.distribution(&drafts).unwrap();
@@ -102,8 +102,8 @@ fn emitted_tokens_follow_target_and_distribution() {
     }
 }
 
-/// The stated laws, over all tuples, are the target: at a vocabulary where many tokens share the
-/// cells of the pooled form, and near agreement, where none of them has slack.
+/// The stated distributions, over all tuples, are the target: at a vocabulary where many tokens
+/// share the cells of the pooled form, and near agreement, where none of them has slack.
 #[test]
 fn distributions_over_all_drafts_are_the_target() {
     let mut rng = ChaCha8Rng::seed_from_u64(12);
@@ -146,7 +146,7 @@ fn distributions_over_all_drafts_are_the_target() {
     }
 }
 
-/// The statistic can tell a wrong law from a right one.
+/// The statistic can tell a wrong distribution from a right one.
 #[test]
 fn counts_of_another_distribution_do_not_agree() {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
@@ -187,8 +187,8 @@ fn a_seed_reproduces_a_run() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    /// Every law is one; no acceptance is above the optimum; for i.i.d. drafts `priority` reaches
-    /// it, SpecTr's bounds hold, and more drafts never hurt.
+    /// Every distribution is one; no acceptance is above the optimum; for i.i.d. drafts `priority`
+    /// reaches it, SpecTr's bounds hold, and more drafts never hurt.
     #[test]
     fn distributions_and_acceptances(
         vocabulary in 1_usize..300,

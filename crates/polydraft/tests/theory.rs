@@ -15,7 +15,8 @@ use polydraft::{
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The law of the draft that a random order of the tokens ranks highest: a corner of the polytope.
+/// The distribution of the draft that a random order of the tokens ranks highest: a corner of the
+/// polytope.
 fn corner(q: &[f64], count: i32, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let mut order: Vec<usize> = (0..q.len()).collect();
     for index in (1..order.len()).rev() {
@@ -29,8 +30,8 @@ fn corner(q: &[f64], count: i32, rng: &mut ChaCha8Rng) -> Vec<f64> {
     m
 }
 
-/// Theorem 5: mixtures of corners, which are all laws that a selection can have, are met exactly by
-/// intervals of what is free; and what no selection can have is not.
+/// Theorem 5: mixtures of corners, which are all distributions that a selection can have, are met
+/// exactly by intervals of what is free; and what no selection can have is not.
 #[test]
 fn every_distribution_of_a_selection_is_a_partition() {
     let mut rng = ChaCha8Rng::seed_from_u64(51);
@@ -152,8 +153,8 @@ fn proportional_sharing_costs_at_most_its_variation() {
     }
 }
 
-/// Laws of a next token that depend on the last token only: the first one after nothing, then those
-/// after token 0, 1, ..
+/// Distributions of a next token that depend on the last token only: the first one after nothing,
+/// then those after token 0, 1, ..
 fn markov(distributions: &[&[f64]], depth: usize) -> HashMap<Vec<Token>, Distribution> {
     let mut all = HashMap::new();
     let mut texts = vec![Vec::new()];
@@ -273,7 +274,7 @@ fn nested_priority_is_not_below_the_walk_with_the_optimal_rule() {
     for round in 0..600 {
         let (vocabulary, depth, paths) = [(3, 2, 2), (2, 3, 2), (2, 2, 3), (3, 2, 2)][round % 4];
         let mut distributions = || -> Vec<Vec<f64>> {
-            // Tenths, so that zeros, ties and equal laws are not rare.
+            // Tenths, so that zeros, ties and equal distributions are not rare.
             let mut tenths = || {
                 let mut counts = vec![0.0; vocabulary];
                 (0..10).for_each(|_| counts[rng.next_u32() as usize % vocabulary] += 0.1);

@@ -26,8 +26,8 @@ fn every_verifier_emits_the_targets_distribution_on_paths() {
     }
 }
 
-/// Large vocabularies are pooled; on tiny ones the law must be exact all the same. So must it be
-/// with sharing that is proportional from the first or the second token on.
+/// Large vocabularies are pooled; on tiny ones the distribution must be exact all the same. So must
+/// it be with sharing that is proportional from the first or the second token on.
 #[test]
 fn approximate_sharing_costs_acceptance_only() {
     for size in [(3, 2, 2, 20), (2, 3, 3, 2), (4, 1, 3, 30), (2, 4, 2, 3)] {
@@ -52,8 +52,8 @@ fn approximate_sharing_costs_acceptance_only() {
     }
 }
 
-/// Draft tokens so unlikely that the places of their shares are lost to rounding: the law loses
-/// nothing, neither where the target wants them nor where it does not, at the root or below.
+/// Draft tokens so unlikely that the places of their shares are lost to rounding: the distribution
+/// loses nothing, neither where the target wants them nor where it does not, at the root or below.
 #[test]
 fn slivers_lose_nothing_of_the_distribution() {
     let mut rng = ChaCha8Rng::seed_from_u64(77);
@@ -137,7 +137,7 @@ fn other_trees() {
         assert_eq!(supported, expected, "{policy}");
         let depth = policy.build().unwrap().depth();
         for vocabulary in [2, 3] {
-            // A peaked law allows many draws, too many to enumerate.
+            // A peaked distribution allows many draws, too many to enumerate.
             let budgets = matches!(policy, PolicyKind::Budget(_));
             let pairs = pairs((vocabulary, depth, 0, cases_to_try(8)), 13);
             for pair in pairs.filter(|pair| !budgets || pair.draft.values().all(spread_out)) {

@@ -41,7 +41,7 @@ pub enum Kind {
     Table,
     /// Pair files, with every rule.
     Pair,
-    /// Recorded laws: shards, their header and index.
+    /// Recorded distributions: shards, their header and index.
     Trace,
     /// The program's command line.
     Arguments,
@@ -119,7 +119,7 @@ fn planted(number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Laws as JSON.
+/// Distributions as JSON.
 fn distributions(dice: &mut Dice, vocabulary: usize) -> serde_json::Value {
     let weights: Vec<f64> =
         (0..vocabulary).map(|_| [1.0, 0.0, 1e-310, 1e-9, 3.0][dice.below(5)]).collect();

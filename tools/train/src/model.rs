@@ -183,7 +183,8 @@ pub fn stored_tensor(all: &HashMap<String, Tensor>, name: &str, dims: &[usize]) 
     Ok(tensor.to_dtype(DType::F32)?)
 }
 
-/// Ones for norms; for matrices a normal law of variance 1 / (fan-in), narrower for the embedding.
+/// Ones for norms; for matrices a normal distribution of variance 1 / (fan-in), narrower for the
+/// embedding.
 fn initial(dims: &[usize], rng: &mut ChaCha12Rng) -> Result<Tensor> {
     let &[rows, columns] = dims else {
         return Ok(Tensor::ones(dims, DType::F32, &Device::Cpu)?);

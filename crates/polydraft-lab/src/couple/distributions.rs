@@ -55,7 +55,7 @@ pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Distributions> 
                 "no distributions: give a file, --target and --draft, or JSON on standard input",
             ));
         }
-        let text = read_stream(&mut input, Kind::LAWS)
+        let text = read_stream(&mut input, Kind::DISTRIBUTIONS)
             .context("cannot read the distributions from standard input")?;
         return json(&text, normalize).context("distributions on standard input");
     };
@@ -92,7 +92,7 @@ pub fn from_arrays(
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    polydraft_files::read(path, Kind::LAWS)
+    polydraft_files::read(path, Kind::DISTRIBUTIONS)
         .with_context(|| format!("cannot read {}", path.display()))
 }
 

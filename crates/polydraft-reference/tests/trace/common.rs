@@ -53,7 +53,8 @@ pub fn seed(prompt: usize, text: u32) -> u64 {
     prompt as u64 * 10 + u64::from(text)
 }
 
-/// Shows the drafts at all positions of a text, in order: where, the draft, the target's laws.
+/// Shows the drafts at all positions of a text, in order: where, the draft, the target's
+/// distributions.
 pub fn positions(
     header: &Header,
     prompt: usize,

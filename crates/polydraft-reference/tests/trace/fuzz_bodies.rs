@@ -8,7 +8,7 @@ use flate2::write::GzEncoder;
 use polydraft_reference::trace::Shard;
 
 /// Any bytes as a shard before compression, of as many tokens as the first byte says: an error, or
-/// drafts and laws.
+/// drafts and distributions.
 pub fn shard(bytes: &[u8]) {
     let Some((vocabulary, bytes)) = bytes.split_first() else { return };
     let mut gzip = GzEncoder::new(Vec::new(), Compression::none());

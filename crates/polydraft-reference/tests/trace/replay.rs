@@ -175,7 +175,7 @@ fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
     assert!(checked >= 30, "{checked}");
 }
 
-/// A cut law changes little, and says how much is missing at most.
+/// A cut distribution changes little, and says how much is missing at most.
 #[test]
 fn cut_distributions_are_near() {
     let (exact, cut) = (header("paths:3,2", 6, 1.0), header("paths:3,2", 6, 0.9));

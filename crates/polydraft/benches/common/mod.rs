@@ -16,7 +16,7 @@ pub enum Shape {
     Peaked,
     /// Nearly uniform: normal logits of standard deviation 0.3, independent.
     Flat,
-    /// Zipf's law with exponent 1.1, the draft's logits with an error of 1.
+    /// Zipf's distribution with exponent 1.1, the draft's logits with an error of 1.
     Heavy,
 }
 

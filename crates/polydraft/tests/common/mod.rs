@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 
 pub const TOLERANCE: f64 = 1e-10;
 
-/// The exact law and block efficiency, having seen that the law is the target's.
+/// The exact distribution and block efficiency, having seen that the distribution is the target's.
 pub fn run(kind: &VerifierKind, policy: &PolicyKind, pair: &Pair) -> Exact {
     let (mut verifier, grown) = (kind.build().unwrap(), policy.build().unwrap());
     let exact =
@@ -67,7 +67,7 @@ pub fn uniform(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A law of `size` tokens, more or less peaked.
+/// A distribution of `size` tokens, more or less peaked.
 pub fn probs(size: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let flatness = [0.5, 1.0, 4.0, 12.0][rng.next_u32() as usize % 4];
     let weights: Vec<f64> = (0..size).map(|_| uniform(rng).powf(flatness) + 1e-9).collect();

@@ -28,7 +28,7 @@ fn is_a_distribution(probs: &Distribution) {
     }
 }
 
-/// Any bytes as settings and logits, and as probabilities: an error, or a law.
+/// Any bytes as settings and logits, and as probabilities: an error, or a distribution.
 pub fn distribution(bytes: &[u8]) {
     let Some((settings, rest)) = bytes.split_first_chunk::<4>() else { return };
     let [temperature, top_k, top_p, min_p] = *settings;
@@ -54,7 +54,7 @@ pub fn distribution(bytes: &[u8]) {
     }
 }
 
-/// A law from any floats: magnitudes, scaled to sum 1; None if that is impossible.
+/// A distribution from any floats: magnitudes, scaled to sum 1; None if that is impossible.
 fn probs(values: &[f64]) -> Option<Distribution> {
     let values: Vec<f64> =
         values.iter().map(|v| if v.is_finite() { v.abs() } else { 0.0 }).collect();
@@ -64,8 +64,8 @@ fn probs(values: &[f64]) -> Option<Distribution> {
     Distribution::new(scaled.iter().map(|v| v / sum).collect()).ok()
 }
 
-/// Any bytes as a number of drafts and two laws: `priority` never fails, its law is exact, its
-/// acceptance next to the optimum.
+/// Any bytes as a number of drafts and two distributions: `priority` never fails, its distribution
+/// is exact, its acceptance next to the optimum.
 pub fn priority(bytes: &[u8]) {
     let Some((&[count, form], rest)) = bytes.split_first_chunk::<2>() else { return };
     let count = 1 + count as usize % 64;
@@ -97,7 +97,7 @@ pub fn priority(bytes: &[u8]) {
         let probs = coupling.distribution(&drafts).expect("drafts that were drawn");
         assert!((probs.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-9);
     }
-    // Where all tuples can be enumerated, the law must be the target.
+    // Where all tuples can be enumerated, the distribution must be the target.
     if count <= 3 && target.vocabulary() <= 3 {
         let case = Case {
             target: target.clone(),
@@ -118,8 +118,9 @@ pub fn priority(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a rule, a number of drafts, a scheme and laws: the rule says that the problem is
-/// not for it, or its law is the target's, and its acceptance no more than any rule can have.
+/// Any bytes as a rule, a number of drafts, a scheme and distributions: the rule says that the
+/// problem is not for it, or its distribution is the target's, and its acceptance no more than any
+/// rule can have.
 pub fn rules(bytes: &[u8]) {
     let Some((&[rule, scheme, count, size], rest)) = bytes.split_first_chunk::<4>() else { return };
     let kind = RuleKind::NAMES[rule as usize % RuleKind::NAMES.len()];
@@ -184,8 +185,8 @@ pub fn rules(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a verifier, paths and tables of laws: the verifier says that the tree is not for
-/// it, or its law, enumerated, is the target's.
+/// Any bytes as a verifier, paths and tables of distributions: the verifier says that the tree is
+/// not for it, or its distribution, enumerated, is the target's.
 pub fn verifiers(bytes: &[u8]) {
     let Some((&[verifier, paths, depth, size], rest)) = bytes.split_first_chunk::<4>() else {
         return;

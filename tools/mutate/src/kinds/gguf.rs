@@ -153,7 +153,8 @@ mod tests {
             write(&path, &whole(&mut dice).finish()).unwrap();
             match models::used(&path, &mut dice) {
                 Ok(()) => fine += 1,
-                // A way to stretch positions, a type of weights or a number that makes no law.
+                // A way to stretch positions, a type of weights or a number that makes no
+                // distribution.
                 Err(error) => println!("{error:#}"),
             }
         }

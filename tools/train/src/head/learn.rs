@@ -23,7 +23,7 @@ const DECAY: f64 = 0.8;
 #[derive(Debug, Clone, Default)]
 pub struct Figures {
     steps: Vec<StepFigures>,
-    /// How many drafted tokens the text's own law would have accepted, of a chain.
+    /// How many drafted tokens the text's own distribution would have accepted, of a chain.
     accepted: f64,
     places: f64,
 }
@@ -169,7 +169,7 @@ pub fn pass(
     let embedded = Tensor::from_slice(&sample.embedded, (count, hidden), &Device::Cpu)?;
     let unrolled = net.unroll(&read, &embedded, &places, aim.steps)?;
 
-    // The target's laws behind tokens first, first + 1, ..
+    // The target's distributions behind tokens first, first + 1, ..
     let first = places[0] + 1;
     let distributions = target.logits(&last.narrow(0, first, count - 1 - first)?)?;
     let mut distributions = distributions.flatten_all()?.to_vec1::<f32>()?;

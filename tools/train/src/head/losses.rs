@@ -1,7 +1,7 @@
 //! What a head is taught: to be like the target, then to be accepted.
 //!
-//! With p the target's law on the tokens that the head can say, not renormalised, and q the head's
-//! own:
+//! With p the target's distribution on the tokens that the head can say, not renormalised, and q
+//! the head's own:
 //! 1. Divergence: Σ p̃ log(p̃ / q), p̃ = p / Σ p. It pulls everywhere and gets a head going.
 //! 2. Rejection of K i.i.d. drafts under the best rule that there is: max over sets S of tokens of
 //!    Z(S)^K − P(S), where Z and P are what q and p give to S (Sun et al. 2023 for the bound,
@@ -27,8 +27,8 @@ pub enum Loss {
     Rejection(usize),
 }
 
-/// Replaces a row of logits by the gradient of the loss; `p` is the target's law on the same
-/// tokens. Returns the loss, and leaves the head's law in `q`.
+/// Replaces a row of logits by the gradient of the loss; `p` is the target's distribution on the
+/// same tokens. Returns the loss, and leaves the head's distribution in `q`.
 pub fn gradient(loss: Loss, p: &[f32], logits: &mut [f32], q: &mut [f32]) -> f64 {
     struct Row<'a>(Loss, &'a [f32], &'a mut [f32], &'a mut [f32]);
 
@@ -75,7 +75,7 @@ fn rejection(p: &[f32], q: &mut [f32], drafts: usize) -> f64 {
     best.value(drafts)
 }
 
-/// Tokens with p below `ratio` · q, and what both laws give them.
+/// Tokens with p below `ratio` · q, and what both distributions give them.
 #[derive(Debug, Clone, Copy)]
 struct Set {
     ratio: f32,

@@ -1,5 +1,5 @@
 //! Text that the target writes itself, with what a head learns from it: the target's hidden states,
-//! and its laws.
+//! and its distributions.
 //!
 //! A model that was trained for conversations writes both sides of one, each behind the words of
 //! its own template; any other continues from its first token. Many texts are written at once: a
@@ -19,7 +19,7 @@ use crate::ops::log_sum;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     pub tokens: Vec<Token>,
-    /// Which of them the target wrote under its own law.
+    /// Which of them the target wrote under its own distribution.
     pub taught: Vec<bool>,
     /// Of the logits before each taught token, the logarithm of the sum of their powers; 0
     /// elsewhere.
@@ -44,7 +44,7 @@ const QUESTION: usize = 120;
 /// How often a conversation goes on behind an answer.
 const GOES_ON: f64 = 0.3;
 
-/// How questions are drawn: a little tamer than the answers, whose law is what is learned.
+/// How questions are drawn: a little tamer than the answers, whose distribution is what is learned.
 const ASKING: Sampling = Sampling { temperature: 1.0, top_k: None, top_p: 0.95, min_p: 0.0 };
 
 struct Talk {
@@ -205,7 +205,7 @@ impl Talk {
     }
 }
 
-/// Reads texts that exist already; the target's laws are of every token of them.
+/// Reads texts that exist already; the target's distributions are of every token of them.
 pub fn read(model: &mut TransformerModel, tokens: &[Token], longest: usize) -> Result<Vec<Batch>> {
     const CHUNK: usize = 128;
     let mut lessons = Vec::new();

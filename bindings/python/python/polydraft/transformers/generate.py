@@ -160,8 +160,8 @@ class _Loop:
         vocabulary = self.model.config.get_text_config(decoder=True).vocab_size
         while nodes := draft.frontier():
             logits = fitted(drafter.logits(draft, nodes), vocabulary)
-            laws = processed(self.processors, text, draft, nodes, logits)
-            draft.grow(laws, rng, self.draft_sampling)
+            rows = processed(self.processors, text, draft, nodes, logits)
+            draft.grow(rows, rng, self.draft_sampling)
             self.draft_calls += 1
         return draft
 

@@ -128,8 +128,8 @@ fn logits(probs: &Distribution) -> Vec<f32> {
 /// Tokens of a synthetic vocabulary: those of Llama 3.
 const VOCABULARY: usize = 128_256;
 
-/// Shaped like a language model's: Zipf's law, with an exponent from 1.1 to 2.3 drawn for each
-/// position (the likeliest token has from 10 to 70 per cent), and normal errors of standard
+/// Shaped like a language model's: Zipf's distribution, with an exponent from 1.1 to 2.3 drawn for
+/// each position (the likeliest token has from 10 to 70 per cent), and normal errors of standard
 /// deviation 1 in the draft's logits.
 pub fn synthetic(count: usize, seed: u64) -> Vec<Pair> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed ^ 0x5eed);

@@ -24,8 +24,8 @@ fn auto(depth: usize, costs: Costs) -> Auto {
     Auto::new(Settings { paths: 1, depth, costs })
 }
 
-/// Decodes with laws over two tokens that end after two levels, again and again. Returns the
-/// drafted tokens.
+/// Decodes with distributions over two tokens that end after two levels, again and again. Returns
+/// the drafted tokens.
 fn live(
     policy: &mut Auto,
     pair: (&dyn ContextDistributions, &dyn ContextDistributions),
@@ -59,7 +59,7 @@ fn gain(policy: &Auto) -> f64 {
 }
 
 /// Whatever it has seen, and whatever the clock said, what it draws leaves the text the target's
-/// law: as every step is exact by its past, so is the text.
+/// distribution: as every step is exact by its past, so is the text.
 #[test]
 fn exact_after_every_past() {
     let mut rng = ChaCha8Rng::seed_from_u64(31);
@@ -242,8 +242,8 @@ fn drafts_give_way_to_long_contexts() {
     assert!(short > 450 && long < 30, "{short}, {long}");
 }
 
-/// At temperature 0 a law says nothing of how sure its maker was; what is kept beside it does, and
-/// is gone by.
+/// At temperature 0 a distribution says nothing of how sure its maker was; what is kept beside it
+/// does, and is gone by.
 #[test]
 fn cold_drafts_are_judged_by_how_sure_they_were() {
     let cold = |sure: f32| {
@@ -259,7 +259,7 @@ fn cold_drafts_are_judged_by_how_sure_they_were() {
     let draft = Draft::new();
     let draws = |probs| policy.draws(&draft.path(DraftTree::ROOT), probs).is_some();
     assert_eq!((draws(&sure), draws(&uncertain)), (true, false));
-    assert_eq!(sure, uncertain, "their laws are equal");
+    assert_eq!(sure, uncertain, "their distributions are equal");
 }
 
 /// Where drafts pay some steps are plain, so that the clock can compare both; it changes nothing in
@@ -291,7 +291,7 @@ fn the_clock_is_told_of_both_and_changes_nothing() {
     assert!((by_clock / choices.plain_seconds - 1.0).abs() < 1e-9, "{choices:?}");
 }
 
-/// The same law everywhere.
+/// The same distribution everywhere.
 struct Always(Distribution);
 
 impl ContextDistributions for Always {
