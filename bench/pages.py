@@ -35,7 +35,6 @@ NAME = re.compile(
 # What machines are called where a record says less than its name.
 MACHINES = {
     "amd-epyc-avx512": "AMD EPYC with AVX-512 VNNI",
-    "amd-epyc": "AMD EPYC with AVX2",
     "intel-xeon": "Intel Xeon with AVX-512 VNNI",
 }
 TEXTS = {"code": "code", "chat": "chat", "repeat": "repetitive"}
@@ -56,6 +55,9 @@ class Record:
         name = re.sub(r"-\d+-threads?$", "", self.slug)
         threads = re.search(r"-(\d+)-(threads?)$", self.slug)
         said = MACHINES.get(name, self.data.get("machine") or name)
+        if name == "amd-epyc":
+            # From that day on records tell the two kinds apart by their names.
+            said = "AMD EPYC with AVX2" if self.date >= "2026-11-24" else "AMD EPYC"
         return f"{said}, {threads[1]} {threads[2]}" if threads else said
 
     @property
@@ -124,6 +126,8 @@ def wrapped(command):
             # Where a record went says nothing.
             if len(parts) > 2 and parts[-2] == name:
                 parts = parts[:-2] + ([name] if name == "--json" and "bench" in parts[:2] else [])
+        if parts[:2] == ["polydraft", "bench"] and parts[2] not in ("speed", "model"):
+            parts[0] = "polydraft-lab"
         line, pairs = "", []
         for part in parts:
             # An option stays beside its value.
@@ -540,15 +544,15 @@ def quality(page):
                  f"{100 * row['difference']:+.1f}", f"{low:+.1f}", f"{high:+.1f}"))
         page.table(["T", "outputs a prompt", "plain", "speculative", "difference", "from", "to"], rows)
     for record in certified:
-        page.source(record, "polydraft certify")
+        page.source(record, record.data["rows"][0]["command"])
         page.paragraph(
-            "`certify` on the demo pair: a correct verifier fails with probability 1 in 1,000. *Fault* is"
-            " `--plant-fault`, which must fail.")
+            "`certify` on the demo pair, a seed a row: a correct verifier fails with probability 1 in"
+            " 1,000, and its p-values are uniform between 0 and 1.")
         rows = []
         for row in record.data["rows"]:
-            fault = "yes" if "--plant-fault" in row["command"] else "no"
-            rows.append((f"`{row['verifier']}`", row["tree"], fault, f"{row['runs']:,}", row["cells"], f"{row['p_value']:.2g}", row["verdict"]))
-        page.table(["verifier", "tree", "fault", "runs", "cells", "p-value", "verdict"], rows)
+            seed = re.search(r"--seed (\d+)", row["command"])[1]
+            rows.append((seed, f"`{row['verifier']}`", row["tree"], f"{row['runs']:,}", row["freedom"], number(row["statistic"]), f"{row['p_value']:.2g}", row["verdict"]))
+        page.table(["seed", "verifier", "tree", "runs", "degrees of freedom", "G", "p-value", "verdict"], rows)
 
 
 def summary(page):
