@@ -477,13 +477,13 @@ def gpu(page):
         rows = []
         for shape, batch in shapes:
             of = {row["nodes"]: row for row in data["passes"] if (row["shape"], row["batch"]) == (shape, batch)}
-            rows.append((shape, batch, number(of[1]["ms"], 2), *(number(of[n]["relative"], 2) if n in of else "–" for n in counts[1:])))
+            rows.append((shape, batch, number(of[1]["ms"], 2), *(number(of[n]["ms"] / of[1]["ms"], 2) if n in of else "–" for n in counts[1:])))
         page.table(["shape", "batch size", "one token, ms", *(f"{n} nodes" for n in counts[1:])], rows)
         page.add("Sampling in plain PyTorch, milliseconds:")
         vocabularies = sorted({row["vocabulary"] for row in data["sampling"]})
-        whats = dict.fromkeys((row["what"], row["rows"]) for row in data["sampling"])
+        measured = dict.fromkeys((row["what"], row["rows"]) for row in data["sampling"])
         rows = []
-        for what, count in whats:
+        for what, count in measured:
             of = {row["vocabulary"]: row["ms"] for row in data["sampling"] if (row["what"], row["rows"]) == (what, count)}
             rows.append((what, count, *(number(of.get(v), 3) for v in vocabularies)))
         page.table(["what", "rows", *(f"V = {v:,}" for v in vocabularies)], rows)
