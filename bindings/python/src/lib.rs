@@ -18,6 +18,8 @@ mod errors;
 mod models;
 mod names;
 mod pool;
+#[cfg(feature = "program")]
+mod program;
 mod proposal;
 mod random;
 mod rules;
@@ -85,5 +87,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(bench::_rust_step, module)?)?;
     #[cfg(feature = "models")]
     module.add_function(wrap_pyfunction!(models::use_threads, module)?)?;
+    #[cfg(feature = "program")]
+    module.add_function(wrap_pyfunction!(program::_run_program, module)?)?;
     Ok(())
 }

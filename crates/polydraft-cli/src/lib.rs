@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod interrupts;

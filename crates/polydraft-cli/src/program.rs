@@ -44,17 +44,24 @@ impl GlobalArgs {
     }
 }
 
-/// Runs a program from its command line to its end; `run` gets the parsed options, once the threads
-/// are started.
-pub fn main(command: Command, run: impl FnOnce(&ArgMatches) -> Result<()>) -> ! {
+/// Runs a program from its command line, its own name first, to its end; `run` gets the parsed
+/// options, once the threads are started.
+pub fn main(
+    line: Vec<OsString>,
+    command: Command,
+    run: impl FnOnce(&ArgMatches) -> Result<()>,
+) -> ! {
     polydraft_runtime::keep_memory();
-    let done = parsed(command, run);
+    let done = parsed(line, command, run);
     interrupts::give_way();
     output::leave(done)
 }
 
-fn parsed(command: Command, run: impl FnOnce(&ArgMatches) -> Result<()>) -> Result<()> {
-    let line: Vec<_> = std::env::args_os().collect();
+fn parsed(
+    line: Vec<OsString>,
+    command: Command,
+    run: impl FnOnce(&ArgMatches) -> Result<()>,
+) -> Result<()> {
     let command = with_negative_numbers(command);
     let (mut program, file) =
         config::apply(command.clone(), &line).map_err(|problem| helped(command, &line, problem))?;

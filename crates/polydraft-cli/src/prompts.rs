@@ -10,7 +10,7 @@ use serde::Deserialize;
 use polydraft_runtime::Models;
 
 /// The prompts that the project measures with.
-const OWN: &str = include_str!("../../../bench/prompts.jsonl");
+const OWN: &str = include_str!("../data/prompts.jsonl");
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]

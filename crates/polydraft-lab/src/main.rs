@@ -16,7 +16,7 @@ struct Cli {
 }
 
 fn main() {
-    program::main(Cli::command(), |matches| {
+    program::main(std::env::args_os().collect(), Cli::command(), |matches| {
         let cli = Cli::from_arg_matches(matches).map_err(|e| e.format(&mut Cli::command()))?;
         polydraft_llama::host(|| polydraft_lab::run(cli.command))?
     })

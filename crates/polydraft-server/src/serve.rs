@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use axum::http::{HeaderValue, Uri};
 use polydraft_runtime::{Listener, Run, SamplingOptions, Speculation, Usage, published};
-use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
 
 use crate::api::speculation::fits;
@@ -66,16 +65,12 @@ pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> 
         let server = Server::start(address, served, settings).await;
         let server = server.with_context(|| format!("cannot listen on {address}"))?;
         listener.note(&format!("serving at http://{}/v1; Ctrl-C stops", server.address()?));
-        let (mut interrupt, mut terminate) =
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let mut stops = Stops::new()?;
         let (asked, stop) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
             let mut asked = Some(asked);
             loop {
-                tokio::select! {
-                    _ = interrupt.recv() => (),
-                    _ = terminate.recv() => (),
-                }
+                stops.next().await;
                 match asked.take() {
                     Some(asked) => drop(asked.send(())),
                     None => polydraft_llama::leave(interrupted.into()),
@@ -91,6 +86,43 @@ pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> 
         listener.note("stopped before every answer was sent");
     }
     Ok(())
+}
+
+/// What asks the server to stop: Ctrl-C, and where there are signals SIGTERM too.
+#[cfg(unix)]
+struct Stops {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Stops {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
+        Ok(Self { interrupt: signal(interrupt)?, terminate: signal(terminate)? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => (),
+            _ = self.terminate.recv() => (),
+        }
+    }
+}
+
+#[cfg(windows)]
+struct Stops(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl Stops {
+    fn new() -> std::io::Result<Self> {
+        tokio::signal::windows::ctrl_c().map(Self)
+    }
+
+    async fn next(&mut self) {
+        self.0.recv().await;
+    }
 }
 
 /// The models, and the defaults of requests.

@@ -26,6 +26,8 @@ DRAFTINGS: list[str]
 VERIFIERS: list[str]
 TREES: list[str]
 
+def _run_program(line: list[str]) -> None: ...
+
 class Rng:
     def __init__(self, seed: int) -> None: ...
     @staticmethod

@@ -1,0 +1,1 @@
+"""Triton kernels of `polydraft.gpu`, and `launch`, which queues them."""

@@ -1,0 +1,118 @@
+"""Sharing a segment of priorities among the knots of a node.
+
+Problem: a segment [0, 1] carries mass with a rising density; G(t) is the mass of its lowest t.
+Knots with lengths that sum to 1 and ratios demand/length share it so that Σ min(demand, mass) is
+as large as it can be, each with a distribution on the segment, and all of it in parallel.
+Source: the masses are those of priority coupling (docs/algorithms.md): running maxima of
+D_k = G(T_k) - P_k. The distributions are ours after Jourdain and Margheriti 2020, "A new family
+of one dimensional martingale couplings" (EJP 25), section 3, their inverse transform coupling:
+lay the knots out in order of their ratios, one interval each. Up to rounding a knot then gets
+less than its optimal mass, or more; what the former lack, summed in order, is matched with what
+the latter have too much of, summed in order, and a matched pair exchanges as much of its
+intervals as makes up the difference of mass. Because the optimal masses per length rise with the
+ratio, no knot ever exchanges more than it has (who lacks is before who has too much, and the pair's
+difference in density is at least what either is away from its own optimum).
+Deviations: (1) within a block, between two places where the masses use up all that is below, each
+knot has the part 1 - λ of everything and exchanges only for λ, as in the Rust form's spread
+shares; (2) the masses are taken from what was assigned, so that rounding, and any G that is only
+nearly right, cost acceptance only.
+Validity: the matrix E of what knot i holds of interval j is symmetric with row sums equal to the
+lengths by construction, whatever the demands are; so all of the segment is used once.
+Cost: a constant number of operations on [NK, NK] numbers, without a loop.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def running(values, upto):
+    """Sums over j with upto[k, j]."""
+    return tl.sum(tl.where(upto, values[None, :], 0.0), axis=1)
+
+
+@triton.jit
+def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
+    """What each knot holds of each interval, [NK, NK], and its selection ratio m/q, [NK].
+
+    `ends` are the running sums of the lengths and `mass` is G there. Float64 throughout.
+    """
+    k = tl.arange(0, NK)
+    upto = k[None, :] <= k[:, None]
+    before = k[None, :] < k[:, None]
+    after = k[None, :] >= k[:, None]
+    demand = running(ratios * lengths, upto)
+    # Nothing above the last length counts: there the mass is all of it.
+    d = mass - demand
+    left = tl.maximum(tl.max(tl.where(upto, d[None, :], -1.0e300), axis=1), 0.0)
+    right = tl.max(tl.where(after, d[None, :], -1.0e300), axis=1)
+    largest = tl.maximum(tl.max(d, axis=0), 0.0)
+    above = tl.where(left < largest, left, right) - d
+    above = tl.where(k == NK - 1, 0.0, tl.maximum(above, 0.0))
+    tight = above <= 0.0
+    # The block of each knot: from the tight place before it to the next one.
+    tight_before = before & tight[None, :]
+    tight_after = after & tight[None, :]
+    block = tl.sum(tight_before.to(tl.int32), axis=1)
+    from_t = tl.max(tl.where(tight_before, ends[None, :], 0.0), axis=1)
+    from_g = tl.max(tl.where(tight_before, mass[None, :], 0.0), axis=1)
+    to_t = tl.min(tl.where(tight_after, ends[None, :], 2.0), axis=1)
+    to_g = tl.min(tl.where(tight_after, mass[None, :], 2.0), axis=1)
+    width = to_t - from_t
+    mean = (to_g - from_g) / tl.where(width > 0.0, width, 1.0)
+    same = block[:, None] == block[None, :]
+    # The smallest part that has to be exchanged: what a prefix lacks of its proportional mass
+    # over that and what it has more than the lowest so much.
+    optimal = mass + above
+    lacks = tl.maximum((ends - from_t) * mean - (optimal - from_g), 0.0)
+    own = tl.where(tight | (lacks <= 0.0), 0.0, lacks / tl.where(lacks > 0.0, lacks + above, 1.0))
+    own = tl.max(tl.where(same, own[None, :], 0.0), axis=1)
+    own = tl.where(own < 1e-9, 0.0, tl.where(own > 1.0 - 1e-9, 1.0, own))
+    wanted = (optimal - from_g - (1.0 - own) * mean * (ends - from_t))
+    wanted = from_g + wanted / tl.where(own > 0.0, own, 1.0)
+    wanted = tl.where(tight | (own <= 0.0), mass, wanted)
+    # Intervals in order, what they have, and what of that is too little or too much.
+    previous = k[None, :] + 1 == k[:, None]
+    in_order = mass - running(mass, previous)
+    lack = (wanted - running(wanted, previous)) - in_order
+    missing = tl.maximum(lack, 0.0)
+    spare = tl.maximum(-lack, 0.0)
+    missing_to = running(missing, upto)
+    spare_to = running(spare, upto)
+    flow = tl.minimum(missing_to[:, None], spare_to[None, :])
+    flow -= tl.maximum((missing_to - missing)[:, None], (spare_to - spare)[None, :])
+    density = tl.where(lengths > 0.0, in_order / tl.where(lengths > 0.0, lengths, 1.0), 0.0)
+    steeper = density[None, :] - density[:, None]
+    open_ = same & (flow > 0.0) & (steeper > 0.0) & (k[:, None] < k[None, :])
+    moved = tl.where(open_, flow / tl.where(open_, steeper, 1.0), 0.0)
+    # Rounding alone can ask for more than there is.
+    out = tl.sum(moved, axis=1)
+    in_ = tl.sum(moved, axis=0)
+    limit_out = tl.minimum(lengths / tl.where(out > 0.0, out, 1.0), 1.0)
+    limit_in = tl.minimum(lengths / tl.where(in_ > 0.0, in_, 1.0), 1.0)
+    moved *= tl.minimum(limit_out[:, None], limit_in[None, :])
+    both = moved + tl.trans(moved)
+    kept = tl.maximum(lengths - tl.sum(both, axis=1), 0.0)
+    held = both + tl.where(k[:, None] == k[None, :], kept[:, None], 0.0)
+    even = lengths[:, None] * lengths[None, :] / tl.where(width > 0.0, width, 1.0)[:, None]
+    held = own[:, None] * held + (1.0 - own)[:, None] * tl.where(same, even, 0.0)
+    # What is not drawn holds nothing; it counts as one that has the same part of everything.
+    rows = tl.sum(held, axis=1)
+    some = (lengths > 0.0) & (rows > 0.0)
+    gained = tl.sum(held * density[None, :], axis=1) / tl.where(some, rows, 1.0)
+    return held, tl.where(some, gained, 1.0), density
+
+
+@triton.jit
+def holding(held, lengths, low, part, NK: tl.constexpr):
+    """The distribution of a token's priority over the intervals, [NK], summing to 1."""
+    k = tl.arange(0, NK)
+    rows = tl.sum(held, axis=1)
+    some = (lengths > 0.0) & (rows > 0.0)
+    part = part.to(tl.float64)
+    of_knot = tl.where(k == low, 1.0 - part, 0.0) + tl.where(k == low + 1, part, 0.0)
+    over = tl.where(some, of_knot / tl.where(some, rows, 1.0), 0.0)
+    spread = tl.sum(tl.where(some, 0.0, of_knot), axis=0)
+    return tl.sum(held * over[:, None], axis=0) + spread * lengths

@@ -1,0 +1,81 @@
+//! The commands of the `polydraft` program; each is a file under `commands/`.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::commands;
+use crate::program::{self, GlobalArgs};
+
+/// Lossless multi-draft speculative decoding: exactly the target model's distribution, faster.
+///
+/// A small draft model proposes several tokens, the target model scores them all in one pass, and a
+/// verifier decides which to emit such that the distribution of the output is exactly the target's.
+#[derive(Parser)]
+#[command(name = "polydraft", version, propagate_version = true, args_override_self = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    _global: GlobalArgs,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Generate(commands::generate::Args),
+    Chat(commands::chat::Args),
+    #[cfg(feature = "server")]
+    Serve(Box<commands::serve::Args>),
+    Inspect(commands::inspect::Args),
+    List(commands::list::Args),
+    Score(commands::score::Args),
+    Certify(commands::certify::Args),
+    #[command(subcommand)]
+    Bench(commands::bench::Bench),
+    #[cfg_attr(not(feature = "llama"), command(hide = true))]
+    RpcServer(commands::rpc_server::Args),
+    Completions(commands::completions::Args),
+    Man(commands::man::Args),
+    #[command(flatten)]
+    Moved(commands::moved::Moved),
+}
+
+impl Command {
+    fn answers_many(&self) -> bool {
+        #[cfg(feature = "server")]
+        return matches!(self, Self::Serve(_));
+        #[cfg(not(feature = "server"))]
+        return false;
+    }
+
+    fn run(self) -> Result<()> {
+        match self {
+            Self::Generate(args) => commands::generate::run(args),
+            Self::Chat(args) => commands::chat::run(args),
+            #[cfg(feature = "server")]
+            Self::Serve(args) => commands::serve::run(*args),
+            Self::Inspect(args) => commands::inspect::run(args),
+            Self::List(args) => commands::list::run(args),
+            Self::Score(args) => commands::score::run(args),
+            Self::Certify(args) => commands::certify::run(args),
+            Self::Bench(bench) => commands::bench::run(bench),
+            Self::RpcServer(args) => commands::rpc_server::run(args),
+            Self::Completions(args) => commands::completions::run(args, Cli::command()),
+            Self::Man(args) => commands::man::run(args, Cli::command()),
+            Self::Moved(moved) => Err(moved.error()),
+        }
+    }
+}
+
+/// Runs the program to its end; `line` is its command line, with its own name first.
+pub fn main(line: Vec<OsString>) -> ! {
+    program::main(line, Cli::command(), |matches| {
+        let cli = Cli::from_arg_matches(matches).map_err(|e| e.format(&mut Cli::command()))?;
+        match cli.command.answers_many() {
+            // If llama.cpp aborts, the other requests get an error.
+            true => cli.command.run(),
+            false => polydraft_llama::host(|| cli.command.run())?,
+        }
+    })
+}
