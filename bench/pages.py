@@ -26,7 +26,7 @@ KINDS = [
     "table-llama-backend", "llama-backend-plain", "llama-speculation", "llama-backend",
     "llama-server", "verifiers-trees", "llama-behind", "llama-plain", "llama-start", "table-demo",
     "solve-time", "first-token", "throughput", "verifiers", "quality", "certify", "hostile",
-    "passes", "decode", "ngram", "model", "table", "load",
+    "gpu-kernels", "passes", "decode", "ngram", "model", "table", "load",
 ]
 MACHINE = r"(?:[a-z0-9]+-)*?(?:\d+-threads?|[a-z]+\d+)"
 NAME = re.compile(
@@ -52,6 +52,8 @@ class Record:
 
     @property
     def machine(self):
+        if "gpu" in self.data:
+            return f"One {self.data['gpu']}"
         name = re.sub(r"-\d+-threads?$", "", self.slug)
         threads = re.search(r"-(\d+)-(threads?)$", self.slug)
         said = MACHINES.get(name, self.data.get("machine") or name)
@@ -471,7 +473,7 @@ def gpu(page):
     for record in records:
         data = record.data
         page.source(record, data["command"].replace("/root/out/", ""))
-        page.paragraph(f"{data['gpu']}, PyTorch {data['torch']}; a copy reached {data['copy_gb_s']:,} GB/s.")
+        page.paragraph(f"PyTorch {data['torch']}; a copy reached {data['copy_gb_s']:,} GB/s.")
         counts = sorted({row["nodes"] for row in data["passes"]})
         shapes = dict.fromkeys((row["shape"], row["batch"]) for row in data["passes"])
         rows = []
@@ -487,6 +489,40 @@ def gpu(page):
             of = {row["vocabulary"]: row["ms"] for row in data["sampling"] if (row["what"], row["rows"]) == (what, count)}
             rows.append((what, count, *(number(of.get(v), 3) for v in vocabularies)))
         page.table(["what", "rows", *(f"V = {v:,}" for v in vocabularies)], rows)
+
+
+def kernels(page):
+    records = page.of("gpu-kernels")
+    if not records:
+        return
+    page.add("## Drawing and verification on a GPU")
+    page.paragraph(
+        "`polydraft.gpu`: distributions of the draft, draws, distributions of the target, and verification,"
+        " in Triton kernels captured in a CUDA graph. Random rows in bf16. *Step* is all of these, *verify*"
+        " the last. Medians, microseconds. `token` and `block` verify one path.")
+    for record in records:
+        data = record.data
+        page.source(record, data["command"].replace("/root/out/", ""))
+        good = sum(row["ok"] for part in ("rows", "methods", "graphs") for row in data[part])
+        every = sum(len(data[part]) for part in ("rows", "methods", "graphs"))
+        page.paragraph(f"PyTorch {data['torch']}. {good} of {every} checks against float64 hold.")
+        of, shapes = {}, {}
+        for row in data["timed"]:
+            if row["kind"] == "random" and row["dtype"] == "bfloat16":
+                of[row["method"], row["batch"], row["what"]] = row["us"]
+                shapes[row["paths"], row["length"], row["vocabulary"]] = True
+        for paths, length, vocabulary in shapes:
+            page.paragraph(f"K = {paths}, L = {length}, V = {vocabulary:,}:")
+        batches = sorted({batch for _, batch, _ in of})
+        methods = dict.fromkeys(method for method, _, what in of if what == "whole")
+        rows = [
+            (f"`{method}`", *(number(of.get((method, batch, what)), 0) for batch in batches for what in ("verify", "whole")))
+            for method in methods]
+        parts = dict.fromkeys(what for method, _, what in of if method == "torch")
+        rows += [
+            (f"PyTorch: {what}", *(value for batch in batches for value in ("–", number(of.get(("torch", batch, what)), 0))))
+            for what in parts]
+        page.table(["method", *(f"{what}, batch size {batch}" for batch in batches for what in ("verify", "step"))], rows)
 
 
 def solvers(page):
@@ -579,8 +615,8 @@ def summary(page):
         "table", "n-grams make q8_0 **{}** times as fast: code, chat, repetitive text; T = 0, 0.7, 1.",
         lambda record: [row[7] for row in cells(record) if row[1] == "n-grams"])
     lines.append(
-        f"SmolLM2-135M, two CPU threads, three server CPUs, {min(dates)} to {max(dates)}. No larger model"
-        " and no GPU was measured with polydraft itself.")
+        f"SmolLM2-135M, two CPU threads, three server CPUs, {min(dates)} to {max(dates)}. No larger"
+        " model was measured. What ran on a GPU is in [GPUs](gpu.md).")
     return lines
 
 
@@ -617,7 +653,7 @@ def build():
         page.lines += textwrap.wrap(line, 100, initial_indent="> - ", subsequent_indent=">   ", break_on_hyphens=False)
     page.lines.append("")
     page.add(METHOD)
-    for section in (plain, server, adaptive, speculation, after_context, start, llama_backend, verifiers, ngrams, passes, gpu, quality, solvers):
+    for section in (plain, server, adaptive, speculation, after_context, start, llama_backend, verifiers, ngrams, passes, gpu, kernels, quality, solvers):
         section(page)
     return "\n".join(page.lines).rstrip("\n") + "\n", page.used
 
