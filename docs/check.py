@@ -8,13 +8,20 @@ Prints what is wrong, a line each; the exit code is 1 if anything is.
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 OTHERS = [
-    "README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "bindings/python/README.md",
-    "demo/README.md", "bench/README.md", "fuzz/README.md",
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "bindings/python/README.md",
+    "demo/README.md",
+    "bench/README.md",
+    "fuzz/README.md",
 ]
 
 LINES, COLUMNS = 300, 100
@@ -59,16 +66,17 @@ def anchor(heading):
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
-def anchors(path, cache={}):
-    if path not in cache:
-        cache[path] = set()
-        for _, line in prose(path.read_text()):
-            if heading := re.match(r"#{1,6}\s+(.*)", line):
-                name, number = anchor(heading[1]), 0
-                while (name if not number else f"{name}-{number}") in cache[path]:
-                    number += 1
-                cache[path].add(name if not number else f"{name}-{number}")
-    return cache[path]
+@cache
+def anchors(path):
+    """The anchors of a file's headings; those that occur again are numbered."""
+    found = set()
+    for _, line in prose(path.read_text()):
+        if heading := re.match(r"#{1,6}\s+(.*)", line):
+            name, number = anchor(heading[1]), 0
+            while (name if not number else f"{name}-{number}") in found:
+                number += 1
+            found.add(name if not number else f"{name}-{number}")
+    return found
 
 
 def links(path):

@@ -44,7 +44,8 @@ def chapter(text, repository, has_formulas):
     text = outside(text, repository)
     if has_formulas:
         text = "".join(
-            part if number % 2 else formulas(part) for number, part in enumerate(CODE.split(text)))
+            part if number % 2 else formulas(part) for number, part in enumerate(CODE.split(text))
+        )
     return text
 
 
@@ -62,7 +63,9 @@ def main():
         sys.exit(0 if sys.argv[2] == "html" else 1)
     context, book = json.load(sys.stdin)
     html = context["config"].get("output", {}).get("html", {})
-    walk(book.get("items", book.get("sections")), (html.get("git-repository-url") or "").rstrip("/"))
+    walk(
+        book.get("items", book.get("sections")), (html.get("git-repository-url") or "").rstrip("/")
+    )
     json.dump(book, sys.stdout)
 
 
