@@ -499,6 +499,8 @@ def server(page):
             f" come within {spread['p50']:.1f} ms of the one before, 99 of 100 within {spread['p99']:.1f} ms."
         )
     for record in load:
+        if "resident_kib" not in record.data["rounds"][0]:
+            continue
         page.source(record, "python3 bench/load.py target/release/polydraft -- --threads 2")
         page.paragraph(
             f"Resident memory after each round of 1,000 requests over 32 connections."
