@@ -43,7 +43,10 @@ WORDS = {
     r"\bdealt\b|\bstretch(es)?\b": "subsampled, segment",
     r"\btokens per call\b": "tokens per target pass",
 }
-RIGHT = r"\]\([^)]*\)|[Ll]ogits[ -]processors?|`[^`]*`|behind any HTTP|behind a load|data races?|held[- ]out"
+RIGHT = (
+    r"\]\([^)]*\)|[Ll]ogits[ -]processors?|`[^`]*`|behind any HTTP|behind a load|data races?"
+    r"|held[- ]out"
+)
 DERIVATIONS = {"theory.md", "notation.md", "migration.md"}
 
 

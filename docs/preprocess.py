@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A preprocessor of mdBook: formulas for MathJax, links out of the book.
 
-GitHub reads $x$ and $$x$$; mdBook's MathJax reads \\\\( x \\\\) and \\\\[ x \\\\], and Markdown must not
-touch what is between. Links to files of the repository that are no pages become links to the
-repository where book.toml has git-repository-url, else their names.
+GitHub reads $x$ and $$x$$, mdBook's MathJax other signs, and Markdown must not touch what is between.
+Links to files of the repository that are no pages become links to the repository where book.toml
+has git-repository-url, else their names.
 """
 
 import json
