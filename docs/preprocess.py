@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A preprocessor of mdBook: formulas for MathJax, links out of the book.
 
-GitHub reads $x$ and $$x$$, mdBook's MathJax other signs, and Markdown must not touch what is between.
+GitHub reads $x$ and $$x$$, mdBook's MathJax other signs; Markdown must not touch what is between.
 Links to files of the repository that are no pages become links to the repository where book.toml
 has git-repository-url, else their names.
 """
