@@ -27,7 +27,7 @@
 //! ```
 //!
 //! Letters in derivations follow `docs/notation.md`; which paper is in which file,
-//! `docs/algorithms.md`.
+//! `docs/papers.md`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -4,7 +4,7 @@
 //! Problem: n drafts have independent priorities in [0, 1]; draft j's priority lies in its `pieces`
 //! (intervals), in each with the piece's probability and uniformly inside it. Which draft has the
 //! highest?
-//! Source: ours (priority coupling, `docs/algorithms.md`). Complexity: drawing is linear in the
+//! Source: ours (priority coupling, `docs/theory.md`). Complexity: drawing is linear in the
 //! number of pieces; the exact probabilities take O(pieces · n²) by Gauss–Legendre quadrature,
 //! which is exact for the polynomials that occur.
 

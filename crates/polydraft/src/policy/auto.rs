@@ -21,7 +21,7 @@
 //!    does, in step with each other. Drafts shrink as sequences join, down to none.
 //!
 //! Several paths are not considered. By costs they never beat the best chain in any of 54 cells of
-//! models, drafts, outputs and temperatures (`docs/measurements.md`).
+//! models, drafts, outputs and temperatures (`docs/drafts.md`).
 //!
 //! All of it is a function of the past, of the distributions on the way to a node and of the one at
 //! it before anything is drawn, so every verifier that is exact for one path stays exact. The clock

@@ -2,7 +2,7 @@
 //!
 //! Problem: at low entropy independent draws repeat, and a repeat costs no node of the tree: draw
 //! as many as are expected to give so many distinct tokens.
-//! Source: ours (`docs/algorithms.md`, fewer wasted draws).
+//! Source: ours (`docs/theory.md`, fewer wasted draws).
 //! Complexity: a handful of passes over the draft's support at every node. Deviations: none.
 
 use std::fmt;

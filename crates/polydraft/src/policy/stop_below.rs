@@ -2,7 +2,7 @@
 //!
 //! Problem: a path of fixed depth goes on drafting where an earlier token is likely to be rejected.
 //! The draft's own distributions show where: a draft with high confidence is mostly right.
-//! Source: ours (`docs/algorithms.md`, leaf rule). The expected acceptance at a node with the
+//! Source: ours (`docs/theory.md`, leaf rule). The expected acceptance at a node with the
 //! draft's distribution q is estimated as 1 − κ·Σ q(1 − q), at temperature 0 as 1 − κ(1 − q) with
 //! its token's q at temperature 1; a node goes on while the product of these from the root to it,
 //! its own included, is at least θ. The decision looks at distributions, never at drawn tokens' own

@@ -3,7 +3,7 @@
 //! Problem: a tree of independent draws was drawn from the draft; emit a path of it and one more
 //! token with the target's distribution, and as many tokens as the distributions at the drafted
 //! nodes allow.
-//! Source: ours (`docs/algorithms.md`, nested priority block verification). [0, 1] is shared out
+//! Source: ours (`docs/theory.md`, nested priority block verification). [0, 1] is shared out
 //! among the first tokens as in priority coupling, each token's share among its next tokens, and so
 //! on; a path's priority is a uniform point of its own share. Each priority depends on its path
 //! alone and is uniform overall, so the path of highest priority has the distribution that the
@@ -11,7 +11,7 @@
 //! distribution is exact (GBV, lemma 4.4). K = 1 is block verification, L = 1 priority coupling;
 //! GBV is the special case of shares that are single intervals in the order of ratios.
 //!
-//! Where a tree is no set of paths (`docs/algorithms.md`, trees in which draws begin anew):
+//! Where a tree is no set of paths (`docs/theory.md`, trees in which draws begin anew):
 //! 1. From a node where n draws begin down to the next such nodes, or leaves, the tree is a
 //!    *segment* of n independent paths. Among these one is selected as above, with all of [0, 1] to
 //!    share out and K = n.

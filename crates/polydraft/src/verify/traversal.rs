@@ -3,7 +3,7 @@
 //! Problem: emit a path of the tree and one more token with the target's distribution; use what
 //! block verification gains on a chain, on every chain of the tree in turn.
 //! Source: Weng et al. 2025, "Traversal Verification for Speculative Tree Decoding", algorithm 2;
-//! `docs/algorithms.md`.
+//! `docs/papers.md`.
 //! Complexity: one pass over the support for each node that is tried and rejected; at most the
 //! distinct nodes.
 //! Deviations: (1) what rejections leave: see `residual`; (2) independent draws with repeats

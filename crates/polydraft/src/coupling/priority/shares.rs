@@ -3,7 +3,7 @@
 //! Problem: a segment [0, T] carries mass with a rising density; G(t), the mass of its lowest t, is
 //! convex. Entries with lengths (sum T) and demands share it out: each gets a set of its length,
 //! and Σ min(demand, mass of its set) is to be as large as possible.
-//! Source: ours, priority coupling (`docs/algorithms.md`). The optimal masses come from running
+//! Source: ours, priority coupling (`docs/theory.md`). The optimal masses come from running
 //! maxima of D_j = G(T_j) − P_j over the entries in order of demand/length; the sets from a walk
 //! that gives each entry the one interval *of what is still free* that has its length and its mean
 //! density.
