@@ -77,7 +77,7 @@ def verify(
         ValueError: shapes that do not fit each other, or several paths for a method of one.
 
     Sources: Leviathan et al. 2023 (token), Sun et al. 2024 (block), Miao et al. 2023 (specinfer),
-    Sun et al. 2023 (spectr); walk:priority and nested-priority are ours (docs/algorithms.md).
+    Sun et al. 2023 (spectr); walk:priority and nested-priority are ours (docs/papers.md).
     """
     chosen = method_of(method)
     request = check(chosen, tokens, draft, target, uniforms, sampling, draft_sampling)

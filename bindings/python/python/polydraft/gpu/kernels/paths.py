@@ -1,7 +1,7 @@
 """What a verifier knows of each path before it decides: selection, shares, ratios.
 
 Problem and sources: `nested_kernel` is nested priority block verification (ours,
-docs/algorithms.md; shares in `shares`), `priority_kernel` one node of the walk with priority
+docs/papers.md; shares in `shares`), `priority_kernel` one node of the walk with priority
 coupling, `ratio_kernel` single-draft speculative sampling (Leviathan et al. 2023, Chen et al.
 2023), which `token` and `block` use.
 Deviations: (1) nested: a path's priority has a distribution over C cells of [0, 1] and is uniform

@@ -3,7 +3,7 @@
 Problem: priorities are shared out among tokens in the order of r = target/draft. Sorting V tokens
 is out of the question on a GPU, and a histogram with weights needs atomic additions, whose order,
 and so whose result, differs from run to run.
-Source: ours: the pooled form of priority coupling (docs/algorithms.md). A token is split between
+Source: ours: the pooled form of priority coupling (docs/papers.md). A token is split between
 the two knots of a grid of ratios next to its own, so that its mean ratio stays what it is; a knot
 then acts as one token of exactly the knot's ratio, and only its length, the part of the draft's
 probability on it, has to be summed.

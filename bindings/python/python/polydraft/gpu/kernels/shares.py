@@ -3,7 +3,7 @@
 Problem: a segment [0, 1] carries mass with a rising density; G(t) is the mass of its lowest t.
 Knots with lengths that sum to 1 and ratios demand/length share it so that Σ min(demand, mass) is
 as large as it can be, each with a distribution on the segment, and all of it in parallel.
-Source: the masses are those of priority coupling (docs/algorithms.md): running maxima of
+Source: the masses are those of priority coupling (docs/papers.md): running maxima of
 D_k = G(T_k) - P_k. The distributions are ours after Jourdain and Margheriti 2020, "A new family
 of one dimensional martingale couplings" (EJP 25), section 3, their inverse transform coupling:
 lay the knots out in order of their ratios, one interval each. Up to rounding a knot then gets
