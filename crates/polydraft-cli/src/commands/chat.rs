@@ -116,7 +116,10 @@ pub fn run(args: Args) -> Result<()> {
             }
             message => {
                 let choices = talk.answer(message, &mut run)?;
-                run.learn(choices.as_ref(), &Terminal);
+                // As in 'generate': with a seed the stored costs stay as they are.
+                if args.seed.is_none() {
+                    run.learn(choices.as_ref(), &Terminal);
+                }
             }
         }
     }

@@ -157,7 +157,10 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     let interrupted = orderly.asked();
     drop(orderly);
     let choices = generation.statistics.choices.as_ref();
-    run.learn(choices, &Terminal);
+    // Who gives a seed wants the same output next time: the stored costs stay as they are.
+    if args.output.seed.is_none() {
+        run.learn(choices, &Terminal);
+    }
     let models = &mut run.models;
     printer.finish()?;
     if args.output.json {
