@@ -93,7 +93,7 @@ def servers(args):
     ours = [args.polydraft, "serve", "--target", args.model, "--port", PORTS["polydraft"],
             "--threads", args.threads, "--no-config", "-q", *shlex.split(args.options)]
     theirs = [args.llama / "llama-server", "-m", args.model, "--port", PORTS["llama_server"],
-              "-t", args.threads, "-np", most, "-c", most * args.context, "--no-webui"]
+              "-t", args.threads, "-np", most, "-c", most * args.context]
     return {"polydraft": [str(x) for x in ours], "llama_server": [str(x) for x in theirs]}
 
 
@@ -114,9 +114,10 @@ def measure(args):
         print(f"temperature 0: {len(common)} of {len(texts[0])} characters are equal", flush=True)
         if len(common) < 8:
             sys.exit(f"the servers write different texts: {texts}")
-        version = subprocess.run([args.polydraft, "--version"], capture_output=True, text=True)
+        head = ["git", "-C", Path(__file__).parent, "rev-parse", "--short", "HEAD"]
+        commit = subprocess.run(head, capture_output=True, text=True).stdout.strip()
         record = {"what": "llama-server", "machine": processor(), "date": time.strftime("%F"),
-                  "commit": version.stdout.strip(), "model": Path(args.model).name,
+                  "commit": commit, "model": Path(args.model).name,
                   "threads": args.threads, "tokens": args.tokens, "rounds": args.rounds,
                   "options": args.options, "equal_characters": len(common),
                   "command": shlex.join(["bench/llama_server.py", *sys.argv[1:]]), "rows": []}

@@ -84,7 +84,7 @@ fn explain(id: &str, offline: bool, error: HFError) -> anyhow::Error {
              its directory"
         }
     };
-    anyhow!("{id} is no directory here, and as a model of the hub: {error}\n{advice}")
+    anyhow!("{id}: there is no such folder here, and as a model of the hub: {error}\n{advice}")
 }
 
 /// Bytes of all files together.

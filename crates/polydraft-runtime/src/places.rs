@@ -36,9 +36,9 @@ fn is_hub_id(name: &str) -> bool {
 #[cfg(not(feature = "hub"))]
 fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
     anyhow::bail!(
-        "{name} is no directory here; if it is a model of the hub: this program was built without \
-         the hub, build it \
-         with --features hub, or download the model and give its directory"
+        "{name}: there is no such folder here. If it is a model's id on the hub: this program was \
+         built without the hub; build it with --features hub, or download the model and give its \
+         folder"
     )
 }
 

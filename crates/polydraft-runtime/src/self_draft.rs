@@ -60,7 +60,8 @@ impl SelfDraft {
             true => Ok((copy, bytes)),
             false => Err(format!(
                 "a copy in {copy} would take {bytes}, the target's own matrices in {precision} \
-                 take {}: it would not be faster",
+                 take {}: it would not be faster. Take --draft ngram, or load the target in a \
+                 larger type, such as --dtype bf16",
                 Bytes(target.self_draft_bytes(precision))
             )),
         }

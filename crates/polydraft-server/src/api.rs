@@ -11,6 +11,7 @@ pub mod openapi;
 mod params;
 mod read;
 pub mod responses;
+mod rest;
 pub mod speculation;
 mod steps;
 mod tokens;
@@ -38,6 +39,8 @@ pub struct Prepared {
     pub answer: Box<dyn Reply>,
     /// Whether it is sent as it is decided.
     pub stream: bool,
+    /// Parameters that it had and that nothing was done about.
+    pub ignored: Vec<String>,
 }
 
 /// An answer as it grows, in the form of its route.

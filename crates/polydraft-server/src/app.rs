@@ -61,6 +61,8 @@ pub struct Settings {
     pub body: usize,
     /// How long a stop waits for running requests.
     pub grace: std::time::Duration,
+    /// Refuses parameters that there are none of, and those that would be ignored.
+    pub strict: bool,
 }
 
 impl Default for Settings {
@@ -71,6 +73,7 @@ impl Default for Settings {
             origins: Vec::new(),
             body: 2 << 20,
             grace: std::time::Duration::from_secs(30),
+            strict: false,
         }
     }
 }

@@ -60,12 +60,11 @@ fn what_is_wrong_is_named() {
         ("response_format", json!({ "type": "json_schema" })),
         ("suffix", json!("x")),
         ("best_of", json!(2)),
-        ("temprature", json!(1)),
         ("messages", json!([])),
         ("stream", json!("yes")),
         ("stream_options", json!({ "include_usage": true })),
         ("metadata", json!("a")),
-        ("store", json!(true)),
+        ("min_tokens", json!(3)),
         ("speculation", json!("some")),
         ("speculation", json!({ "verifier": "blok" })),
         ("speculation", json!({ "verifier": "walk:linear-program" })),
@@ -80,7 +79,6 @@ fn what_is_wrong_is_named() {
         assert_eq!(error["type"], "invalid_request_error");
     }
     let code = |body: &Value| refused(&server, "/v1/completions", body).1["code"].clone();
-    assert_eq!(code(&with("temprature", json!(1))), "unknown_parameter");
     assert_eq!(code(&with("tools", json!([{}]))), "unsupported_parameter");
     assert_eq!(code(&with("prompt", json!(vec![0; 600]))), "context_length_exceeded");
     assert_eq!(refused(&server, "/v1/completions", &with("model", json!("gpt"))).0, 404);
@@ -127,6 +125,34 @@ fn what_is_wrong_is_named() {
     let named =
         json!({ "messages": [{ "role": "user", "content": "a", "name": "b" }], "max_tokens": 2 });
     assert_eq!(server.post("/v1/chat/completions", &named).status, 200);
+}
+
+/// What peers have and what nobody has is taken where it changes nothing, and named.
+#[test]
+fn harmless_parameters_are_ignored_by_name() {
+    let server = start(NOW, |_| ());
+    for stream in [false, true] {
+        let body = json!({ "prompt": "a", "max_tokens": 4, "seed": 1, "stream": stream,
+            "cache_prompt": true, "store": true, "temprature": 1, "ignore_eos": false });
+        let reply = server.post("/v1/completions", &body);
+        let expected = vec!["cache_prompt", "store", "temprature"];
+        assert_eq!((reply.status, reply.ignored()), (200, expected), "{reply:?}");
+    }
+    let body = json!({ "messages": [
+            { "role": "user", "content": "a", "cache_control": { "type": "ephemeral" } },
+            { "role": "assistant", "content": "b", "reasoning_content": "hm" },
+            { "role": "user", "content": "a" }
+        ], "max_tokens": 2, "reasoning_effort": "none", "verbosity": "low",
+        "chat_template_kwargs": { "enable_thinking": false } });
+    let reply = server.post("/v1/chat/completions", &body);
+    assert_eq!((reply.status, reply.ignored()), (200, vec!["verbosity"]), "{reply:?}");
+    let strict = start(NOW, |settings| settings.strict = true);
+    let code = |name: &str, value: Value| {
+        let body = json!({ "prompt": "a", name: value });
+        refused(&strict, "/v1/completions", &body).1["code"].clone()
+    };
+    assert_eq!(code("temprature", json!(1)), "unknown_parameter");
+    assert_eq!(code("store", json!(true)), "unsupported_parameter");
 }
 
 /// Before it is begun where that can be told, and else where the parser gives up.

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value};
+use minijinja::value::{Kwargs, Serde, Value, merge_maps};
 use minijinja::{Environment, ErrorKind, context};
 use polydraft_files::Kind;
 use serde::Serialize;
@@ -185,7 +185,7 @@ impl ChatTemplate {
     /// # Errors
     /// What the template objects to, for example roles in an order that it does not know.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        self.render_with_tools(messages, &[])
+        self.render_with(messages, &[], &serde_json::Map::new())
     }
 
     /// How the model writes its calls of tools; none where the template knows no tools, or writes
@@ -195,18 +195,21 @@ impl ChatTemplate {
     }
 
     /// The same with tools that the model may call, each as OpenAI's interface describes it:
-    /// `{"type": "function", "function": {"name": .., "description": .., "parameters": ..}}`.
+    /// `{"type": "function", "function": {"name": .., "description": .., "parameters": ..}}`; and
+    /// with variables for the template, such as `{"enable_thinking": false}`. What the template is
+    /// given anyway (messages, tools, special tokens) has its own value, whatever they say.
     ///
     /// # Errors
     /// As for [`render`](Self::render).
-    pub fn render_with_tools(
+    pub fn render_with(
         &self,
         messages: &[Message],
         tools: &[serde_json::Value],
+        variables: &serde_json::Map<String, serde_json::Value>,
     ) -> Result<String> {
         let about_tools = !tools.is_empty() || messages.iter().any(|m| m.role == "tool");
         if let Some(template) = self.with_tools.as_ref().filter(|_| about_tools) {
-            return template.render_with_tools(messages, tools);
+            return template.render_with(messages, tools, variables);
         }
         let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
         let context = context! {
@@ -214,10 +217,11 @@ impl ChatTemplate {
             // As transformers has it: there, and none.
             tools => (!tools.is_empty()).then(|| Value::from(Serde(tools))),
             add_generation_prompt => true,
-            ..Value::from(Serde(tokens))
+            ..merge_maps([Value::from(Serde(tokens)), Value::from(Serde(variables))])
         };
         let of_tools: usize = tools.iter().map(|tool| tool.to_string().len()).sum();
-        let given = of_tools + messages.iter().map(Message::size).sum::<usize>();
+        let of_variables: usize = variables.values().map(|value| value.to_string().len()).sum();
+        let given = of_variables + of_tools + messages.iter().map(Message::size).sum::<usize>();
         let rendered = contained(|| {
             limits::bounded(given, |out| {
                 self.environment.get_template(NAME)?.render_captured_to(context, out).map(drop)

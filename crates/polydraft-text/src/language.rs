@@ -101,21 +101,24 @@ impl Language {
     /// # Errors
     /// As for [`encode_chat`](Self::encode_chat), and a conversation that leaves no room.
     pub fn encode_chat_within(&self, messages: &[Message], most: usize) -> Result<Vec<Token>> {
-        self.encode_chat_with_tools(messages, &[], most)
+        self.encode_chat_with(messages, &[], &serde_json::Map::new(), most)
     }
 
-    /// The same for a model that may call `tools`: see [`ChatTemplate::render_with_tools`].
+    /// The same for a model that may call `tools`, with `variables` for its template: see
+    /// [`ChatTemplate::render_with`].
     ///
     /// # Errors
     /// As for [`encode_chat_within`](Self::encode_chat_within).
-    pub fn encode_chat_with_tools(
+    pub fn encode_chat_with(
         &self,
         messages: &[Message],
         tools: &[serde_json::Value],
+        variables: &serde_json::Map<String, serde_json::Value>,
         most: usize,
     ) -> Result<Vec<Token>> {
         let missing = || Error::NoTemplate { model: self.name.clone() };
-        let text = self.chat.as_ref().ok_or_else(missing)?.render_with_tools(messages, tools)?;
+        let chat = self.chat.as_ref().ok_or_else(missing)?;
+        let text = chat.render_with(messages, tools, variables)?;
         self.tokenizer.encode_plain_within(&text, most)
     }
 

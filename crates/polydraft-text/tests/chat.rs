@@ -123,7 +123,10 @@ fn templates_for_tools_come_from_a_file_of_their_own() {
     let tools = [json!({"type": "function", "function": {"name": "f"}})];
     let read = || {
         let template = ChatTemplate::read(directory.path()).unwrap().unwrap();
-        (template.render(&[]).unwrap(), template.render_with_tools(&[], &tools).unwrap())
+        (
+            template.render(&[]).unwrap(),
+            template.render_with(&[], &tools, &serde_json::Map::new()).unwrap(),
+        )
     };
     assert_eq!(read(), ("plain".to_owned(), "plain".to_owned()));
     fs::create_dir(directory.path().join("additional_chat_templates")).unwrap();

@@ -22,7 +22,10 @@ fn rendered(named: &[(&str, &str)]) -> (String, String) {
     let gguf = Gguf::from_bytes("t.gguf", writer.finish()).unwrap();
     let template = Language::from_gguf(&gguf, 3).unwrap().chat.unwrap();
     let tools = [json!({"type": "function", "function": {"name": "f"}})];
-    (template.render(&[]).unwrap(), template.render_with_tools(&[], &tools).unwrap())
+    (
+        template.render(&[]).unwrap(),
+        template.render_with(&[], &tools, &serde_json::Map::new()).unwrap(),
+    )
 }
 
 #[test]

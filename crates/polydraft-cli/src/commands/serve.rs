@@ -71,6 +71,10 @@ struct ServerArgs {
         value_parser = clap::value_parser!(u32).range(1..=4096),
     )]
     parallel: u32,
+    /// Refuse parameters that there are none of, or that change nothing here; otherwise they are
+    /// ignored, and named in the log and in the answer's header x-polydraft-ignored.
+    #[arg(long)]
+    strict: bool,
     /// Requests that may wait in the queue; more are refused with status 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     queue: usize,
@@ -170,6 +174,7 @@ impl Args {
                 origins: server.cors,
                 body: server.max_body as usize,
                 grace: Duration::from_secs(server.grace),
+                strict: server.strict,
             },
             cache_memory: server.cache_memory.map(|mib| mib << 20),
             max_tokens: texts.max_tokens,

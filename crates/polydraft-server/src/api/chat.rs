@@ -6,9 +6,10 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, Shape};
 use super::error::Problem;
-use super::messages::{Spoken, conversation};
-use super::params::{Common, MOST_TOP, null_is_default, refuse, within};
+use super::messages::{Spoken, conversation, variables};
+use super::params::{Common, MOST_TOP, null_is_default, within};
 use super::read::read;
+use super::rest::ignored;
 use super::tools::tools;
 use super::{Prepared, format, parse};
 use crate::App;
@@ -38,6 +39,12 @@ pub struct Chat {
     tool_choice: Option<Value>,
     /// Whether there may be several calls in an answer. Default: yes.
     parallel_tool_calls: Option<bool>,
+    /// Variables for the model's chat template, such as `{"enable_thinking": false}`.
+    #[schema(value_type = Option<Object>)]
+    chat_template_kwargs: Option<Map<String, Value>>,
+    /// How much the model should think, for templates that know of it: their variable
+    /// `reasoning_effort`. `"none"` sets `enable_thinking` to false too.
+    reasoning_effort: Option<String>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
@@ -50,7 +57,7 @@ pub struct Chat {
 pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let mut common: Common = read(parse(body)?)?;
     let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    refuse(&own.rest)?;
+    let ignored = ignored(&own.rest, app.settings.strict)?;
     if own.max_tokens.is_some()
         && own.max_completion_tokens.is_some_and(|most| Some(most) != own.max_tokens)
     {
@@ -79,7 +86,8 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     }
     let (messages, listed) =
         (conversation(app, messages)?, tools.as_ref().map_or(&[][..], |t| &t.listed));
-    asked.prompt = app.language.encode_chat_with_tools(&messages, listed, app.context)?;
+    let variables = variables(own.chat_template_kwargs, own.reasoning_effort);
+    asked.prompt = app.language.encode_chat_with(&messages, listed, &variables, app.context)?;
     let form = form.or_else(|| tools.as_ref()?.grammar.clone());
     app.check(&asked)?;
     let usage = common.stream_options.unwrap_or_default().include_usage;
@@ -88,5 +96,5 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     if let Some(tools) = &tools {
         answer.reads_calls(|| tools.calls());
     }
-    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream })
+    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream, ignored })
 }

@@ -7,8 +7,9 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, Shape};
 use super::error::Problem;
-use super::params::{Common, MOST_TOP, null_is_default, refuse, within};
+use super::params::{Common, MOST_TOP, null_is_default, within};
 use super::read::read;
+use super::rest::ignored;
 use super::{Prepared, format, parse};
 use crate::App;
 
@@ -50,7 +51,7 @@ enum Prompt {
 pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     let mut common: Common = read(parse(body)?)?;
     let own: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    refuse(&own.rest)?;
+    let ignored = ignored(&own.rest, app.settings.strict)?;
     let mut asked = common.asked(app, &app.completions, own.max_tokens)?;
     let form = format::form(common.response_format.as_ref(), "response_format")?;
     asked.scores = own.logprobs.map(|top| within("logprobs", top, 0, MOST_TOP)).transpose()?;
@@ -90,5 +91,5 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     }
     let usage = common.stream_options.unwrap_or_default().include_usage;
     let answer = Answer::new(app, Shape::Completion, &asked, usage, echo);
-    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream })
+    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream, ignored })
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use polydraft_text::Message;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::error::Problem;
@@ -42,6 +42,27 @@ pub struct Spoken {
     #[schema(ignore)]
     #[serde(rename = "annotations")]
     _annotations: Option<[(); 0]>,
+    // What a model thought before an answer: templates of today leave it out of what comes next.
+    #[schema(ignore)]
+    #[serde(rename = "reasoning_content", alias = "reasoning")]
+    _reasoning: Option<String>,
+    // A hint of Anthropic's clients: prompts that begin alike share what was computed anyway.
+    #[schema(ignore)]
+    #[serde(rename = "cache_control")]
+    _cache_control: Option<Value>,
+}
+
+/// Variables for a chat template: those of the request, which win, and its reasoning effort.
+pub fn variables(given: Option<Map<String, Value>>, effort: Option<String>) -> Map<String, Value> {
+    let mut variables = Map::new();
+    if let Some(effort) = effort {
+        if effort == "none" {
+            variables.insert("enable_thinking".to_owned(), Value::Bool(false));
+        }
+        variables.insert("reasoning_effort".to_owned(), Value::String(effort));
+    }
+    variables.extend(given.into_iter().flatten());
+    variables
 }
 
 /// The content: a string, or parts that are strings.

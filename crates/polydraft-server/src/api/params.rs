@@ -122,59 +122,6 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Parameters that other servers have, and the values with which they change nothing.
-const NEUTRAL: [(&str, &[&str]); 30] = [
-    ("audio", &[]),
-    ("background", &["false"]),
-    ("best_of", &["1"]),
-    ("function_call", &[r#""none""#]),
-    ("functions", &["[]"]),
-    ("conversation", &[]),
-    ("include", &["[]"]),
-    ("max_tool_calls", &[]),
-    ("previous_response_id", &[]),
-    ("prompt", &[]),
-    ("reasoning", &["{}"]),
-    ("top_logprobs", &["0"]),
-    ("guided_json", &[]),
-    ("ignore_eos", &["false"]),
-    ("min_tokens", &["0"]),
-    ("modalities", &[r#"["text"]"#]),
-    ("parallel_tool_calls", &["true", "false"]),
-    ("prediction", &[]),
-    ("reasoning_effort", &[]),
-    ("repetition_penalty", &["1", "1.0"]),
-    ("service_tier", &[r#""auto""#, r#""default""#]),
-    ("skip_special_tokens", &["true"]),
-    ("stop_token_ids", &["[]"]),
-    ("store", &["false"]),
-    ("suffix", &[r#""""#]),
-    ("tool_choice", &[r#""none""#]),
-    ("tools", &["[]"]),
-    ("truncation", &[r#""disabled""#]),
-    ("verbosity", &[]),
-    ("web_search_options", &[]),
-];
-
-/// Refuses by its name what there is no such parameter for, or none yet: nothing is ignored that
-/// would change the output.
-///
-/// # Errors
-/// The first such parameter.
-pub fn refuse(rest: &Map<String, Value>) -> Result<(), Problem> {
-    for (name, value) in rest.iter().filter(|(_, value)| !value.is_null()) {
-        let Some((_, neutral)) = NEUTRAL.iter().find(|(known, _)| known == name) else {
-            let problem = Problem::invalid(format_args!("unknown parameter {name:?}"));
-            return Err(problem.of(name).code("unknown_parameter"));
-        };
-        if !neutral.contains(&value.to_string().as_str()) {
-            let problem = Problem::invalid(format_args!("the parameter {name:?} is not supported"));
-            return Err(problem.of(name).code("unsupported_parameter"));
-        }
-    }
-    Ok(())
-}
-
 /// The least and the most that a parameter may be.
 pub fn within(param: &str, value: usize, least: usize, most: usize) -> Result<usize, Problem> {
     match (least..=most).contains(&value) {

@@ -10,9 +10,10 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, Shape};
 use super::error::Problem;
-use super::messages::{Calling, Content, message};
-use super::params::{Common, MOST_TOP, refuse, within};
+use super::messages::{Calling, Content, message, variables};
+use super::params::{Common, MOST_TOP, within};
 use super::read::read;
+use super::rest::ignored;
 use super::tools::{self, tools};
 use super::{Prepared, format, parse};
 use crate::App;
@@ -47,9 +48,21 @@ pub struct Responses {
     include: Option<Vec<String>>,
     /// With each, so many of the likeliest alternatives.
     top_logprobs: Option<usize>,
+    /// `{"effort": ..}`, as `reasoning_effort` of conversations.
+    #[schema(value_type = Option<Object>)]
+    reasoning: Option<Reasoning>,
+    /// Variables for the model's chat template, such as `{"enable_thinking": false}`.
+    #[schema(value_type = Option<Object>)]
+    chat_template_kwargs: Option<Map<String, Value>>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
+}
+
+/// How much the model should think; a summary is never there.
+#[derive(Debug, Deserialize)]
+struct Reasoning {
+    effort: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -81,6 +94,9 @@ struct Item {
 #[serde(deny_unknown_fields)]
 struct TextOptions {
     format: Option<Value>,
+    // For models that know of it.
+    #[serde(rename = "verbosity")]
+    _verbosity: Option<String>,
 }
 
 /// From a body to the engine's request, as for completions.
@@ -95,7 +111,7 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         }
     }
     let own: Responses = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    refuse(&own.rest)?;
+    let ignored = ignored(&own.rest, app.settings.strict)?;
     for (param, given) in [
         ("n", common.n.is_some_and(|n| n != 1)),
         ("response_format", common.response_format.is_some()),
@@ -147,7 +163,9 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         return Err(Problem::invalid(problem).of("text.format").code("unsupported_parameter"));
     }
     let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
-    asked.prompt = app.language.encode_chat_with_tools(&messages, listed, app.context)?;
+    let effort = own.reasoning.and_then(|reasoning| reasoning.effort);
+    let variables = variables(own.chat_template_kwargs, effort);
+    asked.prompt = app.language.encode_chat_with(&messages, listed, &variables, app.context)?;
     let form = form.or_else(|| tools.as_ref()?.grammar.clone());
     app.check(&asked)?;
     let asked = vec![asked];
@@ -156,14 +174,17 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         inner.reads_calls(|| tools.calls());
     }
     let answer = Response::new(inner, app.name.clone(), settings);
-    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream })
+    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream, ignored })
 }
 
 /// Log-probabilities, if they are asked for, with so many of the likeliest alternatives.
 fn scores(include: Option<&[String]>, top: Option<usize>) -> Result<Option<usize>, Problem> {
     const LOGPROBS: &str = "message.output_text.logprobs";
-    let include = include.unwrap_or_default();
-    if let Some(other) = include.iter().find(|what| *what != LOGPROBS) {
+    // There is none: nothing to add.
+    const REASONING: &str = "reasoning.encrypted_content";
+    let include: Vec<&String> =
+        include.unwrap_or_default().iter().filter(|what| *what != REASONING).collect();
+    if let Some(other) = include.iter().find(|what| **what != LOGPROBS) {
         let problem = format!("include: expected {LOGPROBS:?}, got {other:?}");
         return Err(Problem::invalid(problem).of("include").code("unsupported_parameter"));
     }

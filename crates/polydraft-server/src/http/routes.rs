@@ -6,7 +6,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -142,8 +142,9 @@ async fn answer(
     // Encoding a long prompt takes its time.
     let at = app.clone();
     let prepared = tokio::task::spawn_blocking(move || prepare(&at, &body)).await;
-    let Prepared { mut asked, form, mut answer, stream } =
+    let Prepared { mut asked, form, mut answer, stream, ignored } =
         prepared.map_err(|_| Problem::internal())??;
+    let ignored = Ignored::of(&ignored);
     if let Some(form) = form {
         let end_tokens = asked.first().map(|asked| asked.limits.end_tokens.clone());
         let grammar = grammar(app.clone(), form, end_tokens.unwrap_or_default()).await?;
@@ -151,7 +152,7 @@ async fn answer(
     }
     let mut events = app.desk.submit(asked)?;
     if stream {
-        return Ok(stream::of(answer, events));
+        return Ok(ignored.said(stream::of(answer, events)));
     }
     while !answer.is_complete() {
         // A thread that is gone will say nothing more.
@@ -160,7 +161,36 @@ async fn answer(
     }
     // With many log-probabilities so does writing it.
     let written = tokio::task::spawn_blocking(move || Json(answer.whole()).into_response()).await;
-    written.map_err(|_| Problem::internal())
+    written.map(|answer| ignored.said(answer)).map_err(|_| Problem::internal())
+}
+
+/// The header that names parameters which were ignored.
+const IGNORED: HeaderName = HeaderName::from_static("x-polydraft-ignored");
+/// Bytes of it at most.
+const LONGEST: usize = 1024;
+
+/// The names of ignored parameters, for the header.
+struct Ignored(Option<HeaderValue>);
+
+impl Ignored {
+    fn of(names: &[String]) -> Self {
+        if names.is_empty() {
+            return Self(None);
+        }
+        let mut names = names.join(", ");
+        // A header is of visible ASCII.
+        names.retain(|sign| sign == ' ' || sign.is_ascii_graphic());
+        names.truncate(LONGEST);
+        tracing::info!(%names, "parameters that are ignored");
+        Self(HeaderValue::from_str(&names).ok())
+    }
+
+    fn said(self, mut answer: Response) -> Response {
+        if let Some(names) = self.0 {
+            answer.headers_mut().insert(IGNORED, names);
+        }
+        answer
+    }
 }
 
 /// A form's grammar. They are made one after another, for some take a while and other work needs

@@ -259,6 +259,12 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
+    /// The parameters that the answer says were ignored.
+    pub fn ignored(&self) -> Vec<&str> {
+        let named = self.head.lines().find_map(|line| line.strip_prefix("x-polydraft-ignored: "));
+        named.map(|names| names.split(", ").collect()).unwrap_or_default()
+    }
+
     /// The data of a stream's events.
     pub fn events(&self) -> Vec<&str> {
         self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect()

@@ -1,0 +1,147 @@
+//! Parameters that a route does not have: refused where they would change the output, else ignored
+//! by name.
+
+use serde_json::{Map, Value};
+
+use super::error::Problem;
+
+/// Parameters of other servers that change the output, and the values with which they change
+/// nothing. They are not supported here.
+const CHANGING: [(&str, &[&str]); 58] = [
+    ("add_generation_prompt", &["true"]),
+    ("add_special_tokens", &["true"]),
+    ("allowed_token_ids", &["[]"]),
+    ("audio", &[]),
+    ("background", &["false"]),
+    ("bad_words", &["[]"]),
+    ("best_of", &["1"]),
+    ("chat_template", &[]),
+    ("continue_final_message", &["false"]),
+    ("conversation", &[]),
+    ("documents", &["[]"]),
+    ("dry_multiplier", &["0", "0.0"]),
+    ("dynatemp_range", &["0", "0.0"]),
+    ("early_stopping", &["false"]),
+    ("function_call", &[r#""none""#]),
+    ("functions", &["[]"]),
+    ("grammar", &[r#""""#]),
+    ("guided_choice", &["[]"]),
+    ("guided_grammar", &[]),
+    ("guided_json", &[]),
+    ("guided_regex", &[]),
+    ("ignore_eos", &["false"]),
+    ("include_stop_str_in_output", &["false"]),
+    ("input", &[]),
+    ("json_schema", &["{}"]),
+    ("length_penalty", &["1", "1.0"]),
+    ("logits_processors", &["[]"]),
+    ("lora", &["[]"]),
+    ("messages", &[]),
+    ("min_tokens", &["0"]),
+    ("mirostat", &["0"]),
+    ("modalities", &[r#"["text"]"#]),
+    ("n_keep", &["0"]),
+    ("no_repeat_ngram_size", &["0"]),
+    ("previous_response_id", &[]),
+    ("prompt", &[]),
+    ("prompt_logprobs", &["0"]),
+    ("repeat_penalty", &["1", "1.0"]),
+    ("repetition_penalty", &["1", "1.0"]),
+    ("samplers", &[]),
+    ("skip_special_tokens", &["true"]),
+    ("stop_token_ids", &["[]"]),
+    ("structured_outputs", &["{}"]),
+    ("suffix", &[r#""""#]),
+    ("tfs_z", &["1", "1.0"]),
+    ("thinking_token_budget", &[]),
+    ("tool_choice", &[r#""none""#]),
+    ("tools", &["[]"]),
+    ("top_a", &["0", "0.0"]),
+    ("top_logprobs", &["0"]),
+    ("top_n_sigma", &["-1", "-1.0", "0", "0.0"]),
+    ("truncate_prompt_tokens", &["-1"]),
+    ("typical", &["1", "1.0"]),
+    ("typical_p", &["1", "1.0"]),
+    ("use_beam_search", &["false"]),
+    ("web_search_options", &[]),
+    ("xtc_probability", &["0", "0.0"]),
+    ("xtc_threshold", &["0", "0.0"]),
+];
+
+/// Parameters that change nothing here, and the values that say nothing else: with others they are
+/// ignored by name.
+const HARMLESS: [(&str, &[&str]); 8] = [
+    ("include", &["[]"]),
+    ("max_tool_calls", &[]),
+    ("parallel_tool_calls", &["true", "false"]),
+    ("reasoning", &["{}"]),
+    ("service_tier", &[r#""auto""#, r#""default""#]),
+    ("store", &["false"]),
+    ("truncation", &[r#""disabled""#]),
+    ("verbosity", &[]),
+];
+
+/// The names of parameters that are ignored, because they change nothing, or because there are none
+/// of that name.
+///
+/// # Errors
+/// The first parameter that would change the output and is not supported; with `strict` also the
+/// first that would be ignored.
+pub fn ignored(rest: &Map<String, Value>, strict: bool) -> Result<Vec<String>, Problem> {
+    let mut ignored = Vec::new();
+    for (name, value) in rest.iter().filter(|(_, value)| !value.is_null()) {
+        let of = |known: &[(&str, &'static [&'static str])]| {
+            known.iter().find(|(known, _)| known == name).map(|(_, neutral)| *neutral)
+        };
+        let (changing, harmless) = (of(&CHANGING), of(&HARMLESS));
+        let neutral = changing.or(harmless).unwrap_or_default();
+        if neutral.contains(&value.to_string().as_str()) {
+            continue;
+        }
+        if changing.is_some() || (strict && harmless.is_some()) {
+            let problem = Problem::invalid(format_args!("the parameter {name:?} is not supported"));
+            return Err(problem.of(name).code("unsupported_parameter"));
+        }
+        if strict {
+            let problem = Problem::invalid(format_args!("unknown parameter {name:?}"));
+            return Err(problem.of(name).code("unknown_parameter"));
+        }
+        ignored.push(name.clone());
+    }
+    Ok(ignored)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(value: Value, strict: bool) -> Result<Vec<String>, Option<String>> {
+        let rest = value.as_object().expect("an object");
+        ignored(rest, strict).map_err(|problem| problem.error.code.map(str::to_owned))
+    }
+
+    #[test]
+    fn harmless_and_unknown_ones_are_named() {
+        let rest = json!({ "store": true, "cache_prompt": true, "verbosity": "low", "x": null,
+            "ignore_eos": false, "truncation": "disabled" });
+        let found = of(rest.clone(), false).expect("nothing that changes the output");
+        assert_eq!(found, ["store", "cache_prompt", "verbosity"]);
+        assert!(of(rest, true).is_err());
+        let unknown = Some("unknown_parameter".to_owned());
+        assert_eq!(of(json!({ "cache_prompt": true }), true), Err(unknown));
+    }
+
+    #[test]
+    fn what_changes_the_output_is_refused() {
+        for (name, neutral) in CHANGING {
+            let unsupported = Err(Some("unsupported_parameter".to_owned()));
+            assert_eq!(of(json!({ name: "some value" }), false), unsupported, "{name}");
+            for value in neutral {
+                let value: Value = serde_json::from_str(value).expect("a value");
+                assert_eq!(of(json!({ name: value }), true), Ok(Vec::new()), "{name}");
+            }
+        }
+    }
+}
