@@ -21,102 +21,10 @@ import sys
 import time
 
 import torch
-import torch.nn.functional as F
+from decoder import FORMS, SHAPES, Decoder
 
-SHAPES = {  # hidden, layers, heads, KV heads, head width, feed-forward, vocabulary
-    "llama-3.1-8b": (4096, 32, 32, 8, 128, 14336, 128256),
-    "qwen3-4b": (2560, 36, 32, 8, 128, 9728, 151936),
-    "qwen3-0.6b": (1024, 28, 16, 8, 128, 3072, 151936),
-}
+TIMED = ("llama-3.1-8b", "qwen3-4b", "qwen3-0.6b")
 SMALL = {"small": (64, 2, 4, 2, 16, 128, 512)}
-FORMS = ("gqa", "folded", "products")
-
-
-class Decoder:
-    """A decoder of `shape` with random weights and a KV cache of random numbers."""
-
-    def __init__(self, shape, context, room, device, dtype):
-        h, self.layers, self.heads, self.kv, self.width, ff, self.vocab = shape
-        g = torch.Generator(device=device).manual_seed(1)
-
-        def w(*s):
-            x = torch.randn(*s, generator=g, device=device, dtype=dtype)
-            return x.mul_(s[-1] ** -0.5)
-
-        inner = self.heads * self.width
-        self.embed = w(self.vocab, h)
-        self.blocks = [
-            dict(
-                qkv=w(inner + 2 * self.kv * self.width, h),
-                o=w(h, inner),
-                up=w(2 * ff, h),
-                down=w(h, ff),
-            )
-            for _ in range(self.layers)
-        ]
-        self.head = w(self.vocab, h)
-        self.context, self.room, self.device, self.dtype = context, room, device, dtype
-        # Of the embedding a pass reads a few rows only.
-        self.parameters = self.head.numel()
-        self.parameters += sum(t.numel() for b in self.blocks for t in b.values())
-
-    def batch(self, size):
-        length = self.context + self.room
-        shape = (2, size, self.kv, length, self.width)
-        self.cache = None
-        self.cache = [
-            torch.empty(shape, device=self.device, dtype=self.dtype).normal_()
-            for _ in range(self.layers)
-        ]
-
-    def rotate(self, x, positions):
-        half = self.width // 2
-        scale = 10000.0 ** (-torch.arange(half, device=x.device) / half)
-        angle = positions[:, None].float() * scale
-        c, s = angle.cos().to(x.dtype)[:, None], angle.sin().to(x.dtype)[:, None]
-        a, b = x[..., :half], x[..., half:]
-        return torch.cat([a * c - b * s, b * c + a * s], -1)
-
-    def attend(self, form, q, k, v, mask):
-        b, n, heads, width = q.shape
-        if form == "gqa":
-            y = F.scaled_dot_product_attention(
-                q.transpose(1, 2), k, v, attn_mask=mask, enable_gqa=True
-            )
-            return y.transpose(1, 2).reshape(b, n, -1)
-        group = heads // self.kv
-        # Query heads of a group lie side by side: [b, n, kv, group, w] to [b, kv, group·n, w].
-        q = q.view(b, n, self.kv, group, width).permute(0, 2, 3, 1, 4)
-        q = q.reshape(b, self.kv, group * n, width)
-        mask = mask.repeat(group, 1)
-        if form == "folded":
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        else:
-            scores = (q * width**-0.5) @ k.transpose(-1, -2)
-            scores = scores.masked_fill(~mask, float("-inf"))
-            y = torch.softmax(scores, -1) @ v
-        y = y.view(b, self.kv, group, n, width).permute(0, 3, 1, 2, 4)
-        return y.reshape(b, n, -1)
-
-    def forward(self, form, tokens, positions, mask):
-        """tokens [batch, n], positions [n], mask [n, context + n] to logits [batch, n, vocab]."""
-        b, n = tokens.shape
-        x = self.embed[tokens]
-        end = self.context + n
-        for block, cache in zip(self.blocks, self.cache):
-            y = F.linear(F.rms_norm(x, x.shape[-1:]), block["qkv"])
-            y = y.view(b, n, self.heads + 2 * self.kv, self.width)
-            q, k, v = y.split([self.heads, self.kv, self.kv], 2)
-            q, k = self.rotate(q, positions), self.rotate(k, positions)
-            cache[0, :, :, self.context : end] = k.transpose(1, 2)
-            cache[1, :, :, self.context : end] = v.transpose(1, 2)
-            y = self.attend(form, q, cache[0, :, :, :end], cache[1, :, :, :end], mask)
-            x = x + F.linear(y, block["o"])
-            gate, up = F.linear(F.rms_norm(x, x.shape[-1:]), block["up"]).chunk(2, -1)
-            x = x + F.linear(F.silu(gate) * up, block["down"])
-        return F.linear(F.rms_norm(x, x.shape[-1:]), self.head)
-
-
 def tree(n, context, seed=3):
     """Ancestor mask and positions of a random tree of n nodes after `context` tokens."""
     r = torch.Generator().manual_seed(seed)
@@ -184,7 +92,7 @@ def captured(model, form, inputs, first, cuda):
 
 def passes(record, shapes, context, device, dtype, end):
     cuda, rows = device == "cuda", record["passes"]
-    for label, shape in shapes.items():
+    for label, shape in shapes:
         model = Decoder(shape, context, 64, device, dtype)
         for batch in (1, 8, 32):
             model.batch(batch)
@@ -262,7 +170,8 @@ def main():
         print(name, "copy", record["copy_gb_s"], "GB/s")
     with torch.no_grad():
         end = time.time() + args.minutes * 60
-        passes(record, SMALL if args.small else SHAPES, context, device, dtype, end)
+        shapes = SMALL if args.small else {k: SHAPES[k] for k in TIMED}
+        passes(record, shapes.items(), context, device, dtype, end)
         sampling(record, (512,) if args.small else (32768, 128256, 151936, 262144), device)
     with open(args.out, "w") as f:
         json.dump(record, f, indent=1)
