@@ -21,6 +21,7 @@ SHAPES = {  # hidden, layers, heads, KV heads, head width, feed-forward, vocabul
     "one-layer": (4096, 1, 32, 8, 128, 14336, 128256),
     "one-layer-32k": (4096, 1, 32, 8, 128, 14336, 32768),
 }
+EPSILON = 1e-5
 FORMS = ("gqa", "folded", "products")
 
 
@@ -106,7 +107,7 @@ class Decoder:
         c = self.cosines[positions].to(x.dtype)[:, None]
         s = self.sines[positions].to(x.dtype)[:, None]
         for block, cache in zip(self.blocks, self.cache):
-            y = F.linear(F.rms_norm(x, x.shape[-1:]), block["qkv"])
+            y = F.linear(F.rms_norm(x, x.shape[-1:], eps=EPSILON), block["qkv"])
             y = y.view(b, n, self.heads + 2 * self.kv, self.width)
             qk, v = y.split([self.heads + self.kv, self.kv], 2)
             q, k = self.rotate(qk, c, s).split([self.heads, self.kv], 2)
@@ -114,10 +115,11 @@ class Decoder:
             cache[1, :, :, start : start + n] = v.transpose(1, 2)
             y = self.attend(form, q, cache[0, :, :, :end], cache[1, :, :, :end], mask)
             x = x + F.linear(y, block["o"])
-            gate, up = F.linear(F.rms_norm(x, x.shape[-1:]), block["up"]).chunk(2, -1)
+            y = F.linear(F.rms_norm(x, x.shape[-1:], eps=EPSILON), block["up"])
+            gate, up = y.chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, block["down"])
         x = x if last is None else x[:, -last:]
-        return F.linear(F.rms_norm(x, x.shape[-1:]), self.head)
+        return F.linear(F.rms_norm(x, x.shape[-1:], eps=EPSILON), self.head)
 
     def fused(self, x, positions, mask, start, last):
         """The same with the kernels of `decoder_kernels`."""
@@ -125,10 +127,11 @@ class Decoder:
 
         y, n = None, x.shape[1]
         for block, cache in zip(self.blocks, self.cache):
-            y = F.linear(kernels.norm(x, y), block["qkv"])
+            y = F.linear(kernels.norm(x, y, EPSILON), block["qkv"])
             q = kernels.rotate(y, self.cosines, self.sines, positions, cache, start, self.heads,
                                self.kv, self.width)
             y = F.linear(kernels.attend(q, cache, mask, n, mask.shape[1]), block["o"])
-            y = F.linear(kernels.gate(F.linear(kernels.norm(x, y), block["up"])), block["down"])
-        y = kernels.norm(x, y)
+            y = F.linear(kernels.norm(x, y, EPSILON), block["up"])
+            y = F.linear(kernels.gate(y), block["down"])
+        y = kernels.norm(x, y, EPSILON)
         return F.linear(y if last is None else y[:, -last:], self.head)

@@ -47,7 +47,7 @@ def gate_kernel(x, out, width, BLOCK: tl.constexpr):
              mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["nodes", "start", "slots", "size"])
 def rotate_kernel(qkv, cosines, sines, positions, queries, cache, nodes, start, slots, size,
                   HEADS: tl.constexpr, KV: tl.constexpr, HALF: tl.constexpr):
     """Program (token, head): rotated queries [b, kv, n·group, w]; keys, values to their slots."""
@@ -83,10 +83,10 @@ def rotate_kernel(qkv, cosines, sines, positions, queries, cache, nodes, start, 
         tl.store(to + HALF + i, v.to(cache.dtype.element_ty))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "length", "slots", "size", "splits"])
 def attend_kernel(queries, cache, mask, parts, tops, sums, rows, length, slots, size, splits,
                   scale, KV: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-                  ROWS: tl.constexpr, SPLIT: tl.constexpr, KEYS: tl.constexpr):
+                  ROWS: tl.constexpr, PART: tl.constexpr, KEYS: tl.constexpr):
     """Program (sequence's KV head, split of the keys, tile of query rows)."""
     head = tl.program_id(0)
     split = tl.program_id(1)
@@ -100,8 +100,8 @@ def attend_kernel(queries, cache, mask, parts, tops, sums, rows, length, slots, 
     top = tl.full([ROWS], -1.0e30, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, WIDTH], tl.float32)
-    for at in range(0, SPLIT, KEYS):
-        j = split * SPLIT + at + tl.arange(0, KEYS)
+    for at in range(0, PART, KEYS):
+        j = split * PART + at + tl.arange(0, KEYS)
         inside = j < length
         k = tl.load(keys + j[None, :] * WIDTH + i[:, None], mask=inside[None, :], other=0.0)
         seen = tl.load(mask + (r // GROUP)[:, None] * length + j[None, :],
@@ -115,13 +115,13 @@ def attend_kernel(queries, cache, mask, parts, tops, sums, rows, length, slots, 
         out = out * fade[:, None] + tl.dot(e.to(v.dtype), v, input_precision="ieee")
         total = total * fade + tl.sum(e, axis=1)
         top = new
-    part = (head.to(tl.int64) * splits + split) * rows + r
-    tl.store(parts + part[:, None] * WIDTH + i[None, :], out, mask=real[:, None])
-    tl.store(tops + part, top, mask=real)
-    tl.store(sums + part, total, mask=real)
+    to = (head.to(tl.int64) * splits + split) * rows + r
+    tl.store(parts + to[:, None] * WIDTH + i[None, :], out, mask=real[:, None])
+    tl.store(tops + to, top, mask=real)
+    tl.store(sums + to, total, mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "splits", "nodes"])
 def join_kernel(parts, tops, sums, out, rows, splits, nodes, KV: tl.constexpr,
                 GROUP: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr):
     """Program (sequence's KV head, query row): all splits joined, to [b, n, heads · w]."""
@@ -141,12 +141,12 @@ def join_kernel(parts, tops, sums, out, rows, splits, nodes, KV: tl.constexpr,
     tl.store(out + place.to(tl.int64) * WIDTH + i, value.to(out.dtype.element_ty))
 
 
-def norm(x: torch.Tensor, y: torch.Tensor | None) -> torch.Tensor:
+def norm(x: torch.Tensor, y: torch.Tensor | None, eps: float) -> torch.Tensor:
     """The norm of x + y, which x becomes; of x without y."""
     out, width = torch.empty_like(x), x.shape[-1]
     block = triton.next_power_of_2(width)
     norm_kernel[(x.numel() // width,)](
-        x, x if y is None else y, out, width, torch.finfo(x.dtype).eps, ADD=y is not None,
+        x, x if y is None else y, out, width, eps, ADD=y is not None,
         BLOCK=block, num_warps=8 if block >= 2048 else 4)
     return out
 
@@ -182,7 +182,7 @@ def attend(queries, cache, mask, nodes, length) -> torch.Tensor:
     tops, sums = parts.new_empty(2, b * kv * splits * rows).unbind()
     attend_kernel[(b * kv, splits, tiles)](
         queries, cache, mask.view(torch.uint8), parts, tops, sums, rows, length, cache.shape[3], b,
-        splits, width**-0.5, KV=kv, GROUP=group, WIDTH=width, ROWS=tile, SPLIT=split * KEYS,
+        splits, width**-0.5, KV=kv, GROUP=group, WIDTH=width, ROWS=tile, PART=split * KEYS,
         KEYS=KEYS, num_warps=4)
     out = queries.new_empty(b, nodes, kv * group * width)
     join_kernel[(b * kv, rows)](
