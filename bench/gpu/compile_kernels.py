@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles every launch of `polydraft.gpu` for a GPU that need not be there.
 
-  compile_kernels.py [--arch 90] [--vocabulary 151936]
+  compile_kernels.py [--arch 90] [--vocabulary 151936] [--step]      --step: those of step.py
 
 Runs all public functions with a launcher that compiles what it is given instead of running it, so
 that a kernel that the interpreter forgives and the compiler does not is found without a GPU. It
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 # The interpreter has to be off: it replaces what is compiled here.
-os.environ.pop("TRITON_INTERPRET", None)
+os.environ["TRITON_INTERPRET"] = "0"
 
 import torch
 import triton
@@ -33,6 +33,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "bindings/python/python/polydraft
 TYPES = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16",
     torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64",
+    torch.uint8: "*u8",
 }
 
 
@@ -80,6 +81,10 @@ class Compiler:
             elif isinstance(value, torch.Tensor):
                 signature[name] = TYPES[value.dtype]
                 attributes[(index,)] = [["tt.divisibility", 16]]
+            elif isinstance(value, float):
+                signature[name] = "fp32"
+            elif fn.params[index].do_not_specialize:
+                signature[name] = "i32"
             elif value == 1:  # the launcher makes a constant of it
                 signature[name], constants[(index,)] = "constexpr", 1
             else:
@@ -100,14 +105,37 @@ class Compiler:
         self.seen[key] = note
         print(f"{fn.__name__:20} {time.time() - start:6.1f} s  {options}  {note}", flush=True)
 
+    def end(self) -> None:
+        """The count, and the end of the program."""
+        many, failed = len(self.seen), len(self.failed)
+        print(f"{many} launches compiled for sm_{self.target.arch}, {failed} failed")
+        sys.exit(bool(failed))
+
+
+def compile_step(compiler) -> None:
+    """What `step.py`'s workers run."""
+    import step
+    from kernel_checks import backend, launch
+
+    backend.of = lambda tensor: launch
+    JITFunction.run = lambda self, *a, **k: compiler.run(self, *a, **k)
+    for shape in ["decoder"] + [f"{k},{l}" for k, l in step.CONFIGS]:
+        print(shape, flush=True)
+        with torch.no_grad():
+            step.compile_only(shape)
+    compiler.end()
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--arch", type=int, default=90)
     parser.add_argument("--vocabulary", type=int, default=151936)
+    parser.add_argument("--step", action="store_true")
     parser.add_argument("--methods", default="", help="separated by commas; default all")
     args = parser.parse_args()
+    if args.step:
+        compile_step(Compiler(args.arch))
     gpu = load_gpu()
     import polydraft_gpu.backend as backend
     import polydraft_gpu.kernels.launch as launch
@@ -137,9 +165,7 @@ def main() -> None:
                 gpu.verify(method, tokens, draft, target, uniforms)
                 if not simple:
                     gpu.verify(method, tokens, draft, target, uniforms, trace=True, forced=forced)
-    many, failed = len(compiler.seen), len(compiler.failed)
-    print(f"{many} launches compiled for sm_{args.arch}, {failed} failed")
-    sys.exit(bool(compiler.failed))
+    compiler.end()
 
 
 if __name__ == "__main__":

@@ -70,17 +70,16 @@ def rotate_kernel(qkv, cosines, sines, positions, queries, cache, nodes, start, 
     group: tl.constexpr = HEADS // KV
     if head < HEADS:
         kv = head // group
-        row = ((b * KV + kv) * nodes + n) * group + head % group
-        to = queries + row.to(tl.int64) * (2 * HALF)
-        tl.store(to + i, u.to(queries.dtype.element_ty))
-        tl.store(to + HALF + i, v.to(queries.dtype.element_ty))
+        query = (((b * KV + kv) * nodes + n) * group + head % group).to(tl.int64) * (2 * HALF)
+        tl.store(queries + query + i, u.to(queries.dtype.element_ty))
+        tl.store(queries + query + HALF + i, v.to(queries.dtype.element_ty))
     else:
-        kv = (head - HEADS) % KV
+        own = (head - HEADS) % KV
         side = (head - HEADS) // KV
-        row = ((side * size + b) * KV + kv).to(tl.int64) * slots + start + n
-        to = cache + row * (2 * HALF)
-        tl.store(to + i, u.to(cache.dtype.element_ty))
-        tl.store(to + HALF + i, v.to(cache.dtype.element_ty))
+        slot = ((side * size + b) * KV + own).to(tl.int64) * slots + start + n
+        slot = slot * (2 * HALF)
+        tl.store(cache + slot + i, u.to(cache.dtype.element_ty))
+        tl.store(cache + slot + HALF + i, v.to(cache.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["rows", "length", "slots", "size", "splits"])
@@ -183,7 +182,7 @@ def attend(queries, cache, mask, nodes, length) -> torch.Tensor:
     attend_kernel[(b * kv, splits, tiles)](
         queries, cache, mask.view(torch.uint8), parts, tops, sums, rows, length, cache.shape[3], b,
         splits, width**-0.5, KV=kv, GROUP=group, WIDTH=width, ROWS=tile, PART=split * KEYS,
-        KEYS=KEYS, num_warps=4)
+        KEYS=KEYS, num_warps=8 if tile >= 64 else 4)
     out = queries.new_empty(b, nodes, kv * group * width)
     join_kernel[(b * kv, rows)](
         parts, tops, sums, out, rows, splits, nodes, KV=kv, GROUP=group, WIDTH=width,

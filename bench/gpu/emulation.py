@@ -5,7 +5,9 @@ would say of each other has to be made: a pool of pairs, each with Σ min(p, q) 
 every node of a tree the pair that a hash of the sequence's salt and the node's prefix chooses:
 siblings differ, equal prefixes agree, and p of a prefix is a language model like any other.
 Logits are in bfloat16; the distributions are exactly their softmax.
-  noise    q is p with normal noise on its logits: too much here, too little there
+  noise    q is p with normal noise on its logits, as much at every position: so peaked positions
+           are easy and flat ones are hard, as with models; Σ min(p, q) is right on average
+  even     the same with as much noise at each position as makes Σ min(p, q) the same everywhere
   mixture  q = (1 - x) · p + x · r, where r is another pair's p: almost all that is wrong with the
            draft is where the target never goes, which is what several paths help with most
 Drafts of one model by a smaller one lie between the two.
@@ -17,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-KINDS = ("noise", "mixture")
+KINDS = ("noise", "mixture", "even")
 BINS = 32
 
 
@@ -104,17 +106,18 @@ class Pool:
         self.p = p.to(torch.bfloat16)
         exact = softmax(self.p)
         low = torch.zeros(count, 1, device=device)
-        high = torch.full_like(low, 12.0 if kind == "noise" else 1.0)
+        high = torch.full_like(low, 1.0 if kind == "mixture" else 12.0)
         noise, other = normal(), exact.roll(1, 0)
 
         def made(x):
-            if kind == "noise":
+            if kind != "mixture":
                 return (self.p.float() + x * noise).to(torch.bfloat16)
             return torch.log((1 - x) * exact + x * other).to(torch.bfloat16)
 
         for _ in range(24):
             middle = (low + high) / 2
             both = torch.minimum(exact, softmax(made(middle))).sum(-1, keepdim=True)
+            both = both.mean().expand_as(both) if kind == "noise" else both
             low = torch.where(both > acceptance, middle, low)
             high = torch.where(both > acceptance, high, middle)
         self.q, self.count, self.kind, self.asked = made(high), count, kind, acceptance
@@ -122,7 +125,8 @@ class Pool:
         self.acceptance = torch.minimum(exact, q).sum(-1).mean().item()
         self.largest = exact.amax(-1).mean().item()
         place = exact.argsort(-1, descending=True).argsort(-1)
-        single, rest = BINS - 8, (place.float() / (BINS - 8)).clamp_min(1).log2().long().clamp_max(7)
+        single = BINS - 8
+        rest = (place.float() / single).clamp_min(1).log2().long().clamp_max(7)
         self.bins = torch.where(place < single, place, single + rest)
         self.masses = torch.zeros(count, BINS, device=device, dtype=torch.float64)
         self.masses.scatter_add_(1, self.bins, exact)

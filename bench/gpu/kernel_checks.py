@@ -15,7 +15,7 @@ import torch
 
 CUDA = torch.cuda.is_available()
 if not CUDA:
-    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 DEVICE = "cuda" if CUDA else "cpu"
 FOLDER = Path(__file__).resolve().parents[2] / "bindings/python/python/polydraft/gpu"
 VOCABULARIES = (32768, 128256, 151936, 262144)

@@ -166,8 +166,9 @@ def time_filters(record, shape, small):
 
 CHOICES = [  # where, name, values
     ("launch", "BLOCK", (4096, 2048, 8192)), ("warps", "partials", (8, 4)),
-    ("launch", "SPLIT", (4096, 2048, 8192)), ("launch", "CHUNK", (128, 256, 64)),
-    ("warps", "pool", (4, 8, 2)), ("warps", "paths", (8, 4)), ("warps", "residual", (8, 4)),
+    ("launch", "SPLIT", (None, 4096, 2048, 8192)),
+    ("launch", "CHUNK", (None, 128, 256, 64)),
+    ("warps", "pool", (None, 4, 8, 2)), ("warps", "paths", (8, 4)), ("warps", "residual", (8, 4)),
     ("warps", "emit", (8, 16, 4)), ("option", "knots", (32, 16, 64)),
     ("option", "cells", (128, 64, 256)), ("warps", "draw", (8, 4)),
 ]

@@ -33,10 +33,11 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 
 import torch
 from decoder import SHAPES, Decoder
-from kernel_checks import CUDA, DEVICE, Graph, Oracle, Record
+from kernel_checks import CUDA, DEVICE, Graph, Oracle, Record, launch
 
 from emulation import KINDS, Pool
 from step_graph import Plain, Step, padded
@@ -292,6 +293,7 @@ def sections(bench, small):
     for batch in batches:
         yield from forms(batch)
         yield from steps("one-layer", batch, first if batch == 8 else configs[:6])
+    yield from tokens(KINDS[2], first, main)
     yield from steps("one-layer", batches[0], rest)
     yield from tokens(KINDS[1], rest, main)
     yield from steps("qwen3-0.6b", 1, rest)
@@ -299,27 +301,27 @@ def sections(bench, small):
     yield from steps("qwen3-0.6b", batches[0], first)
 
 
-def compile_only(what, small) -> None:
+def compile_only(what) -> None:
     """What a worker does: runs every kernel of a shape once, which leaves it in Triton's cache."""
-    vocabulary, pairs = (64, 8) if small else (128256, 32)
     if what == "decoder":
         for name, many in (("llama-3.1-8b", (1, 5, 9, 17, 25)), ("qwen3-0.6b", (1, 2, 4))):
-            shape = list((SMALL if small else SHAPES)[name])
-            shape[1], shape[-1] = 1, 64
-            context = 32 if small else 1024
-            dtype = torch.bfloat16 if CUDA else torch.float32
-            model = Decoder(tuple(shape), context, ROOM, DEVICE, dtype)
-            for batch in (1, 2) if small else (1, 8, 32):
+            shape = list(SHAPES[name])
+            shape[1], shape[5], shape[6] = 1, 2048, 64
+            model = Decoder(tuple(shape), 1024, ROOM, DEVICE, torch.bfloat16)
+            for batch in (1, 8, 32):
                 model.batch(batch)
-                for n in many:
+                for n in many if batch == 1 else (1, 9):
                     tokens = torch.zeros(batch, n, device=DEVICE, dtype=torch.int64)
-                    mask = torch.ones(n, padded(context + 1 + n), device=DEVICE, dtype=torch.bool)
+                    mask = torch.ones(n, padded(1025 + n), device=DEVICE, dtype=torch.bool)
                     model.forward("triton", tokens, torch.arange(n, device=DEVICE), mask)
     else:
         k, l = map(int, what.split(","))
-        pool = Pool("noise", 0.7, pairs, vocabulary, DEVICE)
-        for method in (method_for(k), "walk:priority" if k > 1 else "token"):
-            Step(pool, 2, k, l, method).counted()
+        rows = torch.zeros(32, 128256, device=DEVICE, dtype=torch.bfloat16)
+        pool = types.SimpleNamespace(p=rows, q=rows, bins=rows.long(), count=32)
+        # The pool's kernel is another one for many nodes.
+        for batch in (1, 1 + launch.FEW_NODES // (k * l)):
+            for method in (method_for(k), "walk:priority" if k > 1 else "token"):
+                Step(pool, batch, k, l, method).counted()
     if CUDA:
         torch.cuda.synchronize()
 
@@ -355,7 +357,7 @@ def main() -> None:
     if not CUDA and not args.small:
         sys.exit("step.py: no GPU here; --small tries it on the CPU")
     if args.compile:
-        compile_only(args.compile, args.small)
+        compile_only(args.compile)
         return
     begin = time.time()
     record, end = Record(args.out, args.end > 0), args.end or begin + args.minutes * 60

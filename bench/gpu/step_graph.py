@@ -121,7 +121,7 @@ class Step:
         """What is emitted, and what the next step begins with."""
         out = gpu.verify(self.method, self.tokens, self.q, self.p, self.coins)
         kept = out.length.long()
-        before = out.tokens.gather(1, (kept - 1).clamp_min(0)[:, None])
+        before = out.tokens.gather(1, (kept - 1).clamp(0, self.size[2])[:, None])
         before = torch.where(kept[:, None] > 0, before, self.last[:, 1:])
         self.last.copy_(torch.cat([before, out.next[:, None]], 1).clamp_min(0))
         self.path.copy_(out.path.clamp_min(0))
@@ -167,7 +167,7 @@ class Step:
 
     def count(self, into, pair, token, one) -> None:
         """One more token in its pair's bin."""
-        place = self.pool.bins[pair, token.clamp_min(0)]
+        place = self.pool.bins[pair, token.clamp(0, self.p.shape[-1] - 1)]
         into.view(-1).scatter_add_(0, pair * emulation.BINS + place, one)
 
 

@@ -18,14 +18,26 @@ from . import filters, finish, paths, pool, rejection, rows
 
 # Tokens of one program, by what it does; `bench/gpu/kernels.py` says how they were chosen.
 BLOCK = 4096
-SPLIT = 4096
-CHUNK = 128
-WARPS = {"partials": 8, "draw": 8, "pool": 4, "paths": 8, "residual": 8, "emit": 8}
+# None: as `pool_sizes` says.
+SPLIT = None
+CHUNK = None
+WARPS = {"partials": 8, "draw": 8, "pool": None, "paths": 8, "residual": 8, "emit": 8}
+FEW_NODES = 128
 
 
 def power_of_2(n: int) -> int:
     """The smallest power of two that is at least n."""
     return triton.next_power_of_2(max(n, 1))
+
+
+def pool_sizes(nodes: int) -> tuple[int, int, int]:
+    """Tokens of a program of `pool_kernel`, of one turn of its loop, and its warps.
+
+    With few nodes more programs and fewer warps each are faster; with many, longer programs with
+    less in registers are (bench/records/2026-11-26-h100-gpu-kernels.json, `tuned`).
+    """
+    split, chunk, warps = (2048, 128, 2) if nodes <= FEW_NODES else (8192, 64, 4)
+    return SPLIT or split, CHUNK or chunk, WARPS["pool"] or warps
 
 
 def new(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -170,7 +182,8 @@ def prepare(request: Request, sizes: dict, nothing: torch.Tensor) -> Work:
         if method in (Method.SPECINFER, Method.SPECTR):
             rejection.prepare(request, work, sizes)
         return work
-    split = min(SPLIT, max(CHUNK, power_of_2(vocabulary)))
+    split, chunk, warps = pool_sizes(nodes)
+    split = min(split, max(chunk, power_of_2(vocabulary)))
     splits = triton.cdiv(vocabulary, split)
     hats = new(nothing, (nodes, splits, knots), f)
     tails = new(nothing, (nodes, splits, 2), f)
@@ -179,7 +192,7 @@ def prepare(request: Request, sizes: dict, nothing: torch.Tensor) -> Work:
     least = 1 if method is Method.NESTED_PRIORITY else 2
     pool.pool_kernel[(nodes, splits)](
         *columns(draft), *columns(target), request.tokens, vocabulary, splits, least, hats, tails,
-        **sizes, NK=knots, SPLIT=split, CHUNK=min(CHUNK, split), num_warps=WARPS["pool"])
+        **sizes, NK=knots, SPLIT=split, CHUNK=min(chunk, split), num_warps=warps)
     uniforms, width = request.uniforms, request.uniforms.shape[1]
     options = sizes | {"NK": knots, "SPLITS": power_of_2(splits), "TRACE": request.trace,
                        "num_warps": WARPS["paths"]}
