@@ -139,12 +139,14 @@ class Pool:
         self.ratios = ratio.flatten()[order]
 
     def token_length(self, length) -> float:
-        """What token verification accepts of one path, by formula: every coin has Σ min(p, q)."""
+        """What token verification accepts of one path: every coin has Σ min(p, q)."""
         return sum(self.acceptance**i for i in range(1, length + 1))
 
     def block_length(self, length) -> tuple[float, float]:
-        """What block verification accepts: Σ E[w], w = min(w · p/q, 1), over drawn ratios, and its
-        standard error."""
+        """What block verification accepts, Σ E[w] for w = min(w · p/q, 1), with its error.
+
+        The mean is over drawn ratios, in PyTorch alone.
+        """
         many = self.ratios.numel() // length
         r = self.ratios[: many * length].view(many, length)
         w, total = torch.ones_like(r[:, 0]), torch.zeros_like(r[:, 0])

@@ -14,11 +14,12 @@ Emulated: acceptance. The models' logits are replaced by rows of pairs of distri
 Tokens a step are then real outputs of the real verification over thousands of sequences. A
 temperature would change only which pairs they are: acceptance stands for it. At T = 0 i.i.d. paths
 are all the same, and one is enough.
-Checked: a replayed graph emits what the eager step emits with the same uniforms, at every timed
-row; first tokens have p's distribution, and so have second ones (drawn from p where none was
-accepted), by G-tests; accepted lengths agree with the formula of token verification and with the
-expectation of block verification within 3 standard errors, or in a repetition with four times the
-replays; with several paths, first tokens are accepted at most as often as any verifier could.
+Checked: a tree's passes and gathered caches are those of its paths alone; a replayed graph emits
+what the eager step emits with the same uniforms, at every timed row; first tokens have p's
+distribution, and so have second ones (drawn from p where none was accepted), by G-tests; accepted
+lengths agree with the formula of token verification and with the expectation of block verification
+within 3 standard errors, or in a repetition with four times the replays; with several paths, first
+tokens are accepted at most as often as any verifier could.
 Workers compile the kernels of all shapes first, side by side. The record is written after every
 row; what fails is recorded, and the rest runs.
 """
@@ -40,6 +41,7 @@ from decoder import SHAPES, Decoder
 from kernel_checks import CUDA, DEVICE, Graph, Oracle, Record, launch
 
 from emulation import KINDS, Pool
+from step_checks import check_tree
 from step_graph import Plain, Step, padded
 from step_table import table
 
@@ -155,6 +157,11 @@ class Bench:
         self.forms[target, batch] = min(trees, key=trees.get)
         self.record.add("plain", row | {"nine_nodes_by_form": trees})
 
+    def check_tree(self, form) -> None:
+        """Whether a tree's passes are its paths' passes."""
+        pool = self.pool("noise", 0.7)
+        self.record.add("trees", check_tree(pool, form, self.small))
+
     def failed(self, section, error) -> None:
         """A failure in the record."""
         what = f"{type(error).__name__}: {error}"[:600]
@@ -205,7 +212,7 @@ class Bench:
         pool = self.pool(kind, acceptance)
         if self.small:
             # The interpreter would take minutes: here the plain form verifies.
-            batch, replays = 256, 6
+            batch, replays = 96, 5
         step = Step(pool, batch, paths, length, method)
         with Oracle() if self.small else contextlib.nullcontext():
             row = self.counted(pool, step, replays, method)
@@ -281,6 +288,8 @@ def sections(bench, small):
         return ("token",) if k == 1 else ("walk:priority",)
 
     first, rest = configs[:3], configs[3:]
+    for form in ("gqa", "folded", "triton"):
+        yield f"check tree {form}", lambda f=form: bench.check_tree(f)
     yield from forms(1)
     yield from steps("one-layer", 1, first)
     yield from tokens(KINDS[0], first, main)

@@ -32,7 +32,8 @@ def checks(data) -> None:
     """How many hold, and which do not."""
     bad = [r for r in data.get("tokens", []) if not r["ok"]]
     bad += [r for r in data.get("steps", []) if not r["graph_is_eager"]]
-    many = len(data.get("tokens", [])) + len(data.get("steps", []))
+    bad += [r for r in data.get("trees", []) if not r["ok"]]
+    many = sum(len(data.get(key, [])) for key in ("tokens", "steps", "trees"))
     print(f"{many - len(bad)} of {many} checks hold; {len(data.get('failed', []))} failures; "
           f"{len(data.get('left_out', []))} sections left out")
     for row in bad:
