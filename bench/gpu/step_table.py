@@ -45,6 +45,8 @@ def checks(data) -> None:
 def table(data) -> None:
     """Everything that answers the question."""
     print()
+    if data["gpu"] == "cpu":
+        print("Interpreted on a CPU, in tiny shapes: times mean nothing")
     checks(data)
     for r in data.get("plain", []):
         print(f"plain {r['target']} batch {r['batch']}: {r['plain_ms']:.3f} ms ({r['attention']}, "
@@ -58,7 +60,8 @@ def table(data) -> None:
         names = ("target_ms", "verify_ms", "walk_verify_ms", "gather_ms", "copies_ms")
         cells = [r["ms"], r["draft_ms"], *(p.get(name) for name in names)]
         line = " ".join(f"{'-' if c is None else format(c, '.3f'):>8}" for c in cells)
-        print(f"{r['draft']:14} {r['batch']:5} {r['paths']} {r['length']} {line}")
+        name = r["draft"] if r["target"] == "llama-3.1-8b" else f"{r['target']}*"
+        print(f"{name:14} {r['batch']:5} {r['paths']} {r['length']} {line}")
     print("\nTokens a step of the verification, acceptance emulated")
     for r in data.get("tokens", []):
         print(f"{r['kind']:8} {r['acceptance']:5} K {r['paths']} L {r['length']} "
@@ -68,9 +71,12 @@ def table(data) -> None:
     print("\nTokens per second relative to plain decoding, by K x L")
     print(f"{'draft':14} {'batch':>5} {'kind':8} {'acc':>5} "
           + " ".join(f"{f'{k}x{l}':>6}" for l, k in shapes) + "  best one path, best of several")
+    if any(r["target"] != "llama-3.1-8b" for r in rows):
+        print("*: this target with qwen3-0.6b as its draft; else llama-3.1-8b")
     groups = {}
     for r in rows:
-        key = r["draft"], r["batch"], r["kind"], r["acceptance"]
+        draft = r["draft"] if r["target"] == "llama-3.1-8b" else f"{r['target']}*"
+        key = draft, r["batch"], r["kind"], r["acceptance"]
         groups.setdefault(key, {})[r["length"], r["paths"]] = r["relative"]
     for key in sorted(groups):
         found = groups[key]
