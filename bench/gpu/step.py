@@ -85,6 +85,8 @@ class Bench:
         self.context = 32 if small else 1024
         self.vocabulary, self.pairs = (64, 8) if small else (128256, 32)
         self.models, self.pools, self.forms, self.sized = {}, {}, {}, {}
+        for row in record.data.get("plain", []):
+            self.keep(row)
 
     def model(self, name, batch):
         """A model with a cache for `batch` sequences."""
@@ -110,11 +112,18 @@ class Bench:
                 "first_of_2_4_8": [round(pool.first_bound(k), 4) for k in (2, 4, 8)]})
         return self.pools[key]
 
+    def keep(self, row) -> None:
+        """The fastest form of a tree's attention."""
+        trees = row["nine_nodes_by_form"]
+        if trees:
+            self.forms[row["target"], row["batch"]] = min(trees, key=trees.get)
+
     def choose_forms(self, batch, target=TARGET):
         """Times plain decoding in all forms, and tree attention in two; keeps the fastest."""
         pool, model = self.pool("noise", 0.7), self.model(target, batch)
         row, times, first = {"target": target, "batch": batch}, {}, None
-        for form in ("gqa", "causal", "folded", "triton"):
+        triton = () if self.record.data.get("without_triton") else ("triton",)
+        for form in ("gqa", "causal", "folded", *triton):
             try:
                 plain = Plain(pool, batch, model, form)
                 graph = Graph(plain.whole)
@@ -136,12 +145,12 @@ class Bench:
         trees, nodes = {}, torch.randint(0, self.vocabulary, (batch, 9), device=DEVICE)
         one = self.model("one-layer", batch)
         found = [one.forward(form, nodes, step.places, step.target_mask).float()
-                 for form in ("gqa", "triton")]
-        gap = ((found[1] - found[0]).norm() / found[0].norm()).item()
+                 for form in ("gqa", *triton)]
+        gap = ((found[-1] - found[0]).norm() / found[0].norm()).item()
         row["gap_one_layer"] = round(gap, 6)
         if not gap < (0.03 if CUDA else 1e-4):
             self.failed(f"triton attention {batch}", ValueError(f"one layer differs: {gap}"))
-        for form in ("gqa" if batch == 1 else "folded", "triton"):
+        for form in ("gqa" if batch == 1 else "folded", *triton):
             try:
                 graph = Graph(lambda f=form: model.forward(f, nodes, step.places,
                                                            step.target_mask))
@@ -155,8 +164,9 @@ class Bench:
             except Exception as error:  # noqa: BLE001: there is another form
                 trees.pop(form, None)
                 self.failed(f"tree {form} {batch}", error)
-        self.forms[target, batch] = min(trees, key=trees.get)
-        self.record.add("plain", row | {"nine_nodes_by_form": trees})
+        row["nine_nodes_by_form"] = trees
+        self.keep(row)
+        self.record.add("plain", row)
 
     def check_tree(self, form) -> None:
         """Whether a tree's passes are its paths' passes."""
@@ -200,11 +210,11 @@ class Bench:
             row[name] = round(clock(Graph(part).replay), 4)
         if not known:
             own = {name: row.pop(name) for name, _ in parts[1:]}
-            if paths > 1:
-                other = Step(pool, batch, paths, length, "walk:priority", models, (form, form))
-                other.draft()
-                other.target()
-                own["walk_verify_ms"] = round(clock(Graph(other.verify).replay), 4)
+            # Without models: what drawing costs, and the other verifier.
+            other = Step(pool, batch, paths, length, "walk:priority" if paths > 1 else "token")
+            own["draws_ms"] = round(clock(Graph(other.draft).replay), 4)
+            other.target()
+            own["other_verify_ms"] = round(clock(Graph(other.verify).replay), 4)
             self.record.add("parts", shared | own)
         self.record.add("steps", row)
 
@@ -395,7 +405,7 @@ def main() -> None:
     for name, work in sections(bench, args.small):
         if not name.startswith(tuple(args.only.split(","))):
             continue
-        if name in data["done"] and not name.startswith("forms"):
+        if name in data["done"]:
             continue
         if time.time() > end:
             data.setdefault("left_out", []).append(name)
@@ -409,6 +419,11 @@ def main() -> None:
             traceback.print_exc()
             bench.failed(name, error)
             if CUDA and broken():
+                # Without a baseline there is no answer: once more without our own attention.
+                if name.startswith("forms") and not data.get("without_triton"):
+                    data["without_triton"] = True
+                    data["done"].remove(name)
+                    record.write()
                 os.execv(sys.executable, [sys.executable, *sys.argv, "--end", str(end)])
         if CUDA:
             torch.cuda.empty_cache()

@@ -53,11 +53,13 @@ def table(data) -> None:
               f"{r.get('of_copy', '-')} of a copy's speed)")
     print("\nMeasured: ms of a step and of its parts as graphs of their own")
     print(f"{'draft':14} {'batch':>5} K L {'step':>8} {'draft':>8} {'target':>8} {'verify':>8} "
-          f"{'walk':>8} {'gather':>8} {'copies':>8}")
+          f"{'other':>8} {'gather':>8} {'draws':>8} {'copies':>8}")
+    print("  (other: verification by walk:priority, of one path by token; draws are in draft; copies, "
+          "in draft and target, are emulation)")
     parts = {(p["target"], p["batch"], p["paths"], p["length"]): p for p in data.get("parts", [])}
     for r in data.get("steps", []):
         p = parts.get((r["target"], r["batch"], r["paths"], r["length"]), {})
-        names = ("target_ms", "verify_ms", "walk_verify_ms", "gather_ms", "copies_ms")
+        names = [f"{n}_ms" for n in ("target", "verify", "other_verify", "gather", "draws", "copies")]
         cells = [r["ms"], r["draft_ms"], *(p.get(name) for name in names)]
         line = " ".join(f"{'-' if c is None else format(c, '.3f'):>8}" for c in cells)
         name = r["draft"] if r["target"] == "llama-3.1-8b" else f"{r['target']}*"
