@@ -62,6 +62,6 @@ def check_tree(pool, form, small) -> dict:
                                 target.cache[..., c : c + 1 + l, :])
     alone(draft, before[1], torch.cat([last, own[:, :-1]], 1), c - 1)
     found["draft_cache"] = gap(after[1][..., c - 1 : c + l, :], draft.cache[..., c - 1 : c + l, :])
-    bound = 1e-3
+    bound = 3e-3
     worst = max(found[key] for key in ("logits", "target_cache", "draft_cache"))
     return found | {"ok": worst < bound and found["rows_refused"] == 0}

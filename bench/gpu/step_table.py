@@ -54,13 +54,13 @@ def table(data) -> None:
     print("\nMeasured: ms of a step and of its parts as graphs of their own")
     print(f"{'draft':14} {'batch':>5} K L {'step':>8} {'draft':>8} {'target':>8} {'verify':>8} "
           f"{'other':>8} {'gather':>8} {'draws':>8} {'copies':>8}")
-    print("  (other: verification by walk:priority, of one path by token; draws are in draft; copies, "
-          "in draft and target, are emulation)")
+    print("  (other: verification by walk:priority, of one path by token; draws are in draft; "
+          "copies are emulation's, in draft and target)")
     parts = {(p["target"], p["batch"], p["paths"], p["length"]): p for p in data.get("parts", [])}
     for r in data.get("steps", []):
         p = parts.get((r["target"], r["batch"], r["paths"], r["length"]), {})
-        names = [f"{n}_ms" for n in ("target", "verify", "other_verify", "gather", "draws", "copies")]
-        cells = [r["ms"], r["draft_ms"], *(p.get(name) for name in names)]
+        kinds = ("target", "verify", "other_verify", "gather", "draws", "copies")
+        cells = [r["ms"], r["draft_ms"], *(p.get(f"{kind}_ms") for kind in kinds)]
         line = " ".join(f"{'-' if c is None else format(c, '.3f'):>8}" for c in cells)
         name = r["draft"] if r["target"] == "llama-3.1-8b" else f"{r['target']}*"
         print(f"{name:14} {r['batch']:5} {r['paths']} {r['length']} {line}")
