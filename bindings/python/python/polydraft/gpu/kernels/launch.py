@@ -19,9 +19,10 @@ from . import filters, finish, paths, pool, rejection, rows
 # Tokens of one program, by what it does; `bench/gpu/kernels.py` says how they were chosen.
 BLOCK = 4096
 # None: as `pool_sizes` says.
-SPLIT = None
-CHUNK = None
-WARPS = {"partials": 8, "draw": 8, "pool": None, "paths": 8, "residual": 8, "emit": 8}
+SPLIT: int | None = None
+CHUNK: int | None = None
+WARPS: dict[str, int | None] = {
+    "partials": 8, "draw": 8, "pool": None, "paths": 8, "residual": 8, "emit": 8}
 FEW_NODES = 128
 
 
