@@ -118,7 +118,8 @@ class Decoder:
             y = F.linear(F.rms_norm(x, x.shape[-1:], eps=EPSILON), block["up"])
             gate, up = y.chunk(2, -1)
             x = x + F.linear(F.silu(gate) * up, block["down"])
-        x = x if last is None else x[:, -last:]
+        # Contiguous: of a strided batch each sequence would be a product of its own.
+        x = x if last is None else x[:, -last:].contiguous()
         return F.linear(F.rms_norm(x, x.shape[-1:], eps=EPSILON), self.head)
 
     def fused(self, x, positions, mask, start, last):
@@ -134,4 +135,4 @@ class Decoder:
             y = F.linear(kernels.norm(x, y, EPSILON), block["up"])
             y = F.linear(kernels.gate(y), block["down"])
         y = kernels.norm(x, y, EPSILON)
-        return F.linear(y if last is None else y[:, -last:], self.head)
+        return F.linear(y if last is None else y[:, -last:].contiguous(), self.head)
