@@ -13,6 +13,7 @@ import argparse
 import sys
 import textwrap
 
+import pages_gpu
 import pages_research
 import pages_speed
 from pages_base import PAGE, RECORDS, ROOT, Page, newest, times
@@ -107,6 +108,7 @@ def build():
         pages_research.passes,
         pages_research.gpu,
         pages_research.kernels,
+        pages_gpu.steps,
         pages_research.quality,
         pages_research.solvers,
     ):

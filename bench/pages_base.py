@@ -30,6 +30,7 @@ KINDS = [
     "certify",
     "hostile",
     "gpu-kernels",
+    "gpu-step",
     "passes",
     "decode",
     "ngram",

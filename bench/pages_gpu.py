@@ -1,0 +1,64 @@
+"""The section of docs/benchmarks.md on whole steps on a GPU. Used by pages.py."""
+
+import sys
+from pathlib import Path
+
+from pages_base import number
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "gpu"))
+
+from step_table import answers  # noqa: E402
+
+KINDS = {
+    "noise": "noise of one strength at all positions",
+    "even": "each position has the same acceptance",
+    "mixture": "the draft is a mixture of the target's distribution and another",
+}
+
+
+def steps(page):
+    records = page.of("gpu-step")
+    if not records:
+        return
+    page.add("## Whole steps on a GPU")
+    page.paragraph(
+        "Tokens per second relative to plain decoding. Steps are measured: draft, target, draws,"
+        " verification and KV cache in one CUDA graph, random weights, bf16. Acceptance is"
+        " emulated, by pairs of distributions over 128,256 tokens. K × L is K paths of L tokens:"
+        " `block` verifies one path, `nested-priority` several. See [GPUs](gpu.md)."
+    )
+    for record in records:
+        data = record.data
+        page.source(record, data["command"].replace("/root/out/", ""))
+        good = sum(row["ok"] for part in ("tokens", "trees") for row in data[part])
+        good += sum(row["graph_is_eager"] for row in data["steps"])
+        every = sum(len(data[part]) for part in ("tokens", "trees", "steps"))
+        page.paragraph(
+            f"PyTorch {data['torch']}; a copy reached {data['copy_gb_s']:,} GB/s."
+            f" {good} of {every} checks hold."
+        )
+        page.table(
+            ["target", "batch size", "plain pass, ms", "of a copy's speed"],
+            [
+                (row["target"], row["batch"], number(row["plain_ms"], 2), number(row["of_copy"], 2))
+                for row in data["plain"]
+            ],
+        )
+        found = answers(data)
+        sizes = sorted({(row["length"], row["paths"]) for row in found})
+        for kind in dict.fromkeys(row["kind"] for row in found):
+            page.paragraph(f"Kind `{kind}`: {KINDS.get(kind, kind)}.")
+            cells, rows = {}, {}
+            for row in found:
+                if row["kind"] == kind:
+                    key = row["target"], row["draft"], row["batch"], row["acceptance"]
+                    rows[key] = True
+                    cells[key, row["length"], row["paths"]] = row["relative"]
+            page.table(
+                ["target", "draft", "batch size", "acceptance",
+                 *(f"{paths} × {length}" for length, paths in sizes)],
+                [
+                    (*key, *(number(cells.get((key, length, paths)), 2) for length, paths in sizes))
+                    for key in rows
+                ],
+            )
