@@ -76,7 +76,7 @@ fn greedy(language: &Language) -> Request<'static> {
     Request::new(prompt)
         .sampling(Sampling { temperature: 0.0, ..Sampling::default() })
         .limits(Limits::tokens(LENGTH))
-        .text(text)
+        .detokenizer(text)
         .rng(ChaCha8Rng::seed_from_u64(1))
 }
 

@@ -40,7 +40,8 @@ def spent_after(masses, node, nodes, blocks, rejections, K: tl.constexpr, BLOCKS
     for j in range(0, K - 1):
         now = j < rejections
         at = (node + j * nodes).to(tl.int64) * blocks + n
-        part = tl.load(masses + at, mask=(n < blocks) & now, other=0.0)
+        # As a block: of a number and a number some versions of the interpreter make no mask.
+        part = tl.load(masses + at, mask=(n < blocks) & (0 * n + j < rejections), other=0.0)
         spent += tl.where(now, mass, 0.0)
         mass = tl.where(now, tl.sum(part, axis=0), mass)
     return spent, mass
