@@ -6,9 +6,11 @@ mod ends;
 mod models;
 mod sampling;
 mod speculation;
+mod template;
 
 pub use chat::{ChatArgs, opening};
 pub use ends::EndArgs;
 pub use models::ModelArgs;
 pub use sampling::SamplingArgs;
 pub use speculation::SpeculationArgs;
+pub use template::TemplateArgs;

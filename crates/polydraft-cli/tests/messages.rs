@@ -44,6 +44,18 @@ fn a_verifier_that_does_not_fit_says_what_would() {
     );
 }
 
+#[test]
+fn template_variables_are_a_json_object_for_conversations() {
+    let line = |json| ["generate", "-p", "x", "-n", "2", "--chat-template-kwargs", json];
+    fails(&line("{}"), 2, &["--chat-template-kwargs has no meaning without --chat"]);
+    for wrong in ["[1]", "{enable_thinking: false}", "no"] {
+        fails(&line(wrong), 2, &["expected a JSON object, such as {\"enable_thinking\": false}"]);
+    }
+    let shown = ["--chat", "--show-prompt"];
+    let (code, _, message) = said(&[&line("{\"enable_thinking\": false}")[..], &shown].concat());
+    assert_eq!(code, Some(0), "{message}");
+}
+
 /// What is typed wins over the file; options that contradict each other are an error, whoever says
 /// them.
 #[test]

@@ -114,6 +114,17 @@ fn json_is_pythons() {
     }
 }
 
+/// Variables reach the template, and change nothing that it is given anyway.
+#[test]
+fn templates_read_variables() {
+    let text = "{{ enable_thinking }} {{ messages | length }} {{ bos_token }} {{ other }}";
+    let tokens = SpecialTokens::default();
+    let template = ChatTemplate::from_source(text, tokens, "t").unwrap();
+    let variables = json!({ "enable_thinking": false, "messages": [1, 2], "other": "x" });
+    let rendered = template.render_with(&[Message::user("a")], &[], variables.as_object().unwrap());
+    assert_eq!(rendered.unwrap(), "False 1  x");
+}
+
 /// A tool's answer goes to the template for conversations with tools.
 #[test]
 fn templates_for_tools_come_from_a_file_of_their_own() {

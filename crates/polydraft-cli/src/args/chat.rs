@@ -3,8 +3,10 @@
 use anyhow::Result;
 use clap::Args;
 use polydraft::Token;
+use polydraft_runtime::Usage;
 use polydraft_text::{Language, Message};
 
+use super::template::TemplateArgs;
 use crate::output::note;
 
 /// Whether the prompt is a message to be answered.
@@ -24,6 +26,8 @@ pub struct ChatArgs {
     /// Print the prompt as the chat template renders it to standard error.
     #[arg(long, requires = "chat")]
     show_prompt: bool,
+    #[command(flatten)]
+    template: TemplateArgs,
 }
 
 impl ChatArgs {
@@ -35,15 +39,19 @@ impl ChatArgs {
     /// The prompt as the tokens that the model continues, whose context holds `context` tokens.
     pub fn encode(&self, language: &Language, prompt: &str, context: usize) -> Result<Vec<Token>> {
         if !self.chat {
+            if self.template.is_given() {
+                return Err(Usage::error("--chat-template-kwargs has no meaning without --chat"));
+            }
             return Ok(language.tokenizer.encode_within(prompt, context)?);
         }
         let messages = opening(self.system.as_deref(), prompt);
         if self.show_prompt
             && let Some(template) = &language.chat
         {
-            note(template.render(&messages)?);
+            note(template.render_with(&messages, &[], &self.template.variables())?);
         }
-        Ok(language.encode_chat_within(&messages, context)?)
+        let variables = self.template.variables();
+        Ok(language.encode_chat_with(&messages, &[], &variables, context)?)
     }
 
     /// The tokens that end the sequence.

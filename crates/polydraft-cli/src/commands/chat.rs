@@ -11,7 +11,7 @@ use polydraft_runtime::{Description, Run, SeededRng, seeded};
 use polydraft_text::Message;
 
 use super::generate::printer::Printer;
-use crate::args::{self, ModelArgs, SamplingArgs, SpeculationArgs};
+use crate::args::{self, ModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs};
 use crate::interrupts::InterruptGuard;
 use crate::output::{Terminal, Verdict, complain, note};
 use input::{Input, Line};
@@ -49,6 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[command(flatten)]
+    template: TemplateArgs,
+    #[command(flatten)]
     models: ModelArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
@@ -74,7 +76,10 @@ pub fn run(args: Args) -> Result<()> {
     run.measure(&Terminal)?;
     // Before the first question: a model without a template, or one whose template has no system
     // message.
-    run.models.language.encode_chat(&args::opening(args.system.as_deref(), "?"))?;
+    let variables = args.template.variables();
+    let (opening, room) =
+        (args::opening(args.system.as_deref(), "?"), run.models.engine.info().context);
+    run.models.language.encode_chat_with(&opening, &[], &variables, room)?;
     let seed = args.seed.unwrap_or_else(rand::random);
     let mut talk = Talk {
         limits: Limits {
@@ -84,6 +89,7 @@ pub fn run(args: Args) -> Result<()> {
         },
         rng: seeded(seed),
         messages: args.system.iter().map(Message::system).collect(),
+        variables,
         refused: 0,
     };
     run.settings.tell(&Terminal);
@@ -132,6 +138,8 @@ struct Talk {
     limits: Limits,
     rng: SeededRng,
     messages: Vec<Message>,
+    /// For the chat template.
+    variables: serde_json::Map<String, serde_json::Value>,
     /// How many messages could not be answered.
     refused: usize,
 }
@@ -146,7 +154,8 @@ impl Talk {
         self.messages.push(Message::user(message));
         let Run { models, settings, .. } = run;
         let room = models.engine.info().context;
-        let tokens = match models.language.encode_chat_within(&self.messages, room) {
+        let encoded = models.language.encode_chat_with(&self.messages, &[], &self.variables, room);
+        let tokens = match encoded {
             Ok(tokens) if tokens.len() < room => tokens,
             Ok(tokens) => {
                 self.take_back(format_args!(
