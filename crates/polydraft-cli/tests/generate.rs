@@ -54,12 +54,14 @@ fn copy(change: impl FnOnce(&Path)) -> tempfile::TempDir {
 
 #[test]
 fn seeds_reproduce_texts() {
-    let of = |seed| ok(&["--prompt", "pub fn ", "-n", "60", "--seed", seed]).0;
+    // The adaptive tree goes by costs that other tests teach meanwhile.
+    let of = |seed| ok(&["--prompt", "pub fn ", "-n", "60", "--depth", "3", "--seed", seed]).0;
     assert_eq!(of("1"), of("1"));
     assert_ne!(of("1"), of("2"));
-    let (out, err) = ok(&["--prompt", "pub fn ", "-n", "40"]);
+    let (out, err) = ok(&["--prompt", "pub fn ", "-n", "40", "--depth", "3"]);
     let seed = err.split("seed ").nth(1).unwrap().lines().next().unwrap();
-    assert_eq!(out, ok(&["--prompt", "pub fn ", "-n", "40", "--seed", seed]).0);
+    let again = ok(&["--prompt", "pub fn ", "-n", "40", "--depth", "3", "--seed", seed]);
+    assert_eq!(out, again.0);
 }
 
 #[test]
@@ -115,7 +117,7 @@ fn prompts_come_from_anywhere() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prompt.txt");
     fs::write(&file, "fn é").unwrap();
-    let arguments = ["-n", "20", "--seed", "3", "-q"];
+    let arguments = ["-n", "20", "--seed", "3", "-q", "--depth", "3"];
     let expected = ok(&[&["--prompt", "fn é"], &arguments[..]].concat()).0;
     let path = file.to_str().unwrap();
     assert_eq!(ok(&[&["--prompt-file", path], &arguments[..]].concat()).0, expected);
@@ -143,10 +145,22 @@ fn prompts_come_from_anywhere() {
 
 #[test]
 fn stop_strings_end_the_text() {
-    let whole = ok(&["--prompt", "/// Returns the", "-n", "120", "--seed", "5", "-q"]).0;
+    let whole =
+        ok(&["--prompt", "/// Returns the", "-n", "120", "--depth", "3", "--seed", "5", "-q"]).0;
     let stop = &whole[10..13];
-    let args =
-        ["--prompt", "/// Returns the", "-n", "120", "--seed", "5", "--stop", stop, "--json"];
+    let args = [
+        "--prompt",
+        "/// Returns the",
+        "-n",
+        "120",
+        "--depth",
+        "3",
+        "--seed",
+        "5",
+        "--stop",
+        stop,
+        "--json",
+    ];
     let json: Value = serde_json::from_str(&ok(&args).0).unwrap();
     assert_eq!(json["finish_reason"], "stop-string");
     assert_eq!(json["text"].as_str().unwrap(), &whole[..whole.find(stop).unwrap()]);
@@ -298,14 +312,16 @@ fn the_last_of_an_option_counts() {
     let json: Value = serde_json::from_str(
         &ok(&[
             "--prompt", "fn", "-n", "9", "--prompt", "impl ", "-n", "3", "--json", "--seed", "1",
+            "--depth", "2",
         ])
         .0,
     )
     .unwrap();
     assert_eq!(json["tokens"].as_array().unwrap().len(), 3);
-    let alone: Value =
-        serde_json::from_str(&ok(&["--prompt", "impl ", "-n", "3", "--json", "--seed", "1"]).0)
-            .unwrap();
+    let alone: Value = serde_json::from_str(
+        &ok(&["--prompt", "impl ", "-n", "3", "--json", "--seed", "1", "--depth", "2"]).0,
+    )
+    .unwrap();
     assert_eq!(json["text"], alone["text"]);
 }
 

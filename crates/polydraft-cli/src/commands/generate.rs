@@ -82,8 +82,9 @@ struct LimitArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 struct OutputArgs {
-    /// Seed of all random decisions; the same seed gives the same output [default: another one each
-    /// time, printed].
+    /// Seed of all random decisions; the same seed gives the same output. The adaptive tree goes by
+    /// stored costs, which runs without a seed correct: --costs FILE fixes them [default: another
+    /// one each time, printed].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Draw by Gumbel coupling, with randomness that draft and target share: --verifier none then
