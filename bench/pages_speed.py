@@ -79,6 +79,26 @@ def start(page):
         )
 
 
+def speculation_table(page, record):
+    """Speculation beside llama.cpp's, by temperature and text."""
+    rows = []
+    for case in record.data["cases"]:
+        temperature, text = re.search(r"T=(\S+) (\w+)$", case["case"]).groups()
+        if text != "all":
+            rows.append(
+                (temperature, text, *map(number, case["medians"]), f"{best_ratio(case):.2f}")
+            )
+    head = [
+        "T",
+        "text",
+        "polydraft",
+        "polydraft, plain",
+        "llama.cpp, speculation",
+        "llama.cpp, plain",
+    ]
+    page.table(head + ["ratio"], rows)
+
+
 def speculation(page):
     records = page.of("llama-speculation")
     if not records:
@@ -92,22 +112,7 @@ def speculation(page):
     )
     for record in records:
         page.source(record)
-        rows = []
-        for case in record.data["cases"]:
-            temperature, text = re.search(r"T=(\S+) (\w+)$", case["case"]).groups()
-            if text != "all":
-                rows.append(
-                    (temperature, text, *map(number, case["medians"]), f"{best_ratio(case):.2f}")
-                )
-        head = [
-            "T",
-            "text",
-            "polydraft",
-            "polydraft, plain",
-            "llama.cpp, speculation",
-            "llama.cpp, plain",
-        ]
-        page.table(head + ["ratio"], rows)
+        speculation_table(page, record)
 
 
 def best_ratio(case):
@@ -222,23 +227,7 @@ def llama_backend(page):
         page.table(["weight type", "what", "polydraft", "llama.cpp", "ratio"], rows)
     for record in speed:
         page.source(record)
-        rows = []
-        for case in record.data["cases"]:
-            temperature, text = re.search(r"T=(\S+) (\w+)$", case["case"]).groups()
-            if text != "all":
-                rows.append(
-                    (temperature, text, *map(number, case["medians"]), f"{best_ratio(case):.2f}")
-                )
-        head = [
-            "T",
-            "text",
-            "polydraft",
-            "polydraft, plain",
-            "llama.cpp, speculation",
-            "llama.cpp, plain",
-            "ratio",
-        ]
-        page.table(head, rows)
+        speculation_table(page, record)
     for record in table:
         page.source(record, record.data["cells"][0]["speed"].get("command"))
         rows = [

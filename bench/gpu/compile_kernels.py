@@ -11,7 +11,6 @@ prints registers, spills and shared memory of each.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
 import subprocess
@@ -25,27 +24,16 @@ os.environ["TRITON_INTERPRET"] = "0"
 
 import torch
 import triton
+from common import load_gpu
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-FOLDER = Path(__file__).resolve().parents[2] / "bindings/python/python/polydraft/gpu"
 TYPES = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16",
     torch.float64: "*fp64", torch.int32: "*i32", torch.int64: "*i64",
     torch.uint8: "*u8",
 }
-
-
-def load_gpu():
-    """`polydraft.gpu` without the compiled library that `polydraft` needs."""
-    place = FOLDER / "__init__.py"
-    spec = importlib.util.spec_from_file_location(
-        "polydraft_gpu", place, submodule_search_locations=[str(FOLDER)])
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["polydraft_gpu"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def resources(cubin: bytes) -> str:

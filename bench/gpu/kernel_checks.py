@@ -5,34 +5,20 @@ No script of its own: it holds the inputs, the record and the checks.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 
 import torch
+from common import load_gpu
 
 CUDA = torch.cuda.is_available()
 if not CUDA:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 DEVICE = "cuda" if CUDA else "cpu"
-FOLDER = Path(__file__).resolve().parents[2] / "bindings/python/python/polydraft/gpu"
 VOCABULARIES = (32768, 128256, 151936, 262144)
 KINDS = ("random", "peaked", "tied", "disjoint")
 CACHE = 50 << 20
-
-
-def load_gpu():
-    """`polydraft.gpu` without the compiled library that `polydraft` needs."""
-    place = FOLDER / "__init__.py"
-    spec = importlib.util.spec_from_file_location(
-        "polydraft_gpu", place, submodule_search_locations=[str(FOLDER)])
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["polydraft_gpu"] = module
-    spec.loader.exec_module(module)
-    return module
-
 
 gpu = load_gpu()
 import polydraft_gpu.backend as backend  # noqa: E402

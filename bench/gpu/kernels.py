@@ -9,7 +9,7 @@ random, peaked, tied and disjoint rows, and a captured graph against the eager r
 microseconds by replays of CUDA graphs: inputs are copied until they are several times the cache,
 one graph each, all replayed between two events; medians. `of_copy` is the time that reading the
 logits once would take at the speed of a copy, over the time taken. Without a GPU's error a failure
-is recorded and the rest runs; after one the script starts again behind it.
+is recorded and the rest runs; after one the script starts again after it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 import traceback
 
 import torch
+from common import broken
 from kernel_checks import (
     CACHE,
     CUDA,
@@ -304,7 +305,7 @@ def main() -> None:
             traceback.print_exc()
             what = f"{type(error).__name__}: {error}"[:600]
             record.add("failed", {"section": name, "error": what})
-            if CUDA and broken():
+            if CUDA and broken(DEVICE):
                 # Nothing works any more in this process.
                 again = [sys.executable, *sys.argv, "--end", str(end)]
                 os.execv(sys.executable, again)
@@ -312,16 +313,6 @@ def main() -> None:
             torch.cuda.empty_cache()
     record.write()
     table(record)
-
-
-def broken() -> bool:
-    """Whether the device's context is lost."""
-    try:
-        torch.cuda.synchronize()
-        torch.ones(1, device=DEVICE).sum().item()
-    except RuntimeError:
-        return True
-    return False
 
 
 if __name__ == "__main__":

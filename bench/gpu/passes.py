@@ -16,11 +16,11 @@ Times are medians of 20 replays, in milliseconds, by CUDA events.
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
 
 import torch
+from common import clock
 from decoder import FORMS, SHAPES, Decoder
 
 TIMED = ("llama-3.1-8b", "qwen3-4b", "qwen3-0.6b")
@@ -38,25 +38,6 @@ def tree(n, context, seed=3):
         mask[i, context + i] = True
         depth.append(0 if p < 0 else depth[p] + 1)
     return mask, torch.tensor(depth) + context
-
-
-def clock(run, cuda, repeats=20):
-    """Median milliseconds of `run`."""
-    if not cuda:
-        start = time.perf_counter()
-        run()
-        return (time.perf_counter() - start) * 1e3
-    for _ in range(3):
-        run()
-    times = []
-    for _ in range(repeats):
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        a.record()
-        run()
-        b.record()
-        b.synchronize()
-        times.append(a.elapsed_time(b))
-    return statistics.median(times)
 
 
 def difference(a, b):
@@ -110,7 +91,7 @@ def passes(record, shapes, context, device, dtype, end):
                 for form in FORMS:
                     run, logits = captured(model, form, inputs, first, cuda)
                     first = logits if first is None else first
-                    times[form] = round(clock(run, cuda), 4)
+                    times[form] = round(clock(run, cuda, 20, 3), 4)
                     del run, logits
                 best = min(times, key=times.get)
                 one = one or times[best]
@@ -142,7 +123,7 @@ def sampling(record, vocabularies, device):
                 "rows to the host": lambda: host.copy_(logits),
             }.items():
                 row = {"what": what, "vocabulary": vocab, "rows": n}
-                record["sampling"].append(row | {"ms": round(clock(run, cuda), 4)})
+                record["sampling"].append(row | {"ms": round(clock(run, cuda, 20, 3), 4)})
                 print(record["sampling"][-1], flush=True)
 
 
@@ -163,7 +144,7 @@ def main():
     if cuda:
         a = torch.empty(2 << 30, dtype=torch.uint8, device=device).random_()
         b = torch.empty_like(a)
-        ms = clock(lambda: b.copy_(a), cuda)
+        ms = clock(lambda: b.copy_(a), cuda, 20, 3)
         record["copy_gb_s"] = round(2 * a.numel() / ms / 1e6)
         del a, b
         torch.cuda.empty_cache()

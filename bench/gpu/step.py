@@ -4,7 +4,7 @@
   step.py [--out FILE] [--minutes 4.4] [--small]     --small: tiny shapes, on a CPU, interpreted
 
 Measured: milliseconds of whole steps, each one CUDA graph without waiting for the host inside and
-one small copy to the host behind it (`step_graph.py` says what is in it), of its parts as graphs
+one small copy to the host after it (`step_graph.py` says what is in it), of its parts as graphs
 of their own, and of plain decoding in the fastest form of attention found here; medians of replays
 by CUDA events. Weights are random, in bfloat16, in the shapes of Llama-3.1-8B as the target and,
 as the draft, of one layer of it (what EAGLE or an MTP layer costs) or of Qwen3-0.6B. The context
@@ -29,7 +29,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -37,6 +36,7 @@ import traceback
 import types
 
 import torch
+from common import broken, clock
 from decoder import SHAPES, Decoder
 from kernel_checks import CUDA, DEVICE, Graph, Oracle, Record, launch
 
@@ -53,23 +53,9 @@ ACCEPTANCES = (0.7, 0.5, 0.85)
 TARGET, ROOM, WIDEST = "llama-3.1-8b", 80, 544
 
 
-def clock(run, repeats=12):
+def milliseconds(run):
     """Median milliseconds of `run`."""
-    if not CUDA:
-        start = time.perf_counter()
-        run()
-        return (time.perf_counter() - start) * 1e3
-    run()
-    run()
-    times = []
-    for _ in range(repeats):
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        a.record()
-        run()
-        b.record()
-        b.synchronize()
-        times.append(a.elapsed_time(b))
-    return statistics.median(times)
+    return clock(run, CUDA, 12, 2)
 
 
 def method_for(paths):
@@ -132,7 +118,7 @@ class Bench:
                     graph.replay()
                     plain.host.copy_(plain.packed, non_blocking=True)
 
-                times[form] = round(clock(run), 4)
+                times[form] = round(milliseconds(run), 4)
             except Exception as error:  # noqa: BLE001: there are other forms
                 self.failed(f"plain {form} {batch}", error)
         best = min(times, key=times.get)
@@ -154,7 +140,7 @@ class Bench:
             try:
                 graph = Graph(lambda f=form: model.forward(f, nodes, step.places,
                                                            step.target_mask))
-                trees[form] = round(clock(graph.replay), 4)
+                trees[form] = round(milliseconds(graph.replay), 4)
                 first = graph.out.float() if first is None else first
                 gap = ((graph.out.float() - first).norm() / first.norm()).item()
                 row["gap"] = round(gap, 6)
@@ -198,7 +184,7 @@ class Bench:
             graph.replay()
             step.host.copy_(step.packed, non_blocking=True)
 
-        row |= {"ms": round(clock(run), 4), "graph_is_eager": same}
+        row |= {"ms": round(milliseconds(run), 4), "graph_is_eager": same}
         del graph
         shared = {"target": target, "batch": batch, "paths": paths, "length": length}
         parts = [("draft_ms", step.draft)]
@@ -207,14 +193,14 @@ class Bench:
             parts += [("target_ms", step.target), ("verify_ms", step.verify),
                       ("gather_ms", step.gather), ("copies_ms", step.copies)]
         for name, part in parts:
-            row[name] = round(clock(Graph(part).replay), 4)
+            row[name] = round(milliseconds(Graph(part).replay), 4)
         if not known:
             own = {name: row.pop(name) for name, _ in parts[1:]}
             # Without models: what drawing costs, and the other verifier.
             other = Step(pool, batch, paths, length, "walk:priority" if paths > 1 else "token")
-            own["draws_ms"] = round(clock(Graph(other.draft).replay), 4)
+            own["draws_ms"] = round(milliseconds(Graph(other.draft).replay), 4)
             other.target()
-            own["other_verify_ms"] = round(clock(Graph(other.verify).replay), 4)
+            own["other_verify_ms"] = round(milliseconds(Graph(other.verify).replay), 4)
             self.record.add("parts", shared | own)
         self.record.add("steps", row)
 
@@ -397,7 +383,7 @@ def main() -> None:
             compile_all(record)
             a = torch.empty(2 << 30, dtype=torch.uint8, device=DEVICE).random_()
             b = torch.empty_like(a)
-            data["copy_gb_s"] = round(2 * a.numel() / clock(lambda: b.copy_(a)) / 1e6)
+            data["copy_gb_s"] = round(2 * a.numel() / milliseconds(lambda: b.copy_(a)) / 1e6)
             del a, b
             torch.cuda.empty_cache()
             print(data["gpu"], "copy", data["copy_gb_s"], "GB/s,", data["compile_seconds"], "s")
@@ -418,7 +404,7 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001: what failed is recorded, the rest still runs
             traceback.print_exc()
             bench.failed(name, error)
-            if CUDA and broken():
+            if CUDA and broken(DEVICE):
                 # Without a baseline there is no answer: once more without our own attention.
                 if name.startswith("forms") and not data.get("without_triton"):
                     data["without_triton"] = True
@@ -430,16 +416,6 @@ def main() -> None:
     data["total_seconds"] = round(time.time() - begin, 1)
     record.write()
     table(data)
-
-
-def broken() -> bool:
-    """Whether the device's context is lost."""
-    try:
-        torch.cuda.synchronize()
-        torch.ones(1, device=DEVICE).sum().item()
-    except RuntimeError:
-        return True
-    return False
 
 
 if __name__ == "__main__":
