@@ -95,20 +95,12 @@ impl Language {
         self.tokenizer.encode_plain(&self.chat.as_ref().ok_or_else(missing)?.render(messages)?)
     }
 
-    /// The same for a model whose context holds `most` tokens, in little memory however long the
-    /// conversation is.
+    /// The same for a model that may call `tools`, with `variables` for its template (see
+    /// [`ChatTemplate::render_with`]), and whose context holds `most` tokens: in little memory
+    /// however long the conversation is.
     ///
     /// # Errors
     /// As for [`encode_chat`](Self::encode_chat), and a conversation that leaves no room.
-    pub fn encode_chat_within(&self, messages: &[Message], most: usize) -> Result<Vec<Token>> {
-        self.encode_chat_with(messages, &[], &serde_json::Map::new(), most)
-    }
-
-    /// The same for a model that may call `tools`, with `variables` for its template: see
-    /// [`ChatTemplate::render_with`].
-    ///
-    /// # Errors
-    /// As for [`encode_chat_within`](Self::encode_chat_within).
     pub fn encode_chat_with(
         &self,
         messages: &[Message],
