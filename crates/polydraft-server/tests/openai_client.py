@@ -256,8 +256,10 @@ def errors(client, base_url):
 
     refused(openai.BadRequestError, "temperature", temperature=-1)
     refused(openai.BadRequestError, "suffix", suffix="}")
-    refused(openai.BadRequestError, "temprature", extra_body={"temprature": 1})
     refused(openai.NotFoundError, "model", model="gpt")
+    misspelt = {"model": "target", "prompt": PROMPT, "max_tokens": 1, "extra_body": {"temprature": 1}}
+    answer = client.completions.with_raw_response.create(**misspelt)
+    assert answer.headers["x-polydraft-ignored"] == "temprature", answer.headers
     try:
         openai.OpenAI(base_url=base_url, api_key="wrong", max_retries=0).models.list()
     except openai.AuthenticationError as error:
