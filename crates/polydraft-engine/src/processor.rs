@@ -6,12 +6,18 @@
 //! Source: OpenAI's interface (`logit_bias`, `frequency_penalty`, `presence_penalty`), as its
 //! documentation defines them: a logit is changed by its token's bias, less the frequency penalty
 //! times the token's count in the output so far, less the presence penalty if that is not 0; before
-//! the temperature. The prompt's tokens are not counted.
+//! the temperature. The prompt's tokens are not counted. The repetition penalty is that of Keskar
+//! et al., CTRL (arXiv 1909.05858), section 4.1, as transformers and vLLM have it; a least length
+//! as vLLM's `min_tokens`.
 //! Complexity: a copy of the logits, and the tokens of the output and the path, for each node that
 //! a verifier looks at.
-//! Deviations: none. Exactness: the changed distribution is a function of the tokens before the
+//! Deviations: 1. CTRL divides a logit by the penalty; as in transformers, one below 0 is
+//! multiplied, or it would grow. 2. Where only end tokens are possible before the least length, as
+//! a grammar may have it, they stay so. Exactness: the changed distribution is a function of the tokens before the
 //! node alone, so it is a target like any other, and verifiers are exact for it. The draft's
 //! distribution is changed alike: impossible drafts are not drawn.
+
+use std::sync::Arc;
 
 use polydraft::Token;
 
@@ -33,12 +39,17 @@ pub trait LogitsProcessor: Send + Sync {
     }
 }
 
-/// OpenAI's biases and penalties.
+/// OpenAI's biases and penalties, and the repetition penalty.
 ///
 /// ```
 /// use polydraft_engine::{Penalties, LogitsProcessor};
 ///
-/// let penalties = Penalties { bias: vec![(2, 1.0)], frequency: 0.5, presence: 0.25 };
+/// let penalties = Penalties {
+///     bias: vec![(2, 1.0)],
+///     frequency: 0.5,
+///     presence: 0.25,
+///     ..Penalties::default()
+/// };
 /// let mut logits = [0.0; 3];
 /// penalties.process(&[0, 1], &[1], &mut logits);
 /// assert_eq!(logits, [-0.75, -1.25, 1.0]);
@@ -47,6 +58,8 @@ pub trait LogitsProcessor: Send + Sync {
 pub struct Penalties {
     /// Added to the logits of tokens, each named once.
     pub bias: Vec<(Token, f32)>,
+    /// Applied after the bias.
+    pub repetition: Option<Repetition>,
     /// Subtracted from a token's logit for every time that it was generated. Below 0 repetition is
     /// made likelier.
     pub frequency: f32,
@@ -54,10 +67,40 @@ pub struct Penalties {
     pub presence: f32,
 }
 
+/// A penalty for tokens that stand in the prompt or in the output: a logit above 0 is divided by
+/// it, another one multiplied.
+///
+/// ```
+/// use polydraft_engine::{LogitsProcessor, Penalties, Repetition};
+///
+/// let of = |last| Penalties {
+///     repetition: Some(Repetition { penalty: 2.0, prompt: [0].into(), last }),
+///     ..Penalties::default()
+/// };
+/// let changed = |last| {
+///     let mut logits = [1.0, -1.0, 1.0];
+///     of(last).process(&[1], &[], &mut logits);
+///     logits
+/// };
+/// assert_eq!(changed(None), [0.5, -2.0, 1.0]);
+/// assert_eq!(changed(Some(1)), [1.0, -2.0, 1.0]);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Repetition {
+    /// Above 0; 1 changes nothing, and below 1 repetition is made likelier.
+    pub penalty: f32,
+    /// The prompt.
+    pub prompt: Arc<[Token]>,
+    /// Only tokens among so many of the last ones are penalised; `None` is all.
+    pub last: Option<usize>,
+}
+
 impl Penalties {
     /// Whether they change nothing.
     pub fn is_neutral(&self) -> bool {
-        self.bias.is_empty() && self.frequency == 0.0 && self.presence == 0.0
+        let Self { bias, repetition, frequency, presence } = self;
+        let repetition = repetition.as_ref().is_some_and(|repetition| repetition.penalty != 1.0);
+        bias.is_empty() && !repetition && *frequency == 0.0 && *presence == 0.0
     }
 }
 
@@ -66,6 +109,9 @@ impl LogitsProcessor for Penalties {
         for &(token, bias) in &self.bias {
             logits[token as usize] += bias;
         }
+        if let Some(repetition) = &self.repetition {
+            repetition.process(decided, path, logits);
+        }
         if self.frequency == 0.0 && self.presence == 0.0 {
             return;
         }
@@ -73,6 +119,55 @@ impl LogitsProcessor for Penalties {
         written.sort_unstable();
         for same in written.chunk_by(|a, b| a == b) {
             logits[same[0] as usize] -= self.frequency * same.len() as f32 + self.presence;
+        }
+    }
+}
+
+impl LogitsProcessor for Repetition {
+    fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
+        let all = self.prompt.iter().chain(decided).chain(path).rev();
+        let mut seen: Vec<Token> = all.take(self.last.unwrap_or(usize::MAX)).copied().collect();
+        seen.sort_unstable();
+        seen.dedup();
+        for token in seen {
+            // A prompt may have tokens that the model has no row for: they are refused elsewhere.
+            let Some(logit) = logits.get_mut(token as usize) else { continue };
+            *logit = if *logit > 0.0 { *logit / self.penalty } else { *logit * self.penalty };
+        }
+    }
+}
+
+/// Forbids the end of an output that has fewer tokens than this. To be applied last: where nothing
+/// but an end token is possible, it stays possible.
+///
+/// ```
+/// use polydraft_engine::{LeastTokens, LogitsProcessor};
+///
+/// let least = LeastTokens { tokens: 2, end_tokens: vec![1] };
+/// let mut logits = [0.0; 2];
+/// least.process(&[0], &[], &mut logits);
+/// assert_eq!(logits, [0.0, f32::NEG_INFINITY]);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LeastTokens {
+    /// Tokens of the output at least, the end token not counted.
+    pub tokens: usize,
+    /// What would end it.
+    pub end_tokens: Vec<Token>,
+}
+
+impl LogitsProcessor for LeastTokens {
+    fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
+        if decided.len() + path.len() >= self.tokens {
+            return;
+        }
+        let goes_on = |(token, logit): (usize, &f32)| {
+            *logit > f32::NEG_INFINITY && !self.end_tokens.contains(&(token as Token))
+        };
+        if logits.iter().enumerate().any(goes_on) {
+            for &token in &self.end_tokens {
+                logits[token as usize] = f32::NEG_INFINITY;
+            }
         }
     }
 }

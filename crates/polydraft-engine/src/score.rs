@@ -51,56 +51,122 @@ pub fn score(
     top: usize,
     progress: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Vec<Scored>> {
-    if from == 0 && !tokens.is_empty() && !model.info().begins {
-        return Err(Error::EmptyPrompt);
-    }
+    let mut scorer = Scorer::new(tokens, from, top);
     let mut scored = Vec::new();
-    while from + scored.len() < tokens.len() {
-        let next = from + scored.len();
-        // The window ends at most a context after it begins, the tokens to be scored included.
-        let context = model.info().context.max(2);
-        let begin = if next < context { 0 } else { next - context / 2 };
-        let end = tokens.len().min(begin + context);
-        let sequence = model.open()?;
-        let window = (&tokens[..end], begin, next);
-        let done = behind(model, sequence, window, top, &mut scored, progress);
-        model.close(sequence);
-        if !done? {
-            break;
+    let done = loop {
+        match scorer.advance(model) {
+            Ok(more) if more.is_empty() => break Ok(()),
+            Ok(more) => scored.extend(more),
+            Err(error) => break Err(error),
         }
-    }
-    Ok(scored)
+        if !progress(scored.len()) {
+            break Ok(());
+        }
+    };
+    scorer.close(model);
+    done.map(|()| scored)
 }
 
-/// Scores the tokens of one window from `next` on; whether to go on.
+/// Scoring of one text, a pass at a time.
+///
+/// ```
+/// use polydraft_engine::{Scorer, TableModel};
+///
+/// let mut model = TableModel::from_json("coin", r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#)?;
+/// let mut scorer = Scorer::new(&[1, 0], 1, 0);
+/// assert_eq!(scorer.advance(&mut model)?.len(), 1);
+/// assert!(scorer.advance(&mut model)?.is_empty());
+/// scorer.close(&mut model);
+/// # Ok::<(), polydraft_engine::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Scorer {
+    tokens: Vec<Token>,
+    /// The next token to score.
+    next: usize,
+    top: usize,
+    window: Option<Window>,
+}
+
+/// A part of the text that is no longer than the context.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    sequence: Sequence,
+    end: usize,
+}
+
+impl Scorer {
+    /// Of all tokens from number `from` on, with the `top` likeliest alternatives of each.
+    pub fn new(tokens: &[Token], from: usize, top: usize) -> Self {
+        Self { tokens: tokens.to_vec(), next: from, top, window: None }
+    }
+
+    /// The scores of the next tokens, at most a pass of them; none where all are scored.
+    ///
+    /// # Errors
+    /// As for [`score`]; nothing more can be scored then.
+    pub fn advance(&mut self, model: &mut dyn Model) -> Result<Vec<Scored>> {
+        if self.next >= self.tokens.len() {
+            return Ok(Vec::new());
+        }
+        if self.next == 0 && !model.info().begins {
+            return Err(Error::EmptyPrompt);
+        }
+        let Window { sequence, end } = self.window(model)?;
+        let chunk = &self.tokens[self.next..end.min(self.next + CHUNK)];
+        let scored = behind(model, sequence, chunk, self.top)?;
+        self.next += scored.len();
+        if self.next == end {
+            self.close(model);
+        }
+        Ok(scored)
+    }
+
+    /// The one with the next token. It ends at most a context after it begins, the tokens to be
+    /// scored included.
+    fn window(&mut self, model: &mut dyn Model) -> Result<Window> {
+        if let Some(window) = self.window {
+            return Ok(window);
+        }
+        let context = model.info().context.max(2);
+        let begin = if self.next < context { 0 } else { self.next - context / 2 };
+        let end = self.tokens.len().min(begin + context);
+        let window = Window { sequence: model.open()?, end };
+        self.window = Some(window);
+        model.extend(window.sequence, &self.tokens[begin..self.next])?;
+        Ok(window)
+    }
+
+    /// Closes what it has open in the model.
+    pub fn close(&mut self, model: &mut dyn Model) {
+        if let Some(window) = self.window.take() {
+            model.close(window.sequence);
+        }
+    }
+}
+
+/// Scores tokens behind a sequence, which then has them too.
 fn behind(
     model: &mut dyn Model,
     sequence: Sequence,
-    (tokens, begin, next): (&[Token], usize, usize),
+    chunk: &[Token],
     top: usize,
-    scored: &mut Vec<Scored>,
-    progress: &mut dyn FnMut(usize) -> bool,
-) -> Result<bool> {
-    model.extend(sequence, &tokens[begin..next])?;
-    for chunk in tokens[next..].chunks(CHUNK) {
-        let mut tree = DraftTree::new();
-        let mut path = Vec::with_capacity(chunk.len());
-        // The logits after the last token are not needed.
-        for &token in &chunk[..chunk.len() - 1] {
-            path.push(tree.add(path.last().copied().unwrap_or(DraftTree::ROOT), token));
-        }
-        model.score(&[(sequence, &tree)])?;
-        for (&token, node) in chunk.iter().zip([DraftTree::ROOT].iter().chain(&path)) {
-            let logits = model.logits(sequence, *node);
-            scored.push(of(logits, token, top)?);
-        }
-        model.commit(sequence, &tree, &path)?;
-        model.extend(sequence, &chunk[chunk.len() - 1..])?;
-        if !progress(scored.len()) {
-            return Ok(false);
-        }
+) -> Result<Vec<Scored>> {
+    let Some((&last, others)) = chunk.split_last() else { return Ok(Vec::new()) };
+    let mut tree = DraftTree::new();
+    let mut path = Vec::with_capacity(chunk.len());
+    // The logits after the last token are not needed.
+    for &token in others {
+        path.push(tree.add(path.last().copied().unwrap_or(DraftTree::ROOT), token));
     }
-    Ok(true)
+    model.score(&[(sequence, &tree)])?;
+    let nodes = [DraftTree::ROOT].into_iter().chain(path.iter().copied());
+    let scored =
+        chunk.iter().zip(nodes).map(|(&token, node)| of(model.logits(sequence, node), token, top));
+    let scored = scored.collect::<Result<_>>()?;
+    model.commit(sequence, &tree, &path)?;
+    model.extend(sequence, &[last])?;
+    Ok(scored)
 }
 
 /// The score of a token by logits of shape `[vocabulary]`, with the `top` likeliest.

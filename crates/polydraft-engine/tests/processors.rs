@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use polydraft::{Distribution, PolicyKind, RandomSource, Sampling, Token, VerifierKind, enumerate};
 use polydraft_engine::{
-    Engine, Limits, LogitsProcessor, ModelDrafter, Penalties, Request, Speculation, TableModel,
+    Engine, LeastTokens, Limits, LogitsProcessor, ModelDrafter, Penalties, Repetition, Request,
+    Speculation, TableModel,
 };
 
 const TARGET: &str = r#"{"vocabulary": 3, "next": {
@@ -68,8 +69,19 @@ fn processors() -> Vec<fn() -> Box<dyn LogitsProcessor>> {
                 frequency: -0.6,
                 presence: 1.3,
                 bias: vec![(1, f32::NEG_INFINITY)],
+                ..Penalties::default()
             })
         },
+        || {
+            let repetition = Repetition { penalty: 1.7, prompt: PROMPT.into(), last: None };
+            Box::new(Penalties { repetition: Some(repetition), ..Penalties::default() })
+        },
+        || {
+            let repetition = Repetition { penalty: 0.6, prompt: PROMPT.into(), last: Some(2) };
+            let bias = vec![(2, 2.5)];
+            Box::new(Penalties { repetition: Some(repetition), bias, ..Penalties::default() })
+        },
+        || Box::new(LeastTokens { tokens: 2, end_tokens: vec![2] }),
         || Box::new(NoRepetition),
         || Box::new(Certain),
     ]
@@ -163,7 +175,7 @@ fn every_verifier_has_the_distribution_of_plain_decoding_with_the_same_changes()
             }
         }
     }
-    assert!(tried >= 75, "{tried}");
+    assert!(tried >= 120, "{tried}");
 }
 
 /// Behind a token that ends the text nothing is drafted, and no processor is asked: one that is

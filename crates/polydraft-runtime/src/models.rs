@@ -10,7 +10,7 @@ use polydraft_text::Language;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{Backend, BackendOptions};
-use crate::places::{demo, locate};
+use crate::places::{demo, locate, weight_bytes};
 use crate::self_draft::SelfDraft;
 use crate::{Usage, as_text};
 
@@ -56,6 +56,8 @@ pub struct Models {
     pub draft: Option<String>,
 }
 
+/// What the demo pair's target is called.
+const DEMO_NAME: &str = "target";
 /// The draft where none is named and a self-draft would not help: it costs next to nothing.
 pub(crate) const FALLBACK: &str = "ngram";
 
@@ -68,6 +70,26 @@ pub(crate) enum Own {
 }
 
 impl ModelOptions {
+    /// What the target is called if nobody says otherwise: as its directory or file.
+    pub fn target_name(&self) -> String {
+        let Some(target) = &self.target else { return DEMO_NAME.to_owned() };
+        let path = std::path::absolute(target).unwrap_or_else(|_| target.into());
+        if !path.exists() {
+            // A hub id.
+            return target.split('@').next().unwrap_or(target).to_owned();
+        }
+        let name = if is_gguf(&path) { path.file_stem() } else { path.file_name() };
+        name.map_or_else(|| target.clone(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// Bytes of the weights of target and draft, as far as they are files here.
+    pub fn weight_bytes(&self) -> u64 {
+        let demo = demo().ok().map(|demo| demo.join("target"));
+        let target = self.target.as_ref().map(PathBuf::from).or(demo);
+        let draft = self.draft.as_ref().map(PathBuf::from);
+        target.iter().chain(&draft).map(|path| weight_bytes(path)).sum()
+    }
+
     /// The measured acceptances of the demo pair, if it is used.
     pub fn demo_acceptance(&self) -> Option<PathBuf> {
         let demo_pair = self.target.is_none() && self.draft.is_none();

@@ -1,21 +1,28 @@
-//! OpenAI's interface: requests and answers.
+//! OpenAI's interface, and others that are translated into it: requests and answers.
 
 mod answer;
+pub mod anthropic;
 mod calls;
 pub mod chat;
 pub mod completions;
+mod conversation;
 pub mod error;
 pub mod format;
 mod messages;
+pub mod ollama;
 pub mod openapi;
 mod params;
+mod part;
 mod read;
+mod reasoning;
 pub mod responses;
 mod rest;
 pub mod speculation;
 mod steps;
+pub mod texts;
 mod tokens;
 mod tools;
+mod usage;
 
 use std::fmt;
 

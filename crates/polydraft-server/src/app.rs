@@ -1,7 +1,10 @@
 //! The models that are served, and the settings: fixed at the start.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use polydraft::Token;
 use polydraft::policy::Costs;
@@ -11,9 +14,10 @@ use polydraft_text::Language;
 use tokio::sync::Semaphore;
 
 use crate::api::error::Problem;
+use crate::api::responses::Store;
 use crate::grammar::Grammars;
 use crate::telemetry::Telemetry;
-use crate::worker::{Capacity, EngineHandle, Failure, RequestParams};
+use crate::worker::{self, Capacity, EngineHandle, Failure, RequestParams};
 
 /// The models, and the default settings of requests.
 pub struct ServedModel {
@@ -21,8 +25,6 @@ pub struct ServedModel {
     pub engine: Engine,
     /// The target's tokenizer and chat template.
     pub language: Language,
-    /// The model's name for clients.
-    pub name: String,
     /// The draft, as it was named.
     pub draft: Option<String>,
     /// How drafts are made and verified; none where nothing drafts.
@@ -33,6 +35,8 @@ pub struct ServedModel {
     pub completions: Defaults,
     /// For conversations.
     pub chat: Defaults,
+    /// Tokens that all sequences together may have in the KV cache.
+    pub tokens: usize,
 }
 
 /// Defaults of requests.
@@ -51,7 +55,7 @@ pub struct Defaults {
 /// How it is served.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How much may run at once.
+    /// How much may run at once, of each model.
     pub capacity: Capacity,
     /// The API key, if there is one.
     pub key: Option<String>,
@@ -63,6 +67,8 @@ pub struct Settings {
     pub grace: std::time::Duration,
     /// Refuses parameters that there are none of, and those that would be ignored.
     pub strict: bool,
+    /// How long a model stays loaded that nobody uses; none is for ever.
+    pub unload_after: Option<std::time::Duration>,
 }
 
 impl Default for Settings {
@@ -74,13 +80,17 @@ impl Default for Settings {
             body: 2 << 20,
             grace: std::time::Duration::from_secs(30),
             strict: false,
+            unload_after: None,
         }
     }
 }
 
-/// What all handlers share.
+/// One loaded model, as all handlers share it.
 pub(crate) struct App {
-    pub name: String,
+    /// Its names, the first one being its own.
+    names: Vec<String>,
+    /// Of program, models and their speculation: what a seed's output depends on.
+    pub fingerprint: String,
     pub language: Language,
     pub draft: Option<String>,
     pub speculation: Option<Speculation>,
@@ -93,18 +103,69 @@ pub(crate) struct App {
     /// Whether the target can decode from an empty prompt.
     pub begins: bool,
     pub limits: Capacity,
-    pub settings: Settings,
+    pub settings: Arc<Settings>,
     /// By end tokens; each is made with the first grammar that needs it.
     pub grammars: Mutex<HashMap<Vec<Token>, Arc<Grammars>>>,
     /// The lock of building grammars.
     pub forming: Arc<Semaphore>,
+    /// Answers that later requests may refer to.
+    pub stored: Arc<Store>,
     pub desk: EngineHandle,
-    pub telemetry: Arc<Telemetry>,
     /// Seconds since 1970.
     pub started: u64,
 }
 
 impl App {
+    /// Starts the engine's thread.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn start(
+        served: ServedModel,
+        names: Vec<String>,
+        settings: Arc<Settings>,
+        telemetry: Arc<Telemetry>,
+    ) -> std::io::Result<(Arc<Self>, JoinHandle<()>)> {
+        let ServedModel { engine, language, draft, speculation, costs, completions, chat, tokens } =
+            served;
+        let (context, vocabulary) = (engine.info().context, engine.info().vocabulary.size());
+        let begins = engine.info().begins;
+        let mut limits = settings.capacity;
+        limits.texts = limits.texts.min(engine.sequences()).max(1);
+        limits.tokens = limits.tokens.min(tokens);
+        let (desk, thread) = worker::start(engine, language.clone(), limits, telemetry)?;
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let mut hasher = DefaultHasher::new();
+        let speculates = speculation.as_ref().map(|s| format!("{} {}", s.verifier, s.tree));
+        (env!("CARGO_PKG_VERSION"), &names, vocabulary, &draft, speculates).hash(&mut hasher);
+        let app = Self {
+            names,
+            fingerprint: format!("fp_{:016x}", hasher.finish()),
+            language,
+            draft,
+            speculation,
+            costs,
+            completions,
+            chat,
+            context,
+            vocabulary,
+            begins,
+            limits,
+            settings,
+            grammars: Mutex::default(),
+            forming: Arc::new(Semaphore::new(1)),
+            stored: Arc::default(),
+            desk,
+            started,
+        };
+        Ok((Arc::new(app), thread))
+    }
+
+    /// Its own name.
+    pub fn name(&self) -> &str {
+        self.names.first().map_or("", |name| if name == "*" { &self.language.name } else { name })
+    }
+
     /// A prompt that can never fit, or that no model could continue, is refused before it waits,
     /// and before a stream has a status.
     ///

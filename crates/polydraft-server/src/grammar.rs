@@ -20,6 +20,7 @@
 
 mod calls;
 mod form;
+mod literal;
 mod mask;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -126,9 +127,9 @@ impl Grammars {
     /// # Errors
     /// What is no schema, is too large, or has parts that cannot be enforced.
     pub fn make(&self, form: Form) -> Result<Grammar, String> {
-        let Form { grammar, param } = form;
+        let param = form.param;
         let made = catch_unwind(AssertUnwindSafe(|| {
-            let mut matcher = Matcher::new(self.0.create_parser(grammar));
+            let mut matcher = Matcher::new(self.0.create_parser(form.library_grammar()));
             match matcher.get_error() {
                 Some(error) => Err(error),
                 None => matcher

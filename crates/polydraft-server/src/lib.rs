@@ -8,6 +8,7 @@
 
 mod api;
 mod app;
+mod fleet;
 mod grammar;
 mod http;
 mod serve;
@@ -16,7 +17,7 @@ mod worker;
 
 pub use app::{Defaults, ServedModel, Settings};
 pub use http::server::Server;
-pub use serve::{Serving, is_key, origin, serve};
+pub use serve::{Offered, Serving, is_key, origin, serve};
 pub use tracing::Level as LogLevel;
 pub use worker::Capacity;
 

@@ -1,28 +1,40 @@
 //! A server from a run's start to its end: the models, the port, and the signals that stop it.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use axum::http::{HeaderValue, Uri};
-use polydraft_runtime::{Listener, Run, SamplingOptions, Speculation, Usage, published};
+use polydraft_runtime::{
+    Description, Listener, Run, SamplingOptions, Speculation, Usage, published,
+};
 use tracing::Level;
 
 use crate::api::speculation::fits;
 use crate::app::{Defaults, ServedModel, Settings};
+use crate::fleet::{Described, Fleet};
 use crate::http::server::Server;
-use crate::worker::Capacity;
+
+/// A model that is offered.
+#[derive(Debug, Clone)]
+pub struct Offered {
+    /// Its names for clients, `*` for any; none are that of its directory or file.
+    pub names: Vec<String>,
+    /// The model, its draft, and the defaults of its requests.
+    pub description: Description,
+}
 
 /// Options of a server, with the default limits of requests.
 #[derive(Debug, Clone)]
 pub struct Serving {
     /// Where to listen.
     pub address: SocketAddr,
-    /// The model's name for clients; none is that of its directory or file.
-    pub name: Option<String>,
+    /// The models. The first one is loaded at the start, others when a request asks for them.
+    pub models: Vec<Offered>,
     /// Limits of requests, key, origins, bodies, and the grace period of a stop. Its capacity in
     /// tokens is computed from the free memory.
     pub settings: Settings,
-    /// Bytes for the KV cache of all sequences; none is half of what is free.
+    /// Bytes for the KV cache of all sequences of a model; none is half of what is free.
     pub cache_memory: Option<u64>,
     /// Tokens of a completion or an answer at most, where the request does not say; 0 is up to the
     /// end of the context, and none is 128 for completions and 0 for conversations.
@@ -42,18 +54,18 @@ pub struct Serving {
 /// The default token limit of a completion.
 const COMPLETION: usize = 128;
 
-/// Serves until SIGINT or SIGTERM.
+/// Serves until SIGINT or SIGTERM. The port opens at once; requests wait until their model is
+/// loaded.
 ///
 /// # Errors
-/// A tree that is too large for all requests; an address that cannot be had; failures of the
-/// models.
-pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> {
+/// An address that cannot be had; what the first model fails with while it is loaded, a tree that
+/// is too large for all requests among it.
+pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Result<()> {
     let (address, interrupted) = (serving.address, serving.interrupted);
     let log = tracing_subscriber::fmt()
         .with_max_level(serving.log)
         .with_writer(std::io::stderr)
         .with_ansi(false);
-    let (served, settings) = served(run, serving, listener)?;
     // Another logger in this process stays.
     let _ = log.try_init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -61,10 +73,13 @@ pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> 
         .max_blocking_threads(4)
         .enable_all()
         .build()?;
+    let fleet = Arc::new(fleet(serving, listener));
+    let failure = Arc::new(Mutex::new(None));
+    let failed = failure.clone();
     let whole = runtime.block_on(async {
-        let server = Server::start(address, served, settings).await;
+        let server = Server::listen(address, fleet.clone()).await;
         let server = server.with_context(|| format!("cannot listen on {address}"))?;
-        listener.note(&format!("serving at http://{}/v1; Ctrl-C stops", server.address()?));
+        let address = server.address()?;
         let mut stops = Stops::new()?;
         let (asked, stop) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
@@ -77,15 +92,59 @@ pub fn serve(run: Run, serving: Serving, listener: &dyn Listener) -> Result<()> 
                 }
             }
         });
-        anyhow::Ok(server.run(async { stop.await.unwrap_or_default() }).await)
+        let (broke, broken) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            match fleet.load_first().await {
+                Ok(()) => {
+                    listener.note(&format!("serving at http://{address}/v1; Ctrl-C stops"));
+                    // Kept until the end: dropped, it would stop the server.
+                    std::future::pending::<()>().await;
+                }
+                Err(error) => {
+                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                }
+            }
+            drop(broke);
+        });
+        let stop = async {
+            let broken: std::result::Result<(), _> = tokio::select! {
+                _ = stop => return,
+                broken = broken => broken,
+            };
+            drop(broken);
+        };
+        anyhow::Ok(server.run(stop).await)
     });
     // A thread may still be busy, with a grammar for example, but its result is not needed; all
     // answers are sent.
     runtime.shutdown_background();
+    if let Some(error) = failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Err(Arc::try_unwrap(error).unwrap_or_else(|error| anyhow!("{error:#}")));
+    }
     if !whole? {
         listener.note("stopped before every answer was sent");
     }
     Ok(())
+}
+
+/// The models, none of which is loaded yet.
+fn fleet(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Fleet {
+    let settings = Arc::new(serving.settings.clone());
+    let serving = Arc::new(serving);
+    let describe = |offered: &Offered| {
+        let Offered { mut names, description } = offered.clone();
+        if names.is_empty() {
+            names.push(description.models.target_name());
+        }
+        let bytes = description.models.weight_bytes();
+        let (serving, of_model) = (serving.clone(), description);
+        let load = move || {
+            let run = Run::open(of_model.clone(), listener)?;
+            served(run, &serving, listener)
+        };
+        Described { names, bytes, load: Box::new(load) }
+    };
+    Fleet::new(serving.models.iter().map(describe).collect(), settings)
 }
 
 /// What asks the server to stop: Ctrl-C, and where there are signals SIGTERM too.
@@ -125,12 +184,8 @@ impl Stops {
     }
 }
 
-/// The models, and the defaults of requests.
-fn served(
-    mut run: Run,
-    serving: Serving,
-    listener: &dyn Listener,
-) -> Result<(ServedModel, Settings)> {
+/// A loaded model, and the defaults of its requests.
+fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<ServedModel> {
     if let Some(Speculation { tree, .. }) = &run.settings.speculation {
         fits(tree, run.models.engine.info().vocabulary.size())
             .map_err(|problem| Usage::error(format!("the tree of all requests: {problem}")))?;
@@ -163,17 +218,10 @@ fn served(
         .map_or(usize::MAX, |memory| {
             usize::try_from(memory / engine.token_bytes().max(1)).unwrap_or(usize::MAX)
         });
-    let mut settings = serving.settings;
-    let most = settings.capacity.tokens.min(tokens);
-    settings.capacity =
-        Capacity { tokens: engine.room().map_or(most, |room| room.min(most)), ..settings.capacity };
-    let name = serving.name.unwrap_or_else(|| language.name.clone());
+    let tokens = engine.room().map_or(tokens, |room| room.min(tokens));
     // The demo pair's draft is not named, but has a name.
     let draft = run.models.draft.or_else(|| engine.drafter().map(str::to_owned));
-    Ok((
-        ServedModel { engine, language, name, draft, speculation, costs, completions, chat },
-        settings,
-    ))
+    Ok(ServedModel { engine, language, draft, speculation, costs, completions, chat, tokens })
 }
 
 /// Where a page is from, as a browser says it, or `*`.

@@ -16,10 +16,38 @@ const BUCKETS: [f64; 18] = [
     30.0, 60.0, 300.0,
 ];
 
-/// Counters and timers of one server.
-pub struct Telemetry {
+/// Counters and timers of all models of a server.
+pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
+}
+
+impl Metrics {
+    /// Of a server that has done nothing yet.
+    pub fn new() -> Arc<Self> {
+        let builder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS);
+        // Only a list without buckets is refused.
+        let recorder = builder.unwrap_or_default().build_recorder();
+        Arc::new(Self { handle: recorder.handle(), recorder })
+    }
+
+    /// As Prometheus reads it.
+    pub fn render(&self) -> String {
+        self.handle.render()
+    }
+
+    /// Counts the times measured since the last call into their buckets. Until then each is stored
+    /// by itself: to be called now and then, whether or not the metrics are read.
+    pub fn sum_up(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+/// Counters and timers of one model.
+pub struct Telemetry {
+    metrics: Arc<Metrics>,
+    labels: Vec<Label>,
     drafts: Counter,
     draft_tokens: Counter,
     accepted_tokens: Counter,
@@ -36,23 +64,23 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Of a server that has done nothing yet.
-    pub fn new() -> Arc<Self> {
-        let builder = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS);
-        // Only a list without buckets is refused.
-        let recorder = builder.unwrap_or_default().build_recorder();
+    /// Of a model that has done nothing yet; its name, where there are several.
+    pub fn new(metrics: &Arc<Metrics>, model: Option<String>) -> Arc<Self> {
+        let recorder = &metrics.recorder;
+        let labels: Vec<Label> =
+            model.into_iter().map(|name| Label::new("model_name", name)).collect();
+        let key = |name: &'static str| Key::from_parts(name, labels.clone());
         let counter = |name: &'static str, what: &'static str| {
             recorder.describe_counter(KeyName::from_const_str(name), None, what.into());
-            recorder.register_counter(&Key::from_static_name(name), &METADATA)
+            recorder.register_counter(&key(name), &METADATA)
         };
         let gauge = |name: &'static str, what: &'static str| {
             recorder.describe_gauge(KeyName::from_const_str(name), None, what.into());
-            recorder.register_gauge(&Key::from_static_name(name), &METADATA)
+            recorder.register_gauge(&key(name), &METADATA)
         };
         let histogram = |name: &'static str, what: &'static str| {
             recorder.describe_histogram(KeyName::from_const_str(name), None, what.into());
-            recorder.register_histogram(&Key::from_static_name(name), &METADATA)
+            recorder.register_histogram(&key(name), &METADATA)
         };
         let position = "Accepted tokens by position on the drafted path";
         recorder.describe_counter(KeyName::from_const_str(BY_POSITION), None, position.into());
@@ -96,20 +124,13 @@ impl Telemetry {
                 "polydraft:e2e_request_latency_seconds",
                 "From a request's arrival to a sequence's end",
             ),
-            handle: recorder.handle(),
-            recorder,
+            metrics: metrics.clone(),
+            labels: labels.clone(),
         })
     }
 
-    /// As Prometheus reads it.
-    pub fn render(&self) -> String {
-        self.handle.render()
-    }
-
-    /// Counts the times measured since the last call into their buckets. Until then each is stored
-    /// by itself: to be called now and then, whether or not the metrics are read.
-    pub fn sum_up(&self) {
-        self.handle.run_upkeep();
+    fn key(&self, name: &'static str, label: Label) -> Key {
+        Key::from_parts(name, self.labels.iter().cloned().chain([label]).collect::<Vec<_>>())
     }
 
     /// Sets the number of running and of waiting prompts, and the reserved part of the memory.
@@ -144,9 +165,8 @@ impl Telemetry {
             self.accepted_by_position.lock().unwrap_or_else(PoisonError::into_inner);
         for (position, &accepted) in statistics.accepted.iter().enumerate() {
             if position == positions.len() {
-                let label = Label::new("position", position.to_string());
-                let key = Key::from_parts(BY_POSITION, vec![label]);
-                positions.push(self.recorder.register_counter(&key, &METADATA));
+                let key = self.key(BY_POSITION, Label::new("position", position.to_string()));
+                positions.push(self.metrics.recorder.register_counter(&key, &METADATA));
             }
             positions[position].increment(accepted as u64);
         }
@@ -160,8 +180,8 @@ impl Telemetry {
             Finish::MaxTokens | Finish::Context => "length",
             Finish::Stopped => "abort",
         };
-        let key = Key::from_parts(FINISHED, vec![Label::new("finished_reason", reason)]);
-        self.recorder.register_counter(&key, &METADATA).increment(1);
+        let key = self.key(FINISHED, Label::new("finished_reason", reason));
+        self.metrics.recorder.register_counter(&key, &METADATA).increment(1);
     }
 }
 

@@ -31,7 +31,7 @@ use crate::telemetry::Telemetry;
 use job::{Command, Job};
 pub use job::{EngineHandle, Event, Events, Failure, Refusal, RequestParams};
 use pace::Pace;
-use running::{Running, Text};
+use running::{PromptScorer, Running, Text};
 
 /// Idle time before memory is given back.
 const IDLE: Duration = Duration::from_secs(1);
@@ -105,6 +105,7 @@ impl Worker {
         while self.take() {
             self.leave();
             self.admit();
+            self.score();
             self.read();
             self.branch();
             self.step();
@@ -195,10 +196,19 @@ impl Worker {
             }
             let Some(job) = self.waiting.pop_front() else { return };
             self.telemetry.began(job.asked.prompt.len());
-            match Text::open(&mut self.engine, &self.language, &job.asked, 0) {
-                Ok(text) => self.running.push(Running { job, texts: vec![text], opened: 1 }),
-                Err(failure) => job.tell(Event::Failed(failure)),
+            let scorer = PromptScorer::of(&job.asked);
+            let mut running = Running { job, scorer, texts: Vec::new(), opened: 0 };
+            if running.scorer.is_none() {
+                running.open_first(&mut self.engine, &self.language);
             }
+            self.running.push(running);
+        }
+    }
+
+    /// Scores a part of each prompt whose scores were asked for.
+    fn score(&mut self) {
+        for running in &mut self.running {
+            running.score(&mut self.engine, &self.language);
         }
     }
 
@@ -227,6 +237,7 @@ impl Worker {
     fn branch(&mut self) {
         for running in &mut self.running {
             let read = running.texts.first().is_none_or(|text| !text.is_unread());
+            let read = read && running.scorer.is_none();
             while read && running.opened < running.job.asked.count {
                 match Text::open(
                     &mut self.engine,

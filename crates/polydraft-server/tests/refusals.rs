@@ -55,7 +55,12 @@ fn what_is_wrong_is_named() {
         ("logit_bias", json!({ "5": 1, "05": 1 })),
         ("frequency_penalty", json!(2.5)),
         ("presence_penalty", json!("much")),
-        ("repetition_penalty", json!(1.1)),
+        ("repetition_penalty", json!(0)),
+        ("repeat_last_n", json!("all")),
+        ("stop_token_ids", json!([6])),
+        ("structured_outputs", json!({ "xml": "" })),
+        ("guided_choice", json!([])),
+        ("dry_multiplier", json!(0.8)),
         ("response_format", json!({ "type": "xml" })),
         ("response_format", json!({ "type": "json_schema" })),
         ("suffix", json!("x")),
@@ -64,7 +69,7 @@ fn what_is_wrong_is_named() {
         ("stream", json!("yes")),
         ("stream_options", json!({ "include_usage": true })),
         ("metadata", json!("a")),
-        ("min_tokens", json!(3)),
+        ("min_tokens", json!(-3)),
         ("speculation", json!("some")),
         ("speculation", json!({ "verifier": "blok" })),
         ("speculation", json!({ "verifier": "walk:linear-program" })),
@@ -99,7 +104,6 @@ fn what_is_wrong_is_named() {
             json!([{ "role": "user", "content": "a", "tool_call_id": "b" }]),
             "messages[0].tool_call_id",
         ),
-        (json!([{ "role": "user", "content": "a", "weight": 1 }]), "messages[0].weight"),
     ] {
         let (status, error) =
             refused(&server, "/v1/chat/completions", &json!({ "messages": messages }));
@@ -122,8 +126,8 @@ fn what_is_wrong_is_named() {
         "prompt_cache_key": "k", "store": false,
         "stream_options": { "include_usage": null, "include_obfuscation": false } });
     server.complete(neutral);
-    let named =
-        json!({ "messages": [{ "role": "user", "content": "a", "name": "b" }], "max_tokens": 2 });
+    let named = json!({ "messages": [{ "role": "user", "content": "a", "name": "b", "weight": 1 }],
+            "max_tokens": 2 });
     assert_eq!(server.post("/v1/chat/completions", &named).status, 200);
 }
 
@@ -197,7 +201,8 @@ fn routes_and_bodies() {
     assert_eq!(server.get("/v1/models/table").status, 200);
     assert_eq!(server.get("/v1/models/t%61ble").status, 200);
     assert_eq!(server.get("/v1/models/%FF").status, 404);
-    assert_eq!(server.get("/v1/models/other").status, 404);
+    assert_eq!(server.get("/v1/models/other").json()["id"], "other");
+    assert_eq!(server.get("/v1/models/third").status, 404);
     for (head, status) in [
         ("GET /nowhere HTTP/1.1", 404),
         ("GET /v1/completions HTTP/1.1", 405),

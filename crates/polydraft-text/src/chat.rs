@@ -7,6 +7,8 @@
 mod json;
 mod limits;
 mod measured;
+mod reasoning;
+mod rendering;
 mod scan;
 mod tags;
 mod tokens;
@@ -26,6 +28,8 @@ use crate::files::read_optional_text;
 use crate::special::SETTINGS;
 use crate::{Error, Result, SpecialTokens};
 
+pub use reasoning::ReasoningForm;
+pub use rendering::{Ending, Rendering};
 pub use tools::CallForm;
 
 /// One message of a conversation.
@@ -45,6 +49,9 @@ pub struct Message {
     /// The name of a tool that answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// What the model thought before an answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
 }
 
 impl Message {
@@ -75,13 +82,15 @@ impl Message {
             tool_calls: Vec::new(),
             tool_call_id: None,
             name: None,
+            reasoning_content: None,
         }
     }
 
     /// Bytes of what it says.
     fn size(&self) -> usize {
         let calls = self.tool_calls.iter().map(|call| call.to_string().len());
-        self.content.len() + calls.sum::<usize>() + self.name.as_ref().map_or(0, String::len)
+        let rest = self.name.iter().chain(&self.reasoning_content).map(String::len);
+        self.content.len() + calls.sum::<usize>() + rest.sum::<usize>()
     }
 }
 
@@ -89,9 +98,11 @@ impl Message {
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
     tokens: SpecialTokens,
     path: PathBuf,
     calls: Option<CallForm>,
+    reasoning: Option<ReasoningForm>,
     /// The one for conversations with tools, where that is another.
     with_tools: Option<Box<Self>>,
 }
@@ -161,7 +172,9 @@ impl ChatTemplate {
         let path = path.into();
         match contained(|| environment(text)) {
             Ok(Ok(environment)) => {
-                Ok(Self { environment, tokens, path, calls: CallForm::of(text), with_tools: None })
+                let (calls, reasoning) = (CallForm::of(text), ReasoningForm::of(text));
+                let source = text.to_owned();
+                Ok(Self { environment, source, tokens, path, calls, reasoning, with_tools: None })
             }
             Ok(Err(e)) => Err(Error::Template { path, problem: describe(&e) }),
             Err(panic) => Err(Error::Template { path, problem: broke(&panic) }),
@@ -185,7 +198,7 @@ impl ChatTemplate {
     /// # Errors
     /// What the template objects to, for example roles in an order that it does not know.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        self.render_with(messages, &[], &serde_json::Map::new())
+        self.render_with(messages, &Rendering::default())
     }
 
     /// How the model writes its calls of tools; none where the template knows no tools, or writes
@@ -194,33 +207,39 @@ impl ChatTemplate {
         self.with_tools.as_ref().map_or(self.calls, |template| template.calls)
     }
 
-    /// The same with tools that the model may call, each as OpenAI's interface describes it:
-    /// `{"type": "function", "function": {"name": .., "description": .., "parameters": ..}}`; and
-    /// with variables for the template, such as `{"enable_thinking": false}`. What the template is
-    /// given anyway (messages, tools, special tokens) has its own value, whatever they say.
+    /// How the model marks its reasoning; none where the template has no such marks.
+    pub fn reasoning(&self) -> Option<ReasoningForm> {
+        self.reasoning
+    }
+
+    /// The template's own text.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The same, in other ways than the default: see [`Rendering`].
     ///
     /// # Errors
-    /// As for [`render`](Self::render).
-    pub fn render_with(
-        &self,
-        messages: &[Message],
-        tools: &[serde_json::Value],
-        variables: &serde_json::Map<String, serde_json::Value>,
-    ) -> Result<String> {
+    /// As for [`render`](Self::render); nothing to go on with, where the last message is to be
+    /// continued.
+    pub fn render_with(&self, messages: &[Message], how: &Rendering) -> Result<String> {
+        let &Rendering { tools, variables, ending } = how;
         let about_tools = !tools.is_empty() || messages.iter().any(|m| m.role == "tool");
         if let Some(template) = self.with_tools.as_ref().filter(|_| about_tools) {
-            return template.render_with(messages, tools, variables);
+            return template.render_with(messages, how);
         }
         let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
         let context = context! {
             messages => Value::from(Serde(messages)),
             // As transformers has it: there, and none.
             tools => (!tools.is_empty()).then(|| Value::from(Serde(tools))),
-            add_generation_prompt => true,
+            add_generation_prompt => ending == Ending::Answer,
+            continue_final_message => ending == Ending::Continue,
             ..merge_maps([Value::from(Serde(tokens)), Value::from(Serde(variables))])
         };
         let of_tools: usize = tools.iter().map(|tool| tool.to_string().len()).sum();
-        let of_variables: usize = variables.values().map(|value| value.to_string().len()).sum();
+        let of_variables: usize =
+            variables.into_iter().flatten().map(|(_, value)| value.to_string().len()).sum();
         let given = of_variables + of_tools + messages.iter().map(Message::size).sum::<usize>();
         let rendered = contained(|| {
             limits::bounded(given, |out| {
@@ -228,7 +247,11 @@ impl ChatTemplate {
             })
         });
         let problem = match rendered {
-            Ok(Ok(text)) => return Ok(text),
+            Ok(Ok(text)) if ending != Ending::Continue => return Ok(text),
+            Ok(Ok(text)) => match rendering::continued(&text, messages) {
+                Ok(length) => return Ok(text[..length].to_owned()),
+                Err(problem) => problem.to_owned(),
+            },
             Ok(Err(e)) => describe(&e),
             Err(panic) => broke(&panic),
         };

@@ -6,7 +6,8 @@ use polydraft::Token;
 use polydraft_engine::{Model, Vocabulary};
 
 use crate::{
-    ChatTemplate, Error, Message, Published, PublishedSampling, Result, SpecialTokens, Tokenizer,
+    ChatTemplate, Error, Message, Published, PublishedSampling, Rendering, Result, SpecialTokens,
+    Tokenizer,
 };
 
 /// Everything that stands between text and the tokens of a model: no tensors, and the same for
@@ -95,23 +96,23 @@ impl Language {
         self.tokenizer.encode_plain(&self.chat.as_ref().ok_or_else(missing)?.render(messages)?)
     }
 
-    /// The same for a model that may call `tools`, with `variables` for its template (see
-    /// [`ChatTemplate::render_with`]), and whose context holds `most` tokens: in little memory
-    /// however long the conversation is.
+    /// The same in other ways than the default, for a model whose context holds `most` tokens: in
+    /// little memory however long the conversation is.
     ///
     /// # Errors
-    /// As for [`encode_chat`](Self::encode_chat), and a conversation that leaves no room.
+    /// As for [`encode_chat`](Self::encode_chat) and [`ChatTemplate::render_with`], and a
+    /// conversation that leaves no room.
     pub fn encode_chat_with(
         &self,
         messages: &[Message],
-        tools: &[serde_json::Value],
-        variables: &serde_json::Map<String, serde_json::Value>,
+        how: &Rendering,
         most: usize,
-    ) -> Result<Vec<Token>> {
+    ) -> Result<ChatPrompt> {
         let missing = || Error::NoTemplate { model: self.name.clone() };
         let chat = self.chat.as_ref().ok_or_else(missing)?;
-        let text = chat.render_with(messages, tools, variables)?;
-        self.tokenizer.encode_plain_within(&text, most)
+        let text = chat.render_with(messages, how)?;
+        let in_reasoning = chat.reasoning().is_some_and(|form| form.is_open(&text));
+        Ok(ChatPrompt { tokens: self.tokenizer.encode_plain_within(&text, most)?, in_reasoning })
     }
 
     /// The tokens that end an answer: [`end_tokens`](Self::end_tokens), and the one that the
@@ -121,6 +122,15 @@ impl Language {
         let missing = named.filter(|token| !self.end_tokens.contains(token));
         self.end_tokens.iter().copied().chain(missing).collect()
     }
+}
+
+/// A conversation as a model reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChatPrompt {
+    /// Its tokens.
+    pub tokens: Vec<Token>,
+    /// Whether it ends where the model's reasoning begins.
+    pub in_reasoning: bool,
 }
 
 /// A model of any backend with its text side, owned and ready to be put to work anywhere.

@@ -21,11 +21,11 @@ mod special;
 mod stream;
 mod text;
 
-pub use chat::{CallForm, ChatTemplate, Message};
+pub use chat::{CallForm, ChatTemplate, Ending, Message, ReasoningForm, Rendering};
 pub use error::{Error, Result};
 pub use fields::{Fields, end_tokens, positive};
 pub use generation::{Published, PublishedSampling};
-pub use language::{Language, LanguageModel};
+pub use language::{ChatPrompt, Language, LanguageModel};
 pub use special::SpecialTokens;
 pub use stream::Stream;
 pub use text::Tokenizer;

@@ -18,6 +18,8 @@ pub struct Stream {
     shown: usize,
     /// The window's text as far as it has been shown.
     seen: String,
+    /// Special tokens whose strings are shown all the same.
+    marks: Vec<(Token, String)>,
 }
 
 /// Tokens that are decoded again with every new one.
@@ -50,7 +52,18 @@ impl Stream {
         while shown > 0 && text(&tokens[..shown]).ends_with(char::REPLACEMENT_CHARACTER) {
             shown -= 1;
         }
-        Self { tokenizer: source, tokens, shown, seen }
+        Self { tokenizer: source, tokens, shown, seen, marks: Vec::new() }
+    }
+
+    /// The same where these strings are shown too if they are special tokens: marks that a reader
+    /// of the text needs.
+    pub fn with_marks<'m>(mut self, marks: impl IntoIterator<Item = &'m str>) -> Self {
+        let special = |mark: &str| {
+            let token = self.tokenizer.token(mark).filter(|t| self.tokenizer.is_special(*t));
+            token.map(|token| (token, mark.to_owned()))
+        };
+        self.marks = marks.into_iter().filter_map(special).collect();
+        self
     }
 
     /// What is new; all of it if `whole`, else without bytes that may become a character.
@@ -88,12 +101,15 @@ fn common_prefix(a: &str, b: &str) -> usize {
 
 impl Detokenizer for Stream {
     fn push(&mut self, token: Token) -> polydraft_engine::Result<String> {
+        let failed = |e: crate::Error| EngineError::Text(e.to_string());
         if self.tokenizer.is_special(token) {
-            return Ok(String::new());
+            let mark = self.marks.iter().find(|(mark, _)| *mark == token);
+            let Some((_, mark)) = mark.cloned() else { return Ok(String::new()) };
+            return Ok(self.advance(true).map_err(failed)? + &mark);
         }
         self.tokens.push(token);
         let waiting = self.tokens.len() - self.shown;
-        self.advance(waiting >= MOST_WAITING).map_err(|e| EngineError::Text(e.to_string()))
+        self.advance(waiting >= MOST_WAITING).map_err(failed)
     }
 
     fn finish(&mut self) -> polydraft_engine::Result<String> {

@@ -1,6 +1,7 @@
 //! `tokenizer.json`: text to tokens, and tokens to text.
 
 mod around;
+mod bytes;
 mod long;
 mod vocabulary_files;
 

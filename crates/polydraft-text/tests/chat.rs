@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use polydraft_text::{ChatTemplate, Message, SpecialTokens};
+use polydraft_text::{ChatTemplate, Ending, Message, Rendering, SpecialTokens};
 use serde_json::{Value, json};
 
 fn write_json(directory: &Path, name: &str, value: &Value) {
@@ -121,8 +121,26 @@ fn templates_read_variables() {
     let tokens = SpecialTokens::default();
     let template = ChatTemplate::from_source(text, tokens, "t").unwrap();
     let variables = json!({ "enable_thinking": false, "messages": [1, 2], "other": "x" });
-    let rendered = template.render_with(&[Message::user("a")], &[], variables.as_object().unwrap());
+    let how = Rendering { variables: variables.as_object(), ..Rendering::default() };
+    let rendered = template.render_with(&[Message::user("a")], &how);
     assert_eq!(rendered.unwrap(), "False 1  x");
+}
+
+/// What the text of a conversation ends with, as in transformers.
+#[test]
+fn the_last_message_may_be_gone_on_with() {
+    let text = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}[/]{% endfor %}\
+        {% if add_generation_prompt %}[assistant]{% endif %}";
+    let template = ChatTemplate::from_source(text, SpecialTokens::default(), "t").unwrap();
+    let messages = [Message::user("a"), Message::assistant("b ")];
+    let of = |ending| {
+        template.render_with(&messages, &Rendering { ending, ..Rendering::default() }).unwrap()
+    };
+    assert_eq!(of(Ending::Answer), "[user]a[/][assistant]b[/][assistant]");
+    assert_eq!(of(Ending::Continue), "[user]a[/][assistant]b");
+    assert_eq!(of(Ending::Message), "[user]a[/][assistant]b[/]");
+    let how = Rendering { ending: Ending::Continue, ..Rendering::default() };
+    assert!(template.render_with(&messages[..1], &how).is_err());
 }
 
 /// A tool's answer goes to the template for conversations with tools.
@@ -136,7 +154,9 @@ fn templates_for_tools_come_from_a_file_of_their_own() {
         let template = ChatTemplate::read(directory.path()).unwrap().unwrap();
         (
             template.render(&[]).unwrap(),
-            template.render_with(&[], &tools, &serde_json::Map::new()).unwrap(),
+            template
+                .render_with(&[], &Rendering { tools: &tools, ..Rendering::default() })
+                .unwrap(),
         )
     };
     assert_eq!(read(), ("plain".to_owned(), "plain".to_owned()));

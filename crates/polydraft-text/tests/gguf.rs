@@ -4,7 +4,7 @@
 mod support;
 
 use polydraft_gguf::Gguf;
-use polydraft_text::Language;
+use polydraft_text::{Language, Rendering};
 use serde_json::json;
 use support::Writer;
 
@@ -24,7 +24,7 @@ fn rendered(named: &[(&str, &str)]) -> (String, String) {
     let tools = [json!({"type": "function", "function": {"name": "f"}})];
     (
         template.render(&[]).unwrap(),
-        template.render_with(&[], &tools, &serde_json::Map::new()).unwrap(),
+        template.render_with(&[], &Rendering { tools: &tools, ..Rendering::default() }).unwrap(),
     )
 }
 

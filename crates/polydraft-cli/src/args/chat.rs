@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use polydraft::Token;
 use polydraft_runtime::Usage;
-use polydraft_text::{Language, Message};
+use polydraft_text::{Language, Message, Rendering};
 
 use super::template::TemplateArgs;
 use crate::output::note;
@@ -45,13 +45,14 @@ impl ChatArgs {
             return Ok(language.tokenizer.encode_within(prompt, context)?);
         }
         let messages = opening(self.system.as_deref(), prompt);
+        let variables = self.template.variables();
+        let how = Rendering { variables: Some(&variables), ..Rendering::default() };
         if self.show_prompt
             && let Some(template) = &language.chat
         {
-            note(template.render_with(&messages, &[], &self.template.variables())?);
+            note(template.render_with(&messages, &how)?);
         }
-        let variables = self.template.variables();
-        Ok(language.encode_chat_with(&messages, &[], &variables, context)?)
+        Ok(language.encode_chat_with(&messages, &how, context)?.tokens)
     }
 
     /// The tokens that end the sequence.

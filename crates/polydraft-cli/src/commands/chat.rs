@@ -8,7 +8,7 @@ use anyhow::Result;
 use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Limits};
 use polydraft_runtime::{Description, Run, SeededRng, seeded};
-use polydraft_text::Message;
+use polydraft_text::{Message, Rendering};
 
 use super::generate::printer::Printer;
 use crate::args::{self, ModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs};
@@ -79,7 +79,8 @@ pub fn run(args: Args) -> Result<()> {
     let variables = args.template.variables();
     let (opening, room) =
         (args::opening(args.system.as_deref(), "?"), run.models.engine.info().context);
-    run.models.language.encode_chat_with(&opening, &[], &variables, room)?;
+    let how = Rendering { variables: Some(&variables), ..Rendering::default() };
+    run.models.language.encode_chat_with(&opening, &how, room)?;
     let seed = args.seed.unwrap_or_else(rand::random);
     let mut talk = Talk {
         limits: Limits {
@@ -154,8 +155,9 @@ impl Talk {
         self.messages.push(Message::user(message));
         let Run { models, settings, .. } = run;
         let room = models.engine.info().context;
-        let encoded = models.language.encode_chat_with(&self.messages, &[], &self.variables, room);
-        let tokens = match encoded {
+        let how = Rendering { variables: Some(&self.variables), ..Rendering::default() };
+        let encoded = models.language.encode_chat_with(&self.messages, &how, room);
+        let tokens = match encoded.map(|prompt| prompt.tokens) {
             Ok(tokens) if tokens.len() < room => tokens,
             Ok(tokens) => {
                 self.take_back(format_args!(

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
-use polydraft_runtime::{Description, Run, Usage};
-use polydraft_server::{Capacity, LogLevel, Serving, Settings, is_key, origin};
+use polydraft_models::Precision;
+use polydraft_runtime::{Description, Usage};
+use polydraft_server::{Capacity, LogLevel, Offered, Serving, Settings, is_key, origin};
 
 use crate::args::{EndArgs, ModelArgs, SamplingArgs, SpeculationArgs};
 use crate::interrupts;
@@ -24,6 +25,7 @@ use crate::output::{Terminal, Verbosity, note, says};
 Examples:
   polydraft serve                                       # the demo pair, on http://127.0.0.1:8000/v1
   polydraft serve --target models/qwen3-8b --draft models/qwen3-0.6b --parallel 8
+  polydraft serve --model small=smollm2.gguf --model large=models/qwen3-8b,draft=models/qwen3-0.6b
   polydraft serve --host 0.0.0.0 --api-key-file key.txt
   curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"fn main() {\", \"max_tokens\": \
   32}'")]
@@ -49,9 +51,25 @@ struct ServerArgs {
     /// The port to listen on; 0 takes any that is free, and prints it.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
-    /// The model's name for clients [default: that of its directory or file].
+    /// The model's name for clients, '*' for any; may be repeated, the first one is its own
+    /// [default: that of its directory or file].
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
-    name: Option<String>,
+    name: Vec<String>,
+    /// A model and its name for clients; may be repeated. The first one is loaded at the start, the
+    /// others when a request asks for them, for which those that nobody uses make room. A draft and
+    /// weight types of its own stand behind it: NAME=MODEL,draft=MODEL,dtype=TYPE,draft-dtype=TYPE;
+    /// all else is as the other options say.
+    #[arg(
+        long = "model",
+        value_name = "NAME=MODEL[,draft=MODEL]",
+        value_parser = named_model,
+        conflicts_with_all = ["target", "draft", "name"],
+    )]
+    models: Vec<NamedModel>,
+    /// Minutes after which a model that nobody uses is unloaded; 0 is never [default: 5 with
+    /// several models, else 0].
+    #[arg(long, value_name = "MINUTES")]
+    unload_after: Option<u64>,
     /// What clients must send as 'Authorization: Bearer KEY' [default: POLYDRAFT_API_KEY in the
     /// environment, if it is there, which other users of the machine cannot see].
     #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
@@ -124,8 +142,46 @@ pub fn run(args: Args) -> Result<()> {
         // The server applies it to conversations only.
         published_sampling: false,
     };
-    let run = Run::open(description, &Terminal)?;
-    polydraft_server::serve(run, args.serving(key), &Terminal)
+    let models = args.offered(description)?;
+    polydraft_server::serve(args.serving(key, models), &Terminal)
+}
+
+/// A model of several.
+#[derive(Debug, Clone)]
+struct NamedModel {
+    name: String,
+    target: String,
+    draft: Option<String>,
+    dtype: Option<Precision>,
+    draft_dtype: Option<Precision>,
+}
+
+fn named_model(text: &str) -> Result<NamedModel, String> {
+    let expected = "expected NAME=MODEL, and behind it ,draft=MODEL ,dtype=TYPE or \
+                    ,draft-dtype=TYPE";
+    let (name, rest) = text.split_once('=').ok_or(expected)?;
+    let mut parts = rest.split(',');
+    let target = parts.next().unwrap_or_default();
+    if name.is_empty() || target.is_empty() {
+        return Err(expected.to_owned());
+    }
+    let mut model = NamedModel {
+        name: name.to_owned(),
+        target: target.to_owned(),
+        draft: None,
+        dtype: None,
+        draft_dtype: None,
+    };
+    for part in parts {
+        let kind = |value: &str| value.parse::<Precision>().map_err(|error| error.to_string());
+        match part.split_once('=') {
+            Some(("draft", draft)) => model.draft = Some(draft.to_owned()),
+            Some(("dtype", value)) => model.dtype = Some(kind(value)?),
+            Some(("draft-dtype", value)) => model.draft_dtype = Some(kind(value)?),
+            _ => return Err(format!("{expected}, got {part:?}")),
+        }
+    }
+    Ok(model)
 }
 
 impl ServerArgs {
@@ -159,11 +215,35 @@ impl ServerArgs {
 }
 
 impl Args {
-    fn serving(self, key: Option<String>) -> Serving {
+    /// The models, each as the common description has it, but for what is its own.
+    fn offered(&self, common: Description) -> Result<Vec<Offered>> {
+        let named = &self.server.models;
+        if named.is_empty() {
+            return Ok(vec![Offered { names: self.server.name.clone(), description: common }]);
+        }
+        if let Some(twice) = named.iter().enumerate().find_map(|(number, model)| {
+            named[..number].iter().find(|other| other.name == model.name)
+        }) {
+            return Err(Usage::error(format!("--model: {:?} is given twice", twice.name)));
+        }
+        let of = |model: &NamedModel| {
+            let mut description = common.clone();
+            let models = &mut description.models;
+            models.target = Some(model.target.clone());
+            models.draft.clone_from(&model.draft);
+            models.dtype = model.dtype.or(models.dtype);
+            models.draft_dtype = model.draft_dtype.or(models.draft_dtype);
+            Offered { names: vec![model.name.clone()], description }
+        };
+        Ok(named.iter().map(of).collect())
+    }
+
+    fn serving(self, key: Option<String>, models: Vec<Offered>) -> Serving {
         let Self { server, texts, .. } = self;
+        let idle = server.unload_after.unwrap_or(if models.len() > 1 { 5 } else { 0 });
         Serving {
             address: SocketAddr::new(server.host, server.port),
-            name: server.name,
+            models,
             settings: Settings {
                 capacity: Capacity {
                     texts: server.parallel as usize,
@@ -175,6 +255,7 @@ impl Args {
                 body: server.max_body as usize,
                 grace: Duration::from_secs(server.grace),
                 strict: server.strict,
+                unload_after: (idle > 0).then(|| Duration::from_secs(60 * idle)),
             },
             cache_memory: server.cache_memory.map(|mib| mib << 20),
             max_tokens: texts.max_tokens,

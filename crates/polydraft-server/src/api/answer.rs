@@ -2,14 +2,17 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use polydraft_engine::{Finish, Scored, Statistics, Trace};
+use polydraft::Token;
+use polydraft_engine::{Finish, Scored};
 use polydraft_text::Tokenizer;
-use serde::Serialize;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
-use super::calls::{Calls, Said};
+use super::calls::Calls;
 use super::error::Problem;
+use super::part::{Call, Part};
+use super::reasoning::Reasoning;
+use super::tokens::PromptScores;
+use super::usage::Usage;
 use super::{Reply, Sent, steps, tokens};
 use crate::App;
 use crate::worker::{Event, Failure, RequestParams};
@@ -23,135 +26,15 @@ pub enum Shape {
     Chat,
 }
 
-/// The usage of an answer.
-#[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub struct Usage {
-    /// Tokens of the prompts.
-    pub prompt_tokens: usize,
-    /// Tokens of the sequences.
-    pub completion_tokens: usize,
-    /// Both.
-    pub total_tokens: usize,
-    /// Counts of speculation.
-    pub speculation: Speculated,
-}
-
-/// Counts of speculation, over all sequences.
-#[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub struct Speculated {
-    /// Passes of the target, without the prefill.
-    target_calls: usize,
-    /// Tokens that a grammar forced, which took no pass.
-    forced_tokens: usize,
-    /// Distinct tokens drafted.
-    draft_tokens: usize,
-    /// For each position on the drafted path, how often a token was drafted there.
-    drafted: Vec<usize>,
-    /// For each position, how often the token there was accepted.
-    accepted: Vec<usize>,
-}
-
-impl Usage {
-    fn add(&mut self, tokens: usize, statistics: &Statistics) {
-        self.completion_tokens += tokens;
-        self.total_tokens += tokens;
-        let Speculated { target_calls, forced_tokens, draft_tokens, drafted, accepted } =
-            &mut self.speculation;
-        *target_calls += statistics.target_calls;
-        *forced_tokens += statistics.forced;
-        *draft_tokens += statistics.nodes;
-        for (sum, counts) in [(drafted, &statistics.drafted), (accepted, &statistics.accepted)] {
-            sum.resize(sum.len().max(counts.len()), 0);
-            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-        }
-    }
-}
-
-/// A call of a tool.
-#[derive(Debug)]
-pub struct Call {
-    /// Its id.
-    pub id: String,
-    /// The tool's name.
-    pub name: String,
-    /// JSON, as far as it is known.
-    pub arguments: String,
-    /// Bytes of it sent so far; none before its first delta.
-    told: Option<usize>,
-}
-
-impl Call {
-    fn new(name: String) -> Self {
-        let id = format!("call_{:032x}", rand::random::<u128>());
-        Self { id, name, arguments: String::new(), told: None }
-    }
-
-    /// What is new of it; none if nothing is. The id and the name stand in the first one.
-    fn delta(&mut self, index: usize) -> Option<Value> {
-        let new = &self.arguments[self.told.unwrap_or(0)..];
-        if self.told.is_some() && new.is_empty() {
-            return None;
-        }
-        let mut delta = json!({ "index": index, "function": { "arguments": new } });
-        if self.told.replace(self.arguments.len()).is_none() {
-            delta["id"] = self.id.as_str().into();
-            delta["type"] = "function".into();
-            delta["function"]["name"] = self.name.as_str().into();
-        }
-        Some(delta)
-    }
-}
-
-/// One sequence of the answer, as far as it is known.
-#[derive(Debug, Default)]
-struct Part {
-    text: String,
-    /// Parses calls in the output, where there may be some.
-    reader: Option<Calls>,
-    calls: Vec<Call>,
-    scores: Vec<Scored>,
-    traces: Vec<Trace>,
-    finish: Option<Finish>,
-    /// Characters of its tokens sent so far.
-    offset: usize,
-    /// Whether its first chunk was sent.
-    begun: bool,
-}
-
-impl Part {
-    fn said(&mut self, said: Vec<Said>) {
-        for said in said {
-            match (said, self.calls.last_mut()) {
-                (Said::Text(text), _) => self.text.push_str(&text),
-                (Said::Call(name), _) => self.calls.push(Call::new(name)),
-                (Said::Arguments(more), Some(call)) => call.arguments.push_str(&more),
-                // There are no arguments without a call.
-                (Said::Arguments(_), None) => {}
-            }
-        }
-    }
-
-    /// Why it ended, in the interface's words.
-    fn reason(&self) -> Option<&'static str> {
-        Some(match self.finish? {
-            Finish::MaxTokens | Finish::Context => "length",
-            Finish::End | Finish::Stop | Finish::Stopped if self.calls.is_empty() => "stop",
-            Finish::End | Finish::Stop | Finish::Stopped => "tool_calls",
-        })
-    }
-
-    /// Whether anything of it is not sent yet.
-    fn is_news(&self) -> bool {
-        let called = self.calls.iter().any(|call| call.told != Some(call.arguments.len()));
-        let said = !self.text.is_empty() || !self.scores.is_empty() || !self.traces.is_empty();
-        said || called || self.finish.is_some()
-    }
-}
-
 impl Answer {
     /// The first sequence, as far as it is known, and its finish reason if it has ended.
     pub fn first(&self) -> (&str, Option<Finish>) {
         self.parts.first().map_or(("", None), |part| (&part.text, part.finish))
+    }
+
+    /// What the model thought in the first sequence, as far as it is known.
+    pub fn reasoning(&self) -> &str {
+        self.parts.first().map_or("", |part| &part.reasoning)
     }
 
     /// The known scores of the first sequence's tokens.
@@ -169,9 +52,19 @@ impl Answer {
         self.parts.first().map_or(&[], |part| &part.calls)
     }
 
+    /// The scores of the prompt's tokens are sent as a field of their own.
+    pub fn lists_prompt_scores(&mut self) {
+        self.prompt_scored = true;
+    }
+
     /// From now on calls of tools are parsed in each sequence.
     pub fn reads_calls(&mut self, reader: impl Fn() -> Calls) {
         self.parts.iter_mut().for_each(|part| part.reader = Some(reader()));
+    }
+
+    /// From now on reasoning is told apart in each sequence.
+    pub fn reads_reasoning(&mut self, reasoner: impl Fn() -> Reasoning) {
+        self.parts.iter_mut().for_each(|part| part.reasoner = Some(reasoner()));
     }
 
     /// Seconds since 1970 when it was begun.
@@ -191,17 +84,23 @@ pub struct Answer {
     id: String,
     created: u64,
     model: String,
+    fingerprint: String,
     text: Tokenizer,
     scored: bool,
+    /// Whether the prompt's scores are a field of their own, besides those of an echo.
+    prompt_scored: bool,
     include_usage: bool,
     usage: Usage,
+    /// By prompt, its first token.
+    firsts: Vec<Token>,
     parts: Vec<Part>,
 }
 
 impl Answer {
-    /// Of nothing yet. Each sequence begins with its prompt of `echo`, if there are any.
+    /// Of nothing yet, by the model of this name. Each sequence begins with its prompt of `echo`, if there are any.
     pub fn new(
         app: &App,
+        model: Option<String>,
         shape: Shape,
         asked: &[RequestParams],
         include_usage: bool,
@@ -209,7 +108,7 @@ impl Answer {
     ) -> Self {
         let prefix = if shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
         let prompt_tokens = asked.iter().map(|asked| asked.prompt.len()).sum();
-        let usage = Usage { prompt_tokens, total_tokens: prompt_tokens, ..Usage::default() };
+        let usage = Usage::of_prompts(prompt_tokens);
         let echoed = |number: usize| echo.get(number).cloned().unwrap_or_default();
         let parts = asked
             .iter()
@@ -217,17 +116,23 @@ impl Answer {
             .flat_map(|(number, asked)| (0..asked.count).map(move |_| number));
         let parts = parts.map(|number| {
             let text = echoed(number);
-            Part { offset: text.chars().count(), text, ..Part::default() }
+            // With its scores the prompt's tokens are listed too.
+            let listed = asked[number].prompt_scores.is_some();
+            let offset = if listed { 0 } else { text.chars().count() };
+            Part { prompt: number, echoes: !text.is_empty(), offset, text, ..Part::default() }
         });
         Self {
             shape,
             id: format!("{prefix}-{:032x}", rand::random::<u128>()),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-            model: app.name.clone(),
+            model: model.unwrap_or_else(|| app.name().to_owned()),
+            fingerprint: app.fingerprint.clone(),
             text: app.language.tokenizer.clone(),
             scored: asked.iter().any(|asked| asked.scores.is_some()),
+            prompt_scored: false,
             include_usage,
             usage,
+            firsts: asked.iter().map(|asked| asked.prompt.first().copied().unwrap_or(0)).collect(),
             parts: parts.collect(),
         }
     }
@@ -238,34 +143,51 @@ impl Answer {
             (Shape::Chat, false) => "chat.completion",
             (Shape::Chat, true) => "chat.completion.chunk",
         };
-        let Self { id, created, model, .. } = self;
+        let Self { id, created, model, fingerprint, .. } = self;
         json!({ "id": id, "object": object, "created": created, "model": model,
-            "choices": choices })
+            "system_fingerprint": fingerprint, "choices": choices })
     }
 
-    fn logprobs(&mut self, number: usize, scores: &[Scored]) -> Value {
+    fn logprobs(
+        &mut self,
+        number: usize,
+        prompt: Option<&PromptScores>,
+        scores: &[Scored],
+    ) -> Value {
         match (self.scored, self.shape) {
             (false, _) => Value::Null,
             (true, Shape::Chat) => {
                 json!({ "content": tokens::chat(&self.text, scores), "refusal": null })
             }
             (true, Shape::Completion) => {
-                tokens::completion(&self.text, scores, &mut self.parts[number].offset)
+                let part = &mut self.parts[number];
+                let echoed = prompt.filter(|_| part.echoes);
+                tokens::completion(&self.text, echoed, scores, &mut part.offset)
             }
         }
+    }
+
+    /// The prompt's scores, where they are a field of their own.
+    fn listed(&self, prompt: Option<&PromptScores>) -> Option<Value> {
+        prompt.filter(|_| self.prompt_scored).map(|prompt| prompt.by_id(&self.text))
     }
 
     /// What is new of one sequence.
     fn chunk(&mut self, index: usize) -> Value {
         let part = &mut self.parts[index];
         let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
-        let traces = std::mem::take(&mut part.traces);
+        let (reasoning, traces) =
+            (std::mem::take(&mut part.reasoning), std::mem::take(&mut part.traces));
         let first = !std::mem::replace(&mut part.begun, true);
         let finish_reason = part.reason();
         let calls = part.calls.iter_mut().enumerate().filter_map(|(index, call)| call.delta(index));
         let calls: Vec<Value> = calls.collect();
-        let logprobs = if scores.is_empty() { Value::Null } else { self.logprobs(index, &scores) };
-        let choice = match self.shape {
+        let prompt = part.prompt_scores.take();
+        let logprobs = match scores.is_empty() && prompt.is_none() {
+            true => Value::Null,
+            false => self.logprobs(index, prompt.as_ref(), &scores),
+        };
+        let mut choice = match self.shape {
             Shape::Completion => {
                 json!({ "index": index, "text": text, "logprobs": logprobs,
                     "finish_reason": finish_reason })
@@ -280,6 +202,9 @@ impl Answer {
                 } else if first {
                     delta["content"] = "".into();
                 }
+                if !reasoning.is_empty() {
+                    delta["reasoning_content"] = reasoning.into();
+                }
                 if !text.is_empty() {
                     delta["content"] = text.into();
                 }
@@ -287,7 +212,14 @@ impl Answer {
                     "finish_reason": finish_reason })
             }
         };
+        let prompt = self.listed(prompt.as_ref());
+        if let Some(prompt) = prompt.clone().filter(|_| self.shape == Shape::Completion) {
+            choice["prompt_logprobs"] = prompt;
+        }
         let mut chunk = self.frame(true, vec![choice]);
+        if let Some(prompt) = prompt.filter(|_| self.shape == Shape::Chat) {
+            chunk["prompt_logprobs"] = prompt;
+        }
         if !traces.is_empty() {
             chunk["steps"] = traces.iter().map(|trace| steps::step(&self.text, trace)).collect();
         }
@@ -312,25 +244,26 @@ impl Reply for Answer {
 
     fn take(&mut self, event: Event) -> Result<usize, Problem> {
         match event {
+            Event::Prompt { text, scores } => {
+                let number = self.parts[text].prompt;
+                let scores = PromptScores { first: self.firsts[number], others: scores };
+                let of_prompt = self.parts.iter_mut().filter(|part| part.prompt == number);
+                of_prompt.for_each(|part| part.prompt_scores = Some(scores.clone()));
+                Ok(text)
+            }
             Event::More { text, piece, scores, traces } => {
                 let part = &mut self.parts[text];
-                let said = match &mut part.reader {
-                    Some(reader) => reader.push(&piece),
-                    None => vec![Said::Text(piece)],
-                };
-                part.said(said);
+                part.push(piece);
                 part.scores.extend(scores);
                 part.traces.extend(traces);
                 Ok(text)
             }
             // It was ended, and not by the client: the answer is not complete.
             Event::End { finish: Finish::Stopped, .. } => Err(Failure::Stopping.into()),
-            Event::End { text, finish, tokens, statistics } => {
-                let part = &mut self.parts[text];
-                part.finish = Some(finish);
-                let rest = part.reader.as_mut().map(Calls::finish);
-                part.said(rest.unwrap_or_default());
+            Event::End { text, finish, tokens, cached, statistics } => {
+                self.parts[text].finish(finish);
                 self.usage.add(tokens, &statistics);
+                self.usage.prompt_tokens_details.cached_tokens += cached;
                 Ok(text)
             }
             Event::Failed(failure) => Err(failure.into()),
@@ -338,24 +271,36 @@ impl Reply for Answer {
     }
 
     fn whole(mut self: Box<Self>) -> Value {
+        let mut of_chat = None;
         let choices = (0..self.parts.len()).map(|index| {
             let part = &mut self.parts[index];
             let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
             let (finish_reason, calls) = (part.reason(), std::mem::take(&mut part.calls));
-            let logprobs = self.logprobs(index, &scores);
+            let reasoning = std::mem::take(&mut part.reasoning);
+            let prompt = part.prompt_scores.take();
+            let logprobs = self.logprobs(index, prompt.as_ref(), &scores);
+            let prompt = self.listed(prompt.as_ref());
             match self.shape {
                 Shape::Completion => {
-                    json!({ "index": index, "text": text, "logprobs": logprobs,
-                        "finish_reason": finish_reason })
+                    let mut choice = json!({ "index": index, "text": text, "logprobs": logprobs,
+                        "finish_reason": finish_reason });
+                    if let Some(prompt) = prompt {
+                        choice["prompt_logprobs"] = prompt;
+                    }
+                    choice
                 }
                 Shape::Chat => {
+                    of_chat = prompt;
                     let mut message = json!({ "role": "assistant", "content": text,
                         "refusal": null });
                     if !calls.is_empty() {
-                        message["tool_calls"] = calls.iter().map(whole_call).collect();
+                        message["tool_calls"] = calls.iter().map(Call::whole).collect();
                         if message["content"] == "" {
                             message["content"] = Value::Null;
                         }
+                    }
+                    if !reasoning.is_empty() {
+                        message["reasoning_content"] = reasoning.into();
                     }
                     json!({ "index": index, "message": message, "logprobs": logprobs,
                         "finish_reason": finish_reason })
@@ -364,6 +309,9 @@ impl Reply for Answer {
         });
         let choices = choices.collect();
         let mut whole = self.frame(false, choices);
+        if let Some(prompt) = of_chat {
+            whole["prompt_logprobs"] = prompt;
+        }
         whole["usage"] = json!(self.usage);
         whole
     }
@@ -387,8 +335,3 @@ impl Reply for Answer {
 
 /// The last event of a stream.
 const DONE: &str = "[DONE]";
-
-fn whole_call(call: &Call) -> Value {
-    let Call { id, name, arguments, .. } = call;
-    json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
-}

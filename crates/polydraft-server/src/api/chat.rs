@@ -1,17 +1,19 @@
 //! `/v1/chat/completions`: answers to conversations.
 
+use polydraft_text::Ending;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::answer::{Answer, Shape};
+use super::answer::Answer;
+use super::conversation::{Conversation, ReasoningMode, Wanted};
 use super::error::Problem;
 use super::messages::{Spoken, conversation, variables};
-use super::params::{Common, MOST_TOP, null_is_default, within};
+use super::params::{Common, MOST_TOP, null_is_default, prompt_scores, within};
 use super::read::read;
 use super::rest::ignored;
 use super::tools::tools;
-use super::{Prepared, format, parse};
+use super::{Prepared, Reply, format};
 use crate::App;
 
 /// Parameters of conversations alone.
@@ -24,11 +26,14 @@ pub struct Chat {
     max_completion_tokens: Option<usize>,
     /// The older name of max_completion_tokens.
     max_tokens: Option<usize>,
-    /// Whether to return every token's log-probability at temperature 1.
-    #[serde(default, deserialize_with = "null_is_default")]
-    logprobs: bool,
+    /// Whether to return every token's log-probability at temperature 1. Default: whether
+    /// top_logprobs is above 0.
+    logprobs: Option<bool>,
     /// With each, so many of the likeliest alternatives.
     top_logprobs: Option<usize>,
+    /// With the answer the log-probability of every token of the prompt but the first, and so many
+    /// of the likeliest alternatives.
+    prompt_logprobs: Option<usize>,
     /// What the model may call: `{"type": "function", "function": {"name": .., "description": ..,
     /// "parameters": .., "strict": ..}}`. With `strict` calls are as the parameters' schema says.
     #[schema(value_type = Option<Vec<Object>>)]
@@ -45,6 +50,15 @@ pub struct Chat {
     /// How much the model should think, for templates that know of it: their variable
     /// `reasoning_effort`. `"none"` sets `enable_thinking` to false too.
     reasoning_effort: Option<String>,
+    /// Where the model's reasoning goes, if its chat template marks it: `"auto"` into
+    /// `reasoning_content`, `"none"` with its marks into the content.
+    reasoning_format: Option<String>,
+    /// Whether the model goes on with the last message, an answer's beginning.
+    #[serde(default, deserialize_with = "null_is_default")]
+    continue_final_message: bool,
+    /// Whether the prompt ends with what makes the model answer. Default: yes, unless
+    /// continue_final_message.
+    add_generation_prompt: Option<bool>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
@@ -54,8 +68,21 @@ pub struct Chat {
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
-    let mut common: Common = read(parse(body)?)?;
+pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
+    prepare_as(app, body, |answer| Box::new(answer))
+}
+
+/// The same with the answer in another form.
+///
+/// # Errors
+/// What is wrong with the request.
+pub fn prepare_as(
+    app: &App,
+    body: Value,
+    in_form: impl FnOnce(Answer) -> Box<dyn Reply>,
+) -> Result<Prepared, Problem> {
+    let mut common: Common = read(body)?;
+    let form = format::form(&mut common)?;
     let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
     let ignored = ignored(&own.rest, app.settings.strict)?;
     if own.max_tokens.is_some()
@@ -66,35 +93,60 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
     }
     let max_tokens = own.max_completion_tokens.or(own.max_tokens);
     let mut asked = common.asked(app, &app.chat, max_tokens)?;
-    let form = format::form(common.response_format.as_ref(), "response_format")?;
-    if own.top_logprobs.is_some() && !own.logprobs {
-        return Err(
-            Problem::invalid("top_logprobs has no meaning without logprobs").of("top_logprobs")
-        );
-    }
-    let top =
-        own.logprobs.then(|| within("top_logprobs", own.top_logprobs.unwrap_or(0), 0, MOST_TOP));
+    let top = own.logprobs.unwrap_or(own.top_logprobs.is_some_and(|top| top > 0));
+    let top = top.then(|| within("top_logprobs", own.top_logprobs.unwrap_or(0), 0, MOST_TOP));
     asked.scores = top.transpose()?;
+    asked.prompt_scores = prompt_scores(own.prompt_logprobs)?;
+    let lists = asked.prompt_scores.is_some();
+    let ending = ending(own.continue_final_message, own.add_generation_prompt)?;
+    let reasoning = reasoning(own.reasoning_format.as_deref())?;
     let Some(messages) = own.messages.filter(|messages| !messages.is_empty()) else {
         return Err(Problem::invalid("the parameter messages is missing or empty").of("messages"));
     };
-    let tools = tools(app, own.tools, own.tool_choice, own.parallel_tool_calls)?;
-    if tools.is_some() && form.is_some() {
-        let problem =
-            "response_format has no meaning with tools that may be called: say tool_choice none";
-        return Err(Problem::invalid(problem).of("response_format").code("unsupported_parameter"));
+    let tools = tools(app, own.tools, own.tool_choice, own.parallel_tool_calls, form.as_ref())?;
+    let form = form.filter(|_| tools.is_none());
+    let wanted = Wanted {
+        model: common.model,
+        asked,
+        messages: conversation(app, messages)?,
+        tools,
+        form,
+        variables: variables(own.chat_template_kwargs, own.reasoning_effort),
+        ending,
+        reasoning,
+        include_usage: common.stream_options.unwrap_or_default().include_usage,
+    };
+    let mut conversation = Conversation::of(app, wanted)?;
+    if lists {
+        conversation.answer.lists_prompt_scores();
     }
-    let (messages, listed) =
-        (conversation(app, messages)?, tools.as_ref().map_or(&[][..], |t| &t.listed));
-    let variables = variables(own.chat_template_kwargs, own.reasoning_effort);
-    asked.prompt = app.language.encode_chat_with(&messages, listed, &variables, app.context)?;
-    let form = form.or_else(|| tools.as_ref()?.grammar.clone());
-    app.check(&asked)?;
-    let usage = common.stream_options.unwrap_or_default().include_usage;
-    let asked = vec![asked];
-    let mut answer = Answer::new(app, Shape::Chat, &asked, usage, Vec::new());
-    if let Some(tools) = &tools {
-        answer.reads_calls(|| tools.calls());
+    Ok(conversation.prepared(common.stream, ignored, in_form))
+}
+
+/// What the prompt ends with.
+///
+/// # Errors
+/// Both an answer and the last message to go on with.
+fn ending(goes_on: bool, answers: Option<bool>) -> Result<Ending, Problem> {
+    match (goes_on, answers) {
+        (true, Some(true)) => {
+            let problem = "continue_final_message goes on with the last message: there is no \
+                           generation prompt then, say add_generation_prompt false";
+            Err(Problem::invalid(problem).of("continue_final_message"))
+        }
+        (true, _) => Ok(Ending::Continue),
+        (false, Some(false)) => Ok(Ending::Message),
+        (false, _) => Ok(Ending::Answer),
     }
-    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream, ignored })
+}
+
+fn reasoning(format: Option<&str>) -> Result<ReasoningMode, Problem> {
+    match format {
+        None | Some("auto" | "deepseek") => Ok(ReasoningMode::Apart),
+        Some("none") => Ok(ReasoningMode::InText),
+        Some(got) => {
+            let problem = format!("reasoning_format: expected auto, deepseek or none, got {got:?}");
+            Err(Problem::invalid(problem).of("reasoning_format"))
+        }
+    }
 }

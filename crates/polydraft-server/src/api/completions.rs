@@ -7,10 +7,10 @@ use utoipa::ToSchema;
 
 use super::answer::{Answer, Shape};
 use super::error::Problem;
-use super::params::{Common, MOST_TOP, null_is_default, within};
+use super::params::{Common, MOST_TOP, null_is_default, prompt_scores, within};
 use super::read::read;
 use super::rest::ignored;
-use super::{Prepared, format, parse};
+use super::{Prepared, Reply, format};
 use crate::App;
 
 /// Parameters of completions alone.
@@ -24,7 +24,10 @@ pub struct Completion {
     /// With every token its log-probability at temperature 1, and so many of the likeliest
     /// alternatives.
     logprobs: Option<usize>,
-    /// Whether the answer begins with the prompt.
+    /// With the answer the log-probability of every token of the prompt but the first, and so many
+    /// of the likeliest alternatives.
+    prompt_logprobs: Option<usize>,
+    /// Whether the answer begins with the prompt; with logprobs its tokens have theirs.
     #[serde(default, deserialize_with = "null_is_default")]
     echo: bool,
     #[serde(flatten)]
@@ -48,18 +51,27 @@ enum Prompt {
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
-    let mut common: Common = read(parse(body)?)?;
+pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
+    prepare_as(app, body, |answer| Box::new(answer))
+}
+
+/// The same with the answer in another form.
+///
+/// # Errors
+/// What is wrong with the request.
+pub fn prepare_as(
+    app: &App,
+    body: Value,
+    in_form: impl FnOnce(Answer) -> Box<dyn Reply>,
+) -> Result<Prepared, Problem> {
+    let mut common: Common = read(body)?;
+    let form = format::form(&mut common)?;
     let own: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
     let ignored = ignored(&own.rest, app.settings.strict)?;
     let mut asked = common.asked(app, &app.completions, own.max_tokens)?;
-    let form = format::form(common.response_format.as_ref(), "response_format")?;
     asked.scores = own.logprobs.map(|top| within("logprobs", top, 0, MOST_TOP)).transpose()?;
-    if own.echo && asked.scores.is_some() {
-        let problem =
-            "echo together with logprobs is not supported: the prompt's tokens are not scored";
-        return Err(Problem::invalid(problem).of("logprobs").code("unsupported_parameter"));
-    }
+    let listed = prompt_scores(own.prompt_logprobs)?;
+    asked.prompt_scores = asked.scores.filter(|_| own.echo).max(listed);
     let Some(prompt) = own.prompt else {
         return Err(Problem::invalid("the parameter prompt is missing").of("prompt"));
     };
@@ -90,6 +102,9 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         app.check(asked)?;
     }
     let usage = common.stream_options.unwrap_or_default().include_usage;
-    let answer = Answer::new(app, Shape::Completion, &asked, usage, echo);
-    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream, ignored })
+    let mut answer = Answer::new(app, common.model, Shape::Completion, &asked, usage, echo);
+    if listed.is_some() {
+        answer.lists_prompt_scores();
+    }
+    Ok(Prepared { asked, form, answer: in_form(answer), stream: common.stream, ignored })
 }

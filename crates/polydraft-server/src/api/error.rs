@@ -3,6 +3,7 @@
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::worker::{Failure, Refusal};
@@ -44,6 +45,11 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
+    /// What cannot be done now.
+    pub fn unavailable(message: impl ToString) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("unavailable")
+    }
+
     /// A fault of the server's. Its log says which.
     pub fn internal() -> Self {
         let message = "the server failed; what happened is in its log";
@@ -69,8 +75,46 @@ impl Problem {
     }
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+/// Whose interface a route has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// OpenAI's.
+    OpenAi,
+    /// Anthropic's.
+    Anthropic,
+    /// Ollama's.
+    Ollama,
+}
+
+impl Problem {
+    /// As Anthropic's clients read it.
+    pub fn for_anthropic(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        };
+        let message = match &self.error.param {
+            Some(param) if !self.error.message.contains(param.as_str()) => {
+                format!("{param}: {}", self.error.message)
+            }
+            _ => self.error.message.clone(),
+        };
+        json!({ "type": "error", "error": { "type": kind, "message": message } })
+    }
+
+    /// As Ollama's clients read it.
+    pub fn for_ollama(&self) -> Value {
+        json!({ "error": self.for_anthropic()["error"]["message"] })
+    }
+
+    /// As clients of this interface read it.
+    pub fn response(self, dialect: Dialect) -> Response {
         let header = match self.status {
             StatusCode::TOO_MANY_REQUESTS => Some((header::RETRY_AFTER, RETRY_AFTER)),
             StatusCode::SERVICE_UNAVAILABLE => Some((header::RETRY_AFTER, "10")),
@@ -81,7 +125,18 @@ impl IntoResponse for Problem {
             Some(header) => [header],
             None => [(header::CACHE_CONTROL, "no-store")],
         };
-        (self.status, headers, super::Json(&self)).into_response()
+        let body = match dialect {
+            Dialect::OpenAi => json!(self),
+            Dialect::Anthropic => self.for_anthropic(),
+            Dialect::Ollama => self.for_ollama(),
+        };
+        (self.status, headers, super::Json(body)).into_response()
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        self.response(Dialect::OpenAi)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The form that outputs must have: any, JSON, or JSON of a schema.
+//! The form that outputs must have: any, JSON, JSON of a schema, one of some strings, a regular
+//! expression, a grammar.
 
 use std::sync::{Arc, PoisonError};
 
@@ -7,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::Problem;
+use super::params::Common;
 use super::read::read;
 use crate::App;
 use crate::grammar::{Form, Grammar, Grammars};
@@ -33,26 +35,119 @@ struct Schema {
     schema: Value,
 }
 
-/// Bytes of a schema.
+/// Bytes of a schema, or of what else describes a form.
 const MOST: usize = 64 << 10;
 
-/// The form that this parameter asks for; none where any output is allowed.
+/// Names of the parameter for the form of structured outputs, and its older ones.
+const STRUCTURED: &str = "structured_outputs";
+const OLDER: [(&str, &str); 4] = [
+    ("guided_json", "json"),
+    ("guided_regex", "regex"),
+    ("guided_choice", "choice"),
+    ("guided_grammar", "grammar"),
+];
+
+/// The form that a request asks for in any of the ways there are; none where any output is allowed.
+///
+/// # Errors
+/// Two of them; a form that is none; a schema that is too large, or would take too much to enforce.
+pub fn form(common: &mut Common) -> Result<Option<Form>, Problem> {
+    let mut structured = common.structured_outputs.take().map(|value| (STRUCTURED, value));
+    for (name, member) in OLDER {
+        let Some(value) = common.rest.remove(name).filter(|value| !value.is_null()) else {
+            continue;
+        };
+        if structured.is_some() {
+            return Err(Problem::invalid("the form of the output is given twice").of(name));
+        }
+        structured = Some((name, json!({ member: value })));
+    }
+    let format = in_format(common.response_format.as_ref(), "response_format")?;
+    match structured {
+        Some((name, _)) if format.is_some() => {
+            Err(Problem::invalid("the form of the output is given twice").of(name))
+        }
+        Some((name, value)) => in_structured(value, name),
+        None => Ok(format),
+    }
+}
+
+/// The form that a parameter like `response_format` asks for.
 ///
 /// # Errors
 /// A form that is none; a schema that is too large, or would take too much to enforce.
-pub fn form(format: Option<&Value>, param: &'static str) -> Result<Option<Form>, Problem> {
+pub fn in_format(format: Option<&Value>, param: &'static str) -> Result<Option<Form>, Problem> {
     let Some(format) = format else { return Ok(None) };
     let schema = match read(format.clone()).map_err(|problem| problem.of(param))? {
         Format::Text {} => return Ok(None),
         Format::JsonObject {} => json!({ "type": "object" }),
         Format::JsonSchema { json_schema } => json_schema.schema,
     };
-    let wrong = |problem: String| Problem::from(Failure::Form { param, problem });
-    let size = schema.to_string().len();
-    if size > MOST {
-        return Err(wrong(format!("expected a schema of at most {MOST} bytes, got {size}")));
+    json_form(schema, param).map(Some)
+}
+
+/// JSON of a schema.
+///
+/// # Errors
+/// As for [`in_format`].
+pub fn json_form(schema: Value, param: &'static str) -> Result<Form, Problem> {
+    sized(&schema.to_string(), param)?;
+    Form::json(schema, param).map_err(|problem| Failure::Form { param, problem }.into())
+}
+
+/// What `structured_outputs` may be.
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case", expecting = "one of json, json_object, regex, choice, grammar")]
+enum Structured {
+    /// A schema, or one as a string.
+    Json(Value),
+    JsonObject(bool),
+    Regex(String),
+    Choice(Vec<String>),
+    Grammar(String),
+}
+
+fn in_structured(value: Value, param: &'static str) -> Result<Option<Form>, Problem> {
+    let mut value = value;
+    if let Some(members) = value.as_object_mut() {
+        members.retain(|_, member| !member.is_null());
+        if members.is_empty() {
+            return Ok(None);
+        }
     }
-    Form::json(schema, param).map(Some).map_err(wrong)
+    let wrong = |problem: String| Problem::from(Failure::Form { param, problem });
+    let form = match read(value).map_err(|problem| problem.of(param))? {
+        Structured::Json(Value::String(text)) => {
+            let schema = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+            json_form(schema, param)?
+        }
+        Structured::Json(schema) => json_form(schema, param)?,
+        Structured::JsonObject(true) => json_form(json!({ "type": "object" }), param)?,
+        Structured::JsonObject(false) => return Ok(None),
+        Structured::Regex(text) => {
+            sized(&text, param)?;
+            Form::regex(&text, param)
+        }
+        Structured::Choice(choices) => {
+            sized(&choices.concat(), param)?;
+            Form::choice(&choices, param).map_err(wrong)?
+        }
+        Structured::Grammar(text) => {
+            sized(&text, param)?;
+            Form::grammar(text, param)
+        }
+    };
+    Ok(Some(form))
+}
+
+fn sized(text: &str, param: &'static str) -> Result<(), Problem> {
+    match text.len() {
+        0..=MOST => Ok(()),
+        got => {
+            let problem = format!("expected at most {MOST} bytes, got {got}");
+            Err(Failure::Form { param, problem }.into())
+        }
+    }
 }
 
 /// The grammar of a form, for sequences that these tokens end. It takes time.

@@ -12,9 +12,9 @@ use super::read::read;
 use super::tools;
 use crate::App;
 
-/// A message.
+/// A message. What clients send back of an answer besides, or what else they know of it, says
+/// nothing here.
 #[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub struct Spoken {
     /// Who speaks: system (or developer), user, assistant or tool.
     role: String,
@@ -29,27 +29,9 @@ pub struct Spoken {
     tool_call_id: Option<String>,
     /// Who of that role speaks: passed to the model where its template has a place for it.
     name: Option<String>,
-    // What answers have besides, and clients send back: nothing.
-    #[schema(ignore)]
-    #[serde(rename = "refusal")]
-    _refusal: Option<()>,
-    #[schema(ignore)]
-    #[serde(rename = "audio")]
-    _audio: Option<()>,
-    #[schema(ignore)]
-    #[serde(rename = "function_call")]
-    _function_call: Option<()>,
-    #[schema(ignore)]
-    #[serde(rename = "annotations")]
-    _annotations: Option<[(); 0]>,
-    // What a model thought before an answer: templates of today leave it out of what comes next.
-    #[schema(ignore)]
-    #[serde(rename = "reasoning_content", alias = "reasoning")]
-    _reasoning: Option<String>,
-    // A hint of Anthropic's clients: prompts that begin alike share what was computed anyway.
-    #[schema(ignore)]
-    #[serde(rename = "cache_control")]
-    _cache_control: Option<Value>,
+    /// What the model thought before an answer, for templates that have a place for it.
+    #[serde(alias = "reasoning", alias = "thinking")]
+    reasoning_content: Option<String>,
 }
 
 /// Variables for a chat template: those of the request, which win, and its reasoning effort.
@@ -124,19 +106,12 @@ pub fn message(role: &str, content: String, param: &str) -> Result<Message, Prob
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Call {
     id: String,
-    #[serde(rename = "type")]
-    _kind: Option<String>,
-    // Chunks of streams have it, and some clients send back what they put together from them.
-    #[serde(rename = "index")]
-    _index: Option<usize>,
     function: Called,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Called {
     name: String,
     arguments: String,
@@ -174,7 +149,7 @@ pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Pr
     let mut called = Calling::default();
     let of = |(number, spoken): (usize, Spoken)| {
         let param = |field: &str| format!("messages[{number}]{field}");
-        let Spoken { role, content, tool_calls, tool_call_id, name, .. } = spoken;
+        let Spoken { role, content, tool_calls, tool_call_id, name, reasoning_content } = spoken;
         let calls = tool_calls.unwrap_or_default();
         if role == "tool" || !calls.is_empty() {
             let field = if role == "tool" { ".role" } else { ".tool_calls" };
@@ -199,10 +174,10 @@ pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Pr
             return Ok(Message { name: answer.name.or(name), ..answer });
         }
         let mut message = message(&role, content, &param(".role"))?;
-        message.name = name;
+        (message.name, message.reasoning_content) = (name, reasoning_content);
         for (call, value) in calls.into_iter().enumerate() {
             let param = param(&format!(".tool_calls[{call}]"));
-            let Call { id, function: Called { name, arguments }, .. } =
+            let Call { id, function: Called { name, arguments } } =
                 read(value).map_err(|problem| problem.of(&param))?;
             message.tool_calls.push(called.call(id, name, arguments));
         }

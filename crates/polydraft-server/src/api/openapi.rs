@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use utoipa::OpenApi;
 
-use super::answer::{Speculated, Usage};
 use super::chat::Chat;
 use super::completions::Completion;
 use super::error::{Detail, Problem};
 use super::messages::Spoken;
 use super::params::{Common, StreamOptions};
 use super::responses::Responses;
+use super::usage::{PromptDetails, Speculated, Usage};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -25,6 +25,7 @@ use super::responses::Responses;
         Spoken,
         Responses,
         Usage,
+        PromptDetails,
         Speculated,
         Problem,
         Detail

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use polydraft::{Sampling, Token};
-use polydraft_engine::{Limits, Penalties};
+use polydraft_engine::{Limits, Penalties, Repetition};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 use utoipa::ToSchema;
@@ -32,6 +32,12 @@ pub struct Common {
     pub frequency_penalty: Option<f32>,
     /// Subtracted from a token's logit if it was generated, from -2 to 2.
     pub presence_penalty: Option<f32>,
+    /// Divides the logits above 0 of tokens that stand in the prompt or the output, and multiplies
+    /// those below, from 0.01 to 100; 1 changes nothing. repeat_penalty is another name of it.
+    #[serde(alias = "repeat_penalty")]
+    pub repetition_penalty: Option<f32>,
+    /// Only tokens among so many of the last ones are penalised by repetition_penalty; -1: all.
+    pub repeat_last_n: Option<i64>,
     /// Of all random decisions: the same seed gives the same output, whatever else the server does.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Number>,
@@ -40,6 +46,13 @@ pub struct Common {
     /// Strings that end the output and are not part of it.
     #[schema(value_type = Option<Vec<String>>)]
     pub stop: Option<OneOrMany<String>>,
+    /// Token ids that end the output besides the model's end tokens.
+    pub stop_token_ids: Option<Vec<Token>>,
+    /// Whether end tokens do not end the output; stop_token_ids do.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub ignore_eos: bool,
+    /// Tokens of the output at least: before, no end token and none of stop_token_ids is possible.
+    pub min_tokens: Option<usize>,
     /// Whether to stream the output as it is decided.
     #[serde(default, deserialize_with = "null_is_default")]
     pub stream: bool,
@@ -64,6 +77,11 @@ pub struct Common {
     /// {"name": .., "schema": ..}}`.
     #[schema(value_type = Option<Object>)]
     pub response_format: Option<Value>,
+    /// The form of the output, one of `{"json": schema}`, `{"json_object": true}`, `{"regex": ..}`,
+    /// `{"choice": [..]}` and `{"grammar": ..}` in Lark's notation. The older parameters
+    /// guided_json, guided_regex, guided_choice and guided_grammar say the same.
+    #[schema(value_type = Option<Object>)]
+    pub structured_outputs: Option<Value>,
     /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens
     /// of each distribution, from 1 to 16.
     pub steps: Option<usize>,
@@ -84,6 +102,9 @@ pub struct StreamOptions {
     /// not supported.
     #[serde(default, deserialize_with = "null_is_default")]
     pub include_obfuscation: bool,
+    /// Whether every chunk has the usage so far: not supported, the last one has it.
+    #[serde(default, deserialize_with = "null_is_default", rename = "continuous_usage_stats")]
+    pub _continuous_usage: bool,
 }
 
 impl StreamOptions {
@@ -133,9 +154,19 @@ pub fn within(param: &str, value: usize, least: usize, most: usize) -> Result<us
     }
 }
 
+/// How many of the likeliest alternatives of each of a prompt's tokens are wanted.
+///
+/// # Errors
+/// More than there may be.
+pub fn prompt_scores(asked: Option<usize>) -> Result<Option<usize>, Problem> {
+    asked.map(|top| within("prompt_logprobs", top, 0, MOST_TOP)).transpose()
+}
+
 /// Stop strings at most, and the bytes of each.
 const STOPS: usize = 16;
 const STOP_BYTES: usize = 1024;
+/// Token ids at most that end an output.
+const STOP_TOKENS: usize = 256;
 /// Of the likeliest alternatives of each token.
 pub const MOST_TOP: usize = 20;
 
@@ -151,14 +182,6 @@ impl Common {
         defaults: &Defaults,
         max_tokens: Option<usize>,
     ) -> Result<RequestParams, Problem> {
-        if let Some(model) = self.model.as_ref().filter(|model| **model != app.name) {
-            let problem = Problem::invalid(format_args!(
-                "there is no model {model:?} here, only {:?}",
-                app.name
-            ));
-            let status = axum::http::StatusCode::NOT_FOUND;
-            return Err(problem.of("model").code("model_not_found").status(status));
-        }
         if let Some(options) = self.stream_options.as_ref().filter(|options| !options.is_neutral())
         {
             if !self.stream {
@@ -193,19 +216,54 @@ impl Common {
             prompt: Vec::new(),
             sampling,
             penalties: self.penalties(app.vocabulary)?,
+            least_tokens: self.min_tokens.unwrap_or(0),
             grammar: None,
             speculation,
             limits: Limits {
                 max_tokens: max_tokens.or(defaults.max_tokens),
-                end_tokens: defaults.end_tokens.clone(),
+                end_tokens: self.end_tokens(app.vocabulary, defaults)?,
                 stop,
             },
             seed: self.seed()?.unwrap_or_else(rand::random),
             seeded: self.seed.is_some(),
+            marks: Vec::new(),
             count: within("n", self.n.unwrap_or(1), 1, app.limits.texts)?,
             scores: None,
+            prompt_scores: None,
             traces: self.traces()?,
         })
+    }
+
+    fn end_tokens(&self, vocabulary: usize, defaults: &Defaults) -> Result<Vec<Token>, Problem> {
+        let mut all = if self.ignore_eos { Vec::new() } else { defaults.end_tokens.clone() };
+        let more = self.stop_token_ids.as_deref().unwrap_or_default();
+        within("stop_token_ids", more.len(), 0, STOP_TOKENS)?;
+        if let Some(got) = more.iter().find(|token| **token as usize >= vocabulary) {
+            let problem =
+                format!("stop_token_ids: expected token ids below {vocabulary}, got {got}");
+            return Err(Problem::invalid(problem).of("stop_token_ids"));
+        }
+        all.extend(more);
+        Ok(all)
+    }
+
+    fn repetition(&self) -> Result<Option<Repetition>, Problem> {
+        let Some(penalty) = self.repetition_penalty.filter(|penalty| *penalty != 1.0) else {
+            return Ok(None);
+        };
+        if !(0.01..=100.0).contains(&penalty) {
+            let problem = format!("repetition_penalty: expected from 0.01 to 100, got {penalty}");
+            return Err(Problem::invalid(problem).of("repetition_penalty"));
+        }
+        let last = match self.repeat_last_n {
+            None | Some(-1) => None,
+            Some(last) => Some(usize::try_from(last).map_err(|_| {
+                let problem = format!("repeat_last_n: expected a number, or -1, got {last}");
+                Problem::invalid(problem).of("repeat_last_n")
+            })?),
+        };
+        // The prompt is known later.
+        Ok(Some(Repetition { penalty, prompt: [].into(), last }))
     }
 
     fn sampling(&self, default: Sampling) -> Result<Sampling, Problem> {
@@ -256,6 +314,7 @@ impl Common {
         }
         Ok(Penalties {
             bias: bias.into_iter().collect(),
+            repetition: self.repetition()?,
             frequency: penalty("frequency_penalty", self.frequency_penalty)?,
             presence: penalty("presence_penalty", self.presence_penalty)?,
         })

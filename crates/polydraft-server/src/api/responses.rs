@@ -1,23 +1,26 @@
-//! `/v1/responses`: answers to conversations in the newer form. Nothing is stored, so nothing can
-//! be referred to.
+//! `/v1/responses`: answers to conversations in the newer form. Answers are stored for a while, so
+//! that the next request can refer to them.
 
 mod response;
+mod store;
 
-use polydraft_text::Message;
+use axum::http::StatusCode;
+use polydraft_text::{Ending, Message};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::answer::{Answer, Shape};
+use super::conversation::{Conversation, ReasoningMode, Wanted};
 use super::error::Problem;
 use super::messages::{Calling, Content, message, variables};
 use super::params::{Common, MOST_TOP, within};
 use super::read::read;
 use super::rest::ignored;
 use super::tools::{self, tools};
-use super::{Prepared, format, parse};
+use super::{Prepared, Reply, format};
 use crate::App;
 use response::Response;
+pub use store::Store;
 
 /// Parameters of responses alone. Of the common ones `n`, `response_format`, `stream_options` and
 /// `steps` are of other routes.
@@ -25,7 +28,11 @@ use response::Response;
 pub struct Responses {
     /// A string, or a list of messages.
     #[schema(value_type = String)]
-    input: Option<Input>,
+    input: Option<Value>,
+    /// The id of an answer that this goes on with: what was said before comes before the input.
+    previous_response_id: Option<String>,
+    /// Whether the answer is stored, so that others can go on with it. Default: yes.
+    store: Option<bool>,
     /// The system message before the input.
     instructions: Option<String>,
     /// Tokens of the answer at most. Default: as the server was started, else up to the end of the
@@ -65,16 +72,9 @@ struct Reasoning {
     effort: Option<String>,
 }
 
+/// A message, reasoning, a call or a tool's answer. Those that were answers come back with an id, a
+/// status and the like.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a string or a list of messages")]
-enum Input {
-    Text(String),
-    Items(Vec<Item>),
-}
-
-/// A message, a call or a tool's answer; those that were answers come back with an id and a status.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Item {
     #[serde(rename = "type")]
     kind: Option<String>,
@@ -84,10 +84,6 @@ struct Item {
     name: Option<String>,
     arguments: Option<String>,
     output: Option<Content>,
-    #[serde(rename = "id")]
-    _id: Option<String>,
-    #[serde(rename = "status")]
-    _status: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,8 +99,8 @@ struct TextOptions {
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
-    let mut common: Common = read(parse(body)?)?;
+pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
+    let mut common: Common = read(body)?;
     for name in ["text", "reasoning"] {
         if let Some(Value::Object(members)) = common.rest.get_mut(name) {
             members.retain(|_, value| !value.is_null());
@@ -129,15 +125,13 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         }
     }
     let format = own.text.and_then(|text| text.format);
-    let form = format::form(format.clone().map(as_in_chat).as_ref(), "text.format")?;
+    let form = format::in_format(format.clone().map(as_in_chat).as_ref(), "text.format")?;
     let mut asked = common.asked(app, &app.chat, own.max_output_tokens)?;
     asked.scores = scores(own.include.as_deref(), own.top_logprobs)?;
     let mut messages: Vec<Message> = own.instructions.iter().map(Message::system).collect();
-    match own.input {
-        None => return Err(Problem::invalid("the parameter input is missing").of("input")),
-        Some(Input::Text(text)) => messages.push(Message::user(text)),
-        Some(Input::Items(items)) => conversation(app, &mut messages, items)?,
-    }
+    let previous = own.previous_response_id.as_deref();
+    let items = items(app, own.input, previous)?;
+    conversation(app, &mut messages, &items)?;
     let settings = json!({
         "instructions": own.instructions,
         "max_output_tokens": asked.limits.max_tokens,
@@ -151,30 +145,63 @@ pub fn prepare(app: &App, body: &[u8]) -> Result<Prepared, Problem> {
         "parallel_tool_calls": own.parallel_tool_calls.unwrap_or(true),
     });
     let listed = own.tools.map(|tools| tools.into_iter().map(nested).collect());
-    let tools = tools(app, listed, own.tool_choice.map(nested), own.parallel_tool_calls);
+    let choice = own.tool_choice.map(nested);
+    let tools = tools(app, listed, choice, own.parallel_tool_calls, form.as_ref());
     // They are not nested here.
     let tools = tools.map_err(|problem| match problem.error.param.clone() {
         Some(param) => problem.of(&param.replace(".function", "")),
         None => problem,
     })?;
-    if tools.is_some() && form.is_some() {
-        let problem =
-            "text.format has no meaning with tools that may be called: say tool_choice none";
-        return Err(Problem::invalid(problem).of("text.format").code("unsupported_parameter"));
-    }
-    let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
     let effort = own.reasoning.and_then(|reasoning| reasoning.effort);
-    let variables = variables(own.chat_template_kwargs, effort);
-    asked.prompt = app.language.encode_chat_with(&messages, listed, &variables, app.context)?;
-    let form = form.or_else(|| tools.as_ref()?.grammar.clone());
-    app.check(&asked)?;
-    let asked = vec![asked];
-    let mut inner = Answer::new(app, Shape::Chat, &asked, false, Vec::new());
-    if let Some(tools) = &tools {
-        inner.reads_calls(|| tools.calls());
+    let form = form.filter(|_| tools.is_none());
+    let model = common.model.clone().unwrap_or_else(|| app.name().to_owned());
+    let keeping = own.store.unwrap_or(true).then(|| (app.stored.clone(), items));
+    let wanted = Wanted {
+        model: common.model,
+        asked,
+        messages,
+        tools,
+        form,
+        variables: variables(own.chat_template_kwargs, effort),
+        ending: Ending::Answer,
+        reasoning: ReasoningMode::Apart,
+        include_usage: false,
+    };
+    let previous = own.previous_response_id;
+    let conversation = Conversation::of(app, wanted)?;
+    let in_form = |inner| -> Box<dyn Reply> {
+        Box::new(Response::new(inner, model, settings, previous, keeping))
+    };
+    Ok(conversation.prepared(common.stream, ignored, in_form))
+}
+
+/// The items of the conversation: those up to the previous answer, and the input's.
+///
+/// # Errors
+/// No input; a previous answer that is not stored here, or no longer.
+fn items(app: &App, input: Option<Value>, previous: Option<&str>) -> Result<Vec<Value>, Problem> {
+    let mut items = match previous {
+        None => Vec::new(),
+        Some(id) => app.stored.get(id).map(|stored| stored.items).ok_or_else(|| {
+            let problem = format!(
+                "there is no answer {id:?} here, or no longer: send the conversation in the input"
+            );
+            let problem = Problem::invalid(problem).of("previous_response_id");
+            problem.code("previous_response_not_found").status(StatusCode::NOT_FOUND)
+        })?,
+    };
+    match input {
+        None => return Err(Problem::invalid("the parameter input is missing").of("input")),
+        Some(Value::Array(more)) => items.extend(more),
+        Some(text @ Value::String(_)) => {
+            items.push(json!({ "type": "message", "role": "user", "content": text }))
+        }
+        Some(_) => {
+            let problem = "input: expected a string or a list of messages";
+            return Err(Problem::invalid(problem).of("input"));
+        }
     }
-    let answer = Response::new(inner, app.name.clone(), settings);
-    Ok(Prepared { asked, form, answer: Box::new(answer), stream: common.stream, ignored })
+    Ok(items)
 }
 
 /// Log-probabilities, if they are asked for, with so many of the likeliest alternatives.
@@ -215,13 +242,14 @@ fn nested(value: Value) -> Value {
 }
 
 /// Adds items to messages.
-fn conversation(app: &App, messages: &mut Vec<Message>, items: Vec<Item>) -> Result<(), Problem> {
+fn conversation(app: &App, messages: &mut Vec<Message>, items: &[Value]) -> Result<(), Problem> {
     let mut calling = Calling::default();
-    for (number, item) in items.into_iter().enumerate() {
+    for (number, item) in items.iter().enumerate() {
         let param = |field: &str| format!("input[{number}].{field}");
         let missing =
             |field: &str| Problem::invalid(format!("{field} is missing")).of(&param(field));
-        let Item { kind, role, content, call_id, name, arguments, output, .. } = item;
+        let item = read(item.clone()).map_err(|problem| problem.of(&format!("input[{number}]")))?;
+        let Item { kind, role, content, call_id, name, arguments, output } = item;
         let kind = kind.unwrap_or_else(|| "message".to_owned());
         if kind == "function_call" || kind == "function_call_output" {
             tools::form(app).map_err(|problem| problem.of(&param("type")))?;
@@ -229,13 +257,16 @@ fn conversation(app: &App, messages: &mut Vec<Message>, items: Vec<Item>) -> Res
         match kind.as_str() {
             "message" => {
                 let content = content.ok_or_else(|| missing("content"))?;
-                let text = content.text(&["input_text", "output_text"], &param("content"))?;
+                let text =
+                    content.text(&["input_text", "output_text", "text"], &param("content"))?;
                 messages.push(message(
                     &role.ok_or_else(|| missing("role"))?,
                     text,
                     &param("role"),
                 )?);
             }
+            // What the model thought: templates of today leave it out of what comes next.
+            "reasoning" => {}
             "function_call" => {
                 let (id, name) = (
                     call_id.ok_or_else(|| missing("call_id"))?,

@@ -7,7 +7,7 @@ use super::error::Problem;
 
 /// Parameters of other servers that change the output, and the values with which they change
 /// nothing. They are not supported here.
-const CHANGING: [(&str, &[&str]); 58] = [
+const CHANGING: [(&str, &[&str]); 48] = [
     ("add_generation_prompt", &["true"]),
     ("add_special_tokens", &["true"]),
     ("allowed_token_ids", &["[]"]),
@@ -25,11 +25,6 @@ const CHANGING: [(&str, &[&str]); 58] = [
     ("function_call", &[r#""none""#]),
     ("functions", &["[]"]),
     ("grammar", &[r#""""#]),
-    ("guided_choice", &["[]"]),
-    ("guided_grammar", &[]),
-    ("guided_json", &[]),
-    ("guided_regex", &[]),
-    ("ignore_eos", &["false"]),
     ("include_stop_str_in_output", &["false"]),
     ("input", &[]),
     ("json_schema", &["{}"]),
@@ -37,20 +32,15 @@ const CHANGING: [(&str, &[&str]); 58] = [
     ("logits_processors", &["[]"]),
     ("lora", &["[]"]),
     ("messages", &[]),
-    ("min_tokens", &["0"]),
     ("mirostat", &["0"]),
     ("modalities", &[r#"["text"]"#]),
     ("n_keep", &["0"]),
     ("no_repeat_ngram_size", &["0"]),
     ("previous_response_id", &[]),
     ("prompt", &[]),
-    ("prompt_logprobs", &["0"]),
-    ("repeat_penalty", &["1", "1.0"]),
-    ("repetition_penalty", &["1", "1.0"]),
+    ("prompt_logprobs", &[]),
     ("samplers", &[]),
     ("skip_special_tokens", &["true"]),
-    ("stop_token_ids", &["[]"]),
-    ("structured_outputs", &["{}"]),
     ("suffix", &[r#""""#]),
     ("tfs_z", &["1", "1.0"]),
     ("thinking_token_budget", &[]),
@@ -125,7 +115,7 @@ mod tests {
     #[test]
     fn harmless_and_unknown_ones_are_named() {
         let rest = json!({ "store": true, "cache_prompt": true, "verbosity": "low", "x": null,
-            "ignore_eos": false, "truncation": "disabled" });
+            "best_of": 1, "truncation": "disabled" });
         let found = of(rest.clone(), false).expect("nothing that changes the output");
         assert_eq!(found, ["store", "cache_prompt", "verbosity"]);
         assert!(of(rest, true).is_err());

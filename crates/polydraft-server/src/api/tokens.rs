@@ -21,23 +21,56 @@ pub struct ChatToken {
 /// A token and its log-probability.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TopToken {
-    /// Its string; where it is only a part of a character, U+FFFD.
+    /// Its string; where it is only a part of a character, its bytes as `\xf0\x9f`.
     token: String,
     /// The natural logarithm of its probability at temperature 1.
     logprob: f64,
-    /// Its string's bytes, where it is whole characters.
+    /// Its bytes.
     bytes: Option<Vec<u8>>,
 }
 
-fn text_of(text: &Tokenizer, token: Token) -> String {
-    // A token that was decided has a string, or its request has failed already.
-    text.decode(&[token]).unwrap_or_default()
+/// A token as text.
+struct Named {
+    /// Its string, or its bytes written out.
+    string: String,
+    bytes: Option<Vec<u8>>,
+    /// Whether it is whole characters.
+    whole: bool,
+}
+
+impl Named {
+    fn of(text: &Tokenizer, token: Token) -> Self {
+        // A token that was decided has a string, or its request has failed already.
+        let string = text.decode(&[token]).unwrap_or_default();
+        if !string.contains(char::REPLACEMENT_CHARACTER) {
+            return Self { bytes: Some(string.clone().into_bytes()), string, whole: true };
+        }
+        match text.token_bytes(token) {
+            Some(bytes) => {
+                let string = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+                Self { string, bytes: Some(bytes), whole: false }
+            }
+            None => Self { string, bytes: None, whole: true },
+        }
+    }
+
+    /// As completions have it.
+    fn in_completion(&self) -> String {
+        if self.whole { self.string.clone() } else { format!("bytes:{}", self.string) }
+    }
+
+    /// How many characters begin with it: a character's other bytes begin none.
+    fn characters(&self) -> usize {
+        match &self.bytes {
+            Some(bytes) => bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count(),
+            None => self.string.chars().count(),
+        }
+    }
 }
 
 fn top(text: &Tokenizer, token: Token, logprob: f64) -> TopToken {
-    let token = text_of(text, token);
-    let bytes = (!token.contains(char::REPLACEMENT_CHARACTER)).then(|| token.clone().into_bytes());
-    TopToken { token, logprob: logprob.max(LEAST), bytes }
+    let Named { string, bytes, .. } = Named::of(text, token);
+    TopToken { token: string, logprob: logprob.max(LEAST), bytes }
 }
 
 /// As conversations have them.
@@ -53,32 +86,76 @@ pub fn chat(text: &Tokenizer, scores: &[Scored]) -> Vec<ChatToken> {
     scores.iter().map(of).collect()
 }
 
-/// As completions have them; `offset` is where the first one's string begins, in characters, and
-/// afterwards where the next will.
-pub fn completion(text: &Tokenizer, scores: &[Scored], offset: &mut usize) -> Value {
-    let texts: Vec<String> = scores.iter().map(|scored| text_of(text, scored.token)).collect();
-    let offsets: Vec<usize> = texts
+/// As completions have them: first of the `prompt`'s tokens, if it is echoed, whose first one has
+/// no score. `offset` is where the first one's string begins, in characters, and afterwards where
+/// the next will.
+pub fn completion(
+    text: &Tokenizer,
+    prompt: Option<&PromptScores>,
+    scores: &[Scored],
+    offset: &mut usize,
+) -> Value {
+    let echoed = prompt.into_iter().flat_map(PromptScores::all);
+    let all: Vec<(Token, Option<&Scored>)> =
+        echoed.chain(scores.iter().map(|scored| (scored.token, Some(scored)))).collect();
+    let names: Vec<Named> = all.iter().map(|(token, _)| Named::of(text, *token)).collect();
+    let offsets: Vec<usize> = names
         .iter()
-        .map(|text| {
+        .map(|name| {
             let here = *offset;
-            *offset += text.chars().count();
+            *offset += name.characters();
             here
         })
         .collect();
-    let tops = scores.iter().map(|scored| {
-        let listed = scored.top.iter().copied();
+    let of = |scored: &Scored| {
         // Several tokens may have the same string: the likeliest stands for them.
         let mut object = Map::new();
-        for (token, logprob) in listed {
-            object.entry(text_of(text, token)).or_insert_with(|| logprob.max(LEAST).into());
+        let own = (scored.token, scored.logprob);
+        for (token, logprob) in scored.top.iter().copied().chain([own]) {
+            let name = Named::of(text, token).in_completion();
+            object.entry(name).or_insert_with(|| logprob.max(LEAST).into());
         }
         object
-            .entry(text_of(text, scored.token))
-            .or_insert_with(|| scored.logprob.max(LEAST).into());
-        Value::Object(object)
-    });
-    let tops: Vec<Value> = tops.collect();
-    let logprobs: Vec<f64> = scores.iter().map(|scored| scored.logprob.max(LEAST)).collect();
-    json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops,
+    };
+    let tops: Vec<Option<Map<String, Value>>> =
+        all.iter().map(|(_, scored)| scored.map(of)).collect();
+    let logprobs: Vec<Option<f64>> =
+        all.iter().map(|(_, scored)| scored.map(|scored| scored.logprob.max(LEAST))).collect();
+    let tokens: Vec<String> = names.iter().map(Named::in_completion).collect();
+    json!({ "tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops,
         "text_offset": offsets })
+}
+
+/// The scores of a prompt's tokens.
+#[derive(Debug, Clone)]
+pub struct PromptScores {
+    /// The first token, which nothing stands before.
+    pub first: Token,
+    /// Those of the others.
+    pub others: Vec<Scored>,
+}
+
+impl PromptScores {
+    fn all(&self) -> impl Iterator<Item = (Token, Option<&Scored>)> {
+        let others = self.others.iter().map(|scored| (scored.token, Some(scored)));
+        std::iter::once((self.first, None)).chain(others)
+    }
+
+    /// As vLLM's `prompt_logprobs`: for every token an object by token ids; none for the first.
+    pub fn by_id(&self, text: &Tokenizer) -> Value {
+        let of = |scored: &Scored| {
+            let mut object = Map::new();
+            let ranked = scored.top.iter().enumerate();
+            let top = ranked.map(|(rank, &(token, logprob))| (token, logprob, Some(rank + 1)));
+            // Where it is none of the likeliest, its rank is not known.
+            for (token, logprob, rank) in top.chain([(scored.token, scored.logprob, None)]) {
+                object.entry(token.to_string()).or_insert_with(|| {
+                    json!({ "logprob": logprob.max(LEAST), "rank": rank,
+                        "decoded_token": Named::of(text, token).string })
+                });
+            }
+            Value::Object(object)
+        };
+        self.all().map(|(_, scored)| scored.map_or(Value::Null, of)).collect()
+    }
 }

@@ -23,7 +23,6 @@ const MOST: usize = 128;
 const MOST_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Tool {
     #[serde(rename = "type")]
     kind: String,
@@ -31,11 +30,8 @@ struct Tool {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Function {
     name: String,
-    #[serde(rename = "description")]
-    _description: Option<String>,
     parameters: Option<Value>,
     strict: Option<bool>,
 }
@@ -65,16 +61,18 @@ impl Tools {
     }
 }
 
-/// The three parameters; none where no tool may be called.
+/// The three parameters; none where no tool may be called. An answer that calls none has the form
+/// `otherwise`, if there is one.
 ///
 /// # Errors
 /// Tools that are none, are too many, or cannot be had with this model; a choice of what there is
-/// not.
+/// not; a form other than JSON.
 pub fn tools(
     app: &App,
     tools: Option<Vec<Value>>,
     choice: Option<Value>,
     parallel: Option<bool>,
+    otherwise: Option<&Form>,
 ) -> Result<Option<Tools>, Problem> {
     let listed = tools.unwrap_or_default();
     let choice = chosen(choice)?;
@@ -128,7 +126,7 @@ pub fn tools(
     // No tool may be called: none is in the prompt.
     let Some(choice) = choice else { return Ok(None) };
     let form = form(app).map_err(|problem| problem.of("tools"))?;
-    let grammar = grammar(form, &functions, &choice, parallel.unwrap_or(true))?;
+    let grammar = grammar(form, &functions, &choice, parallel.unwrap_or(true), otherwise)?;
     let names = functions.into_iter().map(|function| function.name).collect();
     Ok(Some(Tools { form, listed, names, grammar }))
 }
@@ -178,24 +176,34 @@ fn grammar(
     functions: &[Function],
     choice: &Choice,
     parallel: bool,
+    otherwise: Option<&Form>,
 ) -> Result<Option<Form>, Problem> {
     let strict = |function: &Function| function.strict == Some(true);
     let free = matches!(choice, Choice::Auto);
-    if free && parallel && !functions.iter().any(strict) {
+    let otherwise = otherwise.filter(|_| free);
+    if free && parallel && otherwise.is_none() && !functions.iter().any(strict) {
         return Ok(None);
     }
+    // One tool by its name is one call, as everywhere.
+    let several = parallel && !matches!(choice, Choice::Named(_));
     let may =
         |function: &&Function| !matches!(choice, Choice::Named(name) if *name != function.name);
+    let any = free;
     let tools = functions.iter().filter(may).map(|function| {
         let schema = match &function.parameters {
             // No parameters are an empty list.
             None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
-            Some(_) if free && !strict(function) => json!({ "type": "object" }),
+            Some(_) if any && !strict(function) => json!({ "type": "object" }),
             Some(schema) => schema.clone(),
         };
         (function.name.as_str(), schema)
     });
     let wrong = |problem| Problem::from(Failure::Form { param: "tools", problem });
-    let calls = CallGrammar { form, tools: tools.collect(), several: parallel, free };
-    Form::calls(&calls, "tools").map(Some).map_err(wrong)
+    // Where it is no call it is no text either, but of the other form.
+    let free = free && otherwise.is_none();
+    let calls = CallGrammar { form, tools: tools.collect(), several, free };
+    match otherwise {
+        None => Form::calls(&calls, "tools").map(Some).map_err(wrong),
+        Some(otherwise) => otherwise.or_calls(&calls).map(Some).map_err(wrong),
+    }
 }

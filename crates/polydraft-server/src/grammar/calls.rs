@@ -3,6 +3,8 @@
 use polydraft_text::CallForm;
 use serde_json::{Value, json};
 
+use super::literal::literal;
+
 /// Which calls may be, in which form.
 pub struct CallGrammar<'a> {
     /// How the model writes them.
@@ -61,9 +63,4 @@ impl CallGrammar<'_> {
         }
         lark
     }
-}
-
-/// A string as Lark has it.
-fn literal(text: &str) -> String {
-    json!(text).to_string()
 }

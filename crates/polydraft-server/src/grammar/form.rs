@@ -4,7 +4,8 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use super::CallGrammar;
+use super::calls::CallGrammar;
+use super::literal::literal;
 
 /// White space between two words of JSON: a blank, or a new line and what indents it; none will do
 /// too.
@@ -19,12 +20,26 @@ const DECIMALS: usize = 8;
 /// The allowed outputs. Making a grammar of it may take a while.
 #[derive(Debug, Clone)]
 pub struct Form {
-    pub(super) grammar: TopLevelGrammar,
+    kind: Kind,
+    /// What ends the reasoning before the output, if there is to be some.
+    behind: Option<&'static str>,
     /// The parameter that asks for it.
     pub param: &'static str,
 }
 
+#[derive(Debug, Clone)]
+enum Kind {
+    Json(Value),
+    /// In the library's form of Lark, beginning with its start rule.
+    Lark(String),
+    Regex(String),
+}
+
 impl Form {
+    fn of(kind: Kind, param: &'static str) -> Self {
+        Self { kind, behind: None, param }
+    }
+
     /// JSON of a schema.
     ///
     /// # Errors
@@ -35,7 +50,7 @@ impl Form {
             // Not the client's to say; and a model that likes white space would write nothing else.
             schema.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": SPACE }));
         }
-        Ok(Self { grammar: TopLevelGrammar::from_json_schema(schema), param })
+        Ok(Self::of(Kind::Json(schema), param))
     }
 
     /// Calls of tools, or text that contains them.
@@ -44,8 +59,90 @@ impl Form {
     /// As for [`json`](Self::json), of the schemas of the tools' arguments.
     pub fn calls(calls: &CallGrammar, param: &'static str) -> Result<Self, String> {
         calls.tools.iter().try_fold(1, |known, (_, schema)| multiple(known, schema))?;
-        Ok(Self { grammar: TopLevelGrammar::from_lark(calls.lark()), param })
+        Ok(Self::of(Kind::Lark(calls.lark()), param))
     }
+
+    /// The same, or calls of tools.
+    ///
+    /// # Errors
+    /// A form other than JSON; as for [`json`](Self::json) of the schemas of the tools' arguments.
+    pub fn or_calls(&self, calls: &CallGrammar) -> Result<Self, String> {
+        let (Kind::Json(schema), Kind::Lark(lark)) =
+            (&self.kind, Self::calls(calls, self.param)?.kind)
+        else {
+            return Err("beside tools the output may be JSON, and nothing else".to_owned());
+        };
+        let lark = lark.replacen("start: ", "calls: ", 1);
+        let lark = format!("start: calls | json\njson: %json {schema}\n{lark}");
+        Ok(Self::of(Kind::Lark(lark), self.param))
+    }
+
+    /// What a regular expression matches, whole.
+    pub fn regex(text: &str, param: &'static str) -> Self {
+        Self::of(Kind::Regex(text.to_owned()), param)
+    }
+
+    /// One of some strings.
+    ///
+    /// # Errors
+    /// None of them, or one that is empty.
+    pub fn choice(choices: &[String], param: &'static str) -> Result<Self, String> {
+        if choices.is_empty() || choices.iter().any(String::is_empty) {
+            return Err("expected one string or several, none of them empty".to_owned());
+        }
+        let choices: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
+        Ok(Self::of(Kind::Lark(format!("start: {}\n", choices.join(" | "))), param))
+    }
+
+    /// What a grammar in Lark's notation derives from `start`.
+    pub fn grammar(text: String, param: &'static str) -> Self {
+        Self::of(Kind::Lark(text), param)
+    }
+
+    /// The same behind any text that ends with this mark: a model's reasoning. A grammar whose
+    /// start rule is not found stays as it is.
+    pub fn behind(self, mark: &'static str) -> Self {
+        Self { behind: Some(mark), ..self }
+    }
+
+    /// For the library.
+    pub(super) fn library_grammar(self) -> TopLevelGrammar {
+        let Self { kind, behind, .. } = self;
+        let Some(mark) = behind else {
+            return match kind {
+                Kind::Json(schema) => TopLevelGrammar::from_json_schema(schema),
+                Kind::Lark(text) => TopLevelGrammar::from_lark(text),
+                Kind::Regex(text) => TopLevelGrammar::from_regex(&text),
+            };
+        };
+        let rest = match kind {
+            Kind::Json(schema) => format!("answer: %json {schema}\n"),
+            Kind::Regex(text) => format!("answer: /{}/\n", llguidance::regex_to_lark(&text, "")),
+            Kind::Lark(text) => match renamed(&text) {
+                Some(text) => text,
+                None => return TopLevelGrammar::from_lark(text),
+            },
+        };
+        let mark = escaped(mark);
+        TopLevelGrammar::from_lark(format!(
+            "start: reasoning answer\nreasoning[lazy]: /(?s:.*){mark}\\s*/\n{rest}"
+        ))
+    }
+}
+
+/// A grammar whose rule `start` is called `answer`.
+fn renamed(text: &str) -> Option<String> {
+    let at = match text.starts_with("start:") {
+        true => 0,
+        false => text.find("\nstart:")? + 1,
+    };
+    Some(format!("{}answer{}", &text[..at], &text[at + "start".len()..]))
+}
+
+/// A string in a regular expression between slashes.
+fn escaped(text: &str) -> String {
+    let plain = |sign: char| sign.is_alphanumeric() || sign == '_' || sign == ' ';
+    text.chars().flat_map(|sign| (!plain(sign)).then_some('\\').into_iter().chain([sign])).collect()
 }
 
 /// The least common multiple of what is known and every `multipleOf` in a schema, decimals times

@@ -5,15 +5,18 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use subtle::ConstantTimeEq;
 use tower_http::cors::{AllowHeaders, Any, CorsLayer};
 
-use crate::App;
-use crate::api::error::Problem;
+use crate::api::error::{Dialect, Problem};
+use crate::fleet::Fleet;
+
+/// Where Anthropic's clients put the key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// How long a body may take to arrive.
 const BODY: Duration = Duration::from_secs(30);
@@ -22,27 +25,43 @@ const LINGER: usize = 16 << 20;
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// Lets requests with the key through, if there is one. The comparison takes constant time.
-pub async fn key(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let Some(key) = &app.settings.key else { return next.run(request).await };
-    let shown = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-    let shown = shown.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    if bool::from(shown.ct_eq(key.as_bytes())) {
+pub async fn key(State(fleet): State<Arc<Fleet>>, request: Request, next: Next) -> Response {
+    let Some(key) = &fleet.settings().key else { return next.run(request).await };
+    if shows(request.headers(), key) {
         return next.run(request).await;
     }
-    let problem =
-        Problem::invalid("the API key is missing or wrong: expected 'Authorization: Bearer KEY'");
-    problem.code("invalid_api_key").status(StatusCode::UNAUTHORIZED).into_response()
+    let problem = Problem::invalid(
+        "the API key is missing or wrong: expected 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'",
+    );
+    let problem = problem.code("invalid_api_key").status(StatusCode::UNAUTHORIZED);
+    problem.response(dialect_of(request.uri().path()))
+}
+
+fn shows(headers: &HeaderMap, key: &str) -> bool {
+    let header = |name: HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+    let bearer = header(header::AUTHORIZATION).and_then(|value| value.strip_prefix(b"Bearer "));
+    let shown = bearer.or_else(|| header(API_KEY)).unwrap_or_default();
+    shown.ct_eq(key.as_bytes()).into()
+}
+
+/// Whose interface a path belongs to.
+pub fn dialect_of(path: &str) -> Dialect {
+    match path.strip_prefix("/v1").unwrap_or(path) {
+        path if path.starts_with("/messages") => Dialect::Anthropic,
+        path if path.starts_with("/api/") => Dialect::Ollama,
+        _ => Dialect::OpenAi,
+    }
 }
 
 /// Refuses what pages from elsewhere would have done: a browser sends a plain request before it
 /// asks whether it may, and the answer, which the page is not shown, would cost as much as any.
 /// Clients that are no browsers send no origin.
-pub async fn origin(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub async fn origin(State(fleet): State<Arc<Fleet>>, request: Request, next: Next) -> Response {
     let headers = request.headers();
     match headers.get(header::ORIGIN) {
         Some(origin)
             if request.method() == Method::POST
-                && !may_ask(&app.settings.origins, origin, headers) =>
+                && !may_ask(&fleet.settings().origins, origin, headers) =>
         {
             let origin = String::from_utf8_lossy(origin.as_bytes());
             let problem = Problem::invalid(format_args!(
@@ -64,12 +83,11 @@ fn may_ask(origins: &[String], origin: &HeaderValue, headers: &HeaderMap) -> boo
     own || origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin)
 }
 
-/// The body, if it is neither too large nor too slow.
+/// The body, if it has at most so many bytes and is not too slow.
 ///
 /// # Errors
 /// It is; or it breaks off.
-pub async fn body(app: &App, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
-    let most = app.settings.body;
+pub async fn body(most: usize, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
     let too_large = || {
         let problem = Problem::invalid(format_args!("the body has more than {most} bytes"));
         problem.code("body_too_large").status(StatusCode::PAYLOAD_TOO_LARGE)

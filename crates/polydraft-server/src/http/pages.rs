@@ -7,7 +7,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use crate::App;
+use crate::fleet::Fleet;
 
 const HTML: &str = "text/html; charset=utf-8";
 const FILES: [(&str, &str, &str); 4] = [
@@ -22,7 +22,7 @@ const ALLOWED: &str = "default-src 'self'; script-src 'self' 'unsafe-inline'; st
                        frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
 
 /// Their routes.
-pub fn routes() -> Router<Arc<App>> {
+pub fn routes() -> Router<Arc<Fleet>> {
     FILES.into_iter().fold(Router::new(), |router, (path, kind, text)| {
         router.route(path, get(move || std::future::ready(page(kind, text))))
     })

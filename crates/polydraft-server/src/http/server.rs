@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,9 +14,8 @@ use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
 use super::routes;
-use crate::app::{App, ServedModel, Settings};
-use crate::telemetry::Telemetry;
-use crate::worker;
+use crate::app::{ServedModel, Settings};
+use crate::fleet::Fleet;
 
 /// How long a client may take to send the head of a request, and to take what it is sent. The first
 /// is also how long a connection may lie idle between two requests: hyper has one timeout for both.
@@ -34,50 +33,30 @@ const FLUSH: Duration = Duration::from_secs(5);
 /// A server that listens.
 pub struct Server {
     listener: TcpListener,
-    app: Arc<App>,
-    engine: std::thread::JoinHandle<()>,
+    fleet: Arc<Fleet>,
 }
 
 impl Server {
-    /// Starts the engine's thread, and listens. Connections wait until [`run`](Self::run).
+    /// Listens, with one loaded model of this name. Connections wait until [`run`](Self::run).
     ///
     /// # Errors
     /// An address that cannot be had; no thread left.
     pub async fn start(
         address: SocketAddr,
         served: ServedModel,
+        names: Vec<String>,
         settings: Settings,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
-        let ServedModel { engine, language, name, draft, speculation, costs, completions, chat } =
-            served;
-        let (context, vocabulary) = (engine.info().context, engine.info().vocabulary.size());
-        let begins = engine.info().begins;
-        let mut limits = settings.capacity;
-        limits.texts = limits.texts.min(engine.sequences()).max(1);
-        let telemetry = Telemetry::new();
-        let (desk, engine) = worker::start(engine, language.clone(), limits, telemetry.clone())?;
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        let app = App {
-            name,
-            language,
-            draft,
-            speculation,
-            costs,
-            completions,
-            chat,
-            context,
-            vocabulary,
-            begins,
-            limits,
-            settings,
-            grammars: Default::default(),
-            forming: Arc::new(Semaphore::new(1)),
-            desk,
-            telemetry,
-            started,
-        };
-        Ok(Self { listener, app: Arc::new(app), engine })
+        Ok(Self { listener, fleet: Arc::new(Fleet::of_loaded(served, names, settings.into())?) })
+    }
+
+    /// Listens, with models that are still to be loaded.
+    ///
+    /// # Errors
+    /// An address that cannot be had.
+    pub(crate) async fn listen(address: SocketAddr, fleet: Arc<Fleet>) -> io::Result<Self> {
+        Ok(Self { listener: TcpListener::bind(address).await?, fleet })
     }
 
     /// Where it listens.
@@ -91,10 +70,9 @@ impl Server {
     /// Serves until `stop` is there: then nothing new is taken, and running requests may end within
     /// the grace period; the others get an error. Returns whether all have ended.
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
-        let Self { listener, app, engine } = self;
-        let (desk, grace, telemetry) =
-            (app.desk.clone(), app.settings.grace, app.telemetry.clone());
-        let service = TowerToHyperService::new(routes::router(app));
+        let Self { listener, fleet } = self;
+        let (grace, unload_after) = (fleet.settings().grace, fleet.settings().unload_after);
+        let service = TowerToHyperService::new(routes::router(fleet.clone()));
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
         let (graceful, places) = (GracefulShutdown::new(), Arc::new(Semaphore::new(CONNECTIONS)));
@@ -109,7 +87,8 @@ impl Server {
             let (stream, place) = tokio::select! {
                 () = &mut stop => break,
                 _ = sum_up.tick() => {
-                    telemetry.sum_up();
+                    fleet.metrics().sum_up();
+                    unload_after.into_iter().for_each(|after| fleet.unload_idle(after));
                     continue;
                 }
                 (accepted, place) = accepted => match accepted {
@@ -134,10 +113,7 @@ impl Server {
             });
         }
         drop(listener);
-        tracing::info!(requests = desk.present(), "stopping");
-        desk.stop(grace);
-        let ended = tokio::task::spawn_blocking(move || engine.join().is_ok());
-        let whole = ended.await.unwrap_or(false);
+        let whole = fleet.stop(grace).await;
         whole && tokio::time::timeout(FLUSH, graceful.shutdown()).await.is_ok()
     }
 }

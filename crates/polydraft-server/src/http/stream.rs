@@ -1,15 +1,17 @@
-//! Answers as server-sent events, step by step.
+//! Answers as they are decided, step by step.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::http::{HeaderName, HeaderValue};
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::sse::{Event as Line, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
 use futures_util::stream::unfold;
 
-use crate::api::error::Problem;
+use crate::api::error::{Dialect, Problem};
 use crate::api::{Reply, Sent};
 use crate::worker::Events;
 
@@ -24,20 +26,28 @@ struct Flow {
     ready: VecDeque<Sent>,
 }
 
-/// The answer, as it is decided. A client that reads slowly holds up nobody: what it has not read
+/// The answer, as it is decided, as server-sent events or as lines of JSON. A client that reads slowly holds up nobody: what it has not read
 /// yet is buffered, up to a limit.
-pub fn of(mut answer: Box<dyn Reply>, events: Events) -> Response {
+pub fn of(mut answer: Box<dyn Reply>, events: Events, dialect: Dialect) -> Response {
     let ready = answer.begin().into();
     let flow = Flow { answer: Some(answer), events, ready };
-    let stream = unfold(flow, |mut flow| async move {
-        let Sent { name, data } = flow.next().await?;
-        let event = name.map_or_else(Line::default, |name| Line::default().event(name));
-        Some((Ok::<_, Infallible>(event.data(data)), flow))
-    });
-    let alive = KeepAlive::new().interval(ALIVE);
+    let sent = unfold(flow, |mut flow| async move { Some((flow.next().await?, flow)) });
     // Proxies are not to collect what is meant to be seen at once.
     let unbuffered = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    ([unbuffered], Sse::new(stream).keep_alive(alive)).into_response()
+    if dialect == Dialect::Ollama {
+        let lines = sent.map(|sent| Ok::<_, Infallible>(sent.data + "\n"));
+        let kind = (header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        return ([unbuffered, kind], Body::from_stream(lines)).into_response();
+    }
+    let lines = sent.map(|Sent { name, data }| {
+        let event = name.map_or_else(Line::default, |name| Line::default().event(name));
+        Ok::<_, Infallible>(event.data(data))
+    });
+    let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
+    let mut answer = Sse::new(lines).keep_alive(KeepAlive::new().interval(ALIVE)).into_response();
+    answer.headers_mut().insert(header::CONTENT_TYPE, kind);
+    answer.headers_mut().insert(unbuffered.0, unbuffered.1);
+    answer
 }
 
 impl Flow {

@@ -21,6 +21,8 @@ pub struct RequestParams {
     pub sampling: Sampling,
     /// Biases and penalties.
     pub penalties: Penalties,
+    /// Tokens of an output at least: before, nothing ends it.
+    pub least_tokens: usize,
     /// The form that the outputs must have, if there is one.
     pub grammar: Option<Grammar>,
     /// How to speculate; none is plain decoding.
@@ -32,11 +34,15 @@ pub struct RequestParams {
     pub seed: u64,
     /// Whether the client gave the seed: then neighbours change no bit of the output.
     pub seeded: bool,
+    /// Strings that are part of the output though they are special tokens.
+    pub marks: Vec<&'static str>,
     /// How many sequences.
     pub count: usize,
     /// How many of the likeliest alternatives are sent with every token; none where they were not
     /// asked for.
     pub scores: Option<usize>,
+    /// The same for the prompt's tokens, but for the first.
+    pub prompt_scores: Option<usize>,
     /// How many tokens of each distribution are sent with every step; none where they were not
     /// asked for.
     pub traces: Option<usize>,
@@ -53,10 +59,12 @@ impl RequestParams {
 /// Events of a sequence, in order. Sequences of a request are numbered through, prompt by prompt.
 #[derive(Debug)]
 pub enum Event {
+    /// The scores of its prompt's tokens, but for the first; for all sequences of the prompt.
+    Prompt { text: usize, scores: Vec<Scored> },
     /// More of it is certain.
     More { text: usize, piece: String, scores: Vec<Scored>, traces: Vec<Trace> },
-    /// It is complete, having taken so many tokens.
-    End { text: usize, finish: Finish, tokens: usize, statistics: Box<Statistics> },
+    /// It is complete, having taken so many tokens; so many of its prompt's were cached.
+    End { text: usize, finish: Finish, tokens: usize, cached: usize, statistics: Box<Statistics> },
     /// It cannot be, and neither can the others of the request.
     Failed(Failure),
 }
@@ -64,15 +72,21 @@ pub enum Event {
 impl Event {
     /// Its size, about, in bytes.
     fn size(&self) -> usize {
-        let Self::More { piece, scores, traces, .. } = self else { return 0 };
         let tokens = size_of::<(Token, f64)>();
-        let scores = scores.iter().map(|scored| size_of::<Scored>() + tokens * scored.top.len());
+        let of_scores = |scores: &[Scored]| -> usize {
+            scores.iter().map(|scored| size_of::<Scored>() + tokens * scored.top.len()).sum()
+        };
+        let (piece, scores, traces) = match self {
+            Self::More { piece, scores, traces, .. } => (piece, scores, traces),
+            Self::Prompt { scores, .. } => return of_scores(scores),
+            Self::End { .. } | Self::Failed(_) => return 0,
+        };
         let nodes = traces.iter().flat_map(|trace| &trace.nodes).map(|node| {
             let intervals: usize = node.shares.iter().map(|(_, parts)| 1 + parts.len()).sum();
             let distributions = node.draft.len() + node.target.len();
             size_of::<TracedNode>() + tokens * distributions + size_of::<[f64; 3]>() * intervals
         });
-        piece.len() + scores.chain(nodes).sum::<usize>()
+        piece.len() + of_scores(scores) + nodes.sum::<usize>()
     }
 }
 
@@ -261,13 +275,16 @@ mod tests {
             prompt: vec![0],
             sampling: Sampling::default(),
             penalties: Penalties::default(),
+            least_tokens: 0,
             grammar: None,
             speculation: None,
             limits: Limits::default(),
             seed: 0,
             seeded: false,
+            marks: Vec::new(),
             count: 1,
             scores: Some(20),
+            prompt_scores: None,
             traces: None,
         };
         let mut events = EngineHandle::new(commands, 1).submit(vec![asked]).unwrap();

@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use polydraft::Token;
-use polydraft_engine::{Engine, LogitsProcessor, Penalties, Request, Session};
+use polydraft_engine::{
+    Engine, LeastTokens, LogitsProcessor, Penalties, Request, Scored, Scorer, Session,
+};
 use polydraft_runtime::{Speculation, seeded};
 use polydraft_text::Language;
 
@@ -18,12 +20,22 @@ use crate::telemetry::Telemetry;
 struct Changes {
     penalties: Penalties,
     mask: Option<Mask>,
+    least: LeastTokens,
 }
 
 impl Changes {
     fn of(asked: &RequestParams, mask: Option<Mask>) -> Option<Self> {
-        let penalties = asked.penalties.clone();
-        (!penalties.is_neutral() || mask.is_some()).then_some(Self { penalties, mask })
+        let mut penalties = asked.penalties.clone();
+        if let Some(repetition) = &mut penalties.repetition {
+            repetition.prompt = asked.prompt[..].into();
+        }
+        let (tokens, end_tokens) = (asked.least_tokens, asked.limits.end_tokens.clone());
+        let least = LeastTokens { tokens, end_tokens };
+        (!penalties.is_neutral() || mask.is_some() || tokens > 0).then_some(Self {
+            penalties,
+            mask,
+            least,
+        })
     }
 }
 
@@ -33,6 +45,7 @@ impl LogitsProcessor for Changes {
         if let Some(mask) = &self.mask {
             mask.process(decided, path, logits);
         }
+        self.least.process(decided, path, logits);
     }
 
     fn forced(&self, decided: &[Token]) -> Vec<Token> {
@@ -52,6 +65,8 @@ pub(super) struct Text {
     pub random: Reversible,
     /// Tokens of the prompt that are not prefilled yet.
     pub unread: usize,
+    /// Tokens of the prompt that were in the prefix cache; for a first sequence only.
+    cached: usize,
     /// What broke it outside its session.
     pub failure: Option<Failure>,
     /// When it last got tokens.
@@ -73,11 +88,13 @@ impl Text {
             // The first is what the seed gives one sequence alone.
             random.set_stream(number as u64);
             let random = Reversible::new(random);
+            let text = language.tokenizer.stream(&asked.prompt);
+            let text = text.with_marks(asked.marks.iter().copied());
             let request = Request::new(&asked.prompt[..])
                 .sampling(asked.sampling)
                 .speculation(speculation)
                 .limits(asked.limits.clone())
-                .detokenizer(language.tokenizer.stream(&asked.prompt))
+                .detokenizer(text)
                 .rng(random.clone());
             let mut session = engine.open(request)?;
             if asked.seeded {
@@ -97,7 +114,10 @@ impl Text {
                 Ok(unread) => (unread, None),
                 Err(error) => (0, Some(error.into())),
             };
-            Ok(Self { number, session, mask, random, unread, failure, last: None })
+            // The last token is computed with the first step.
+            let cached = asked.prompt.len().saturating_sub(1 + unread);
+            let cached = if number == 0 { cached } else { 0 };
+            Ok(Self { number, session, mask, random, unread, cached, failure, last: None })
         })
     }
 
@@ -119,12 +139,69 @@ impl Text {
 /// One prompt and its sequences that are not complete yet.
 pub(super) struct Running {
     pub job: Job,
+    /// Scores the prompt, where that was asked for: before its sequences are opened.
+    pub scorer: Option<PromptScorer>,
     pub texts: Vec<Text>,
     /// How many were opened, of those requested.
     pub opened: usize,
 }
 
+/// Scores a prompt.
+pub(super) struct PromptScorer {
+    scorer: Scorer,
+    scores: Vec<Scored>,
+}
+
+impl PromptScorer {
+    /// All its tokens but the first.
+    pub fn of(asked: &RequestParams) -> Option<Self> {
+        let top = asked.prompt_scores?;
+        Some(Self { scorer: Scorer::new(&asked.prompt, 1, top), scores: Vec::new() })
+    }
+
+    /// One pass; the scores, once they are complete.
+    fn advance(&mut self, engine: &mut Engine) -> Result<Option<Vec<Scored>>, Failure> {
+        let more = guarded(|| Ok(self.scorer.advance(engine.target())?))?;
+        if !more.is_empty() {
+            self.scores.extend(more);
+            return Ok(None);
+        }
+        Ok(Some(std::mem::take(&mut self.scores)))
+    }
+}
+
 impl Running {
+    /// Scores a part of its prompt, where that was asked for and is not done; then its first
+    /// sequence is opened.
+    pub fn score(&mut self, engine: &mut Engine, language: &Language) {
+        let Some(scorer) = &mut self.scorer else { return };
+        match scorer.advance(engine) {
+            Ok(None) => {}
+            Ok(Some(scores)) => {
+                self.scorer = None;
+                self.job.tell(Event::Prompt { text: self.job.first, scores });
+                self.open_first(engine, language);
+            }
+            Err(failure) => {
+                if let Some(mut scorer) = self.scorer.take() {
+                    scorer.scorer.close(engine.target());
+                }
+                self.failure_of_first(failure);
+            }
+        }
+    }
+
+    /// Opens its first sequence.
+    pub fn open_first(&mut self, engine: &mut Engine, language: &Language) {
+        match Text::open(engine, language, &self.job.asked, 0) {
+            Ok(text) => {
+                self.texts.push(text);
+                self.opened = 1;
+            }
+            Err(failure) => self.failure_of_first(failure),
+        }
+    }
+
     /// Breaks the request off.
     pub fn failure_of_first(&mut self, failure: Failure) {
         match self.texts.first_mut() {
@@ -159,7 +236,7 @@ impl Running {
                 self.texts.push(text);
                 continue;
             }
-            let Text { session, mask, failure, .. } = text;
+            let Text { session, mask, failure, cached, .. } = text;
             telemetry.speculated(session.statistics());
             let closed = guarded(|| Ok(engine.close(session)?));
             match (failure, closed) {
@@ -170,6 +247,7 @@ impl Running {
                         text: number,
                         finish: made.finish,
                         tokens,
+                        cached,
                         statistics,
                     });
                 }
@@ -190,6 +268,9 @@ impl Running {
 
     /// Ends what is not complete, and frees its memory.
     pub fn close(self, engine: &mut Engine, telemetry: &Telemetry, failure: Option<Failure>) {
+        if let Some(PromptScorer { mut scorer, .. }) = self.scorer {
+            scorer.close(engine.target());
+        }
         if let Some(failure) = failure {
             self.job.tell(Event::Failed(failure));
         }

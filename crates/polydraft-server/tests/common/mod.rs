@@ -163,6 +163,30 @@ pub fn start_calling() -> Running {
     start_with(Duration::ZERO, vec![END], language, target, |_| ())
 }
 
+/// A reasoning model: its prompt opens what it thinks, `a`, and its answer is `b`.
+pub fn start_thinking() -> Running {
+    let target = r#"{"vocabulary": 6, "next": {
+        "": [0.5, 0.5, 0, 0, 0, 0], "2": [1, 0, 0, 0, 0, 0], "2 0": [0, 0, 0, 1, 0, 0],
+        "3": [0, 1, 0, 0, 0, 0], "3 1": [0, 0, 0, 0, 1, 0]}}"#;
+    let file = br#"{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "<think>": 2,
+        "</think>": 3, "end": 4, "x": 5}, "unk_token": "a"},
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false}]}"#;
+    let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
+    let template = "{% for m in messages %}{{ m.content }} {% endfor %}\
+        {% if add_generation_prompt %}<think>\n{% endif %}{# </think> #}";
+    let special = SpecialTokens::from_roles([]);
+    let chat = ChatTemplate::from_source(template, special, "chat.jinja").unwrap();
+    let language = Language {
+        vocabulary: text.vocabulary(6).unwrap(),
+        tokenizer: text,
+        chat: Some(chat),
+        ..language()
+    };
+    start_with(Duration::ZERO, vec![END], language, target, |_| ())
+}
+
 /// A model whose tokens are bytes, so that there are grammars for it.
 pub fn start_bytes() -> Running {
     let file = br#"{"model": {"type": "BPE",
@@ -209,7 +233,6 @@ fn start_with(
     let served = ServedModel {
         engine: Engine::new(Box::new(target), Some(Box::new(drafter))),
         language,
-        name: "table".to_owned(),
         draft: Some("draft".to_owned()),
         speculation: Some(Speculation {
             verifier: "nested-priority".parse().unwrap(),
@@ -219,7 +242,9 @@ fn start_with(
         costs: Default::default(),
         completions: defaults(16),
         chat: defaults(64),
+        tokens: usize::MAX,
     };
+    let names = vec!["table".to_owned(), "other".to_owned()];
     let mut settings = Settings::default();
     change(&mut settings);
     let (tell, told) = std::sync::mpsc::channel();
@@ -231,8 +256,9 @@ fn start_with(
             .build()
             .unwrap();
         runtime.block_on(async {
-            let server =
-                Server::start("127.0.0.1:0".parse().unwrap(), served, settings).await.unwrap();
+            let server = Server::start("127.0.0.1:0".parse().unwrap(), served, names, settings)
+                .await
+                .unwrap();
             tell.send(server.address().unwrap()).unwrap();
             server.run(async { stopped.await.unwrap_or_default() }).await
         })

@@ -1,17 +1,22 @@
 //! The answer of `/v1/responses` as it grows: a message, and calls of tools, each an item of its
 //! own.
 
+use std::sync::Arc;
+
 use polydraft_engine::Finish;
 use serde_json::{Value, json};
 
 use super::super::answer::Answer;
 use super::super::error::Problem;
 use super::super::{Reply, Sent, tokens};
+use super::store::{Store, Stored};
 use crate::worker::Event;
 
 /// What a stream has begun, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Item {
+    /// What the model thought.
+    Reasoning,
     Message,
     /// The call of this number, of which so many bytes of arguments were sent.
     Call(usize, usize),
@@ -25,7 +30,12 @@ pub struct Response {
     /// The parameters of the request, which the answer repeats.
     settings: Value,
     items: Vec<Item>,
-    /// Bytes of the text, and tokens, that were sent.
+    /// The answer that this one goes on with.
+    previous: Option<String>,
+    /// Where it is to be stored, and the conversation up to it.
+    keeping: Option<(Arc<Store>, Vec<Value>)>,
+    /// Bytes of the reasoning and of the text, and tokens, that were sent.
+    thought: usize,
     sent: usize,
     scored: usize,
     /// Events that were sent.
@@ -33,14 +43,45 @@ pub struct Response {
 }
 
 impl Response {
-    /// Of nothing yet.
-    pub fn new(inner: Answer, model: String, settings: Value) -> Self {
-        let (id, items) = (rand::random(), Vec::new());
-        Self { inner, id, model, settings, items, sent: 0, scored: 0, sequence: 0 }
+    /// Of nothing yet. `keeping` is where it is to be stored, and the conversation up to it.
+    pub fn new(
+        inner: Answer,
+        model: String,
+        settings: Value,
+        previous: Option<String>,
+        keeping: Option<(Arc<Store>, Vec<Value>)>,
+    ) -> Self {
+        Self {
+            inner,
+            id: rand::random(),
+            model,
+            settings,
+            items: Vec::new(),
+            previous,
+            keeping,
+            thought: 0,
+            sent: 0,
+            scored: 0,
+            sequence: 0,
+        }
+    }
+
+    fn own_id(&self) -> String {
+        format!("resp_{:032x}", self.id)
+    }
+
+    /// Stores the answer, if it is to be, and returns it.
+    fn kept(&mut self, object: Value) -> Value {
+        if let Some((store, mut items)) = self.keeping.take() {
+            items.extend(object["output"].as_array().into_iter().flatten().cloned());
+            store.insert(self.own_id(), Stored { object: object.clone(), items });
+        }
+        object
     }
 
     fn item_id(&self, item: Item) -> String {
         match item {
+            Item::Reasoning => format!("rs_{:032x}", self.id),
             Item::Message => format!("msg_{:032x}", self.id),
             Item::Call(number, _) => {
                 format!("fc_{:032x}", self.id.wrapping_add(1 + number as u128))
@@ -62,10 +103,19 @@ impl Response {
             "logprobs": logprobs })
     }
 
+    fn thoughts(&self) -> Value {
+        json!({ "type": "reasoning_text", "text": self.inner.reasoning() })
+    }
+
     /// An item, whole or as it begins.
     fn item(&self, item: Item, whole: bool) -> Value {
         let (id, status) = (self.item_id(item), self.status());
         match item {
+            Item::Reasoning => {
+                let content: Vec<Value> = whole.then(|| self.thoughts()).into_iter().collect();
+                json!({ "type": "reasoning", "id": id, "status": status, "summary": [],
+                    "content": content })
+            }
             Item::Message => {
                 let content: Vec<Value> = whole.then(|| self.part()).into_iter().collect();
                 json!({ "type": "message", "id": id, "status": status, "role": "assistant",
@@ -88,14 +138,15 @@ impl Response {
         }
         let calls = (0..self.inner.calls().len()).map(|number| Item::Call(number, 0));
         let text = self.inner.calls().is_empty() || !self.inner.first().0.is_empty();
-        text.then_some(Item::Message).into_iter().chain(calls).collect()
+        let thoughts = (!self.inner.reasoning().is_empty()).then_some(Item::Reasoning);
+        thoughts.into_iter().chain(text.then_some(Item::Message)).chain(calls).collect()
     }
 
     fn object(&self, output: Vec<Value>) -> Value {
         let usage = self.inner.usage();
         let usage = json!({
             "input_tokens": usage.prompt_tokens,
-            "input_tokens_details": { "cached_tokens": 0 },
+            "input_tokens_details": usage.prompt_tokens_details,
             "output_tokens": usage.completion_tokens,
             "output_tokens_details": { "reasoning_tokens": 0 },
             "total_tokens": usage.total_tokens,
@@ -104,7 +155,7 @@ impl Response {
         let status = self.status();
         let reason = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         let mut object = json!({
-            "id": format!("resp_{:032x}", self.id),
+            "id": self.own_id(),
             "object": "response",
             "created_at": self.inner.created(),
             "status": status,
@@ -112,8 +163,8 @@ impl Response {
             "incomplete_details": reason,
             "model": self.model,
             "output": output,
-            "previous_response_id": null,
-            "store": false,
+            "previous_response_id": self.previous,
+            "store": self.keeping.is_some(),
             "truncation": "disabled",
             "usage": (status != "in_progress").then_some(usage),
         });
@@ -135,7 +186,7 @@ impl Response {
     fn at(&self, index: usize) -> Value {
         let item = self.items[index];
         let mut at = json!({ "item_id": self.item_id(item), "output_index": index });
-        if item == Item::Message {
+        if !matches!(item, Item::Call(..)) {
             at["content_index"] = 0.into();
         }
         at
@@ -147,19 +198,23 @@ impl Response {
         self.items.push(item);
         let added = json!({ "output_index": index, "item": self.item(item, false) });
         events.push(self.event("response.output_item.added", added));
-        if item == Item::Message {
-            let mut part = self.at(index);
-            part["part"] =
-                json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] });
-            events.push(self.event("response.content_part.added", part));
-        }
+        let empty = match item {
+            Item::Message => {
+                json!({ "type": "output_text", "text": "", "annotations": [], "logprobs": [] })
+            }
+            Item::Reasoning => json!({ "type": "reasoning_text", "text": "" }),
+            Item::Call(..) => return index,
+        };
+        let mut part = self.at(index);
+        part["part"] = empty;
+        events.push(self.event("response.content_part.added", part));
         index
     }
 
-    /// The message, begun if it was not.
-    fn message(&mut self, events: &mut Vec<Sent>) -> usize {
-        let begun = self.items.iter().position(|item| *item == Item::Message);
-        begun.unwrap_or_else(|| self.open(Item::Message, events))
+    /// The message or the reasoning, begun if it was not.
+    fn begun(&mut self, item: Item, events: &mut Vec<Sent>) -> usize {
+        let begun = self.items.iter().position(|other| *other == item);
+        begun.unwrap_or_else(|| self.open(item, events))
     }
 }
 
@@ -172,8 +227,9 @@ impl Reply for Response {
         self.inner.is_complete()
     }
 
-    fn whole(self: Box<Self>) -> Value {
-        self.object(self.all().into_iter().map(|item| self.item(item, true)).collect())
+    fn whole(mut self: Box<Self>) -> Value {
+        let object = self.object(self.all().iter().map(|item| self.item(*item, true)).collect());
+        self.kept(object)
     }
 
     fn begin(&mut self) -> Vec<Sent> {
@@ -186,11 +242,20 @@ impl Reply for Response {
 
     fn more(&mut self, _: usize) -> Vec<Sent> {
         let mut events = Vec::new();
+        let thoughts = self.inner.reasoning();
+        let (new, length) = (thoughts[self.thought..].to_owned(), thoughts.len());
+        self.thought = length;
+        if !new.is_empty() {
+            let index = self.begun(Item::Reasoning, &mut events);
+            let mut delta = self.at(index);
+            delta["delta"] = new.into();
+            events.push(self.event("response.reasoning_text.delta", delta));
+        }
         let text = self.inner.first().0;
         let (new, length) = (text[self.sent..].to_owned(), text.len());
         self.sent = length;
         if !new.is_empty() {
-            let index = self.message(&mut events);
+            let index = self.begun(Item::Message, &mut events);
             let scores = &self.inner.scores()[self.scored..];
             let (mut delta, scored) = (self.at(index), scores.len());
             delta["logprobs"] = json!(tokens::chat(self.inner.tokenizer(), scores));
@@ -223,6 +288,13 @@ impl Reply for Response {
         for index in 0..self.items.len() {
             let (item, mut done) = (self.items[index], self.at(index));
             match item {
+                Item::Reasoning => {
+                    let (mut part, whole) = (done.clone(), self.thoughts());
+                    done["text"] = whole["text"].clone();
+                    part["part"] = whole;
+                    events.push(self.event("response.reasoning_text.done", done));
+                    events.push(self.event("response.content_part.done", part));
+                }
                 Item::Message => {
                     let (mut part, whole) = (done.clone(), self.part());
                     done["text"] = whole["text"].clone();
@@ -241,6 +313,7 @@ impl Reply for Response {
             events.push(self.event("response.output_item.done", done));
         }
         let object = self.object(self.items.iter().map(|item| self.item(*item, true)).collect());
+        let object = self.kept(object);
         let last =
             if self.status() == "completed" { "response.completed" } else { "response.incomplete" };
         events.push(self.event(last, json!({ "response": object })));

@@ -1,0 +1,134 @@
+//! Answers of Ollama's routes, line by line or whole.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::super::answer::Answer;
+use super::super::conversation::is_cut;
+use super::super::error::Problem;
+use super::super::part::Call;
+use super::super::{Reply, Sent};
+use crate::worker::Event;
+
+/// Which of the two routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `/api/chat`
+    Chat,
+    /// `/api/generate`
+    Generate,
+}
+
+/// One answer.
+pub struct Lines {
+    inner: Answer,
+    model: String,
+    kind: Kind,
+    begun: Instant,
+    /// When the prompt had been read, about: at the first token.
+    read: Option<Duration>,
+    /// Bytes of the reasoning and of the text, and calls, that were sent.
+    thought: usize,
+    sent: usize,
+    called: usize,
+}
+
+impl Lines {
+    /// Of nothing yet.
+    pub fn new(inner: Answer, model: String, kind: Kind) -> Self {
+        let begun = Instant::now();
+        Self { inner, model, kind, begun, read: None, thought: 0, sent: 0, called: 0 }
+    }
+
+    fn line(&self, text: &str, thoughts: &str, calls: &[Call]) -> Value {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let mut line = json!({ "model": self.model, "created_at": time(now) });
+        let place = match self.kind {
+            Kind::Generate => {
+                line["response"] = text.into();
+                &mut line
+            }
+            Kind::Chat => {
+                line["message"] = json!({ "role": "assistant", "content": text });
+                &mut line["message"]
+            }
+        };
+        if !thoughts.is_empty() {
+            place["thinking"] = thoughts.into();
+        }
+        if !calls.is_empty() {
+            let of = |call: &Call| {
+                let arguments: Value = serde_json::from_str(&call.arguments)
+                    .unwrap_or_else(|_| Value::String(call.arguments.clone()));
+                json!({ "function": { "name": call.name, "arguments": arguments } })
+            };
+            place["tool_calls"] = calls.iter().map(of).collect();
+        }
+        line["done"] = false.into();
+        line
+    }
+
+    /// Adds what the last line says.
+    fn done(&self, mut line: Value) -> Value {
+        let usage = self.inner.usage();
+        let cut = is_cut(self.inner.first().1);
+        let (total, read) = (self.begun.elapsed(), self.read.unwrap_or_default());
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let last = json!({ "done": true, "done_reason": if cut { "length" } else { "stop" },
+            "total_duration": nanoseconds(total), "load_duration": 0,
+            "prompt_eval_count": usage.prompt_tokens, "prompt_eval_duration": nanoseconds(read),
+            "eval_count": usage.completion_tokens,
+            "eval_duration": nanoseconds(total.saturating_sub(read)) });
+        for (name, value) in last.as_object().into_iter().flatten() {
+            line[name] = value.clone();
+        }
+        line
+    }
+}
+
+impl Reply for Lines {
+    fn take(&mut self, event: Event) -> Result<usize, Problem> {
+        self.read.get_or_insert_with(|| self.begun.elapsed());
+        self.inner.take(event)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.inner.is_complete()
+    }
+
+    fn whole(self: Box<Self>) -> Value {
+        let (text, thoughts) = (self.inner.first().0, self.inner.reasoning());
+        self.done(self.line(text, thoughts, self.inner.calls()))
+    }
+
+    fn more(&mut self, _: usize) -> Vec<Sent> {
+        let (text, thoughts) = (self.inner.first().0, self.inner.reasoning());
+        let (new, thought) = (&text[self.sent..], &thoughts[self.thought..]);
+        // A call is sent whole: the next one has begun, or the answer has ended.
+        let calls = self.inner.calls();
+        let ready = if self.is_complete() { calls.len() } else { calls.len().saturating_sub(1) };
+        let called = &calls[self.called..ready.max(self.called)];
+        if new.is_empty() && thought.is_empty() && called.is_empty() {
+            return Vec::new();
+        }
+        let line = self.line(new, thought, called);
+        (self.sent, self.thought, self.called) =
+            (text.len(), thoughts.len(), ready.max(self.called));
+        vec![Sent::data(line)]
+    }
+
+    fn end(&mut self) -> Vec<Sent> {
+        vec![Sent::data(self.done(self.line("", "", &[])))]
+    }
+
+    fn broken(&mut self, problem: &Problem) -> Vec<Sent> {
+        vec![Sent::data(problem.for_ollama())]
+    }
+}
+
+/// Seconds since 1970 as RFC 3339 has them.
+pub fn time(seconds: u64) -> String {
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| String::new(), |time| time.to_string())
+}

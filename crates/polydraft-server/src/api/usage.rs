@@ -1,0 +1,64 @@
+//! What an answer took.
+
+use polydraft_engine::Statistics;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The usage of an answer.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub struct Usage {
+    /// Tokens of the prompts.
+    pub prompt_tokens: usize,
+    /// Tokens of the sequences.
+    pub completion_tokens: usize,
+    /// Both.
+    pub total_tokens: usize,
+    /// Details of the prompts' tokens.
+    pub prompt_tokens_details: PromptDetails,
+    /// Counts of speculation.
+    pub speculation: Speculated,
+}
+
+/// Details of the prompts' tokens.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub struct PromptDetails {
+    /// Tokens of the prompts that were in the prefix cache.
+    pub cached_tokens: usize,
+}
+
+/// Counts of speculation, over all sequences.
+#[derive(Debug, Clone, Default, Serialize, ToSchema)]
+pub struct Speculated {
+    /// Passes of the target, without the prefill.
+    target_calls: usize,
+    /// Tokens that a grammar forced, which took no pass.
+    forced_tokens: usize,
+    /// Distinct tokens drafted.
+    draft_tokens: usize,
+    /// For each position on the drafted path, how often a token was drafted there.
+    drafted: Vec<usize>,
+    /// For each position, how often the token there was accepted.
+    accepted: Vec<usize>,
+}
+
+impl Usage {
+    /// Of prompts with so many tokens, before anything was generated.
+    pub fn of_prompts(tokens: usize) -> Self {
+        Self { prompt_tokens: tokens, total_tokens: tokens, ..Self::default() }
+    }
+
+    /// Adds a sequence of so many tokens.
+    pub fn add(&mut self, tokens: usize, statistics: &Statistics) {
+        self.completion_tokens += tokens;
+        self.total_tokens += tokens;
+        let Speculated { target_calls, forced_tokens, draft_tokens, drafted, accepted } =
+            &mut self.speculation;
+        *target_calls += statistics.target_calls;
+        *forced_tokens += statistics.forced;
+        *draft_tokens += statistics.nodes;
+        for (sum, counts) in [(drafted, &statistics.drafted), (accepted, &statistics.accepted)] {
+            sum.resize(sum.len().max(counts.len()), 0);
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        }
+    }
+}

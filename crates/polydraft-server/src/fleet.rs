@@ -1,0 +1,303 @@
+//! The models of a server by their names: loaded, being loaded, or to be loaded when a request asks
+//! for one.
+//!
+//! A model that is loaded has an engine's thread of its own. Before another one is loaded, those
+//! that nobody has used for longest are unloaded, as far as memory asks for it; and any is when
+//! nobody has used it for so long.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use polydraft_runtime::{available_memory, give_back_memory};
+use tokio::sync::watch;
+
+use crate::App;
+use crate::api::error::Problem;
+use crate::app::{ServedModel, Settings};
+use crate::telemetry::{Metrics, Telemetry};
+
+/// Loads a model. It may be called again after the model was unloaded.
+pub(crate) type Loader = Box<dyn Fn() -> anyhow::Result<ServedModel> + Send + Sync>;
+
+/// One model, as it is described before it is loaded.
+pub(crate) struct Described {
+    /// Its names for clients, the first one being its own; `*` stands for any.
+    pub names: Vec<String>,
+    /// Bytes of its weights, about.
+    pub bytes: u64,
+    /// Loads it.
+    pub load: Loader,
+}
+
+/// What became of loading a model; none while it is loaded.
+type Outcome = Option<Result<Arc<App>, Arc<anyhow::Error>>>;
+
+enum State {
+    Unloaded,
+    Loading(watch::Receiver<Outcome>),
+    Loaded(Arc<App>, JoinHandle<()>),
+}
+
+struct Slot {
+    described: Described,
+    state: Mutex<State>,
+    used: Mutex<Instant>,
+}
+
+/// All of them.
+pub(crate) struct Fleet {
+    slots: Arc<[Arc<Slot>]>,
+    settings: Arc<Settings>,
+    metrics: Arc<Metrics>,
+}
+
+/// How a model stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Nobody has asked for it.
+    Unloaded,
+    /// It is being loaded.
+    Loading,
+    /// It answers.
+    Loaded,
+    /// Its engine's thread is being stopped.
+    Stopping,
+}
+
+/// Memory that is left free besides a model's weights, for KV caches and the rest.
+const SPARE: f64 = 0.2;
+
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn used(&self) -> MutexGuard<'_, Instant> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_loaded(&self) -> bool {
+        matches!(&*self.state(), State::Loaded(..))
+    }
+
+    fn is_busy(&self) -> bool {
+        matches!(&*self.state(), State::Loaded(app, _) if app.desk.present() > 0)
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        // Ollama's clients name a version too.
+        let name = name.strip_suffix(":latest").unwrap_or(name);
+        self.described.names.iter().any(|known| known == name || known == "*")
+    }
+
+    /// Unloads it if nobody uses it; whether it was.
+    fn unload(&self) -> bool {
+        let mut state = self.state();
+        match &*state {
+            // Whoever looks for it takes the same lock.
+            State::Loaded(app, _) if app.desk.present() == 0 && Arc::strong_count(app) == 1 => {}
+            _ => return false,
+        }
+        let State::Loaded(app, engine) = std::mem::replace(&mut *state, State::Unloaded) else {
+            return false;
+        };
+        tracing::info!(model = app.name(), "unloaded");
+        // Its thread has nothing left to do, and ends.
+        app.desk.stop(Duration::ZERO);
+        drop(app);
+        engine.join().is_ok()
+    }
+}
+
+impl Fleet {
+    /// Of these models, none of which is loaded yet.
+    pub fn new(described: Vec<Described>, settings: Arc<Settings>) -> Self {
+        let slot = |described| {
+            let (state, used) = (Mutex::new(State::Unloaded), Mutex::new(Instant::now()));
+            Arc::new(Slot { described, state, used })
+        };
+        let slots = described.into_iter().map(slot).collect();
+        Self { slots, settings, metrics: Metrics::new() }
+    }
+
+    /// Of one model, which is loaded already.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn of_loaded(
+        served: ServedModel,
+        names: Vec<String>,
+        settings: Arc<Settings>,
+    ) -> std::io::Result<Self> {
+        let metrics = Metrics::new();
+        let telemetry = Telemetry::new(&metrics, None);
+        let (app, engine) = App::start(served, names.clone(), settings.clone(), telemetry)?;
+        let load: Loader = Box::new(|| Err(anyhow::anyhow!("it was given to the server loaded")));
+        let slot = Slot {
+            described: Described { names, bytes: 0, load },
+            state: Mutex::new(State::Loaded(app, engine)),
+            used: Mutex::new(Instant::now()),
+        };
+        Ok(Self { slots: [Arc::new(slot)].into(), settings, metrics })
+    }
+
+    /// Counters and timers of all models.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// How the server is set up.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Every model's names, how it stands, and the model itself where it is loaded.
+    pub fn all(&self) -> impl Iterator<Item = (&[String], Status, Option<Arc<App>>)> {
+        self.slots.iter().map(|slot| {
+            let (status, app) = match &*slot.state() {
+                State::Unloaded => (Status::Unloaded, None),
+                State::Loading(_) => (Status::Loading, None),
+                State::Loaded(app, _) if app.desk.is_stopping() => {
+                    (Status::Stopping, Some(app.clone()))
+                }
+                State::Loaded(app, _) => (Status::Loaded, Some(app.clone())),
+            };
+            (&slot.described.names[..], status, app)
+        })
+    }
+
+    /// The model of this name, the first one where none is named; loaded if it was not.
+    ///
+    /// # Errors
+    /// There is no such model; it cannot be loaded.
+    pub async fn find(&self, name: Option<&str>) -> Result<Arc<App>, Problem> {
+        let slot = match name {
+            None => self.slots.first(),
+            Some(name) => self.slots.iter().find(|slot| slot.is_named(name)),
+        };
+        let slot = slot.ok_or_else(|| self.unknown(name.unwrap_or_default()))?;
+        *slot.used() = Instant::now();
+        self.loaded(slot).await.map_err(|error| {
+            Problem::unavailable(format_args!("the model cannot be loaded: {error:#}")).of("model")
+        })
+    }
+
+    /// Loads the first model.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub async fn load_first(&self) -> Result<(), Arc<anyhow::Error>> {
+        match self.slots.first() {
+            Some(slot) => self.loaded(slot).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    async fn loaded(&self, slot: &Arc<Slot>) -> Result<Arc<App>, Arc<anyhow::Error>> {
+        let mut loading = {
+            let mut state = slot.state();
+            match &*state {
+                State::Loaded(app, _) => return Ok(app.clone()),
+                State::Loading(outcome) => outcome.clone(),
+                State::Unloaded => {
+                    let outcome = self.load(slot.clone());
+                    *state = State::Loading(outcome.clone());
+                    outcome
+                }
+            }
+        };
+        let outcome = loading.wait_for(Option::is_some).await;
+        let outcome = outcome.ok().and_then(|outcome| outcome.clone());
+        outcome.unwrap_or_else(|| Err(Arc::new(anyhow::anyhow!("its loading broke off"))))
+    }
+
+    fn unknown(&self, name: &str) -> Problem {
+        let names = self.slots.iter().flat_map(|slot| &slot.described.names);
+        let here: Vec<String> = names.map(|name| format!("{name:?}")).collect();
+        let here = here.join(", ");
+        let problem =
+            Problem::invalid(format_args!("there is no model {name:?} here, only {here}"));
+        problem.of("model").code("model_not_found").status(StatusCode::NOT_FOUND)
+    }
+
+    /// Begins to load a model; nobody who waits for it has to stay.
+    fn load(&self, slot: Arc<Slot>) -> watch::Receiver<Outcome> {
+        let (tell, outcome) = watch::channel(None);
+        let (slots, settings, metrics) =
+            (self.slots.clone(), self.settings.clone(), self.metrics.clone());
+        tokio::task::spawn_blocking(move || {
+            make_room(&slots, slot.described.bytes);
+            let label = (slots.len() > 1).then(|| slot.described.names[0].clone());
+            let started = (slot.described.load)().and_then(|served| {
+                let names = slot.described.names.clone();
+                Ok(App::start(served, names, settings, Telemetry::new(&metrics, label))?)
+            });
+            let mut state = slot.state();
+            let outcome = match started {
+                Ok((app, engine)) => {
+                    *state = State::Loaded(app.clone(), engine);
+                    Ok(app)
+                }
+                Err(error) => {
+                    *state = State::Unloaded;
+                    tracing::error!("a model cannot be loaded: {error:#}");
+                    Err(Arc::new(error))
+                }
+            };
+            drop(state);
+            // Whoever waited may have gone.
+            let _ = tell.send(Some(outcome));
+        });
+        outcome
+    }
+
+    /// Unloads what nobody has used for so long.
+    pub fn unload_idle(&self, after: Duration) {
+        for slot in &*self.slots {
+            if slot.is_busy() {
+                *slot.used() = Instant::now();
+            }
+            let idle = slot.used().elapsed();
+            if idle >= after && slot.is_loaded() {
+                let slot = slot.clone();
+                tokio::task::spawn_blocking(move || slot.unload());
+            }
+        }
+    }
+
+    /// Takes no more requests, and lets those that are there end within this time; whether all
+    /// threads ended well.
+    pub async fn stop(&self, within: Duration) -> bool {
+        let mut engines = Vec::new();
+        for slot in &*self.slots {
+            let mut state = slot.state();
+            if let State::Loaded(app, _) = &*state {
+                tracing::info!(model = app.name(), requests = app.desk.present(), "stopping");
+                app.desk.stop(within);
+                if let State::Loaded(_, engine) = std::mem::replace(&mut *state, State::Unloaded) {
+                    engines.push(engine);
+                }
+            }
+        }
+        let ended = tokio::task::spawn_blocking(move || {
+            engines.into_iter().map(|engine| engine.join().is_ok()).fold(true, |a, b| a && b)
+        });
+        ended.await.unwrap_or(false)
+    }
+}
+
+/// Unloads models, those that nobody has used for longest first, until so many bytes fit.
+fn make_room(slots: &[Arc<Slot>], bytes: u64) {
+    let need = (bytes as f64 * (1.0 + SPARE)) as u64;
+    let mut by_use: Vec<&Arc<Slot>> = slots.iter().filter(|slot| slot.is_loaded()).collect();
+    by_use.sort_by_key(|slot| *slot.used());
+    for slot in by_use {
+        if available_memory().is_none_or(|free| free >= need) {
+            return;
+        }
+        slot.unload();
+        give_back_memory();
+    }
+}

@@ -1,0 +1,132 @@
+//! From a request to its answer, at once or as a stream, on every route that decodes.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use polydraft::Token;
+use serde_json::Value;
+
+use super::{guard, stream};
+use crate::App;
+use crate::api::error::{Dialect, Problem};
+use crate::api::{Json, Prepared, format, parse};
+use crate::fleet::Fleet;
+use crate::grammar::{Form, Grammar};
+
+/// Reads a request's body into JSON, and finds the model that it names.
+///
+/// # Errors
+/// No body that is a JSON object; a model that is not here, or cannot be loaded.
+pub async fn read(
+    fleet: &Fleet,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(Arc<App>, Value), Problem> {
+    let body = guard::body(fleet.settings().body, headers, body).await?;
+    let body = blocking(move || parse(&body)).await?;
+    let model = match body.get("model") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(model)) => Some(model.as_str()),
+        Some(_) => return Err(Problem::invalid("model: expected a string").of("model")),
+    };
+    Ok((fleet.find(model).await?, body))
+}
+
+/// Work that takes its time: not for the threads that answer.
+///
+/// # Errors
+/// Those of the work; it panicked.
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal())?
+}
+
+/// How a route makes an engine's request of a body.
+pub type Prepare = fn(&App, Value) -> Result<Prepared, Problem>;
+
+/// Reads a request, hands it to the engine, and answers.
+pub async fn answer(
+    fleet: Arc<Fleet>,
+    headers: HeaderMap,
+    body: Body,
+    prepare: Prepare,
+    dialect: Dialect,
+) -> Response {
+    let answered = decode(fleet, headers, body, prepare, dialect).await;
+    answered.unwrap_or_else(|problem| problem.response(dialect))
+}
+
+async fn decode(
+    fleet: Arc<Fleet>,
+    headers: HeaderMap,
+    body: Body,
+    prepare: Prepare,
+    dialect: Dialect,
+) -> Result<Response, Problem> {
+    let (app, body) = read(&fleet, &headers, body).await?;
+    let at = app.clone();
+    let Prepared { mut asked, form, mut answer, stream, ignored } =
+        blocking(move || prepare(&at, body)).await?;
+    let ignored = Ignored::of(&ignored);
+    if let Some(form) = form {
+        let end_tokens = asked.first().map(|asked| asked.limits.end_tokens.clone());
+        let grammar = grammar(app.clone(), form, end_tokens.unwrap_or_default()).await?;
+        asked.iter_mut().for_each(|asked| asked.grammar = Some(grammar.clone()));
+    }
+    let mut events = app.desk.submit(asked)?;
+    if stream {
+        return Ok(ignored.said(stream::of(answer, events, dialect)));
+    }
+    while !answer.is_complete() {
+        // A thread that is gone will say nothing more.
+        let event = events.next().await.ok_or_else(Problem::internal)?;
+        answer.take(event)?;
+    }
+    // With many log-probabilities writing it takes its time too.
+    let written = blocking(move || Ok(Json(answer.whole()).into_response())).await?;
+    Ok(ignored.said(written))
+}
+
+/// The header that names parameters which were ignored.
+const IGNORED: HeaderName = HeaderName::from_static("x-polydraft-ignored");
+/// Bytes of it at most.
+const LONGEST: usize = 1024;
+
+/// The names of ignored parameters, for the header.
+struct Ignored(Option<HeaderValue>);
+
+impl Ignored {
+    fn of(names: &[String]) -> Self {
+        if names.is_empty() {
+            return Self(None);
+        }
+        let mut names = names.join(", ");
+        // A header is of visible ASCII.
+        names.retain(|sign| sign == ' ' || sign.is_ascii_graphic());
+        names.truncate(LONGEST);
+        tracing::info!(%names, "parameters that are ignored");
+        Self(HeaderValue::from_str(&names).ok())
+    }
+
+    fn said(self, mut answer: Response) -> Response {
+        if let Some(names) = self.0 {
+            answer.headers_mut().insert(IGNORED, names);
+        }
+        answer
+    }
+}
+
+/// A form's grammar. They are made one after another, for some take a while and other work needs
+/// threads too; one that is being made keeps its place where its client has gone away.
+async fn grammar(app: Arc<App>, form: Form, end_tokens: Vec<Token>) -> Result<Grammar, Problem> {
+    // Closed never.
+    let place = app.forming.clone().acquire_owned().await;
+    let made = tokio::task::spawn_blocking(move || {
+        let _place = place;
+        format::grammar(&app, form, &end_tokens)
+    });
+    made.await.map_err(|_| Problem::internal())?
+}

@@ -1,0 +1,78 @@
+//! Routes of text and tokens alone: tokenizing, templates, counts. Nothing is decoded.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::answering::{blocking, read};
+use crate::App;
+use crate::api::error::{Dialect, Problem};
+use crate::api::{Json, anthropic, texts};
+use crate::fleet::Fleet;
+
+async fn answer(
+    fleet: Arc<Fleet>,
+    headers: HeaderMap,
+    body: Body,
+    work: fn(&App, Value) -> Result<Value, Problem>,
+    dialect: Dialect,
+) -> Response {
+    let answered = async {
+        let (app, body) = read(&fleet, &headers, body).await?;
+        blocking(move || work(&app, body)).await
+    };
+    match answered.await {
+        Ok(value) => Json(value).into_response(),
+        Err(problem) => problem.response(dialect),
+    }
+}
+
+/// How many tokens the prompt of a message has.
+pub async fn count_tokens(
+    State(fleet): State<Arc<Fleet>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    answer(fleet, headers, body, anthropic::count, Dialect::Anthropic).await
+}
+
+/// The tokens of a text or a conversation.
+pub async fn tokenize(State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body) -> Response {
+    answer(fleet, headers, body, texts::tokenize, Dialect::OpenAi).await
+}
+
+/// The text of tokens.
+pub async fn detokenize(
+    State(fleet): State<Arc<Fleet>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    answer(fleet, headers, body, texts::detokenize, Dialect::OpenAi).await
+}
+
+/// A conversation as the model reads it.
+pub async fn apply_template(
+    State(fleet): State<Arc<Fleet>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    answer(fleet, headers, body, texts::apply_template, Dialect::OpenAi).await
+}
+
+/// What kind of tokenizer the first model has.
+pub async fn tokenizer_info(State(fleet): State<Arc<Fleet>>) -> Result<Json<Value>, Problem> {
+    let app = fleet.find(None).await?;
+    let (tokenizer, chat) = (&app.language.tokenizer, app.language.chat.as_ref());
+    Ok(Json(json!({
+        "tokenizer_class": tokenizer.kind(),
+        "vocab_size": app.vocabulary,
+        "model_max_length": app.context,
+        "eos_token": chat.and_then(|template| template.end_token()),
+        "eos_token_ids": app.language.end_tokens,
+        "chat_template": chat.map(|template| template.source()),
+    })))
+}

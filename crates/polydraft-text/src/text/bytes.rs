@@ -1,0 +1,61 @@
+//! The bytes of tokens that are parts of characters.
+//!
+//! Two ways to write a byte as a token's string are in use: SentencePiece's `<0xF0>`, and GPT-2's
+//! table, which gives a visible character to each of the 256 bytes.
+
+use polydraft::Token;
+
+use crate::Tokenizer;
+
+impl Tokenizer {
+    /// The bytes of a token whose text is no whole characters; `None` where its string says none.
+    ///
+    /// ```
+    /// # fn main() -> polydraft_text::Result<()> {
+    /// use polydraft_text::Tokenizer;
+    ///
+    /// let file = br#"{"model": {"type": "WordLevel", "vocab": {"<0xF0>": 0, "\u0141\u013a": 1},
+    ///                           "unk_token": "<0xF0>"}, "added_tokens": []}"#;
+    /// let tokenizer = Tokenizer::parse(file, "tokenizer.json")?;
+    /// assert_eq!(tokenizer.token_bytes(0), Some(vec![0xf0]));
+    /// assert_eq!(tokenizer.token_bytes(1), Some(vec![0x9f, 0x98]));
+    /// # Ok(()) }
+    /// ```
+    pub fn token_bytes(&self, token: Token) -> Option<Vec<u8>> {
+        let string = self.inner.tokenizer.id_to_token(token)?;
+        let hexadecimal = string.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+        if let Some(byte) = hexadecimal.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            return Some(vec![byte]);
+        }
+        string.chars().map(byte).collect()
+    }
+}
+
+/// The byte that a character stands for in GPT-2's table: itself, where it is visible, and else
+/// those that are not are numbered from 256 on.
+fn byte(sign: char) -> Option<u8> {
+    let visible = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let code = u32::from(sign);
+    match u8::try_from(code) {
+        Ok(byte) => Some(byte).filter(visible),
+        Err(_) => (0..=255u8).filter(|byte| !visible(byte)).nth(code as usize - 256),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_has_a_character() {
+        let all: Vec<u8> = (0..324).filter_map(char::from_u32).filter_map(byte).collect();
+        let mut sorted = all.clone();
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..=255).collect::<Vec<u8>>());
+        assert_eq!(
+            "Ġðł".chars().map(byte).collect::<Option<Vec<u8>>>(),
+            Some(vec![32, 0xf0, 0xa0])
+        );
+        assert_eq!(byte('中'), None);
+    }
+}
