@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::Result;
@@ -135,6 +135,20 @@ impl Listener for Terminal {
 
     fn detail(&self, text: &str) {
         detail(text);
+    }
+
+    /// A line of a terminal that is written over, and gone at the end.
+    fn progress(&self, what: &str, done: usize, total: usize) {
+        if !says(Verbosity::Normal) || !io::stderr().is_terminal() {
+            return;
+        }
+        let line = match (done, total) {
+            _ if done >= total => String::new(),
+            (0, _) => format!("{} ..", visible(what)),
+            _ => format!("{}: {} %", visible(what), 100 * done / total),
+        };
+        // To the line's beginning, and all that stands in it away.
+        let _ = write!(io::stderr(), "\r\x1b[2K{line}");
     }
 }
 

@@ -8,8 +8,9 @@
 //! takes, and what the first one of a step takes beyond that. The same after a long context,
 //! where that does not take long: the difference is what each token of context adds. What became of
 //! the chains is what to expect of the draft. The draft's passes over several tokens are taken to
-//! grow as the target's do. It takes two seconds or three where passes are not long; the clock
-//! corrects the rest ([`Costs::learn`]).
+//! grow as the target's do. It takes two seconds or three where passes are not long, in parts of a
+//! few steps between which other sequences can go on; the clock corrects the rest
+//! ([`Costs::learn`]).
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use polydraft::{PolicyKind, Token};
 use crate::{Engine, Request, Result, Statistics};
 
 /// Makes the requests whose steps are measured.
-pub(crate) type Requests<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>> + 'a;
+pub type MeasuredRequests<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>> + 'a;
 
 /// Tokens of the chains; 0 is a plain step.
 const CHAINS: [usize; 5] = [0, 1, 3, 7, 11];
@@ -32,75 +33,182 @@ const LONG: Duration = Duration::from_millis(100);
 /// Rounds, and how long one may take for there to be another.
 const ROUNDS: usize = 2;
 const TIME: Duration = Duration::from_millis(1500);
+/// Tokens of a context that one part prefills.
+const PREFILL: usize = 128;
+/// How many times as long as in another round plain steps may take: on a quiet machine it is 1.1.
+const QUIET: f64 = 1.5;
 
-/// What steps cost after a text, again and again until it is long enough; after any token if
-/// there is none.
-pub(crate) fn measure(
-    engine: &mut Engine,
-    text: &[Token],
-    request: &mut Requests,
-) -> Result<Costs> {
-    let context = engine.draft_context().unwrap_or(usize::MAX).min(engine.info().context);
-    let text = if text.is_empty() { &[0] } else { text };
-    let contexts = CONTEXTS.map(|length| length.min(context / 2));
-    let (mut verified, mut rejected) = (1.0, 0.5);
-    // By context and kind: seconds of the draft, and all others.
-    let mut least = [[[f64::INFINITY; 2]; CHAINS.len()]; CONTEXTS.len()];
-    let start = Instant::now();
-    for round in 0..ROUNDS * CONTEXTS.len() {
-        let place = round % CONTEXTS.len();
-        if round > 0 && start.elapsed() > TIME.mul_f64((1 + round / CONTEXTS.len()) as f64) {
-            break;
+/// A measurement at work: a part at a time, between which other sequences of the engine go on.
+///
+/// ```
+/// use polydraft::{PolicyKind, VerifierKind};
+/// use polydraft_engine::{Engine, Measurement, ModelDrafter, Request, Speculation, TableModel};
+///
+/// let table = || TableModel::from_json("coin", r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#);
+/// let vocabulary = polydraft_engine::Vocabulary::numbered(2);
+/// let drafter = ModelDrafter::new(Box::new(table()?), &vocabulary)?;
+/// let mut engine = Engine::new(Box::new(table()?), Some(Box::new(drafter)));
+/// let mut request = |prompt, tree: PolicyKind| {
+///     let block: VerifierKind = "block".parse()?;
+///     Ok(Request::new(prompt).speculation(Speculation::new(block.build()?, tree.build()?)?))
+/// };
+/// let mut measurement = Measurement::new(&engine, &[0, 1]);
+/// while measurement.advance(&mut engine, &mut request)? {}
+/// assert!(measurement.costs().target.0[0].seconds > 0.0);
+/// # Ok::<(), polydraft_engine::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Measurement {
+    text: Vec<Token>,
+    contexts: [usize; CONTEXTS.len()],
+    follows: bool,
+    /// The part that comes: a round of one context, and in it a kind of steps.
+    round: usize,
+    kind: usize,
+    /// Tokens of the round's context that are prefilled.
+    prefilled: usize,
+    /// What all parts took.
+    spent: Duration,
+    verified: f64,
+    rejected: f64,
+    /// By context and kind: seconds of the draft, and all others.
+    least: [[[f64; 2]; CHAINS.len()]; CONTEXTS.len()],
+    /// Of plain steps, by context: the most in any round.
+    slowest: [f64; CONTEXTS.len()],
+}
+
+impl Measurement {
+    /// Of steps after a text, again and again until it is long enough; after any token if there is
+    /// none.
+    pub fn new(engine: &Engine, text: &[Token]) -> Self {
+        let context = engine.draft_context().unwrap_or(usize::MAX).min(engine.info().context);
+        Self {
+            text: if text.is_empty() { vec![0] } else { text.to_vec() },
+            contexts: CONTEXTS.map(|length| length.min(context / 2)),
+            follows: engine.drafts_from_kv_cache(),
+            round: 0,
+            kind: 0,
+            prefilled: 0,
+            spent: Duration::ZERO,
+            verified: 1.0,
+            rejected: 0.5,
+            least: [[[f64::INFINITY; 2]; CHAINS.len()]; CONTEXTS.len()],
+            slowest: [0.0; CONTEXTS.len()],
         }
-        for (tokens, least) in CHAINS.into_iter().zip(&mut least[place]) {
-            let prompt = text.iter().copied().cycle().take(contexts[place]).collect();
-            let mut request = request(prompt, PolicyKind::chain(tokens.max(1)))?;
-            request.speculation = request.speculation.filter(|_| tokens > 0);
-            let taken = steps(engine, request)?;
-            let (calls, draft) = (taken.target_calls as f64, taken.draft_time.as_secs_f64());
-            let rest = taken.total_time.as_secs_f64() - draft;
-            *least = [least[0].min(draft / calls), least[1].min(rest / calls)];
+    }
+
+    /// Measures the next part; whether there is another one. `request` makes requests of a prompt
+    /// and a policy: their sampling and their verifier are what is measured.
+    ///
+    /// # Errors
+    /// Failures of the models; requests that are refused.
+    pub fn advance(&mut self, engine: &mut Engine, request: &mut MeasuredRequests) -> Result<bool> {
+        let start = Instant::now();
+        let place = self.round % CONTEXTS.len();
+        let length = self.contexts[place];
+        if self.prefilled < length {
+            // The context is computed piece by piece; the steps find it in the prefix cache.
+            self.prefilled = length.min(self.prefilled + PREFILL);
+            let request = request(self.context(self.prefilled), PolicyKind::chain(1))?;
+            prefilled(engine, request)?;
+            self.spent += start.elapsed();
+            return Ok(true);
+        }
+        let tokens = CHAINS[self.kind];
+        let mut request = request(self.context(length), PolicyKind::chain(tokens.max(1)))?;
+        request.speculation = request.speculation.filter(|_| tokens > 0);
+        let taken = steps(engine, request)?;
+        self.note(place, tokens, &taken);
+        self.spent += start.elapsed();
+        self.kind += 1;
+        if self.kind == CHAINS.len() {
+            (self.round, self.kind, self.prefilled) = (self.round + 1, 0, 0);
+        }
+        let most = TIME.mul_f64((1 + self.round / CONTEXTS.len()) as f64);
+        let goes_on = self.kind > 0 || (self.round < ROUNDS * CONTEXTS.len() && self.spent <= most);
+        Ok(goes_on)
+    }
+
+    fn context(&self, length: usize) -> Vec<Token> {
+        self.text.iter().copied().cycle().take(length).collect()
+    }
+
+    fn note(&mut self, place: usize, tokens: usize, taken: &Statistics) {
+        let (calls, draft) = (taken.target_calls as f64, taken.draft_time.as_secs_f64());
+        let rest = taken.total_time.as_secs_f64() - draft;
+        let least = &mut self.least[place][self.kind];
+        *least = [least[0].min(draft / calls), least[1].min(rest / calls)];
+        if tokens == 0 {
+            self.slowest[place] = self.slowest[place].max(rest / calls);
+        } else if place == 0 {
             // A long context says the same again and again, which n-grams know.
-            if tokens > 0 && place == 0 {
-                let wrong = calls - taken.complete_paths as f64;
-                verified += taken.accepted.iter().sum::<usize>() as f64 + wrong;
-                rejected += wrong;
-            }
+            let wrong = calls - taken.complete_paths as f64;
+            self.verified += taken.accepted.iter().sum::<usize>() as f64 + wrong;
+            self.rejected += wrong;
         }
     }
-    let span = (contexts[1] - contexts[0]) as f64;
-    let pass = |tokens: usize, [before, after]: [f64; 2]| {
-        // Nothing where there is no longer context, or no time for it.
-        let longer = Some((after - before) / span).filter(|longer| longer.is_finite());
-        // What a shorter context saves is a part of the pass, whatever was measured.
-        let longer = longer.unwrap_or(0.0).clamp(0.0, 0.5 * before / contexts[0].max(1) as f64);
-        Pass { tokens, seconds: before - longer * contexts[0] as f64, longer }
-    };
-    let (mut target, mut most) = (Vec::new(), [0.0_f64; 2]);
-    for (kind, tokens) in CHAINS.into_iter().enumerate() {
-        // More is never cheaper: where it seems so, chance did it.
-        most = [0, 1].map(|place| most[place].max(least[place][kind][1]));
-        let mut pass = pass(1 + tokens, most);
-        pass.seconds =
-            target.last().map_or(pass.seconds, |last: &Pass| last.seconds.max(pass.seconds));
-        target.push(pass);
+
+    /// Whether plain steps took about the same in all rounds: else the machine was busy, and the
+    /// costs are better measured again another time.
+    pub fn is_quiet(&self) -> bool {
+        let plain = self.least.iter().map(|kinds| kinds[0][1]);
+        plain.zip(self.slowest).all(|(least, most)| most <= QUIET * least)
     }
-    let draft = least.map(|[_, one, .., most]| {
-        let passes = (CHAINS[CHAINS.len() - 1] - CHAINS[1]) as f64;
-        ((most[0] - one[0]) / passes).max(0.0).min(one[0])
-    });
-    let Pass { seconds, longer, .. } = pass(1, draft);
-    let draft_passes = target.iter().map(|pass| {
-        let grown = pass.seconds / target[0].seconds;
-        Pass { tokens: pass.tokens, seconds: grown * seconds, longer: grown * longer }
-    });
-    Ok(Costs {
-        draft: Passes(draft_passes.collect()),
-        target: Passes(target),
-        first: least[0][1][0] - draft[0],
-        rejected: rejected / verified,
-        ..Costs::default()
-    })
+
+    /// The costs, and the expected acceptances of drafts, by what was measured so far: all, where
+    /// nothing more comes.
+    pub fn costs(&self) -> Costs {
+        let (contexts, least) = (self.contexts, &self.least);
+        let span = (contexts[1] - contexts[0]) as f64;
+        let pass = |tokens: usize, [before, after]: [f64; 2]| {
+            // Nothing where there is no longer context, or no time for it.
+            let longer = Some((after - before) / span).filter(|longer| longer.is_finite());
+            // What a shorter context saves is a part of the pass, whatever was measured.
+            let longer = longer.unwrap_or(0.0).clamp(0.0, 0.5 * before / contexts[0].max(1) as f64);
+            Pass { tokens, seconds: before - longer * contexts[0] as f64, longer }
+        };
+        let (mut target, mut most) = (Vec::new(), [0.0_f64; 2]);
+        for (kind, tokens) in CHAINS.into_iter().enumerate() {
+            // More is never cheaper: where it seems so, chance did it.
+            most = [0, 1].map(|place| most[place].max(least[place][kind][1]));
+            let mut pass = pass(1 + tokens, most);
+            pass.seconds =
+                target.last().map_or(pass.seconds, |last: &Pass| last.seconds.max(pass.seconds));
+            target.push(pass);
+        }
+        let draft = least.map(|[_, one, .., most]| {
+            let passes = (CHAINS[CHAINS.len() - 1] - CHAINS[1]) as f64;
+            ((most[0] - one[0]) / passes).max(0.0).min(one[0])
+        });
+        let Pass { seconds, longer, .. } = pass(1, draft);
+        let draft_passes = target.iter().map(|pass| {
+            let grown = pass.seconds / target[0].seconds;
+            Pass { tokens: pass.tokens, seconds: grown * seconds, longer: grown * longer }
+        });
+        Costs {
+            draft: Passes(draft_passes.collect()),
+            target: Passes(target),
+            first: least[0][1][0] - draft[0],
+            rejected: self.rejected / self.verified,
+            follows: self.follows,
+            ..Costs::default()
+        }
+    }
+}
+
+/// Prefills a request's prompt, which is in the prefix cache afterwards.
+fn prefilled(engine: &mut Engine, request: Request<'static>) -> Result<()> {
+    let mut session = engine.open(request)?;
+    let done = loop {
+        match engine.prepare(&mut session, usize::MAX) {
+            Ok(0) => break Ok(()),
+            Ok(_) => {}
+            Err(error) => break Err(error),
+        }
+    };
+    session.stop();
+    engine.close(session)?;
+    done
 }
 
 /// What some steps of a request took.

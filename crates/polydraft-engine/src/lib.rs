@@ -35,6 +35,7 @@ mod text;
 mod trace;
 pub mod vocabulary;
 
+pub use costs::{MeasuredRequests, Measurement};
 pub use drafter::{Drafter, DrafterInput, DrafterKind, ModelDrafter};
 pub use emitted::{Emitted, Origin, Piece};
 pub use engine::Engine;

@@ -170,6 +170,12 @@ impl<'c> Session<'c> {
         self.is_alone = true;
     }
 
+    /// From the next step on drafts are made and verified so. Of a session that was opened without
+    /// speculation nothing is drafted.
+    pub fn speculate(&mut self, speculation: Speculation) {
+        self.speculation = Some(speculation);
+    }
+
     /// To be called before the first step: draws by Gumbel coupling ([`polydraft::gumbel`]), with
     /// shared randomness that follows from the rng. A session whose verifier uses shared randomness
     /// has it anyway; plain decoding with it has the same output as such a session, if the rng is

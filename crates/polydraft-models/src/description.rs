@@ -1,6 +1,7 @@
 //! What a model in a directory in Hugging Face layout, or in a GGUF file, is: all that can be said
 //! without reading its weights.
 
+mod foreign;
 mod shapes;
 
 use std::collections::BTreeMap;
@@ -225,7 +226,14 @@ pub fn is_gguf(path: &Path) -> bool {
 
 fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
     let weights = Weights::open(known(directory)?)?;
-    let config = Config::read(&directory.join("config.json"))?;
+    let mut config = Config::read(&directory.join("config.json"))?;
+    // As in transformers: an output matrix that is stored and differs counts, whatever the
+    // configuration says; a copy is as good as none.
+    let [head, embedding] = [config.names.head, config.names.embedding];
+    let [head, embedding] = [head, embedding].map(|name| format!("{name}.weight"));
+    if config.tied && weights.are_same(&head, &embedding)? == Some(false) {
+        config.tied = false;
+    }
     let language = Language::read(directory, config.vocabulary, &config.end_tokens)?;
     Ok((config, language, weights))
 }
@@ -233,6 +241,11 @@ fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
 fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
     if !path.exists() {
         return Err(Error::Directory { path: path.to_owned(), got: "nothing there" });
+    }
+    if foreign::is_pointer(path) {
+        let problem = "this is a pointer of Git LFS, not the file itself: run 'git lfs pull' in \
+                       its directory";
+        return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
     let gguf = Gguf::open(path)?;
     let model = ModelDescription::read(&gguf)?;
@@ -249,8 +262,5 @@ fn known(directory: &Path) -> Result<&Path> {
         let got = if directory.exists() { "another file" } else { "nothing there" };
         return Err(Error::Directory { path: directory.to_owned(), got });
     }
-    match directory.join("config.json").exists() {
-        true => Ok(directory),
-        false => Err(Error::Missing { directory: directory.to_owned(), expected: "config.json" }),
-    }
+    foreign::check(directory).map(|()| directory)
 }

@@ -60,7 +60,13 @@ impl Config {
         let name = value.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
         let name = name.ok_or_else(|| format!("{}, got none", known()))?;
         let family = FAMILIES.iter().find(|family| family.architecture == name);
-        let family = family.ok_or_else(|| format!("{}, got {name:?}", known()))?;
+        let family = family.ok_or_else(|| {
+            format!(
+                "{}, got {name:?}; llama.cpp may run a GGUF file of it (a build with --features \
+                 llama, and --backend llama)",
+                known()
+            )
+        })?;
         let config = (family.read)(family, &fields)?;
         config.check()?;
         Ok(config)

@@ -87,6 +87,14 @@ impl Weights {
         }
     }
 
+    /// Whether two tensors of a directory have the same bytes, if there are both.
+    pub fn are_same(&self, a: &str, b: &str) -> Result<Option<bool>> {
+        match self {
+            Self::Files(files) => files.are_same(a, b),
+            Self::Gguf(_) => Ok(None),
+        }
+    }
+
     /// Takes a vector of whole numbers.
     pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
         match self {

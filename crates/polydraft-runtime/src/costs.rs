@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use polydraft::coupling::RuleRegistry;
 use polydraft::policy::{Choices, Costs};
-use polydraft::{PolicyKind, Sampling, VerifierKind};
-use polydraft_engine::Request;
+use polydraft::{PolicyKind, RuleKind, Sampling, VerifierKind};
+use polydraft_engine::{Engine, Measurement, Request};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
@@ -68,38 +68,107 @@ pub fn find<R: RuleRegistry>(
     file: Option<&Path>,
     options: &ModelOptions,
     models: &mut Models,
-    [sampling, of_draft]: [&Sampling; 2],
+    sampling: [&Sampling; 2],
     verifier: &VerifierKind<R>,
     listener: &dyn Listener,
 ) -> Result<Costs> {
+    let mut measuring = match known(file, options, models, sampling, verifier)? {
+        Found::Known(costs) => return Ok(costs),
+        Found::Unknown(measuring) => measuring,
+    };
+    while measuring.advance(&mut models.engine)? {}
+    measuring.finish(listener)
+}
+
+/// What is known of the costs of a run's steps.
+pub enum Found<R: RuleRegistry = RuleKind> {
+    /// They are in a file, or were measured before.
+    Known(Costs),
+    /// They are to be measured.
+    Unknown(Box<Measuring<R>>),
+}
+
+/// Costs that are being measured, a part at a time.
+pub struct Measuring<R: RuleRegistry = RuleKind> {
+    measurement: Measurement,
+    sampling: [Sampling; 2],
+    verifier: VerifierKind<R>,
+    of: Vec<String>,
+    place: Option<PathBuf>,
+    /// Whether the place is a file of the user's.
+    named: bool,
+}
+
+/// The costs as [`find`] finds them, or how they are measured.
+///
+/// # Errors
+/// As for [`settle`].
+pub fn known<R: RuleRegistry>(
+    file: Option<&Path>,
+    options: &ModelOptions,
+    models: &Models,
+    [sampling, of_draft]: [&Sampling; 2],
+    verifier: &VerifierKind<R>,
+) -> Result<Found<R>> {
     let of = identity(options, models, sampling, verifier);
     let place = file.map(Path::to_owned).or_else(|| place(&of));
     match place.as_deref().filter(|place| place.exists()).map(read) {
-        Some(kept) if file.is_some() => return Ok(kept?.costs),
-        Some(Ok(kept)) if kept.of == of => return Ok(kept.costs),
+        Some(kept) if file.is_some() => return Ok(Found::Known(kept?.costs)),
+        Some(Ok(kept)) if kept.of == of => return Ok(Found::Known(kept.costs)),
         _ => {}
     }
-    let mut request = |prompt, tree| {
-        let speculation =
-            polydraft_engine::Speculation::new(verifier.build()?, PolicyKind::build(&tree)?)?;
-        Ok(Request::new(prompt)
-            .sampling(*sampling)
-            .speculation(speculation.with_sampling(*of_draft))
-            .rng(requests::seeded(0)))
-    };
     let text = models.language.tokenizer.encode(SAMPLE.trim_end())?;
-    let costs = models.engine.costs(&text, &mut request).context("measuring what steps cost")?;
-    let kept = Kept { of, costs };
-    listener.detail("measured what steps cost here, for --tree auto");
-    match (place.map(|place| keep(&place, &kept)), file) {
-        (Some(written), Some(_)) => written?,
-        (Some(Ok(())), None) => {}
-        _ => listener.detail(
-            "the costs cannot be cached: give --costs FILE, or a seed gives another output each \
-             time",
-        ),
+    Ok(Found::Unknown(Box::new(Measuring {
+        measurement: Measurement::new(&models.engine, &text),
+        sampling: [*sampling, *of_draft],
+        verifier: verifier.clone(),
+        of,
+        place,
+        named: file.is_some(),
+    })))
+}
+
+impl<R: RuleRegistry> Measuring<R> {
+    /// Measures the next part, some steps; whether there is another one.
+    ///
+    /// # Errors
+    /// Failures of the models.
+    pub fn advance(&mut self, engine: &mut Engine) -> Result<bool> {
+        let Self { measurement, sampling: [sampling, of_draft], verifier, .. } = self;
+        let mut request = |prompt, tree| {
+            let speculation =
+                polydraft_engine::Speculation::new(verifier.build()?, PolicyKind::build(&tree)?)?;
+            Ok(Request::new(prompt)
+                .sampling(*sampling)
+                .speculation(speculation.with_sampling(*of_draft))
+                .rng(requests::seeded(0)))
+        };
+        measurement.advance(engine, &mut request).context("measuring what steps cost")
     }
-    Ok(kept.costs)
+
+    /// Stores the costs, and returns them. Those of a machine that was busy are measured again next
+    /// time.
+    ///
+    /// # Errors
+    /// A file of the user's that cannot be written.
+    pub fn finish(self, listener: &dyn Listener) -> Result<Costs> {
+        let Self { measurement, of, place, named, .. } = self;
+        let kept = Kept { of, costs: measurement.costs() };
+        listener.detail("measured what steps cost here, for --tree auto");
+        if !named && !measurement.is_quiet() {
+            listener.detail("the machine was busy meanwhile: it is measured again next time");
+            return Ok(kept.costs);
+        }
+        match (place.map(|place| keep(&place, &kept)), named) {
+            (Some(written), true) => written?,
+            (Some(Ok(())), false) => {}
+            _ => listener.detail(
+                "the costs cannot be cached: give --costs FILE, or a seed gives another output \
+                 each time",
+            ),
+        }
+        Ok(kept.costs)
+    }
 }
 
 /// Corrects the costs by the measured time of a generation, for the next one and in the stored

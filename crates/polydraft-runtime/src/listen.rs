@@ -7,6 +7,10 @@ pub trait Listener {
 
     /// Details, for verbose output.
     fn detail(&self, text: &str);
+
+    /// Work that takes its time has come so far, `done` of `total`; that it has ended where both
+    /// are the same.
+    fn progress(&self, _what: &str, _done: usize, _total: usize) {}
 }
 
 /// Drops all messages.

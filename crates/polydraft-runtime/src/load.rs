@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use polydraft_engine::{Drafter, Engine, Model, ModelDrafter, ModelInfo};
-use polydraft_models::{LoadOptions, Loaded, Opened, Precision, TransformerModel, is_head};
+use polydraft_models::{Bytes, LoadOptions, Loaded, Opened, Precision, TransformerModel, is_head};
 use polydraft_text::{Language, LanguageModel};
 
 use crate::backend::Backend;
@@ -20,7 +20,17 @@ impl ModelOptions {
     /// # Errors
     /// [`Usage`] where options contradict each other; models that cannot be loaded.
     pub fn load(&self, with_draft: bool, listener: &dyn Listener) -> Result<Models> {
-        Loader { options: self, listener }.load(with_draft)
+        let bytes = self.weight_bytes();
+        let what = format!("loading {}, {}", self.target_name(), Bytes(bytes));
+        let tells = |done| {
+            if bytes > LARGE {
+                listener.progress(&what, done, 1);
+            }
+        };
+        tells(0);
+        let loaded = Loader { options: self, listener }.load(with_draft);
+        tells(1);
+        loaded
     }
 
     /// Loads target and draft as two models, for users of both distributions.
@@ -39,6 +49,9 @@ impl ModelOptions {
         Loader { options: self, listener }.load_model("target")
     }
 }
+
+/// Weights that take a while to load.
+const LARGE: u64 = 256 << 20;
 
 /// Loads models by their options.
 pub(crate) struct Loader<'a> {

@@ -14,12 +14,27 @@ const SMALL: u64 = 64 << 20;
 /// The directory or the .gguf file of a model, by its path or its hub id. A path goes first;
 /// `offline`, or `HF_HUB_OFFLINE` in the environment, uses no network.
 pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
-    if Path::new(name).exists() || is_gguf(Path::new(name)) || !is_hub_id(name) {
-        return Ok(PathBuf::from(name));
+    let path = Path::new(name);
+    if path.exists() || is_gguf(path) || !is_hub_id(name) {
+        return Ok(snapshot(path).unwrap_or_else(|| path.to_owned()));
     }
     let variable =
         std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
     from_hub(name, offline || variable)
+}
+
+/// The newest snapshot in a folder of the hub's cache, `models--org--name`: that of `refs/main`, or
+/// the only one.
+fn snapshot(folder: &Path) -> Option<PathBuf> {
+    let snapshots = folder.join("snapshots");
+    if folder.join("config.json").exists() || !snapshots.is_dir() {
+        return None;
+    }
+    let main = std::fs::read_to_string(folder.join("refs/main")).ok();
+    let main = main.map(|commit| snapshots.join(commit.trim())).filter(|path| path.is_dir());
+    let mut all = std::fs::read_dir(&snapshots).ok()?.flatten().map(|entry| entry.path());
+    let first = all.next();
+    main.or(first.filter(|_| all.next().is_none()))
 }
 
 /// `org/name`, perhaps with `@revision`.

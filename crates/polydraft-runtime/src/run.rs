@@ -4,9 +4,10 @@ use anyhow::Result;
 use polydraft::coupling::RuleRegistry;
 use polydraft::policy::{Choices, Costs};
 use polydraft::{RandomSource, RuleKind, Sampling, Token};
-use polydraft_engine::{Limits, Request};
+use polydraft_engine::{Generation, Limits, Piece, Request, Session};
 use serde::{Deserialize, Serialize};
 
+use crate::costs::{Found, Measuring};
 use crate::requests::Settings;
 use crate::{
     Listener, ModelOptions, Models, SamplingOptions, Speculation, SpeculationOptions, costs,
@@ -23,7 +24,8 @@ pub struct Description<R: RuleRegistry = RuleKind> {
     pub speculation: SpeculationOptions<R>,
     /// How tokens are sampled.
     pub sampling: SamplingOptions,
-    /// Takes the published sampling settings of the model as defaults.
+    /// Takes the published sampling settings of the model as defaults, or those that are usual for
+    /// conversations where there are none.
     pub published_sampling: bool,
 }
 
@@ -38,6 +40,9 @@ impl<R: RuleRegistry> Default for Description<R> {
         }
     }
 }
+
+/// Tokens of a prompt that are prefilled between two looks at how far it has come.
+const READ: usize = 512;
 
 /// Loaded models, and the settings of requests.
 pub struct Run<R: RuleRegistry = RuleKind> {
@@ -72,7 +77,7 @@ impl<R: RuleRegistry> Run<R> {
         let mut speculation = speculation.resolve(sampling, demo.as_deref())?;
         let models = which.load(speculation.is_some(), listener)?;
         let sampling = match published_sampling {
-            true => published(sampling.clone(), &models, listener),
+            true => published(sampling.clone(), &models, listener).or_usual(),
             false => sampling.clone(),
         };
         if let Some(speculation) = &mut speculation {
@@ -107,6 +112,126 @@ impl<R: RuleRegistry> Run<R> {
         let Description { models, speculation, .. } = &self.description;
         let file = speculation.costs.as_deref();
         costs::find(file, models, &mut self.models, of, verifier, listener)
+    }
+
+    /// The costs of this run's steps, or how they are measured; none where nothing is drafted.
+    ///
+    /// # Errors
+    /// A file that holds no costs.
+    pub fn known_costs(&self) -> Result<Option<Found<R>>> {
+        let Some(Speculation { verifier, sampling, .. }) = &self.settings.speculation else {
+            return Ok(None);
+        };
+        let of = [&self.settings.sampling, sampling];
+        let Description { models, speculation, .. } = &self.description;
+        let file = speculation.costs.as_deref();
+        costs::known(file, models, &self.models, of, verifier).map(Some)
+    }
+
+    /// As [`measure`](Self::measure), but where the costs are not known yet, they are not measured
+    /// now: what is returned measures them while the first text is being written
+    /// ([`complete`](Self::complete)). Until then nothing is drafted.
+    ///
+    /// # Errors
+    /// As for [`measure`](Self::measure).
+    pub fn measure_later(&mut self, listener: &dyn Listener) -> Result<Option<Box<Measuring<R>>>> {
+        let tree = self.settings.speculation.as_mut().and_then(|s| s.tree.auto_mut());
+        // It takes a sequence besides the text's own.
+        if tree.is_none() || self.models.engine.sequences() < 2 {
+            return self.measure(listener).map(|()| None);
+        }
+        match self.known_costs()? {
+            Some(Found::Unknown(measuring)) => {
+                self.set_costs(Costs::without_drafts());
+                Ok(Some(measuring))
+            }
+            Some(Found::Known(costs)) => {
+                self.set_costs(costs);
+                Ok(None)
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// A session that was opened, to its end, and between its first steps what is to be measured.
+    /// `show` gets every piece of text as soon as it is decided, and returns whether to go on. A
+    /// text that ends before everything is measured leaves it unmeasured.
+    ///
+    /// # Errors
+    /// Failures of the models.
+    pub fn complete(
+        &mut self,
+        mut session: Session,
+        measuring: Option<Box<Measuring<R>>>,
+        show: &mut dyn FnMut(Piece) -> bool,
+        listener: &dyn Listener,
+    ) -> Result<Generation> {
+        if let Err(error) = self.read_prompt(&mut session, listener) {
+            // As below.
+            let _ = self.models.engine.close(session);
+            return Err(error);
+        }
+        let Some(mut measuring) = measuring else {
+            return Ok(self.models.engine.complete(session, show)?);
+        };
+        loop {
+            match self.step_and_measure(&mut session, &mut measuring, show) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    // The error says more than what was decided before it.
+                    let _ = self.models.engine.close(session);
+                    return Err(error);
+                }
+            }
+        }
+        if !session.is_done() {
+            self.set_costs(measuring.finish(listener)?);
+            if let Some(speculation) = &self.settings.speculation {
+                session.speculate(speculation.build()?);
+            }
+        }
+        Ok(self.models.engine.complete(session, show)?)
+    }
+
+    /// Prefills a session's prompt; what takes long says how far it has come.
+    fn read_prompt(&mut self, session: &mut Session, listener: &dyn Listener) -> Result<()> {
+        const WHAT: &str = "reading the prompt";
+        let engine = &mut self.models.engine;
+        let total = engine.prepare(session, 0)?;
+        let mut left = total;
+        while left > 0 && !session.is_done() {
+            left = engine.prepare(session, READ)?;
+            if total > READ {
+                listener.progress(WHAT, total - left.min(total), total);
+            }
+        }
+        Ok(())
+    }
+
+    /// A step of a session and a part of the measurement; whether both go on.
+    fn step_and_measure(
+        &mut self,
+        session: &mut Session,
+        measuring: &mut Measuring<R>,
+        show: &mut dyn FnMut(Piece) -> bool,
+    ) -> Result<bool> {
+        let engine = &mut self.models.engine;
+        engine.step(&mut [&mut *session])?;
+        for piece in session.take_pieces() {
+            if !show(piece) {
+                session.stop();
+            }
+        }
+        Ok(!session.is_done() && measuring.advance(engine)?)
+    }
+
+    /// Gives the adaptive tree these costs.
+    pub fn set_costs(&mut self, costs: Costs) {
+        let speculation = self.settings.speculation.as_mut();
+        if let Some(auto) = speculation.and_then(|speculation| speculation.tree.auto_mut()) {
+            auto.costs = costs;
+        }
     }
 
     /// Corrects the costs by the measured time of a generation, for the next one and for later

@@ -65,6 +65,17 @@ impl SamplingOptions {
         }
     }
 
+    /// For conversations with a model whose makers say nothing: cooler than its own distribution, in
+    /// which unlikely tokens lead answers astray. Nothing changes where a setting is given.
+    pub fn or_usual(self) -> Self {
+        match self {
+            Self { temperature: None, top_k: None, top_p: None, min_p: None, .. } => {
+                Self { temperature: Some(0.7), top_p: Some(0.95), ..self }
+            }
+            given => given,
+        }
+    }
+
     /// The published settings, where none are given.
     pub fn or(self, published: &PublishedSampling) -> Self {
         Self {

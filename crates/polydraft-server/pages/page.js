@@ -10,7 +10,7 @@ const make = (name, attributes = {}, ...children) => {
   return element;
 };
 
-const state = { messages: [], steps: [], shown: -1, node: null, live: true, request: null };
+const state = { messages: [], steps: [], shown: -1, node: null, live: true, request: null, models: [], speeds: {}, conversation: null };
 
 /// Text with its white space to be seen; what has no text ends the text.
 const visible = text => text === '' ? '⏹' : text.replace(/ /g, '·').replace(/\n/g, '↵').replace(/\t/g, '⇥');
@@ -33,8 +33,9 @@ function asked() {
   }
   const { verifier, tree } = body;
   delete body.verifier; delete body.tree;
-  if (verifier === 'none') body.speculation = 'none';
+  if (verifier === 'none' || $('way').value === 'plain') body.speculation = 'none';
   else if (verifier || tree) body.speculation = { ...(verifier && { verifier }), ...(tree && { tree }) };
+  if ($('models').value) body.model = $('models').value;
   return body;
 }
 
@@ -58,7 +59,8 @@ async function send() {
   }
   Object.assign(state, { steps: [], shown: -1, node: null, live: true, request: new AbortController() });
   $('send').textContent = 'Stop';
-  let text = '';
+  let text = '', thoughts, first, tokens = 0;
+  const way = body.speculation === 'none' ? 'plain' : 'speculative';
   try {
     const path = chat ? 'v1/chat/completions' : 'v1/completions';
     const answer = await fetch(path, { method: 'POST', headers: headers(), body: JSON.stringify(body), signal: state.request.signal });
@@ -67,24 +69,114 @@ async function send() {
       if (chunk.error) throw new Error(chunk.error.message);
       const choice = chunk.choices[0];
       const piece = (chat ? choice?.delta.content : choice?.text) ?? '';
+      const thought = chat ? choice?.delta.reasoning_content : undefined;
       text += piece;
-      const first = state.steps.length;
+      const before = state.steps.length;
       state.steps.push(...(chunk.steps ?? []));
-      if (piece) {
-        const span = make('span', { 'data-step': Math.max(first, state.steps.length - 1) }, piece);
+      // The first pass comes behind the prompt: the clock starts after it.
+      first ??= chunk.steps ? performance.now() : undefined;
+      if (before) for (const step of chunk.steps ?? []) tokens += step.accepted.length + 1;
+      for (const [said, place] of [[thought, thoughts], [piece, view]]) {
+        if (!said) continue;
+        const span = make('span', { 'data-step': Math.max(before, state.steps.length - 1) }, said);
         span.onclick = () => show(Number(span.dataset.step), false);
-        view.append(span);
+        if (said === thought && !thoughts) view.append(thoughts = make('div', { class: 'thoughts' }));
+        (said === thought ? thoughts : place).append(span);
         $('messages').scrollTop = $('messages').scrollHeight;
       }
-      if (state.live && state.steps.length > first) show(state.steps.length - 1, true);
+      if (state.live && state.steps.length > before) show(state.steps.length - 1, true);
     }
+    if (tokens) state.speeds[way] = 1000 * tokens / (performance.now() - first);
+    drawSpeeds();
+    if (state.live) show(mostInteresting(), false);
   } catch (error) {
     if (error.name !== 'AbortError') say('error').textContent = error.message;
   }
-  if (chat) state.messages.push({ role: 'assistant', content: text });
+  if (chat) { state.messages.push({ role: 'assistant', content: text }); keep(); }
   state.request = null;
   $('send').textContent = 'Send';
 }
+
+/// By the clock, with steps to be seen: without them both ways are faster.
+function drawSpeeds() {
+  const { plain, speculative } = state.speeds;
+  const said = [['plain', plain], ['speculative', speculative]].filter(([, speed]) => speed)
+    .map(([way, speed]) => `${way} ${speed.toFixed(0)} tokens/s`);
+  if (plain && speculative) said.push(`${(speculative / plain).toFixed(2)}×`);
+  $('speeds').textContent = said.join(' · ');
+}
+
+/// The step that shows most: something accepted and something rejected, in a large tree.
+function mostInteresting() {
+  const worth = step => {
+    const { fate } = read(step), has = kind => fate.includes(kind) ? 1 : 0;
+    return 8 * has('accepted') + 8 * has('rejected') + 2 * step.accepted.length + step.nodes.length;
+  };
+  return state.steps.reduce((best, step, index) => worth(step) > worth(state.steps[best]) ? index : best, 0);
+}
+
+// Conversations, which stay in this browser.
+
+const KEPT = 'polydraft-conversations', MOST = 50;
+const conversations = () => { try { return JSON.parse(localStorage.getItem(KEPT)) ?? []; } catch { return []; } };
+
+function keep() {
+  state.conversation ??= Date.now();
+  const others = conversations().filter(({ id }) => id !== state.conversation);
+  const all = [{ id: state.conversation, messages: state.messages }, ...others].slice(0, MOST);
+  // A browser that keeps nothing is as good.
+  try { localStorage.setItem(KEPT, JSON.stringify(all)); } catch { /* nothing */ }
+  listConversations();
+}
+
+function listConversations() {
+  const of = ({ id, messages }) => make('option', { value: id }, messages[0]?.content.slice(0, 60) ?? '');
+  $('conversations').replaceChildren(make('option', { value: '' }, 'new conversation'), ...conversations().map(of));
+  $('conversations').value = state.conversation ?? '';
+}
+
+function open(id) {
+  state.request?.abort();
+  const found = conversations().find(conversation => String(conversation.id) === String(id));
+  Object.assign(state, { messages: found?.messages ?? [], conversation: found?.id ?? null });
+  $('messages').replaceChildren();
+  for (const { role, content } of state.messages) say(role).textContent = content;
+  listConversations();
+}
+
+// The tree as a picture.
+
+/// A copy that needs no style sheet.
+function picture() {
+  const source = $('tree'), copy = source.cloneNode(true), all = [...source.querySelectorAll('*')];
+  copy.querySelectorAll('*').forEach((element, index) => {
+    const style = getComputedStyle(all[index]);
+    for (const name of ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'font-family', 'font-size', 'font-weight'])
+      element.style.setProperty(name, style.getPropertyValue(name));
+  });
+  const [wide, high] = ['width', 'height'].map(name => Number(source.getAttribute(name)));
+  copy.setAttribute('xmlns', 'http://www.w3.org/2000/svg');
+  copy.prepend(make('rect', { width: wide, height: high, fill: getComputedStyle(document.body).backgroundColor }));
+  return { text: new XMLSerializer().serializeToString(copy), wide, high };
+}
+
+function save(blob, name) {
+  const link = make('a', { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+$('svg').onclick = () => state.steps.length && save(new Blob([picture().text], { type: 'image/svg+xml' }), 'step.svg');
+$('png').onclick = () => {
+  if (!state.steps.length) return;
+  const { text, wide, high } = picture(), image = new Image(), canvas = make('canvas');
+  image.onload = () => {
+    [canvas.width, canvas.height] = [2 * wide, 2 * high];
+    canvas.getContext('2d').drawImage(image, 0, 0, 2 * wide, 2 * high);
+    canvas.toBlob(blob => save(blob, 'step.png'));
+  };
+  image.src = 'data:image/svg+xml,' + encodeURIComponent(text);
+};
 
 /// The objects of a stream of events.
 async function* chunks(body) {
@@ -191,7 +283,7 @@ function drawLaws(step, id) {
   const node = step.nodes[id], { children, fate } = read(step);
   state.node = id;
   for (const chip of $('tree').querySelectorAll('.node')) chip.classList.toggle('chosen', chip.dataset.node === String(id));
-  $('laws-title').textContent = id === 0 ? 'Two laws of the next token' : `Two laws behind “${visible(node.drawn.text)}”`;
+  $('laws-title').textContent = id === 0 ? 'Two distributions of the next token' : `Two distributions behind “${visible(node.drawn.text)}”`;
   const words = [];
   if (node.overlap !== null) words.push(`They share ${percent(node.overlap)}: so often one draft would be accepted here. `);
   for (const child of children[id]) {
@@ -276,7 +368,13 @@ $('ask').onsubmit = event => { event.preventDefault(); send(); };
 $('prompt').onkeydown = event => {
   if (event.key === 'Enter' && !event.shiftKey && $('mode').value === 'chat') { event.preventDefault(); send(); }
 };
-$('anew').onclick = () => { state.request?.abort(); state.messages = []; $('messages').replaceChildren(); };
+$('anew').onclick = () => open('');
+$('conversations').onchange = () => open($('conversations').value);
+$('forget').onclick = () => {
+  const rest = conversations().filter(({ id }) => id !== state.conversation);
+  try { localStorage.setItem(KEPT, JSON.stringify(rest)); } catch { /* nothing */ }
+  open('');
+};
 $('step').oninput = () => show(Number($('step').value), false);
 $('back').onclick = () => show(state.shown - 1, false);
 $('on').onclick = () => show(state.shown + 1, state.shown + 2 >= state.steps.length);
@@ -284,10 +382,19 @@ $('on').onclick = () => show(state.shown + 1, state.shown + 2 >= state.steps.len
 async function begin() {
   const answer = await fetch('v1/models', { headers: headers() });
   if (answer.status === 401) { $('settings').open = true; $('model').textContent = 'needs an API key: see the settings'; return; }
-  const [model] = (await answer.json()).data, speculation = model.speculation;
-  $('model').textContent = model.id + (speculation ? ` · ${speculation.draft ?? 'its draft'} · ${speculation.verifier} · ${speculation.tree}` : '');
+  state.models = (await answer.json()).data;
+  $('models').replaceChildren(...state.models.map(({ id }) => make('option', { value: id }, id)));
+  describe();
+}
+
+/// The chosen model; one that is not loaded yet says little.
+function describe() {
+  const model = state.models.find(({ id }) => id === $('models').value), speculation = model?.speculation;
+  $('model').textContent = speculation ? `${speculation.draft ?? 'its draft'} · ${speculation.verifier} · ${speculation.tree}` : '';
   const options = ['', ...(speculation?.verifiers ?? []), 'none'].map(name => make('option', { value: name }, name || `default (${speculation?.verifier ?? 'none'})`));
   document.querySelector('[name=verifier]').replaceChildren(...options);
 }
 $('key').onchange = () => begin();
+$('models').onchange = () => { state.speeds = {}; drawSpeeds(); describe(); };
+listConversations();
 begin().catch(error => { $('model').textContent = error.message; });

@@ -7,7 +7,6 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use polydraft::Token;
-use polydraft::policy::Costs;
 use polydraft_engine::{Engine, Error};
 use polydraft_runtime::{SamplingOptions, Speculation};
 use polydraft_text::Language;
@@ -17,7 +16,7 @@ use crate::api::error::Problem;
 use crate::api::responses::Store;
 use crate::grammar::Grammars;
 use crate::telemetry::Telemetry;
-use crate::worker::{self, Capacity, EngineHandle, Failure, RequestParams};
+use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, RequestParams};
 
 /// The models, and the default settings of requests.
 pub struct ServedModel {
@@ -30,7 +29,7 @@ pub struct ServedModel {
     /// How drafts are made and verified; none where nothing drafts.
     pub speculation: Option<Speculation>,
     /// Costs of passes, for requests with an adaptive tree.
-    pub costs: Costs,
+    pub costs: CostsToUse,
     /// For completions.
     pub completions: Defaults,
     /// For conversations.
@@ -94,7 +93,6 @@ pub(crate) struct App {
     pub language: Language,
     pub draft: Option<String>,
     pub speculation: Option<Speculation>,
-    pub costs: Costs,
     pub completions: Defaults,
     pub chat: Defaults,
     /// The target's context length, and its vocabulary size.
@@ -133,7 +131,7 @@ impl App {
         let mut limits = settings.capacity;
         limits.texts = limits.texts.min(engine.sequences()).max(1);
         limits.tokens = limits.tokens.min(tokens);
-        let (desk, thread) = worker::start(engine, language.clone(), limits, telemetry)?;
+        let (desk, thread) = worker::start(engine, language.clone(), limits, costs, telemetry)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let mut hasher = DefaultHasher::new();
         let speculates = speculation.as_ref().map(|s| format!("{} {}", s.verifier, s.tree));
@@ -144,7 +142,6 @@ impl App {
             language,
             draft,
             speculation,
-            costs,
             completions,
             chat,
             context,

@@ -282,7 +282,9 @@ impl Fleet {
             }
         }
         let ended = tokio::task::spawn_blocking(move || {
-            engines.into_iter().map(|engine| engine.join().is_ok()).fold(true, |a, b| a && b)
+            // Each is waited for, whatever became of the one before.
+            let failed = engines.into_iter().filter_map(|engine| engine.join().err()).count();
+            failed == 0
         });
         ended.await.unwrap_or(false)
     }

@@ -22,6 +22,7 @@ mod calls;
 mod form;
 mod literal;
 mod mask;
+mod schema;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -19,6 +19,6 @@ pub use app::{Defaults, ServedModel, Settings};
 pub use http::server::Server;
 pub use serve::{Offered, Serving, is_key, origin, serve};
 pub use tracing::Level as LogLevel;
-pub use worker::Capacity;
+pub use worker::{Capacity, CostsToUse};
 
 pub(crate) use app::App;

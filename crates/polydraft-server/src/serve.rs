@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 use axum::http::{HeaderValue, Uri};
+use polydraft_runtime::costs::Found;
 use polydraft_runtime::{
     Description, Listener, Run, SamplingOptions, Speculation, Usage, published,
 };
@@ -14,6 +15,7 @@ use crate::api::speculation::fits;
 use crate::app::{Defaults, ServedModel, Settings};
 use crate::fleet::{Described, Fleet};
 use crate::http::server::Server;
+use crate::worker::CostsToUse;
 
 /// A model that is offered.
 #[derive(Debug, Clone)]
@@ -191,11 +193,16 @@ fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<Se
             .map_err(|problem| Usage::error(format!("the tree of all requests: {problem}")))?;
     }
     // Where the tree is another one, a request may ask for the adaptive one all the same.
-    let costs = run.costs(listener)?;
-    let mut speculation = run.settings.speculation.clone();
-    if let Some(auto) = speculation.as_mut().and_then(|s| s.tree.auto_mut()) {
-        auto.costs = costs.clone();
-    }
+    let costs = match run.known_costs()? {
+        // Measuring takes a sequence besides those of requests.
+        Some(Found::Unknown(measuring)) if run.models.engine.sequences() > 1 => {
+            CostsToUse::Measuring(measuring)
+        }
+        Some(Found::Unknown(_)) => CostsToUse::Known(run.costs(listener)?),
+        Some(Found::Known(costs)) => CostsToUse::Known(costs),
+        None => CostsToUse::default(),
+    };
+    let speculation = run.settings.speculation.clone();
     let given = &run.description.sampling;
     let makers = match serving.ignore_published || run.models.language.chat.is_none() {
         true => given.clone(),

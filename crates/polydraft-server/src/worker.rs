@@ -10,6 +10,7 @@
 //! What breaks one sequence, an error or a panic, ends its request only: if a pass for all fails,
 //! each goes on alone, with the same random decisions again.
 
+mod costs;
 mod job;
 mod pace;
 mod random;
@@ -28,6 +29,8 @@ use polydraft_text::Language;
 
 use crate::telemetry::Telemetry;
 
+pub use costs::CostsToUse;
+use costs::StepCosts;
 use job::{Command, Job};
 pub use job::{EngineHandle, Event, Events, Failure, Refusal, RequestParams};
 use pace::Pace;
@@ -56,6 +59,7 @@ pub fn start(
     engine: Engine,
     language: Language,
     capacity: Capacity,
+    costs: CostsToUse,
     telemetry: Arc<Telemetry>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
     let (sender, inbox) = channel();
@@ -63,6 +67,7 @@ pub fn start(
     let worker = Worker {
         engine,
         language,
+        costs: StepCosts::new(costs),
         capacity,
         inbox,
         waiting: VecDeque::new(),
@@ -80,6 +85,7 @@ pub fn start(
 struct Worker {
     engine: Engine,
     language: Language,
+    costs: StepCosts,
     capacity: Capacity,
     inbox: Receiver<Command>,
     /// In the order in which they came.
@@ -109,6 +115,7 @@ impl Worker {
             self.read();
             self.branch();
             self.step();
+            self.measure();
             self.deliver();
             let cache = self.used().1 as f64 / self.capacity.tokens as f64;
             self.telemetry.load(self.running.len(), self.waiting.len(), cache);
@@ -132,6 +139,7 @@ impl Worker {
             let idle = self.running.is_empty() && self.waiting.is_empty();
             let command = match (idle, self.closing) {
                 (true, true) => return false,
+                (true, false) if self.costs.is_measuring() => self.inbox.try_recv(),
                 (true, false) => self.next().map_err(|_| TryRecvError::Disconnected),
                 (false, _) => self.inbox.try_recv(),
             };
@@ -199,7 +207,7 @@ impl Worker {
             let scorer = PromptScorer::of(&job.asked);
             let mut running = Running { job, scorer, texts: Vec::new(), opened: 0 };
             if running.scorer.is_none() {
-                running.open_first(&mut self.engine, &self.language);
+                running.open_first(&mut self.engine, &self.language, &mut self.costs);
             }
             self.running.push(running);
         }
@@ -208,7 +216,7 @@ impl Worker {
     /// Scores a part of each prompt whose scores were asked for.
     fn score(&mut self) {
         for running in &mut self.running {
-            running.score(&mut self.engine, &self.language);
+            running.score(&mut self.engine, &self.language, &mut self.costs);
         }
     }
 
@@ -239,12 +247,9 @@ impl Worker {
             let read = running.texts.first().is_none_or(|text| !text.is_unread());
             let read = read && running.scorer.is_none();
             while read && running.opened < running.job.asked.count {
-                match Text::open(
-                    &mut self.engine,
-                    &self.language,
-                    &running.job.asked,
-                    running.opened,
-                ) {
+                let asked = &running.job.asked;
+                let Self { engine, language, costs, .. } = self;
+                match Text::open(engine, language, costs, asked, running.opened) {
                     Ok(text) => running.texts.push(text),
                     Err(failure) => {
                         running.failure_of_first(failure);
@@ -286,6 +291,21 @@ impl Worker {
             if let Err(failure) = guarded(alone) {
                 text.failure = Some(failure);
             }
+        }
+    }
+
+    /// Measures a part of what steps cost, if that is not known yet and one is due.
+    fn measure(&mut self) {
+        let idle = self.running.is_empty();
+        let Self { engine, costs, .. } = self;
+        // What breaks there is no request's fault.
+        let known = catch_unwind(AssertUnwindSafe(|| costs.advance(engine, idle)));
+        if known.is_ok_and(|known| known) {
+            let texts = self.running.iter_mut().flat_map(|running| {
+                let asked = &running.job.asked;
+                running.texts.iter_mut().map(move |text| (asked, text))
+            });
+            texts.for_each(|(asked, text)| text.speculate(asked, costs, engine));
         }
     }
 

@@ -6,13 +6,12 @@ python3 openai_client.py path/to/polydraft [texts of a schema, default 20]
 import contextlib
 import json
 import pathlib
-import re
-import subprocess
 import sys
 import tempfile
 import threading
 
 import openai
+from serving import serving
 
 DEMO = pathlib.Path(__file__).resolve().parents[3] / "demo"
 
@@ -36,6 +35,19 @@ def completions(client):
         assert own <= 0 and abs(max(top.values()) - own) < 1e-9, (token, own, top)
     stopped = client.completions.create(model="target", prompt=PROMPT, max_tokens=200, seed=1, stop=["\n"])
     assert "\n" not in stopped.choices[0].text
+    cached = client.completions.create(model="target", prompt=PROMPT, max_tokens=4, seed=3)
+    assert cached.usage.prompt_tokens_details.cached_tokens >= cached.usage.prompt_tokens - 1 > 0, cached.usage
+    # A prompt's tokens have the probabilities that they have as a continuation.
+    known = client.completions.create(model="target", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=0)
+    whole = PROMPT + known.choices[0].text
+    echoed = client.completions.create(model="target", prompt=whole, max_tokens=0, echo=True, logprobs=1)
+    logprobs = echoed.choices[0].logprobs
+    assert logprobs.token_logprobs[0] is None and "".join(logprobs.tokens) == whole, logprobs
+    assert logprobs.text_offset == [len("".join(logprobs.tokens[:n])) for n in range(len(logprobs.tokens))]
+    last = len(known.choices[0].logprobs.tokens)
+    if logprobs.tokens[-last:] == known.choices[0].logprobs.tokens:
+        for a, b in zip(logprobs.token_logprobs[-last:], known.choices[0].logprobs.token_logprobs):
+            assert abs(a - b) < 1e-3, (a, b)
 
 
 def chats(client):
@@ -270,22 +282,9 @@ def errors(client, base_url):
 
 @contextlib.contextmanager
 def served(*arguments):
-    """A client of a server with these arguments, and its address; the server stops in order."""
-    command = [sys.argv[1], "--no-config", "serve", "--port", "0", "--api-key", "secret", *arguments]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        for line in server.stderr:
-            if found := re.search(r"serving at (http\S+);", line):
-                base_url = found[1]
-                break
-        else:
-            raise AssertionError("the server did not start")
-        threading.Thread(target=lambda: [sys.stderr.write(line) for line in server.stderr], daemon=True).start()
+    """A client of a server with these arguments, and its address."""
+    with serving(sys.argv[1], *arguments) as base_url:
         yield openai.OpenAI(base_url=base_url, api_key="secret", max_retries=0, timeout=60), base_url
-        server.terminate()
-        assert server.wait(timeout=60) == 0
-    finally:
-        server.kill()
 
 
 def main():

@@ -14,13 +14,14 @@ use crate::output::note;
 #[command(next_help_heading = "Chat")]
 pub struct ChatArgs {
     /// Put the prompt to the model as a message, by its chat template. Sampling options that are
-    /// not given are then those of its generation_config.json.
+    /// not given are then those of its generation_config.json; where it has none, temperature 0.7 and
+    /// top-p 0.95.
     #[arg(long)]
     chat: bool,
     /// The system message before the prompt.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "chat")]
     system: Option<String>,
-    /// Ignore the sampling settings of generation_config.json.
+    /// Ignore the sampling settings of generation_config.json, and the usual ones.
     #[arg(long, requires = "chat")]
     ignore_published: bool,
     /// Print the prompt as the chat template renders it to standard error.

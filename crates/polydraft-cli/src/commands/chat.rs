@@ -7,10 +7,12 @@ use std::io::Write;
 use anyhow::Result;
 use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Limits};
+use polydraft_runtime::costs::Measuring;
 use polydraft_runtime::{Description, Run, SeededRng, seeded};
 use polydraft_text::{Message, Rendering};
 
 use super::generate::printer::Printer;
+use super::generate::report::times_plain;
 use crate::args::{self, ModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs};
 use crate::interrupts::InterruptGuard;
 use crate::output::{Terminal, Verdict, complain, note};
@@ -20,7 +22,7 @@ use input::{Input, Line};
 ///
 /// Each line is a message, and so is a block that is pasted; answers go to standard output as they
 /// are decided. The conversation so far stays in the KV cache. Sampling options default to the
-/// model's generation_config.json. Lines are edited as in a shell, and remembered in
+/// model's generation_config.json, or to temperature 0.7 and top-p 0.95 where it says nothing. Lines are edited as in a shell, and remembered in
 /// polydraft/history below $XDG_STATE_HOME (~/.local/state). In a pipe the exit code is 1 if a
 /// message was refused.
 #[derive(clap::Args, Debug)]
@@ -39,7 +41,7 @@ pub struct Args {
     /// The system message.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Ignore the sampling settings of generation_config.json.
+    /// Ignore the sampling settings of generation_config.json, and the usual ones.
     #[arg(long)]
     ignore_published: bool,
     /// Tokens of an answer at most; 0 is up to the context's end.
@@ -73,7 +75,11 @@ pub fn run(args: Args) -> Result<()> {
         published_sampling: !args.ignore_published,
     };
     let mut run = Run::open(description, &Terminal)?;
-    run.measure(&Terminal)?;
+    // As in 'generate'.
+    let measuring = match args.seed {
+        Some(_) => run.measure(&Terminal).map(|()| None)?,
+        None => run.measure_later(&Terminal)?,
+    };
     // Before the first question: a model without a template, or one whose template has no system
     // message.
     let variables = args.template.variables();
@@ -91,6 +97,7 @@ pub fn run(args: Args) -> Result<()> {
         rng: seeded(seed),
         messages: args.system.iter().map(Message::system).collect(),
         variables,
+        measuring,
         refused: 0,
     };
     run.settings.tell(&Terminal);
@@ -141,6 +148,8 @@ struct Talk {
     messages: Vec<Message>,
     /// For the chat template.
     variables: serde_json::Map<String, serde_json::Value>,
+    /// What is measured while the first answer is being written.
+    measuring: Option<Box<Measuring>>,
     /// How many messages could not be answered.
     refused: usize,
 }
@@ -153,10 +162,9 @@ impl Talk {
             return Ok(None);
         }
         self.messages.push(Message::user(message));
-        let Run { models, settings, .. } = run;
-        let room = models.engine.info().context;
+        let room = run.models.engine.info().context;
         let how = Rendering { variables: Some(&self.variables), ..Rendering::default() };
-        let encoded = models.language.encode_chat_with(&self.messages, &how, room);
+        let encoded = run.models.language.encode_chat_with(&self.messages, &how, room);
         let tokens = match encoded.map(|prompt| prompt.tokens) {
             Ok(tokens) if tokens.len() < room => tokens,
             Ok(tokens) => {
@@ -175,10 +183,11 @@ impl Talk {
         };
         let orderly = InterruptGuard::begin();
         let mut printer = Printer::new(false, false);
-        let Self { limits, rng, .. } = self;
-        let made = models.decode(&tokens, settings, limits, rng, &mut |piece| {
-            printer.show(piece) && !orderly.asked()
-        })?;
+        let Self { limits, rng, measuring, .. } = self;
+        let request = run.request(&tokens, limits, rng)?;
+        let session = run.models.engine.open(request)?;
+        let show = &mut |piece| printer.show(piece) && !orderly.asked();
+        let made = run.complete(session, measuring.take(), show, &Terminal)?;
         printer.finish()?;
         let end = if orderly.asked() { "; interrupted" } else { "" };
         drop(orderly);
@@ -188,10 +197,10 @@ impl Talk {
         }
         let s = &made.statistics;
         note(format_args!(
-            "[{} tokens, {:.1} tokens/s, {:.2} tokens per target pass; prefill {:.0} ms{end}]",
+            "[{} tokens, {:.0} tokens/s{}; prefill {:.0} ms{end}]",
             s.tokens,
             s.tokens_per_second(),
-            s.block_efficiency(),
+            times_plain(s).map_or(String::new(), |times| format!(", {times:.2}× plain")),
             s.prompt_time.as_secs_f64() * 1e3
         ));
         Ok(made.statistics.choices)

@@ -1,7 +1,7 @@
 //! `polydraft generate`: text from a prompt.
 
 pub mod printer;
-mod report;
+pub mod report;
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -129,7 +129,11 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     let Models { engine, language, .. } = &mut run.models;
     let tokens = args.chat.encode(language, &prompt, engine.info().context)?;
     engine.admits(&tokens)?;
-    run.measure(&Terminal)?;
+    // Who gives a seed wants the same output next time: by the same costs from the first step on.
+    let measuring = match args.output.seed {
+        Some(_) => run.measure(&Terminal).map(|()| None)?,
+        None => run.measure_later(&Terminal)?,
+    };
     run.settings.tell(&Terminal);
     let limits = Limits {
         max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
@@ -153,12 +157,12 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         session.record_scores(top);
     }
     let orderly = InterruptGuard::begin();
-    let generation =
-        models.engine.complete(session, &mut |piece| printer.show(piece) && !orderly.asked())?;
+    let show = &mut |piece| printer.show(piece) && !orderly.asked();
+    let generation = run.complete(session, measuring, show, &Terminal)?;
     let interrupted = orderly.asked();
     drop(orderly);
     let choices = generation.statistics.choices.as_ref();
-    // Who gives a seed wants the same output next time: the stored costs stay as they are.
+    // With a seed the stored costs stay as they are.
     if args.output.seed.is_none() {
         run.learn(choices, &Terminal);
     }

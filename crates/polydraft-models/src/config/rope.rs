@@ -72,21 +72,23 @@ pub struct Frequencies {
 
 impl Rope {
     pub(crate) fn read(fields: &Fields, context: usize) -> Result<Self> {
-        let parameters = fields.object("rope_parameters")?;
-        let scaling = match fields.object("rope_scaling")? {
+        // As transformers 5 reads them: the older object replaces the newer one, and what stands
+        // in it goes before a field of the same name outside.
+        let object = match fields.object("rope_scaling")? {
             Some(scaling) => Some(("rope_scaling", scaling)),
-            None => parameters.map(|p| ("rope_parameters", p)),
+            None => fields.object("rope_parameters")?.map(|p| ("rope_parameters", p)),
         };
-        let inner = match &parameters {
-            Some(parameters) => parameters.number("rope_theta")?,
-            None => None,
+        let number = |name: &str| {
+            let inner =
+                object.as_ref().map(|(_, object)| object.number(name)).transpose()?.flatten();
+            Ok::<_, String>(inner.or(fields.number(name)?))
         };
-        let theta = fields.number("rope_theta")?.or(inner).unwrap_or(10_000.0);
-        let partial = fields.number("partial_rotary_factor")?;
+        let theta = number("rope_theta")?.unwrap_or(10_000.0);
+        let partial = number("partial_rotary_factor")?;
         if let Some(got) = partial.filter(|f| *f != 1.0) {
             return Err(format!("partial_rotary_factor: expected 1, got {got}"));
         }
-        Self::of(theta, scaling, context)
+        Self::of(theta, object, context)
     }
 
     /// From a base, and the fields of a scaling with the name of the object that they are in.

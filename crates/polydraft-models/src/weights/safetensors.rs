@@ -42,6 +42,8 @@ struct Index {
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// Bytes that are compared at once.
+const COMPARED: usize = 1 << 20;
 /// No header is longer: those of the largest models have a few megabytes.
 const LONGEST_HEADER: u64 = polydraft_files::Kind::INDEX.most;
 
@@ -51,7 +53,7 @@ impl Files {
         let mut weights =
             Self { directory: directory.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
         if single.exists() {
-            weights.add_shard(single)?;
+            weights.add_shard(single, |_| true)?;
             return Ok(weights);
         }
         let pickled = directory.join("pytorch_model.bin");
@@ -75,7 +77,10 @@ impl Files {
             if Path::new(name).file_name().is_none_or(|n| n != name.as_str()) {
                 return Err(wrong(format!("expected file names in this directory, got {name:?}")));
             }
-            weights.add_shard(directory.join(name))?;
+            // Of a tensor that is in several, the index says which one counts.
+            let counts =
+                |tensor: &str| parsed.weight_map.get(tensor).is_none_or(|file| file == name);
+            weights.add_shard(directory.join(name), counts)?;
         }
         for (tensor, file) in &parsed.weight_map {
             if !weights.tensors.contains_key(tensor) {
@@ -87,12 +92,12 @@ impl Files {
         Ok(weights)
     }
 
-    fn add_shard(&mut self, path: PathBuf) -> Result<()> {
+    fn add_shard(&mut self, path: PathBuf, counts: impl Fn(&str) -> bool) -> Result<()> {
         let read = |source| Error::Read { path: path.clone(), source };
         let mut file = polydraft_files::open(&path).map_err(read)?;
         let (metadata, data) = header(&path, &mut file)?;
         let shard = self.shards.len();
-        for (name, info) in metadata.tensors() {
+        for (name, info) in metadata.tensors().into_iter().filter(|(name, _)| counts(name)) {
             if self.tensors.insert(name.clone(), (shard, info.clone())).is_some() {
                 let problem = format!("tensor {name} is in another shard too");
                 return Err(Error::File { path, problem });
@@ -123,6 +128,32 @@ impl Files {
 
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
         self.tensors.get(name).map(|(_, info)| info.shape.as_slice())
+    }
+
+    /// Whether two tensors have the same bytes, if there are both.
+    pub fn are_same(&self, a: &str, b: &str) -> Result<Option<bool>> {
+        let (Some(a), Some(b)) = (self.tensors.get(a), self.tensors.get(b)) else {
+            return Ok(None);
+        };
+        let lengths = [a, b].map(|(_, info)| info.data_offsets.1 - info.data_offsets.0);
+        if lengths[0] != lengths[1] || a.1.dtype != b.1.dtype {
+            return Ok(Some(false));
+        }
+        let mut parts = [vec![0; COMPARED.min(lengths[0])], vec![0; COMPARED.min(lengths[0])]];
+        let mut at = 0;
+        while at < lengths[0] {
+            let length = COMPARED.min(lengths[0] - at);
+            for ((shard, info), part) in [a, b].into_iter().zip(&mut parts) {
+                let Shard { path, data } = &self.shards[*shard];
+                let start = data + (info.data_offsets.0 + at) as u64;
+                read_at(path, start, &mut part[..length])?;
+            }
+            if parts[0][..length] != parts[1][..length] {
+                return Ok(Some(false));
+            }
+            at += length;
+        }
+        Ok(Some(true))
     }
 
     /// Takes a vector of whole numbers.

@@ -63,22 +63,39 @@ pub fn description() -> Value {
              [DONE]", "application/json"),
             "400": wrong("A parameter that is wrong, unknown or not supported: it is named"),
             "401": wrong("No key, or a wrong one"),
-            "404": wrong("Another model than the one that is served"),
+            "404": wrong("A model that is not served"),
             "413": wrong("A body that is too large"),
             "429": wrong("The queue is full: come again after Retry-After seconds"),
-            "503": wrong("The server is being stopped"),
+            "503": wrong("The server is being stopped, or the model cannot be loaded"),
         } } })
+    };
+    // Whose form is described elsewhere.
+    let free = |what: &str| {
+        let body = content("application/json", json!({ "type": "object" }));
+        json!({ "post": { "summary": what, "requestBody": body,
+            "responses": { "200": answer("The answer", "application/json") } } })
     };
     let mut whole = serde_json::to_value(Components::openapi()).unwrap_or_default();
     whole["info"]["version"] = env!("CARGO_PKG_VERSION").into();
     whole["paths"] = json!({
         "/health": get("Whether it serves; needs no key", "application/json"),
         "/metrics": get("Counters and times, for Prometheus", "text/plain"),
-        "/v1/models": get("The model that is served", "application/json"),
+        "/v1/models": get("The models that are served", "application/json"),
         "/v1/completions": post("Continuations of prompts", "Completion"),
         "/v1/chat/completions": post("Answers to conversations", "Chat"),
-        "/v1/responses": post("Answers to conversations, in the newer form; nothing is stored",
-            "Responses"),
+        "/v1/responses": post("Answers to conversations, in the newer form", "Responses"),
+        "/v1/messages": free("Anthropic's interface"),
+        "/v1/messages/count_tokens": free("How many tokens a message's prompt has"),
+        "/api/chat": free("Ollama's conversations"),
+        "/api/generate": free("Ollama's completions"),
+        "/api/show": free("What Ollama says of a model"),
+        "/api/tags": get("Ollama's list of models", "application/json"),
+        "/tokenize": free("The tokens of a text or a conversation"),
+        "/detokenize": free("The text of tokens"),
+        "/apply-template": free("A conversation as the model reads it"),
+        "/tokenizer_info": get("What kind of tokenizer the first model has", "application/json"),
+        "/props": get("What llama.cpp's server says of itself", "application/json"),
+        "/version": get("The program's version", "application/json"),
     });
     whole["components"]["securitySchemes"] =
         json!({ "key": { "type": "http", "scheme": "bearer" } });

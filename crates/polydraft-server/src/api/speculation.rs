@@ -67,7 +67,7 @@ pub fn resolve(
     };
     let tree = match tree {
         None => default.tree,
-        Some(text) => tree_of(app, &text, &verifier).map_err(|error| wrong(error.to_string()))?,
+        Some(text) => tree_of(&text, &verifier).map_err(|error| wrong(error.to_string()))?,
     };
     fits(&tree, app.vocabulary).map_err(|problem| wrong(format!("speculation: {problem}")))?;
     let speculation = Speculation { verifier, tree, sampling };
@@ -89,12 +89,9 @@ pub fn fits(tree: &PolicyKind, vocabulary: usize) -> Result<(), String> {
     }
 }
 
-fn tree_of(app: &App, text: &str, verifier: &VerifierKind) -> polydraft::Result<PolicyKind> {
-    let mut tree: PolicyKind = text.parse()?;
-    if let Some(auto) = tree.auto_mut() {
-        auto.costs = app.costs.clone();
-    }
-    Ok(match tree {
+fn tree_of(text: &str, verifier: &VerifierKind) -> polydraft::Result<PolicyKind> {
+    // An adaptive one gets its costs on the engine's thread.
+    Ok(match text.parse()? {
         // Drawn as the verifier can.
         PolicyKind::Levels(levels) if !text.contains('/') => {
             let of = |drafting| PolicyKind::levels(&levels.counts, drafting);

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::calls::CallGrammar;
 use super::literal::literal;
+use super::schema::rewritten;
 
 /// White space between two words of JSON: a blank, or a new line and what indents it; none will do
 /// too.
@@ -43,9 +44,10 @@ impl Form {
     /// JSON of a schema.
     ///
     /// # Errors
-    /// A schema that would take too much to enforce.
-    pub fn json(mut schema: Value, param: &'static str) -> Result<Self, String> {
+    /// A schema that would take too much to enforce, or has a part that cannot be.
+    pub fn json(schema: Value, param: &'static str) -> Result<Self, String> {
         multiple(1, &schema)?;
+        let mut schema = rewritten(schema)?;
         if let Some(schema) = schema.as_object_mut() {
             // Not the client's to say; and a model that likes white space would write nothing else.
             schema.insert("x-guidance".to_owned(), json!({ "whitespace_pattern": SPACE }));
@@ -59,7 +61,9 @@ impl Form {
     /// As for [`json`](Self::json), of the schemas of the tools' arguments.
     pub fn calls(calls: &CallGrammar, param: &'static str) -> Result<Self, String> {
         calls.tools.iter().try_fold(1, |known, (_, schema)| multiple(known, schema))?;
-        Ok(Self::of(Kind::Lark(calls.lark()), param))
+        let tools = calls.tools.iter().map(enforceable).collect::<Result<_, _>>()?;
+        let CallGrammar { form, several, free, .. } = *calls;
+        Ok(Self::of(Kind::Lark(CallGrammar { form, tools, several, free }.lark()), param))
     }
 
     /// The same, or calls of tools.
@@ -127,6 +131,14 @@ impl Form {
         TopLevelGrammar::from_lark(format!(
             "start: reasoning answer\nreasoning[lazy]: /(?s:.*){mark}\\s*/\n{rest}"
         ))
+    }
+}
+
+/// A tool whose schema is as the library knows it.
+fn enforceable<'n>((name, schema): &(&'n str, Value)) -> Result<(&'n str, Value), String> {
+    match rewritten(schema.clone()) {
+        Ok(schema) => Ok((*name, schema)),
+        Err(problem) => Err(format!("{name}: {problem}")),
     }
 }
 

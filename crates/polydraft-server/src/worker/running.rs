@@ -6,9 +6,10 @@ use polydraft::Token;
 use polydraft_engine::{
     Engine, LeastTokens, LogitsProcessor, Penalties, Request, Scored, Scorer, Session,
 };
-use polydraft_runtime::{Speculation, seeded};
+use polydraft_runtime::seeded;
 use polydraft_text::Language;
 
+use super::costs::StepCosts;
 use super::guarded;
 use super::job::{Event, Failure, Job, RequestParams};
 use super::random::Reversible;
@@ -54,6 +55,18 @@ impl LogitsProcessor for Changes {
     }
 }
 
+/// A request's verifier and tree; whether an adaptive one has its final costs.
+fn built(
+    asked: &RequestParams,
+    costs: &mut StepCosts,
+    engine: &mut Engine,
+) -> Result<(Option<polydraft_engine::Speculation>, bool), Failure> {
+    let Some(mut speculation) = asked.speculation.clone() else { return Ok((None, true)) };
+    let is_final = costs.give(&mut speculation, asked.seeded, engine);
+    let built = speculation.build().map_err(|error| Failure::Settings(error.to_string()))?;
+    Ok((Some(built), is_final))
+}
+
 /// One sequence.
 pub(super) struct Text {
     /// Its number in its prompt.
@@ -67,6 +80,8 @@ pub(super) struct Text {
     pub unread: usize,
     /// Tokens of the prompt that were in the prefix cache; for a first sequence only.
     cached: usize,
+    /// Whether its adaptive tree, if it has one, has its final costs.
+    is_final: bool,
     /// What broke it outside its session.
     pub failure: Option<Failure>,
     /// When it last got tokens.
@@ -78,12 +93,12 @@ impl Text {
     pub fn open(
         engine: &mut Engine,
         language: &Language,
+        costs: &mut StepCosts,
         asked: &RequestParams,
         number: usize,
     ) -> Result<Self, Failure> {
         guarded(|| {
-            let speculation = asked.speculation.as_ref().map(Speculation::build).transpose();
-            let speculation = speculation.map_err(|error| Failure::Settings(error.to_string()))?;
+            let (speculation, is_final) = built(asked, costs, engine)?;
             let mut random = seeded(asked.seed);
             // The first is what the seed gives one sequence alone.
             random.set_stream(number as u64);
@@ -117,8 +132,31 @@ impl Text {
             // The last token is computed with the first step.
             let cached = asked.prompt.len().saturating_sub(1 + unread);
             let cached = if number == 0 { cached } else { 0 };
-            Ok(Self { number, session, mask, random, unread, cached, failure, last: None })
+            Ok(Self {
+                number,
+                session,
+                mask,
+                random,
+                unread,
+                cached,
+                is_final,
+                failure,
+                last: None,
+            })
         })
+    }
+
+    /// Gives its adaptive tree the costs that have become known.
+    pub fn speculate(&mut self, asked: &RequestParams, costs: &mut StepCosts, engine: &mut Engine) {
+        if self.is_final {
+            return;
+        }
+        self.is_final = true;
+        match built(asked, costs, engine) {
+            Ok((Some(speculation), _)) => self.session.speculate(speculation),
+            Ok((None, _)) => {}
+            Err(failure) => self.failure = Some(failure),
+        }
     }
 
     fn goes_on(&self) -> bool {
@@ -173,14 +211,14 @@ impl PromptScorer {
 impl Running {
     /// Scores a part of its prompt, where that was asked for and is not done; then its first
     /// sequence is opened.
-    pub fn score(&mut self, engine: &mut Engine, language: &Language) {
+    pub fn score(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
         let Some(scorer) = &mut self.scorer else { return };
         match scorer.advance(engine) {
             Ok(None) => {}
             Ok(Some(scores)) => {
                 self.scorer = None;
                 self.job.tell(Event::Prompt { text: self.job.first, scores });
-                self.open_first(engine, language);
+                self.open_first(engine, language, costs);
             }
             Err(failure) => {
                 if let Some(mut scorer) = self.scorer.take() {
@@ -192,8 +230,8 @@ impl Running {
     }
 
     /// Opens its first sequence.
-    pub fn open_first(&mut self, engine: &mut Engine, language: &Language) {
-        match Text::open(engine, language, &self.job.asked, 0) {
+    pub fn open_first(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
+        match Text::open(engine, language, costs, &self.job.asked, 0) {
             Ok(text) => {
                 self.texts.push(text);
                 self.opened = 1;

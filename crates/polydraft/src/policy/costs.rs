@@ -97,6 +97,12 @@ impl Costs {
         Self { target, draft, rejected: 0.1, ..Self::default() }
     }
 
+    /// Costs by which drafting never pays: for as long as nothing is known.
+    pub fn without_drafts() -> Self {
+        let draft = Passes(vec![Pass { tokens: 1, seconds: 1e6, longer: 0.0 }]);
+        Self { draft, rejected: 1.0, ..Self::default() }
+    }
+
     /// Takes note of what the clock said of a text. Where it disagrees for long, drafted steps cost
     /// from here on what it says relative to plain ones of the same outputs; whether that is so.
     pub fn learn(&mut self, text: &Clocked) -> bool {

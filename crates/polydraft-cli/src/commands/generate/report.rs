@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::printer::legend;
 use crate::commands::score::TokenScore;
-use crate::output::note;
+use crate::output::{detail, note};
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -64,6 +64,7 @@ struct Times {
 }
 
 impl<'a> Report<'a> {
+    /// Of a generation after this prompt.
     pub fn new(
         text: String,
         generation: &'a Generation,
@@ -108,15 +109,14 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The end of a run, for people.
+/// The end of a run, for people: one line, and the rest with --verbose.
 pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Option<&str>) {
     let s: &Statistics = &generation.statistics;
-    let reason = match generation.finish {
-        Finish::End => "end of text",
-        Finish::Stop => "stop string",
-        Finish::MaxTokens => "length",
-        Finish::Context => "context full",
-        Finish::Stopped => "interrupted",
+    let end = match generation.finish {
+        Finish::End | Finish::MaxTokens => "",
+        Finish::Stop => ", stop string",
+        Finish::Context => ", context full",
+        Finish::Stopped => ", interrupted",
     };
     note("");
     if show_drafts {
@@ -125,13 +125,13 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     let seconds = s.total_time.as_secs_f64();
     let faster = times_plain(s).map_or(String::new(), |times| format!(", {times:.2}× plain"));
     note(format_args!(
-        "{} tokens in {seconds:.2} s, {:.0} tokens/s{faster}; finish reason: {reason}; seed {seed}",
+        "{} tokens, {:.0} tokens/s{faster}, seed {seed}{end}",
         s.tokens,
         s.tokens_per_second()
     ));
     let drafts = draft.map_or(String::new(), |draft| format!("; drafts by {draft}"));
-    note(format_args!(
-        "{} target passes, {:.2} tokens per target pass{drafts}",
+    detail(format_args!(
+        "{seconds:.2} s, {} target passes, {:.2} tokens per target pass{drafts}",
         s.target_calls,
         s.block_efficiency()
     ));
@@ -143,25 +143,25 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
     };
     if !s.drafted.is_empty() {
         let by_position = percent(s.accepted_by_position());
-        note(format_args!(
+        detail(format_args!(
             "drafts accepted by position: {by_position}; {:.1} drafted per target pass",
             s.nodes_per_call()
         ));
     }
     if s.accepted_by_rank.len() > 1 {
         let by_draft = percent(s.accepted_by_draft());
-        note(format_args!(
+        detail(format_args!(
             "accepted at a position, by first, second, .. distinct draft: {by_draft}"
         ));
     }
     if s.fallbacks > 0 {
-        note(format_args!(
+        detail(format_args!(
             "at {} nodes a fallback rule decided in place of the verifier's own",
             s.fallbacks
         ));
     }
     let share = |time: std::time::Duration| 100.0 * time.as_secs_f64() / seconds.max(1e-9);
-    note(format_args!(
+    detail(format_args!(
         "time: draft {:.0} %, target {:.0} %, verifier {:.0} %; prefill {:.1} ms",
         share(s.draft_time),
         share(s.target_time),
@@ -171,7 +171,7 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
 }
 
 /// The speed-up over plain decoding, by measured time; none where too few steps were plain.
-fn times_plain(s: &Statistics) -> Option<f64> {
+pub fn times_plain(s: &Statistics) -> Option<f64> {
     let plain = s.choices.as_ref()?.plain_seconds_by_clock()?;
     let drafted = s.choices.as_ref()?.clock.steps[1] > 0;
     drafted.then(|| plain / s.total_time.as_secs_f64().max(1e-9))

@@ -1,0 +1,126 @@
+//! What a directory is that holds no model as this program reads them: said before its files are,
+//! whose contents would say less.
+
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// What a file of Git LFS begins with that was not fetched.
+pub(crate) const POINTER: &[u8] = b"version https://git-lfs";
+
+/// That the directory's files are a model's, and its weights such as are read here.
+///
+/// # Errors
+/// An adapter; weights in a form that is not read; files that are not here, only their names; no
+/// `config.json`.
+pub(super) fn check(directory: &Path) -> Result<()> {
+    let config = directory.join("config.json");
+    let wrong = |path: &Path, problem: String| Err(Error::File { path: path.to_owned(), problem });
+    if !config.exists() {
+        let adapter = directory.join("adapter_config.json");
+        if adapter.exists() {
+            let problem = "this is an adapter (LoRA), not a model: merge it into its base model \
+                           (peft's merge_and_unload), and give the merged model's directory";
+            return wrong(&adapter, problem.to_owned());
+        }
+        if let Some(file) = a_gguf(directory) {
+            let problem = format!("expected config.json here; give the file {file} itself");
+            return wrong(directory, problem);
+        }
+        return Err(Error::Missing { directory: directory.to_owned(), expected: "config.json" });
+    }
+    if let Some(file) = pointer(directory) {
+        let problem = "this is a pointer of Git LFS, not the file itself: run 'git lfs pull' in \
+                       this directory";
+        return wrong(&directory.join(file), problem.to_owned());
+    }
+    match std::fs::read(&config).ok().and_then(|text| quantised(&text)) {
+        Some(method) => wrong(
+            &config,
+            format!(
+                "weights that were quantised by {method} are not read: take the model as it was \
+                 published before that (--dtype q4_k quantises on loading), or a GGUF file of it"
+            ),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// By what the weights were quantised, if they were.
+fn quantised(config: &[u8]) -> Option<String> {
+    let config: Value = serde_json::from_slice(config).ok()?;
+    if let Some(quantisation) = config.get("quantization_config").filter(|value| value.is_object())
+    {
+        let method = quantisation.get("quant_method").and_then(Value::as_str);
+        return Some(method.unwrap_or("an unnamed method").to_owned());
+    }
+    let mlx = config.get("quantization").and_then(|value| value.get("group_size"));
+    mlx.map(|_| "MLX".to_owned())
+}
+
+/// The name of a GGUF file here.
+fn a_gguf(directory: &Path) -> Option<String> {
+    let files = std::fs::read_dir(directory).ok()?.flatten();
+    let mut names: Vec<String> = files
+        .filter(|file| super::is_gguf(&file.path()))
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names.into_iter().next()
+}
+
+/// A file of weights, or the tokenizer, that is only a pointer.
+fn pointer(directory: &Path) -> Option<String> {
+    let files = std::fs::read_dir(directory).ok()?.flatten();
+    let is_large = |name: &str| {
+        name.ends_with(".safetensors") || name.ends_with(".bin") || name == "tokenizer.json"
+    };
+    files
+        .map(|file| file.file_name().to_string_lossy().into_owned())
+        .find(|name| is_large(name) && is_pointer(&directory.join(name)))
+}
+
+/// Whether a file is a pointer of Git LFS.
+pub(crate) fn is_pointer(path: &Path) -> bool {
+    let mut begin = [0; POINTER.len()];
+    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && begin == POINTER
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn problem(files: &[(&str, &str)]) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(directory.path().join(name), text).unwrap();
+        }
+        check(directory.path()).map_or_else(|error| error.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn what_is_no_model_is_named() {
+        assert_eq!(problem(&[("config.json", "{}")]), "");
+        assert!(problem(&[("adapter_config.json", "{}")]).contains("LoRA"));
+        assert!(problem(&[("b.gguf", ""), ("a.gguf", "")]).contains("a.gguf"));
+        assert!(problem(&[]).contains("config.json"));
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n";
+        let files = [("config.json", "{}"), ("model.safetensors", pointer)];
+        assert!(problem(&files).contains("git lfs pull"));
+        for (config, method) in [
+            (r#"{"quantization_config": {"quant_method": "awq"}}"#, "awq"),
+            (r#"{"quantization_config": {"quant_method": "fp8"}}"#, "fp8"),
+            (r#"{"quantization_config": {}}"#, "unnamed"),
+            (r#"{"quantization": {"group_size": 64, "bits": 4}}"#, "MLX"),
+        ] {
+            assert!(problem(&[("config.json", config)]).contains(method), "{config}");
+        }
+        assert_eq!(problem(&[("config.json", r#"{"quantization_config": null}"#)]), "");
+    }
+}
