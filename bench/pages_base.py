@@ -189,5 +189,6 @@ def times(values):
 
 def weight_type(case):
     """The weight type of a GGUF file, by its name."""
-    found = re.search(r"[-.](Q\d\w*|F32)\b", case)
-    return {"F32": "f32"}.get(found[1], found[1]) if found else "bf16"
+    found = re.search(r"[-.](Q\d\w*|F32)\b", case, re.I)
+    kind = found[1].upper() if found else "bf16"
+    return "f32" if kind == "F32" else kind

@@ -73,9 +73,10 @@ def main():
     command = [router, "--host", "127.0.0.1", "--port", str(ROUTER), "--policy", "cache_aware",
                "--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--worker-urls", *urls]
     routing = subprocess.Popen(command, **quiet)
-    counts, lock, end = collections.Counter(), threading.Lock(), time.time() + SECONDS
+    counts, lock = collections.Counter(), threading.Lock()
     try:
         ready(ROUTER)
+        end = time.time() + SECONDS
 
         def client(mine):
             number = mine

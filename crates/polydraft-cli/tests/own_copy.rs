@@ -33,6 +33,7 @@ fn it_drafts_and_is_named() {
             "note: quantised self-draft: the target's own weights in {kind} draft for it, "
         );
         assert!(err.starts_with(&said) && err.contains("MB more"), "{err}");
+        let (_, err) = ok(&[&GENERATE[..], &TREE, options, &["-v"]].concat());
         assert!(err.contains(&format!("; drafts by {name}")), "{err}");
         let json: Value =
             serde_json::from_str(&ok(&[&GENERATE[..], &TREE, options, &["--json"]].concat()).0)

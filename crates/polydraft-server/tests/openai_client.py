@@ -191,6 +191,16 @@ def tools(client):
         message = client.chat.completions.create(**asked, seed=seed).choices[0].message
         for call in message.tool_calls or []:
             checked(call.function.name, call.function.arguments)
+    # Beside a form the answer is a call, or of that form.
+    shaped = {"type": "json_schema", "json_schema": {"name": "f", "schema": {"const": "no"}}}
+    for seed in range(3):
+        message = client.chat.completions.create(**asked, response_format=shaped, seed=seed).choices[0].message
+        assert message.tool_calls or '"no"'.startswith(message.content) or message.content == '"no"', message
+    # One tool by its name is one call.
+    named = {"type": "function", "function": {"name": LISTED[0]["function"]["name"]}}
+    for seed in range(3):
+        message = client.chat.completions.create(**{**asked, "tool_choice": named, "max_completion_tokens": 400}, seed=seed)
+        assert len(message.choices[0].message.tool_calls) == 1, message
     none = client.chat.completions.create(**asked, tool_choice="none", seed=1)
     without = client.chat.completions.create(model="tools", messages=MESSAGES, max_completion_tokens=200, seed=1)
     assert none.choices[0].message.content == without.choices[0].message.content
@@ -199,7 +209,7 @@ def tools(client):
         ("tool_choice", dict(tool_choice={"type": "function", "function": {"name": "other"}})),
         ("tools[0].type", dict(tools=[{"type": "custom", "function": {"name": "a"}}])),
         ("tools[1].function.name", dict(tools=[LISTED[0], LISTED[0]])),
-        ("response_format", dict(response_format={"type": "json_object"})),
+        ("response_format", dict(response_format={"type": "xml"})),
     ]:
         is_refused(lambda: client.chat.completions.create(**{**asked, **wrong}), param)
 

@@ -37,7 +37,8 @@ pub(super) fn check(directory: &Path) -> Result<()> {
                        this directory";
         return wrong(&directory.join(file), problem.to_owned());
     }
-    match std::fs::read(&config).ok().and_then(|text| quantised(&text)) {
+    let text = polydraft_files::read(&config, polydraft_files::Kind::SETTINGS).ok();
+    match text.and_then(|text| quantised(&text)) {
         Some(method) => wrong(
             &config,
             format!(
@@ -86,7 +87,7 @@ fn pointer(directory: &Path) -> Option<String> {
 /// Whether a file is a pointer of Git LFS.
 pub(crate) fn is_pointer(path: &Path) -> bool {
     let mut begin = [0; POINTER.len()];
-    let read = std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+    let read = polydraft_files::open(path).and_then(|mut file| file.read_exact(&mut begin));
     read.is_ok() && begin == POINTER
 }
 
