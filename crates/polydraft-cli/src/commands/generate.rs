@@ -19,7 +19,7 @@ use crate::args::{ChatArgs, EndArgs, ModelArgs, SamplingArgs, SpeculationArgs};
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
 use printer::Printer;
-use report::{Report, summary};
+use report::{FirstText, Report, summary};
 
 /// Generate text from a prompt.
 ///
@@ -156,6 +156,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     if let Some(top) = args.output.logprobs {
         session.record_scores(top);
     }
+    let measured = measuring.is_some();
     let orderly = InterruptGuard::begin();
     let show = &mut |piece| printer.show(piece) && !orderly.asked();
     let generation = run.complete(session, measuring, show, &Terminal)?;
@@ -181,7 +182,8 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         }
         output::json(&report)?;
     } else {
-        summary(&generation, seed, args.output.show_drafts, models.draft.as_deref());
+        let first = FirstText(measured);
+        summary(&generation, seed, first, args.output.show_drafts, models.draft.as_deref());
     }
     output::done(interrupted)
 }

@@ -109,8 +109,19 @@ impl<'a> Report<'a> {
     }
 }
 
+/// Whether a text is the first one of its models here: what steps cost was measured between its
+/// own steps.
+#[derive(Debug, Clone, Copy)]
+pub struct FirstText(pub bool);
+
 /// The end of a run, for people: one line, and the rest with --verbose.
-pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Option<&str>) {
+pub fn summary(
+    generation: &Generation,
+    seed: u64,
+    FirstText(is_first): FirstText,
+    show_drafts: bool,
+    draft: Option<&str>,
+) {
     let s: &Statistics = &generation.statistics;
     let end = match generation.finish {
         Finish::End | Finish::MaxTokens => "",
@@ -123,7 +134,12 @@ pub fn summary(generation: &Generation, seed: u64, show_drafts: bool, draft: Opt
         note(legend());
     }
     let seconds = s.total_time.as_secs_f64();
-    let faster = times_plain(s).map_or(String::new(), |times| format!(", {times:.2}× plain"));
+    // What is measured between its steps slows them down.
+    let faster = match times_plain(s).filter(|_| !is_first) {
+        Some(times) => format!(", {times:.2}× plain"),
+        None if is_first => ", what steps cost was measured meanwhile".to_owned(),
+        None => String::new(),
+    };
     note(format_args!(
         "{} tokens, {:.0} tokens/s{faster}, seed {seed}{end}",
         s.tokens,
