@@ -80,6 +80,7 @@ fn walk(schema: Value, root: &Value, path: &mut String) -> Result<Value, String>
     set(&mut schema, root);
     names(&mut schema, root);
     let cases = condition(&mut schema, root);
+    unevaluated(&mut schema);
     if let Some(word) = REFUSED.into_iter().find(|word| schema.contains_key(*word)) {
         return Err(format!("{path}: {word} is not supported"));
     }
@@ -260,6 +261,20 @@ fn condition(schema: &mut Map<String, Value>, root: &Value) -> Option<[Value; 2]
     Some(cases)
 }
 
+/// What no other part of a schema has looked at: without parts that could, what is left over.
+fn unevaluated(schema: &mut Map<String, Value>) {
+    let parts = ["allOf", "anyOf", "oneOf", "$ref", "if"];
+    if parts.into_iter().any(|word| schema.contains_key(word)) {
+        return;
+    }
+    let rests = [("unevaluatedProperties", "additionalProperties"), ("unevaluatedItems", "items")];
+    for (word, rest) in rests {
+        if let Some(value) = schema.remove(word) {
+            schema.entry(rest).or_insert(value);
+        }
+    }
+}
+
 /// Integers without bounds get some.
 fn bound(schema: &mut Map<String, Value>) {
     if schema.get("type") != Some(&json!("integer")) {
@@ -350,6 +365,14 @@ mod tests {
             { "required": ["x"] }])
         );
         assert_eq!(of(otherwise)[0]["properties"]["kind"]["enum"], json!(["b"]));
+    }
+
+    #[test]
+    fn what_is_left_over_has_a_word_of_its_own() {
+        let schema = json!({ "properties": { "a": {} }, "unevaluatedProperties": false });
+        let expected = json!({ "properties": { "a": {} }, "additionalProperties": false });
+        assert_eq!(rewritten(schema), Ok(expected));
+        assert!(rewritten(json!({ "anyOf": [{}], "unevaluatedItems": false })).is_err());
     }
 
     #[test]
