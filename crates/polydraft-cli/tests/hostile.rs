@@ -110,8 +110,7 @@ fn an_interrupted_text_has_a_summary() {
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{message}");
     assert!(
-        message.contains(", interrupted")
-            && message.contains("tokens per target pass"),
+        message.contains(", interrupted") && message.contains("tokens per target pass"),
         "{message}"
     );
 }

@@ -13,9 +13,9 @@
 //! a verifier looks at.
 //! Deviations: 1. CTRL divides a logit by the penalty; as in transformers, one below 0 is
 //! multiplied, or it would grow. 2. Where only end tokens are possible before the least length, as
-//! a grammar may have it, they stay so. Exactness: the changed distribution is a function of the tokens before the
-//! node alone, so it is a target like any other, and verifiers are exact for it. The draft's
-//! distribution is changed alike: impossible drafts are not drawn.
+//! a grammar may have it, they stay so. Exactness: the changed distribution is a function of the
+//! tokens before the node alone, so it is a target like any other, and verifiers are exact for it.
+//! The draft's distribution is changed alike: impossible drafts are not drawn.
 
 use std::sync::Arc;
 

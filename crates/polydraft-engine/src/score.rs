@@ -72,7 +72,8 @@ pub fn score(
 /// ```
 /// use polydraft_engine::{Scorer, TableModel};
 ///
-/// let mut model = TableModel::from_json("coin", r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#)?;
+/// let json = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#;
+/// let mut model = TableModel::from_json("coin", json)?;
 /// let mut scorer = Scorer::new(&[1, 0], 1, 0);
 /// assert_eq!(scorer.advance(&mut model)?.len(), 1);
 /// assert!(scorer.advance(&mut model)?.is_empty());
@@ -145,7 +146,7 @@ impl Scorer {
     }
 }
 
-/// Scores tokens behind a sequence, which then has them too.
+/// Scores tokens after a sequence, which then has them too.
 fn behind(
     model: &mut dyn Model,
     sequence: Sequence,

@@ -65,8 +65,8 @@ impl SamplingOptions {
         }
     }
 
-    /// For conversations with a model whose makers say nothing: cooler than its own distribution, in
-    /// which unlikely tokens lead answers astray. Nothing changes where a setting is given.
+    /// For conversations with a model whose makers say nothing: cooler than its own distribution,
+    /// in which unlikely tokens lead answers astray. Nothing changes where a setting is given.
     pub fn or_usual(self) -> Self {
         match self {
             Self { temperature: None, top_k: None, top_p: None, min_p: None, .. } => {

@@ -14,8 +14,8 @@ use crate::output::note;
 #[command(next_help_heading = "Chat")]
 pub struct ChatArgs {
     /// Put the prompt to the model as a message, by its chat template. Sampling options that are
-    /// not given are then those of its generation_config.json; where it has none, temperature 0.7 and
-    /// top-p 0.95.
+    /// not given are then those of its generation_config.json; where it has none, temperature 0.7
+    /// and top-p 0.95.
     #[arg(long)]
     chat: bool,
     /// The system message before the prompt.

@@ -22,9 +22,9 @@ use input::{Input, Line};
 ///
 /// Each line is a message, and so is a block that is pasted; answers go to standard output as they
 /// are decided. The conversation so far stays in the KV cache. Sampling options default to the
-/// model's generation_config.json, or to temperature 0.7 and top-p 0.95 where it says nothing. Lines are edited as in a shell, and remembered in
-/// polydraft/history below $XDG_STATE_HOME (~/.local/state). In a pipe the exit code is 1 if a
-/// message was refused.
+/// model's generation_config.json, or to temperature 0.7 and top-p 0.95 where it says nothing.
+/// Lines are edited as in a shell, and remembered in polydraft/history below $XDG_STATE_HOME
+/// (~/.local/state). In a pipe the exit code is 1 if a message was refused.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 In the conversation:

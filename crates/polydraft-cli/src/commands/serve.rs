@@ -56,8 +56,8 @@ struct ServerArgs {
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: Vec<String>,
     /// A model and its name for clients; may be repeated. The first one is loaded at the start, the
-    /// others when a request asks for them, for which those that nobody uses make room. A draft and
-    /// weight types of its own stand behind it: NAME=MODEL,draft=MODEL,dtype=TYPE,draft-dtype=TYPE;
+    /// others when a request asks for them, for which those that nobody uses make room. Its draft
+    /// and its weight types follow: NAME=MODEL,draft=MODEL,dtype=TYPE,draft-dtype=TYPE;
     /// all else is as the other options say.
     #[arg(
         long = "model",

@@ -97,7 +97,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Of nothing yet, by the model of this name. Each sequence begins with its prompt of `echo`, if there are any.
+    /// Of nothing yet, by the model of this name. Each sequence begins with its prompt of `echo`,
+    /// if there are any.
     pub fn new(
         app: &App,
         model: Option<String>,

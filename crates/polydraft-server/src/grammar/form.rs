@@ -103,7 +103,7 @@ impl Form {
         Self::of(Kind::Lark(text), param)
     }
 
-    /// The same behind any text that ends with this mark: a model's reasoning. A grammar whose
+    /// The same after any text that ends with this mark: a model's reasoning. A grammar whose
     /// start rule is not found stays as it is.
     pub fn behind(self, mark: &'static str) -> Self {
         Self { behind: Some(mark), ..self }

@@ -300,7 +300,8 @@ mod tests {
         let schema = json!({ "type": "object", "deprecated": true, "properties": {
             "a": { "type": "string", "format": "password", "examples": ["x"] },
             "b": { "type": "string", "format": "date" },
-            "format": { "type": "array", "uniqueItems": false, "items": { "format": "binary" } } } });
+            "format": { "type": "array", "uniqueItems": false,
+                "items": { "format": "binary" } } } });
         let expected = json!({ "type": "object", "properties": {
             "a": { "type": "string" }, "b": { "type": "string", "format": "date" },
             "format": { "type": "array", "items": {} } } });

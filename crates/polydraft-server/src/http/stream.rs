@@ -26,8 +26,8 @@ struct Flow {
     ready: VecDeque<Sent>,
 }
 
-/// The answer, as it is decided, as server-sent events or as lines of JSON. A client that reads slowly holds up nobody: what it has not read
-/// yet is buffered, up to a limit.
+/// The answer, as it is decided, as server-sent events or as lines of JSON. A client that reads
+/// slowly holds up nobody: what it has not read yet is buffered, up to a limit.
 pub fn of(mut answer: Box<dyn Reply>, events: Events, dialect: Dialect) -> Response {
     let ready = answer.begin().into();
     let flow = Flow { answer: Some(answer), events, ready };

@@ -29,7 +29,7 @@ pub enum Ending {
     Message,
 }
 
-/// Where the last message ends in the text of a conversation; what the template puts behind it is
+/// Where the last message ends in the text of a conversation; what the template puts after it is
 /// not yet to come.
 pub(super) fn continued(text: &str, messages: &[Message]) -> Result<usize, &'static str> {
     let last = messages.last().filter(|last| last.role == "assistant");
