@@ -71,7 +71,8 @@ def main():
     for port in PORTS:
         ready(port)
     command = [router, "--host", "127.0.0.1", "--port", str(ROUTER), "--policy", "cache_aware",
-               "--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--worker-urls", *urls]
+               "--health-check-interval-secs", "1", "--health-failure-threshold", "1",
+               "--prometheus-port", str(ROUTER + 9), "--worker-urls", *urls]
     routing = subprocess.Popen(command, **quiet)
     counts, lock = collections.Counter(), threading.Lock()
     try:
