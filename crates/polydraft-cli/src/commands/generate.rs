@@ -17,7 +17,7 @@ use polydraft_runtime::{Description, Models, Run, Usage, seeded};
 use super::score::TokenScore;
 use crate::args::{ChatArgs, EndArgs, ModelArgs, SamplingArgs, SpeculationArgs};
 use crate::interrupts::InterruptGuard;
-use crate::output::{self, Terminal};
+use crate::output::{self, Terminal, note};
 use printer::Printer;
 use report::{FirstText, Report, summary};
 
@@ -169,6 +169,14 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     }
     let models = &mut run.models;
     printer.finish()?;
+    let drafts = run.settings.speculation.is_some();
+    let whole = tokens.len() + generation.tokens.len();
+    if let Some(room) = models.engine.draft_context().filter(|room| drafts && *room < whole) {
+        note(format_args!(
+            "note: the draft's context holds {room} tokens, of {whole} in all: after them nothing \
+             was drafted"
+        ));
+    }
     if args.output.json {
         let text = if args.echo {
             format!("{prompt}{}", generation.text)
