@@ -1,6 +1,5 @@
 //! The page: sections of figures and tables, as HTML that asks nothing of the network.
 
-use std::collections::HashMap;
 use std::fmt::{Display, Write};
 
 use anyhow::Result;
@@ -254,24 +253,38 @@ pub fn html(title: &str, sections: &[Section]) -> String {
          'unsafe-inline'\">\n\
          <meta name=\"color-scheme\" content=\"light \
          dark\">\n<title>{title}</title>\n<style>{STYLE}</style></head>\n<body>\n\
-         <header><h1>{title}</h1>\n<nav>"
+         <header><h1>{title}</h1>\n<nav id=\"contents\">"
     );
-    let mut alike: HashMap<&str, usize> = HashMap::new();
-    sections.iter().for_each(|section| *alike.entry(&section.title).or_default() += 1);
-    for (index, Section { title, info, .. }) in sections.iter().enumerate() {
-        let file = info
-            .first()
-            .filter(|_| alike[title.as_str()] > 1)
-            .map(|file| file.trim_end_matches(".json"));
-        let name = file.map_or(title.clone(), |file| format!("{title}: {file}"));
-        let _ = writeln!(page, "<a href=\"#s{index}\">{}</a>", escaped(&name));
+    // By kind, in the order in which kinds come first; of one section its link says all.
+    let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
+    for (index, Section { title, .. }) in sections.iter().enumerate() {
+        match groups.iter_mut().find(|(known, _)| known == title) {
+            Some((_, group)) => group.push(index),
+            None => groups.push((title, vec![index])),
+        }
+    }
+    for (title, group) in &groups {
+        let (name, link) = (escaped(title), |index: &usize, name: &str| {
+            format!("<a href=\"#s{index}\">{name}</a>")
+        });
+        if let [index] = &group[..] {
+            page.push_str(&link(index, &name));
+            continue;
+        }
+        let _ = write!(page, "<details><summary>{name} ({})</summary>", group.len());
+        for index in group {
+            let file = sections[*index].info.first().map_or("", String::as_str);
+            page.push_str(&link(index, &escaped(file.trim_end_matches(".json"))));
+        }
+        page.push_str("</details>\n");
     }
     page.push_str("</nav></header>\n<main>\n");
-    for (index, section) in sections.iter().enumerate() {
-        let Section { title, info, tiles, parts, .. } = section;
+    for index in groups.iter().flat_map(|(_, group)| group) {
+        let Section { title, info, tiles, parts, .. } = &sections[*index];
         let _ = write!(
             page,
-            "<section id=\"s{index}\"><h2>{}</h2>\n<ul class=\"facts\">",
+            "<section id=\"s{index}\"><h2>{} <a class=\"back\" href=\"#contents\">contents</a></h2>\n\
+             <ul class=\"facts\">",
             escaped(title)
         );
         info.iter().for_each(|fact| page.push_str(&format!("<li>{}</li>", escaped(fact))));
