@@ -67,6 +67,32 @@ def last_is(values: torch.Tensor, last: float) -> torch.Tensor:
     return values
 
 
+def excess(mass: torch.Tensor, demand: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """What the masses have below each knot's end more than the lowest so much, `[..., knots]`.
+
+    The three arguments are running sums, `mass` of the lowest so much. See `kernels.shares`.
+    """
+    k = torch.arange(mass.shape[-1], device=mass.device)
+    inf = torch.full_like(mass, torch.inf)
+    d = mass - demand
+    most = d.amax(-1, keepdim=True).clamp_min(0.0)
+    # The last knot up to which there is no too little; -1 if there is none.
+    rank = torch.where(d >= most, k, torch.full_like(k, -1)).amax(-1, keepdim=True)
+    # All that is demanded. Masses in proportion to lengths are the lines from 0 and to 1 that touch
+    # it from below.
+    wanted = demand + most
+    slope, split = torch.where((k <= rank) & (ends > 0.0), over(wanted, ends), inf).min(
+        -1, keepdim=True)
+    below = torch.where(k <= split, torch.where(slope < inf, slope, wanted) * ends, wanted)
+    level = torch.where((k >= rank) & (ends < 1.0), over(1.0 - wanted, 1.0 - ends), -inf)
+    start = torch.where(rank < 0, 1.0 - most, -inf[..., :1])
+    slope, split = torch.cat([start, level], -1).max(-1, keepdim=True)
+    above = torch.where(k < split, wanted, 1.0 - slope * (1.0 - ends))
+    best = torch.where(k <= rank, below, above)
+    left = torch.where(torch.isfinite(best), (best - mass).clamp_min(0.0), torch.zeros_like(mass))
+    return torch.where((k == rank) | (k == k[-1]), torch.zeros_like(mass), left)
+
+
 def exchange(
     lengths: torch.Tensor, ratios: torch.Tensor, ends: torch.Tensor, mass: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -74,12 +100,7 @@ def exchange(
     knots = lengths.shape[-1]
     k = torch.arange(knots, device=lengths.device)
     zero = torch.zeros_like(lengths)
-    d = mass - (ratios * lengths).cumsum(-1)
-    left = d.cummax(-1).values.clamp_min(0.0)
-    right = d.flip(-1).cummax(-1).values.flip(-1)
-    largest = d.amax(-1, keepdim=True).clamp_min(0.0)
-    above = last_is((torch.where(left < largest, left, right) - d).clamp_min(0.0), 1e300)
-    above[..., -1] = 0.0
+    above = excess(mass, (ratios * lengths).cumsum(-1), ends)
     tight = above <= 0.0
     block = tight.long().cumsum(-1) - tight.long()
     before = (k[None, :] < k[:, None]) & tight[..., None, :]

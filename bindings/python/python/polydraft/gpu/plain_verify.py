@@ -243,8 +243,7 @@ class Verification:
             lengths, tail, low, part = self.pool(i)
             ends = plain_shares.last_is(lengths.cumsum(-1), 1.0)
             mass = plain_shares.last_is(plain_shares.mass_below(ends, share, worth), 1.0)
-            useful = weight if i == l - 1 else torch.ones_like(weight)
-            demand = plain_shares.knot_ratios(knots, lengths) * useful[..., None]
+            demand = plain_shares.knot_ratios(knots, lengths) * weight[..., None]
             held, gain, _ = plain_shares.exchange(lengths, demand, ends, mass)
             hold = plain_shares.holding(held, lengths, low[..., 0], part[..., 0])
             g = plain_shares.gain_at(gain, low, part)[..., 0]

@@ -6,9 +6,8 @@ coupling, `ratio_kernel` single-draft speculative sampling (Leviathan et al. 202
 2023), which `token` and `block` use.
 Deviations: (1) nested: a path's priority has a distribution over C cells of [0, 1] and is uniform
 within a cell, so that shares of any depth have one shape; what a finer distribution would gain is
-lost, the emitted distribution is not touched, since the masses are those of the cells; (2) nested:
-below the last inner node the target is shared out times the weight that block verification has
-there; (3) each path computes the shares of the nodes along it by itself, also where paths share
+lost, the emitted distribution is not touched, since the masses are those of the cells; (2) each
+path computes the shares of the nodes along it by itself, also where paths share
 them: the numbers are the same to the last bit, and no path waits for another.
 Cost: one program a path (nested) or a path's node; L or 1 times O(NK·(NK + C)) operations.
 """
@@ -185,8 +184,7 @@ def nested_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, dstatus, tl_, t
         inside = tl.minimum(tl.maximum(inside, 0.0), share[None, :])
         mass = tl.sum(inside * worth[None, :], axis=1) / mean
         mass = tl.where(knots == NK - 1, 1.0, tl.minimum(mass, 1.0))
-        useful = tl.where(l == L - 1, weight, 1.0)
-        held, gain, density = exchange(lengths, knot_ratios(NK) * useful, ends, mass, NK)
+        held, gain, density = exchange(lengths, knot_ratios(NK) * weight, ends, mass, NK)
         # The token's part of it.
         own = ratio_of(p, q, (total / target_total).to(tl.float32))
         own = tl.where(q < (total * (TAIL / vocabulary)).to(tl.float32), tail, own)

@@ -3,8 +3,8 @@
 Problem: a segment [0, 1] carries mass with a rising density; G(t) is the mass of its lowest t.
 Knots with lengths that sum to 1 and ratios demand/length share it so that Σ min(demand, mass) is
 as large as it can be, each with a distribution on the segment, and all of it in parallel.
-Source: the masses are those of priority coupling (docs/papers.md): running maxima of
-D_k = G(T_k) - P_k. The distributions are ours after Jourdain and Margheriti 2020, "A new family
+Source: the masses are those of priority coupling that are nearest to the draft (docs/theory.md,
+theorem 6): all that is demanded, or more or less in proportion to lengths. The distributions are ours after Jourdain and Margheriti 2020, "A new family
 of one dimensional martingale couplings" (EJP 25), section 3, their inverse transform coupling:
 lay the knots out in order of their ratios, one interval each. Up to rounding a knot then gets
 less than its optimal mass, or more; what the former lack, summed in order, is matched with what
@@ -34,6 +34,38 @@ def running(values, upto):
 
 
 @triton.jit
+def excess(mass, demand, ends, NK: tl.constexpr):
+    """What the masses have below each knot's end more than the lowest so much, [NK].
+
+    The three arguments are running sums, `mass` of the lowest so much.
+    """
+    k = tl.arange(0, NK)
+    none = -1.0e300
+    d = mass - demand
+    most = tl.maximum(tl.max(d, axis=0), 0.0)
+    # The last knot up to which there is no too little; -1 if there is none.
+    rank = tl.max(tl.where(d >= most, k, -1), axis=0)
+    # All that is demanded. Masses in proportion to lengths are the lines from 0 and to 1 that touch
+    # it from below.
+    wanted = demand + most
+    rise = wanted / tl.where(ends > 0.0, ends, 1.0)
+    rise = tl.where((k <= rank) & (ends > 0.0), rise, -none)
+    flattest = tl.min(rise, axis=0)
+    split = tl.min(tl.where(rise <= flattest, k, NK), axis=0)
+    below = tl.where(k <= split, tl.minimum(flattest * ends, wanted), wanted)
+    level = (1.0 - wanted) / tl.where(ends < 1.0, 1.0 - ends, 1.0)
+    level = tl.where((k >= rank) & (ends < 1.0), level, none)
+    steepest = tl.max(level, axis=0)
+    split = tl.min(tl.where(level >= steepest, k, NK), axis=0)
+    from_start = (rank < 0) & (1.0 - most >= steepest)
+    steepest = tl.where(from_start, 1.0 - most, steepest)
+    split = tl.where(from_start, -1, split)
+    above = tl.where(k <= split, wanted, 1.0 - steepest * (1.0 - ends))
+    best = tl.where(k <= rank, below, above)
+    return tl.where((k == rank) | (k == NK - 1), 0.0, tl.maximum(best - mass, 0.0))
+
+
+@triton.jit
 def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
     """What each knot holds of each interval, [NK, NK], and its selection ratio m/q, [NK].
 
@@ -44,13 +76,7 @@ def exchange(lengths, ratios, ends, mass, NK: tl.constexpr):
     before = k[None, :] < k[:, None]
     after = k[None, :] >= k[:, None]
     demand = running(ratios * lengths, upto)
-    # Nothing above the last length counts: there the mass is all of it.
-    d = mass - demand
-    left = tl.maximum(tl.max(tl.where(upto, d[None, :], -1.0e300), axis=1), 0.0)
-    right = tl.max(tl.where(after, d[None, :], -1.0e300), axis=1)
-    largest = tl.maximum(tl.max(d, axis=0), 0.0)
-    above = tl.where(left < largest, left, right) - d
-    above = tl.where(k == NK - 1, 0.0, tl.maximum(above, 0.0))
+    above = excess(mass, demand, ends, NK)
     tight = above <= 0.0
     # The block of each knot: from the tight place before it to the next one.
     tight_before = before & tight[None, :]
