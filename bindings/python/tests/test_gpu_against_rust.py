@@ -22,6 +22,9 @@ def block_efficiency(method, tables, paths):
             for prefix, logits in table.items()})
 
     tree = f"paths:{paths},{tables.length}"
+    if method == "walk:priority":
+        # With the masses that the GPU's form has, which are the default of nested-priority alone.
+        method = {"verifier": "walk", "rule": "priority", "choice": "draft"}
     found = polydraft.exact_distribution(method, tree, model(tables.target), model(tables.draft))
     return found.block_efficiency
 
@@ -36,7 +39,7 @@ def test_as_many_tokens_are_accepted(method):
             with working_with("plain"):
                 mean = emitted(method, tables, paths, unordered="priority" in method)[2]
             gap = block_efficiency(method, tables, paths) - mean
-            # The last level's demand is the weighted target's: a little more than the Rust form.
+            # Shares of one mass lie otherwise than in the Rust form, which may be a little better.
             assert -1e-3 < gap < LOSS.get(method, 1e-6), (vocabulary, paths, length, kind, gap)
             assert method in LOSS or gap > -1e-6
 

@@ -2,13 +2,13 @@
 //! section 8).
 
 use polydraft::conformance::tree::{ContextDistributions, Pair, exact, random_pair};
-use polydraft::coupling::priority;
 use polydraft::coupling::priority::shares::{Entry, Highest, Layout, Shares};
+use polydraft::coupling::priority::{self, Choice};
 use polydraft::verify::nested_priority::Settings;
 use polydraft::{Distribution, PolicyKind, Token};
 use polydraft_reference::VerifierKind;
 use polydraft_reference::paths::{First, Limits, PathProblem, multi_path_optimum_given};
-use rand::SeedableRng;
+use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// The distribution of the first token that `nested-priority` selects: theorem 6.
@@ -21,7 +21,7 @@ fn selected(target: &Distribution, draft: &Distribution, count: usize) -> Vec<f6
     tokens.sort_by(|a, b| ratio(&a.1).total_cmp(&ratio(&b.1)));
     let entries: Vec<Entry> = tokens.iter().map(|token| token.1).collect();
     let mut shares = Shares::default();
-    shares.share(&Highest::new(count), &entries, Layout::Spread);
+    shares.share(&Highest::new(count), &entries, Choice::Balanced, Layout::Spread);
     let mut probs = vec![0.0; draft.vocabulary()];
     tokens
         .iter()
@@ -136,4 +136,75 @@ fn with_one_level_all_are_equal() {
             }
         }
     }
+}
+
+/// `draft` with some tokens never drafted: none, one of the vocabulary, the least likely one at
+/// each node, or any at half of the nodes.
+fn lacking(pair: &Pair, how: usize, rng: &mut ChaCha8Rng) -> Pair {
+    let size = pair.draft[&vec![]].vocabulary();
+    let always = rng.next_u32() as usize % size;
+    let mut draft: Vec<_> = pair.draft.clone().into_iter().collect();
+    draft.sort_by(|a, b| a.0.cmp(&b.0));
+    for (_, probs) in &mut draft {
+        let mut values = probs.to_vec();
+        match how {
+            1 => values[always] = 0.0,
+            2 => {
+                let least = |a: &usize, b: &usize| values[*a].total_cmp(&values[*b]);
+                let token = (0..size).min_by(least).unwrap();
+                values[token] = 0.0;
+            }
+            3 if rng.next_u32().is_multiple_of(2) => values[rng.next_u32() as usize % size] = 0.0,
+            _ => {}
+        }
+        let sum: f64 = values.iter().sum();
+        *probs = Distribution::new(values.into_iter().map(|value| value / sum).collect()).unwrap();
+    }
+    Pair { target: pair.target.clone(), draft: draft.into_iter().collect() }
+}
+
+/// Which of the masses with the largest acceptance serve the tokens drawn next. Add
+/// `-- --nocapture` for the table.
+#[test]
+fn which_masses() {
+    let mut rng = ChaCha8Rng::seed_from_u64(35);
+    let choices = [Choice::Balanced, Choice::Target, Choice::Draft];
+    let mut all = [0.0; 3];
+    println!("below the bound: balanced, target, draft");
+    for how in 0..4 {
+        for (vocabulary, depth, paths, count) in
+            [(3, 2, 2, 60), (4, 2, 2, 30), (3, 2, 3, 12), (2, 3, 2, 30)]
+        {
+            let (mut sums, mut pairs) = ([0.0; 3], 0.0);
+            for index in 0..count {
+                let agreement = [0.0, 0.4, 0.8][index % 3];
+                let pair = random_pair(vocabulary, depth, agreement, false, &mut rng).unwrap();
+                let pair = lacking(&pair, how, &mut rng);
+                let target = |text: &[Token]| pair.target.distribution(text).cloned();
+                let draft = |text: &[Token]| pair.draft.distribution(text).cloned();
+                let problem =
+                    PathProblem { vocabulary, depth, paths, target: &target, draft: &draft };
+                let bound =
+                    multi_path_optimum_given(&problem, First::Free, &Limits::default()).unwrap();
+                let policy = PolicyKind::paths(paths, depth).build().unwrap();
+                for (sum, choice) in sums.iter_mut().zip(choices) {
+                    let sharing = priority::Settings { choice, ..Default::default() };
+                    let kind =
+                        VerifierKind::NestedPriority(Settings { sharing, ..Settings::default() });
+                    let mut verifier = kind.build().unwrap();
+                    let (target, draft) = (&pair.target, &pair.draft);
+                    let found =
+                        exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ())
+                            .unwrap();
+                    assert!(found.deviation < 1e-10 && found.block_efficiency < bound + 1e-6);
+                    *sum += bound - found.block_efficiency;
+                }
+                pairs += 1.0;
+            }
+            let row: Vec<String> = sums.iter().map(|sum| format!("{:.5}", sum / pairs)).collect();
+            println!("lacking {how}: {vocabulary},{depth},{paths}  {}", row.join(" "));
+            all.iter_mut().zip(sums).for_each(|(all, sum)| *all += sum / pairs);
+        }
+    }
+    assert!(all[0] < all[1] && all[0] < all[2], "{all:?}");
 }

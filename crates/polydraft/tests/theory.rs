@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use common::{named, pairs, probs, run, uniform};
 use polydraft::conformance::tree::Pair;
 use polydraft::coupling::priority::shares::{Entry, Highest, Layout, Shares};
-use polydraft::coupling::priority::{self, Form};
+use polydraft::coupling::priority::{self, Choice, Form};
 use polydraft::verify::nested_priority::Settings;
 use polydraft::{
     Distribution, PolicyKind, Problem, Proposal, RuleKind, Token, VerifierKind, acceptance, couple,
@@ -52,27 +52,90 @@ fn every_distribution_of_a_selection_is_a_partition() {
                     .sum()
             })
             .collect();
-        let mut laid_out = |m: &[f64], layout| {
+        let mut laid_out = |m: &[f64], choice, layout| {
             let mut entries: Vec<Entry> =
                 q.iter().zip(m).map(|(&length, &demand)| Entry { length, demand }).collect();
             entries.sort_by(|a, b| (a.demand / a.length).total_cmp(&(b.demand / b.length)));
-            shares.share(&Highest::new(count as usize), &entries, layout);
+            shares.share(&Highest::new(count as usize), &entries, choice, layout);
             let got =
                 shares.masses().iter().zip(&entries).map(|(mass, entry)| mass.min(entry.demand));
             got.sum::<f64>()
         };
-        for layout in [Layout::Intervals, Layout::Spread] {
-            let met = laid_out(&m, layout);
-            assert!((met - 1.0).abs() < 1e-11, "round {round}, {layout:?}: {met}");
+        for (choice, layout) in [
+            (Choice::Balanced, Layout::Intervals),
+            (Choice::Balanced, Layout::Spread),
+            (Choice::Target, Layout::Spread),
+            (Choice::Draft, Layout::Spread),
+        ] {
+            let met = laid_out(&m, choice, layout);
+            assert!((met - 1.0).abs() < 1e-11, "round {round}, {choice:?}, {layout:?}: {met}");
             // All of one token is more than any selection can have of it, by Π(1 − q): it is not
             // drafted.
             let mut one = vec![0.0; size];
             one[0] = 1.0;
             let most = 1.0 - (1.0 - q[0]).powi(count);
-            let met = laid_out(&one, layout);
-            assert!((met - most).abs() < 1e-11, "round {round}, {layout:?}: {met} {most}");
+            let met = laid_out(&one, choice, layout);
+            assert!((met - most).abs() < 1e-11, "round {round}, {choice:?}: {met} {most}");
         }
     }
+}
+
+/// Proposition 23(b): if what comes below is the same for all tokens on average, no law of a
+/// selection accepts more with the second token than the masses that shares have, with the first
+/// included.
+#[test]
+fn masses_are_the_best_on_average() {
+    let mut rng = ChaCha8Rng::seed_from_u64(55);
+    let mut shares = Shares::default();
+    let (mut nearest, mut draft_nearest) = (f64::INFINITY, f64::INFINITY);
+    for round in 0..400 {
+        let (size, count) = (2 + round % 5, 2 + (round / 5 % 3) as i32);
+        let (p, mut q) = (probs(size, &mut rng), probs(size, &mut rng));
+        if round % 2 == 0 {
+            // The draft lacks a token.
+            q[rng.next_u32() as usize % size] = 0.0;
+            let sum: f64 = q.iter().sum();
+            q.iter_mut().for_each(|q| *q /= sum);
+        }
+        // Below every token it is one of these pairs, each as likely.
+        let below: Vec<_> = (0..3).map(|_| (probs(3, &mut rng), probs(3, &mut rng))).collect();
+        let tokens = |m: &[f64]| -> f64 {
+            let of = |(&p, &m): (&f64, &f64)| {
+                let b = p.min(m);
+                let next = below.iter().map(|(target, draft)| {
+                    target.iter().zip(draft).map(|(p, q)| (b * p).min(m * q)).sum::<f64>()
+                });
+                b + next.sum::<f64>() / below.len() as f64
+            };
+            p.iter().zip(m).map(of).sum()
+        };
+        let drafted: Vec<usize> = (0..size).filter(|&token| q[token] > 0.0).collect();
+        let mut masses = |choice| {
+            let mut order = drafted.clone();
+            order.sort_by(|&a, &b| (p[a] / q[a]).total_cmp(&(p[b] / q[b])));
+            let entry = |&token: &usize| Entry { length: q[token], demand: p[token] };
+            let entries: Vec<Entry> = order.iter().map(entry).collect();
+            shares.share(&Highest::new(count as usize), &entries, choice, Layout::Spread);
+            let mut m = vec![0.0; size];
+            order.iter().zip(shares.masses()).for_each(|(&token, mass)| m[token] = *mass);
+            m
+        };
+        let best = tokens(&masses(Choice::Balanced));
+        assert!((best - tokens(&masses(Choice::Target))).abs() < 1e-11);
+        draft_nearest = draft_nearest.min(best - tokens(&masses(Choice::Draft)));
+        for _ in 0..50 {
+            let parts = probs(3, &mut rng);
+            let mut m = vec![0.0; size];
+            for part in parts {
+                let corner = corner(&q, count, &mut rng);
+                m.iter_mut().zip(corner).for_each(|(m, corner)| *m += part * corner);
+            }
+            nearest = nearest.min(best - tokens(&m));
+            assert!(tokens(&m) <= best + 1e-11, "round {round}: {} {best}", tokens(&m));
+        }
+    }
+    println!("nearest of random laws {nearest:.1e}, nearest to the draft {draft_nearest:.1e}");
+    assert!(draft_nearest > -1e-11);
 }
 
 /// Proposition 7: pooling all tokens on the coarse grid, without a second pass, costs at most what
@@ -182,7 +245,7 @@ struct Ahead<'a> {
     behind: (&'a str, f64),
 }
 
-const AHEAD: [Ahead; 7] = [
+const AHEAD: [Ahead; 4] = [
     Ahead {
         depth: 2,
         target: &[&[0.6, 0.4], &[0.6, 0.4], &[0.6, 0.4]],
@@ -198,27 +261,6 @@ const AHEAD: [Ahead; 7] = [
         behind: ("walk:priority", 1.453),
     },
     Ahead {
-        depth: 2,
-        target: &[&[0.3, 0.3, 0.4], &[0.5, 0.1, 0.4], &[0.2, 0.8, 0.0], &[0.2, 0.0, 0.8]],
-        draft: &[&[0.4, 0.6, 0.0], &[0.6, 0.1, 0.3], &[0.1, 0.4, 0.5], &[0.3, 0.1, 0.6]],
-        ahead: ("block", 2.2),
-        behind: ("nested-priority", 2.17),
-    },
-    Ahead {
-        depth: 2,
-        target: &[&[0.2, 0.5, 0.3], &[0.0, 0.1, 0.9], &[0.4, 0.6, 0.0], &[0.6, 0.1, 0.3]],
-        draft: &[&[0.5, 0.0, 0.5], &[0.3, 0.5, 0.2], &[0.5, 0.3, 0.2], &[0.5, 0.5, 0.0]],
-        ahead: ("traversal", 1.853_157_895),
-        behind: ("nested-priority", 1.82),
-    },
-    Ahead {
-        depth: 2,
-        target: &[&[0.7, 0.0, 0.3], &[0.6, 0.3, 0.1], &[0.3, 0.1, 0.6], &[0.1, 0.8, 0.1]],
-        draft: &[&[0.4, 0.4, 0.2], &[0.0, 0.1, 0.9], &[0.2, 0.6, 0.2], &[0.0, 1.0, 0.0]],
-        ahead: ("spectr", 2.189_533_178),
-        behind: ("nested-priority", 2.1424),
-    },
-    Ahead {
         depth: 3,
         target: &[&[0.5, 0.5], &[0.9, 0.1], &[0.9, 0.1]],
         draft: &[&[1.0, 0.0], &[0.9, 0.1], &[0.2, 0.8]],
@@ -228,23 +270,86 @@ const AHEAD: [Ahead; 7] = [
     Ahead {
         depth: 2,
         target: &[
-            &[0.4, 0.3, 0.3, 0.0],
-            &[0.3, 0.3, 0.2, 0.2],
-            &[0.3, 0.2, 0.5, 0.0],
-            &[0.1, 0.3, 0.3, 0.3],
-            &[0.4, 0.0, 0.4, 0.2],
+            &[0.485, 0.515, 0.0],
+            &[0.0, 0.0, 1.0],
+            &[0.0, 0.176, 0.824],
+            &[0.745, 0.0, 0.255],
         ],
         draft: &[
-            &[0.1, 0.4, 0.3, 0.2],
-            &[0.3, 0.0, 0.6, 0.1],
-            &[0.3, 0.2, 0.4, 0.1],
-            &[0.3, 0.2, 0.3, 0.2],
-            &[0.0, 0.2, 0.5, 0.3],
+            &[0.347, 0.302, 0.351],
+            &[0.99, 0.01, 0.0],
+            &[0.0, 0.205, 0.795],
+            &[0.051, 0.336, 0.613],
         ],
-        ahead: ("priority-block", 2.4939),
-        behind: ("nested-priority", 2.4933),
+        ahead: ("greedy-block", 2.389_588),
+        behind: ("nested-priority", 2.284_801),
     },
 ];
+
+/// Distributions after nothing, then after token 0, 1, ..
+type Model = &'static [&'static [f64]];
+
+/// Pairs on which another verifier was ahead of `nested-priority`, or that was far from the bound,
+/// before masses were balanced and demands weighted: target, draft, tokens, bound (theorem 10).
+const MENDED: [(Model, Model, f64, f64); 5] = [
+    (
+        &[&[0.0, 0.904, 0.096], &[0.51, 0.485, 0.005], &[0.866, 0.0, 0.134], &[0.171, 0.829, 0.0]],
+        &[
+            &[0.031, 0.967, 0.002],
+            &[0.507, 0.43, 0.063],
+            &[0.651, 0.244, 0.105],
+            &[0.171, 0.826, 0.003],
+        ],
+        2.815_980,
+        2.815_980,
+    ),
+    (
+        &[&[0.517, 0.22, 0.263], &[0.0, 1.0, 0.0], &[0.228, 0.772, 0.0], &[0.822, 0.178, 0.0]],
+        &[
+            &[0.717, 0.283, 0.0],
+            &[0.572, 0.425, 0.003],
+            &[0.0, 0.962, 0.038],
+            &[0.662, 0.119, 0.219],
+        ],
+        2.386_782,
+        2.423_433,
+    ),
+    (
+        &[&[0.3, 0.3, 0.4], &[0.5, 0.1, 0.4], &[0.2, 0.8, 0.0], &[0.2, 0.0, 0.8]],
+        &[&[0.4, 0.6, 0.0], &[0.6, 0.1, 0.3], &[0.1, 0.4, 0.5], &[0.3, 0.1, 0.6]],
+        2.2,
+        2.2,
+    ),
+    (
+        &[&[0.2, 0.5, 0.3], &[0.0, 0.1, 0.9], &[0.4, 0.6, 0.0], &[0.6, 0.1, 0.3]],
+        &[&[0.5, 0.0, 0.5], &[0.3, 0.5, 0.2], &[0.5, 0.3, 0.2], &[0.5, 0.5, 0.0]],
+        1.91,
+        1.91,
+    ),
+    (
+        &[&[0.7, 0.0, 0.3], &[0.6, 0.3, 0.1], &[0.3, 0.1, 0.6], &[0.1, 0.8, 0.1]],
+        &[&[0.4, 0.4, 0.2], &[0.0, 0.1, 0.9], &[0.2, 0.6, 0.2], &[0.0, 1.0, 0.0]],
+        2.197_6,
+        2.212_4,
+    ),
+];
+
+/// No other verifier is ahead on them any more.
+#[test]
+fn mended_pairs() {
+    for (target, draft, expected, bound) in MENDED {
+        let pair = Pair { target: markov(target, 2), draft: markov(draft, 2) };
+        let policy = PolicyKind::paths(2, 2);
+        let own = run(&named("nested-priority"), &policy, &pair).block_efficiency;
+        assert!((own - expected).abs() < 1e-6 && own < bound + 1e-6, "{own} {expected}");
+        let block = run(&named("block"), &PolicyKind::paths(1, 2), &pair).block_efficiency;
+        assert!(own > block - 1e-9, "{own} {block}");
+        for name in ["traversal", "greedy-block", "spectr", "specinfer", "priority-block"] {
+            let other = run(&named(name), &policy, &pair).block_efficiency;
+            assert!(own > other - 1e-9, "{name}: {other} {own}");
+        }
+    }
+}
 
 /// The counterexamples of section 7. They are no faults: if an algorithm becomes better, its number
 /// here changes.
@@ -256,14 +361,65 @@ fn another_verifier_is_ahead() {
             let paths = if name == "block" { 1 } else { 2 };
             run(&named(name), &PolicyKind::paths(paths, depth), &pair).block_efficiency
         };
-        for (name, expected) in [ahead, behind] {
-            let got = tokens(name);
-            println!("{name}: {got:.6}");
+        let got = [ahead, behind].map(|(name, _)| tokens(name));
+        println!("{}: {:.6}, {}: {:.6}", ahead.0, got[0], behind.0, got[1]);
+        for ((name, expected), got) in [ahead, behind].into_iter().zip(got) {
             // Proportional sharing may cost a verifier with default settings this much.
             assert!((got - expected).abs() < 1e-6, "{name}: {got} {expected}");
         }
-        assert!(tokens(ahead.0) > tokens(behind.0));
+        assert!(got[0] > got[1]);
     }
+}
+
+/// On random models of the last token, a quarter of whose probabilities are 0, another verifier is
+/// ahead of `nested-priority` by more than a thousandth of a token in one pair of a hundred with
+/// balanced masses, in a few with those nearest to the draft.
+#[test]
+fn others_are_seldom_ahead() {
+    let mut rng = ChaCha8Rng::seed_from_u64(56);
+    let (mut ahead, mut most, mut sums) = ([0; 2], [0.0_f64; 2], [0.0; 2]);
+    let mut best_sum = 0.0;
+    for round in 0..400 {
+        let (vocabulary, depth, paths) = [(3, 2, 2), (2, 3, 2), (2, 2, 3), (3, 2, 2)][round % 4];
+        let mut model = || {
+            let mut probs = || loop {
+                let mut weights: Vec<f64> = (0..vocabulary)
+                    .map(|_| {
+                        if rng.next_u32().is_multiple_of(4) { 0.0 } else { -uniform(&mut rng).ln() }
+                    })
+                    .collect();
+                let sum: f64 = weights.iter().sum();
+                if sum > 0.0 && sum.is_finite() {
+                    weights.iter_mut().for_each(|weight| *weight /= sum);
+                    return weights;
+                }
+            };
+            (0..=vocabulary).map(|_| probs()).collect::<Vec<_>>()
+        };
+        let (target, draft) = (model(), model());
+        let table = |model: &[Vec<f64>]| {
+            markov(&model.iter().map(|probs| &probs[..]).collect::<Vec<_>>(), depth)
+        };
+        let pair = Pair { target: table(&target), draft: table(&draft) };
+        let policy = PolicyKind::paths(paths, depth);
+        let mut best = run(&named("block"), &PolicyKind::chain(depth), &pair).block_efficiency;
+        for name in ["traversal", "greedy-block", "walk:priority", "spectr", "specinfer"] {
+            best = best.max(run(&named(name), &policy, &pair).block_efficiency);
+        }
+        best_sum += best;
+        for (index, choice) in [Choice::Balanced, Choice::Draft].into_iter().enumerate() {
+            let sharing = priority::Settings { choice, ..Default::default() };
+            let kind = VerifierKind::NestedPriority(Settings { proportional_below: 0.0, sharing });
+            let own = run(&kind, &policy, &pair).block_efficiency;
+            ahead[index] += usize::from(best > own + 1e-3);
+            most[index] = most[index].max(best - own);
+            sums[index] += own;
+        }
+    }
+    let means = sums.map(|sum| sum / 400.0);
+    println!("ahead in {ahead:?} of 400, by {most:?}; means {means:?}, best {}", best_sum / 400.0);
+    assert!(ahead[0] <= 8 && ahead[1] <= 40, "{ahead:?} {most:?}");
+    assert!(sums.iter().all(|sum| *sum > best_sum), "{sums:?} {best_sum}");
 }
 
 /// Conjecture A of section 8, on random models of the last token.

@@ -10,13 +10,16 @@
 //! m_i is the mass of that set under the density n·z^(n−1). All distributions m that any selection
 //! can have are reached this way, the best of them in particular.
 //! Complexity: exact form O(V log V); pooled form two passes over the support and a table of some
-//! hundred entries; O(n) to emit (expected).
+//! hundred entries, or as many as its bound of acceptance asks for; O(n) to emit (expected).
 //! Deviations: (1) pooled form: tokens of small probability share the entries of a grid of ratios
 //! (`grid`); (2) m is taken from the sets really laid out, so that pooling and rounding cost
 //! acceptance, never the distribution; (3) n = 1 is single-draft speculative sampling.
 
 mod grid;
+mod masses;
 mod plan;
+mod pool;
+mod profile;
 pub(crate) mod selection;
 pub mod shares;
 
@@ -26,6 +29,7 @@ use crate::drafting::{Drafting, Draws};
 use crate::priorities::Priorities;
 use crate::random::RandomSource;
 use crate::{Error, Result, Token};
+pub use masses::Choice;
 use selection::Selection;
 use serde::{Deserialize, Serialize};
 use shares::{Highest, Layout};
@@ -54,11 +58,13 @@ pub struct Settings {
     /// Pooled form: tokens that the draft gives more than this are handled one by one, from 0 to 1.
     /// Default 1/256.
     pub individual_above: f64,
-    /// Pooled form: acceptance that is not worth a second pass over the tokens, from 0 to 1.
-    /// Default 1e-9.
+    /// Pooled form: the acceptance that may be lost by it at a node, from 0 to 1. Default 1e-7.
     pub negligible: f64,
+    /// Which of the distributions of the selected token that are equally good at one node is taken.
+    /// It matters to what is drawn below. Default: balanced.
+    pub choice: Choice,
     /// Which of the priorities that are equally good at one node tokens get. It matters to nested
-    /// priority verification only. Default: spread.
+    /// priority verification, and a little to walks with three draws or more. Default: spread.
     pub layout: Layout,
 }
 
@@ -68,7 +74,8 @@ impl Default for Settings {
             form: Form::Auto,
             exact_up_to: 256,
             individual_above: 1.0 / 256.0,
-            negligible: 1e-9,
+            negligible: 1e-7,
+            choice: Choice::Balanced,
             layout: Layout::Spread,
         }
     }
@@ -138,6 +145,7 @@ impl Selector for Priority {
                 problem.target,
                 problem.proposal.distribution(0),
                 &profile,
+                1.0,
                 &self.settings,
             );
         }

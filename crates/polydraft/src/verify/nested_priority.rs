@@ -5,7 +5,9 @@
 //! nodes allow.
 //! Source: ours (`docs/theory.md`, nested priority block verification). [0, 1] is shared out
 //! among the first tokens as in priority coupling, each token's share among its next tokens, and so
-//! on; a path's priority is a uniform point of its own share. Each priority depends on its path
+//! on; a path's priority is a uniform point of its own share. What tokens demand of a node's share
+//! is what block verification can use there: the weight of the path to it, times the target's
+//! probabilities. Each priority depends on its path
 //! alone and is uniform overall, so the path of highest priority has the distribution that the
 //! highest of K uniform priorities gives to its share, and block verification against that
 //! distribution is exact (GBV, lemma 4.4). K = 1 is block verification, L = 1 priority coupling;
@@ -37,8 +39,9 @@ mod share;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::block::{Selected, verify_path};
+use super::block::{PathLaw, Selected, verify_path};
 use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings, worth_threads};
+use crate::coupling::capped_ratio;
 use crate::coupling::priority::{self, selection::Selection, shares::Highest};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::priorities::Priorities;
@@ -50,7 +53,8 @@ use share::Share;
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// How a share is divided among the next tokens. Default: as the rule `priority` does, but with
-    /// a second pass only where it is worth 1e-4 of acceptance.
+    /// masses nearest to the draft, which spread shares most and accept most on language models,
+    /// and pooled so that 1e-4 of acceptance may be lost at a node.
     pub sharing: priority::Settings,
     /// A node whose priorities are worth the same up to this part of their mean worth is shared
     /// proportionally, from 0 to 1. Default 1e-3, which costs about 1e-8 tokens per step.
@@ -59,7 +63,8 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let sharing = priority::Settings { negligible: 1e-4, ..priority::Settings::default() };
+        let choice = priority::Choice::Draft;
+        let sharing = priority::Settings { negligible: 1e-4, choice, ..Default::default() };
         Self { sharing, proportional_below: 1e-3 }
     }
 }
@@ -114,6 +119,8 @@ struct Node {
     /// How it was divided among the next tokens.
     selection: Selection,
     sharing: Sharing,
+    /// The part of the target that can be used here.
+    usable: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -166,6 +173,7 @@ impl NestedPriority {
     ) -> Result<()> {
         let tree = draft.tree();
         let highest = Highest::new(paths);
+        self.nodes[start].usable = self.weight(draft, start, target)?;
         self.nodes[start].share.set_all(highest);
         self.nodes[start].sharing = Sharing::Own;
         self.stretch.clear();
@@ -204,6 +212,20 @@ impl NestedPriority {
         Ok(())
     }
 
+    /// The weight that block verification gives to a path that comes to `node`: so much of the
+    /// target there can be used.
+    fn weight(&self, draft: &Draft, node: NodeId, target: &dyn TargetDistributions) -> Result<f64> {
+        let (tree, selected) = (draft.tree(), selected(&self.nodes, draft, target));
+        tree.path(node).into_iter().try_fold(1.0, |weight, node| {
+            let (parent, token) = (tree.parent(node), tree.token(node));
+            if weight <= 0.0 {
+                return Ok(0.0);
+            }
+            let wanted = weight * target.target(parent)?.probability(token);
+            Ok(capped_ratio(wanted, selected.probability(parent, token)?))
+        })
+    }
+
     /// Gives a node its share of its parent's.
     fn inherit(
         &mut self,
@@ -218,7 +240,10 @@ impl NestedPriority {
         own.sharing = parent_node.sharing;
         if parent_node.sharing == Sharing::Own {
             let (target, probs) = (target.target(parent)?, draft.drawn_from(parent)?);
-            let pieces = parent_node.selection.pieces(target, probs, draft.tree().token(node));
+            let token = draft.tree().token(node);
+            let pieces = parent_node.selection.pieces(target, probs, token);
+            let selected = parent_node.selection.probability(target, probs, token);
+            own.usable = capped_ratio(parent_node.usable * target.probability(token), selected);
             own.share.set_part(&parent_node.share, pieces, highest);
         }
         Ok(())
@@ -235,9 +260,10 @@ impl NestedPriority {
         let divide = |id: NodeId, node: &mut Node| -> Result<()> {
             let (target, probs) = (target.target(id)?, draft.drawn_from(id)?);
             if node.share.is_all() {
-                node.selection.prepare(target, probs, &highest, sharing);
+                node.selection.prepare(target, probs, &highest, node.usable, sharing);
             } else {
-                node.selection.prepare(target, probs, &node.share.profile(highest), sharing);
+                let profile = node.share.profile(highest);
+                node.selection.prepare(target, probs, &profile, node.usable, sharing);
             }
             Ok(())
         };
@@ -290,6 +316,16 @@ impl NestedPriority {
     }
 }
 
+/// The distribution of the selected path, as far as shares were divided.
+fn selected<'a>(
+    nodes: &'a [Node],
+    draft: &'a Draft,
+    target: &'a dyn TargetDistributions,
+) -> Selected<'a, impl Fn(NodeId) -> Option<&'a Selection>> {
+    let own = |node: NodeId| Some(&nodes[node]).filter(|own| own.sharing == Sharing::Own);
+    Selected { draft, target, at: move |node| own(node).map(|node| &node.selection) }
+}
+
 impl Verifier for NestedPriority {
     fn supports(&self, form: &Form) -> Result<()> {
         form.require(self.name, "i.i.d. draws", form.is_iid())
@@ -305,7 +341,7 @@ impl Verifier for NestedPriority {
         let target = &Alike::new(draft, target);
         while self.nodes.len() < draft.tree().len() {
             let (share, selection) = (Share::default(), Selection::new());
-            self.nodes.push(Node { share, selection, sharing: Sharing::None });
+            self.nodes.push(Node { share, selection, sharing: Sharing::None, usable: 1.0 });
         }
         self.nodes.iter_mut().for_each(|node| node.sharing = Sharing::None);
         let mut end = DraftTree::ROOT;
@@ -318,9 +354,7 @@ impl Verifier for NestedPriority {
             };
         }
         let Self { nodes, weights, .. } = self;
-        let own = |node: NodeId| Some(&nodes[node]).filter(|node| node.sharing == Sharing::Own);
-        let mut selected =
-            Selected { draft, target, at: |node| own(node).map(|node| &node.selection) };
+        let mut selected = selected(nodes, draft, target);
         verify_path(draft, draft.tree().path(end), &mut selected, target, rng, weights)
     }
 

@@ -12,21 +12,34 @@ import numpy as np
 
 
 def optimal_law(demand, length, G):
-    """The selection law m that maximises sum(min(demand, m)) among the reachable ones.
+    """The selection law m that maximises sum(min(demand, m)) among the reachable ones, and of these the balanced one:
+    excess in proportion to demands, shortage in proportion to lengths.
 
     demand[i] >= 0, length[i] >= 0 with sum(length) = T; G convex on [0, T], G(0) = 0.
     Returns m and the order (ascending demand/length, zero lengths last)."""
     ratio = np.where(length > 0, demand / np.where(length > 0, length, 1.0), np.inf)
-    order = np.argsort(ratio, kind="stable")
-    T = np.concatenate([[0.0], np.cumsum(length[order])])
-    D = np.array([G(t) for t in T]) - np.concatenate([[0.0], np.cumsum(demand[order])])
-    top = int(np.argmax(D))
-    left = np.maximum.accumulate(D[: top + 1])
-    right = np.maximum.accumulate(D[top:][::-1])[::-1]
-    m = np.empty_like(demand)
-    m[order[:top]] = demand[order[:top]] + np.diff(left)
-    m[order[top:]] = demand[order[top:]] + np.diff(right)
-    return m, order
+    order = [i for i in np.argsort(ratio, kind="stable") if length[i] > 0]
+    P = np.concatenate([[0.0], np.cumsum(demand[order])])
+    g = np.array([G(t) for t in np.concatenate([[0.0], np.cumsum(length[order])])])
+    n = len(order)
+    m = np.zeros_like(demand)
+    # From vertex to vertex of the least concave majorant of (P, g): the steepest way up, the furthest of several.
+    at = 0
+    while at < n:
+        slopes = [(g[j] - g[at]) / (P[j] - P[at]) if P[j] > P[at] else np.inf for j in range(at + 1, n + 1)]
+        best = max(slopes)
+        if best < 1.0 - 1e-13:
+            break
+        to = at + max(j for j, slope in enumerate(slopes, 1) if slope >= best - 1e-13 or slope == best)
+        for i in order[at:to]:
+            m[i] = best * demand[i] if best < np.inf else (g[to] - g[at]) * length[i] / sum(length[order[at:to]])
+        at = to
+    rest = order[at:]
+    if rest:
+        level = lambda c: np.minimum(demand[rest], c * length[rest])
+        c = bisect(lambda c: level(c).sum() - (g[n] - g[at]), 0.0, max(ratio[rest]))
+        m[rest] = level(c)
+    return m, np.array(order + [i for i in range(len(demand)) if length[i] <= 0], dtype=int)
 
 
 def bisect(f, lo, hi):
@@ -110,7 +123,7 @@ def prof(U, K):
 
 def share(U, p, q, K, mode):
     G, tot, back = prof(U, K)
-    m, order = optimal_law(p, q, G)      # demands relative: p * 1 vs lengths q (normalised mass 1)
+    m, order = optimal_law(p, q, G)      # demands relative to the mass of the share, lengths to its length
     rank = sorted(order, key=lambda i: (m[i]/q[i] if q[i] > 0 else np.inf))
     rank = [i for i in rank if q[i] > 0]
     out = {}
@@ -162,7 +175,8 @@ def eff(target, draft, V, L, K, mode):
     def below(x, U, b, mx):
         if len(x) == L: return 0.0
         total = 0.0
-        sh, m, tot = share(U, target[x], draft[x], K, mode)
+        # What block verification can use of the target there.
+        sh, m, tot = share(U, b / mx * target[x], draft[x], K, mode)
         for y, own in sh.items():
             # m of the child from its own pieces
             my = mx * m[y]
@@ -180,12 +194,15 @@ def main():
     rng = np.random.default_rng(20)
     cases = []
     for V, L, K in [(3, 2, 2), (2, 3, 3), (3, 2, 3), (4, 2, 2), (2, 4, 2), (3, 1, 4), (2, 4, 4), (3, 3, 2)]:
-        for agreement in [0.0, 0.4, 0.8]:
+        for agreement, lacks in [(0.0, 0.0), (0.4, 0.0), (0.8, 0.0), (0.6, 0.5)]:
             target, draft = {}, {}
             for n in range(L + 1):
                 for x in itertools.product(range(V), repeat=n):
                     target[x] = norm(rng.dirichlet(np.ones(V)))
                     draft[x] = norm(agreement * target[x] + (1 - agreement) * rng.dirichlet(np.ones(V)))
+                    if rng.random() < lacks:
+                        draft[x][rng.integers(V)] = 0.0
+                        draft[x] = norm(draft[x])
             table = lambda laws, depth: {
                 " ".join(map(str, x)): list(map(float, law)) for x, law in laws.items() if len(x) <= depth
             }

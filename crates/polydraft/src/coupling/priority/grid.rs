@@ -73,6 +73,11 @@ impl Cell {
         (self.length - self.upper).max(0.0)
     }
 
+    /// The most that the largest D can gain by the two knots, which are so far apart.
+    pub fn most_lost(self, width: f64) -> f64 {
+        self.upper * (1.0 - self.upper / self.length) * width
+    }
+
     pub fn plus(self, other: Self) -> Self {
         Self { length: self.length + other.length, upper: self.upper + other.upper }
     }

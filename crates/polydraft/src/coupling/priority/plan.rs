@@ -2,24 +2,22 @@
 //!
 //! Problem: see [`super`]. Tokens that carry mass are entries of their own; the rest is pooled on a
 //! grid of ratios.
-//! Source: ours. Complexity: O(k log k) for k individual tokens; at most two passes over p and q
-//! for the others. The acceptance of the pooled form is 1 − max D over its entries. Its curve of D
-//! agrees with the exact one at the ends of all cells and lies above it inside, so only the cells
-//! in which it exceeds the largest D at any end can cost anything: these get the finer grid of the
-//! second pass.
+//! Source: ours. Complexity: O(k log k) for k individual tokens; at most three passes over p and q
+//! for the others, or a sort. The acceptance of the pooled form is 1 − max D over its entries. Its
+//! curve of D agrees with the exact one at the ends of all cells and lies above it inside, so only
+//! the cells in which it exceeds the largest D that is sure to be reached can cost anything. These
+//! are cut and filled again, as finely as is enough where tokens lie evenly, and once more, as
+//! finely as is enough in any case. Where that would take more parts than are worth it, all tokens
+//! are handled one by one.
 
 use pulp::{Arch, NullaryFnOnce};
 
-use super::grid::{Cell, Grid};
+use super::grid::Cell;
+use super::masses::Choice;
+use super::pool::{Individual, Pool, Spread, TooFine};
 use super::shares::{Entry, Layout, Profile, Shares};
 use crate::priorities::Piece;
 
-/// Cells per octave, as a power of two, and the smallest ratio with a cell of its own: the table of
-/// the first pass stays in the first-level cache.
-const COARSE_BITS: u32 = 3;
-const LOWEST: f64 = 1.0 / (1 << 24) as f64;
-/// Leading bits that the second pass adds at most.
-const FINE_BITS: u32 = 7;
 /// Tables that the first pass adds to in turn.
 const TABLES: usize = 4;
 /// Positions whose ratios are computed together, so that the compiler can use vector instructions.
@@ -30,38 +28,12 @@ const CHUNK: usize = 32;
 pub(super) struct Detail {
     /// Positions with more than this are handled one by one: with 0 the result is exact.
     pub threshold: f64,
-    /// Acceptance that is not worth a second pass.
+    /// The acceptance that may be lost.
     pub negligible: f64,
+    pub choice: Choice,
     pub layout: Layout,
-}
-
-/// Tokens pooled on a grid, and the entry of each of its knots.
-#[derive(Debug)]
-struct Pool {
-    grid: Grid,
-    cells: Vec<Cell>,
-    entries: Vec<u32>,
-}
-
-impl Pool {
-    fn new() -> Self {
-        Self { grid: Grid::new(COARSE_BITS, LOWEST, 1.0), cells: Vec::new(), entries: Vec::new() }
-    }
-
-    /// Empties the pool, for ratios from `low` to `high`.
-    fn reset(&mut self, bits: u32, low: f64, high: f64) {
-        self.grid = Grid::new(bits, low, high);
-        self.cells.clear();
-        self.cells.resize(self.grid.cells() + 1, Cell::default());
-        self.entries.clear();
-        self.entries.resize(self.grid.cells() + 1, 0);
-    }
-
-    /// The length of a knot: the lower part of its cell and the upper part of the cell below.
-    fn length(&self, knot: usize) -> f64 {
-        let below = if knot == 0 { 0.0 } else { self.cells[knot - 1].upper };
-        self.cells[knot].lower() + below
-    }
+    /// The part of the target that can be used.
+    pub scale: f64,
 }
 
 /// Where a position's length lies: on entry `lower`, and a `fraction` of it on entry `upper`.
@@ -81,9 +53,10 @@ pub(super) struct Plan {
     cap: f64,
     /// Positions with more than this are entries of their own.
     threshold: f64,
-    coarse: Pool,
-    fine: Pool,
-    /// The ratios in [start, end) are on the fine grid.
+    /// The part of the target that can be used.
+    scale: f64,
+    pool: Pool,
+    /// Ratios outside of [start, end) lie in cells that are not cut.
     zone: (f64, f64),
     /// The positions with entries of their own, ascending, and these entries.
     individuals: Vec<u32>,
@@ -94,8 +67,8 @@ pub(super) struct Plan {
     shares: Shares,
     /// Mass per length of each entry.
     gains: Vec<f64>,
-    /// D inside each cell of the coarse grid, at most.
-    peaks: Vec<f64>,
+    /// Ratio and length of `order`'s, for the pool to look at.
+    values: Vec<Individual>,
     /// More tables for the first pass, one after the other.
     tables: Vec<Cell>,
 }
@@ -147,8 +120,8 @@ impl Plan {
         Self {
             cap: 1.0,
             threshold: 0.0,
-            coarse: Pool::new(),
-            fine: Pool::new(),
+            scale: 1.0,
+            pool: Pool::new(),
             zone: (0.0, 0.0),
             individuals: Vec::new(),
             individual_entries: Vec::new(),
@@ -156,7 +129,7 @@ impl Plan {
             entries: Vec::new(),
             shares: Shares::default(),
             gains: Vec::new(),
-            peaks: Vec::new(),
+            values: Vec::new(),
             tables: Vec::new(),
         }
     }
@@ -168,52 +141,66 @@ impl Plan {
 
     #[inline(always)]
     fn compute(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, detail: Detail) {
-        let Detail { threshold, negligible, layout } = detail;
+        let Detail { threshold, negligible, choice, layout, scale } = detail;
         self.cap = profile.density(1.0);
         self.threshold = threshold;
+        self.scale = scale;
         self.zone = (0.0, 0.0);
         self.individuals.clear();
-        self.coarse.reset(COARSE_BITS, LOWEST, self.cap);
+        self.pool.reset(self.cap);
         if threshold > 0.0 {
             self.first_pass(p, q);
-        } else {
-            self.individuals.extend(q.iter().zip(0..).filter(|(q, _)| **q > 0.0).map(|(_, i)| i));
+            self.sort(p, q);
+            if self.refine(p, q, profile, negligible) == Err(TooFine) {
+                self.threshold = 0.0;
+                self.individuals.clear();
+            }
         }
-        self.order.clear();
-        self.order.extend(self.individuals.iter().zip(0..).map(|(&position, index)| {
-            // Not capped: above the cap nothing is gained at this node, but nested shares keep the
-            // order.
-            (ratio(p[position as usize], q[position as usize], f64::INFINITY), index)
-        }));
-        self.order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        if threshold > 0.0
-            && let Some((first, last)) = self.doubtful_cells(profile, q, negligible)
-        {
-            self.second_pass(p, q, first, last);
+        if self.threshold <= 0.0 {
+            self.individuals.extend(q.iter().zip(0..).filter(|(q, _)| **q > 0.0).map(|(_, i)| i));
+            self.sort(p, q);
         }
         self.collect(q);
-        self.shares.share(profile, &self.entries, layout);
+        self.shares.share(profile, &self.entries, choice, layout);
         self.gains.clear();
         self.gains.extend(
             self.entries.iter().zip(self.shares.masses()).map(|(entry, mass)| mass / entry.length),
         );
     }
 
+    /// Orders the positions that are handled one by one.
+    fn sort(&mut self, p: &[f64], q: &[f64]) {
+        self.order.clear();
+        self.order.extend(self.individuals.iter().zip(0..).map(|(&position, index)| {
+            // Not capped: above the cap nothing is gained at this node, but nested shares keep the
+            // order.
+            let (p, q) = (p[position as usize], q[position as usize]);
+            (ratio(self.scale * p, q, f64::INFINITY), index)
+        }));
+        self.order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    }
+
+    /// The ratio of a pooled position.
+    #[inline(always)]
+    fn ratio(&self, p: f64, q: f64) -> f64 {
+        ratio(self.scale * p, q, self.cap)
+    }
+
     /// Pools the light positions on the coarse grid and lists the others.
     #[inline(always)]
     fn first_pass(&mut self, p: &[f64], q: &[f64]) {
-        let Pool { grid, cells, .. } = &mut self.coarse;
+        let grid = self.pool.grid;
         // Neighbours often share a cell; with several tables one addition need not wait for the
         // other.
         let tables = &mut self.tables;
         tables.clear();
-        tables.resize(cells.len() * TABLES, Cell::default());
-        let width = cells.len();
+        let width = grid.cells();
+        tables.resize(width * TABLES, Cell::default());
         let (mut numbers, mut fractions) = ([0; CHUNK], [0.0; CHUNK]);
         for (chunk, (p, q)) in p.chunks(CHUNK).zip(q.chunks(CHUNK)).enumerate() {
             let places = numbers.iter_mut().zip(&mut fractions);
             for ((number, fraction), (&p, &q)) in places.zip(p.iter().zip(q)) {
-                (*number, *fraction) = grid.place(ratio(p, q, self.cap));
+                (*number, *fraction) = grid.place(ratio(self.scale * p, q, self.cap));
             }
             for (index, &q) in q.iter().enumerate() {
                 let (cell, fraction) = (numbers[index] as usize, fractions[index]);
@@ -224,61 +211,38 @@ impl Plan {
                 }
             }
         }
-        for table in tables.chunks(width) {
-            cells.iter_mut().zip(table).for_each(|(cell, more)| *cell = cell.plus(*more));
-        }
+        tables.chunks(width).for_each(|table| self.pool.add_table(table));
     }
 
-    /// The cells, from first to last, inside which D could exceed its value at the end of any cell.
-    fn doubtful_cells(
-        &mut self,
-        profile: &impl Profile,
-        q: &[f64],
-        negligible: f64,
-    ) -> Option<(usize, usize)> {
-        let (mut length, mut demand, mut known) = (0.0, 0.0, 0.0_f64);
-        let mut individuals = self.order.iter().peekable();
-        let d = |length: f64, demand: f64| profile.below(length) - demand;
-        self.peaks.clear();
-        for (index, cell) in self.coarse.cells.iter().enumerate().take(self.coarse.grid.cells()) {
-            let (low, high) = (self.coarse.grid.knot(index), self.coarse.grid.knot(index + 1));
-            let mut peak = f64::NEG_INFINITY;
-            if cell.length > 0.0 {
-                length += cell.lower();
-                demand += cell.lower() * low;
-                peak = d(length, demand);
-            }
-            while let Some((ratio, individual)) = individuals.next_if(|(ratio, _)| *ratio < high) {
-                let own = q[self.individuals[*individual as usize] as usize];
-                length += own;
-                demand += own * ratio;
-                peak = peak.max(d(length, demand));
-            }
-            length += cell.upper;
-            demand += cell.upper * high;
-            if peak > f64::NEG_INFINITY {
-                known = known.max(d(length, demand));
-            }
-            self.peaks.push(if cell.length > 0.0 { peak } else { f64::NEG_INFINITY });
-        }
-        // Ratios below the lowest are too small to matter, and have no leading bits to refine.
-        let doubtful = |peak: &f64| *peak > known + negligible;
-        let first = self.peaks.iter().skip(1).position(doubtful)? + 1;
-        let last = self.peaks.iter().rposition(doubtful)?;
-        Some((first, last))
-    }
-
-    /// Moves the light positions of some cells to a finer grid.
+    /// Cuts cells of the pool until no more than `negligible` of acceptance is lost by it.
     #[inline(always)]
-    fn second_pass(&mut self, p: &[f64], q: &[f64], first: usize, last: usize) {
-        let (start, end) = (self.coarse.grid.knot(first), self.coarse.grid.knot(last + 1));
-        let added = FINE_BITS.saturating_sub((last + 1 - first).ilog2());
-        if added == 0 {
-            return;
+    fn refine(
+        &mut self,
+        p: &[f64],
+        q: &[f64],
+        profile: &impl Profile,
+        negligible: f64,
+    ) -> Result<(), TooFine> {
+        self.values.clear();
+        self.values.extend(
+            self.order
+                .iter()
+                .map(|&(ratio, index)| (ratio, q[self.individuals[index as usize] as usize])),
+        );
+        self.pool.look(profile, &self.values);
+        let Some(zone) = self.pool.cut(Spread::Even, negligible, q.len())? else { return Ok(()) };
+        self.zone = zone;
+        self.fill(p, q, zone);
+        self.pool.look_again(profile, &self.values);
+        if let Some(zone) = self.pool.cut(Spread::Any, negligible, q.len())? {
+            self.fill(p, q, zone);
         }
-        self.zone = (start, end);
-        self.coarse.cells[first..=last].fill(Cell::default());
-        self.fine.reset(COARSE_BITS + added, start, end);
+        Ok(())
+    }
+
+    /// Adds the light positions of the cells that were just cut, which lie in `zone`.
+    #[inline(always)]
+    fn fill(&mut self, p: &[f64], q: &[f64], (start, end): (f64, f64)) {
         // A product is cheaper than a quotient; the margin covers its rounding.
         let low = start * (1.0 - 1e-12);
         // Ratios above the cap count as the cap.
@@ -286,6 +250,7 @@ impl Plan {
         let (mut inside, mut near) = ([false; CHUNK], [0; CHUNK]);
         for (p, q) in p.chunks(CHUNK).zip(q.chunks(CHUNK)) {
             for (inside, (&p, &q)) in inside.iter_mut().zip(p.iter().zip(q)) {
+                let p = self.scale * p;
                 *inside = (p >= low * q) & (p <= high * q) & (q <= self.threshold);
             }
             // Without a branch: hits are too many to be rare and too few to be predicted.
@@ -295,10 +260,12 @@ impl Plan {
                 found += usize::from(inside);
             }
             for &index in &near[..found] {
-                let ratio = ratio(p[index], q[index], self.cap);
+                let ratio = self.ratio(p[index], q[index]);
                 if ratio >= start && ratio < end {
-                    let (cell, fraction) = self.fine.grid.place(ratio);
-                    self.fine.cells[cell as usize].add(q[index], fraction);
+                    let place = self.pool.grid.place(ratio);
+                    if self.pool.is_open(place.0) {
+                        self.pool.add(place, q[index]);
+                    }
                 }
             }
         }
@@ -318,24 +285,21 @@ impl Plan {
                 entries.push(Entry { length, demand: length * ratio });
             }
         };
-        let pooled = self.threshold > 0.0;
-        let mut knot = |pool: &mut Pool, index: usize| {
-            let length = pool.length(index);
-            if length > 0.0 {
-                let ratio = pool.grid.knot(index);
-                individuals_below(entries, ratio);
-                pool.entries[index] = entries.len() as u32;
-                entries.push(Entry { length, demand: length * ratio });
+        if self.threshold > 0.0 {
+            let mut at = std::mem::take(&mut self.pool.entries);
+            at.clear();
+            for (ratio, length) in self.pool.knots() {
+                let mut entry = 0;
+                if length > 0.0 {
+                    individuals_below(entries, ratio);
+                    entry = entries.len() as u32;
+                    entries.push(Entry { length, demand: length * ratio });
+                }
+                at.push(entry);
             }
-        };
-        for index in 0..if pooled { self.coarse.cells.len() } else { 0 } {
-            // The fine knots lie between the coarse knots at the ends of the zone.
-            if self.zone.1 > 0.0 && self.coarse.grid.knot(index) == self.zone.1 {
-                (0..self.fine.cells.len()).for_each(|fine| knot(&mut self.fine, fine));
-            }
-            knot(&mut self.coarse, index);
+            self.pool.entries = at;
         }
-        individuals_below(&mut self.entries, f64::INFINITY);
+        individuals_below(entries, f64::INFINITY);
     }
 
     /// Where position `position`, with these probabilities, has its length.
@@ -349,16 +313,9 @@ impl Plan {
             let entry = index.map_or(0, |index| self.individual_entries[index] as usize);
             return Split { lower: entry, upper: entry, fraction: 0.0 };
         }
-        let ratio = ratio(p, q, self.cap);
-        let pool =
-            if ratio >= self.zone.0 && ratio < self.zone.1 { &self.fine } else { &self.coarse };
-        let (cell, fraction) = pool.grid.place(ratio);
-        let cell = cell as usize;
-        Split {
-            lower: pool.entries[cell] as usize,
-            upper: pool.entries[cell + 1] as usize,
-            fraction,
-        }
+        let (part, fraction) = self.pool.part(self.pool.grid.place(self.ratio(p, q)));
+        let [lower, upper] = [part, part + 1].map(|knot| self.pool.entries[knot] as usize);
+        Split { lower, upper, fraction }
     }
 
     /// The probability that the draft selected is this position.
@@ -381,20 +338,24 @@ impl Plan {
             return scale * p.iter().sum::<f64>();
         }
         let gain = |entry: &u32| self.gains[*entry as usize];
-        let knots: Vec<f64> = self.coarse.entries.iter().map(gain).collect();
+        // Of the ends of coarse cells; where nothing is pooled only tokens without a draft look.
+        let pooled = self.threshold > 0.0;
+        let at =
+            |cell| if pooled { gain(&self.pool.entries[self.pool.first_knot(cell)]) } else { 0.0 };
+        let knots: Vec<f64> = (0..=self.pool.grid.cells()).map(at).collect();
         let mut individuals = self.individual_entries.iter().map(gain);
         let (mut numbers, mut fractions, mut sum) = ([0; CHUNK], [0.0; CHUNK], 0.0);
         for (chunk, (p, q)) in p.chunks(CHUNK).zip(q.chunks(CHUNK)).enumerate() {
             let places = numbers.iter_mut().zip(&mut fractions);
             for ((number, fraction), (&p, &q)) in places.zip(p.iter().zip(q)) {
-                (*number, *fraction) = self.coarse.grid.place(ratio(p, q, self.cap));
+                (*number, *fraction) = self.pool.grid.place(self.ratio(p, q));
             }
             for (index, (&p, &q)) in p.iter().zip(q).enumerate() {
                 let (cell, fraction) = (numbers[index] as usize, fractions[index]);
                 let selected = if q > self.threshold {
                     q * individuals.next().unwrap_or(0.0)
                 } else if self.zone.1 > 0.0
-                    && (self.zone.0..self.zone.1).contains(&ratio(p, q, self.cap))
+                    && (self.zone.0..self.zone.1).contains(&self.ratio(p, q))
                 {
                     self.mass(chunk * CHUNK + index, p, q)
                 } else {

@@ -30,12 +30,14 @@ impl Selection {
         Self { plan: Plan::new(), target: Vec::new() }
     }
 
-    /// Shares out `profile`, a segment of length and mass 1.
+    /// Shares out `profile`, a segment of length and mass 1. Of it `scale` times the target can be
+    /// used, `scale` from 0 to 1.
     pub fn prepare(
         &mut self,
         target: &Distribution,
         draft: &Distribution,
         profile: &impl Profile,
+        scale: f64,
         settings: &Settings,
     ) {
         let exact = match settings.form {
@@ -59,7 +61,8 @@ impl Selection {
                 &self.target
             }
         };
-        let detail = Detail { threshold, negligible: settings.negligible, layout: settings.layout };
+        let Settings { negligible, choice, layout, .. } = *settings;
+        let detail = Detail { threshold, negligible, choice, layout, scale };
         self.plan.make(target, draft.stored(), profile, detail);
     }
 

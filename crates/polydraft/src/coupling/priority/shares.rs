@@ -3,10 +3,9 @@
 //! Problem: a segment [0, T] carries mass with a rising density; G(t), the mass of its lowest t, is
 //! convex. Entries with lengths (sum T) and demands share it out: each gets a set of its length,
 //! and Σ min(demand, mass of its set) is to be as large as possible.
-//! Source: ours, priority coupling (`docs/theory.md`). The optimal masses come from running
-//! maxima of D_j = G(T_j) − P_j over the entries in order of demand/length; the sets from a walk
-//! that gives each entry the one interval *of what is still free* that has its length and its mean
-//! density.
+//! Source: ours, priority coupling (`docs/theory.md`). The optimal masses come from `masses`; the
+//! sets from a walk that gives each entry the one interval *of what is still free* that has its
+//! length and its mean density.
 //! Complexity: linear in the entries, one root of a monotone function each.
 //! Deviations: (1) the masses reported are those of the sets really laid out, so that rounding, and
 //! any demands at all, cost acceptance only; (2) where the masses leave a choice, entries get thin
@@ -16,100 +15,9 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::masses::{Choice, Masses};
+pub use super::profile::{Entry, Highest, Interval, Profile};
 use crate::priorities::Piece;
-
-/// A segment of priorities [0, T] with a rising density of mass.
-pub trait Profile {
-    /// T.
-    fn length(&self) -> f64;
-
-    /// The density at t: the slope of G.
-    fn density(&self, t: f64) -> f64;
-
-    /// The mean density on [start, start + length]; the density at `start` if `length` is 0.
-    fn mean(&self, start: f64, length: f64) -> f64;
-
-    /// G(t), the mass of the lowest t, up to absolute rounding.
-    fn below(&self, t: f64) -> f64;
-
-    /// Where the density is about this large: a first guess for a search.
-    fn guess(&self, density: f64) -> f64;
-}
-
-/// The segment [0, 1] with G(t) = t^n: the mass is the distribution of the highest of n independent
-/// priorities.
-#[derive(Debug, Clone, Copy)]
-pub struct Highest {
-    count: i32,
-}
-
-impl Highest {
-    /// The highest of `count` priorities.
-    pub fn new(count: usize) -> Self {
-        Self { count: i32::try_from(count).unwrap_or(i32::MAX) }
-    }
-}
-
-impl Profile for Highest {
-    fn length(&self) -> f64 {
-        1.0
-    }
-
-    #[inline]
-    fn density(&self, t: f64) -> f64 {
-        f64::from(self.count) * t.powi(self.count - 1)
-    }
-
-    #[inline]
-    fn mean(&self, start: f64, length: f64) -> f64 {
-        let end = start + length;
-        if self.count <= 16 {
-            // Σ end^k start^(n−1−k): (end^n − start^n)/length without the cancellation.
-            let (mut sum, mut power) = (1.0, 1.0);
-            for _ in 1..self.count {
-                power *= end;
-                sum = sum * start + power;
-            }
-            sum
-        } else if length > 0.0 {
-            let count = f64::from(self.count);
-            -end.powi(self.count) * (count * (-length / end).ln_1p()).exp_m1() / length
-        } else {
-            self.density(start)
-        }
-    }
-
-    fn below(&self, t: f64) -> f64 {
-        t.powi(self.count)
-    }
-
-    fn guess(&self, density: f64) -> f64 {
-        match self.count {
-            ..=1 => 0.0,
-            2 => 0.5 * density,
-            3 => (density / 3.0).sqrt(),
-            n => (density / f64::from(n)).powf(1.0 / f64::from(n - 1)),
-        }
-    }
-}
-
-/// What an entry has to get: `length` of the segment, and if possible `demand` of its mass.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Entry {
-    /// Length of its set.
-    pub length: f64,
-    /// The mass that it can use; more is wasted.
-    pub demand: f64,
-}
-
-/// An interval of the segment.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Interval {
-    /// Lower end.
-    pub start: f64,
-    /// Length.
-    pub length: f64,
-}
 
 /// Which of the sets with the optimal masses an entry gets. One node's acceptance is the same; but
 /// the wider a token's priorities spread, the more its own next tokens can make of them.
@@ -138,15 +46,11 @@ struct Block {
 pub struct Shares {
     intervals: Vec<Interval>,
     ends: Vec<usize>,
-    masses: Vec<f64>,
+    masses: Masses,
     gaps: Vec<Interval>,
     blocks: Vec<Block>,
     /// The block of each entry.
     block: Vec<u32>,
-    /// The mass of the interval that each entry would get if all were laid out in order.
-    in_order: Vec<f64>,
-    /// Whether an entry is the last of its block.
-    last: Vec<bool>,
 }
 
 impl Shares {
@@ -168,20 +72,26 @@ impl Shares {
 
     /// The mass of every entry's set.
     pub fn masses(&self) -> &[f64] {
-        &self.masses
+        &self.masses.own
     }
 
     /// Shares the segment. The entries come in order of rising demand/length, lengths summing to T.
     /// Demands may sum to less than the mass of the segment.
-    pub fn share(&mut self, profile: &impl Profile, entries: &[Entry], layout: Layout) {
-        self.optimal_masses(profile, entries);
+    pub fn share(
+        &mut self,
+        profile: &impl Profile,
+        entries: &[Entry],
+        choice: Choice,
+        layout: Layout,
+    ) {
+        self.masses.make(profile, entries, choice);
         self.intervals.clear();
         self.ends.clear();
         self.blocks.clear();
         self.block.clear();
         let (mut start, mut first) = (0.0, 0);
         for index in 0..entries.len() {
-            if self.last[index] || index + 1 == entries.len() {
+            if self.masses.last[index] || index + 1 == entries.len() {
                 start = self.fill_block(profile, entries, first..index + 1, start, layout);
                 first = index + 1;
             }
@@ -199,7 +109,7 @@ impl Shares {
     ) -> f64 {
         let length: f64 = entries[range.clone()].iter().map(|entry| entry.length).sum();
         let whole = Interval { start, length };
-        let mean = self.masses[range.clone()].iter().sum::<f64>() / length;
+        let mean = self.masses.own[range.clone()].iter().sum::<f64>() / length;
         let own = match layout {
             Layout::Spread if range.len() > 1 && length > 0.0 => {
                 self.own_part(entries, range.clone(), mean)
@@ -216,12 +126,12 @@ impl Shares {
                 let first = self.intervals.len();
                 // What is left to intervals once the spread part has its mean.
                 let wanted =
-                    ((self.masses[index] - (1.0 - own) * entry.length * mean) / own).max(0.0);
+                    ((self.masses.own[index] - (1.0 - own) * entry.length * mean) / own).max(0.0);
                 frontier = self.lay_out(profile, frontier, start + length, entry.length, wanted);
                 let intervals = self.intervals[first..].iter();
                 mass = intervals.map(|own| own.length * profile.mean(own.start, own.length)).sum();
             }
-            self.masses[index] = own * mass + (1.0 - own) * entry.length * spread_mean;
+            self.masses.own[index] = own * mass + (1.0 - own) * entry.length * spread_mean;
             self.ends.push(self.intervals.len());
             self.block.push(self.blocks.len() as u32);
         }
@@ -239,7 +149,8 @@ impl Shares {
         let (mut own, mut lacks, mut above) = (0.0_f64, 0.0, 0.0);
         // At the end of the block both are 0 up to rounding.
         let prefixes = range.start..range.end - 1;
-        let masses = self.masses[prefixes.clone()].iter().zip(&self.in_order[prefixes.clone()]);
+        let in_order = &self.masses.in_order[prefixes.clone()];
+        let masses = self.masses.own[prefixes.clone()].iter().zip(in_order);
         for (entry, (mass, in_order)) in entries[prefixes].iter().zip(masses) {
             lacks += entry.length * mean - mass;
             above += mass - in_order;
@@ -252,56 +163,6 @@ impl Shares {
             ..1e-9 => 0.0,
             own if own > 1.0 - 1e-9 => 1.0,
             own => own,
-        }
-    }
-
-    /// The masses that maximise Σ min(demand, mass) over all ways to share.
-    ///
-    /// Up to the maximum of D they exceed the demands by the rises of D's running maximum from the
-    /// left; beyond it they fall short by the falls of its running maximum from the right.
-    ///
-    /// Only the distance of D from its running maximum is kept: differences of D itself would lose
-    /// the digits of entries much smaller than D.
-    fn optimal_masses(&mut self, profile: &impl Profile, entries: &[Entry]) {
-        let masses = &mut self.masses;
-        masses.clear();
-        self.last.clear();
-        self.last.resize(entries.len(), false);
-        let (mut below, mut d, mut top, mut rank) = (0.0, 0.0, 0.0, 0);
-        for (index, entry) in entries.iter().enumerate() {
-            // In place first: the mass of the interval that it would get if all were laid out in
-            // order.
-            masses.push(entry.length * profile.mean(below, entry.length));
-            below += entry.length;
-            d += masses[index] - entry.demand;
-            if d > top {
-                (top, rank) = (d, index + 1);
-            }
-        }
-        self.in_order.clone_from(masses);
-        let mut distance = 0.0;
-        for (index, (entry, mass)) in entries.iter().zip(&mut *masses).enumerate().take(rank) {
-            let after = distance - (*mass - entry.demand);
-            if after <= 0.0 || index + 1 == rank {
-                *mass -= distance;
-                distance = 0.0;
-                self.last[index] = true;
-            } else {
-                *mass = entry.demand;
-                distance = after;
-            }
-        }
-        distance = 0.0;
-        for (index, (entry, mass)) in entries.iter().zip(masses).enumerate().skip(rank).rev() {
-            self.last[index] = distance == 0.0;
-            let after = distance + (*mass - entry.demand);
-            if after <= 0.0 {
-                *mass += distance;
-                distance = 0.0;
-            } else {
-                *mass = entry.demand;
-                distance = after;
-            }
         }
     }
 

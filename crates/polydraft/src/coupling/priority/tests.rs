@@ -1,7 +1,7 @@
-use super::Settings;
 use super::plan::{Detail, Plan};
 use super::selection::Selection;
 use super::shares::{Entry, Highest, Interval, Layout, Profile, Shares};
+use super::{Choice, Settings};
 use crate::Distribution;
 use crate::priorities::Piece;
 use proptest::prelude::*;
@@ -27,7 +27,13 @@ fn distributions(vocabulary: usize, spread: f64, error: f64, seed: u64) -> (Vec<
 }
 
 fn detail(threshold: f64) -> Detail {
-    Detail { threshold, negligible: 1e-9, layout: Layout::Spread }
+    Detail {
+        threshold,
+        negligible: 1e-7,
+        choice: Choice::Balanced,
+        layout: Layout::Spread,
+        scale: 1.0,
+    }
 }
 
 /// 1 − max (Z^n − P) over prefixes in order of p/q.
@@ -42,6 +48,8 @@ fn optimum(p: &[f64], q: &[f64], count: usize) -> f64 {
     }
     1.0 - best
 }
+
+const CHOICES: [Choice; 3] = [Choice::Balanced, Choice::Target, Choice::Draft];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
@@ -88,7 +96,7 @@ proptest! {
         }
         let acceptance: f64 = p.iter().zip(&m).map(|(p, m)| p.min(*m)).sum();
         let loss = optimum(&p, &q, count) - acceptance;
-        let bound = if pooled { 1e-6 } else { 1e-11 };
+        let bound = if pooled { 1e-7 + 1e-11 } else { 1e-11 };
         prop_assert!(loss.abs() < bound, "loss {}", loss);
     }
 
@@ -100,11 +108,12 @@ proptest! {
         total in 0.01_f64..1.0,
         count in 1_usize..10,
         spread in any::<bool>(),
+        choice in 0_usize..3,
         seed in any::<u64>(),
     ) {
         let (p, q) = distributions(size.max(20), 1.0, 1.0, seed);
         let layout = if spread { Layout::Spread } else { Layout::Intervals };
-        check_shares(&Highest::new(count), &p, &q, total, layout)?;
+        check_shares(&Highest::new(count), &p, &q, total, CHOICES[choice], layout)?;
     }
 
     /// The same on a union of intervals, whose density jumps.
@@ -114,6 +123,7 @@ proptest! {
         total in 0.01_f64..2.0,
         count in 2_usize..10,
         spread in any::<bool>(),
+        choice in 0_usize..3,
         seed in any::<u64>(),
     ) {
         let mut ends = ends;
@@ -129,7 +139,7 @@ proptest! {
         let mass = length * profile.mean(0.0, length);
         let layout = if spread { Layout::Spread } else { Layout::Intervals };
         let lengths: Vec<f64> = q.iter().map(|q| q * length).collect();
-        check_shares(&profile, &p, &lengths, total * mass, layout)?;
+        check_shares(&profile, &p, &lengths, total * mass, CHOICES[choice], layout)?;
     }
 }
 
@@ -195,6 +205,7 @@ fn check_shares(
     p: &[f64],
     q: &[f64],
     total: f64,
+    choice: Choice,
     layout: Layout,
 ) -> Result<(), TestCaseError> {
     let mut entries: Vec<Entry> =
@@ -202,7 +213,7 @@ fn check_shares(
     entries.retain(|entry| entry.length > 0.0);
     entries.sort_by(|a, b| (a.demand / a.length).total_cmp(&(b.demand / b.length)));
     let mut shares = Shares::default();
-    shares.share(profile, &entries, layout);
+    shares.share(profile, &entries, choice, layout);
     let pieces: Vec<(f64, Piece)> = (0..entries.len())
         .flat_map(|index| {
             shares.pieces(index).map(|piece| (entries[index].length, piece)).collect::<Vec<_>>()
@@ -231,7 +242,7 @@ fn large_vocabularies() {
         let (p, q) = distributions(128_256, spread, error, 5);
         for count in [2, 3, 8, 64] {
             let best = optimum(&p, &q, count);
-            for (threshold, bound) in [(0.0, 1e-11), (1.0 / 256.0, 1e-6)] {
+            for (threshold, bound) in [(0.0, 1e-11), (1.0 / 256.0, 1e-7 + 1e-11)] {
                 plan.make(&p, &q, &Highest::new(count), detail(threshold));
                 let masses = (0..p.len()).map(|i| plan.mass(i, p[i], q[i]));
                 let acceptance: f64 = masses.zip(&p).map(|(m, p)| p.min(m)).sum();
@@ -243,6 +254,35 @@ fn large_vocabularies() {
             }
         }
     }
+}
+
+/// Targets that n drafts reach exactly, or nearly so: D is 0 all along, and every cell matters.
+#[test]
+fn targets_that_drafts_reach_lose_no_more_than_is_stated() {
+    let mut plan = Plan::new();
+    let mut worst = 0.0_f64;
+    for vocabulary in [300, 1_000, 5_000, 32_000, 128_256] {
+        let q = vec![1.0 / vocabulary as f64; vocabulary];
+        for count in [2, 3, 4, 8, 16, 64] {
+            let power = |i: usize| (i as f64 / vocabulary as f64).powi(count);
+            let best_of: Vec<f64> = (0..vocabulary).map(|i| power(i + 1) - power(i)).collect();
+            for (noise, seed) in [(0.0, 0), (1e-3, 1), (0.03, 2), (0.5, 3)] {
+                let (other, _) = distributions(vocabulary, 1.0, 0.0, seed);
+                let mix = |(p, other): (&f64, &f64)| (1.0 - noise) * p + noise * other;
+                let p: Vec<f64> = best_of.iter().zip(&other).map(mix).collect();
+                let profile = Highest::new(count as usize);
+                plan.make(&p, &q, &profile, detail(1.0 / 256.0));
+                let masses = (0..p.len()).map(|i| plan.mass(i, p[i], q[i]));
+                let acceptance: f64 = masses.zip(&p).map(|(m, p)| p.min(m)).sum();
+                let loss = optimum(&p, &q, count as usize) - acceptance;
+                // What is stated, and rounding.
+                let bound = 1e-7 + 1e-11;
+                assert!(loss.abs() <= bound, "V {vocabulary} n {count} noise {noise}: {loss:e}");
+                worst = worst.max(loss);
+            }
+        }
+    }
+    println!("largest loss {worst:.2e}");
 }
 
 #[test]
@@ -296,7 +336,7 @@ fn residuals_do_not_depend_on_the_representation() {
         for exact_up_to in [0, 2000] {
             let settings = Settings { exact_up_to, ..Settings::default() };
             let mut selection = Selection::new();
-            selection.prepare(&target, &draft, &Highest::new(3), &settings);
+            selection.prepare(&target, &draft, &Highest::new(3), 1.0, &settings);
             for scale in [1.0, 0.4] {
                 let left = |t| {
                     (scale * target.probability(t) - selection.probability(&target, &draft, t))

@@ -262,7 +262,7 @@ mod tests {
             for depth in 0..4 {
                 let pair = random_pair(vocabulary, 0, 0.3, round % 2 == 1, &mut rng).unwrap();
                 let (target, draft) = (&pair.target[&[][..]], &pair.draft[&[][..]]);
-                selection.prepare(target, draft, &own.profile(highest), &settings);
+                selection.prepare(target, draft, &own.profile(highest), 1.0, &settings);
                 children.clear();
                 let mut total = 0.0;
                 for (token, q) in draft.support() {
