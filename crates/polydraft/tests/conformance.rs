@@ -3,6 +3,7 @@
 
 use polydraft::conformance::{Case, Report, TOLERANCE, cases, cases_to_try};
 use polydraft::coupling::priority::{Form, Settings};
+use polydraft::coupling::{RuleSettings, k_seq};
 use polydraft::drafting::Drafting;
 use polydraft::{RuleKind, acceptance};
 use rand::SeedableRng;
@@ -83,6 +84,24 @@ fn k_seq() {
             "{report:?} {case:?}"
         );
     });
+}
+
+/// Any ρ that is given: as good as none where it is below the best one, worse above.
+#[test]
+fn k_seq_with_a_given_factor() {
+    for rho in [1.0, 1.7, 4.0, 1e3] {
+        let rule = RuleKind::KSeq(k_seq::Settings { rho: Some(rho) });
+        conform(&rule, &[Drafting::Iid], 1..=4, |case, report| {
+            let mut best = named("k-seq").build().unwrap();
+            let best = case.check(best.as_mut()).unwrap().acceptance;
+            assert!(report.acceptance <= best + TOLERANCE, "{rho}: {report:?} {case:?}");
+            assert!(rho > 1.0 || report.acceptance >= best - TOLERANCE, "{report:?} {case:?}");
+        });
+    }
+    for rho in [0.99, f64::NAN, f64::INFINITY] {
+        let error = k_seq::Settings { rho: Some(rho) }.build().err().unwrap().to_string();
+        assert!(error.contains("at least 1"), "{error}");
+    }
 }
 
 #[test]

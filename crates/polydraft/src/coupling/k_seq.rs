@@ -5,26 +5,40 @@
 //! Source: Sun et al. 2023 (SpecTr), algorithm 2. α = 1 − (1 − β(ρ))^n with β(ρ) = Σ min(q, p/ρ),
 //! at least (1 − 1/e) of the optimum.
 //! Complexity: a handful of passes over the support to find ρ; O(n) to emit (expected).
-//! Deviations: (1) ρ* is found by Newton's method inside a bracket instead of bisection.
+//! Deviations: (1) ρ* is found by Newton's method inside a bracket instead of bisection; (2) a ρ
+//! that is given is raised to ρ* at nodes where it is smaller: the rule is not valid below
+//! (theorem 1).
 
 use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
 use crate::drafting::{Drafting, Draws};
 use crate::random::RandomSource;
-use crate::{Distribution, Result, Token};
+use crate::{Distribution, Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
-/// The rule has no settings.
+/// Settings of the rule.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {}
+pub struct Settings {
+    /// The factor ρ by which ratios of the distributions are divided, at least 1; the number of
+    /// drafts always works. Default: none, which is ρ*, the best one at each node; a smaller one
+    /// is not valid, and ρ* takes its place.
+    pub rho: Option<f64>,
+}
 
 impl RuleSettings for Settings {
     fn build(&self) -> Result<Box<dyn Rule>> {
-        Ok(Box::new(KSeq { rho: 1.0, cover: 0.0, acceptance: 0.0 }))
+        let least = self.rho.unwrap_or(1.0);
+        if !(least >= 1.0 && least.is_finite()) {
+            let (expected, got) = ("a number of at least 1", least.to_string());
+            return Err(Error::Setting { setting: "rho", expected, got });
+        }
+        Ok(Box::new(KSeq { least, rho: 1.0, cover: 0.0, acceptance: 0.0 }))
     }
 }
 
 struct KSeq {
+    /// No smaller ρ is taken.
+    least: f64,
     rho: f64,
     /// The emitted mass of an accepted token is `cover`·min(q, p/ρ).
     cover: f64,
@@ -61,6 +75,16 @@ fn clipped(target: &Distribution, draft: &Distribution, rho: f64) -> (f64, f64) 
 }
 
 impl KSeq {
+    /// Takes this ρ; returns Σ min(ρq, p) and Σ q over the tokens with ρq < p.
+    fn take(&mut self, problem: &Problem, rho: f64) -> (f64, f64) {
+        let (mass, slope) = clipped(problem.target, problem.proposal.distribution(0), rho);
+        let beta = (mass / rho).min(1.0);
+        let acceptance = 1.0 - (1.0 - beta).powf(problem.proposal.count() as f64);
+        let cover = if beta > 0.0 { acceptance / beta } else { 0.0 };
+        *self = Self { least: self.least, rho, cover, acceptance };
+        (mass, slope)
+    }
+
     /// The distribution of an accepted token, unnormalised over the tokens: what acceptances leave
     /// is p minus this.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
@@ -95,12 +119,9 @@ impl Rule for KSeq {
         let (mut low, mut high, mut rho) = (1.0, n, 1.0);
         // Newton needs about five passes; bisection, its safeguard, at most sixty.
         for _ in 0..100 {
-            let (mass, slope) = clipped(problem.target, problem.proposal.distribution(0), rho);
+            let (mass, slope) = self.take(problem, rho);
             let beta = (mass / rho).min(1.0);
-            let acceptance = 1.0 - (1.0 - beta).powf(n);
-            let excess = acceptance - mass;
-            *self =
-                Self { rho, cover: if beta > 0.0 { acceptance / beta } else { 0.0 }, acceptance };
+            let excess = self.acceptance - mass;
             if excess > 0.0 {
                 low = rho
             } else {
@@ -114,6 +135,9 @@ impl Rule for KSeq {
                 break;
             }
             rho = next;
+        }
+        if self.least > self.rho {
+            self.take(problem, self.least);
         }
         Ok(())
     }
