@@ -31,9 +31,9 @@ use rayon::prelude::*;
 
 use crate::VerifierKind;
 use expected::Subject;
-use hands::{Hand, Hands, deal};
+use hands::{Hand, deal};
 
-pub use hands::Dealt;
+pub use hands::{Dealt, Part};
 
 /// The verifiers of `all` that are exact for trees of this form, each once. Single-path verifiers
 /// run on each of several paths.
@@ -52,9 +52,10 @@ pub fn exact_for(all: &[VerifierKind], form: &Form) -> Result<Vec<VerifierKind>>
 
 /// Verifiers that evaluate the drafts of one sequence, one draft after the other.
 pub struct Comparison {
-    subjects: Vec<Subject>,
-    /// The number of paths of a subsample, where the drafts have the paths of several.
-    paths: Option<usize>,
+    /// Each with the parts of the drafts that it evaluates.
+    subjects: Vec<(Part, Subject)>,
+    /// These parts, each once.
+    parts: Vec<Part>,
     /// The rng that subsamples.
     random: ChaCha12Rng,
     positions: usize,
@@ -79,16 +80,39 @@ impl Comparison {
         paths: Option<usize>,
         seed: u64,
     ) -> Result<Self> {
-        let subject = |kind: &VerifierKind| {
-            Subject::new(kind, form)?.ok_or_else(|| Error::Unsupported {
+        let part = Part { paths, depth: None };
+        let all: Vec<_> = verifiers.iter().map(|kind| (kind.clone(), part)).collect();
+        Self::of_parts(&all, form, seed)
+    }
+
+    /// Compares verifiers on parts of trees of this form, each verifier on parts of its own.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn of_parts(verifiers: &[(VerifierKind, Part)], form: &Form, seed: u64) -> Result<Self> {
+        let subject = |(kind, part): &(VerifierKind, Part)| {
+            let own = part.paths.map(Form::paths);
+            let form = own.as_ref().unwrap_or(form);
+            let subject = Subject::new(kind, form)?.ok_or_else(|| Error::Unsupported {
                 operation: "comparison",
                 expected: format!("verifiers that are exact for {form}"),
                 got: kind.to_string(),
-            })
+            })?;
+            // A single-path verifier runs on each path.
+            let paths = if subject.is_alone() { Some(1) } else { part.paths };
+            Ok((Part { paths, ..*part }, subject))
         };
         let subjects = verifiers.iter().map(subject).collect::<Result<Vec<_>>>()?;
+        // The first part is the one that is counted: the one with the most paths.
+        let mut parts: Vec<Part> = Vec::new();
+        for (part, _) in &subjects {
+            if !parts.contains(part) {
+                parts.push(*part);
+            }
+        }
+        parts.sort_by_key(|part| std::cmp::Reverse(part.paths));
         let (random, tokens) = (ChaCha12Rng::seed_from_u64(seed), vec![0.0; subjects.len()]);
-        Ok(Self { subjects, paths, random, positions: 0, without: 0, drafts: 0, nodes: 0, tokens })
+        Ok(Self { subjects, parts, random, positions: 0, without: 0, drafts: 0, nodes: 0, tokens })
     }
 
     /// Adds the expected tokens of each verifier for this draft; one token where nothing was
@@ -103,25 +127,30 @@ impl Comparison {
             self.positions += 1;
             return Ok(());
         }
-        let mut hands = Hands::default();
-        if let Some(paths) = self.paths {
-            hands.several = deal(draft, paths, Some(&mut self.random))?;
+        let mut several = Vec::new();
+        for part in &self.parts {
+            several.push(part.of(draft, &mut self.random)?);
         }
-        if self.subjects.iter().any(Subject::is_alone) {
-            hands.single = deal(draft, 1, None)?;
-        }
+        let parts = &self.parts;
         let subjects = self.subjects.par_iter_mut();
-        let tokens = subjects.map(|subject| subject.tokens(draft, &hands, target));
+        let tokens = subjects.map(|(part, subject)| {
+            let own = parts.iter().zip(&several).find(|(other, _)| *other == part);
+            subject.tokens(draft, own.map_or(&[][..], |(_, hands)| hands), target)
+        });
         let tokens = tokens.collect::<Result<Vec<_>>>()?;
         self.tokens.iter_mut().zip(tokens).for_each(|(sum, tokens)| *sum += tokens);
         let nodes = |draft: &Draft| draft.tree().len() - 1;
-        if hands.several.is_empty() {
-            self.drafts += 1;
-            self.nodes += nodes(draft);
-        }
-        for Hand { draft, times, .. } in &hands.several {
-            self.drafts += times;
-            self.nodes += times * nodes(draft);
+        match several.first().filter(|hands| !hands.is_empty()) {
+            None => {
+                self.drafts += 1;
+                self.nodes += nodes(draft);
+            }
+            Some(hands) => {
+                for Hand { draft, times, .. } in hands {
+                    self.drafts += times;
+                    self.nodes += times * nodes(draft);
+                }
+            }
         }
         self.positions += 1;
         Ok(())
@@ -158,9 +187,9 @@ pub fn decide(
     let hands = if draft.draws(DraftTree::ROOT).is_none() {
         Vec::new()
     } else if verifier.supports(draft.form()).is_err() {
-        deal(draft, 1, None)?
+        deal(draft, 1, None, None)?
     } else {
-        paths.map_or(Ok(Vec::new()), |paths| deal(draft, paths, Some(random)))?
+        paths.map_or(Ok(Vec::new()), |paths| deal(draft, paths, None, Some(random)))?
     };
     let Ok(Hand { draft: own, nodes, .. }) = hands.choose_weighted(random, |hand| hand.times)
     else {

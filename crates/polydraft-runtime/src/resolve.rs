@@ -194,8 +194,11 @@ fn drafted<R: RuleRegistry>(
     verifier: &VerifierKind<R>,
     of: &dyn Fn(Drafting) -> PolicyKind,
 ) -> PolicyKind {
+    // A tree that is laid down beforehand wastes no position on a token that is drawn again.
+    let laid = matches!(of(Drafting::WithoutReplacement), PolicyKind::Fixed(_));
+    let first = laid.then_some(Drafting::WithoutReplacement);
     let find = |fits: &dyn Fn(&PolicyKind) -> bool| {
-        Drafting::ALL.into_iter().find(|drafting| fits(&of(*drafting)))
+        first.into_iter().chain(Drafting::ALL).find(|drafting| fits(&of(*drafting)))
     };
     // Where the verifier supports none, one that the tree can be drawn by: then the error is about
     // the verifier.

@@ -49,6 +49,32 @@ fn efficiencies_have_their_closed_forms() {
     }
 }
 
+/// Recursive rejection goes through the drafts in the order in which they were drawn: below the
+/// first one a laid-down tree goes on.
+#[test]
+fn the_first_draw_is_tried_first() {
+    let tree: PolicyKind = "fixed:0,0,1/iid".parse().unwrap();
+    for pair in pairs((3, 2, 0, 60), 15) {
+        let at = |text: &[Token], token: Token| {
+            (pair.target[text].probability(token), pair.draft[text].probability(token))
+        };
+        let first = |text: &[Token], token: Token| {
+            let (p, q) = at(text, token);
+            p.min(q)
+        };
+        let one = |text: &[Token]| (0..3).map(|token| first(text, token)).sum::<f64>();
+        let left = 1.0 - one(&[]);
+        let second = |token| {
+            let (p, q) = at(&[], token);
+            (p - q).max(0.0).min(left * q)
+        };
+        let second: f64 = (0..3).map(second).sum();
+        let below: f64 = (0..3).map(|token| first(&[], token) * one(&[token])).sum();
+        let got = run(&named("specinfer"), &tree, &pair).block_efficiency;
+        close(got, 1.0 + one(&[]) + second + below);
+    }
+}
+
 /// The closed form of the nested verifier's efficiency, computed by an independent program (plain
 /// numpy, bisection).
 #[test]

@@ -115,6 +115,8 @@ enum Peek {
     /// It goes on only below the token with the smallest id among those it has been asked about in
     /// this tree.
     SmallestSeen,
+    /// Of paths, only the one that was drawn first goes on: places are for draws that begin anew.
+    FirstPath,
 }
 
 struct Peeking {
@@ -135,6 +137,7 @@ impl Policy for Peeking {
         seen.push(own);
         match self.peek {
             Peek::FirstAsked => others.is_empty().then_some(Growth::Continue),
+            Peek::FirstPath => (path.places() == [0]).then_some(Growth::Continue),
             Peek::SmallestSeen => {
                 others.iter().all(|other| own < *other).then_some(Growth::Continue)
             }
@@ -154,7 +157,7 @@ impl Policy for Peeking {
 /// some pair.
 #[test]
 fn policies_that_look_elsewhere_are_found() {
-    for peek in [Peek::FirstAsked, Peek::SmallestSeen] {
+    for peek in [Peek::FirstAsked, Peek::SmallestSeen, Peek::FirstPath] {
         let policy = Peeking { peek, seen: Mutex::default() };
         let mut worst = 0.0_f64;
         for pair in pairs((3, 2, 0, 12), 21) {
@@ -207,7 +210,7 @@ fn unfit_drafts_are_refused() {
         "levels:2/distinct",
         "budget:0.5",
         "fixed:0,2",
-        "fixed:0,0/iid",
+        "fixed:0,0/distinct",
         "delayed:0,2,2",
         "stop-below:2,paths:2,2",
         "stop-below:0.5,stop-below:0.5,paths:1,1",

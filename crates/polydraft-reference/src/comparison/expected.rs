@@ -23,11 +23,10 @@ use polydraft::{
     Draft, DraftTree, Drafting, Error, Form, NodeId, Outcome, Problem, RandomSource, Result, Rule,
     TargetDistributions, Token, Verifier, couple, enumerate,
 };
-use rand::SeedableRng;
-use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-use super::hands::{Dealt, Hand, Hands};
+use super::hands::{Dealt, Hand};
 use crate::VerifierKind;
 
 /// The largest number of orders of draws that are enumerated, and the number of random ones that
@@ -82,18 +81,17 @@ impl Subject {
         Ok(Some(Self { way, alone }))
     }
 
-    /// The expected number of tokens emitted for a draft, the last one included: the mean over the
-    /// subsamples of the draft, or of the draft itself if there are none.
+    /// The expected number of tokens emitted for a draft, the last one included: the mean over
+    /// these subsamples of the draft, or of the draft itself if there are none.
     ///
     /// # Errors
     /// Errors of the verifier.
     pub fn tokens(
         &mut self,
         draft: &Draft,
-        hands: &Hands,
+        hands: &[Hand],
         target: &dyn TargetDistributions,
     ) -> Result<f64> {
-        let hands = if self.alone { &hands.single } else { &hands.several };
         if hands.is_empty() { self.way.tokens(draft, target) } else { self.mean(hands, target) }
     }
 
@@ -258,52 +256,81 @@ fn follows(
 /// Equally likely orders in which the draws below a node may have come.
 fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<Token>> {
     let tree = draft.tree();
-    let mut children: Vec<(Token, usize)> =
+    let children: Vec<(Token, usize)> =
         tree.children(node).map(|child| (tree.token(child), tree.draws(child))).collect();
-    let drawn: Vec<Token> =
-        children.iter().flat_map(|&(token, draws)| std::iter::repeat_n(token, draws)).collect();
+    let drawn: usize = children.iter().map(|(_, draws)| draws).sum();
     let ordered = draft.draws(node).is_none_or(|draws| draws.scheme != Drafting::Iid);
     if ordered || children.len() == 1 {
-        return vec![drawn];
+        let draws = |&(token, draws)| std::iter::repeat_n(token, draws);
+        return vec![children.iter().flat_map(draws).collect()];
     }
-    // Of two tokens or more there are at least as many orders as draws.
+    // What grows anew below a token may depend on when it was first drawn: children come in that
+    // order. Paths that go on do not know it, and more orders are a better mean.
+    let anew = tree.children(node).any(|child| draft.begins(child));
+    let known = if anew { 0 } else { children.len() };
+    let mut begun = Begun { left: children, known, order: Vec::new() };
+    // Mostly there are as many orders as draws, or more.
     let mut orders = Vec::new();
-    if drawn.len() <= ORDERS && arrange(&mut children, &mut Vec::new(), drawn.len(), &mut orders) {
+    if drawn <= ORDERS && begun.list(drawn, &mut orders) {
         return orders;
     }
-    let shuffled = |_| {
-        let mut order = drawn.clone();
-        order.shuffle(random);
-        order
-    };
-    (0..RANDOM_ORDERS).map(shuffled).collect()
+    (0..RANDOM_ORDERS).map(|_| begun.clone().shuffled(drawn, random)).collect()
 }
 
-/// Lists all distinct orders of the rest, after `begun`; false if there are too many.
-fn arrange(
-    left: &mut Vec<(Token, usize)>,
-    begun: &mut Vec<Token>,
-    length: usize,
-    orders: &mut Vec<Vec<Token>>,
-) -> bool {
-    if begun.len() == length {
-        orders.push(begun.clone());
-        return orders.len() <= ORDERS;
+/// An order of draws that is begun.
+#[derive(Clone)]
+struct Begun {
+    /// Tokens, and the draws of each that are left.
+    left: Vec<(Token, usize)>,
+    /// Of the tokens after so many, the next one is drawn before all others.
+    known: usize,
+    order: Vec<Token>,
+}
+
+impl Begun {
+    fn draw(&mut self, index: usize) {
+        self.left[index].1 -= 1;
+        self.known = self.known.max(index + 1);
+        self.order.push(self.left[index].0);
     }
-    for index in 0..left.len() {
-        if left[index].1 == 0 {
-            continue;
+
+    /// Lists all distinct orders of so many draws; false if there are too many.
+    fn list(&mut self, length: usize, orders: &mut Vec<Vec<Token>>) -> bool {
+        if self.order.len() == length {
+            orders.push(self.order.clone());
+            return orders.len() <= ORDERS;
         }
-        left[index].1 -= 1;
-        begun.push(left[index].0);
-        let few = arrange(left, begun, length, orders);
-        begun.pop();
-        left[index].1 += 1;
-        if !few {
-            return false;
+        let known = self.known;
+        for index in 0..self.left.len().min(known + 1) {
+            if self.left[index].1 == 0 {
+                continue;
+            }
+            self.draw(index);
+            let few = self.list(length, orders);
+            self.order.pop();
+            self.left[index].1 += 1;
+            self.known = known;
+            if !few {
+                return false;
+            }
         }
+        true
     }
-    true
+
+    /// A random one of these orders.
+    fn shuffled(mut self, length: usize, random: &mut ChaCha12Rng) -> Vec<Token> {
+        while self.order.len() < length {
+            let mut place = random.random_range(0..length - self.order.len());
+            let mut index = 0;
+            // The draws of all tokens that are not known yet stand for the next of them.
+            while index < self.known && place >= self.left[index].1 {
+                place -= self.left[index].1;
+                index += 1;
+            }
+            self.draw(index);
+        }
+        self.order
+    }
 }
 
 #[cfg(test)]
@@ -332,6 +359,10 @@ mod tests {
             "2,2/without-replacement",
             "2,1/top-k",
             "2,1/hub",
+            "fixed:0,0,1/iid",
+            "fixed:0,0,0,1/iid",
+            "fixed:0,0,1,2,2/hub",
+            "fixed:0,0,1/greedy",
         ] {
             let policy = tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy");
             for index in 0..4 {
@@ -348,12 +379,11 @@ mod tests {
                         drafts(policy.as_ref(), &pair.draft).expect("drafts")
                     {
                         let target = TargetOf::new(draft.tree(), &pair.target);
-                        let single = if subject.alone {
-                            deal(&draft, 1, None).expect("hands")
+                        let hands = if subject.alone {
+                            deal(&draft, 1, None, None).expect("hands")
                         } else {
                             Vec::new()
                         };
-                        let hands = Hands { single, several: Vec::new() };
                         got +=
                             probability * subject.tokens(&draft, &hands, &target).expect("tokens");
                     }
@@ -403,13 +433,31 @@ mod tests {
         let mut draft = Draft::new();
         draft.draw(0, probs, Growth::Fresh(Draws::iid(12)), &mut random).expect("drawn");
         assert_eq!(super::orders(&draft, 0, &mut random).len(), RANDOM_ORDERS);
+        // Where draws begin anew below, the first draw is known.
+        let (known, growth) = ([2, 0, 2, 1], Growth::Fresh(Draws::iid(4)));
+        for (anew, expected) in [(false, 12), (true, 3)] {
+            let mut draft = Draft::new();
+            let probs = Distribution::new(vec![0.25; 4]).expect("a distribution");
+            draft.record(0, probs.clone(), growth, &known).expect("recorded");
+            if anew {
+                draft.record(1, probs, Growth::Fresh(Draws::iid(1)), &[0]).expect("recorded");
+            }
+            let all = super::orders(&draft, 0, &mut random);
+            let begun = Begun { left: vec![(2, 2), (0, 1), (1, 1)], known: 0, order: Vec::new() };
+            // 2201, 2021 and 2012; of all 12, more than are listed.
+            assert_eq!(all.len(), if anew { expected } else { RANDOM_ORDERS });
+            for _ in 0..20 {
+                let order = begun.clone().shuffled(4, &mut random);
+                assert!(!anew || all.contains(&order), "{order:?}");
+            }
+        }
     }
 
     fn tokens(verifier: &str, draft: &Draft, target: &dyn TargetDistributions) -> f64 {
         let kind: VerifierKind = verifier.parse().expect("a name");
         let mut subject =
             Subject::new(&kind, draft.form()).expect("settings").expect("one that is exact");
-        subject.tokens(draft, &Hands::default(), target).expect("tokens")
+        subject.tokens(draft, &[], target).expect("tokens")
     }
 
     /// Where a node is too large for its rule, the walk uses another rule, and so do its expected

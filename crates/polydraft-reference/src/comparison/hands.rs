@@ -2,7 +2,8 @@
 //!
 //! Independent paths are exchangeable: any of them, chosen without looking at them, are independent
 //! paths again. So one draft of many paths, whose distributions are computed in one forward pass,
-//! gives several drafts of fewer paths.
+//! gives several drafts of fewer paths. A draft without the tokens below a depth is a draft of a
+//! tree that ends there.
 
 use polydraft::random::Outcomes;
 use polydraft::{
@@ -21,24 +22,44 @@ pub struct Hand {
     pub times: usize,
 }
 
-/// The subsamples of one draft.
-#[derive(Default)]
-pub struct Hands {
-    /// Each path alone, for single-path verifiers.
-    pub single: Vec<Hand>,
-    /// Subsamples of as many paths as are compared; none where the draft itself is compared.
-    pub several: Vec<Hand>,
+/// Which parts of a draft are evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Part {
+    /// Subsamples of so many paths each, if the draft is a number of paths; else all of it.
+    pub paths: Option<usize>,
+    /// No tokens below this depth.
+    pub depth: Option<usize>,
 }
 
-/// Splits the paths of a draft into subsamples of `count`, at random where there is a choice.
+impl Part {
+    /// These parts of a draft; none where it is the draft itself.
+    ///
+    /// # Errors
+    /// A draft that is no number of paths where it should be.
+    pub(super) fn of(&self, draft: &Draft, random: &mut ChaCha12Rng) -> Result<Vec<Hand>> {
+        match (self.paths, self.depth) {
+            (Some(paths), depth) => deal(draft, paths, depth, Some(random)),
+            (None, Some(depth)) => Ok(vec![cut(draft, depth)?]),
+            (None, None) => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Splits the paths of a draft, cut at a depth, into subsamples of `count`, at random where there
+/// is a choice.
 ///
 /// # Errors
 /// A draft that is no number of paths.
-pub fn deal(draft: &Draft, count: usize, random: Option<&mut ChaCha12Rng>) -> Result<Vec<Hand>> {
-    let tree = draft.tree();
+pub fn deal(
+    draft: &Draft,
+    count: usize,
+    depth: Option<usize>,
+    random: Option<&mut ChaCha12Rng>,
+) -> Result<Vec<Hand>> {
+    let (tree, depth) = (draft.tree(), depth.unwrap_or(usize::MAX));
     let ends = (0..tree.len()).filter(|&node| tree.children(node).next().is_none());
     if count == 1 {
-        let alone = |end| Ok(Hand { times: tree.draws(end), ..hand(draft, &[end])? });
+        let alone = |end| Ok(Hand { times: tree.draws(end), ..hand(draft, &[end], depth)? });
         return ends.map(alone).collect();
     }
     let mut ends: Vec<NodeId> =
@@ -46,12 +67,34 @@ pub fn deal(draft: &Draft, count: usize, random: Option<&mut ChaCha12Rng>) -> Re
     if let Some(random) = random {
         ends.shuffle(random);
     }
-    ends.chunks_exact(count).map(|ends| hand(draft, ends)).collect()
+    ends.chunks_exact(count).map(|ends| hand(draft, ends, depth)).collect()
 }
 
-/// The draft of the paths to these ends.
-fn hand(draft: &Draft, ends: &[NodeId]) -> Result<Hand> {
-    let paths: Vec<Vec<NodeId>> = ends.iter().map(|&end| draft.tree().path(end)).collect();
+/// The draft without the tokens below a depth.
+fn cut(draft: &Draft, depth: usize) -> Result<Hand> {
+    let (mut own, mut nodes) = (Draft::new(), vec![DraftTree::ROOT]);
+    let tree = draft.tree();
+    let mut node = DraftTree::ROOT;
+    while node < own.tree().len() {
+        let here = nodes[node];
+        if own.tree().depth(node) < depth
+            && let Some(draws) = draft.draws(here)
+        {
+            let growth = if draft.begins(here) { Growth::Fresh(draws) } else { Growth::Continue };
+            let drawn = |child| std::iter::repeat_n(tree.token(child), tree.draws(child));
+            let tokens: Vec<Token> = tree.children(here).flat_map(drawn).collect();
+            own.record(node, draft.drawn_from(here)?.clone(), growth, &tokens)?;
+            nodes.extend(tree.children(here));
+        }
+        node += 1;
+    }
+    Ok(Hand { draft: own, nodes, times: 1 })
+}
+
+/// The draft of the paths to these ends, down to a depth.
+fn hand(draft: &Draft, ends: &[NodeId], depth: usize) -> Result<Hand> {
+    let mut paths: Vec<Vec<NodeId>> = ends.iter().map(|&end| draft.tree().path(end)).collect();
+    paths.iter_mut().for_each(|path| path.truncate(depth));
     let (mut own, mut nodes) = (Draft::new(), vec![DraftTree::ROOT]);
     let mut node = DraftTree::ROOT;
     while node < own.tree().len() {
@@ -130,7 +173,7 @@ mod tests {
             let pair = random_pair(3, 3, 0.3, false, &mut random).expect("a pair");
             let draft = draw(policy.as_ref(), &pair.draft, &mut random).expect("a draft");
             let text = |draft: &Draft, node| draft.path(node).tokens();
-            let hands = deal(&draft, 2, Some(&mut random)).expect("hands");
+            let hands = deal(&draft, 2, None, Some(&mut random)).expect("hands");
             assert_eq!(hands.len(), 3);
             let mut draws = vec![0; draft.tree().len()];
             for Hand { draft: own, nodes, times } in &hands {
@@ -143,9 +186,40 @@ mod tests {
             }
             (1..draft.tree().len())
                 .for_each(|node| assert_eq!(draws[node], draft.tree().draws(node)));
-            let each = deal(&draft, 1, None).expect("hands");
+            let each = deal(&draft, 1, None, None).expect("hands");
             assert_eq!(each.iter().map(|hand| hand.times).sum::<usize>(), 6);
             assert!(each.iter().all(|hand| hand.draft.form().is_chain()));
+        }
+    }
+
+    /// A draft that is cut is the draft of a tree that ends there, whatever its scheme.
+    #[test]
+    fn what_is_cut_is_a_draft_of_less() {
+        let mut random = ChaCha12Rng::seed_from_u64(6);
+        for tree in ["paths:4,3", "2,2,2/hub", "3,1,2/without-replacement", "2,2,2", "2,2,1/greedy"]
+        {
+            let policy = tree.parse::<PolicyKind>().expect("a tree").build().expect("a policy");
+            for depth in 1..=3 {
+                let pair = random_pair(4, 3, 0.3, depth % 2 == 1, &mut random).expect("a pair");
+                let draft = draw(policy.as_ref(), &pair.draft, &mut random).expect("a draft");
+                let Hand { draft: own, nodes, .. } = cut(&draft, depth).expect("cut");
+                let whole = draft.tree();
+                let within = (0..whole.len()).filter(|&node| whole.depth(node) <= depth).count();
+                assert_eq!((own.tree().len(), nodes.len()), (within, within), "{tree}");
+                for (node, &here) in nodes.iter().enumerate() {
+                    let tokens = |draft: &Draft, node| draft.path(node).tokens();
+                    assert_eq!(tokens(&own, node), tokens(&draft, here));
+                    let inner = whole.depth(here) < depth;
+                    assert_eq!(own.draws(node), draft.draws(here).filter(|_| inner), "{tree}");
+                    assert_eq!(own.begins(node), draft.begins(here) && inner);
+                    assert_eq!(own.tree().draws(node), whole.draws(here));
+                }
+                if tree.starts_with("paths") {
+                    let hands = deal(&draft, 2, Some(depth), Some(&mut random)).expect("hands");
+                    let deepest = |hand: &Hand| hand.draft.tree().levels().len() - 1;
+                    assert!(hands.len() == 2 && hands.iter().all(|hand| deepest(hand) == depth));
+                }
+            }
         }
     }
 }

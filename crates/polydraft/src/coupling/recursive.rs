@@ -5,14 +5,15 @@
 //! left.
 //! Source: Miao et al. 2023 (SpecInfer), multi-step speculative sampling; Jeon et al. 2024 (RSD)
 //! and Chen et al. 2024 (Sequoia) without replacement.
-//! Complexity: one pass per rejected draft, without writing (distinct drafts: with writing).
+//! Complexity: one pass per rejected draft, without writing (distinct drafts: with writing); a sort
+//! of the support for the acceptance of two drafts without replacement.
 //! Deviations: (1) drafts from one distribution: see `residual`.
 
 use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
 use crate::drafting::{Drafting, Draws, mass_left};
 use crate::random::RandomSource;
 use crate::residual::Residual;
-use crate::{Result, Token};
+use crate::{Distribution, Result, Token};
 use serde::{Deserialize, Serialize};
 
 /// The rule has no settings: the drafting scheme says how drafts were drawn.
@@ -92,6 +93,44 @@ fn open(problem: &Problem, before: &[Token]) -> f64 {
     mass_left(problem.proposal.distribution(0), before)
 }
 
+/// The acceptance of two drafts without replacement.
+///
+/// A first draft x is rejected with mass (q(x) − p(x))+, which leaves r = (p − q)+ normalised
+/// whatever x was. The second is drawn from q/(1 − q(x)), and tokens that r has are none of those
+/// that can be rejected: Σ over x of (q(x) − p(x))+ · Σ min(r, q/(1 − q(x))).
+fn of_two(target: &Distribution, draft: &Distribution) -> f64 {
+    let mut first = 0.0;
+    // Tokens that are left, by r/q without the normalisation, and what is rejected.
+    let (mut left, mut rejected) = (Vec::new(), Vec::new());
+    for (token, q) in draft.support() {
+        let p = target.probability(token);
+        first += p.min(q);
+        match p > q {
+            true => left.push(((p - q) / q, p - q, q)),
+            false if q > p => rejected.push((q - p, mass_left(draft, &[token]))),
+            false => {}
+        }
+    }
+    let new: f64 = target.support().map(|(t, p)| (p - draft.probability(t)).max(0.0)).sum();
+    if new <= 0.0 || draft.support_size() < 2 {
+        return first;
+    }
+    left.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    // Σ r over the first so many, and Σ q over the rest.
+    let mut below = vec![(0.0, 0.0); left.len() + 1];
+    for (i, (_, r, _)) in left.iter().enumerate() {
+        below[i + 1].0 = below[i].0 + r / new;
+    }
+    for (i, (_, _, q)) in left.iter().enumerate().rev() {
+        below[i].1 = below[i + 1].1 + q;
+    }
+    let second = rejected.iter().map(|(mass, open)| {
+        let (r, q) = below[left.partition_point(|(ratio, _, _)| ratio * open <= new)];
+        mass * (r + q / open)
+    });
+    first + second.sum::<f64>()
+}
+
 struct Recursive;
 
 impl Rule for Recursive {
@@ -111,11 +150,11 @@ impl Rule for Recursive {
     }
 
     /// A rejection leaves (residual mass after)/(before), and the product of these telescopes.
-    /// Without replacement the residuals depend on the drafts: no formula.
+    /// Without replacement the residuals of a third draft depend on the first: no formula.
     fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
         let count = problem.proposal.count();
         if problem.proposal.scheme() == Drafting::WithoutReplacement && count > 1 {
-            return None;
+            return (count == 2).then(|| of_two(problem.target, problem.proposal.distribution(0)));
         }
         let mut residual = Left::all(problem);
         (0..count).for_each(|index| residual.reject(problem, &[], index));

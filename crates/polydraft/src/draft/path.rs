@@ -1,7 +1,6 @@
 //! The path to a node, as far as a policy may know it.
 
 use super::{Draft, DraftTree, NodeId};
-use crate::drafting::Drafting;
 use crate::{Distribution, Token};
 
 /// The tokens from the root to one node and the draft's distributions along them; nothing of what
@@ -46,15 +45,16 @@ impl<'a> Path<'a> {
     }
 
     /// For each token on the path, the first one first, how many others were drawn before it at its
-    /// node. It is part of the draw where the order is (without replacement, top-k); none where a
-    /// token comes from independent draws, whose order has no meaning.
-    pub fn places(&self) -> Vec<Option<usize>> {
+    /// node; a token that is drawn again keeps its place.
+    ///
+    /// A policy that decides by places lets all draws begin anew ([`Growth::Fresh`]). Paths that go
+    /// on are not independent of them.
+    ///
+    /// [`Growth::Fresh`]: crate::Growth::Fresh
+    pub fn places(&self) -> Vec<usize> {
         let tree = &self.draft.tree;
         let place = |node: NodeId| {
-            let parent = tree.parent(node);
-            let ordered =
-                self.draft.draws(parent).is_some_and(|draws| draws.scheme != Drafting::Iid);
-            ordered.then(|| tree.children(parent).take_while(|sibling| *sibling != node).count())
+            tree.children(tree.parent(node)).take_while(|sibling| *sibling != node).count()
         };
         tree.path(self.node).into_iter().map(place).collect()
     }

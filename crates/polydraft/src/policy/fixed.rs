@@ -2,8 +2,11 @@
 //!
 //! Problem: which children of which node are likely to be accepted can be measured; the tree of the
 //! most expected tokens is then known before anything is drawn.
-//! Source: Chen et al. 2024 (Sequoia), without replacement; Li et al. 2024 (EAGLE-2), top-k.
-//! Complexity: one draw per position. Deviations: none.
+//! Source: Chen et al. 2024 (Sequoia), without replacement; Sun et al. 2024 (SpecHub, table 5),
+//! i.i.d. draws and hubs; Li et al. 2024 (EAGLE-2), top-k.
+//! Complexity: one draw per position.
+//! Deviations: (1) a token that is drawn again keeps the position of its first draw, and later
+//! tokens move up: the last positions stay empty, where others score the same token twice.
 
 use std::fmt;
 
@@ -21,8 +24,7 @@ use crate::{Distribution, Result};
 pub struct Settings {
     /// The parent of each position but the root. Default 0, 0, 1.
     pub parents: Vec<usize>,
-    /// How children are drawn: without replacement, or the most likely ones. Default: without
-    /// replacement.
+    /// How children are drawn: any but from distinct distributions. Default: without replacement.
     pub drafting: Drafting,
 }
 
@@ -51,7 +53,8 @@ impl Described for Settings {
     }
 
     fn build(&self) -> Result<Box<dyn Policy>> {
-        drawn_by(self.drafting, &[Drafting::WithoutReplacement, Drafting::TopK])?;
+        use Drafting::{Greedy, Hub, Iid, TopK, WithoutReplacement};
+        drawn_by(self.drafting, &[Iid, WithoutReplacement, Greedy, Hub, TopK])?;
         let topology = Topology::from_parents(&self.parents)?;
         within("depth of the tree", topology.depth())?;
         Ok(Box::new(Laid { topology, drafting: self.drafting }))
@@ -85,7 +88,7 @@ impl Laid {
         let position = path
             .places()
             .into_iter()
-            .try_fold(0, |position, place| self.topology.children(position).get(place?).copied())?;
+            .try_fold(0, |position, place| self.topology.children(position).get(place).copied())?;
         self.below(position)
     }
 }

@@ -6,8 +6,9 @@
 //! k-seq it is SpecTr, with recursive rejection SpecInfer (and RSD, Sequoia where drafts come
 //! without replacement), with naive sampling their baseline and the only walk of a top-k tree.
 //! Complexity: that of the rule, for each node on the emitted path.
-//! Deviations: (1) the tree stores how many draws share a node, not their order; for independent
-//! draws every order is equally likely, so the rule is given a random one; (2) where the rule's
+//! Deviations: (1) the tree stores the order in which tokens were first drawn, and how many draws
+//! share each; among the orders of independent draws that fit all are equally likely, so the rule
+//! is given a random one; (2) where the rule's
 //! last draw happens to be a child, the walk goes on from it (k-seq, importance); (3) with paths
 //! the number of draws at a node is that of the paths through it; (4) where a node is too large for
 //! a rule that solves programs, or its solver gives up, another rule for the same draws decides
@@ -56,10 +57,20 @@ impl Walk {
             }
             return;
         }
+        let all: usize = tree.children(node).map(|child| tree.draws(child)).sum();
+        // The children that were drawn already, each with its draws that are left.
         self.left.clear();
-        self.left.extend(tree.children(node).map(|child| tree.draws(child) as f64));
-        for _ in 0..tree.children(node).map(|child| tree.draws(child)).sum::<usize>() {
+        let mut next = tree.children(node);
+        while self.drafts.len() < all {
+            let left: f64 = self.left.iter().sum();
+            // What is left of all the others begins with the next of them.
+            self.left.push((all - self.drafts.len()) as f64 - left);
             let index = rng.pick(&self.left);
+            let new = self.left.len() - 1;
+            self.left.pop();
+            if index == new {
+                self.left.extend(next.next().map(|child| tree.draws(child) as f64));
+            }
             self.left[index] -= 1.0;
             self.drafts.extend(tree.children(node).nth(index).map(|child| tree.token(child)));
         }
