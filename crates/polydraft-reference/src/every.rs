@@ -5,7 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use polydraft::coupling::RuleRegistry;
-use polydraft::{Error, Result, Rule};
+use polydraft::verify::walk;
+use polydraft::{Error, Result, Rule, Verifier};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::ReferenceKind;
@@ -52,6 +53,17 @@ impl RuleKind {
             Self::Fast(rule) => rule.build(),
             Self::Reference(rule) => rule.build(),
         }
+    }
+}
+
+/// The verifier, or the walk with a rule that is not exact: to measure what it emits.
+///
+/// # Errors
+/// Settings out of range.
+pub fn to_measure(kind: &VerifierKind) -> Result<Box<dyn Verifier>> {
+    match kind {
+        VerifierKind::Walk(rule) => Ok(walk::to_measure(rule.build()?)),
+        _ => kind.build(),
     }
 }
 

@@ -14,7 +14,8 @@
 //! selects the first draft of those, and an inner tuple always selects. Both systems are needed;
 //! where one gives up, `priority` takes over for the node, which is counted; (2) differences of
 //! running minima are computed as such, not by subtracting minima, which cancels; (3) n = 1 has the
-//! limit of n = 2, n > 5 that of n = 5; the paper gives none; (4) see `system` and `lbfgs`.
+//! limit of n = 2, n > 5 that of n = 5; the paper gives none; (4) a time limit, as the other
+//! solvers have; (5) see `system` and `lbfgs`.
 //!
 //! As published, the emitted distribution is off by at most 15τ in L1, according to the paper; that
 //! follows if both systems meet a gradient of 2τ. With the 5τ at which algorithm 1 stops, lemma 6.6
@@ -31,10 +32,15 @@ pub use resolver::Resolver;
 pub use system::Solved;
 
 use polydraft::coupling::canonical::Canonical;
-use polydraft::coupling::{Emission, EmittedDistribution, Fallback, Rule, RuleSettings, priority};
+use polydraft::coupling::{
+    Emission, EmittedDistribution, Fallback, Rule, RuleSettings, naive, priority,
+};
 use polydraft::random::RandomSource;
 use polydraft::{Draws, Error, Problem, Result, Token};
 use serde::{Deserialize, Serialize};
+
+use crate::program::check_seconds;
+use crate::transport::Choice;
 
 /// The use of the truncated solution.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +52,11 @@ pub enum Mode {
     Repaired,
     /// The solution is the emitted distribution, off by some τ; where there is none, an error.
     Published,
+    /// As published, in a walk (appendix R): only the system that holds the drafts is solved, and
+    /// where it has no solution the token is drawn from the target. These draws are counted as
+    /// fallbacks. The distribution is off by more than some τ where one system has a solution and
+    /// the other has none: a draw from the target is right for all tuples or for none of them.
+    PublishedWalk,
 }
 
 /// Settings of the rule; the limits are the paper's.
@@ -62,11 +73,19 @@ pub struct Settings {
     pub limits: Vec<usize>,
     /// Most iterations of L-BFGS. Default 25.
     pub iterations: usize,
+    /// Longest time for a system, in seconds. Default 60.
+    pub seconds: f64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { tau: 1e-3, mode: Mode::Repaired, limits: vec![50, 50, 20, 10, 10], iterations: 25 }
+        Self {
+            tau: 1e-3,
+            mode: Mode::Repaired,
+            limits: vec![50, 50, 20, 10, 10],
+            iterations: 25,
+            seconds: 60.0,
+        }
     }
 }
 
@@ -76,6 +95,7 @@ impl RuleSettings for Settings {
             resolver: Canonical(self.resolver()?),
             mode: self.mode,
             priority: priority::Settings::default().build()?,
+            naive: naive::Settings::default().build()?,
             fallback: None,
             fallbacks: 0,
         }))
@@ -92,6 +112,7 @@ impl Settings {
         if !(self.tau > 0.0 && self.tau < 1.0) {
             return refused("tau", "above 0, below 1", self.tau.to_string());
         }
+        check_seconds(self.seconds)?;
         if self.iterations == 0 {
             return refused("iterations", "at least 1", "0".to_owned());
         }
@@ -125,9 +146,30 @@ struct GlobalResolution {
     resolver: Canonical<Resolver>,
     mode: Mode,
     priority: Box<dyn Rule>,
-    /// Why `priority` took over at this node.
+    naive: Box<dyn Rule>,
+    /// Why another rule took over at this node, or for these drafts.
     fallback: Option<Fallback>,
     fallbacks: u64,
+}
+
+impl GlobalResolution {
+    fn fall_back(&mut self, rule: &'static str, gave_up: GaveUp) {
+        self.fallbacks += 1;
+        let (reason, count) = (gave_up.to_string(), self.fallbacks);
+        self.fallback = Some(Fallback { rule, reason, count });
+    }
+
+    /// As published: what these drafts do, if the system that holds them has a solution.
+    fn choice(&mut self, drafts: &[Token]) -> Option<Choice> {
+        if self.mode == Mode::PublishedWalk {
+            self.fallback = None;
+            if let Err(gave_up) = self.resolver.0.solve(drafts) {
+                self.fall_back("naive", gave_up);
+                return None;
+            }
+        }
+        Some(self.resolver.0.published(drafts))
+    }
 }
 
 impl Rule for GlobalResolution {
@@ -146,14 +188,14 @@ impl Rule for GlobalResolution {
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
         self.fallback = None;
         self.resolver.prepare(problem)?;
+        if self.mode == Mode::PublishedWalk {
+            return Ok(());
+        }
         let Err(gave_up) = self.resolver.0.solve_both() else { return Ok(()) };
         if self.mode == Mode::Published {
             return Err(gave_up.error());
         }
-        self.fallbacks += 1;
-        let fallback =
-            Fallback { rule: "priority", reason: gave_up.to_string(), count: self.fallbacks };
-        self.fallback = Some(fallback);
+        self.fall_back("priority", gave_up);
         self.priority.prepare(problem)
     }
 
@@ -163,9 +205,10 @@ impl Rule for GlobalResolution {
 
     fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
         match self.mode {
-            _ if self.fallback.is_some() => self.priority.acceptance(problem),
+            Mode::Repaired if self.fallback.is_some() => self.priority.acceptance(problem),
             Mode::Repaired => self.resolver.acceptance(problem),
             Mode::Published => self.resolver.0.acceptance_if_complete(),
+            Mode::PublishedWalk => None,
         }
     }
 
@@ -176,26 +219,30 @@ impl Rule for GlobalResolution {
         rng: &mut dyn RandomSource,
     ) -> Emission {
         match self.mode {
-            _ if self.fallback.is_some() => self.priority.emit(problem, drafts, rng),
+            Mode::Repaired if self.fallback.is_some() => self.priority.emit(problem, drafts, rng),
             Mode::Repaired => self.resolver.emit(problem, drafts, rng),
-            Mode::Published => {
-                let resolver = &self.resolver.0;
-                let choice = resolver.published(drafts);
-                choice.emit(drafts, problem.target, |token| resolver.wanted(token), rng)
-            }
+            _ => match self.choice(drafts) {
+                Some(choice) => {
+                    let wanted = |token| self.resolver.0.wanted(token);
+                    choice.emit(drafts, problem.target, wanted, rng)
+                }
+                None => self.naive.emit(problem, drafts, rng),
+            },
         }
     }
 
     fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
         match self.mode {
-            _ if self.fallback.is_some() => self.priority.distribution(problem, drafts),
-            Mode::Repaired => self.resolver.distribution(problem, drafts),
-            Mode::Published => {
-                let resolver = &self.resolver.0;
-                resolver
-                    .published(drafts)
-                    .distribution(problem.target, |token| resolver.wanted(token))
+            Mode::Repaired if self.fallback.is_some() => {
+                self.priority.distribution(problem, drafts)
             }
+            Mode::Repaired => self.resolver.distribution(problem, drafts),
+            _ => match self.choice(drafts) {
+                Some(choice) => {
+                    choice.distribution(problem.target, |token| self.resolver.0.wanted(token))
+                }
+                None => self.naive.distribution(problem, drafts),
+            },
         }
     }
 }

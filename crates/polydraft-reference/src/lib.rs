@@ -39,7 +39,7 @@ pub mod trace;
 mod transport;
 
 pub use emitted::{Emitted, emitted};
-pub use every::{RuleKind, VerifierKind};
+pub use every::{RuleKind, VerifierKind, to_measure};
 pub use program::Solver;
 
 use polydraft::coupling::RuleSettings;

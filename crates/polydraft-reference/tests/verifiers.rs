@@ -5,8 +5,9 @@ use polydraft::conformance::tree::{ContextDistributions, Pair, exact, random_pai
 use polydraft::coupling::priority::{self, shares::Layout};
 use polydraft::verify::nested_priority::Settings;
 use polydraft::{Distribution, PolicyKind};
-use polydraft_reference::VerifierKind;
+use polydraft_reference::global_resolution::{self, Mode};
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
+use polydraft_reference::{ReferenceKind, RuleKind, VerifierKind, to_measure};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -97,8 +98,7 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
 /// As published Global Resolution does not have the target's distribution: no verifier takes it.
 #[test]
 fn walks_take_exact_rules_only() {
-    use polydraft_reference::{ReferenceKind, RuleKind, global_resolution};
-    let mode = global_resolution::Mode::Published;
+    let mode = Mode::Published;
     let settings = global_resolution::Settings { mode, ..Default::default() };
     let walk = VerifierKind::Walk(RuleKind::Reference(ReferenceKind::GlobalResolution(settings)));
     assert!(walk.build().err().unwrap().to_string().contains("global-resolution"));
@@ -107,9 +107,7 @@ fn walks_take_exact_rules_only() {
 /// A walk whose rule cannot do a node is exact all the same, and says how often.
 #[test]
 fn walks_fall_back_and_stay_exact() {
-    use polydraft_reference::{
-        ReferenceKind, RuleKind, global_resolution, linear_program, max_flow,
-    };
+    use polydraft_reference::{linear_program, max_flow};
     let mut rng = ChaCha8Rng::seed_from_u64(32);
     let small = [
         ReferenceKind::MaxFlow(max_flow::Settings { max_variables: 1, ..Default::default() }),
@@ -143,4 +141,43 @@ fn walks_fall_back_and_stay_exact() {
             assert!(fallbacks > 0 || rule.name() == "global-resolution", "{tree} {}", rule.name());
         }
     }
+}
+
+/// Global Resolution as published, in a walk: near the target's distribution where all systems are
+/// solved, further off where one is and the other is not, and its draws from the target are
+/// counted. Repaired it is exact all the same.
+#[test]
+fn published_walks_are_measured() {
+    let mut rng = ChaCha8Rng::seed_from_u64(41);
+    let policy = PolicyKind::paths(2, 2).build().unwrap();
+    let (mut solved, mut drawn, mut worst) = (0, 0, 0.0_f64);
+    for index in 0..cases_to_try(60) {
+        let pair = random_pair(3, 2, [0.0, 0.4, 0.8][index % 3], false, &mut rng).unwrap();
+        // Three tokens are too many for some systems.
+        for limits in [vec![50], vec![2], vec![1]] {
+            let settings = global_resolution::Settings { limits, ..Default::default() };
+            let of = |mode| {
+                let settings = global_resolution::Settings { mode, ..settings.clone() };
+                let rule = RuleKind::Reference(ReferenceKind::GlobalResolution(settings));
+                let kind = VerifierKind::Walk(rule);
+                assert_eq!(kind.build().is_ok(), mode == Mode::Repaired);
+                let mut verifier = to_measure(&kind).unwrap();
+                let (target, draft) = (&pair.target, &pair.draft);
+                exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ()).unwrap()
+            };
+            assert!(of(Mode::Repaired).deviation < 1e-10);
+            let published = of(Mode::PublishedWalk);
+            if published.fallbacks == 0.0 {
+                // Each of at most three tokens adds the paper's bound.
+                assert!(published.deviation <= 3.0 * settings.deviation_bound(), "{published:?}");
+                solved += 1;
+            } else {
+                worst = worst.max(published.deviation);
+                drawn += 1;
+            }
+        }
+    }
+    assert!(solved > 20 && drawn > 20, "{solved} {drawn}");
+    println!("largest deviation with draws from the target: {worst:e}");
+    assert!(worst > 0.01, "{worst}");
 }

@@ -27,6 +27,13 @@ pub enum GaveUp {
         /// Iterations made.
         iterations: usize,
     },
+    /// The time limit passed.
+    OutOfTime {
+        /// Which system, outer or inner.
+        system: &'static str,
+        /// The limit.
+        seconds: f64,
+    },
 }
 
 impl std::fmt::Display for GaveUp {
@@ -34,6 +41,9 @@ impl std::fmt::Display for GaveUp {
         match self {
             Self::TooManyTokens { system, needed, limit } => {
                 write!(f, "its {system} system needs {needed} tokens, the limit is {limit}")
+            }
+            Self::OutOfTime { system, seconds } => {
+                write!(f, "its {system} system is not solved within {seconds} s (setting seconds)")
             }
             Self::NotConverged { system, gradient, threshold, iterations } => write!(
                 f,

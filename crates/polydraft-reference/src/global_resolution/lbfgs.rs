@@ -34,12 +34,14 @@ struct Pair {
     product: f64,
 }
 
-/// Minimises from `point`, which is moved. `function(point, gradient)` fills the gradient and
+/// Minimises from `point`, which is moved, while `goes_on`, asked before every iteration, returns
+/// true. `function(point, gradient)` fills the gradient and
 /// returns the value.
 pub(super) fn minimise(
     point: &mut Vec<f64>,
     iterations: usize,
     threshold: f64,
+    goes_on: impl Fn() -> bool,
     mut function: impl FnMut(&[f64], &mut [f64]) -> f64,
 ) -> End {
     let size = point.len();
@@ -47,7 +49,7 @@ pub(super) fn minimise(
     let mut value = function(point, &mut gradient);
     let mut pairs: Vec<Pair> = Vec::new();
     for iteration in 0..iterations {
-        if norm1(&gradient) <= threshold {
+        if norm1(&gradient) <= threshold || !goes_on() {
             return End { iterations: iteration, gradient: norm1(&gradient) };
         }
         let direction = direction(&pairs, &gradient);
@@ -161,7 +163,7 @@ mod tests {
             (0..4).map(|i| 0.5 * scales[i] * (x[i] - i as f64).powi(2)).sum()
         };
         let mut x = vec![5.0; 4];
-        let end = minimise(&mut x, 30, 1e-9, quadratic);
+        let end = minimise(&mut x, 30, 1e-9, || true, quadratic);
         assert!(end.gradient <= 1e-9 && end.iterations < 30, "{end:?}");
         (0..4).for_each(|i| assert!((x[i] - i as f64).abs() < 1e-8));
 
@@ -172,7 +174,7 @@ mod tests {
             a * a + 100.0 * b * b
         };
         let mut x = vec![-1.2, 1.0];
-        let end = minimise(&mut x, 100, 1e-6, rosenbrock);
+        let end = minimise(&mut x, 100, 1e-6, || true, rosenbrock);
         assert!(end.gradient <= 1e-6 && (x[0] - 1.0).abs() < 1e-5, "{end:?} {x:?}");
     }
 
@@ -180,14 +182,20 @@ mod tests {
     fn it_ends_where_it_must() {
         // Unbounded below: as many iterations as allowed.
         let mut x = vec![0.0];
-        let end = minimise(&mut x, 7, 1e-3, |x, g| {
-            g[0] = -1.0;
-            -x[0]
-        });
+        let end = minimise(
+            &mut x,
+            7,
+            1e-3,
+            || true,
+            |x, g| {
+                g[0] = -1.0;
+                -x[0]
+            },
+        );
         assert!(end.gradient == 1.0 && end.iterations <= 7);
         // Nothing to do.
         assert_eq!(
-            minimise(&mut Vec::new(), 25, 1e-3, |_, _| 0.0),
+            minimise(&mut Vec::new(), 25, 1e-3, || true, |_, _| 0.0),
             End { iterations: 0, gradient: 0.0 }
         );
     }

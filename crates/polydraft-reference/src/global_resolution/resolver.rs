@@ -31,9 +31,13 @@ pub struct Resolver {
     count: usize,
     /// The tokens that can be drafted, ascending.
     tokens: Vec<Drafted>,
-    outer: Option<System>,
-    inner: Option<System>,
+    /// Solved, or why not, once they are needed.
+    outer: Option<Attempt>,
+    inner: Option<Attempt>,
 }
+
+/// A system's solution, or why there is none.
+type Attempt = std::result::Result<System, GaveUp>;
 
 impl Resolver {
     pub(super) fn new(settings: Settings) -> Self {
@@ -105,22 +109,45 @@ impl Resolver {
         self.solve_inner().map(|_| ())
     }
 
+    /// The probability that the system that holds the drafts has no solution. Both are solved.
+    pub fn unsolved(&mut self) -> f64 {
+        let inner = self.mass_inside().powi(self.count as i32).min(1.0);
+        let part = |failed: bool, mass: f64| if failed { mass } else { 0.0 };
+        part(self.solve_inner().is_err(), inner) + part(self.solve_outer().is_err(), 1.0 - inner)
+    }
+
     fn solve_outer(&mut self) -> std::result::Result<Solved, GaveUp> {
+        let truncation = Truncation { outer: true, free: self.mass_inside(), whole: 1.0 };
         if self.outer.is_none() {
-            let truncation = Truncation { outer: true, free: self.mass_inside(), whole: 1.0 };
-            self.outer =
-                Some(System::new(&self.settings, self.count, truncation, self.members(false))?);
+            self.outer = Some(self.attempt(truncation));
         }
-        Ok(self.outer.as_ref().map(System::solved).unwrap_or_default())
+        Self::solved(&self.outer)
     }
 
     fn solve_inner(&mut self) -> std::result::Result<Solved, GaveUp> {
+        let truncation = Truncation { outer: false, free: 0.0, whole: self.mass_inside() };
         if self.inner.is_none() {
-            let truncation = Truncation { outer: false, free: 0.0, whole: self.mass_inside() };
-            self.inner =
-                Some(System::new(&self.settings, self.count, truncation, self.members(true))?);
+            self.inner = Some(self.attempt(truncation));
         }
-        Ok(self.inner.as_ref().map(System::solved).unwrap_or_default())
+        Self::solved(&self.inner)
+    }
+
+    fn attempt(&self, truncation: Truncation) -> Attempt {
+        let members = self.members(!truncation.outer);
+        System::new(&self.settings, self.count, truncation, members)
+    }
+
+    fn solved(attempt: &Option<Attempt>) -> std::result::Result<Solved, GaveUp> {
+        match attempt {
+            Some(Ok(system)) => Ok(system.solved()),
+            Some(Err(gave_up)) => Err(*gave_up),
+            None => Ok(Solved::default()),
+        }
+    }
+
+    /// The outer or the inner system, if it is solved.
+    fn known(&self, inside: bool) -> Option<&System> {
+        if inside { &self.inner } else { &self.outer }.as_ref()?.as_ref().ok()
     }
 
     /// q(H*).
@@ -170,7 +197,7 @@ impl Resolver {
             drafts.iter().copied().filter(|token| inner || !self.is_inside(*token)).collect();
         tokens.sort_unstable();
         tokens.dedup();
-        (if inner { &self.inner } else { &self.outer }.as_ref(), tokens)
+        (self.known(inner), tokens)
     }
 
     /// As published: the softmax of the potentials, over tokens outside of H* if there are any,
@@ -197,15 +224,15 @@ impl Resolver {
 
     /// As published, where no tuple is left out: the exact acceptance.
     pub(super) fn acceptance_if_complete(&self) -> Option<f64> {
-        let inner = self.inner.as_ref().filter(|system| system.is_complete())?;
+        let inner = self.known(true).filter(|system| system.is_complete())?;
         Some(self.acceptance_with(inner))
     }
 
     /// As published: the acceptance if both systems are solved, but for inner tuples left out, of
     /// probability at most τ, which count as rejected.
     pub fn acceptance(&self) -> Option<f64> {
-        self.outer.as_ref()?;
-        Some(self.acceptance_with(self.inner.as_ref()?))
+        self.known(false)?;
+        Some(self.acceptance_with(self.known(true)?))
     }
 
     fn acceptance_with(&self, inner: &System) -> f64 {
@@ -258,8 +285,7 @@ impl Selector for Resolver {
 
     fn selected(&self, _: &Problem, token: Token) -> f64 {
         let Some(drafted) = self.find(token) else { return 0.0 };
-        let system = if drafted.inside { &self.inner } else { &self.outer };
-        system.as_ref().map_or(0.0, |system| system.selected(token, drafted.q))
+        self.known(drafted.inside).map_or(0.0, |system| system.selected(token, drafted.q))
     }
 }
 

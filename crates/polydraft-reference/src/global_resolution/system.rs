@@ -13,6 +13,7 @@
 
 use super::gave_up::GaveUp;
 use super::{Settings, lbfgs};
+use crate::program::Deadline;
 use crate::sets::for_each_iid_set;
 use polydraft::Token;
 
@@ -116,8 +117,14 @@ impl System {
         let mut potentials = vec![0.0; tokens.len()];
         let threshold = 5.0 * settings.tau;
         let mut weights = vec![0.0; tokens.len()];
-        let end =
-            lbfgs::minimise(&mut potentials, settings.iterations, threshold, |point, gradient| {
+        let deadline = Deadline::after(settings.seconds);
+        let goes_on = || !deadline.is_over();
+        let end = lbfgs::minimise(
+            &mut potentials,
+            settings.iterations,
+            threshold,
+            goes_on,
+            |point, gradient| {
                 weights.iter_mut().zip(point).for_each(|(weight, a)| *weight = a.exp());
                 gradient.iter_mut().zip(&wanted).for_each(|(gradient, wanted)| *gradient = -wanted);
                 let mut value: f64 =
@@ -130,8 +137,12 @@ impl System {
                         .for_each(|m| gradient[*m as usize] += share * weights[*m as usize]);
                 });
                 value
-            });
+            },
+        );
         if end.gradient.is_nan() || end.gradient > threshold {
+            if deadline.is_over() {
+                return Err(GaveUp::OutOfTime { system, seconds: settings.seconds });
+            }
             let lbfgs::End { iterations, gradient } = end;
             return Err(GaveUp::NotConverged { system, gradient, threshold, iterations });
         }

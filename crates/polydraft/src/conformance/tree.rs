@@ -48,6 +48,8 @@ pub struct Exact {
     pub deviation: f64,
     /// How many different drafts there were.
     pub trees: usize,
+    /// Expected number of nodes per draft at which another algorithm took over.
+    pub fallbacks: f64,
 }
 
 /// Drafts that can be drawn from distributions over `vocabulary` tokens, in order of draws, at
@@ -151,13 +153,13 @@ pub fn exact(
     draft: &dyn ContextDistributions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<Exact> {
-    let (emitted, trees) = emitted(verifier, policy, target, draft, progress)?;
+    let Steps { emitted, trees, fallbacks } = steps(verifier, policy, target, draft, progress)?;
     let block_efficiency =
         emitted.iter().map(|(text, probability)| probability * text.len() as f64).sum();
     let mut deviation = 0.0;
     let mut sequence = Vec::new();
     compare(target, &emitted, policy.depth() + 1, 1.0, 0.0, &mut sequence, &mut deviation)?;
-    Ok(Exact { block_efficiency, deviation, trees })
+    Ok(Exact { block_efficiency, deviation, trees, fallbacks })
 }
 
 /// The distribution of what one step emits, by the tokens, one or more; and the number of different
@@ -172,7 +174,27 @@ pub fn emitted(
     draft: &dyn ContextDistributions,
     progress: &mut dyn FnMut(f64),
 ) -> Result<(BTreeMap<Vec<Token>, f64>, usize)> {
+    let steps = steps(verifier, policy, target, draft, progress)?;
+    Ok((steps.emitted, steps.trees))
+}
+
+/// All steps from one context.
+struct Steps {
+    /// The distribution of what is emitted.
+    emitted: BTreeMap<Vec<Token>, f64>,
+    trees: usize,
+    fallbacks: f64,
+}
+
+fn steps(
+    verifier: &mut dyn Verifier,
+    policy: &dyn Policy,
+    target: &dyn ContextDistributions,
+    draft: &dyn ContextDistributions,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Steps> {
     verifier.supports(&policy.form())?;
+    let mut fallbacks = 0.0;
     let mut emitted: BTreeMap<Vec<Token>, f64> = BTreeMap::new();
     let mut note = |probability: f64, distributions: &TargetOf, outcome: Outcome| {
         let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
@@ -201,15 +223,20 @@ pub fn emitted(
         let drafts = drafts(policy, draft)?;
         for (index, (probability, draft)) in drafts.iter().enumerate() {
             let distributions = TargetOf::new(draft.tree(), target);
-            for (decision, outcome) in enumerate(|rng| verifier.verify(draft, &distributions, rng))
-            {
+            let runs = enumerate(|rng| {
+                let before = verifier.fallbacks();
+                let outcome = verifier.verify(draft, &distributions, rng);
+                (outcome, verifier.fallbacks() - before)
+            });
+            for (decision, (outcome, fell_back)) in runs {
+                fallbacks += probability * decision * fell_back as f64;
                 note(probability * decision, &distributions, outcome?);
             }
             progress((index + 1) as f64 / drafts.len() as f64);
         }
         drafts.len()
     };
-    Ok((emitted, trees))
+    Ok(Steps { emitted, trees, fallbacks })
 }
 
 /// Compares the distribution of all sequences of `length` that go on from `sequence`: its

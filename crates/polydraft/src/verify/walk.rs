@@ -33,7 +33,15 @@ pub(super) fn build(rule: &impl RuleRegistry) -> Result<Box<dyn Verifier>> {
         let expected = "a rule whose output has the target's distribution".to_owned();
         return Err(Error::Unsupported { operation, expected, got });
     }
-    Ok(Box::new(Walk { rule, fallbacks: 0, drafts: Vec::new(), left: Vec::new() }))
+    Ok(to_measure(rule))
+}
+
+/// The walk with this rule, exact or not: to measure what it emits, not to emit it. Walks
+/// for output are made by [`VerifierKind::build`], which refuses rules that are not exact.
+///
+/// [`VerifierKind::build`]: crate::VerifierKind::build
+pub fn to_measure(rule: Box<dyn Rule>) -> Box<dyn Verifier> {
+    Box::new(Walk { rule, fallbacks: 0, drafts: Vec::new(), left: Vec::new() })
 }
 
 /// A top-down walk with one rule.
@@ -111,8 +119,9 @@ impl Verifier for Walk {
             let problem = Problem::new(target.target(node)?, proposal)?;
             let emission = match couple(self.rule.as_mut(), problem) {
                 Ok(mut coupling) => {
+                    let emission = coupling.emit(&self.drafts, rng)?;
                     self.fallbacks += u64::from(coupling.fallback().is_some());
-                    coupling.emit(&self.drafts, rng)?
+                    emission
                 }
                 Err(Error::TooLarge { .. } | Error::Solver { .. }) => {
                     self.fallbacks += 1;
