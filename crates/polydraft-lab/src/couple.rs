@@ -12,6 +12,7 @@ use polydraft::{Drafting, Token};
 use polydraft_cli::output;
 use polydraft_runtime::Usage;
 
+use crate::settings;
 use polydraft_reference::RuleKind;
 use report::{compare, coupling, report};
 use table::{describe, list};
@@ -58,8 +59,8 @@ pub struct Args {
     #[arg(long, short, value_name = "NAME", value_parser = rule_name)]
     rule: Option<String>,
     /// A setting of the rule, as its JSON name and value. May be repeated.
-    #[arg(long, value_name = "NAME=VALUE", requires = "rule", value_parser = setting)]
-    set: Vec<(String, serde_json::Value)>,
+    #[arg(long, value_name = "NAME=VALUE", requires = "rule", value_parser = settings::setting)]
+    set: Vec<settings::Setting>,
     /// Number of drafts [default: 2, or as many as there are draft distributions; 1 for 'single'].
     #[arg(
         long,
@@ -98,12 +99,6 @@ fn token(text: &str) -> Result<Token, ParseIntError> {
     text.trim().parse()
 }
 
-fn setting(text: &str) -> Result<(String, serde_json::Value), String> {
-    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
-    let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
-    Ok((name.to_owned(), value))
-}
-
 /// Reads the distributions, runs the rules, and prints.
 pub fn run(args: Args) -> Result<()> {
     let distributions = match &args.target {
@@ -114,7 +109,7 @@ pub fn run(args: Args) -> Result<()> {
         let reports = compare(&args, &distributions)?;
         return if args.json { output::json(&reports) } else { table::table(&reports) };
     };
-    let rule = configured(name, &args.set)?;
+    let rule = settings::rule(name, &args.set)?;
     let scheme = match (args.drafting, rule.name()) {
         (Some(scheme), _) => scheme,
         _ if distributions.drafts.len() > 1 => Drafting::Distinct,
@@ -143,17 +138,4 @@ pub fn run(args: Args) -> Result<()> {
         return output::json(&report);
     }
     describe(&report, args.given.as_deref())
-}
-
-/// The rule with its settings.
-fn configured(name: &str, settings: &[(String, serde_json::Value)]) -> Result<RuleKind> {
-    let mut fields = serde_json::Map::new();
-    fields.insert("rule".to_owned(), name.into());
-    for (setting, value) in settings {
-        if setting == "rule" || fields.insert(setting.clone(), value.clone()).is_some() {
-            return Err(Usage::error(format!("setting {setting} is given twice")));
-        }
-    }
-    serde_json::from_value::<RuleKind>(fields.into())
-        .map_err(|error| Usage::error(format!("--set for {name}: {error}")))
 }

@@ -9,10 +9,13 @@ use polydraft::conformance::tree::{ContextDistributions, Exact, count_drafts, ex
 use polydraft::{Distribution, PolicyKind, Token};
 use polydraft_cli::output::{self, note};
 use polydraft_engine::{Model, TableModel};
-use polydraft_reference::VerifierKind;
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
+use polydraft_reference::{VerifierKind, to_measure};
 use polydraft_runtime::{Usage, supports};
 use serde::Serialize;
+
+use crate::bench::verifiers::chooses;
+use crate::settings;
 
 /// Compute exactly how many tokens a verifier emits per call, on models given as tables, and check
 /// its emitted distribution.
@@ -26,8 +29,10 @@ use serde::Serialize;
 Examples:
   polydraft-lab efficiency --target t.json --draft d.json --paths 2 --depth 2
   polydraft-lab efficiency --target t.json --draft d.json --paths 2 --depth 2 --bound --json
-  polydraft-lab efficiency --target t.json --draft d.json --paths 3 --depth 1 --verifier \
-  nested-priority")]
+  polydraft-lab efficiency --target t.json --draft d.json --tree fixed:0,0,1/hub
+  polydraft-lab efficiency --target t.json --draft d.json --paths 3 --verifier spectr --set rho=3
+  polydraft-lab efficiency --target t.json --draft d.json --verifier walk:global-resolution --set \
+  mode=published-walk --set limits=[1,1]")]
 pub struct Args {
     /// Table model of the target.
     #[arg(long, value_name = "FILE")]
@@ -35,9 +40,17 @@ pub struct Args {
     /// Table model of the draft, of the same vocabulary.
     #[arg(long, value_name = "FILE")]
     draft: PathBuf,
-    /// The verifier, as in 'generate' [default: all that support this number of i.i.d. paths].
+    /// The verifier, as in 'generate' [default: all that are exact for the tree].
     #[arg(long, value_name = "NAME")]
     verifier: Option<VerifierKind>,
+    /// A setting of the verifier, or of the rule of a walk, as its JSON name and value. May be
+    /// repeated.
+    #[arg(long, value_name = "NAME=VALUE", requires = "verifier", value_parser = settings::setting)]
+    set: Vec<settings::Setting>,
+    /// Another tree than a number of paths, such as 3,2/hub, fixed:0,0,1/iid, delayed:1,2,2 or
+    /// 2,2/without-replacement.
+    #[arg(long, value_name = "TREE", conflicts_with_all = ["paths", "depth", "bound"])]
+    tree: Option<PolicyKind>,
     /// Number of independent paths.
     #[arg(
         long,
@@ -68,17 +81,34 @@ pub struct Args {
     json: bool,
 }
 
+impl Args {
+    fn tree(&self) -> PolicyKind {
+        let paths = || PolicyKind::paths(self.paths as usize, self.depth as usize);
+        self.tree.clone().unwrap_or_else(paths)
+    }
+}
+
 #[derive(Serialize)]
 struct Row {
     command: String,
     verifier: String,
     settings: VerifierKind,
-    paths: u32,
-    depth: u32,
+    tree: String,
+    /// Of a tree that is a number of paths.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paths: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    depth: Option<u32>,
     /// Expected tokens per call of the target.
     block_efficiency: f64,
     /// The largest difference of a full sequence's probability from the target's.
     deviation: f64,
+    /// Expected nodes per call at which another algorithm took over: of `global-resolution` as
+    /// published, draws from the target.
+    fallbacks: f64,
+    /// Whether the output is to have the target's distribution: a walk of `global-resolution` as
+    /// published is here to be measured.
+    lossless: bool,
     /// The most that any lossless verifier can reach, if asked for.
     bound: Option<f64>,
 }
@@ -98,23 +128,28 @@ pub fn run(args: Args) -> Result<()> {
         (Table(TableModel::read(&args.target)?), Table(TableModel::read(&args.draft)?));
     target.0.info().vocabulary.check_draft(&draft.0.info().vocabulary)?;
     let vocabulary = target.0.info().vocabulary.size();
-    let tree = PolicyKind::paths(args.paths as usize, args.depth as usize);
+    let tree = args.tree();
     let policy = tree.build().map_err(Usage::error)?;
+    if chooses(&tree) {
+        return Err(Usage::error(format_args!(
+            "--tree {tree} depends on what was accepted before: there is no one efficiency of it"
+        )));
+    }
     let trees = count_drafts(&tree, vocabulary);
     if trees > args.max_trees as f64 {
         return Err(Usage::error(format_args!(
-            "{} of {} over {vocabulary} tokens can be drawn in {trees:.3e} ways, more than \
-             --max-trees {}: try fewer or \
-             shorter paths, or raise the limit",
-            args.paths, args.depth, args.max_trees
+            "{tree} over {vocabulary} tokens can be drawn in {trees:.3e} ways, more than \
+             --max-trees {}: try a smaller one, or raise the limit",
+            args.max_trees
         )));
     }
     let kinds = match &args.verifier {
         Some(kind) => {
-            kind.build()
+            let kind = settings::verifier(kind, &args.set)?;
+            to_measure(&kind)
                 .and_then(|verifier| verifier.supports(&policy.form()))
                 .map_err(Usage::error)?;
-            vec![kind.clone()]
+            vec![kind]
         }
         // Solvers are no verifiers of their own: their walks are asked for by name.
         None => polydraft::VerifierKind::<polydraft::RuleKind>::all()
@@ -134,19 +169,22 @@ pub fn run(args: Args) -> Result<()> {
         bar.set_message(kind.to_string());
         let mut progress =
             |done: f64| bar.set_position(1000 * index as u64 + (1000.0 * done) as u64);
-        let mut verifier = kind.build()?;
-        let Exact { block_efficiency, deviation, .. } =
+        let mut verifier = to_measure(&kind)?;
+        let Exact { block_efficiency, deviation, fallbacks, .. } =
             exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut progress)
                 .with_context(|| format!("verifier {kind}"))?;
-        let (paths, depth) = (args.paths, args.depth);
+        let own = args.tree.is_none();
         rows.push(Row {
             command: output::command(),
             verifier: kind.to_string(),
+            lossless: kind.build().is_ok(),
             settings: kind,
-            paths,
-            depth,
+            tree: tree.to_string(),
+            paths: own.then_some(args.paths),
+            depth: own.then_some(args.depth),
             block_efficiency,
             deviation,
+            fallbacks,
             bound,
         });
     }
@@ -172,18 +210,26 @@ fn best(args: &Args, vocabulary: usize, target: &Table, draft: &Table) -> Result
 fn print(rows: &[Row], bound: Option<f64>) -> Result<()> {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{:<18} {:>16} {:>14}", "verifier", "block efficiency", "deviation")?;
+    writeln!(out, "{:<24} {:>16} {:>14}", "verifier", "block efficiency", "deviation")?;
     for row in rows {
-        writeln!(
-            out,
-            "{:<18} {:>16.9} {:>14.1e}",
-            row.verifier, row.block_efficiency, row.deviation
-        )?;
+        let Row { verifier, block_efficiency, deviation, fallbacks, .. } = row;
+        write!(out, "{verifier:<24} {block_efficiency:>16.9} {deviation:>14.1e}")?;
+        match *fallbacks {
+            0.0 => writeln!(out)?,
+            _ if row.lossless => writeln!(out, "   another rule at {fallbacks:.3} nodes per call")?,
+            _ => writeln!(out, "   draws from the target at {fallbacks:.3} nodes per call")?,
+        }
     }
     if let Some(bound) = bound {
-        writeln!(out, "{:<18} {bound:>16.9}", "bound")?;
+        writeln!(out, "{:<24} {bound:>16.9}", "bound")?;
     }
-    if rows.iter().any(|row| row.deviation.is_nan() || row.deviation > 1e-9) {
+    if rows.iter().any(|row| !row.lossless) {
+        note(
+            "as published, its output does not have the target's distribution: no command emits it",
+        );
+    }
+    let wrong = |row: &&Row| row.deviation.is_nan() || row.deviation > 1e-9;
+    if rows.iter().filter(|row| row.lossless).any(|row| wrong(&row)) {
         note("a deviation exceeds rounding: that verifier is wrong, please report it");
     }
     Ok(())

@@ -4,6 +4,7 @@
 
 mod bench;
 mod couple;
+mod cut;
 mod efficiency;
 mod list;
 mod observe;
@@ -11,6 +12,7 @@ mod plot;
 mod replay;
 mod report;
 mod rules;
+mod settings;
 mod trace;
 
 use anyhow::Result;

@@ -101,6 +101,7 @@ pub fn run(args: Args) -> Result<()> {
             draft: header.draft_sampling,
             tree: replay.tree().clone(),
             verifiers: replay.verifiers().to_vec(),
+            parts: Vec::new(),
             samples: in_rounds(&prompts),
         }
     };

@@ -49,7 +49,8 @@ fn one_rule() {
             "optimal",
             "rule",
             "status",
-            "time_us"
+            "time_us",
+            "two_drafts_suffice"
         ]
     );
     // H = {2}: 1 + 0.2 − 0.25; H = {1, 2}: 1 + 0.5 − 0.64.

@@ -29,6 +29,10 @@ fn generate_takes_every_verifier_and_tree() {
         &["--verifier", "walk:priority", "--tree", "budget:2,1.5"],
         &["--verifier", "traversal", "--tree", "sequoia:8"],
         &["--verifier", "walk:naive", "--tree", "sequoia:6", "--drafting", "top-k", "--depth", "3"],
+        &["--verifier", "walk:hub", "--tree", "sequoia:6", "--drafting", "hub"],
+        &["--verifier", "walk:hub", "--tree", "fixed:0,0,1,1/greedy"],
+        &["--verifier", "specinfer", "--tree", "sequoia:6", "--drafting", "iid"],
+        &["--verifier", "nested-priority", "--tree", "sequoia:6"],
         &["--tree", "3,2,1"],
         &["--tree", "delayed:1,3,2"],
         &["--tree", "paths:3,4", "--verifier", "greedy-block"],
@@ -160,6 +164,31 @@ fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
         assert!(row["deviation"].as_f64().unwrap() < 1e-12, "{row}");
     }
     assert!(ok(&[&base[..], &["--bound"]].concat()).contains("bound"));
+
+    // Any tree, and settings.
+    for (tree, count) in [("fixed:0,0,1/hub", 2), ("fixed:0,0,1/iid", 7), ("2,1/greedy", 2)] {
+        let all = json(&[&base[..], &["--tree", tree, "--json"]].concat());
+        let rows = all.as_array().unwrap();
+        assert_eq!(rows.len(), count, "{tree}: {all}");
+        for row in rows {
+            assert_eq!(
+                (row["tree"].as_str().map(|own| own.contains(&tree[..3])), row["paths"].is_null()),
+                (Some(true), true)
+            );
+            assert!(row["deviation"].as_f64().unwrap() < 1e-12, "{row}");
+        }
+    }
+    let of = |set: &[&str]| {
+        let row = json(&[&base[..], &["--verifier", "spectr", "--json"], set].concat());
+        assert!(row["deviation"].as_f64().unwrap() < 1e-12, "{row}");
+        row["block_efficiency"].as_f64().unwrap()
+    };
+    assert!(of(&[]) > of(&["--set", "rho=2"]) && of(&["--set", "rho=2"]) > of(&["--set", "rho=9"]));
+    fails(&[&base[..], &["--verifier", "spectr", "--set", "rho=0"]].concat(), 2, &["at least 1"]);
+    fails(&[&base[..], &["--verifier", "spectr", "--set", "tau=1"]].concat(), 2, &["tau", "rho"]);
+    fails(&[&base[..], &["--set", "rho=2"]].concat(), 2, &["--verifier"]);
+    fails(&[&base[..], &["--tree", "2,2", "--paths", "2"]].concat(), 2, &["--paths"]);
+    fails(&[&base[..], &["--tree", "auto:1,2"]].concat(), 2, &["accepted before"]);
 
     fails(
         &[&base[..], &["--paths", "8", "--depth", "8"]].concat(),

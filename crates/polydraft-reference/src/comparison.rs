@@ -20,6 +20,7 @@
 
 mod expected;
 mod hands;
+mod orders;
 
 use polydraft::{
     Draft, DraftTree, Error, Form, Outcome, RandomSource, Result, TargetDistributions, Verifier,

@@ -18,8 +18,9 @@ use polydraft_cli::output::{self, Terminal, note};
 use polydraft_cli::prompts;
 use polydraft_engine::{Generation, Limits};
 use polydraft_reference::VerifierKind;
-use polydraft_runtime::{Models, Usage, costs, seeded};
+use polydraft_runtime::{Models, costs, seeded};
 
+use crate::cut::CutArgs;
 use crate::plot;
 use crate::{Settings, Speculation};
 use report::print;
@@ -87,6 +88,8 @@ pub struct Args {
     /// Temperatures of the timed runs, for target and draft.
     #[arg(long, short = 't', value_name = "T,..", default_value = "1", value_delimiter = ',')]
     temperatures: Vec<f64>,
+    #[command(flatten)]
+    cut: CutArgs,
     /// Tokens to generate per prompt.
     #[arg(
         long,
@@ -115,7 +118,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<()> {
     for &temperature in &args.temperatures {
-        Sampling { temperature, ..Sampling::default() }.validate().map_err(Usage::error)?;
+        args.cut.at(temperature)?;
     }
     plot::check(&args.plot)?;
     plot::check(&args.plot_speed)?;

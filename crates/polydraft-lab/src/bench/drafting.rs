@@ -6,16 +6,17 @@ use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::drafting::{Drafting, Draws, draws_for, expected_distinct};
 use polydraft::gumbel::{self, SharedRandomness};
-use polydraft::{Distribution, Problem, Proposal, RandomSource, Sampling, acceptance};
+use polydraft::{Distribution, Problem, Proposal, RandomSource, acceptance};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Verdict, note};
 use polydraft_cli::prompts;
 use polydraft_cli::provenance::MadeBy;
-use polydraft_runtime::{SeededRng, Usage, seeded};
+use polydraft_runtime::{SeededRng, seeded};
 use serde::Serialize;
 
 use super::solve_time::distributions;
+use crate::cut::CutArgs;
 
 /// Compare drafting schemes at one node, by the largest acceptance that any rule can have with
 /// each.
@@ -59,6 +60,8 @@ pub struct Args {
     /// Temperature of the draft [default: that of the target].
     #[arg(long, value_name = "T")]
     draft_temperature: Option<f64>,
+    #[command(flatten)]
+    cut: CutArgs,
     /// Seed of the positions.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
@@ -97,6 +100,8 @@ struct Report {
     made_by: MadeBy,
     temperature: f64,
     draft_temperature: f64,
+    top_k: Option<usize>,
+    top_p: f64,
     positions: usize,
     rows: Vec<Row>,
     /// Whether it was interrupted before all positions were evaluated.
@@ -110,10 +115,8 @@ const RACES: usize = 256;
 
 /// Measures and prints.
 pub fn run(args: Args) -> Result<()> {
-    let target = Sampling { temperature: args.temperature, ..Sampling::default() };
-    let draft =
-        Sampling { temperature: args.draft_temperature.unwrap_or(args.temperature), ..target };
-    [target, draft].iter().try_for_each(Sampling::validate).map_err(Usage::error)?;
+    let target = args.cut.at(args.temperature)?;
+    let draft = args.cut.at(args.draft_temperature.unwrap_or(args.temperature))?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
@@ -134,7 +137,7 @@ pub fn run(args: Args) -> Result<()> {
         &prompts,
         all,
         distributions::TEXT,
-        args.seed,
+        (target, args.seed),
         &mut look,
     )?;
     drop(orderly);
@@ -148,6 +151,8 @@ pub fn run(args: Args) -> Result<()> {
         made_by: MadeBy::here(),
         temperature: target.temperature,
         draft_temperature: draft.temperature,
+        top_k: target.top_k,
+        top_p: target.top_p,
         positions,
         rows: counts.iter().map(Count::row).collect(),
         interrupted: positions < all,

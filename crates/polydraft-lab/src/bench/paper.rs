@@ -5,10 +5,14 @@ mod delayed;
 mod gbv;
 mod global_resolution;
 mod lab;
+mod order;
+mod orders;
+mod ranks;
 mod spechub;
 mod spectr;
 mod table;
 mod theirs;
+mod toy;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,17 +26,24 @@ use polydraft_cli::provenance::MadeBy;
 use polydraft_cli::save::Save;
 use serde::{Deserialize, Serialize};
 
+use crate::cut::CutArgs;
 use crate::plot::{self, Drawing};
 use lab::Lab;
+pub use order::Order;
 pub use table::{Entry, Table, letter};
 pub use theirs::Source;
 
 /// Reproduce a paper's tables on other models, with the paper's figures beside them.
 ///
 /// The paper's figures are its authors', on their models and prompts: compare orders and ratios.
-/// Ours are expected tokens per call on the same drafts for all verifiers, as 'bench verifiers'
-/// measures them, and exact acceptances at positions of the target's own output. A table is
-/// measured for its share of the time; one that was not begun is left out.
+/// Ours are expected tokens per call, as 'bench verifiers' measures them, and acceptances by
+/// formula, at the same positions of the target's own output for all rows and columns of one
+/// sampling setting. Paths of one depth are subsampled from the same drafts; other trees, and other
+/// ways to draw, have drafts of their own at the same positions. Errors are standard errors over
+/// sequences, those of differences over differences on the same sequence. Below a table stands
+/// which orders of the paper's figures ours have, at two standard errors. Sampling is the paper's
+/// where it is not given. A table is measured for its share of the time; one that was not begun is
+/// left out.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -49,10 +60,13 @@ pub struct Args {
     /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
     #[arg(long, value_name = "FILE")]
     prompts: Option<PathBuf>,
+    /// What is sampled from, instead of what the paper did.
+    #[command(flatten)]
+    cut: CutArgs,
     /// The main rows only, in about a minute.
     #[arg(long)]
     quick: bool,
-    /// Seconds to measure, about [default: 240, with --quick 45]; each setting gets at least one
+    /// Seconds to measure, about [default: 840, with --quick 45]; each setting gets at least one
     /// sequence.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
@@ -121,13 +135,18 @@ pub struct Report {
     pub prompts: usize,
     quick: bool,
     seed: u64,
+    /// What was sampled from, where not what the paper did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    top_k: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    top_p: Option<f64>,
     /// Whether it was interrupted before all tables were measured.
     interrupted: bool,
     pub tables: Vec<Table>,
 }
 
 /// Seconds to measure.
-const SECONDS: u64 = 240;
+const SECONDS: u64 = 840;
 const QUICK: u64 = 45;
 
 pub fn run(args: Args) -> Result<()> {
@@ -140,7 +159,9 @@ pub fn run(args: Args) -> Result<()> {
     let save = args.save.as_deref().map(Save::begin).transpose()?;
     let seconds = args.seconds.unwrap_or(if args.quick { QUICK } else { SECONDS });
     let time = Duration::from_secs(seconds);
-    let mut lab = Lab::new(&args.models, args.prompts.as_deref(), args.quick, args.seed, time)?;
+    args.cut.at(1.0)?;
+    let (extent, how) = ((args.quick, time), (args.seed, args.cut));
+    let mut lab = Lab::new(&args.models, args.prompts.as_deref(), extent, how)?;
     paper.measure(&mut lab)?;
     let done = lab.finish(&paper.name())?;
     if done.tables.is_empty() {
@@ -155,6 +176,8 @@ pub fn run(args: Args) -> Result<()> {
         prompts: done.prompts,
         quick: args.quick,
         seed: args.seed,
+        top_k: args.cut.top_k,
+        top_p: args.cut.top_p,
         interrupted: done.interrupted,
         tables: done.tables,
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::{Sampling, Token};
+use polydraft::Token;
 use polydraft_cli::args::{ChatArgs, ModelArgs, SpeculationArgs};
 use polydraft_cli::commands::compare::parting;
 use polydraft_cli::interrupts::{self, InterruptGuard};
@@ -23,6 +23,7 @@ use polydraft_runtime::{Models, SamplingOptions, Usage, costs, seeded};
 use answers::Runner;
 use items::Item;
 
+use crate::cut::CutArgs;
 use crate::{Settings, Speculation};
 pub use report::{KindScore, Report, Score, Texts};
 
@@ -65,6 +66,8 @@ pub struct Args {
     /// Temperatures, for target and draft.
     #[arg(long, short = 't', value_name = "T,..", default_value = "0,1", value_delimiter = ',')]
     temperatures: Vec<f64>,
+    #[command(flatten)]
+    cut: CutArgs,
     /// Outputs of each prompt for each method, above temperature 0.
     #[arg(
         long,
@@ -111,7 +114,7 @@ pub struct Tried {
 
 pub fn run(args: Args) -> Result<()> {
     for &temperature in &args.temperatures {
-        Sampling { temperature, ..Sampling::default() }.validate().map_err(Usage::error)?;
+        args.cut.at(temperature)?;
     }
     let (options, asked) = (args.models.options(), args.speculation.options());
     let demo = options.demo_acceptance();
@@ -143,7 +146,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut scores = Vec::new();
     for &temperature in &args.temperatures {
         bar.set_message(format!("T = {temperature}"));
-        let sampling = Sampling { temperature, ..Sampling::default() };
+        let sampling = args.cut.at(temperature)?;
         let mut speculation = Speculation { sampling, ..speculation.clone() };
         let costs = asked.costs.as_deref();
         costs::settle(costs, &options, &mut models, &sampling, &mut speculation, &Terminal)?;

@@ -21,6 +21,7 @@ use polydraft_runtime::Usage;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
+use crate::cut::CutArgs;
 use cell::Cell;
 pub use cell::RowReport;
 pub use dataset::Dataset;
@@ -78,6 +79,8 @@ pub struct Args {
     /// longer than this by itself is stopped, as soon as the solver can be.
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = budget)]
     budget: f64,
+    #[command(flatten)]
+    cut: CutArgs,
     /// Seed of the positions, the synthetic distributions and the drafts.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -150,7 +153,8 @@ pub fn run(args: Args) -> Result<()> {
     let bar = ProgressBar::new(cells as u64).with_style(ProgressStyle::with_template(style)?);
     let mut datasets = Vec::new();
     let orderly = InterruptGuard::begin();
-    let work = Work { rows: args.rows.clone(), budget: args.budget, seed: args.seed };
+    let sampling = args.cut.at(1.0)?;
+    let work = Work { rows: args.rows.clone(), budget: args.budget, seed: args.seed, sampling };
     let mut dataset = |name: &str, pairs: Vec<Pair>| -> Result<()> {
         let goes_on = |row: Row, ended: bool| {
             bar.set_message(format!("{name}: {row}"));
@@ -173,7 +177,7 @@ pub fn run(args: Args) -> Result<()> {
             &prompts,
             count,
             distributions::TEXT,
-            args.seed,
+            (sampling, args.seed),
         )?;
         dataset("pair", pairs)?;
     }
@@ -200,6 +204,8 @@ pub struct Work {
     /// Seconds for a solver on a row.
     pub budget: f64,
     pub seed: u64,
+    /// How target and draft are sampled; a row's tokens take the place of its top-k for the draft.
+    pub sampling: Sampling,
 }
 
 /// All rows, until `goes_on`, asked with the row before each solution, returns false: then the
@@ -240,8 +246,9 @@ fn measure_row(
     let mut optima = Vec::new();
     let mut rng = ChaCha12Rng::seed_from_u64(work.seed);
     for pair in pairs {
-        let target = pair.target(&Sampling::default())?;
-        let draft = pair.draft(&Sampling { top_k: row.tokens, ..Sampling::default() })?;
+        let target = pair.target(&work.sampling)?;
+        let top_k = row.tokens.or(work.sampling.top_k);
+        let draft = pair.draft(&Sampling { top_k, ..work.sampling })?;
         let problem = Problem::new(&target, Proposal::iid(&draft, row.drafts)?)?;
         let optimum = acceptance::optimal(&problem)?;
         optima.push(optimum);

@@ -16,13 +16,16 @@ use polydraft_cli::prompts;
 use polydraft_cli::save::Save;
 use polydraft_engine::Engine;
 use polydraft_reference::VerifierKind;
-use polydraft_reference::comparison::{Comparison, Sample, exact_for};
+use polydraft_reference::comparison::{Comparison, Part, Sample, exact_for};
 use polydraft_runtime::Usage;
 
+use crate::cut::CutArgs;
 use crate::observe::{self, Plan, text_seed};
 use crate::plot;
 pub use chart::show;
-pub use report::{Compared, Origin, Report, Row, Setting, Traced, compared};
+#[cfg(test)]
+pub use report::compared;
+pub use report::{Compared, Origin, Report, Row, Setting, Traced};
 
 /// The verifiers that are compared by default: all that are not slow.
 pub const ALL: &str = "nested-priority,priority-block,greedy-block,traversal,walk:priority,spectr,\
@@ -90,6 +93,9 @@ pub struct Args {
     /// Probability mass (top-p) of the likeliest tokens to sample from, for target and draft.
     #[arg(long, value_name = "P,..", default_value = "1", value_delimiter = ',')]
     top_p: Vec<f64>,
+    /// Keep only the K likeliest tokens, of target and draft.
+    #[arg(long, value_name = "K,..", value_delimiter = ',')]
+    top_k: Vec<usize>,
     /// Positions to measure at, for each tree and each sampling setting; at least two sequences
     /// after each prompt.
     #[arg(
@@ -177,7 +183,25 @@ impl Setting {
         );
         let verifiers = exact_for(verifiers, &form)?;
         ensure!(!verifiers.is_empty(), "none of the --verifiers is exact for {tree}");
-        Ok(Self { sampling, draft, tree, verifiers, samples: Vec::new() })
+        Ok(Self { sampling, draft, tree, verifiers, parts: Vec::new(), samples: Vec::new() })
+    }
+
+    /// With the verifiers on parts of the same drafts; of a number of paths `drafts` times as many
+    /// are drawn.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new); a verifier that is not exact for its parts.
+    pub fn of_parts(
+        tree: PolicyKind,
+        sampling: Sampling,
+        draft: Sampling,
+        drafts: u32,
+        verifiers: &[(VerifierKind, Part)],
+    ) -> Result<Self> {
+        several(&tree, drafts as usize).0.build()?;
+        Comparison::of_parts(verifiers, &tree.build()?.form(), 0)?;
+        let (verifiers, parts) = verifiers.iter().cloned().unzip();
+        Ok(Self { sampling, draft, tree, verifiers, parts, samples: Vec::new() })
     }
 
     /// The number of positions.
@@ -231,15 +255,25 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
     if trees.is_empty() {
         return Err(Usage::error("no tree to compare on: give --paths or --tree"));
     }
+    let mut cuts: Vec<Option<usize>> = args.top_k.iter().copied().map(Some).collect();
+    if cuts.is_empty() {
+        cuts.push(None);
+    }
     let mut settings = Vec::new();
     for &temperature in &args.temperatures {
         for &top_p in &args.top_p {
-            let sampling = Sampling { temperature, top_p, ..Sampling::default() };
-            sampling.validate().map_err(Usage::error)?;
-            for tree in &trees {
-                let setting =
-                    Setting::new(tree.clone(), sampling, sampling, args.drafts, &args.verifiers);
-                settings.push(setting.map_err(Usage::error)?);
+            for &top_k in &cuts {
+                let sampling = CutArgs { top_k, top_p: Some(top_p) }.at(temperature)?;
+                for tree in &trees {
+                    let setting = Setting::new(
+                        tree.clone(),
+                        sampling,
+                        sampling,
+                        args.drafts,
+                        &args.verifiers,
+                    );
+                    settings.push(setting.map_err(Usage::error)?);
+                }
             }
         }
     }
@@ -361,8 +395,10 @@ pub fn measure(
                     return Ok(false);
                 }
             }
-            for (setting, sample) in settings.iter_mut().zip(samples) {
-                setting.samples.extend(sample);
+            // A sequence counts for all settings or for none: they are compared.
+            let samples: Option<Vec<Sample>> = samples.into_iter().collect();
+            for (setting, sample) in settings.iter_mut().zip(samples.into_iter().flatten()) {
+                setting.samples.push(sample);
             }
             if extent.end.is_some_and(|end| Instant::now() >= end) {
                 return Ok(true);
@@ -400,7 +436,12 @@ fn one(
 ) -> Result<(Comparison, Vec<Token>)> {
     let (tree, paths) = several(&setting.tree, extent.drafts as usize);
     let form = setting.tree.build()?.form();
-    let comparison = Comparison::new(&setting.verifiers, &form, paths, seed)?;
+    let comparison = if setting.parts.is_empty() {
+        Comparison::new(&setting.verifiers, &form, paths, seed)?
+    } else {
+        let own = setting.verifiers.iter().cloned().zip(setting.parts.iter().copied());
+        Comparison::of_parts(&own.collect::<Vec<_>>(), &form, seed)?
+    };
     let plan = Plan {
         sampling: setting.sampling,
         draft_sampling: setting.draft,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use polydraft::coupling::{Coupling, Problem, Rule};
-use polydraft::{Drafting, Error, acceptance, couple};
+use polydraft::{Drafting, Draws, Error, acceptance, couple};
 use polydraft_cli::output::note;
 use polydraft_reference::optimum;
 use polydraft_runtime::Usage;
@@ -25,6 +25,10 @@ pub struct Report {
     pub acceptance: f64,
     /// None where the best acceptance is too expensive to compute.
     pub optimal: Option<f64>,
+    /// Of two i.i.d. drafts: whether some rule always accepts one of them (Khisti et al. 2025,
+    /// theorem 2).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub two_drafts_suffice: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distribution: Option<Vec<f64>>,
     pub status: Status,
@@ -88,6 +92,9 @@ pub fn report(
         optimal: acceptance::optimal(&problem)
             .ok()
             .or_else(|| optimum::by_minimum_cut(&problem).ok().map(|optimum| optimum.acceptance)),
+        two_drafts_suffice: (problem.proposal.draws() == Draws::iid(2)).then(|| {
+            acceptance::two_drafts_suffice(problem.target, problem.proposal.distribution(0))
+        }),
         distribution: None,
         status: if acceptance.standard_error.is_some() { Status::Estimated } else { Status::Exact },
         standard_error: acceptance.standard_error,

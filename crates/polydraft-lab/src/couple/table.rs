@@ -69,6 +69,10 @@ pub fn describe(report: &Report, given: Option<&[Token]>) -> Result<()> {
         Some(optimal) => writeln!(text, "optimum     {optimal:.6}, share {}", share(report))?,
         None => writeln!(text, "optimum     too expensive to compute for these drafts")?,
     }
+    if let Some(suffice) = report.two_drafts_suffice {
+        let words = if suffice { "always accepts one" } else { "can not always accept one" };
+        writeln!(text, "two drafts  the best rule {words} (Khisti et al. 2025, theorem 2)")?;
+    }
     writeln!(text, "time        {}", microseconds(report.time_us))?;
     if let Some(OffBy { distribution, acceptance }) = &report.off_by_at_most {
         writeln!(

@@ -1,6 +1,7 @@
 //! Records of `efficiency`, all together: exact tokens per call, and the bound.
 
 use anyhow::Result;
+use polydraft::PolicyKind;
 use serde::Deserialize;
 
 use super::page::{Cell, Section};
@@ -10,11 +11,26 @@ use crate::plot::{Curve, Curves, Datum};
 #[derive(Deserialize, Clone)]
 struct Row {
     verifier: String,
-    paths: usize,
-    depth: usize,
+    /// None in records of paths alone.
+    tree: Option<String>,
+    paths: Option<usize>,
+    depth: Option<usize>,
     block_efficiency: f64,
     deviation: f64,
     bound: Option<f64>,
+}
+
+impl Row {
+    /// The tree as it is typed.
+    fn tree(&self) -> String {
+        let paths = || format!("paths:{},{}", self.paths.unwrap_or(0), self.depth.unwrap_or(0));
+        self.tree.clone().unwrap_or_else(paths)
+    }
+
+    /// Tokens drawn per call, at most.
+    fn nodes(&self) -> f64 {
+        self.tree().parse::<PolicyKind>().map_or(0.0, |tree| tree.nodes())
+    }
 }
 
 #[derive(Deserialize)]
@@ -48,11 +64,10 @@ pub fn section(records: &[&Record]) -> Result<Section> {
             names.push(&row.verifier);
         }
     });
-    let nodes = |row: &Row| (row.paths * row.depth) as f64;
     let curve = |name: &str, of: &dyn Fn(&Row) -> Option<f64>| {
         let points = all.iter().filter(|row| name == "bound" || row.verifier == name);
         let mut points: Vec<Datum> =
-            points.filter_map(|row| Some(Datum::at(nodes(row), of(row)?))).collect();
+            points.filter_map(|row| Some(Datum::at(row.nodes(), of(row)?))).collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x).then(a.y.total_cmp(&b.y)));
         points.dedup();
         Curve::loose(name, points)
@@ -70,7 +85,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
         let below = row.bound.map(|bound| bound - row.block_efficiency);
         vec![
             Cell::words(&row.verifier),
-            Cell::words(format!("{} × {}", row.paths, row.depth)),
+            Cell::words(row.tree()),
             Cell::number(row.block_efficiency, 6, None),
             Cell::maybe(below, 6),
             Cell::Figure(format!("{:.1e}", row.deviation)),
@@ -79,7 +94,7 @@ pub fn section(records: &[&Record]) -> Result<Section> {
     section.table(
         "By enumeration",
         "",
-        &["verifier", "K × L", "tokens per call", "below the bound", "deviation"],
+        &["verifier", "tree", "tokens per call", "below the bound", "deviation"],
         &all.iter().map(line).collect::<Vec<_>>(),
     );
     Ok(section)

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::page::{Cell, Section, number};
 use super::record::Record;
-use crate::bench::paper::{Entry, Report, Source, Table, letter};
+use crate::bench::paper::{Entry, Order, Report, Source, Table, letter};
 use crate::plot::{Dots, Panel};
 
 /// Panels of one table that are drawn; all are in the table.
@@ -38,24 +38,53 @@ pub fn section(record: &Record) -> Result<Section> {
         }
         let theirs: Vec<String> =
             (0..table.theirs.len()).map(|i| format!("theirs {}", letter(i))).collect();
-        let head: Vec<&str> =
-            ["", "", "ours"].into_iter().chain(theirs.iter().map(String::as_str)).collect();
-        let rows: Vec<Vec<Cell>> = table.entries.iter().map(|entry| row(table, entry)).collect();
+        let differs = table.entries.iter().any(|entry| entry.less_first.is_some());
+        let less = differs.then_some("less first of row");
+        let head: Vec<&str> = ["", "", "ours"]
+            .into_iter()
+            .chain(less)
+            .chain(theirs.iter().map(String::as_str))
+            .collect();
+        let rows: Vec<Vec<Cell>> =
+            table.entries.iter().map(|entry| row(table, entry, differs)).collect();
         section.table(&table.title, &sources(table), &head, &rows);
+        if !table.orders.is_empty() {
+            let rows: Vec<Vec<Cell>> =
+                table.orders.iter().map(|order| ordered(table, order)).collect();
+            let head = ["", "more", "less", "theirs", "ours", "at two standard errors"];
+            section.table("Orders of theirs", "Differences, on the same sequences", &head, &rows);
+        }
     }
     Ok(section)
 }
 
-fn row(table: &Table, Entry { row, column, ours, theirs }: &Entry) -> Vec<Cell> {
+fn row(table: &Table, entry: &Entry, differs: bool) -> Vec<Cell> {
+    let Entry { row, column, ours, less_first, theirs, .. } = entry;
     let mut cells = vec![
         Cell::words(row),
         Cell::words(column),
         Cell::Best(number(ours.value, table.decimals, ours.error)),
     ];
+    if differs {
+        let less = less_first.map(|less| number(less.value, table.decimals, less.error));
+        cells.push(Cell::Figure(less.unwrap_or_default()));
+    }
     cells.extend(
         theirs.iter().map(|theirs| Cell::maybe(theirs.map(|theirs| theirs.value), table.decimals)),
     );
     cells
+}
+
+fn ordered(table: &Table, order: &Order) -> Vec<Cell> {
+    let name = |(row, column): &(String, String)| format!("{row}, {column}");
+    vec![
+        Cell::words(letter(order.source).to_string()),
+        Cell::words(name(&order.more)),
+        Cell::words(name(&order.less)),
+        Cell::number(order.theirs, table.decimals, None),
+        Cell::number(order.ours.value, table.decimals, order.ours.error),
+        Cell::words(order.verdict.name()),
+    ]
 }
 
 /// Whose figures those are.

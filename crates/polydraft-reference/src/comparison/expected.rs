@@ -20,19 +20,15 @@
 use polydraft::random::Outcomes;
 use polydraft::verify::walk;
 use polydraft::{
-    Draft, DraftTree, Drafting, Error, Form, NodeId, Outcome, Problem, RandomSource, Result, Rule,
-    TargetDistributions, Token, Verifier, couple, enumerate,
+    Draft, DraftTree, Error, Form, NodeId, Outcome, Problem, RandomSource, Result, Rule,
+    TargetDistributions, Verifier, couple, enumerate,
 };
-use rand::{RngExt, SeedableRng};
+use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
 use super::hands::{Dealt, Hand};
-use crate::VerifierKind;
-
-/// The largest number of orders of draws that are enumerated, and the number of random ones that
-/// are taken where there are more.
-const ORDERS: usize = 6;
-const RANDOM_ORDERS: usize = 6;
+use super::orders::orders;
+use crate::{VerifierKind, to_measure};
 
 /// A verifier, in the form in which its expected number of tokens can be computed.
 pub struct Subject {
@@ -56,7 +52,7 @@ impl Subject {
     /// # Errors
     /// Settings out of range; a verifier that samples its own drafts.
     pub fn new(kind: &VerifierKind, form: &Form) -> Result<Option<Self>> {
-        let verifier = kind.build()?;
+        let verifier = to_measure(kind)?;
         if verifier.uses_shared_randomness() {
             return Err(Error::Unsupported {
                 operation: "comparison on the same drafts",
@@ -253,94 +249,15 @@ fn follows(
     Ok(follows)
 }
 
-/// Equally likely orders in which the draws below a node may have come.
-fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<Token>> {
-    let tree = draft.tree();
-    let children: Vec<(Token, usize)> =
-        tree.children(node).map(|child| (tree.token(child), tree.draws(child))).collect();
-    let drawn: usize = children.iter().map(|(_, draws)| draws).sum();
-    let ordered = draft.draws(node).is_none_or(|draws| draws.scheme != Drafting::Iid);
-    if ordered || children.len() == 1 {
-        let draws = |&(token, draws)| std::iter::repeat_n(token, draws);
-        return vec![children.iter().flat_map(draws).collect()];
-    }
-    // What grows anew below a token may depend on when it was first drawn: children come in that
-    // order. Paths that go on do not know it, and more orders are a better mean.
-    let anew = tree.children(node).any(|child| draft.begins(child));
-    let known = if anew { 0 } else { children.len() };
-    let mut begun = Begun { left: children, known, order: Vec::new() };
-    // Mostly there are as many orders as draws, or more.
-    let mut orders = Vec::new();
-    if drawn <= ORDERS && begun.list(drawn, &mut orders) {
-        return orders;
-    }
-    (0..RANDOM_ORDERS).map(|_| begun.clone().shuffled(drawn, random)).collect()
-}
-
-/// An order of draws that is begun.
-#[derive(Clone)]
-struct Begun {
-    /// Tokens, and the draws of each that are left.
-    left: Vec<(Token, usize)>,
-    /// Of the tokens after so many, the next one is drawn before all others.
-    known: usize,
-    order: Vec<Token>,
-}
-
-impl Begun {
-    fn draw(&mut self, index: usize) {
-        self.left[index].1 -= 1;
-        self.known = self.known.max(index + 1);
-        self.order.push(self.left[index].0);
-    }
-
-    /// Lists all distinct orders of so many draws; false if there are too many.
-    fn list(&mut self, length: usize, orders: &mut Vec<Vec<Token>>) -> bool {
-        if self.order.len() == length {
-            orders.push(self.order.clone());
-            return orders.len() <= ORDERS;
-        }
-        let known = self.known;
-        for index in 0..self.left.len().min(known + 1) {
-            if self.left[index].1 == 0 {
-                continue;
-            }
-            self.draw(index);
-            let few = self.list(length, orders);
-            self.order.pop();
-            self.left[index].1 += 1;
-            self.known = known;
-            if !few {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// A random one of these orders.
-    fn shuffled(mut self, length: usize, random: &mut ChaCha12Rng) -> Vec<Token> {
-        while self.order.len() < length {
-            let mut place = random.random_range(0..length - self.order.len());
-            let mut index = 0;
-            // The draws of all tokens that are not known yet stand for the next of them.
-            while index < self.known && place >= self.left[index].1 {
-                place -= self.left[index].1;
-                index += 1;
-            }
-            self.draw(index);
-        }
-        self.order
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
     use polydraft::conformance::tree::{TargetOf, drafts, exact, random_pair};
-    use polydraft::{Distribution, Draws, Growth, PolicyKind};
+    use polydraft::{Distribution, Drafting, Draws, Growth, PolicyKind};
 
     use super::super::hands::deal;
+    use super::super::orders::RANDOM_ORDERS;
     use super::*;
 
     /// The expected tokens over all drafts equal what the conformance runner finds by full
@@ -418,41 +335,6 @@ mod tests {
         }
     }
 
-    /// Random orders are right on average.
-    #[test]
-    fn orders() {
-        let probs = Distribution::new(vec![0.25; 4]).expect("a distribution");
-        let mut random = ChaCha12Rng::seed_from_u64(1);
-        let mut draft = Draft::new();
-        draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(4)), &mut random).expect("drawn");
-        let all = super::orders(&draft, 0, &mut random);
-        let tree = draft.tree();
-        let factorial = |n: usize| (1..=n).product::<usize>();
-        let repeats: usize = tree.children(0).map(|child| factorial(tree.draws(child))).product();
-        assert_eq!(all.len(), if 24 / repeats > ORDERS { RANDOM_ORDERS } else { 24 / repeats });
-        let mut draft = Draft::new();
-        draft.draw(0, probs, Growth::Fresh(Draws::iid(12)), &mut random).expect("drawn");
-        assert_eq!(super::orders(&draft, 0, &mut random).len(), RANDOM_ORDERS);
-        // Where draws begin anew below, the first draw is known.
-        let (known, growth) = ([2, 0, 2, 1], Growth::Fresh(Draws::iid(4)));
-        for (anew, expected) in [(false, 12), (true, 3)] {
-            let mut draft = Draft::new();
-            let probs = Distribution::new(vec![0.25; 4]).expect("a distribution");
-            draft.record(0, probs.clone(), growth, &known).expect("recorded");
-            if anew {
-                draft.record(1, probs, Growth::Fresh(Draws::iid(1)), &[0]).expect("recorded");
-            }
-            let all = super::orders(&draft, 0, &mut random);
-            let begun = Begun { left: vec![(2, 2), (0, 1), (1, 1)], known: 0, order: Vec::new() };
-            // 2201, 2021 and 2012; of all 12, more than are listed.
-            assert_eq!(all.len(), if anew { expected } else { RANDOM_ORDERS });
-            for _ in 0..20 {
-                let order = begun.clone().shuffled(4, &mut random);
-                assert!(!anew || all.contains(&order), "{order:?}");
-            }
-        }
-    }
-
     fn tokens(verifier: &str, draft: &Draft, target: &dyn TargetDistributions) -> f64 {
         let kind: VerifierKind = verifier.parse().expect("a name");
         let mut subject =
@@ -503,7 +385,7 @@ mod tests {
             let mut draft = Draft::new();
             let growth = Growth::Fresh(Draws::iid(draws.len()));
             draft.record(0, probs([0.5, 0.5]), growth, &draws).expect("recorded");
-            let orders = super::orders(&draft, 0, &mut ChaCha12Rng::seed_from_u64(0));
+            let orders = orders(&draft, 0, &mut ChaCha12Rng::seed_from_u64(0));
             assert_eq!(orders.len(), expected);
         }
     }

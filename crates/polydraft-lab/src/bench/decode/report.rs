@@ -22,6 +22,11 @@ pub struct Report {
     /// Sequences that left plain decoding's at temperature 0 between two tokens whose logits differ
     /// by rounding only.
     pub ties: usize,
+    /// The tokens that are sampled from, where not all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    top_k: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    top_p: Option<f64>,
     /// Costs of forward passes, where measured or given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     costs: Option<Costs>,
@@ -75,6 +80,8 @@ impl Report {
             max_tokens: args.max_tokens,
             rounds: ways.first().map_or(0, |way| way.rounds.len() as u32),
             ties,
+            top_k: args.cut.top_k,
+            top_p: args.cut.top_p,
             costs,
             results,
         }

@@ -137,7 +137,7 @@ pub fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Res
 pub fn ways(args: &Args) -> Result<Vec<Way>> {
     let mut ways = Vec::new();
     for &temperature in &args.temperatures {
-        let sampling = Sampling { temperature, ..Sampling::default() };
+        let sampling = args.cut.at(temperature)?;
         ways.push(Way::plain(sampling));
         for &depth in &args.depths {
             for verifier in &args.verifiers {

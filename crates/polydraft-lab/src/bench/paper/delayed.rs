@@ -8,8 +8,9 @@ use anyhow::Result;
 use polydraft::PolicyKind;
 use polydraft::policy::Delayed;
 
-use super::lab::{Case, Lab, Sum, at};
+use super::lab::{Case, Lab, Sum};
 use super::table::Table;
+use crate::cut::CutArgs;
 
 const VERIFIERS: [&str; 8] = [
     "block",
@@ -41,15 +42,18 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
                     cases.push(Case::new(
                         row(temperature, stem, paths, depth),
                         tree,
-                        at(temperature),
+                        lab.at(temperature, CutArgs::default()),
                         &VERIFIERS,
                     )?);
                 }
             }
         }
     }
-    let table =
-        Table::new("trees", "Tokens per call of L1 tokens on one path, then K paths to depth L", 3);
+    let table = Table::of_columns(
+        "trees",
+        "Tokens per call of L1 tokens on one path, then K paths to depth L",
+        3,
+    );
     lab.efficiencies(0.95, table, &cases)?;
     if let Some(means) = lab.last().map(means) {
         lab.keep(means);

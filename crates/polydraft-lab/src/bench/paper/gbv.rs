@@ -10,80 +10,68 @@ use anyhow::Result;
 use polydraft::conformance::tree::{exact, random_pair};
 use polydraft::{Distribution, PolicyKind, Token};
 use polydraft_reference::VerifierKind;
+use polydraft_reference::comparison::Sample;
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
 use polydraft_runtime::seeded;
 
-use super::lab::{Case, Lab, Sum, at};
+use super::lab::{Case, Lab};
 use super::table::Table;
 use crate::bench::decode::{self, Way};
+use crate::cut::CutArgs;
 
 const OTHERS: [&str; 4] = ["greedy-block", "spectr", "specinfer", "traversal"];
 
 pub fn measure(lab: &mut Lab) -> Result<()> {
+    let both = ["greedy-block", "nested-priority"];
     let most = if lab.quick { 3 } else { 4 };
+    let of = |lab: &Lab, row: String, paths, depth, temperature, names: &[&str]| {
+        let sampling = lab.at(temperature, CutArgs::default());
+        Case::new(row, PolicyKind::paths(paths, depth), sampling, names)
+    };
     let mut cases = Vec::new();
     for paths in 1..=most {
-        cases.push(case(
-            format!("K = {paths}"),
-            paths,
-            8,
-            1.0,
-            &["greedy-block", "nested-priority"],
-        )?);
+        cases.push(of(lab, format!("K = {paths}"), paths, 8, 1.0, &both)?);
     }
-    lab.efficiencies(0.25, Table::new("paths", "Tokens per call, L = 8, T = 1", 3), &cases)?;
+    let share = if lab.quick { 0.3 } else { 0.2 };
+    lab.efficiencies(share, Table::of_rows("paths", "Tokens per call, L = 8, T = 1", 3), &cases)?;
     let mut cases = Vec::new();
+    let names = [&OTHERS[..], &["walk:priority", "nested-priority"]].concat();
     for temperature in [1.0, 0.2] {
         for paths in if lab.quick { 2..=2 } else { 2..=3 } {
-            let names = [&OTHERS[..], &["walk:priority", "nested-priority"]].concat();
-            cases.push(case(
-                format!("T = {temperature}, K = {paths}"),
-                paths,
-                8,
-                temperature,
-                &names,
-            )?);
+            let row = format!("T = {temperature}, K = {paths}");
+            cases.push(of(lab, row, paths, 8, temperature, &names)?);
         }
     }
-    lab.efficiencies(
-        0.2,
-        Table::new("methods", "Tokens per call of several paths, L = 8", 3),
-        &cases,
-    )?;
+    let title = "Tokens per call of several paths, L = 8";
+    lab.efficiencies(0.25, Table::of_columns("methods", title, 3), &cases)?;
     if !lab.quick {
         let mut cases = Vec::new();
         for temperature in [0.2, 0.4, 0.6, 0.8, 1.0] {
             for paths in [1, 3] {
                 let row = format!("T = {temperature}, K = {paths}");
-                cases.push(case(row, paths, 8, temperature, &["greedy-block", "nested-priority"])?);
+                cases.push(of(lab, row, paths, 8, temperature, &both)?);
             }
         }
-        lab.efficiencies(
-            0.2,
-            Table::new("temperatures", "Tokens per call by temperature, L = 8", 3),
-            &cases,
-        )?;
+        let title = "Tokens per call by temperature, L = 8";
+        lab.efficiencies(0.2, Table::of_rows("temperatures", title, 3), &cases)?;
         let mut cases = Vec::new();
-        for depth in [8, 16] {
-            for paths in [1, 2, 4] {
+        for depth in [8, 16, 24] {
+            for paths in 1..=4 {
                 let row = format!("L = {depth}, K = {paths}");
-                cases.push(case(row, paths, depth, 1.0, &["greedy-block", "nested-priority"])?);
+                cases.push(of(lab, row, paths, depth, 1.0, &both)?);
             }
         }
-        lab.efficiencies(0.15, Table::new("depths", "Tokens per call by depth, T = 1", 3), &cases)?;
+        let title = "Tokens per call by depth, T = 1";
+        lab.efficiencies(0.2, Table::of_rows("depths", title, 3), &cases)?;
     }
     times(lab)?;
     if !lab.asked() {
         lab.tell("the bound");
-        let models = if lab.quick { 2 } else { 4 };
+        let models = if lab.quick { 2 } else { 6 };
         let table = bound(models, lab.seed, &|| lab.tick())?;
         lab.keep(table);
     }
     Ok(())
-}
-
-fn case(row: String, paths: usize, depth: usize, temperature: f64, names: &[&str]) -> Result<Case> {
-    Case::new(row, PolicyKind::paths(paths, depth), at(temperature), names)
 }
 
 /// The times of draft, target and verifier in a decode.
@@ -92,10 +80,11 @@ fn times(lab: &mut Lab) -> Result<()> {
         return Ok(());
     }
     lab.tell("where the time goes");
-    let mut ways = vec![Way::plain(at(1.0))];
+    let sampling = lab.at(1.0, CutArgs::default());
+    let mut ways = vec![Way::plain(sampling)];
     let paths = if lab.quick { 1..=2 } else { 1..=4 };
     for paths in paths.clone() {
-        ways.push(decode::way(&"greedy-block".parse()?, PolicyKind::paths(paths, 8), at(1.0))?);
+        ways.push(decode::way(&"greedy-block".parse()?, PolicyKind::paths(paths, 8), sampling)?);
     }
     lab.times(0.15, &mut ways, if lab.quick { 48 } else { 96 })?;
     let mut table = Table::new("time", "Where the time of greedy-block goes, L = 8, T = 1", 1);
@@ -115,7 +104,8 @@ fn times(lab: &mut Lab) -> Result<()> {
 
 /// Exact tokens per call below the bound, on random models of tiny vocabularies.
 fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> {
-    let mut table = Table::new("bound", "Exact tokens per call on random tables, and the bound", 4);
+    let mut table =
+        Table::of_columns("bound", "Exact tokens per call on random tables, and the bound", 4);
     let names = [
         "block",
         "greedy-block",
@@ -126,13 +116,21 @@ fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> 
         "nested-priority",
     ];
     for (vocabulary, depth, paths) in [(3, 2, 2), (2, 3, 2), (2, 2, 3)] {
-        let mut sums = vec![Sum::default(); names.len() + 1];
+        // By random model: the same ones for all columns.
+        let mut series: Vec<Vec<Sample>> = vec![Vec::new(); names.len() + 1];
+        let value = |model, value| Sample {
+            prompt: model,
+            positions: 1,
+            drafts: 1,
+            nodes: paths * depth,
+            tokens: vec![value],
+        };
         let mut random = seeded(seed);
         for index in 0..models {
             // From draft and target that are unrelated to such that agree.
             let agreement = 0.8 * index as f64 / (models - 1).max(1) as f64;
             let pair = random_pair(vocabulary, depth, agreement, false, &mut random)?;
-            for (name, sum) in names.iter().zip(&mut sums) {
+            for (name, series) in names.iter().zip(&mut series) {
                 let mut verifier = name.parse::<VerifierKind>()?.build()?;
                 let policy =
                     PolicyKind::paths(if *name == "block" { 1 } else { paths }, depth).build()?;
@@ -143,7 +141,7 @@ fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> 
                     &pair.draft,
                     &mut |_| (),
                 )?;
-                sum.add(found.block_efficiency);
+                series.push(value(index, found.block_efficiency));
             }
             let probs =
                 |distributions: &std::collections::HashMap<Vec<Token>, Distribution>,
@@ -155,14 +153,17 @@ fn bound(models: usize, seed: u64, goes_on: &dyn Fn() -> bool) -> Result<Table> 
                 target: &|text| probs(&pair.target, text),
                 draft: &|text| probs(&pair.draft, text),
             };
-            sums[names.len()].add(multi_path_optimum(&problem, &Limits::default())?);
+            let best = multi_path_optimum(&problem, &Limits::default())?;
+            series[names.len()].push(value(index, best));
             if !goes_on() {
                 break;
             }
         }
         let row = format!("V = {vocabulary}, L = {depth}, K = {paths}");
-        for (name, sum) in names.iter().chain([&"bound"]).zip(&sums) {
-            table.add(&row, *name, sum.mean(), None);
+        // The bound first: the others are less it.
+        series.rotate_right(1);
+        for (name, series) in [&"bound"].into_iter().chain(&names).zip(series) {
+            table.add_series(&row, *name, series);
         }
     }
     Ok(table)

@@ -11,15 +11,19 @@ use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::InterruptGuard;
 use polydraft_cli::prompts;
 use polydraft_engine::Engine;
+use polydraft_reference::comparison::{Part, Sample, exact_for};
 use polydraft_reference::{RuleKind, VerifierKind, importance};
 use polydraft_runtime::{Models, seeded};
 
+use super::orders;
+use super::ranks;
 use super::table::Table;
 use super::theirs::sources;
 use crate::bench::decode::{self, Way};
 use crate::bench::solve_time::distributions::{self, Pair};
 use crate::bench::solve_time::{self, Column, RowReport, Work};
 use crate::bench::verifiers::{self, Extent, Setting};
+use crate::cut::CutArgs;
 
 /// A row of a table: a tree and sampling settings, and the verifiers that are compared.
 pub struct Case {
@@ -46,6 +50,7 @@ impl Case {
 }
 
 /// An acceptance at the nodes of the target's own output.
+#[derive(Clone)]
 pub struct Node {
     pub row: String,
     pub column: String,
@@ -55,13 +60,8 @@ pub struct Node {
     pub target: Sampling,
     /// The acceptance of each draft where the draws are distinct, else of all.
     pub drafts: Vec<Sampling>,
-    /// Whether only the first, the second, .. draft counts.
+    /// Whether only the first of two drafts counts, or only the second.
     pub rank: Option<usize>,
-}
-
-/// At this temperature.
-pub fn at(temperature: f64) -> Sampling {
-    Sampling { temperature, ..Sampling::default() }
 }
 
 /// `walk:importance` and the rule, with these settings.
@@ -83,7 +83,10 @@ pub struct Lab {
     bar: ProgressBar,
     begun: Instant,
     tables: Vec<Table>,
-    pairs: Vec<Pair>,
+    /// Positions by how the target is sampled there.
+    pairs: Vec<(Sampling, Vec<Pair>)>,
+    /// What is sampled from instead of what the paper did.
+    cut: CutArgs,
 }
 
 /// The results of a laboratory.
@@ -99,10 +102,10 @@ impl Lab {
     pub fn new(
         models: &ModelArgs,
         file: Option<&Path>,
-        quick: bool,
-        seed: u64,
-        time: Duration,
+        extent: (bool, Duration),
+        (seed, cut): (u64, CutArgs),
     ) -> Result<Self> {
+        let (quick, time) = extent;
         let prompts = prompts::read(file)?;
         let models = models.load(true)?;
         let prompts = prompts::encode(&prompts, &models)?;
@@ -121,7 +124,16 @@ impl Lab {
             begun,
             tables: Vec::new(),
             pairs: Vec::new(),
+            cut,
         })
+    }
+
+    /// Sampling at a temperature, from the tokens that the paper sampled from, unless the user says
+    /// otherwise.
+    pub fn at(&self, temperature: f64, theirs: CutArgs) -> Sampling {
+        let CutArgs { top_k, top_p } = self.cut;
+        let given = CutArgs { top_k: top_k.or(theirs.top_k), top_p: top_p.or(theirs.top_p) };
+        given.sampling(temperature)
     }
 
     /// Whether the user interrupted.
@@ -159,6 +171,7 @@ impl Lab {
         for table in &mut tables {
             let theirs = sources(paper, &table.name);
             table.beside(theirs);
+            orders::compare(table);
         }
         let engine = &self.models.engine;
         Ok(Done {
@@ -179,7 +192,8 @@ impl Lab {
         let max_tokens = if self.quick { 48 } else { 96 };
         let plan = Extent {
             positions: u32::MAX,
-            drafts: 2,
+            // More paths from one pass: differences between numbers of paths have smaller errors.
+            drafts: 3,
             every: 4,
             max_tokens,
             seed: self.seed,
@@ -196,19 +210,23 @@ impl Lab {
         Ok(())
     }
 
-    /// Distributions of both models at so many positions, the same for all tables.
-    pub fn pairs(&mut self, count: usize) -> Result<&[Pair]> {
-        if self.pairs.len() < count {
+    /// Distributions of both models at so many positions of output that is sampled so, the same
+    /// for all tables.
+    pub fn pairs(&mut self, sampling: Sampling, count: usize) -> Result<&[Pair]> {
+        let place = match self.pairs.iter().position(|(own, _)| *own == sampling) {
+            Some(place) => place,
+            None => {
+                self.pairs.push((sampling, Vec::new()));
+                self.pairs.len() - 1
+            }
+        };
+        if self.pairs[place].1.len() < count {
             self.tell("positions");
-            self.pairs = distributions::of_models(
-                &mut self.models.engine,
-                &self.prompts,
-                count,
-                8,
-                self.seed,
-            )?;
+            let (engine, how) = (&mut self.models.engine, (sampling, self.seed));
+            self.pairs[place].1 = distributions::of_models(engine, &self.prompts, count, 8, how)?;
         }
-        Ok(&self.pairs[..count.min(self.pairs.len())])
+        let pairs = &self.pairs[place].1;
+        Ok(&pairs[..count.min(pairs.len())])
     }
 
     /// Rows of solvers at the first positions.
@@ -218,11 +236,12 @@ impl Lab {
         work: &Work,
         columns: &[Column],
     ) -> Result<Vec<RowReport>> {
-        self.pairs(count)?;
+        let sampling = work.sampling;
+        self.pairs(sampling, count)?;
         self.tell("solvers");
-        solve_time::measure(&self.pairs[..count.min(self.pairs.len())], work, columns, &|_, _| {
-            self.tick()
-        })
+        let own = self.pairs.iter().find(|(own, _)| *own == sampling);
+        let pairs = own.map_or(&[][..], |(_, pairs)| &pairs[..count.min(pairs.len())]);
+        solve_time::measure(pairs, work, columns, &|_, _| self.tick())
     }
 
     /// One round of decoding methods, in turn, for this share of the time.
@@ -243,29 +262,93 @@ impl Lab {
         self.tables.last()
     }
 
-    /// Acceptances at positions of the output, for this share of the time.
+    /// Acceptances at positions of the output, for this share of the time; those at one target
+    /// sampling are at the same positions.
     pub fn acceptances(&mut self, share: f64, mut table: Table, nodes: &[Node]) -> Result<()> {
         if self.asked() {
             return Ok(());
         }
-        let count = if self.quick { 48 } else { 240 };
-        self.pairs(count)?;
-        self.tell(&table.title);
-        let end = self.end(share);
-        let mut sums = vec![Sum::default(); nodes.len()];
-        for (number, pair) in self.pairs[..count.min(self.pairs.len())].iter().enumerate() {
-            for (node, sum) in nodes.iter().zip(&mut sums) {
-                sum.add(acceptance_at(node, pair, self.seed ^ number as u64)?);
-            }
-            if !self.tick() || Instant::now() >= end {
-                break;
+        let mut samplings: Vec<Sampling> = Vec::new();
+        for node in nodes {
+            if !samplings.contains(&node.target) {
+                samplings.push(node.target);
             }
         }
-        for (node, sum) in nodes.iter().zip(sums) {
-            table.add(&node.row, &node.column, sum.mean(), sum.error());
+        // As many positions as take about half of the time: a sequence of eight takes some tenth of
+        // a second.
+        let each = self.time.as_secs_f64() * share / samplings.len() as f64;
+        let count = ((20.0 * each) as usize).clamp(48, if self.quick { 48 } else { 960 });
+        let mut series: Vec<Vec<Sample>> = vec![Vec::new(); nodes.len()];
+        for sampling in &samplings {
+            self.pairs(*sampling, count)?;
+            let (end, seed) = (self.end(0.5 * share / samplings.len() as f64), self.seed);
+            self.tell(&table.title);
+            let own = self.pairs.iter().find(|(own, _)| own == sampling);
+            let pairs = own.map_or(&[][..], |(_, pairs)| &pairs[..count.min(pairs.len())]);
+            // By sequence: positions of one have much in common.
+            for text in pairs.chunk_by(|a, b| a.text == b.text) {
+                for (node, series) in nodes.iter().zip(&mut series) {
+                    if node.target != *sampling {
+                        continue;
+                    }
+                    let mut sum = 0.0;
+                    for pair in text {
+                        sum += acceptance_at(node, pair, seed ^ pair.text as u64)?;
+                    }
+                    series.push(Sample {
+                        prompt: text[0].prompt,
+                        positions: text.len(),
+                        drafts: text.len(),
+                        nodes: 0,
+                        tokens: vec![sum / text.len() as f64],
+                    });
+                }
+                if !self.tick() || Instant::now() >= end {
+                    break;
+                }
+            }
+        }
+        for (node, series) in nodes.iter().zip(series) {
+            if !series.is_empty() {
+                table.add_series(&node.row, &node.column, series);
+            }
         }
         self.keep(table);
         Ok(())
+    }
+}
+
+/// The tree that cases are parts of, and the part that each is; cases of one such tree, sampled
+/// alike, are evaluated on the same drafts.
+fn whole(case: &Case, all: &[Case]) -> (PolicyKind, Part) {
+    let alike = |other: &&Case| (other.target, other.draft) == (case.target, case.draft);
+    let like = all.iter().filter(alike).map(|other| &other.tree);
+    match &case.tree {
+        PolicyKind::Paths(own) => {
+            let (mut paths, mut depth) = (own.paths, own.depth);
+            for other in like {
+                if let PolicyKind::Paths(other) = other {
+                    (paths, depth) = (paths.max(other.paths), depth.max(other.depth));
+                }
+            }
+            let part = Part { paths: Some(own.paths), depth: Some(own.depth) };
+            (PolicyKind::paths(paths, depth), part)
+        }
+        // A tree of levels without the last ones.
+        PolicyKind::Levels(own) => {
+            let mut longest = own;
+            for other in like {
+                if let PolicyKind::Levels(other) = other
+                    && other.drafting == own.drafting
+                    && other.counts.starts_with(&longest.counts)
+                {
+                    longest = other;
+                }
+            }
+            let part = Part { paths: None, depth: Some(own.counts.len()) };
+            (PolicyKind::Levels(longest.clone()), part)
+        }
+        tree => (tree.clone(), Part::default()),
     }
 }
 
@@ -278,49 +361,62 @@ pub fn efficiencies(
     goes_on: &dyn Fn() -> bool,
     table: &mut Table,
 ) -> Result<()> {
-    let setting = |case: &Case| {
-        let kinds: Vec<VerifierKind> =
-            case.verifiers.iter().map(|(_, kind)| kind.clone()).collect();
-        Setting::new(case.tree.clone(), case.target, case.draft, plan.drafts, &kinds)
-    };
-    let mut settings = cases.iter().map(setting).collect::<Result<Vec<_>>>()?;
-    verifiers::measure(plan, engine, prompts, &mut settings, goes_on)?;
-    for (case, setting) in
-        cases.iter().zip(&settings).filter(|(_, setting)| !setting.samples.is_empty())
-    {
-        let measured = verifiers::compared(setting);
-        for (name, kind) in &case.verifiers {
-            let place = setting.verifiers.iter().position(|other| other == kind);
-            if let Some(row) = place.and_then(|place| measured.verifiers.get(place)) {
-                table.add(&case.row, name, row.block_efficiency, row.block_efficiency_error);
+    // What is measured on the same drafts, and where each column of each case stands in it.
+    type Own = (PolicyKind, Sampling, Sampling, Vec<(VerifierKind, Part)>);
+    let mut owns: Vec<Own> = Vec::new();
+    let mut places = Vec::new();
+    for case in cases {
+        let form = case.tree.build()?.form();
+        let (tree, part) = whole(case, cases);
+        let alike = |own: &Own| own.0 == tree && (own.1, own.2) == (case.target, case.draft);
+        let index = match owns.iter().position(alike) {
+            Some(index) => index,
+            None => {
+                owns.push((tree, case.target, case.draft, Vec::new()));
+                owns.len() - 1
             }
+        };
+        for (name, kind) in &case.verifiers {
+            if exact_for(std::slice::from_ref(kind), &form)?.is_empty() {
+                continue;
+            }
+            let (all, own) = (&mut owns[index].3, (kind.clone(), part));
+            let place = all.iter().position(|other| *other == own).unwrap_or(all.len());
+            if place == all.len() {
+                all.push(own);
+            }
+            places.push((&case.row, name, index, place));
+        }
+    }
+    let setting = |(tree, target, draft, all): &Own| {
+        Setting::of_parts(tree.clone(), *target, *draft, plan.drafts, all)
+    };
+    let mut settings = owns.iter().map(setting).collect::<Result<Vec<_>>>()?;
+    verifiers::measure(plan, engine, prompts, &mut settings, goes_on)?;
+    for (row, name, index, place) in places {
+        let one = |sample: &Sample| Sample { tokens: vec![sample.tokens[place]], ..*sample };
+        let samples = &settings[index].samples;
+        if !samples.is_empty() {
+            table.add_series(row, name, samples.iter().map(one).collect());
         }
     }
     Ok(())
 }
 
-/// Tuples of drafts that the acceptance of one of them is averaged over.
-const TUPLES: usize = 12;
-
-/// The acceptance of a node at a position.
+/// The acceptance of a node at a position: by formula, but for rules without one, which draw their
+/// drafts by `seed`.
 pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
     let target = pair.target(&node.target)?;
     let distributions =
         node.drafts.iter().map(|sampling| pair.draft(sampling)).collect::<Result<Vec<_>>>()?;
     let problem = Problem::new(&target, Proposal::new(node.draws, &distributions)?)?;
     let Some(rule) = &node.rule else { return Ok(acceptance::optimal(&problem)?) };
-    let (mut rule, mut random) = (rule.build()?, seeded(seed));
+    let mut rule = rule.build()?;
     let mut coupling = couple(rule.as_mut(), problem)?;
-    let Some(rank) = node.rank else { return Ok(coupling.acceptance(&mut random).probability) };
-    let (mut sum, mut drafts) = (0.0, Vec::new());
-    for _ in 0..TUPLES {
-        problem.proposal.draw(&mut random, &mut drafts);
-        // A token that was drawn before is no draft of its own.
-        if let Some(token) = drafts.get(rank).filter(|token| !drafts[..rank].contains(token)) {
-            sum += coupling.distribution(&drafts)?.probabilities[*token as usize];
-        }
-    }
-    Ok(sum / TUPLES as f64)
+    let all = coupling.acceptance(&mut seeded(seed)).probability;
+    let Some(rank) = node.rank else { return Ok(all) };
+    let first = ranks::first(&problem);
+    Ok(if rank == 0 { first } else { all - first })
 }
 
 /// Values that are added up.
@@ -328,25 +424,16 @@ pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
 pub struct Sum {
     count: f64,
     sum: f64,
-    squares: f64,
 }
 
 impl Sum {
     pub fn add(&mut self, value: f64) {
         self.count += 1.0;
         self.sum += value;
-        self.squares += value * value;
     }
 
     pub fn mean(&self) -> f64 {
         self.sum / self.count
-    }
-
-    /// The standard error of the mean; none of fewer than two values.
-    pub fn error(&self) -> Option<f64> {
-        let variance =
-            (self.squares / self.count - self.mean().powi(2)).max(0.0) / (self.count - 1.0);
-        (self.count > 1.0).then(|| variance.sqrt())
     }
 }
 

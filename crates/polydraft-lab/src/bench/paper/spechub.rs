@@ -1,131 +1,160 @@
-//! SpecHub (Sun et al. 2024), tables 1 to 3 and 5 to 6: acceptance of the first and the second
-//! draft, and trees.
+//! SpecHub (Sun et al. 2024), tables 1 to 7 and figure 6: acceptance of the first and the
+//! second draft, random distributions (`toy`), and trees.
 //!
 //! Their tree 2^d has d levels with the root among them: 2^2 is one level of two drafts. Binary
-//! Sequoia trees are the best of so many drafted tokens with two children at most, by the
-//! acceptances that are measured first; here they are for draws without replacement, so the columns
-//! for other draws have no figure of ours.
+//! Sequoia trees are the best of so many drafted tokens with two children at most, for each way to
+//! draw by its own acceptances, which are computed first.
 
 use anyhow::Result;
 use polydraft::policy::Fixed;
 use polydraft::{Drafting, Draws, PolicyKind, Topology};
-use polydraft_reference::RuleKind;
-use polydraft_runtime::supports;
 
-use super::lab::{Case, Lab, Node, acceptance_at, at};
+use super::lab::{Case, Lab, Node, acceptance_at};
 use super::table::Table;
+use crate::cut::CutArgs;
 
-/// Columns: their name, the rule, the walk with it, and how tokens are drawn.
-const WAYS: [(&str, &str, &str, Drafting); 3] = [
-    ("RRS", "recursive", "specinfer", Drafting::Iid),
-    ("RRSw", "recursive", "specinfer", Drafting::WithoutReplacement),
-    ("SpecHub", "hub", "walk:hub", Drafting::Hub),
+/// A way to draw two tokens at a node: the columns of walks and verifiers on such drafts.
+struct Way {
+    column: &'static str,
+    rule: &'static str,
+    drafting: Drafting,
+    verifiers: &'static [(&'static str, &'static str)],
+}
+
+const WAYS: [Way; 3] = [
+    Way {
+        column: "RRS",
+        rule: "recursive",
+        drafting: Drafting::Iid,
+        verifiers: &[
+            ("RRS", "specinfer"),
+            ("priority, iid", "walk:priority"),
+            ("nested-priority, iid", "nested-priority"),
+        ],
+    },
+    Way {
+        column: "RRSw",
+        rule: "recursive",
+        drafting: Drafting::WithoutReplacement,
+        verifiers: &[("RRSw", "specinfer"), ("traversal, w/o replacement", "traversal")],
+    },
+    Way {
+        column: "SpecHub",
+        rule: "hub",
+        drafting: Drafting::Hub,
+        verifiers: &[("SpecHub", "walk:hub")],
+    },
 ];
 
 pub fn measure(lab: &mut Lab) -> Result<()> {
     let temperatures: &[f64] = if lab.quick { &[1.0] } else { &[0.3, 0.6, 1.0] };
     let mut nodes = Vec::new();
     for &temperature in temperatures {
-        for (rank, name) in ["first", "second"].into_iter().enumerate() {
-            for (column, rule, _, scheme) in WAYS.into_iter().chain([OURS]) {
-                nodes.push(node(temperature, rank, name, column, rule, scheme)?);
+        for (rank, name) in [(Some(0), "first"), (Some(1), "second"), (None, "either")] {
+            for way in &WAYS {
+                nodes.push(node(lab, temperature, (rank, name), way)?);
+            }
+            if let Some(last) = nodes.last().filter(|_| rank.is_none()).cloned() {
+                let (rule, column) = (Some("priority".parse()?), "priority, iid".to_owned());
+                nodes.push(Node { rule, draws: Draws::iid(2), column, ..last });
             }
         }
     }
-    lab.acceptances(
-        0.25,
-        Table::new("acceptance", "Acceptance of two drafts at a node", 4),
-        &nodes,
-    )?;
+    let title = "Acceptance of two drafts at a node";
+    lab.acceptances(0.15, Table::of_columns("acceptance", title, 4), &nodes)?;
+    super::toy::measure(lab)?;
     for &temperature in temperatures.iter().filter(|temperature| **temperature > 0.3) {
         trees(lab, temperature)?;
     }
-    Ok(())
+    by_temperature(lab)
 }
 
-/// The best rule for two i.i.d. draws.
-const OURS: (&str, &str, &str, Drafting) =
-    ("priority, iid", "priority", "walk:priority", Drafting::Iid);
+/// Figure 6: a binary tree by temperatures.
+fn by_temperature(lab: &mut Lab) -> Result<()> {
+    if lab.quick {
+        return Ok(());
+    }
+    let mut cases = Vec::new();
+    for temperature in [0.2, 0.4, 0.6, 0.8, 1.0] {
+        for way in &WAYS {
+            let sampling = lab.at(temperature, CutArgs::default());
+            let tree = PolicyKind::levels(&[2; 4], way.drafting);
+            let mut case = Case::new(format!("T = {temperature}"), tree, sampling, &[])?;
+            for (column, kind) in &way.verifiers[..1] {
+                case.verifiers.push(((*column).to_owned(), kind.parse()?));
+            }
+            cases.push(case);
+        }
+    }
+    let title = "Tokens per call of 2^5 by temperature";
+    lab.efficiencies(0.1, Table::of_columns("temperatures", title, 3), &cases)
+}
 
 fn node(
-    t: f64,
-    rank: usize,
-    name: &str,
-    column: &str,
-    rule: &str,
-    scheme: Drafting,
+    lab: &Lab,
+    temperature: f64,
+    (rank, name): (Option<usize>, &str),
+    way: &Way,
 ) -> Result<Node> {
+    let sampling = lab.at(temperature, CutArgs::default());
     Ok(Node {
-        row: format!("T = {t}, {name} draft"),
-        column: column.to_owned(),
-        rule: Some(rule.parse()?),
-        draws: Draws { scheme, count: 2 },
-        target: at(t),
-        drafts: vec![at(t)],
-        rank: Some(rank),
+        row: format!("T = {temperature}, {name} draft"),
+        column: way.column.to_owned(),
+        rule: Some(way.rule.parse()?),
+        draws: Draws { scheme: way.drafting, count: 2 },
+        target: sampling,
+        drafts: vec![sampling],
+        rank,
     })
 }
 
 fn trees(lab: &mut Lab, temperature: f64) -> Result<()> {
-    let depths = if lab.quick { 2..=4 } else { 2..=5 };
-    let mut shapes: Vec<(String, Shape)> =
-        depths.map(|d| (format!("2^{d}"), Shape::Levels(vec![2; d - 1]))).collect();
-    if !lab.quick {
-        shapes.extend([2, 3].map(|d| (format!("3^{d}"), Shape::Levels(vec![3; d - 1]))));
-    }
-    let acceptance = second_best(lab, temperature)?;
-    for nodes in if lab.quick { &[8_usize][..] } else { &[4, 8, 16, 32] } {
-        let parents = Topology::sequoia(&acceptance, *nodes, *nodes)?.parents();
-        shapes.push((format!("biSeq{nodes}"), Shape::Fixed(parents)));
-    }
-    let mut cases = Vec::new();
-    for (row, shape) in &shapes {
-        for (column, _, walk, scheme) in WAYS.into_iter().chain([TRAVERSAL, OURS, NESTED]) {
-            let two = !row.starts_with('3');
-            // SpecHub has two drafts.
-            let fits = two || scheme != Drafting::Hub;
-            let tree = shape.tree(scheme);
-            if fits && supports::<RuleKind>(&walk.parse()?, &tree) {
-                let mut case = Case::new(row.clone(), tree, at(temperature), &[walk])?;
-                case.verifiers[0].0 = column.to_owned();
-                cases.push(case);
+    let sampling = lab.at(temperature, CutArgs::default());
+    let mut cases: Vec<(usize, Case)> = Vec::new();
+    for way in &WAYS {
+        let levels =
+            |count: usize, depth: usize| PolicyKind::levels(&vec![count; depth - 1], way.drafting);
+        let mut shapes: Vec<(String, PolicyKind)> = Vec::new();
+        for depth in 2..=if lab.quick { 4 } else { 5 } {
+            shapes.push((format!("2^{depth}"), levels(2, depth)));
+        }
+        let two = second_best(lab, temperature, way)?;
+        for nodes in if lab.quick { &[8_usize][..] } else { &[4, 8, 16, 32] } {
+            let parents = Topology::sequoia(&two, *nodes, *nodes)?.parents();
+            let tree = PolicyKind::Fixed(Fixed { parents, drafting: way.drafting });
+            shapes.push((format!("biSeq{nodes}"), tree));
+        }
+        // SpecHub has two drafts.
+        if !lab.quick && way.drafting != Drafting::Hub {
+            shapes.extend([2, 3, 4].map(|depth| (format!("3^{depth}"), levels(3, depth))));
+        }
+        for (place, (row, tree)) in shapes.into_iter().enumerate() {
+            let mut case = Case::new(row, tree, sampling, &[])?;
+            for (column, kind) in way.verifiers {
+                case.verifiers.push(((*column).to_owned(), kind.parse()?));
             }
+            cases.push((place, case));
         }
     }
+    // The ways to draw side by side.
+    cases.sort_by_key(|(place, _)| *place);
+    let cases: Vec<Case> = cases.into_iter().map(|(_, case)| case).collect();
     let title = format!("Tokens per call of trees, T = {temperature}");
     let share = if lab.quick { 0.65 } else { 0.35 };
-    lab.efficiencies(share, Table::new(&format!("trees-{temperature}"), &title, 3), &cases)
+    let name = format!("trees-{temperature}");
+    lab.efficiencies(share, Table::of_columns(&name, &title, 3), &cases)
 }
 
-const TRAVERSAL: (&str, &str, &str, Drafting) =
-    ("traversal, w/o replacement", "recursive", "traversal", Drafting::WithoutReplacement);
-const NESTED: (&str, &str, &str, Drafting) =
-    ("nested-priority, iid", "priority", "nested-priority", Drafting::Iid);
-
-enum Shape {
-    Levels(Vec<usize>),
-    Fixed(Vec<usize>),
-}
-
-impl Shape {
-    fn tree(&self, drafting: Drafting) -> PolicyKind {
-        match self {
-            Self::Levels(counts) => PolicyKind::levels(counts, drafting),
-            Self::Fixed(parents) => PolicyKind::Fixed(Fixed { parents: parents.clone(), drafting }),
-        }
-    }
-}
-
-/// How often the first and the second draft are accepted without replacement.
-fn second_best(lab: &mut Lab, temperature: f64) -> Result<Vec<f64>> {
-    let seed = lab.seed;
-    let pairs = lab.pairs(48)?;
+/// How often the first and the second draft are accepted.
+fn second_best(lab: &mut Lab, temperature: f64, way: &Way) -> Result<Vec<f64>> {
+    let (seed, count) = (lab.seed, if lab.quick { 48 } else { 240 });
     let mut both = Vec::new();
     for rank in 0..2 {
-        let node = node(temperature, rank, "", "", "recursive", Drafting::WithoutReplacement)?;
+        let node = node(lab, temperature, (Some(rank), ""), way)?;
+        let pairs = lab.pairs(node.target, count)?;
         let mut sum = 0.0;
-        for (number, pair) in pairs.iter().enumerate() {
-            sum += acceptance_at(&node, pair, seed ^ number as u64)?;
+        for pair in pairs {
+            sum += acceptance_at(&node, pair, seed)?;
         }
         both.push(sum / pairs.len() as f64);
     }

@@ -3,11 +3,12 @@
 use anyhow::Result;
 use polydraft::PolicyKind;
 
-use super::lab::{Case, Lab, at};
+use super::lab::{Case, Lab};
 use super::table::Table;
+use crate::cut::CutArgs;
 
 pub fn measure(lab: &mut Lab) -> Result<()> {
-    let mut cases = Vec::new();
+    let (mut cases, sampling) = (Vec::new(), lab.at(1.0, CutArgs::default()));
     for depth in [4, 8] {
         for paths in [1, 2, 4, 8] {
             if lab.quick
@@ -21,8 +22,13 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
                 _ => &["spectr", "walk:priority", "nested-priority"],
             };
             let row = format!("K = {paths}, L = {depth}");
-            cases.push(Case::new(row, PolicyKind::paths(paths, depth), at(1.0), verifiers)?);
+            let mut case = Case::new(row, PolicyKind::paths(paths, depth), sampling, verifiers)?;
+            if paths == 1 {
+                // K-SEQ of one draft, for the order by paths.
+                case.verifiers.push(("spectr".to_owned(), "token".parse()?));
+            }
+            cases.push(case);
         }
     }
-    lab.efficiencies(0.95, Table::new("efficiency", "Tokens per call, T = 1", 2), &cases)
+    lab.efficiencies(0.95, Table::of_rows("efficiency", "Tokens per call, T = 1", 2), &cases)
 }

@@ -4,9 +4,11 @@ use std::io::Write;
 
 use anyhow::Result;
 use polydraft_cli::provenance::MadeBy;
+use polydraft_reference::comparison::{self, Sample};
 use serde::{Deserialize, Serialize};
 
 use super::Report;
+use super::order::{Compares, Order, Verdict};
 use super::theirs::{Source, Value};
 use crate::plot::{Best, Dot, Dots, Panel, WIDTH};
 
@@ -16,8 +18,14 @@ pub struct Entry {
     pub row: String,
     pub column: String,
     pub ours: Value,
+    /// Ours less that of the row's first column, where both are of the same sequences.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub less_first: Option<Value>,
     /// One for each source of the table, where it has one here.
     pub theirs: Vec<Option<Value>>,
+    /// By sequence, where ours is a mean over sequences.
+    #[serde(skip)]
+    pub series: Vec<Sample>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -29,6 +37,14 @@ pub struct Table {
     pub entries: Vec<Entry>,
     /// Where theirs come from, on which models.
     pub theirs: Vec<Source>,
+    #[serde(skip)]
+    pub compares: Compares,
+    /// The orders of theirs, and what ours say.
+    #[serde(default)]
+    pub orders: Vec<Order>,
+    /// What a reader should know beside the figures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remark: Option<String>,
 }
 
 impl Table {
@@ -39,6 +55,33 @@ impl Table {
             decimals,
             entries: Vec::new(),
             theirs: Vec::new(),
+            compares: Compares::Nothing,
+            orders: Vec::new(),
+            remark: None,
+        }
+    }
+
+    /// The table, with columns of a row compared.
+    pub fn of_columns(name: &str, title: &str, decimals: usize) -> Self {
+        Self { compares: Compares::Columns, ..Self::new(name, title, decimals) }
+    }
+
+    /// The table, with columns of a row compared, and each row with the next.
+    pub fn of_rows(name: &str, title: &str, decimals: usize) -> Self {
+        Self { compares: Compares::Rows, ..Self::new(name, title, decimals) }
+    }
+
+    /// Adds the mean over sequences.
+    pub fn add_series(
+        &mut self,
+        row: impl Into<String>,
+        column: impl Into<String>,
+        series: Vec<Sample>,
+    ) {
+        let (value, error) = comparison::mean(&series, |sample| sample.tokens[0]);
+        self.add(row, column, value, Some(error));
+        if let Some(entry) = self.entries.last_mut() {
+            entry.series = series;
         }
     }
 
@@ -54,11 +97,13 @@ impl Table {
             row: row.into(),
             column: column.into(),
             ours,
+            less_first: None,
             theirs: Vec::new(),
+            series: Vec::new(),
         });
     }
 
-    /// Puts the figures of `sources` beside ours; those that have none here are left out.
+    /// Puts the figures of `sources` beside ours, those that have none here left out.
     pub fn beside(&mut self, sources: Vec<Source>) {
         for source in sources {
             let of = |entry: &Entry| source.figure(&entry.row, &entry.column);
@@ -125,7 +170,11 @@ impl Table {
         };
         let rows = width(&self.names(|entry| &entry.row), 3);
         let columns = width(&self.names(|entry| &entry.column), 6);
+        let differs = self.entries.iter().any(|entry| entry.less_first.is_some());
         write!(out, "{:<rows$}  {:<columns$} {:>16}", "", "", "ours")?;
+        if differs {
+            write!(out, " {:>18}", "less first of row")?;
+        }
         for index in 0..self.theirs.len() {
             write!(out, " {:>9}", format!("theirs {}", letter(index)))?;
         }
@@ -135,13 +184,19 @@ impl Table {
             let row = if entry.row == last { "" } else { entry.row.as_str() };
             last = &entry.row;
             let decimals = self.decimals;
-            let error = entry.ours.error.filter(|error| *error > 0.0);
-            let error = error.map_or(String::new(), |error| format!(" ± {error:.decimals$}"));
             write!(
                 out,
-                "{row:<rows$}  {:<columns$} {:>8.decimals$}{error:<9}",
-                entry.column, entry.ours.value
+                "{row:<rows$}  {:<columns$} {:>8.decimals$}{:<9}",
+                entry.column,
+                entry.ours.value,
+                self.within(entry.ours)
             )?;
+            if differs {
+                let less = entry.less_first.map_or(String::new(), |less| {
+                    format!("{:>+8.decimals$}{:<9}", less.value, self.within(less))
+                });
+                write!(out, " {less:<18}")?;
+            }
             let theirs: String = entry
                 .theirs
                 .iter()
@@ -153,8 +208,56 @@ impl Table {
                 .collect();
             writeln!(out, "{theirs}")?;
         }
+        if let Some(remark) = &self.remark {
+            writeln!(out, "{remark}")?;
+        }
         for (index, Source { source, models, .. }) in self.theirs.iter().enumerate() {
             writeln!(out, "theirs {}, on their models: {source}; {models}", letter(index))?;
+        }
+        self.print_orders(out)
+    }
+
+    /// An error, in the table's decimals.
+    fn within(&self, value: Value) -> String {
+        let decimals = self.decimals;
+        let error = value.error.filter(|error| *error > 0.0);
+        error.map_or(String::new(), |error| format!(" ± {error:.decimals$}"))
+    }
+
+    /// How many orders of theirs ours have, and which ones they do not have.
+    fn print_orders(&self, out: &mut impl Write) -> Result<()> {
+        for (index, _) in self.theirs.iter().enumerate() {
+            let own = || self.orders.iter().filter(|order| order.source == index);
+            let count = |verdict| own().filter(|order| order.verdict == verdict).count();
+            if own().next().is_none() {
+                continue;
+            }
+            writeln!(
+                out,
+                "orders of {}: {} of {} reproduced, {} contradicted, {} undecided",
+                letter(index),
+                count(Verdict::Reproduced),
+                own().count(),
+                count(Verdict::Contradicted),
+                count(Verdict::Undecided)
+            )?;
+            for order in own().filter(|order| order.verdict != Verdict::Reproduced) {
+                let Order { more, less, theirs, ours, verdict, .. } = order;
+                let decimals = self.decimals;
+                // What both have in common is said once.
+                let (place, more, less) = match more.0 == less.0 {
+                    true => (&more.0, &more.1, &less.1),
+                    false => (&more.1, &more.0, &less.0),
+                };
+                writeln!(
+                    out,
+                    "  {}: {place}: {more} over {less} by {}, ours by {:.decimals$}{}",
+                    verdict.name(),
+                    short(*theirs),
+                    ours.value,
+                    self.within(*ours)
+                )?;
+            }
         }
         Ok(())
     }

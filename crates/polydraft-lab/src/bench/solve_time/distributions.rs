@@ -8,10 +8,13 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::observe::{self, Look, Plan};
 
-/// Logits of target and draft, shape `[vocabulary]` each.
+/// Logits of target and draft, shape `[vocabulary]` each, at a position of a sequence.
 pub struct Pair {
     pub target: Vec<f32>,
     draft: Vec<f32>,
+    /// The number of the sequence, and of its prompt.
+    pub text: usize,
+    pub prompt: usize,
 }
 
 impl Pair {
@@ -27,8 +30,8 @@ impl Pair {
 /// The longest sequence that positions are taken from, in tokens after the prompt.
 pub const TEXT: usize = 64;
 
-/// Positions of the target's own output after the prompts, in turn: in each at a random place, and
-/// every so many tokens from there on.
+/// Positions of the target's own output, sampled so, after the prompts, in turn: in each at a
+/// random place, and every so many tokens from there on.
 ///
 /// # Errors
 /// Failures of the models; a prompt that leaves no room.
@@ -37,10 +40,10 @@ pub fn of_models(
     prompts: &[Vec<Token>],
     positions: usize,
     every: usize,
-    seed: u64,
+    (sampling, seed): (Sampling, u64),
 ) -> Result<Vec<Pair>> {
     let mut pairs = Vec::new();
-    show_of_models(engine, prompts, positions, every, seed, &mut |pair| {
+    show_of_models(engine, prompts, positions, every, (sampling, seed), &mut |pair| {
         pairs.push(pair);
         Ok(true)
     })?;
@@ -56,13 +59,12 @@ pub fn show_of_models(
     prompts: &[Vec<Token>],
     positions: usize,
     every: usize,
-    seed: u64,
+    (sampling, seed): (Sampling, u64),
     goes_on: &mut dyn FnMut(Pair) -> Result<bool>,
 ) -> Result<()> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let (mut left, mut empty, tree) = (positions, 0, PolicyKind::chain(1));
-    let sampling = Sampling::default();
-    let plan = Plan {
+    let plan = |sampling, every| Plan {
         sampling,
         draft_sampling: sampling,
         tree: &tree,
@@ -71,11 +73,21 @@ pub fn show_of_models(
         steps_of: None,
         paths: None,
     };
-    for prompt in prompts.iter().cycle() {
+    let neutral = Sampling::default();
+    for (text, (prompt, tokens)) in prompts.iter().enumerate().cycle().enumerate() {
         let seeds = (rng.next_u64(), rng.next_u64());
-        let look = Distributions { pairs: Vec::new(), most: left };
+        // Whole distributions are recorded, whatever the sequence is sampled by.
+        let follow = match sampling == neutral {
+            true => Vec::new(),
+            false => {
+                let nothing = Distributions { pairs: Vec::new(), most: 0, text, prompt };
+                let plan = plan(sampling, TEXT);
+                observe::text(engine, tokens, &plan, seeds, Vec::new(), nothing, &|| true)?.1
+            }
+        };
+        let look = Distributions { pairs: Vec::new(), most: left, text, prompt };
         let (Distributions { pairs, .. }, _) =
-            observe::text(engine, prompt, &plan, seeds, Vec::new(), look, &|| true)?;
+            observe::text(engine, tokens, &plan(neutral, every), seeds, follow, look, &|| true)?;
         // The first position of a sequence may be beyond its end, where the context is almost full.
         empty = if pairs.is_empty() { empty + 1 } else { 0 };
         ensure!(
@@ -99,6 +111,8 @@ pub fn show_of_models(
 struct Distributions {
     pairs: Vec<Pair>,
     most: usize,
+    text: usize,
+    prompt: usize,
 }
 
 impl Look for Distributions {
@@ -112,7 +126,8 @@ impl Look for Distributions {
             draft.distribution(DraftTree::ROOT).filter(|_| self.pairs.len() < self.most)
         {
             let target = logits(target.target(DraftTree::ROOT)?);
-            self.pairs.push(Pair { target, draft: logits(probs) });
+            let (draft, &Self { text, prompt, .. }) = (logits(probs), &*self);
+            self.pairs.push(Pair { target, draft, text, prompt });
         }
         Ok(())
     }
@@ -135,14 +150,14 @@ pub fn synthetic(count: usize, seed: u64) -> Vec<Pair> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed ^ 0x5eed);
     let mut uniform = || f64::from(rng.next_u32()) / f64::from(u32::MAX);
     (0..count)
-        .map(|_| {
+        .map(|text| {
             let exponent = 1.1 + 1.2 * uniform();
             // Twelve uniform numbers: close enough to normal, and the same on every machine.
             let mut normal = || (0..12).map(|_| uniform()).sum::<f64>() - 6.0;
             let level = |rank: usize| -exponent * (rank as f64).ln();
             let target: Vec<f32> = (1..=VOCABULARY).map(|rank| level(rank) as f32).collect();
             let draft = (1..=VOCABULARY).map(|rank| (level(rank) + normal()) as f32).collect();
-            Pair { target, draft }
+            Pair { target, draft, text, prompt: text }
         })
         .collect()
 }

@@ -8,7 +8,7 @@ use polydraft_cli::output::note;
 use polydraft_cli::provenance::MadeBy;
 use polydraft_cli::save::Save;
 use polydraft_reference::VerifierKind;
-use polydraft_reference::comparison::{self, Sample};
+use polydraft_reference::comparison::{self, Part, Sample};
 use serde::{Deserialize, Serialize};
 
 /// A tree, sampling settings, and the verifiers that are compared.
@@ -18,6 +18,10 @@ pub struct Setting {
     pub draft: Sampling,
     pub tree: PolicyKind,
     pub verifiers: Vec<VerifierKind>,
+    /// The part of each draft that each verifier evaluates; none where all have a draft of the
+    /// tree.
+    pub parts: Vec<Part>,
+    /// Of the sequences so far, the same for all settings that are measured together.
     pub samples: Vec<Sample>,
 }
 
@@ -69,6 +73,9 @@ pub struct Report {
 pub struct Compared {
     pub temperature: f64,
     pub top_p: f64,
+    /// The likeliest tokens that are kept; none where all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<usize>,
     pub tree: String,
     /// The number of sequences, of positions in all of them, and of drafts at all positions.
     pub texts: usize,
@@ -158,6 +165,7 @@ pub fn compared(setting: &Setting) -> Compared {
     Compared {
         temperature: sampling.temperature,
         top_p: sampling.top_p,
+        top_k: sampling.top_k,
         tree: tree.to_string(),
         texts: samples.len(),
         positions: setting.positions(),
@@ -194,6 +202,7 @@ pub fn print(report: &Report) -> Result<()> {
         let Compared {
             temperature,
             top_p,
+            top_k,
             tree,
             texts,
             positions,
@@ -202,7 +211,10 @@ pub fn print(report: &Report) -> Result<()> {
             verifiers,
             ..
         } = result;
-        let cut = if *top_p < 1.0 { format!(", top-p {top_p}") } else { String::new() };
+        let mut cut = top_k.map_or(String::new(), |top_k| format!(", top-k {top_k}"));
+        if *top_p < 1.0 {
+            cut += &format!(", top-p {top_p}");
+        }
         writeln!(
             out,
             "\n{tree}, temperature {temperature}{cut}: {drafts} drafts at {positions} positions of \

@@ -8,6 +8,9 @@ use super::*;
 
 const TARGET: [f64; 3] = [0.6, 0.3, 0.1];
 const DRAFT: [f64; 3] = [0.3, 0.3, 0.4];
+/// How sequences are sampled, and the seed.
+const HOW: (Sampling, u64) =
+    (Sampling { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0 }, 1);
 
 /// The same distribution after every context.
 struct Always(Distribution);
@@ -35,7 +38,7 @@ fn probs(probs: [f64; 3]) -> Distribution {
 #[test]
 fn acceptances_are_exact_on_tables() {
     let pairs =
-        distributions::of_models(&mut engine(), &[vec![0], vec![1, 2]], 10, 8, 1).expect("pairs");
+        distributions::of_models(&mut engine(), &[vec![0], vec![1, 2]], 10, 8, HOW).expect("pairs");
     assert_eq!(pairs.len(), 10);
     let node = |rule: Option<&str>, count| Node {
         row: String::new(),
@@ -69,7 +72,7 @@ fn acceptances_are_exact_on_tables() {
 /// The first and the second draft together are the acceptance.
 #[test]
 fn drafts_add_up() {
-    let pair = &distributions::of_models(&mut engine(), &[vec![0]], 1, 8, 1).expect("a pair")[0];
+    let pair = &distributions::of_models(&mut engine(), &[vec![0]], 1, 8, HOW).expect("a pair")[0];
     let of = |rank| {
         let node = Node {
             row: String::new(),

@@ -1,0 +1,177 @@
+//! Orders that a paper's figures have, and whether ours have them too.
+//!
+//! Differences of ours are between values of the same sequences, so that what all have in common
+//! does not count in their errors.
+
+use polydraft_reference::comparison::{self, Sample};
+
+use super::order::{Compares, Order, Verdict};
+use super::table::{Entry, Table};
+use super::theirs::{Source, Value};
+
+/// The difference of two values of ours; none where they are not values of the same sequences.
+fn difference(a: &Entry, b: &Entry) -> Option<Value> {
+    let (one, other) = (&a.series, &b.series);
+    let alike = |(a, b): (&Sample, &Sample)| a.prompt == b.prompt;
+    if one.len() != other.len() || one.is_empty() || !one.iter().zip(other).all(alike) {
+        return None;
+    }
+    let value = a.ours.value - b.ours.value;
+    let positions = |samples: &[Sample]| -> f64 {
+        samples.iter().map(|sample| sample.positions as f64).sum::<f64>() / samples.len() as f64
+    };
+    let (all, all_other) = (positions(one), positions(other));
+    let off = |sample: &Sample, mean: f64, all: f64| {
+        sample.positions as f64 / all * (sample.tokens[0] - mean)
+    };
+    let off = |(a_sample, b_sample): (&Sample, &Sample)| {
+        let off = off(a_sample, a.ours.value, all) - off(b_sample, b.ours.value, all_other);
+        Sample { positions: 1, tokens: vec![off], ..a_sample.clone() }
+    };
+    let off: Vec<Sample> = one.iter().zip(other).map(off).collect();
+    let (_, error) = comparison::mean(&off, |sample| sample.tokens[0]);
+    Some(Value { value, error: Some(error).filter(|error| error.is_finite()) })
+}
+
+/// Adds the orders that figures of the sources have in this table, and what ours are less the first
+/// of their rows.
+pub fn compare(table: &mut Table) {
+    table.orders = orders(table);
+    if table.compares == Compares::Nothing {
+        return;
+    }
+    for place in 0..table.entries.len() {
+        let row = &table.entries[place].row;
+        let first = table.entries.iter().position(|entry| entry.row == *row);
+        let first = first.filter(|first| *first != place);
+        table.entries[place].less_first =
+            first.and_then(|first| difference(&table.entries[place], &table.entries[first]));
+    }
+}
+
+fn orders(table: &Table) -> Vec<Order> {
+    let mut orders = Vec::new();
+    for (index, source) in table.theirs.iter().enumerate() {
+        for (place, one) in table.entries.iter().enumerate() {
+            let mut next = true;
+            for other in &table.entries[place + 1..] {
+                let compares = match table.compares {
+                    Compares::Nothing => false,
+                    _ if one.row == other.row => true,
+                    Compares::Columns => false,
+                    // The next row that has a figure in this column.
+                    Compares::Rows => {
+                        one.column == other.column
+                            && parts(&one.row, &other.row) == 1
+                            && source.figure(&other.row, &other.column).is_some()
+                            && std::mem::take(&mut next)
+                    }
+                };
+                if compares {
+                    orders.extend(order(source, index, one, other));
+                }
+            }
+        }
+    }
+    orders
+}
+
+/// The number of parts in which the names of two rows differ.
+fn parts(one: &str, other: &str) -> usize {
+    one.split(", ").zip(other.split(", ")).filter(|(a, b)| a != b).count()
+}
+
+fn order(source: &Source, index: usize, one: &Entry, other: &Entry) -> Option<Order> {
+    let of = |entry: &Entry| source.figure(&entry.row, &entry.column);
+    let (a, b) = (of(one)?, of(other)?);
+    // Figures within two of their own errors have no order.
+    let error = a.error.zip(b.error).map_or(0.0, |(a, b)| a.hypot(b));
+    let theirs = a.value - b.value;
+    if theirs == 0.0 || theirs.abs() <= 2.0 * error {
+        return None;
+    }
+    let (more, less) = if theirs > 0.0 { (one, other) } else { (other, one) };
+    let ours = difference(more, less)?;
+    let at = |entry: &Entry| (entry.row.clone(), entry.column.clone());
+    Some(Order {
+        source: index,
+        more: at(more),
+        less: at(less),
+        theirs: theirs.abs(),
+        ours,
+        verdict: Verdict::of(ours),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::theirs::sources;
+    use super::*;
+
+    fn samples(values: &[f64]) -> Vec<Sample> {
+        let sample = |(index, value): (usize, &f64)| Sample {
+            prompt: index / 2,
+            positions: 1 + index % 3,
+            drafts: 1,
+            nodes: 1,
+            tokens: vec![*value],
+        };
+        values.iter().enumerate().map(sample).collect()
+    }
+
+    /// What sequences have in common is in no difference, and their weights count.
+    #[test]
+    fn differences_are_between_the_same_sequences() {
+        let mut table = Table::new("efficiency", "", 2);
+        table.compares = Compares::Columns;
+        let base = [1.0, 5.0, 2.0, 7.0];
+        let shifted = |by: f64| samples(&base.map(|value| value + by));
+        table.add_series("K = 2, L = 5", "walk:importance", shifted(0.0));
+        table.add_series("K = 2, L = 5", "specinfer", shifted(-0.25));
+        let mut uneven = shifted(0.5);
+        uneven[0].tokens[0] += 0.1;
+        table.add_series("K = 2, L = 5", "spectr", uneven.clone());
+        let of = |a: usize, b: usize| {
+            difference(&table.entries[a], &table.entries[b]).expect("the same sequences")
+        };
+        let same = of(0, 1);
+        assert!((same.value - 0.25).abs() < 1e-12 && same.error.expect("an error") < 1e-12);
+        let other = of(2, 0);
+        assert!((other.value - 0.5 - 0.1 / 7.0).abs() < 1e-12, "{other:?}");
+        // As for paired values.
+        let (_, error) = comparison::mean(&uneven, |sample| {
+            let place = uneven.iter().position(|other| other == sample).expect("itself");
+            sample.tokens[0] - base[place]
+        });
+        assert!((other.error.expect("an error") - error).abs() < 1e-12);
+        table.beside(sources("canonical", "efficiency"));
+        compare(&mut table);
+        let found: Vec<_> = table.orders.iter().map(|order| order.verdict).collect();
+        // Theirs: importance above both; spectr within an error of specinfer.
+        assert_eq!(found, [Verdict::Reproduced, Verdict::Contradicted], "{:?}", table.orders);
+        let undecided = Value { value: 0.1, error: Some(0.06) };
+        assert_eq!(Verdict::of(undecided), Verdict::Undecided);
+    }
+
+    #[test]
+    fn rows_are_compared_with_the_next() {
+        let mut table = Table::new("paths", "", 2);
+        table.compares = Compares::Rows;
+        for (row, by) in [("K = 1", 0.0), ("K = 2", 0.1), ("K = 3", 0.3), ("K = 9", 1.0)] {
+            let values = [1.0, 5.0, 2.0, 7.0].map(|value| value + by);
+            table.add_series(row, "greedy-block", samples(&values));
+            table.add_series(row, "nested-priority", samples(&values));
+        }
+        table.beside(sources("gbv", "paths"));
+        compare(&mut table);
+        let of = |source: usize| {
+            let own = table.orders.iter().filter(|order| order.source == source);
+            own.map(|order| (order.more.0.as_str(), order.verdict)).collect::<Vec<_>>()
+        };
+        let yes = Verdict::Reproduced;
+        assert_eq!(of(0), [("K = 2", yes), ("K = 3", yes)]);
+        // Qwen's fall.
+        let no = Verdict::Contradicted;
+        assert_eq!(of(6), [("K = 1", no), ("K = 2", no)]);
+    }
+}

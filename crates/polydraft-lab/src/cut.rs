@@ -1,0 +1,37 @@
+//! `--top-k` and `--top-p` of measurements that have their own temperatures.
+
+use anyhow::Result;
+use clap::Args;
+use polydraft::Sampling;
+use polydraft_runtime::Usage;
+
+/// Which tokens are sampled from.
+#[derive(Args, Debug, Clone, Copy, Default)]
+pub struct CutArgs {
+    /// Keep only the K likeliest tokens, of target and draft.
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Keep the likeliest tokens that together reach probability P, of target and draft
+    /// [default: 1].
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f64>,
+}
+
+impl CutArgs {
+    /// Sampling at this temperature.
+    ///
+    /// # Errors
+    /// A setting out of range.
+    pub fn at(self, temperature: f64) -> Result<Sampling> {
+        let sampling = self.sampling(temperature);
+        sampling.validate().map_err(Usage::error)?;
+        Ok(sampling)
+    }
+
+    /// The same without a check.
+    pub fn sampling(self, temperature: f64) -> Sampling {
+        let neutral = Sampling::default();
+        let Self { top_k, top_p } = self;
+        Sampling { temperature, top_k, top_p: top_p.unwrap_or(neutral.top_p), ..neutral }
+    }
+}
