@@ -125,7 +125,7 @@ impl Engine {
             if self.models.drafter.is_none() {
                 return no_drafter();
             }
-            speculation.sampling.validate()?;
+            speculation.validate()?;
         }
         let drafts = request.speculation.is_some();
         let (target, drafter) = self.models.open(&request.prompt, drafts)?;

@@ -50,6 +50,8 @@ pub struct Speculation {
     pub(crate) verifier: Box<dyn Verifier>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) sampling: Sampling,
+    /// Of each draft, where the policy has paths of several.
+    pub(crate) each: Vec<Sampling>,
 }
 
 impl Speculation {
@@ -61,13 +63,41 @@ impl Speculation {
     /// A verifier that is not exact for the policy's trees.
     pub fn new(verifier: Box<dyn Verifier>, policy: Box<dyn Policy>) -> Result<Self> {
         verifier.supports(&policy.form())?;
-        Ok(Self { verifier, policy, sampling: Sampling::default() })
+        Ok(Self { verifier, policy, sampling: Sampling::default(), each: Vec::new() })
     }
 
     /// How the drafter's output becomes the distributions that drafts are drawn from. It changes
     /// the speed, never the output's distribution.
     pub fn with_sampling(self, sampling: Sampling) -> Self {
         Self { sampling, ..self }
+    }
+
+    /// How the drafter's output becomes the distributions of each draft, for a policy with paths of
+    /// several drafts (`distinct`): one setting for each.
+    ///
+    /// # Errors
+    /// Another number of settings than the policy has drafts.
+    pub fn with_each(self, each: Vec<Sampling>) -> Result<Self> {
+        let changed = Self { each, ..self };
+        changed.validate().map(|()| changed)
+    }
+
+    /// # Errors
+    /// Settings out of range; another number of settings than the policy has drafts.
+    pub(crate) fn validate(&self) -> Result<()> {
+        self.sampling.validate()?;
+        self.each.iter().try_for_each(Sampling::validate)?;
+        let drafts = self.policy.form().distinct();
+        if drafts == self.each.len() {
+            return Ok(());
+        }
+        let expected = match drafts {
+            0 => "a tree of several drafts".to_owned(),
+            _ => format!("sampling settings of {drafts} drafts"),
+        };
+        let got = format!("settings of {}", self.each.len());
+        let operation = "speculation";
+        Err(polydraft::Error::Unsupported { operation, expected, got }.into())
     }
 
     /// The same with another verifier made of this one.
@@ -78,7 +108,8 @@ impl Speculation {
         self,
         change: impl FnOnce(Box<dyn Verifier>) -> Box<dyn Verifier>,
     ) -> Result<Self> {
-        Ok(Self::new(change(self.verifier), self.policy)?.with_sampling(self.sampling))
+        let changed = Self::new(change(self.verifier), self.policy)?;
+        Ok(Self { each: self.each, ..changed.with_sampling(self.sampling) })
     }
 
     /// The same with another policy made of this one.
@@ -89,7 +120,8 @@ impl Speculation {
         self,
         change: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy>,
     ) -> Result<Self> {
-        Ok(Self::new(self.verifier, change(self.policy))?.with_sampling(self.sampling))
+        let changed = Self::new(self.verifier, change(self.policy))?;
+        Ok(Self { each: self.each, ..changed.with_sampling(self.sampling) })
     }
 }
 

@@ -87,7 +87,14 @@ impl Setup {
         rng: impl RandomSource + Send + 'c,
     ) -> Request<'c> {
         let policy = self.tree.build().unwrap();
+        // Hotter and hotter, where there are several drafts.
+        let at = |number| Sampling {
+            temperature: self.draft.temperature * (1.0 + number as f64),
+            ..self.draft
+        };
+        let each = (0..policy.form().distinct()).map(at).collect();
         let speculation = Speculation::new(verifier, policy).unwrap().with_sampling(self.draft);
+        let speculation = speculation.with_each(each).unwrap();
         Request::new(prompt)
             .sampling(self.target)
             .speculation(speculation)
@@ -173,6 +180,10 @@ fn the_distribution_is_the_targets_with_trees_too() {
         levels(&[2], Drafting::Hub),
         levels(&[2, 1], Drafting::TopK),
         tree("fixed:0,0,1"),
+        tree("fixed:0,0,1/iid"),
+        tree("fixed:0,0,1/hub"),
+        tree("distinct:2,2"),
+        tree("distinct:3,1"),
         tree("delayed:1,2,1"),
         tree("stop-below:0.75,paths:2,2"),
     ];
@@ -323,6 +334,14 @@ fn mismatches_are_refused() {
     let unfit = PolicyKind::paths(2, 2).build().unwrap();
     let unfit = Speculation::new(plain.kind.build().unwrap(), unfit).err().unwrap();
     assert!(unfit.to_string().contains("single path"));
+    // Every draft has settings of its own, and no others have.
+    for (tree, settings) in [("distinct:2,1", 1), ("paths:2,1", 2), ("distinct:2,1", 0)] {
+        let policy = tree.parse::<PolicyKind>().unwrap().build().unwrap();
+        let walk = setup("specinfer", PolicyKind::chain(1)).kind.build().unwrap();
+        let speculation = Speculation::new(walk, policy).unwrap();
+        let several = speculation.with_each(vec![Sampling::default(); settings]);
+        assert!(several.err().unwrap().to_string().contains("drafts"), "{tree}");
+    }
     let cold =
         Setup { target: Sampling { temperature: -1.0, ..Sampling::default() }, ..plain.clone() };
     assert!(open(&mut pair, &cold, &[]).is_err());

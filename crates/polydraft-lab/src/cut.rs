@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use polydraft::Sampling;
-use polydraft_runtime::Usage;
+use polydraft_runtime::{SamplingOptions, Usage};
 
 /// Which tokens are sampled from.
 #[derive(Args, Debug, Clone, Copy, Default)]
@@ -15,6 +15,17 @@ pub struct CutArgs {
     /// [default: 1].
     #[arg(long, value_name = "P")]
     pub top_p: Option<f64>,
+}
+
+/// Refuses several draft temperatures, where all tokens of a node are drawn alike.
+///
+/// # Errors
+/// More than one.
+pub fn one_draft(options: &SamplingOptions) -> Result<()> {
+    match options.each().is_empty() {
+        true => Ok(()),
+        false => Err(Usage::error("expected one --draft-temperature: one draft is measured here")),
+    }
 }
 
 impl CutArgs {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::conformance::tree::{ContextDistributions, Exact, count_drafts, exact};
+use polydraft::policy::Distinct;
 use polydraft::{Distribution, PolicyKind, Token};
 use polydraft_cli::output::{self, note};
 use polydraft_engine::{Model, TableModel};
@@ -30,6 +31,7 @@ Examples:
   polydraft-lab efficiency --target t.json --draft d.json --paths 2 --depth 2
   polydraft-lab efficiency --target t.json --draft d.json --paths 2 --depth 2 --bound --json
   polydraft-lab efficiency --target t.json --draft d.json --tree fixed:0,0,1/hub
+  polydraft-lab efficiency --target t.json --draft d.json --draft e.json --verifier walk:max-flow
   polydraft-lab efficiency --target t.json --draft d.json --paths 3 --verifier spectr --set rho=3
   polydraft-lab efficiency --target t.json --draft d.json --verifier walk:global-resolution --set \
   mode=published-walk --set limits=[1,1]")]
@@ -37,9 +39,9 @@ pub struct Args {
     /// Table model of the target.
     #[arg(long, value_name = "FILE")]
     target: PathBuf,
-    /// Table model of the draft, of the same vocabulary.
-    #[arg(long, value_name = "FILE")]
-    draft: PathBuf,
+    /// Table model of the draft, of the same vocabulary. Of several, each draws a path.
+    #[arg(long, value_name = "FILE", required = true)]
+    draft: Vec<PathBuf>,
     /// The verifier, as in 'generate' [default: all that are exact for the tree].
     #[arg(long, value_name = "NAME")]
     verifier: Option<VerifierKind>,
@@ -83,8 +85,11 @@ pub struct Args {
 
 impl Args {
     fn tree(&self) -> PolicyKind {
-        let paths = || PolicyKind::paths(self.paths as usize, self.depth as usize);
-        self.tree.clone().unwrap_or_else(paths)
+        let depth = self.depth as usize;
+        self.tree.clone().unwrap_or_else(|| match self.draft.len() {
+            1 => PolicyKind::paths(self.paths as usize, depth),
+            drafts => PolicyKind::Distinct(Distinct { drafts, depth }),
+        })
     }
 }
 
@@ -124,12 +129,28 @@ impl ContextDistributions for Table {
 
 /// Reads the tables, enumerates, and prints.
 pub fn run(args: Args) -> Result<()> {
-    let (target, draft) =
-        (Table(TableModel::read(&args.target)?), Table(TableModel::read(&args.draft)?));
-    target.0.info().vocabulary.check_draft(&draft.0.info().vocabulary)?;
+    let target = Table(TableModel::read(&args.target)?);
+    let mut drafts = Vec::new();
+    for file in &args.draft {
+        let draft = Table(TableModel::read(file)?);
+        target.0.info().vocabulary.check_draft(&draft.0.info().vocabulary)?;
+        drafts.push(draft);
+    }
     let vocabulary = target.0.info().vocabulary.size();
     let tree = args.tree();
     let policy = tree.build().map_err(Usage::error)?;
+    let distinct = policy.form().distinct();
+    if distinct.max(1) != drafts.len() {
+        return Err(Usage::error(format_args!(
+            "{} drafts, but --tree {tree} draws from {}: of several drafts each draws a path, \
+             --tree distinct:K,L",
+            drafts.len(),
+            distinct.max(1)
+        )));
+    }
+    if args.bound && distinct > 0 {
+        return Err(Usage::error("--bound is for i.i.d. paths of one draft"));
+    }
     if chooses(&tree) {
         return Err(Usage::error(format_args!(
             "--tree {tree} depends on what was accepted before: there is no one efficiency of it"
@@ -161,7 +182,7 @@ pub fn run(args: Args) -> Result<()> {
             })
             .collect(),
     };
-    let bound = if args.bound { Some(best(&args, vocabulary, &target, &draft)?) } else { None };
+    let bound = if args.bound { Some(best(&args, vocabulary, &target, &drafts[0])?) } else { None };
     let bar = ProgressBar::new(1000 * kinds.len() as u64)
         .with_style(ProgressStyle::with_template("{msg:16} [{bar:30}] {percent} %, {eta} left")?);
     let mut rows = Vec::new();
@@ -171,9 +192,9 @@ pub fn run(args: Args) -> Result<()> {
             |done: f64| bar.set_position(1000 * index as u64 + (1000.0 * done) as u64);
         let mut verifier = to_measure(&kind)?;
         let Exact { block_efficiency, deviation, fallbacks, .. } =
-            exact(verifier.as_mut(), policy.as_ref(), &target, &draft, &mut progress)
+            exact(verifier.as_mut(), policy.as_ref(), &target, &drafts, &mut progress)
                 .with_context(|| format!("verifier {kind}"))?;
-        let own = args.tree.is_none();
+        let own = matches!(tree, PolicyKind::Paths(_));
         rows.push(Row {
             command: output::command(),
             verifier: kind.to_string(),

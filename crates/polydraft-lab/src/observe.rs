@@ -56,6 +56,8 @@ impl Look for Recording {
 pub struct Plan<'a> {
     pub sampling: Sampling,
     pub draft_sampling: Sampling,
+    /// That of each draft, where the tree has paths of several; else none.
+    pub each: &'a [Sampling],
     /// The drafted tree.
     pub tree: &'a PolicyKind,
     /// Tokens of the sequence, at most.
@@ -104,9 +106,10 @@ pub fn text<L: Look>(
     let observer = Observer { follow, emitted: 0, spots, look: shared.clone(), decides };
     let policy = Sometimes { policy, spots, emitted: 0 };
     let speculation = Speculation::new(Box::new(observer), Box::new(policy))?;
+    let speculation = speculation.with_sampling(plan.draft_sampling);
     let request = Request::new(prompt)
         .sampling(plan.sampling)
-        .speculation(speculation.with_sampling(plan.draft_sampling))
+        .speculation(speculation.with_each(plan.each.to_vec())?)
         .limits(limits)
         .rng(seeded(rng));
     let mut session = engine.open(request)?;

@@ -99,6 +99,7 @@ pub fn run(args: Args) -> Result<()> {
         Setting {
             sampling: header.sampling,
             draft: header.draft_sampling,
+            each: Vec::new(),
             tree: replay.tree().clone(),
             verifiers: replay.verifiers().to_vec(),
             parts: Vec::new(),

@@ -16,6 +16,7 @@ use polydraft_runtime::{Models, Usage};
 use serde::Serialize;
 
 use crate::bench::verifiers::chooses;
+use crate::cut::one_draft;
 use crate::observe::{self, Plan, text_seed};
 
 /// Record drafts and distributions at positions of the target's own output, to replay verifiers on
@@ -113,7 +114,13 @@ struct Recorded {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    args.tree.build().map_err(Usage::error)?;
+    one_draft(&args.sampling.options())?;
+    if args.tree.build().map_err(Usage::error)?.form().distinct() > 0 {
+        let tree = &args.tree;
+        return Err(Usage::error(format_args!(
+            "--tree {tree} draws from several drafts: a trace has one"
+        )));
+    }
     if chooses(&args.tree) {
         let tree = &args.tree;
         return Err(Usage::error(format_args!(
@@ -214,6 +221,7 @@ fn record(
     let plan = Plan {
         sampling: header.sampling,
         draft_sampling: header.draft_sampling,
+        each: &[],
         tree: &header.tree,
         max_tokens: header.max_tokens as usize,
         every: header.every as usize,

@@ -30,6 +30,8 @@ fn generate_takes_every_verifier_and_tree() {
         &["--verifier", "traversal", "--tree", "sequoia:8"],
         &["--verifier", "walk:naive", "--tree", "sequoia:6", "--drafting", "top-k", "--depth", "3"],
         &["--verifier", "walk:hub", "--tree", "sequoia:6", "--drafting", "hub"],
+        &["--verifier", "specinfer", "--draft-temperature", "0.6,1.2,2"],
+        &["--verifier", "walk:importance", "--draft-temperature", "0.6,1.2", "--depth", "5"],
         &["--verifier", "walk:hub", "--tree", "fixed:0,0,1,1/greedy"],
         &["--verifier", "specinfer", "--tree", "sequoia:6", "--drafting", "iid"],
         &["--verifier", "nested-priority", "--tree", "sequoia:6"],
@@ -118,6 +120,15 @@ fn unfit_trees_are_usage_errors() {
         (&["--tree", "2,2", "--depth", "2", "--verifier", "specinfer"], &["--depth"]),
         (&["--drafting", "iid"], &["--tree"]),
         (&["--verifier", "none", "--paths", "2"], &["--paths", "none"]),
+        (
+            &["--draft-temperature", "0.6,1.2"],
+            &["i.i.d.", "2 draws distinct at a node", "specinfer"],
+        ),
+        (
+            &["--draft-temperature", "0.6,1.2", "--verifier", "specinfer", "--tree", "2,2"],
+            &["distinct:2,L"],
+        ),
+        (&["--verifier", "specinfer", "--tree", "distinct:2,2"], &["--draft-temperature"]),
         (&["--paths", "0"], &["0"]),
     ];
     for (args, expected) in cases {
@@ -187,6 +198,24 @@ fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
     fails(&[&base[..], &["--verifier", "spectr", "--set", "rho=0"]].concat(), 2, &["at least 1"]);
     fails(&[&base[..], &["--verifier", "spectr", "--set", "tau=1"]].concat(), 2, &["tau", "rho"]);
     fails(&[&base[..], &["--set", "rho=2"]].concat(), 2, &["--verifier"]);
+    // Several drafts, each with a path.
+    let other = write(folder.path(), "o.json", r#"{"vocabulary": 2, "next": {"": [1, 0]}}"#);
+    let all = json(&[&base[..], &["--draft", &other, "--depth", "3", "--json"]].concat());
+    let names: Vec<_> =
+        all.as_array().unwrap().iter().map(|row| row["verifier"].as_str().unwrap()).collect();
+    assert_eq!(names, ["specinfer", "walk:naive"]);
+    for row in all.as_array().unwrap() {
+        assert!(row["deviation"].as_f64().unwrap() < 1e-12, "{row}");
+        assert_eq!(row["tree"], "distinct:2,3");
+    }
+    fails(&[&base[..], &["--draft", &other, "--tree", "2,2"]].concat(), 2, &["2 drafts"]);
+    fails(&[&base[..], &["--tree", "distinct:2,2"]].concat(), 2, &["1 drafts", "from 2"]);
+    // As published it is no verifier for output, and here it is measured.
+    let published = ["--verifier", "walk:global-resolution", "--set", "mode=published-walk"];
+    let few = ["--set", "limits=[1]", "--json"];
+    let row = json(&[&base[..], &published, &few].concat());
+    assert_eq!(row["lossless"], false);
+    assert!(row["fallbacks"].as_f64().unwrap() > 0.0, "{row}");
     fails(&[&base[..], &["--tree", "2,2", "--paths", "2"]].concat(), 2, &["--paths"]);
     fails(&[&base[..], &["--tree", "auto:1,2"]].concat(), 2, &["accepted before"]);
 

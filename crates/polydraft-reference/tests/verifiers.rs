@@ -4,10 +4,10 @@ use polydraft::conformance::cases_to_try;
 use polydraft::conformance::tree::{ContextDistributions, Pair, exact, random_pair};
 use polydraft::coupling::priority::{self, shares::Layout};
 use polydraft::verify::nested_priority::Settings;
-use polydraft::{Distribution, PolicyKind};
+use polydraft::{Distribution, Drafting, Draws, PolicyKind, Problem, Proposal};
 use polydraft_reference::global_resolution::{self, Mode};
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
-use polydraft_reference::{ReferenceKind, RuleKind, VerifierKind, to_measure};
+use polydraft_reference::{ReferenceKind, RuleKind, VerifierKind, optimum, to_measure};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -180,4 +180,51 @@ fn published_walks_are_measured() {
     assert!(solved > 20 && drawn > 20, "{solved} {drawn}");
     println!("largest deviation with draws from the target: {worst:e}");
     assert!(worst > 0.01, "{worst}");
+}
+
+/// Walks with paths of several drafts: exact, and with the solvers as good as anything at one
+/// level, which a minimum cut knows for two.
+#[test]
+fn walks_of_distinct_drafts() {
+    let mut rng = ChaCha8Rng::seed_from_u64(51);
+    let names =
+        ["specinfer", "walk:naive", "walk:importance", "walk:linear-program", "walk:max-flow"];
+    for (tree, count) in
+        [("distinct:2,1", 30), ("distinct:2,2", 12), ("distinct:3,1", 12), ("distinct:3,2", 2)]
+    {
+        let policy = tree.parse::<PolicyKind>().unwrap().build().unwrap();
+        let drafts = policy.form().distinct();
+        for index in 0..cases_to_try(count) {
+            let adversarial = index % 2 == 1;
+            let mut pair = |agreement| {
+                random_pair(3, policy.depth(), agreement, adversarial, &mut rng).unwrap()
+            };
+            let target = pair(0.0).target;
+            let tables: Vec<_> =
+                (0..drafts).map(|number| pair(0.2 * number as f64).draft).collect();
+            let of = |name: &str| {
+                let mut verifier = name.parse::<VerifierKind>().unwrap().build().unwrap();
+                let found =
+                    exact(verifier.as_mut(), policy.as_ref(), &target, &tables, &mut |_| ())
+                        .unwrap();
+                assert!(found.deviation < 1e-10, "{name} {tree}: {found:?}");
+                found.block_efficiency
+            };
+            let found: Vec<f64> = names.iter().map(|name| of(name)).collect();
+            if policy.depth() > 1 {
+                continue;
+            }
+            let best = found[4];
+            assert!((found[3] - best).abs() < 1e-9, "{tree}: {found:?}");
+            assert!(found.iter().all(|own| *own <= best + 1e-9), "{tree}: {found:?}");
+            if drafts == 2 {
+                let probs = [0, 1].map(|number| tables[number][&Vec::new()].clone());
+                let draws = Draws { scheme: Drafting::Distinct, count: 2 };
+                let proposal = Proposal::new(draws, &probs).unwrap();
+                let problem = Problem::new(&target[&Vec::new()], proposal).unwrap();
+                let cut = optimum::by_minimum_cut(&problem).unwrap().acceptance;
+                assert!((1.0 + cut - best).abs() < 1e-9, "{cut} {found:?}");
+            }
+        }
+    }
 }

@@ -51,7 +51,7 @@ pub fn settle<R: RuleRegistry>(
     speculation: &mut Speculation<R>,
     listener: &dyn Listener,
 ) -> Result<()> {
-    let Speculation { tree, sampling: of_draft, verifier } = speculation;
+    let Speculation { tree, sampling: of_draft, verifier, .. } = speculation;
     if let Some(auto) = tree.auto_mut() {
         auto.costs = find(file, options, models, [sampling, of_draft], verifier, listener)?;
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use polydraft::coupling::RuleRegistry;
-use polydraft::policy::{Auto, Fixed, StopBelow};
+use polydraft::policy::{Auto, Distinct, Fixed, StopBelow};
 use polydraft::{Drafting, PolicyKind, Topology, VerifierKind};
 
 use crate::tree::{AcceptanceFile, TreeName, supports};
@@ -43,7 +43,20 @@ impl<R: RuleRegistry> SpeculationOptions<R> {
             }
             return Ok(None);
         };
-        let mut tree = tree_of(self, verifier, demo)?;
+        let each = sampling.each();
+        let mut tree = match each.len() {
+            0 => tree_of(self, verifier, demo)?,
+            drafts => of_each(self, drafts)?,
+        };
+        if let PolicyKind::Distinct(own) = &tree
+            && own.drafts != each.len()
+        {
+            return Err(Usage::error(format_args!(
+                "--tree {tree} draws each of {} paths at a temperature of its own: give as many, \
+                 such as --draft-temperature 0.6,1.2",
+                own.drafts
+            )));
+        }
         if let Some(below) = self.stop_below {
             tree = PolicyKind::StopBelow(StopBelow {
                 below,
@@ -52,7 +65,7 @@ impl<R: RuleRegistry> SpeculationOptions<R> {
             });
         }
         let speculation =
-            Speculation { verifier: verifier.clone(), tree, sampling: sampling.draft() };
+            Speculation { verifier: verifier.clone(), tree, sampling: sampling.draft(), each };
         speculation
             .build()
             .map_err(|error| Usage::error(advise(verifier, &speculation.tree, error)))?;
@@ -136,6 +149,31 @@ fn tree_of<R: RuleRegistry>(
             Ok(drafted(options, verifier, &of))
         }
     }
+}
+
+/// The tree of so many drafts: a path from each.
+fn of_each<R: RuleRegistry>(options: &SpeculationOptions<R>, drafts: usize) -> Result<PolicyKind> {
+    let tree = match &options.tree {
+        None => {
+            let depth = options.depth.map_or(DEPTH, |depth| depth as usize);
+            PolicyKind::Distinct(Distinct { drafts, depth })
+        }
+        Some(TreeName::Whole(tree @ PolicyKind::Distinct(_))) if options.depth.is_none() => {
+            tree.clone()
+        }
+        Some(tree) => {
+            return Err(Usage::error(format_args!(
+                "{drafts} draft temperatures draw one path each, --tree distinct:{drafts},L: leave \
+                 --tree {tree} out, or give one temperature"
+            )));
+        }
+    };
+    if options.paths.is_some_and(|paths| paths as usize != drafts) {
+        return Err(Usage::error(format_args!(
+            "{drafts} draft temperatures draw one path each: leave --paths out"
+        )));
+    }
+    Ok(tree)
 }
 
 /// The tree where none is named.

@@ -82,6 +82,7 @@ impl<R: RuleRegistry> Run<R> {
         };
         if let Some(speculation) = &mut speculation {
             speculation.sampling = sampling.draft();
+            speculation.each = sampling.each();
         }
         let settings = Settings { sampling: sampling.target(), speculation };
         Ok(Self { description, models, settings })

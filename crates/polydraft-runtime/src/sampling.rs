@@ -19,6 +19,8 @@ pub struct SamplingOptions {
     pub min_p: Option<f64>,
     /// The draft's temperature; like the next three the target's where it is not given.
     pub draft_temperature: Option<f64>,
+    /// Temperatures of further drafts of the same model: each draws a path of its own.
+    pub further_draft_temperatures: Vec<f64>,
     /// The draft's `top_k`.
     pub draft_top_k: Option<usize>,
     /// The draft's `top_p`.
@@ -73,6 +75,19 @@ impl SamplingOptions {
                 Self { temperature: Some(0.7), top_p: Some(0.95), ..self }
             }
             given => given,
+        }
+    }
+
+    /// The settings of each draft where several temperatures were given; else none.
+    pub fn each(&self) -> Vec<Sampling> {
+        let first = self.draft();
+        match self.further_draft_temperatures.is_empty() {
+            true => Vec::new(),
+            false => {
+                let further = self.further_draft_temperatures.iter();
+                let at = |temperature: &f64| Sampling { temperature: *temperature, ..first };
+                std::iter::once(first).chain(further.map(at)).collect()
+            }
         }
     }
 

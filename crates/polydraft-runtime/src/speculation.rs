@@ -61,9 +61,17 @@ pub struct Speculation<R: RuleRegistry = RuleKind> {
     pub tree: PolicyKind,
     /// How the drafter's output becomes the distributions that drafts are drawn from.
     pub sampling: Sampling,
+    /// The same for each path, where each has its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub each: Vec<Sampling>,
 }
 
 impl<R: RuleRegistry> Speculation<R> {
+    /// With one draft.
+    pub fn new(verifier: VerifierKind<R>, tree: PolicyKind, sampling: Sampling) -> Self {
+        Self { verifier, tree, sampling, each: Vec::new() }
+    }
+
     /// Verifier and policy, built.
     ///
     /// # Errors
@@ -72,6 +80,6 @@ impl<R: RuleRegistry> Speculation<R> {
         let (verifier, policy) = (self.verifier.build()?, self.tree.build()?);
         self.sampling.validate()?;
         let speculation = polydraft_engine::Speculation::new(verifier, policy)?;
-        Ok(speculation.with_sampling(self.sampling))
+        Ok(speculation.with_sampling(self.sampling).with_each(self.each.clone())?)
     }
 }

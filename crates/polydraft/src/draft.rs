@@ -5,14 +5,18 @@
 //! nothing else from the draft's side, so the distributions that it relies on are those that were
 //! drawn from.
 
+mod each;
 mod form;
 mod grow;
 mod path;
+mod source;
 mod tree;
 
 use crate::drafting::{Drafting, Draws, Growth, Proposal};
 use crate::random::RandomSource;
 use crate::{Distribution, Error, Result, Token};
+
+use source::Source;
 
 pub use form::Form;
 pub use path::Path;
@@ -24,7 +28,7 @@ struct Drawn {
     draws: Draws,
     /// Whether the draws began here; otherwise every path that came here went on with one.
     fresh: bool,
-    probs: Distribution,
+    from: Source,
 }
 
 /// A tree of drafted tokens with the distribution of every draw.
@@ -61,7 +65,7 @@ impl Draft {
     /// Forgets all draws; the distributions that they came from are added to `spare`, to be filled
     /// again.
     pub fn clear(&mut self, spare: &mut Vec<Distribution>) {
-        spare.extend(self.drawn.drain(..).flatten().map(|drawn| drawn.probs));
+        self.drawn.drain(..).flatten().for_each(|drawn| drawn.from.give_back(spare));
         self.tree.clear();
         self.asked.clear();
         self.form = Form::default();
@@ -93,14 +97,14 @@ impl Draft {
         {
             let draws = Draws { scheme: Drafting::WithoutReplacement, ..draws };
             Proposal::new(draws, std::slice::from_ref(&probs))?;
-            self.add(node, probs, draws, fresh, &tokens);
+            self.add(node, Source::One(probs), draws, fresh, &tokens);
             self.form.note_race();
             return Ok(());
         }
         let mut tokens = std::mem::take(&mut self.tokens);
         let drawn = Proposal::new(draws, std::slice::from_ref(&probs))
             .map(|proposal| proposal.draw(rng, &mut tokens))
-            .map(|()| self.add(node, probs, draws, fresh, &tokens));
+            .map(|()| self.add(node, Source::One(probs), draws, fresh, &tokens));
         self.tokens = tokens;
         drawn
     }
@@ -120,34 +124,13 @@ impl Draft {
     ) -> Result<()> {
         let (draws, fresh) = self.growing(node, &probs, growth)?;
         Proposal::new(draws, std::slice::from_ref(&probs))?.check(tokens)?;
-        self.add(node, probs, draws, fresh, tokens);
+        self.add(node, Source::One(probs), draws, fresh, tokens);
         Ok(())
     }
 
     /// What is drawn below a node, and whether it begins there.
     fn growing(&self, node: NodeId, probs: &Distribution, growth: Growth) -> Result<(Draws, bool)> {
-        const OPERATION: &str = "draft";
-        let unsupported = |expected: &str, got: String| Error::Unsupported {
-            operation: OPERATION,
-            expected: expected.to_owned(),
-            got,
-        };
-        if node >= self.tree.len() {
-            let expected = format!("a node below {}", self.tree.len());
-            return Err(unsupported(&expected, format!("node {node}")));
-        }
-        if self.at(node).is_some() {
-            return Err(unsupported(
-                "a node below which nothing was drawn",
-                format!("node {node}"),
-            ));
-        }
-        if let Some(first) = self.distribution(DraftTree::ROOT)
-            && first.vocabulary() != probs.vocabulary()
-        {
-            let expected = format!("{} as the root's distribution has", first.vocabulary());
-            return Err(Error::Length { operation: OPERATION, expected, got: probs.vocabulary() });
-        }
+        self.open(node, probs)?;
         let (draws, fresh) = match growth {
             Growth::Fresh(draws) => (draws, true),
             Growth::Continue if self.is_iid_child(node) => {
@@ -161,20 +144,35 @@ impl Draft {
         Ok((draws, fresh))
     }
 
-    fn add(
-        &mut self,
-        node: NodeId,
-        probs: Distribution,
-        draws: Draws,
-        fresh: bool,
-        tokens: &[Token],
-    ) {
+    /// # Errors
+    /// Nothing can be drawn from such a distribution below this node.
+    fn open(&self, node: NodeId, probs: &Distribution) -> Result<()> {
+        if node >= self.tree.len() {
+            let expected = format!("a node below {}", self.tree.len());
+            return Err(unsupported(&expected, format!("node {node}")));
+        }
+        if self.at(node).is_some() {
+            return Err(unsupported(
+                "a node below which nothing was drawn",
+                format!("node {node}"),
+            ));
+        }
+        match self.distribution(DraftTree::ROOT) {
+            Some(first) if first.vocabulary() != probs.vocabulary() => {
+                let expected = format!("{} as the root's distribution has", first.vocabulary());
+                Err(Error::Length { operation: OPERATION, expected, got: probs.vocabulary() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn add(&mut self, node: NodeId, from: Source, draws: Draws, fresh: bool, tokens: &[Token]) {
         for &token in tokens {
             self.tree.add(node, token);
         }
         self.form.note(draws, fresh && node != DraftTree::ROOT);
         self.drawn.resize_with(self.tree.len(), || None);
-        self.drawn[node] = Some(Drawn { draws, fresh, probs });
+        self.drawn[node] = Some(Drawn { draws, fresh, from });
     }
 
     /// Whether this node is the end of independent draws from its parent's distribution.
@@ -210,7 +208,7 @@ impl Draft {
     pub fn proposal(&self, node: NodeId) -> Option<Proposal<'_>> {
         let drawn = self.at(node)?;
         // Checked when it was drawn.
-        Proposal::new(drawn.draws, std::slice::from_ref(&drawn.probs)).ok()
+        Proposal::new(drawn.draws, drawn.from.probs()).ok()
     }
 
     /// How the children of a node were drawn; none at a leaf.
@@ -218,9 +216,10 @@ impl Draft {
         self.at(node).map(|drawn| drawn.draws)
     }
 
-    /// The distribution that the children of a node were drawn from; none at a leaf.
+    /// The distribution that the children of a node were drawn from, the first where each has its
+    /// own; none at a leaf.
     pub fn distribution(&self, node: NodeId) -> Option<&Distribution> {
-        self.at(node).map(|drawn| &drawn.probs)
+        self.at(node)?.from.probs().first()
     }
 
     /// The distribution that the children of a node were drawn from.
@@ -244,6 +243,12 @@ impl Draft {
     pub fn continues(&self, node: NodeId) -> bool {
         self.at(node).is_some_and(|drawn| !drawn.fresh)
     }
+}
+
+const OPERATION: &str = "draft";
+
+fn unsupported(expected: &str, got: String) -> Error {
+    Error::Unsupported { operation: OPERATION, expected: expected.to_owned(), got }
 }
 
 #[cfg(test)]

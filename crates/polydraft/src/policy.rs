@@ -12,6 +12,7 @@ mod auto;
 mod budget;
 mod costs;
 mod delayed;
+mod distinct;
 mod estimate;
 mod fixed;
 mod levels;
@@ -31,6 +32,7 @@ pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
 pub use costs::{Clocked, Costs, Pass, Passes};
 pub use delayed::Settings as Delayed;
+pub use distinct::Settings as Distinct;
 pub use estimate::{Choices, CostEstimate};
 pub use fixed::Settings as Fixed;
 pub use levels::Settings as Levels;
@@ -221,6 +223,8 @@ crate::registry! {
         pub enum PolicyKind, tag "tree", settings Described;
     /// Independent paths, common prefixes merged.
     Paths(paths::Settings) = "paths",
+    /// Paths of several drafts, common prefixes merged.
+    Distinct(distinct::Settings) = "distinct",
     /// One path, from whose end several go on.
     Delayed(delayed::Settings) = "delayed",
     /// The same number of draws at every distinct node of a level.

@@ -190,6 +190,9 @@ fn unfit_drafts_are_refused() {
         ("spectr", levels(&[2], Drafting::WithoutReplacement)),
         ("traversal", levels(&[2], Drafting::TopK)),
         ("nested-priority", levels(&[1], Drafting::TopK)),
+        ("nested-priority", "distinct:2,2".parse().unwrap()),
+        ("spectr", "distinct:2,2".parse().unwrap()),
+        ("traversal", "distinct:2,2".parse().unwrap()),
     ] {
         assert!(!supports(&named(name), &policy), "{name} {policy}");
         // Handed over all the same: nothing but the draft itself says what it is.

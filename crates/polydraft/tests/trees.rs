@@ -4,7 +4,7 @@ mod common;
 
 use common::{SIZES, named, pairs, run, supports};
 use polydraft::conformance::cases_to_try;
-use polydraft::conformance::tree::{Pair, random_pair};
+use polydraft::conformance::tree::{Pair, exact, random_pair};
 use polydraft::coupling::priority::{self, Form};
 use polydraft::verify::nested_priority::Settings;
 use polydraft::{Distribution, Drafting, PolicyKind, VerifierKind};
@@ -121,6 +121,10 @@ fn other_trees() {
         (tree("fixed:0,0,0,1,2/hub"), &["walk:hub", "walk:naive"]),
         (tree("fixed:0,0,1,1,2/greedy"), &["walk:hub", "walk:naive"]),
         (tree("fixed:0,0,0,1,3/greedy"), &["walk:hub", "walk:naive"]),
+        // Which i.i.d. verifiers do not take.
+        (tree("distinct:2,2"), &["specinfer", "walk:naive"]),
+        (tree("distinct:3,1"), &["specinfer", "walk:naive"]),
+        (tree("stop-below:0.8,distinct:2,2"), &["specinfer", "walk:naive"]),
         (levels(&[1, 1], Drafting::Iid), chain),
         (tree("delayed:1,2,1"), &iid),
         (tree("delayed:1,2,2"), &iid),
@@ -161,6 +165,38 @@ fn other_trees() {
 
 fn spread_out(probs: &Distribution) -> bool {
     probs.support_size() == 1 || probs.support().all(|(_, q)| q > 0.15 && probs.vocabulary() == 2)
+}
+
+/// Paths of drafts that are unlike each other, supports that have nothing in common included.
+#[test]
+fn paths_of_several_drafts() {
+    for (vocabulary, depth, drafts, count) in
+        [(2, 1, 3, 40), (3, 2, 2, 30), (2, 3, 2, 20), (2, 2, 3, 12), (4, 2, 2, 6), (3, 1, 1, 10)]
+    {
+        let policy: PolicyKind = format!("distinct:{drafts},{depth}").parse().unwrap();
+        let grown = policy.build().unwrap();
+        let size = (vocabulary, depth, 0, drafts * cases_to_try(count));
+        let all: Vec<Pair> = pairs(size, 16).collect();
+        for group in all.chunks_exact(drafts) {
+            // The first target with the draft of each.
+            let tables: Vec<_> = group.iter().map(|pair| pair.draft.clone()).collect();
+            let mut most = 0.0_f64;
+            for kind in VerifierKind::all().iter().filter(|kind| supports(kind, &policy)) {
+                let mut verifier = kind.build().unwrap();
+                let target = &group[0].target;
+                let found =
+                    exact(verifier.as_mut(), grown.as_ref(), target, &tables, &mut |_| ()).unwrap();
+                assert!(found.deviation < 1e-10, "{kind} {policy}: {found:?}\n{group:?}");
+                most = most.max(found.block_efficiency);
+            }
+            assert!(most >= 1.0, "{policy}");
+        }
+        let fewer = all[0].draft.clone();
+        let alone = &mut |_| ();
+        let mut verifier = named("specinfer").build().unwrap();
+        let found = exact(verifier.as_mut(), grown.as_ref(), &all[0].target, &vec![fewer], alone);
+        assert_eq!(found.is_err(), drafts > 1, "{policy}");
+    }
 }
 
 /// Trees like those that have too many draws by default to be enumerated.

@@ -22,9 +22,10 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "P", value_parser = min_p)]
     min_p: Option<f64>,
     /// Temperature of the draft. The draft's sampling changes the speed, never the distribution of
-    /// the output; each of these four is the target's where it is not given.
-    #[arg(long, value_name = "T", value_parser = temperature)]
-    draft_temperature: Option<f64>,
+    /// the output; each of these four is the target's where it is not given. Several, such as
+    /// 0.6,1.2, draw a path each, for a walk that knows distinct drafts: specinfer, walk:naive.
+    #[arg(long, value_name = "T,..", value_delimiter = ',', value_parser = temperature)]
+    draft_temperature: Vec<f64>,
     /// --top-k of the draft.
     #[arg(long, value_name = "K", value_parser = top_k)]
     draft_top_k: Option<usize>,
@@ -44,7 +45,8 @@ impl SamplingArgs {
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
-            draft_temperature: self.draft_temperature,
+            draft_temperature: self.draft_temperature.first().copied(),
+            further_draft_temperatures: self.draft_temperature.iter().skip(1).copied().collect(),
             draft_top_k: self.draft_top_k,
             draft_top_p: self.draft_top_p,
             draft_min_p: self.draft_min_p,

@@ -1,6 +1,6 @@
 //! Drafts: every session's tree, level by level, each level from one pass of the drafter.
 
-use polydraft::{Distribution, NodeId, Sampling, StepContext};
+use polydraft::{Distribution, DraftTree, NodeId, Sampling, StepContext};
 
 use super::clock::Clock;
 use super::models::{Models, PROMPT_CHUNK};
@@ -115,21 +115,37 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
         return Ok(());
     };
     for &node in nodes {
-        let probs = match session.processor.as_deref() {
-            None => drafter.distribution(sequence, node, &speculation.sampling, pool.take())?,
+        let of = |sampling: &Sampling| match session.processor.as_deref() {
+            None => drafter.distribution(sequence, node, sampling, pool.take()),
             Some(processor) => {
                 let probs =
                     drafter.distribution(sequence, node, &Sampling::default(), pool.take())?;
                 let path = session.draft.path(node).tokens();
-                changed(probs, &speculation.sampling, |logits| {
-                    processor.process(&session.tokens, &path, logits)
-                })?
+                changed(probs, sampling, |logits| processor.process(&session.tokens, &path, logits))
             }
         };
         let policy = speculation.policy.as_ref();
+        // One distribution, or one for each draft whose path came here.
+        if speculation.each.is_empty() {
+            let probs = of(&speculation.sampling)?;
+            let Session { draft, rng, clocks, tokens, .. } = session;
+            let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |rng| {
+                draft.grow(node, probs, policy, rng)
+            })?;
+            pool.give_back(grown);
+            continue;
+        }
+        let drafts = match node {
+            DraftTree::ROOT => (0..speculation.each.len()).collect(),
+            _ => session.draft.drafts(node),
+        };
+        let mut each = Vec::new();
+        for number in drafts {
+            each.push((number, of(&speculation.each[number])?));
+        }
         let Session { draft, rng, clocks, tokens, .. } = session;
         let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |rng| {
-            draft.grow(node, probs, policy, rng)
+            draft.grow_each(node, each, policy, rng)
         })?;
         pool.give_back(grown);
     }

@@ -15,6 +15,7 @@ use polydraft_reference::VerifierKind;
 use polydraft_runtime::{AcceptanceFile, seeded};
 use serde::Serialize;
 
+use crate::cut::one_draft;
 use crate::{Settings, Speculation};
 
 /// Measure how often the first, second, .. draft at a node is the one accepted, for sequoia trees.
@@ -88,12 +89,10 @@ struct Report {
 }
 
 pub fn run(args: Args) -> Result<()> {
+    one_draft(&args.sampling.options())?;
     let tree = PolicyKind::levels(&[args.children as usize], args.drafting);
-    let speculation = Speculation {
-        verifier: args.verifier.clone(),
-        tree,
-        sampling: args.sampling.options().draft(),
-    };
+    let draft = args.sampling.options().draft();
+    let speculation = Speculation::new(args.verifier.clone(), tree, draft);
     speculation.build().map_err(polydraft_runtime::Usage::error)?;
     let settings =
         Settings { sampling: args.sampling.options().target(), speculation: Some(speculation) };

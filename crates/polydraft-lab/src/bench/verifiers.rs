@@ -181,9 +181,15 @@ impl Setting {
             "--tree {tree} depends on what one verifier accepted before: name the trees to \
              compare on"
         );
+        ensure!(
+            form.distinct() == 0,
+            "--tree {tree} draws from several drafts: one is compared on here, several by 'bench \
+             paper canonical'"
+        );
         let verifiers = exact_for(verifiers, &form)?;
         ensure!(!verifiers.is_empty(), "none of the --verifiers is exact for {tree}");
-        Ok(Self { sampling, draft, tree, verifiers, parts: Vec::new(), samples: Vec::new() })
+        let (each, parts, samples) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { sampling, draft, each, tree, verifiers, parts, samples })
     }
 
     /// With the verifiers on parts of the same drafts; of a number of paths `drafts` times as many
@@ -201,7 +207,13 @@ impl Setting {
         several(&tree, drafts as usize).0.build()?;
         Comparison::of_parts(verifiers, &tree.build()?.form(), 0)?;
         let (verifiers, parts) = verifiers.iter().cloned().unzip();
-        Ok(Self { sampling, draft, tree, verifiers, parts, samples: Vec::new() })
+        let (each, samples) = (Vec::new(), Vec::new());
+        Ok(Self { sampling, draft, each, tree, verifiers, parts, samples })
+    }
+
+    /// With paths of several drafts, each sampled so.
+    pub fn with_each(self, each: Vec<Sampling>) -> Self {
+        Self { each, ..self }
     }
 
     /// The number of positions.
@@ -445,6 +457,7 @@ fn one(
     let plan = Plan {
         sampling: setting.sampling,
         draft_sampling: setting.draft,
+        each: &setting.each,
         tree: &tree,
         max_tokens: extent.max_tokens as usize,
         every: extent.every as usize,

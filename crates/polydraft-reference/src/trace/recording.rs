@@ -78,6 +78,13 @@ impl Recording {
         draft: &Draft,
         target: &dyn TargetDistributions,
     ) -> Result<()> {
+        if draft.form().distinct() > 0 {
+            return Err(Error::Unsupported {
+                operation: "recording",
+                expected: "draws from one distribution at a node".to_owned(),
+                got: draft.form().to_string(),
+            });
+        }
         let tree = draft.tree();
         let packed = (0..tree.len()).into_par_iter().map(|node| {
             let children: Vec<Token> = tree.children(node).map(|child| tree.token(child)).collect();

@@ -65,12 +65,13 @@ pub fn resolve(
         None => default.verifier,
         Some(name) => name.parse().map_err(|error: polydraft::Error| wrong(error.to_string()))?,
     };
+    let each = if tree.is_none() { default.each } else { Vec::new() };
     let tree = match tree {
         None => default.tree,
         Some(text) => tree_of(&text, &verifier).map_err(|error| wrong(error.to_string()))?,
     };
     fits(&tree, app.vocabulary).map_err(|problem| wrong(format!("speculation: {problem}")))?;
-    let speculation = Speculation { verifier, tree, sampling };
+    let speculation = Speculation { verifier, tree, sampling, each };
     speculation.build().map_err(|error| wrong(error.to_string()))?;
     Ok(Some(speculation))
 }

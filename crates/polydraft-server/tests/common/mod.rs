@@ -238,6 +238,7 @@ fn start_with(
             verifier: "nested-priority".parse().unwrap(),
             tree: PolicyKind::paths(2, 3),
             sampling,
+            each: Vec::new(),
         }),
         costs: Default::default(),
         completions: defaults(16),

@@ -25,6 +25,31 @@ pub trait ContextDistributions: Sync {
     /// # Errors
     /// A sequence that the model has no distribution for.
     fn distribution(&self, text: &[Token]) -> Result<&Distribution>;
+
+    /// That of a draft, where there are several.
+    ///
+    /// # Errors
+    /// A sequence that the draft has no distribution for.
+    fn distribution_of(&self, _draft: usize, text: &[Token]) -> Result<&Distribution> {
+        self.distribution(text)
+    }
+}
+
+/// Several drafts.
+impl<D: ContextDistributions> ContextDistributions for Vec<D> {
+    /// The first draft's.
+    fn distribution(&self, text: &[Token]) -> Result<&Distribution> {
+        self.distribution_of(0, text)
+    }
+
+    fn distribution_of(&self, draft: usize, text: &[Token]) -> Result<&Distribution> {
+        let missing = || Error::Length {
+            operation: "drafts",
+            expected: format!("at least {}", draft + 1),
+            got: self.len(),
+        };
+        self.get(draft).ok_or_else(missing)?.distribution(text)
+    }
 }
 
 /// Distributions listed by sequence.
@@ -89,8 +114,20 @@ pub fn draw(
 ) -> Result<Draft> {
     let mut drawn = Draft::new();
     let mut node = DraftTree::ROOT;
+    let distinct = policy.form().distinct();
     while node < drawn.tree().len() {
-        if policy.goes_on(&drawn.path(node)) {
+        if distinct > 0 && policy.goes_on(&drawn.path(node)) {
+            let tokens = drawn.path(node).tokens();
+            let drafts = match node {
+                DraftTree::ROOT => (0..distinct).collect(),
+                _ => drawn.drafts(node),
+            };
+            let of = |number: usize| -> Result<(usize, Distribution)> {
+                Ok((number, draft.distribution_of(number, &tokens)?.clone()))
+            };
+            let each = drafts.into_iter().map(of).collect::<Result<Vec<_>>>()?;
+            drawn.grow_each(node, each, policy, rng)?;
+        } else if policy.goes_on(&drawn.path(node)) {
             let probs = draft.distribution(&drawn.path(node).tokens())?.clone();
             drawn.grow(node, probs, policy, rng)?;
         }
@@ -99,11 +136,13 @@ pub fn draw(
     Ok(drawn)
 }
 
-/// A draft's tokens, and how they were drawn at each node.
-type Identity = (DraftTree, Vec<Option<(Draws, bool)>>);
+/// A draft's tokens, and how they were drawn at each node: of drafts of their own also which drew
+/// which.
+type Identity = (DraftTree, Vec<Option<(Draws, bool, Vec<Token>)>>);
 
 fn identity(draft: &Draft) -> Identity {
-    let at = |node| draft.draws(node).map(|draws| (draws, draft.begins(node)));
+    let each = |node| draft.drawn_each(node).map_or(Vec::new(), <[Token]>::to_vec);
+    let at = |node| draft.draws(node).map(|draws| (draws, draft.begins(node), each(node)));
     (draft.tree().clone(), (0..draft.tree().len()).map(at).collect())
 }
 

@@ -57,6 +57,12 @@ impl Form {
         all.filter(|(_, count)| *count > 0).map(|(scheme, count)| Draws { scheme, count })
     }
 
+    /// The most draws at one node that each have a distribution of their own; 0 where there are
+    /// none.
+    pub fn distinct(&self) -> usize {
+        self.most[Drafting::Distinct as usize]
+    }
+
     /// The most draws at one node.
     pub fn most_draws(&self) -> usize {
         self.most.into_iter().max().unwrap_or(0)

@@ -17,12 +17,17 @@ impl Draft {
         policy: &dyn Policy,
         rng: &mut dyn RandomSource,
     ) -> Result<Option<Distribution>> {
-        let depth = self.tree.depth(node);
-        self.asked.resize(self.asked.len().max(depth + 1), 0);
-        self.asked[depth] += 1;
+        self.note_asked(node);
         match policy.draws(&self.path(node), &probs) {
             Some(growth) => self.draw(node, probs, growth, rng).map(|()| None),
             None => Ok(Some(probs)),
         }
+    }
+
+    /// Takes note that a policy is asked at a node.
+    pub(super) fn note_asked(&mut self, node: NodeId) {
+        let depth = self.tree.depth(node);
+        self.asked.resize(self.asked.len().max(depth + 1), 0);
+        self.asked[depth] += 1;
     }
 }

@@ -58,6 +58,10 @@ impl Walk {
     fn list_drafts(&mut self, draft: &Draft, node: NodeId, rng: &mut dyn RandomSource) {
         let tree = draft.tree();
         self.drafts.clear();
+        if let Some(tokens) = draft.drawn_each(node) {
+            self.drafts.extend(tokens);
+            return;
+        }
         let iid = draft.draws(node).is_some_and(|draws| draws.scheme == Drafting::Iid);
         if !iid || tree.children(node).nth(1).is_none() {
             for child in tree.children(node) {

@@ -180,7 +180,7 @@ pub fn run(args: Args) -> Result<()> {
         &Terminal,
     )?;
     let auto = Auto { costs: costs.clone(), ..Auto::default() };
-    let auto = Speculation { verifier, tree: PolicyKind::Auto(auto), sampling };
+    let auto = Speculation::new(verifier, PolicyKind::Auto(auto), sampling);
     for mut tree in fixed {
         let name = tree.to_string();
         // Such as auto:2, or auto cut.
@@ -224,8 +224,7 @@ fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
     trees.insert(0, chain);
     for tree in &trees {
         let verifier: VerifierKind = "nested-priority".parse()?;
-        let speculation =
-            Speculation { verifier, tree: tree.clone(), sampling: Sampling::default() };
+        let speculation = Speculation::new(verifier, tree.clone(), Sampling::default());
         speculation.build().map_err(Usage::error)?;
     }
     Ok(trees)

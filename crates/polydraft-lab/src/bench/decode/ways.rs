@@ -127,7 +127,7 @@ impl Way {
 /// # Errors
 /// A verifier that is not exact for the tree.
 pub fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Result<Way> {
-    let speculation = Speculation { verifier: verifier.clone(), tree, sampling };
+    let speculation = Speculation::new(verifier.clone(), tree, sampling);
     speculation.build().map_err(Usage::error)?;
     Ok(Way { sampling, speculation: Some(speculation), rounds: Vec::new() })
 }

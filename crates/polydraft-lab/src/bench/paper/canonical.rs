@@ -9,6 +9,7 @@
 //! the alphabet of 40 tokens leaves out too much: `--top-k 100000 --top-p 1` shows it.
 
 use anyhow::Result;
+use polydraft::policy::Distinct;
 use polydraft::{Drafting, Draws, PolicyKind, acceptance};
 use polydraft_reference::RuleKind;
 
@@ -105,7 +106,7 @@ fn acceptances(lab: &mut Lab) -> Result<()> {
     lab.acceptances(0.15, Table::of_columns("acceptance", title, 4), &nodes)
 }
 
-/// On the same drafts, which differ in their temperatures in the paper: 1.2 and 2.
+/// Table 1: drafts of temperatures 1.2 and 2.
 fn truncation(lab: &mut Lab) -> Result<()> {
     let settings: &[(usize, usize)] = match lab.quick {
         true => &[(10, 5), (40, 5)],
@@ -114,18 +115,20 @@ fn truncation(lab: &mut Lab) -> Result<()> {
     let named = |&(alphabet, s): &(usize, usize)| {
         (format!("alphabet {alphabet}, s = {s}"), importance(s, Some(alphabet)).0)
     };
+    let draft = lab.at(DRAFT_TEMPERATURE, TOP_K);
     let case = Case {
         row: format!("K = 2, L = {DEPTH}"),
-        tree: PolicyKind::paths(2, DEPTH),
+        tree: PolicyKind::Distinct(Distinct { drafts: 2, depth: DEPTH }),
         target: lab.at(1.0, TOP_K),
-        draft: lab.at(DRAFT_TEMPERATURE, TOP_K),
+        draft,
+        each: vec![draft, lab.at(2.0, TOP_K)],
         verifiers: settings.iter().map(named).collect(),
     };
     let title = format!(
-        "Tokens per call by alphabet and truncation s, top-k 50, draft temperature \
-         {DRAFT_TEMPERATURE}"
+        "Tokens per call by alphabet and truncation s, top-k 50, drafts of temperatures \
+         {DRAFT_TEMPERATURE} and 2"
     );
-    lab.efficiencies(0.2, Table::of_columns("truncation", &title, 3), &[case])
+    lab.efficiencies(0.15, Table::of_columns("truncation", &title, 3), &[case])
 }
 
 /// Two drafts, the second as hot or hotter.
@@ -152,7 +155,33 @@ fn temperatures(lab: &mut Lab) -> Result<()> {
         }
     }
     let title = "Acceptance of two drafts of different temperatures, top-k 50";
-    lab.acceptances(0.15, Table::of_columns("temperatures", title, 4), &nodes)
+    lab.acceptances(0.1, Table::of_columns("temperatures", title, 4), &nodes)?;
+    several(lab)
+}
+
+/// Figures 3 and 9: walks with paths of two drafts, the second as hot or hotter, and of three.
+fn several(lab: &mut Lab) -> Result<()> {
+    let hot: &[f64] = if lab.quick { &[2.0] } else { &[1.2, 1.6, 2.0, 2.4] };
+    let (target, draft) = (lab.at(1.0, TOP_K), lab.at(DRAFT_TEMPERATURE, TOP_K));
+    let mut cases = Vec::new();
+    let names = ["walk:importance", "specinfer"];
+    let mut all: Vec<Vec<f64>> = hot.iter().map(|&hot| vec![DRAFT_TEMPERATURE, hot]).collect();
+    if !lab.quick {
+        all.extend(hot.iter().map(|&hot| vec![hot, DRAFT_TEMPERATURE, 1.4]));
+    }
+    for temperatures in all {
+        let named: Vec<String> = temperatures.iter().map(f64::to_string).collect();
+        let row = format!("drafts {}", named.join(" and "));
+        let tree = PolicyKind::Distinct(Distinct { drafts: temperatures.len(), depth: DEPTH });
+        let each: Vec<_> = temperatures.iter().map(|&own| lab.at(own, TOP_K)).collect();
+        let case = Case::new(&row, tree, target, &names)?;
+        cases.push(Case { draft, each, ..case });
+        // One draft alone, at the first temperature.
+        let alone = Case::new(row, PolicyKind::chain(DEPTH), target, &["token"])?;
+        cases.push(Case { draft, ..alone });
+    }
+    let title = "Tokens per call with a path of each draft, T = 1, L = 5, top-k 50";
+    lab.efficiencies(0.2, Table::of_columns("several", title, 3), &cases)
 }
 
 fn by_paths(lab: &mut Lab) -> Result<()> {
@@ -164,5 +193,5 @@ fn by_paths(lab: &mut Lab) -> Result<()> {
         cases.push(Case { draft: lab.at(DRAFT_TEMPERATURE, TOP_K), ..case });
     }
     let title = format!("Tokens per call, T = 1, top-k 50, draft temperature {DRAFT_TEMPERATURE}");
-    lab.efficiencies(0.35, Table::of_rows("efficiency", &title, 2), &cases)
+    lab.efficiencies(0.25, Table::of_rows("efficiency", &title, 2), &cases)
 }

@@ -31,6 +31,8 @@ pub struct Case {
     pub tree: PolicyKind,
     pub target: Sampling,
     pub draft: Sampling,
+    /// The sampling of each draft, where the tree has paths of several; else none.
+    pub each: Vec<Sampling>,
     /// Columns: their names, and the verifiers.
     pub verifiers: Vec<(String, VerifierKind)>,
 }
@@ -45,7 +47,8 @@ impl Case {
     ) -> Result<Self> {
         let named = |name: &&str| Ok(((*name).to_owned(), name.parse()?));
         let verifiers = verifiers.iter().map(named).collect::<Result<_>>()?;
-        Ok(Self { row: row.into(), tree, target: sampling, draft: sampling, verifiers })
+        let each = Vec::new();
+        Ok(Self { row: row.into(), tree, target: sampling, draft: sampling, each, verifiers })
     }
 }
 
@@ -362,17 +365,18 @@ pub fn efficiencies(
     table: &mut Table,
 ) -> Result<()> {
     // What is measured on the same drafts, and where each column of each case stands in it.
-    type Own = (PolicyKind, Sampling, Sampling, Vec<(VerifierKind, Part)>);
+    type Drawn = (PolicyKind, Sampling, Sampling, Vec<Sampling>);
+    type Own = (Drawn, Vec<(VerifierKind, Part)>);
     let mut owns: Vec<Own> = Vec::new();
     let mut places = Vec::new();
     for case in cases {
         let form = case.tree.build()?.form();
         let (tree, part) = whole(case, cases);
-        let alike = |own: &Own| own.0 == tree && (own.1, own.2) == (case.target, case.draft);
-        let index = match owns.iter().position(alike) {
+        let drawn = (tree, case.target, case.draft, case.each.clone());
+        let index = match owns.iter().position(|own| own.0 == drawn) {
             Some(index) => index,
             None => {
-                owns.push((tree, case.target, case.draft, Vec::new()));
+                owns.push((drawn, Vec::new()));
                 owns.len() - 1
             }
         };
@@ -380,7 +384,7 @@ pub fn efficiencies(
             if exact_for(std::slice::from_ref(kind), &form)?.is_empty() {
                 continue;
             }
-            let (all, own) = (&mut owns[index].3, (kind.clone(), part));
+            let (all, own) = (&mut owns[index].1, (kind.clone(), part));
             let place = all.iter().position(|other| *other == own).unwrap_or(all.len());
             if place == all.len() {
                 all.push(own);
@@ -388,8 +392,9 @@ pub fn efficiencies(
             places.push((&case.row, name, index, place));
         }
     }
-    let setting = |(tree, target, draft, all): &Own| {
-        Setting::of_parts(tree.clone(), *target, *draft, plan.drafts, all)
+    let setting = |((tree, target, draft, each), all): &Own| {
+        let setting = Setting::of_parts(tree.clone(), *target, *draft, plan.drafts, all)?;
+        anyhow::Ok(setting.with_each(each.clone()))
     };
     let mut settings = owns.iter().map(setting).collect::<Result<Vec<_>>>()?;
     verifiers::measure(plan, engine, prompts, &mut settings, goes_on)?;

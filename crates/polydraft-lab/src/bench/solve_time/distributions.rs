@@ -67,6 +67,7 @@ pub fn show_of_models(
     let plan = |sampling, every| Plan {
         sampling,
         draft_sampling: sampling,
+        each: &[],
         tree: &tree,
         max_tokens: TEXT,
         every,

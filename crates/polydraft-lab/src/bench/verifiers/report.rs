@@ -16,6 +16,8 @@ pub struct Setting {
     pub sampling: Sampling,
     /// The sampling settings that turn the drafter's output into distributions.
     pub draft: Sampling,
+    /// The same of each draft, where the tree has paths of several; else none.
+    pub each: Vec<Sampling>,
     pub tree: PolicyKind,
     pub verifiers: Vec<VerifierKind>,
     /// The part of each draft that each verifier evaluates; none where all have a draft of the
