@@ -283,8 +283,8 @@ pub fn html(title: &str, sections: &[Section]) -> String {
         let Section { title, info, tiles, parts, .. } = &sections[*index];
         let _ = write!(
             page,
-            "<section id=\"s{index}\"><h2>{} <a class=\"back\" href=\"#contents\">contents</a></h2>\n\
-             <ul class=\"facts\">",
+            "<section id=\"s{index}\"><h2>{} <a class=\"back\" \
+             href=\"#contents\">contents</a></h2>\n<ul class=\"facts\">",
             escaped(title)
         );
         info.iter().for_each(|fact| page.push_str(&format!("<li>{}</li>", escaped(fact))));
