@@ -184,7 +184,7 @@ fn a_draft_that_is_not_there_says_what_would_do() {
     fails(&["generate", "-p", "x", "--tree", "auto", "--depth", "3"], 2, &["--tree auto:1,3"]);
     fails(&["generate", "-p", "x", "--tree", "sequoia:99999999"], 2, &["from 1 to 4096"]);
     fails(
-        &["generate", "-p", "x", "--verifier", "spectr", "--tree", "sequoia:8"],
+        &["generate", "-p", "x", "--verifier", "block", "--tree", "sequoia:8"],
         2,
         &["verifiers for this tree"],
     );
