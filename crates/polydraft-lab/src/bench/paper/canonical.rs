@@ -137,7 +137,7 @@ fn temperatures(lab: &mut Lab) -> Result<()> {
     let two = Draws { scheme: Drafting::Distinct, count: 2 };
     let mut nodes = Vec::new();
     for &hot in hot {
-        let both = vec![lab.at(DRAFT_TEMPERATURE, TOP_K), lab.at(hot, TOP_K)];
+        let both = [lab.at(DRAFT_TEMPERATURE, TOP_K), lab.at(hot, TOP_K)];
         for (column, rule, draws) in [
             ("importance", importance(5, Some(40)).1, two),
             ("recursive", "recursive".parse()?, two),
