@@ -1,4 +1,4 @@
-"""litellm, langchain, instructor and pydantic-ai, unmodified, against `polydraft serve` with the demo pair,
+"""litellm, langchain, instructor, pydantic-ai and outlines, unmodified, against `polydraft serve` with the demo pair,
 with its target told of tools.
 
 python3 more_clients.py path/to/polydraft
@@ -95,6 +95,17 @@ def of_pydantic_ai(url):
     assert agent.run_sync(QUESTION).output.yes in (True, False)
 
 
+def of_outlines(url):
+    from typing import Literal
+
+    import openai
+    import outlines
+
+    model = outlines.from_vllm(openai.OpenAI(base_url=url, api_key="secret"), "tools")
+    for _ in range(4):
+        assert model("Red or blue?", Literal["red", "blue"], max_tokens=20) in ("red", "blue")
+
+
 def main():
     os.environ["LITELLM_LOG"] = "ERROR"
     with tempfile.TemporaryDirectory() as folder:
@@ -105,7 +116,7 @@ def main():
         (target / "chat_template.jinja").symlink_to(pathlib.Path(__file__).with_name("tools.jinja"))
         failed = []
         with serving(sys.argv[1], "--target", str(target), "--draft", str(DEMO / "draft")) as url:
-            for check in (of_litellm, of_langchain, of_instructor, of_pydantic_ai):
+            for check in (of_litellm, of_langchain, of_instructor, of_pydantic_ai, of_outlines):
                 try:
                     check(url)
                     print(f"{check.__name__}: all is well", flush=True)
