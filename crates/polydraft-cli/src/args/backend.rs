@@ -4,51 +4,53 @@ use clap::Args;
 use polydraft_llama::{FlashAttention, Split};
 use polydraft_runtime::{Backend, BackendOptions};
 
+/// Whether this program was built without llama.cpp: its help then has none of these options, and
+/// their errors say what would.
+const ABSENT: bool = !cfg!(feature = "llama");
+
 /// The backend, and the settings of llama.cpp.
 #[derive(Args, Debug, Clone)]
-#[command(
-    next_help_heading = "llama.cpp, for GGUF files (in programs built with the feature llama)"
-)]
+#[command(next_help_heading = "llama.cpp, for GGUF files")]
 pub struct BackendArgs {
     /// The target's backend: native, or llama for llama.cpp, which takes GGUF files of any
     /// architecture that it has and needs a program built with --features llama [default: llama for
     /// a .gguf file in a program that was built so, unless --dtype, --draft self or a draft head
     /// ask for native].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, hide = ABSENT, value_name = "NAME")]
     backend: Option<Backend>,
     /// The draft's backend [default: as --backend says, or by the draft's file].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, hide = ABSENT, value_name = "NAME")]
     draft_backend: Option<Backend>,
     /// Context length of one sequence, in tokens [default: the model's trained context, at most
     /// 8192; memory for all of them is allocated at once].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide = ABSENT, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
     /// Tokens in the KV cache for all sequences and their drafts together [default: the context of
     /// one sequence and 512].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, hide = ABSENT, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     cache_tokens: Option<u32>,
     /// Attention that does not write its scores to memory: auto, on or off [default: auto].
-    #[arg(long, value_name = "WHEN")]
+    #[arg(long, hide = ABSENT, value_name = "WHEN")]
     flash_attention: Option<FlashAttention>,
     /// Other machines that compute layers of the target, each running llama.cpp's rpc-server:
     /// HOST:PORT,.. Read docs/distributed.md first: every client that reaches that port controls
     /// that machine.
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = server)]
+    #[arg(long, hide = ABSENT, value_name = "HOST:PORT", value_delimiter = ',', value_parser = server)]
     rpc: Vec<String>,
     /// Layers of the model to compute on GPUs and other machines, where there are any
     /// [default: all].
-    #[arg(long, value_name = "N")]
+    #[arg(long, hide = ABSENT, value_name = "N")]
     gpu_layers: Option<u32>,
     /// The GPU that has what is not divided [default: 0].
-    #[arg(long, value_name = "N")]
+    #[arg(long, hide = ABSENT, value_name = "N")]
     main_gpu: Option<u32>,
     /// How a model is divided between GPUs and other machines, which come first: none, layer (as
     /// memory allows), row, or a share of the layers for each, such as 3,1 [default: layer].
-    #[arg(long, value_name = "HOW")]
+    #[arg(long, hide = ABSENT, value_name = "HOW")]
     split: Option<Split>,
     /// Threads for passes over several tokens, which are bound by computation [default: as
     /// --threads].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, hide = ABSENT, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     batch_threads: Option<u32>,
 }
 
