@@ -23,11 +23,21 @@ pub struct BackendArgs {
     draft_backend: Option<Backend>,
     /// Context length of one sequence, in tokens [default: the model's trained context, at most
     /// 8192; memory for all of them is allocated at once].
-    #[arg(long, hide = ABSENT, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        hide = ABSENT,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     context: Option<u32>,
     /// Tokens in the KV cache for all sequences and their drafts together [default: the context of
     /// one sequence and 512].
-    #[arg(long, hide = ABSENT, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        hide = ABSENT,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
     cache_tokens: Option<u32>,
     /// Attention that does not write its scores to memory: auto, on or off [default: auto].
     #[arg(long, hide = ABSENT, value_name = "WHEN")]
@@ -35,7 +45,13 @@ pub struct BackendArgs {
     /// Other machines that compute layers of the target, each running llama.cpp's rpc-server:
     /// HOST:PORT,.. Read docs/distributed.md first: every client that reaches that port controls
     /// that machine.
-    #[arg(long, hide = ABSENT, value_name = "HOST:PORT", value_delimiter = ',', value_parser = server)]
+    #[arg(
+        long,
+        hide = ABSENT,
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        value_parser = server,
+    )]
     rpc: Vec<String>,
     /// Layers of the model to compute on GPUs and other machines, where there are any
     /// [default: all].
@@ -50,7 +66,12 @@ pub struct BackendArgs {
     split: Option<Split>,
     /// Threads for passes over several tokens, which are bound by computation [default: as
     /// --threads].
-    #[arg(long, hide = ABSENT, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(
+        long,
+        hide = ABSENT,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+    )]
     batch_threads: Option<u32>,
 }
 
