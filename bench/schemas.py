@@ -13,7 +13,6 @@ import argparse
 import collections
 import concurrent.futures
 import json
-import subprocess
 import sys
 import time
 import urllib.error
@@ -21,8 +20,7 @@ import urllib.request
 from pathlib import Path
 
 import jsonschema
-
-PORT = 8451
+from serving import Server
 
 
 def schemas(folder):
@@ -34,9 +32,9 @@ def schemas(folder):
                 yield f"{path.stem}: {group.get('description', '')}", group["schema"]
 
 
-def post(body, seconds):
+def post(body, port, seconds):
     request = urllib.request.Request(
-        f"http://127.0.0.1:{PORT}/v1/completions", json.dumps(body).encode(),
+        f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=seconds) as answer:
@@ -47,7 +45,7 @@ def outcome(schema, args):
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     body = {"prompt": "{", "response_format": wanted, "max_tokens": args.tokens, "seed": 1}
     try:
-        choice = post(body, args.seconds)["choices"][0]
+        choice = post(body, args.port, args.seconds)["choices"][0]
     except urllib.error.HTTPError as error:
         said = json.load(error)["error"]["message"]
         return ("refused" if error.code == 400 else f"status {error.code}"), said
@@ -73,21 +71,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("-o", "--output", type=Path)
     args = parser.parse_args()
-    server = subprocess.Popen(
-        [args.polydraft, "--no-config", "serve", "--port", str(PORT), "-q"], stderr=subprocess.DEVNULL
-    )
+    server = Server(args.polydraft, [])
+    args.port = server.port
     try:
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health")
-                break
-            except OSError:
-                time.sleep(0.2)
         all = list(schemas(args.folder))
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             found = list(pool.map(lambda pair: outcome(pair[1], args), all))
     finally:
-        server.terminate()
+        server.stop()
     counts = collections.Counter(kind for kind, _ in found)
     rows = [{"schema": name, "outcome": kind, "message": said} for (name, _), (kind, said) in zip(all, found)]
     for row in rows:

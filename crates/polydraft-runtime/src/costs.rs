@@ -72,12 +72,7 @@ pub fn find<R: RuleRegistry>(
     verifier: &VerifierKind<R>,
     listener: &dyn Listener,
 ) -> Result<Costs> {
-    let mut measuring = match known(file, options, models, sampling, verifier)? {
-        Found::Known(costs) => return Ok(costs),
-        Found::Unknown(measuring) => measuring,
-    };
-    while measuring.advance(&mut models.engine)? {}
-    measuring.finish(listener)
+    known(file, options, models, sampling, verifier)?.costs(&mut models.engine, listener)
 }
 
 /// What is known of the costs of a run's steps.
@@ -86,6 +81,22 @@ pub enum Found<R: RuleRegistry = RuleKind> {
     Known(Costs),
     /// They are to be measured.
     Unknown(Box<Measuring<R>>),
+}
+
+impl<R: RuleRegistry> Found<R> {
+    /// The costs, measured and stored now if they are not known.
+    ///
+    /// # Errors
+    /// As for [`settle`].
+    pub fn costs(self, engine: &mut Engine, listener: &dyn Listener) -> Result<Costs> {
+        match self {
+            Self::Known(costs) => Ok(costs),
+            Self::Unknown(mut measuring) => {
+                while measuring.advance(engine)? {}
+                measuring.finish(listener)
+            }
+        }
+    }
 }
 
 /// Costs that are being measured, a part at a time.

@@ -106,13 +106,10 @@ impl<R: RuleRegistry> Run<R> {
     /// # Errors
     /// As for [`measure`](Self::measure).
     pub fn costs(&mut self, listener: &dyn Listener) -> Result<Costs> {
-        let Some(Speculation { verifier, sampling, .. }) = &self.settings.speculation else {
-            return Ok(Costs::default());
-        };
-        let of = [&self.settings.sampling, sampling];
-        let Description { models, speculation, .. } = &self.description;
-        let file = speculation.costs.as_deref();
-        costs::find(file, models, &mut self.models, of, verifier, listener)
+        match self.known_costs()? {
+            Some(found) => found.costs(&mut self.models.engine, listener),
+            None => Ok(Costs::default()),
+        }
     }
 
     /// The costs of this run's steps, or how they are measured; none where nothing is drafted.

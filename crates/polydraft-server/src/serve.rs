@@ -198,8 +198,7 @@ fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<Se
         Some(Found::Unknown(measuring)) if run.models.engine.sequences() > 1 => {
             CostsToUse::Measuring(measuring)
         }
-        Some(Found::Unknown(_)) => CostsToUse::Known(run.costs(listener)?),
-        Some(Found::Known(costs)) => CostsToUse::Known(costs),
+        Some(found) => CostsToUse::Known(found.costs(&mut run.models.engine, listener)?),
         None => CostsToUse::default(),
     };
     let speculation = run.settings.speculation.clone();

@@ -157,7 +157,7 @@ struct NamedModel {
 }
 
 fn named_model(text: &str) -> Result<NamedModel, String> {
-    let expected = "expected NAME=MODEL, and behind it ,draft=MODEL ,dtype=TYPE or \
+    let expected = "expected NAME=MODEL, and after it ,draft=MODEL ,dtype=TYPE or \
                     ,draft-dtype=TYPE";
     let (name, rest) = text.split_once('=').ok_or(expected)?;
     let mut parts = rest.split(',');

@@ -80,7 +80,7 @@ impl Conversation {
             let tokenizer = &app.language.tokenizer;
             let special = tokenizer.token(marks.closing).is_some_and(|t| tokenizer.is_special(t));
             if inside && !special {
-                form = form.map(|form| form.behind(marks.closing));
+                form = form.map(|form| form.after(marks.closing));
             }
         }
         app.check(&asked)?;

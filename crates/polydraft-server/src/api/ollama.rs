@@ -194,11 +194,11 @@ fn spoken(messages: Vec<Spoken>) -> Result<Vec<Value>, Problem> {
 }
 
 /// What `/api/tags` says of a model of this name; the model, where it is loaded.
-pub fn tag(name: &str, bytes: u64, app: Option<&App>) -> Value {
+pub fn tag(name: &str, app: Option<&App>) -> Value {
     let details = json!({ "parent_model": "", "format": "polydraft", "family": "", "families": [],
         "parameter_size": "", "quantization_level": "" });
     let created = app.map_or(0, |app| app.started);
-    json!({ "name": name, "model": name, "modified_at": reply::time(created), "size": bytes,
+    json!({ "name": name, "model": name, "modified_at": reply::time(created), "size": 0,
         "digest": "", "details": details })
 }
 
@@ -214,7 +214,7 @@ pub fn show(app: &App) -> Value {
     }
     json!({ "modelfile": "", "parameters": "", "license": "",
         "template": template.map_or("", |template| template.source()),
-        "details": tag(app.name(), 0, Some(app))["details"],
+        "details": tag(app.name(), Some(app))["details"],
         "model_info": { "general.architecture": "polydraft",
             "polydraft.context_length": app.context,
             "polydraft.vocab_size": app.vocabulary },

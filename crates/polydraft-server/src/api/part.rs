@@ -41,6 +41,12 @@ impl Call {
         Some(delta)
     }
 
+    /// The arguments; a string, where what the model wrote is no JSON.
+    pub fn parsed(&self) -> Value {
+        let parsed = serde_json::from_str(&self.arguments);
+        parsed.unwrap_or_else(|_| Value::String(self.arguments.clone()))
+    }
+
     /// All of it.
     pub fn whole(&self) -> Value {
         let Self { id, name, arguments, .. } = self;

@@ -23,7 +23,7 @@ const DECIMALS: usize = 8;
 pub struct Form {
     kind: Kind,
     /// What ends the reasoning before the output, if there is to be some.
-    behind: Option<&'static str>,
+    after: Option<&'static str>,
     /// The parameter that asks for it.
     pub param: &'static str,
 }
@@ -38,7 +38,7 @@ enum Kind {
 
 impl Form {
     fn of(kind: Kind, param: &'static str) -> Self {
-        Self { kind, behind: None, param }
+        Self { kind, after: None, param }
     }
 
     /// JSON of a schema.
@@ -105,14 +105,14 @@ impl Form {
 
     /// The same after any text that ends with this mark: a model's reasoning. A grammar whose
     /// start rule is not found stays as it is.
-    pub fn behind(self, mark: &'static str) -> Self {
-        Self { behind: Some(mark), ..self }
+    pub fn after(self, mark: &'static str) -> Self {
+        Self { after: Some(mark), ..self }
     }
 
     /// For the library.
     pub(super) fn library_grammar(self) -> TopLevelGrammar {
-        let Self { kind, behind, .. } = self;
-        let Some(mark) = behind else {
+        let Self { kind, after, .. } = self;
+        let Some(mark) = after else {
             return match kind {
                 Kind::Json(schema) => TopLevelGrammar::from_json_schema(schema),
                 Kind::Lark(text) => TopLevelGrammar::from_lark(text),

@@ -76,7 +76,7 @@ pub async fn one(
 /// Ollama's list of models.
 pub async fn tags(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
     let models = named(&fleet);
-    let tags = models.iter().map(|(name, _, app)| ollama::tag(name, 0, app.as_deref()));
+    let tags = models.iter().map(|(name, _, app)| ollama::tag(name, app.as_deref()));
     Json(json!({ "models": tags.collect::<Vec<_>>() }))
 }
 
@@ -84,7 +84,7 @@ pub async fn tags(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
 pub async fn running(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
     let models = named(&fleet);
     let loaded = models.iter().filter(|(_, status, _)| *status == Status::Loaded);
-    let tags = loaded.map(|(name, _, app)| ollama::tag(name, 0, app.as_deref()));
+    let tags = loaded.map(|(name, _, app)| ollama::tag(name, app.as_deref()));
     Json(json!({ "models": tags.collect::<Vec<_>>() }))
 }
 

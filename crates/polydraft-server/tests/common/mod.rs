@@ -55,6 +55,18 @@ pub fn language() -> Language {
     }
 }
 
+/// The language of a tokenizer and a chat template.
+fn speaking(text: Tokenizer, template: &str) -> Language {
+    let special = SpecialTokens::from_roles([]);
+    let chat = ChatTemplate::from_source(template, special, "chat.jinja").unwrap();
+    Language {
+        vocabulary: text.vocabulary(6).unwrap(),
+        tokenizer: text,
+        chat: Some(chat),
+        ..language()
+    }
+}
+
 /// A table model that takes its time, panics at the token [`CURSED`], and counts.
 pub struct Watched {
     inner: TableModel,
@@ -152,14 +164,7 @@ pub fn start_calling() -> Running {
     let template = "{% for tool in tools %}a {% endfor %}\
         {% for m in messages %}b {% for call in m.tool_calls %}c {% endfor %}\
         {% endfor %}{# <tool_call>{\"name\": .., \"arguments\": ..}</tool_call> #}";
-    let special = SpecialTokens::from_roles([]);
-    let chat = ChatTemplate::from_source(template, special, "chat.jinja").unwrap();
-    let language = Language {
-        vocabulary: text.vocabulary(6).unwrap(),
-        tokenizer: text,
-        chat: Some(chat),
-        ..language()
-    };
+    let language = speaking(text, template);
     start_with(Duration::ZERO, vec![END], language, target, |_| ())
 }
 
@@ -176,14 +181,7 @@ pub fn start_thinking() -> Running {
     let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
     let template = "{% for m in messages %}{{ m.content }} {% endfor %}\
         {% if add_generation_prompt %}<think>\n{% endif %}{# </think> #}";
-    let special = SpecialTokens::from_roles([]);
-    let chat = ChatTemplate::from_source(template, special, "chat.jinja").unwrap();
-    let language = Language {
-        vocabulary: text.vocabulary(6).unwrap(),
-        tokenizer: text,
-        chat: Some(chat),
-        ..language()
-    };
+    let language = speaking(text, template);
     start_with(Duration::ZERO, vec![END], language, target, |_| ())
 }
 

@@ -118,10 +118,7 @@ impl Reply for Message {
             content.push(json!({ "type": "text", "text": text }));
         }
         content.extend(self.inner.calls().iter().map(|call| {
-            // What a model wrote may be no JSON: then it is what it is.
-            let input = serde_json::from_str(&call.arguments)
-                .unwrap_or_else(|_| Value::String(call.arguments.clone()));
-            json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+            json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": call.parsed() })
         }));
         self.object(content)
     }

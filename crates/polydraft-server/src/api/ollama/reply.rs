@@ -59,9 +59,8 @@ impl Lines {
         }
         if !calls.is_empty() {
             let of = |call: &Call| {
-                let arguments: Value = serde_json::from_str(&call.arguments)
-                    .unwrap_or_else(|_| Value::String(call.arguments.clone()));
-                json!({ "function": { "name": call.name, "arguments": arguments } })
+                let function = json!({ "name": call.name, "arguments": call.parsed() });
+                json!({ "function": function })
             };
             place["tool_calls"] = calls.iter().map(of).collect();
         }

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use polydraft_engine::Finish;
 use serde_json::{Value, json};
 
 use super::super::answer::Answer;
+use super::super::conversation::is_cut;
 use super::super::error::Problem;
 use super::super::{Reply, Sent, tokens};
 use super::store::{Store, Stored};
@@ -92,7 +92,7 @@ impl Response {
     fn status(&self) -> &'static str {
         match self.inner.first().1 {
             None => "in_progress",
-            Some(Finish::MaxTokens | Finish::Context) => "incomplete",
+            finish if is_cut(finish) => "incomplete",
             Some(_) => "completed",
         }
     }
