@@ -31,6 +31,8 @@ enum Command {
     List(commands::list::Args),
     Score(commands::score::Args),
     Certify(commands::certify::Args),
+    #[cfg(feature = "audit")]
+    Audit(commands::audit::Args),
     #[command(subcommand)]
     Bench(commands::bench::Bench),
     #[cfg_attr(not(feature = "llama"), command(hide = true))]
@@ -59,6 +61,8 @@ impl Command {
             Self::List(args) => commands::list::run(args),
             Self::Score(args) => commands::score::run(args),
             Self::Certify(args) => commands::certify::run(args),
+            #[cfg(feature = "audit")]
+            Self::Audit(args) => commands::audit::run(args),
             Self::Bench(bench) => commands::bench::run(bench),
             Self::RpcServer(args) => commands::rpc_server::run(args),
             Self::Completions(args) => commands::completions::run(args, Cli::command()),

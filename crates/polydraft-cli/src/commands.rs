@@ -1,5 +1,7 @@
 //! The commands, one a file.
 
+#[cfg(feature = "audit")]
+pub mod audit;
 pub mod bench;
 pub mod certify;
 pub mod chat;

@@ -11,7 +11,7 @@ use super::calls::Calls;
 use super::error::Problem;
 use super::part::{Call, Part};
 use super::reasoning::Reasoning;
-use super::tokens::PromptScores;
+use super::tokens::{Naming, PromptScores};
 use super::usage::Usage;
 use super::{Reply, Sent, steps, tokens};
 use crate::App;
@@ -57,6 +57,18 @@ impl Answer {
         self.prompt_scored = true;
     }
 
+    /// The ids of tokens are fields of their own, those of the prompts too; whether there are
+    /// log-probabilities besides.
+    pub fn lists_token_ids(&mut self, prompts: Vec<Vec<Token>>, scored: bool) {
+        self.prompts = Some(prompts);
+        self.scored = scored;
+    }
+
+    /// Log-probabilities name tokens by their ids.
+    pub fn names_tokens_by_id(&mut self) {
+        self.naming = Naming::Id;
+    }
+
     /// From now on calls of tools are parsed in each sequence.
     pub fn reads_calls(&mut self, reader: impl Fn() -> Calls) {
         self.parts.iter_mut().for_each(|part| part.reader = Some(reader()));
@@ -89,6 +101,9 @@ pub struct Answer {
     scored: bool,
     /// Whether the prompt's scores are a field of their own, besides those of an echo.
     prompt_scored: bool,
+    /// The prompts' tokens, where ids are listed.
+    prompts: Option<Vec<Vec<Token>>>,
+    naming: Naming,
     include_usage: bool,
     usage: Usage,
     /// By prompt, its first token.
@@ -131,6 +146,8 @@ impl Answer {
             text: app.language.tokenizer.clone(),
             scored: asked.iter().any(|asked| asked.scores.is_some()),
             prompt_scored: false,
+            prompts: None,
+            naming: Naming::String,
             include_usage,
             usage,
             firsts: asked.iter().map(|asked| asked.prompt.first().copied().unwrap_or(0)).collect(),
@@ -163,7 +180,7 @@ impl Answer {
             (true, Shape::Completion) => {
                 let part = &mut self.parts[number];
                 let echoed = prompt.filter(|_| part.echoes);
-                tokens::completion(&self.text, echoed, scores, &mut part.offset)
+                tokens::completion(&self.text, self.naming, echoed, scores, &mut part.offset)
             }
         }
     }
@@ -173,6 +190,17 @@ impl Answer {
         prompt.filter(|_| self.prompt_scored).map(|prompt| prompt.by_id(&self.text))
     }
 
+    /// Adds the ids of tokens, if they are asked for.
+    fn list_ids(&self, choice: &mut Value, prompt: Option<usize>, scores: &[Scored]) {
+        if let Some(prompts) = &self.prompts {
+            let ids: Vec<Token> = scores.iter().map(|scored| scored.token).collect();
+            choice["token_ids"] = json!(ids);
+            if let Some(prompt) = prompt {
+                choice["prompt_token_ids"] = json!(prompts[prompt]);
+            }
+        }
+    }
+
     /// What is new of one sequence.
     fn chunk(&mut self, index: usize) -> Value {
         let part = &mut self.parts[index];
@@ -180,6 +208,7 @@ impl Answer {
         let (reasoning, traces) =
             (std::mem::take(&mut part.reasoning), std::mem::take(&mut part.traces));
         let first = !std::mem::replace(&mut part.begun, true);
+        let number = part.prompt;
         let finish_reason = part.reason();
         let calls = part.calls.iter_mut().enumerate().filter_map(|(index, call)| call.delta(index));
         let calls: Vec<Value> = calls.collect();
@@ -190,8 +219,10 @@ impl Answer {
         };
         let mut choice = match self.shape {
             Shape::Completion => {
-                json!({ "index": index, "text": text, "logprobs": logprobs,
-                    "finish_reason": finish_reason })
+                let mut choice = json!({ "index": index, "text": text, "logprobs": logprobs,
+                    "finish_reason": finish_reason });
+                self.list_ids(&mut choice, first.then_some(number), &scores);
+                choice
             }
             Shape::Chat => {
                 let mut delta = json!({});
@@ -278,7 +309,7 @@ impl Reply for Answer {
             let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
             let (finish_reason, calls) = (part.reason(), std::mem::take(&mut part.calls));
             let reasoning = std::mem::take(&mut part.reasoning);
-            let prompt = part.prompt_scores.take();
+            let (number, prompt) = (part.prompt, part.prompt_scores.take());
             let logprobs = self.logprobs(index, prompt.as_ref(), &scores);
             let prompt = self.listed(prompt.as_ref());
             match self.shape {
@@ -288,6 +319,7 @@ impl Reply for Answer {
                     if let Some(prompt) = prompt {
                         choice["prompt_logprobs"] = prompt;
                     }
+                    self.list_ids(&mut choice, Some(number), &scores);
                     choice
                 }
                 Shape::Chat => {

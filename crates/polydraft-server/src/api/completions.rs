@@ -30,6 +30,13 @@ pub struct Completion {
     /// Whether the answer begins with the prompt; with logprobs its tokens have theirs.
     #[serde(default, deserialize_with = "null_is_default")]
     echo: bool,
+    /// Whether the answer has the ids of its tokens, `token_ids`, and of the prompt's,
+    /// `prompt_token_ids`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    return_token_ids: bool,
+    /// Whether log-probabilities name tokens as `token_id:7` instead of by their strings.
+    #[serde(default, deserialize_with = "null_is_default")]
+    return_tokens_as_token_ids: bool,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
@@ -70,8 +77,11 @@ pub fn prepare_as(
     let ignored = ignored(&own.rest, app.settings.strict)?;
     let mut asked = common.asked(app, &app.completions, own.max_tokens)?;
     asked.scores = own.logprobs.map(|top| within("logprobs", top, 0, MOST_TOP)).transpose()?;
+    let scored = asked.scores.is_some();
+    // Tokens come with their scores.
+    asked.scores = asked.scores.or(own.return_token_ids.then_some(0));
     let listed = prompt_scores(own.prompt_logprobs)?;
-    asked.prompt_scores = asked.scores.filter(|_| own.echo).max(listed);
+    asked.prompt_scores = asked.scores.filter(|_| own.echo && scored).max(listed);
     let Some(prompt) = own.prompt else {
         return Err(Problem::invalid("the parameter prompt is missing").of("prompt"));
     };
@@ -105,6 +115,12 @@ pub fn prepare_as(
     let mut answer = Answer::new(app, common.model, Shape::Completion, &asked, usage, echo);
     if listed.is_some() {
         answer.lists_prompt_scores();
+    }
+    if own.return_token_ids {
+        answer.lists_token_ids(asked.iter().map(|asked| asked.prompt.clone()).collect(), scored);
+    }
+    if own.return_tokens_as_token_ids {
+        answer.names_tokens_by_id();
     }
     Ok(Prepared { asked, form, answer: in_form(answer), stream: common.stream, ignored })
 }

@@ -86,11 +86,30 @@ pub fn chat(text: &Tokenizer, scores: &[Scored]) -> Vec<ChatToken> {
     scores.iter().map(of).collect()
 }
 
+/// How log-probabilities of completions name tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// By their strings.
+    String,
+    /// As `token_id:7`.
+    Id,
+}
+
+impl Naming {
+    fn of(self, text: &Tokenizer, token: Token) -> String {
+        match self {
+            Self::String => Named::of(text, token).in_completion(),
+            Self::Id => format!("token_id:{token}"),
+        }
+    }
+}
+
 /// As completions have them: first of the `prompt`'s tokens, if it is echoed, whose first one has
 /// no score. `offset` is where the first one's string begins, in characters, and afterwards where
 /// the next will.
 pub fn completion(
     text: &Tokenizer,
+    naming: Naming,
     prompt: Option<&PromptScores>,
     scores: &[Scored],
     offset: &mut usize,
@@ -112,8 +131,7 @@ pub fn completion(
         let mut object = Map::new();
         let own = (scored.token, scored.logprob);
         for (token, logprob) in scored.top.iter().copied().chain([own]) {
-            let name = Named::of(text, token).in_completion();
-            object.entry(name).or_insert_with(|| logprob.max(LEAST).into());
+            object.entry(naming.of(text, token)).or_insert_with(|| logprob.max(LEAST).into());
         }
         object
     };
@@ -121,7 +139,7 @@ pub fn completion(
         all.iter().map(|(_, scored)| scored.map(of)).collect();
     let logprobs: Vec<Option<f64>> =
         all.iter().map(|(_, scored)| scored.map(|scored| scored.logprob.max(LEAST))).collect();
-    let tokens: Vec<String> = names.iter().map(Named::in_completion).collect();
+    let tokens: Vec<String> = all.iter().map(|(token, _)| naming.of(text, *token)).collect();
     json!({ "tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops,
         "text_offset": offsets })
 }

@@ -1,0 +1,200 @@
+//! What servers answer, in one form: OpenAI's completions as vLLM, SGLang and polydraft write them,
+//! and llama.cpp's own.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A token as a server names it: by its id if the server tells ids, else by its text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Key {
+    /// Its id.
+    Id(u32),
+    /// Its text.
+    Text(String),
+}
+
+/// A token with its log-probability.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Scored {
+    pub key: Key,
+    pub text: String,
+    pub logprob: f64,
+}
+
+/// A token of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spoken {
+    pub key: Key,
+    pub text: String,
+    /// None where the server has left it out.
+    pub logprob: Option<f64>,
+    /// The likeliest tokens of its position, likeliest first.
+    pub top: Vec<Scored>,
+}
+
+/// One of the sequences of an answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    pub text: String,
+    /// Its tokens, if the server tells them; an end token is not among them.
+    pub tokens: Vec<Spoken>,
+    /// Whether it ended by itself: an end token, or a stop string.
+    pub stopped: bool,
+}
+
+/// An answer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    pub choices: Vec<Choice>,
+    /// Tokens of prompt and completion, as the server counts.
+    pub usage: Option<(usize, usize)>,
+    /// The prompt's tokens, where the server tells them.
+    pub prompt: Vec<u32>,
+    /// Tokens drafted and accepted, where the server tells them.
+    pub drafted: Option<(u64, u64)>,
+}
+
+impl Answer {
+    /// The first sequence; an empty one, if there is none.
+    pub fn first(&self) -> Choice {
+        self.choices.first().cloned().unwrap_or_default()
+    }
+
+    /// Reads an answer of `/v1/completions`, or of llama.cpp's `/completion`.
+    pub fn read(body: &Value) -> Result<Self, String> {
+        if let Some(choices) = body["choices"].as_array() {
+            let usage = &body["usage"];
+            let count = |name: &str| usage[name].as_u64().map(|count| count as usize);
+            let prompt = ids(&body["choices"][0]["prompt_token_ids"]);
+            return Ok(Self {
+                choices: choices.iter().map(choice).collect(),
+                usage: count("prompt_tokens").zip(count("completion_tokens")),
+                prompt,
+                drafted: drafted(&body["timings"]),
+            });
+        }
+        let Some(content) = body["content"].as_str() else {
+            return Err(format!("it has neither choices nor content: {}", shortened(body)));
+        };
+        let mut choice = Choice {
+            text: content.to_owned(),
+            tokens: scores(&body["completion_probabilities"]),
+            stopped: matches!(body["stop_type"].as_str(), Some("eos" | "word")),
+        };
+        complete(&mut choice, &ids(&body["tokens"]));
+        let count = |name: &str| body[name].as_u64().map(|count| count as usize);
+        Ok(Self {
+            choices: vec![choice],
+            usage: count("tokens_evaluated").zip(count("tokens_predicted")),
+            prompt: Vec::new(),
+            drafted: drafted(&body["timings"]),
+        })
+    }
+}
+
+/// A value, cut to a length that an error may have.
+fn shortened(value: &Value) -> String {
+    let text = value.to_string();
+    text.chars().take(200).collect()
+}
+
+fn drafted(timings: &Value) -> Option<(u64, u64)> {
+    timings["draft_n"].as_u64().zip(timings["draft_n_accepted"].as_u64())
+}
+
+fn ids(list: &Value) -> Vec<u32> {
+    let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    list.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect()
+}
+
+fn choice(value: &Value) -> Choice {
+    let text = value["text"].as_str().or(value["message"]["content"].as_str());
+    let logprobs = &value["logprobs"];
+    let tokens = match logprobs["content"].is_array() {
+        true => scores(&logprobs["content"]),
+        false => columns(logprobs),
+    };
+    let mut choice = Choice {
+        text: text.unwrap_or_default().to_owned(),
+        tokens,
+        stopped: value["finish_reason"].as_str() == Some("stop"),
+    };
+    complete(&mut choice, &ids(&value["token_ids"]));
+    choice
+}
+
+/// Gives the tokens their ids, where these are told apart from log-probabilities.
+fn complete(choice: &mut Choice, ids: &[u32]) {
+    if choice.tokens.is_empty() {
+        choice.tokens = ids
+            .iter()
+            .map(|&id| Spoken {
+                key: Key::Id(id),
+                text: String::new(),
+                logprob: None,
+                top: Vec::new(),
+            })
+            .collect();
+    } else if choice.tokens.len() == ids.len() {
+        for (token, &id) in choice.tokens.iter_mut().zip(ids) {
+            token.key = Key::Id(id);
+        }
+    }
+}
+
+/// A token's key: vLLM writes ids as texts where it is asked to.
+fn key(text: &str, id: Option<u64>) -> Key {
+    let written = text.strip_prefix("token_id:").and_then(|id| id.parse().ok());
+    match id.and_then(|id| u32::try_from(id).ok()).or(written) {
+        Some(id) => Key::Id(id),
+        None => Key::Text(text.to_owned()),
+    }
+}
+
+fn scored(value: &Value) -> Option<Scored> {
+    let text = value["token"].as_str().or(value["tok_str"].as_str())?;
+    let logprob = value["logprob"].as_f64().or(value["prob"].as_f64().map(f64::ln))?;
+    Some(Scored { key: key(text, value["id"].as_u64()), text: text.to_owned(), logprob })
+}
+
+/// A list of objects, one a token: chat's form, and llama.cpp's.
+fn scores(list: &Value) -> Vec<Spoken> {
+    let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    let of = |value: &Value| {
+        let text = value["token"].as_str().unwrap_or_default();
+        let top = value["top_logprobs"].as_array().or(value["top_probs"].as_array());
+        let mut top: Vec<Scored> = top.into_iter().flatten().filter_map(scored).collect();
+        top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+        Spoken {
+            key: key(text, value["id"].as_u64()),
+            text: text.to_owned(),
+            logprob: value["logprob"].as_f64(),
+            top,
+        }
+    };
+    list.iter().map(of).collect()
+}
+
+/// Lists beside each other: the old form of completions.
+fn columns(logprobs: &Value) -> Vec<Spoken> {
+    let tokens = logprobs["tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of = |(at, text): (usize, &Value)| {
+        let text = text.as_str().unwrap_or_default();
+        let top = logprobs["top_logprobs"][at].as_object();
+        let mut top: Vec<Scored> = top
+            .into_iter()
+            .flatten()
+            .filter_map(|(text, logprob)| {
+                Some(Scored {
+                    key: key(text, None),
+                    text: text.clone(),
+                    logprob: logprob.as_f64()?,
+                })
+            })
+            .collect();
+        top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
+        let logprob = logprobs["token_logprobs"][at].as_f64();
+        Spoken { key: key(text, None), text: text.to_owned(), logprob, top }
+    };
+    tokens.iter().enumerate().map(of).collect()
+}

@@ -1,0 +1,54 @@
+//! A check that is made in one go.
+
+use super::Check;
+use crate::error::{Error, Result};
+use crate::lab::Lab;
+use crate::report::{Outcome, Verdict};
+
+/// A check in which nothing is left to chance.
+pub struct Once {
+    name: &'static str,
+    title: &'static str,
+    look: fn(&mut Lab<'_>) -> Result<Outcome>,
+    outcome: Option<Outcome>,
+}
+
+impl Once {
+    /// Of a function that makes it.
+    pub fn new(
+        name: &'static str,
+        title: &'static str,
+        look: fn(&mut Lab<'_>) -> Result<Outcome>,
+    ) -> Self {
+        Self { name, title, look, outcome: None }
+    }
+}
+
+impl Check for Once {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn title(&self) -> String {
+        self.title.to_owned()
+    }
+
+    fn is_statistical(&self) -> bool {
+        false
+    }
+
+    fn round(&mut self, lab: &mut Lab<'_>, _: f64) -> Result<bool> {
+        self.outcome = Some(match (self.look)(lab) {
+            Err(Error::Refused { status, reason, .. }) => {
+                Outcome::not_applicable(format!("the server refused it ({status}): {reason}"))
+            }
+            outcome => outcome?,
+        });
+        Ok(true)
+    }
+
+    fn outcome(&mut self, _: &mut Lab<'_>, _: f64) -> Result<Outcome> {
+        let unseen = || Outcome::certain(Verdict::NotEnoughData, 0, "there was no time for it");
+        Ok(self.outcome.clone().unwrap_or_else(unseen))
+    }
+}

@@ -1,0 +1,213 @@
+//! The settings that are tested, and what each needs to be asked for.
+
+use std::collections::HashMap;
+
+use crate::answer::Key;
+use crate::error::Result;
+use crate::lab::Lab;
+use crate::probe;
+use crate::prompts::Kind;
+use crate::server::Grammar;
+use crate::setting::{Counting, Setting};
+
+/// A setting to be tested.
+pub struct Case {
+    pub name: &'static str,
+    pub title: &'static str,
+    /// Tokens of an answer.
+    pub tokens: usize,
+    /// The error that it should find.
+    pub aim: f64,
+    /// Whether neighbours with other settings are asked for at the same time.
+    pub crowded: bool,
+    /// Whether only one request is under way at a time.
+    pub alone: bool,
+    /// How penalties may count.
+    pub countings: &'static [Counting],
+    kind: Kind,
+    openings: usize,
+    make: Make,
+}
+
+/// Where a setting comes from.
+enum Make {
+    Fixed(Setting),
+    /// A ban of the token that is most frequent, and biases for others.
+    Bias,
+    /// A frequent token that ends answers, but not at once.
+    Ends,
+    /// Words that are likely.
+    Words,
+}
+
+/// A case as it is asked for.
+pub struct Prepared {
+    pub setting: Setting,
+    pub openings: Vec<usize>,
+    pub grammar: Option<Grammar>,
+}
+
+const ANSWER: &[Counting] = &[Counting::Answer];
+const EITHER: &[Counting] = &[Counting::Answer, Counting::Everything];
+
+/// All of them. The first aims at the error asked for, the others at twice as much, for which they
+/// need a quarter of the tokens; what they share is found by all of them together.
+pub fn cases(sensitivity: f64) -> Vec<Case> {
+    let plain = |name, title, setting| Case {
+        name,
+        title,
+        tokens: 8,
+        aim: 2.0 * sensitivity,
+        crowded: false,
+        alone: false,
+        countings: ANSWER,
+        kind: Kind::Plain,
+        openings: 3,
+        make: Make::Fixed(setting),
+    };
+    let one = Setting::default;
+    vec![
+        Case { aim: sensitivity, ..plain("temperature-1", "distribution at temperature 1", one()) },
+        plain(
+            "temperature-0.7",
+            "distribution at temperature 0.7",
+            Setting { temperature: 0.7, ..one() },
+        ),
+        plain("top-p", "distribution with top-p 0.8", Setting { top_p: Some(0.8), ..one() }),
+        plain("top-k", "distribution with top-k 3", Setting { top_k: Some(3), ..one() }),
+        plain("min-p", "distribution with min-p 0.15", Setting { min_p: Some(0.15), ..one() }),
+        Case { alone: true, ..plain("alone", "distribution, one request at a time", one()) },
+        Case {
+            crowded: true,
+            ..plain("crowded", "distribution beside neighbours with other settings", one())
+        },
+        Case {
+            kind: Kind::Repeating,
+            tokens: 12,
+            ..plain("repeating", "distribution where a text repeats itself", one())
+        },
+        Case {
+            kind: Kind::Hard,
+            openings: 2,
+            ..plain("hard", "distribution where drafts fail", one())
+        },
+        Case {
+            countings: EITHER,
+            tokens: 10,
+            kind: Kind::Repeating,
+            ..plain(
+                "penalties",
+                "presence and frequency penalty",
+                Setting { presence_penalty: 0.9, frequency_penalty: 0.6, ..one() },
+            )
+        },
+        Case { openings: 1, make: Make::Bias, ..plain("bias", "logit bias and a ban", one()) },
+        Case {
+            openings: 1,
+            make: Make::Ends,
+            ..plain("ends", "end tokens, and a least number of tokens before them", one())
+        },
+        Case {
+            kind: Kind::Repeating,
+            openings: 1,
+            make: Make::Words,
+            ..plain("grammar", "answers under a grammar", one())
+        },
+    ]
+}
+
+impl Case {
+    /// What is asked for; or what the server lacks.
+    pub fn prepare(&self, lab: &mut Lab<'_>) -> Result<std::result::Result<Prepared, String>> {
+        if !lab.knows() {
+            let lacking = "neither the server nor a reference tells log-probabilities of tokens";
+            return Ok(Err(lacking.to_owned()));
+        }
+        let openings = lab.choose(self.kind, self.openings)?;
+        let mut grammar = None;
+        let setting = match &self.make {
+            Make::Fixed(setting) => {
+                let narrowed = setting.top_k.is_some() || setting.min_p.is_some();
+                if narrowed && lab.server.abilities.top_k_off.is_none() {
+                    return Ok(Err("the server does not take it".to_owned()));
+                }
+                setting.clone()
+            }
+            Make::Bias | Make::Ends if !lab.server.abilities.ids => {
+                return Ok(Err("the server does not tell tokens' ids".to_owned()));
+            }
+            Make::Bias => bias(lab, openings[0])?,
+            Make::Ends => match ends(lab, openings[0], self.tokens)? {
+                Some(setting) => setting,
+                None => return Ok(Err("the server does not take stop_token_ids".to_owned())),
+            },
+            Make::Words => {
+                grammar = probe::grammar(&lab.server, lab.listener)?;
+                if grammar.is_none() {
+                    return Ok(Err("the server takes no grammar that is known here".to_owned()));
+                }
+                match words(lab, openings[0])? {
+                    Some(setting) => setting,
+                    None => return Ok(Err("no prompt has likely words".to_owned())),
+                }
+            }
+        };
+        Ok(Ok(Prepared { setting, openings, grammar }))
+    }
+}
+
+/// Tokens behind an opening, most frequent first.
+fn frequent(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Vec<u32>> {
+    let ask = lab.continuation(opening, tokens, &Setting::default());
+    let answers = lab.ask(&vec![ask; 32], usize::MAX)?;
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    for answer in &answers {
+        // Behind the first.
+        for key in lab.tokens(&answer.first())?.0.into_iter().skip(1) {
+            if let Key::Id(id) = key {
+                *counts.entry(id).or_default() += 1;
+            }
+        }
+    }
+    let mut counts: Vec<(usize, u32)> = counts.into_iter().map(|(id, n)| (n, id)).collect();
+    counts.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    Ok(counts.into_iter().map(|(_, id)| id).collect())
+}
+
+fn bias(lab: &mut Lab<'_>, opening: usize) -> Result<Setting> {
+    let tokens = frequent(lab, opening, 8)?;
+    let biases = [-100.0, 1.5, -1.0];
+    let bias = tokens.into_iter().zip(biases).collect();
+    Ok(Setting { bias, ..Setting::default() })
+}
+
+fn ends(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Option<Setting>> {
+    const LOOKS: usize = 24;
+    for end in frequent(lab, opening, tokens)?.into_iter().take(3) {
+        let setting = Setting { ends: vec![end], ..Setting::default() };
+        let ask = lab.continuation(opening, tokens, &setting);
+        let answers = lab.ask(&vec![ask; LOOKS], usize::MAX)?;
+        let stopped = answers.iter().filter(|answer| answer.first().stopped).count();
+        // Such as ends some answers.
+        if stopped > LOOKS / 8 {
+            return Ok(Some(Setting { min_tokens: 3, ..setting }));
+        }
+    }
+    Ok(None)
+}
+
+fn words(lab: &mut Lab<'_>, opening: usize) -> Result<Option<Setting>> {
+    let place = (opening, Vec::new());
+    lab.learn(std::slice::from_ref(&place))?;
+    let Some(conditional) = lab.at(&place) else { return Ok(None) };
+    let mut words: Vec<String> = Vec::new();
+    for cell in &conditional.cells {
+        let plain = cell.text.trim_start_matches(' ').chars().all(char::is_alphanumeric);
+        let related =
+            words.iter().any(|word| word.starts_with(&cell.text) || cell.text.starts_with(word));
+        if plain && !cell.text.trim().is_empty() && !related && words.len() < 4 {
+            words.push(cell.text.clone());
+        }
+    }
+    Ok((words.len() > 1).then(|| Setting { words, ..Setting::default() }))
+}

@@ -1,0 +1,68 @@
+//! What a check of distributions has seen, in words, and the requests that show it.
+
+use super::{Sampled, context};
+use crate::error::Result;
+use crate::evidence::p_value;
+use crate::lab::{Lab, Place};
+use crate::report::{Evidence, Outcome, Verdict};
+
+/// Describes what was seen, and adds the requests that show a fault.
+pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) -> Result<()> {
+    let ranks = check.bettors[0].1.ranks();
+    let all: f64 = ranks.iter().map(|rank| rank.0).sum();
+    let share = |part: f64| 100.0 * part / all.max(1.0);
+    outcome.said = format!(
+        "the likeliest token came {:.1} % of the time, expected {:.1} %; first tokens alone: \
+         p = {:.2}",
+        share(ranks[0].0),
+        share(ranks[0].1),
+        p_value(check.first.wealth().most())
+    );
+    if outcome.verdict != Verdict::Fault {
+        return Ok(());
+    }
+    let Some(prepared) = &check.prepared else { return Ok(()) };
+    let Some((place, what)) = widest(check, lab)? else { return Ok(()) };
+    let ask = lab.continuation(place.0, check.case.tokens, &prepared.setting);
+    let call = match prepared.grammar {
+        None => lab.server.call(&ask),
+        Some(grammar) => lab.server.call_for_words(&ask, grammar),
+    };
+    outcome.evidence.push(Evidence { what, curl: lab.server.curl(&call) });
+    let question = lab.server.call(&lab.question(&place));
+    let what = "what the model says there, by a request of one token, in which no draft has a part";
+    outcome.evidence.push(Evidence { what: what.to_owned(), curl: lab.server.curl(&question) });
+    Ok(())
+}
+
+/// The place where what came is farthest from what should, and that in words.
+fn widest(check: &Sampled, lab: &Lab<'_>) -> Result<Option<(Place, String)>> {
+    let mut widest: Option<(f64, &Place, Option<String>, f64, f64, f64)> = None;
+    for (place, emitted) in check.contexts.values() {
+        let counts = check.bettors[0].1.counts(context(place));
+        let seen: f64 = counts.iter().sum();
+        let mut others = 1.0;
+        for (cell, count) in counts.iter().enumerate() {
+            let named = emitted.cells.get(cell).filter(|_| cell + 1 < counts.len());
+            let probability = named.map_or(others, |cell| cell.probability);
+            others -= probability;
+            let expected = seen * probability.max(1e-3);
+            let score = (count - expected).powi(2) / expected;
+            if widest.as_ref().is_none_or(|(most, ..)| score > *most) {
+                let name = named.map(|cell| cell.text.clone());
+                widest = Some((score, place, name, probability, *count, seen));
+            }
+        }
+    }
+    let Some((_, place, name, probability, count, seen)) = widest else { return Ok(None) };
+    let name = name.map_or("any other token".to_owned(), |name| format!("{name:?}"));
+    let before = format!("{}{}", lab.openings[place.0].text, lab.spell(&place.1)?);
+    let what = format!(
+        "after {before:?}, as token {} of the answer, {name} came {count} of {seen} times \
+         ({:.1} %); the model says {:.1} %",
+        place.1.len() + 1,
+        100.0 * count / seen.max(1.0),
+        100.0 * probability.max(0.0),
+    );
+    Ok(Some((place.clone(), what)))
+}

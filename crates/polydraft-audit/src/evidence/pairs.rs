@@ -1,0 +1,198 @@
+//! Evidence from answers beside each other: do two servers answer alike, and are two answers of one
+//! server independent?
+//!
+//! Problem: without log-probabilities a server is compared with another that is known to be right;
+//! and requests that share random numbers give equal answers too often.
+//! Source: betting as in the file above. (1) Pairs: of two answers, one from each server, both
+//! orders are as likely if the servers are alike, whatever the distribution is; the bet is on which
+//! is whose. (2) Matches: that a second answer equals the first has a known probability.
+//! Complexity: linear in the kinds of answers seen. Deviations: as in the file above.
+
+use std::collections::HashMap;
+
+use super::Wealth;
+
+/// So many characters of an answer are looked at; each is a strategy of its own.
+const LENGTHS: [usize; 4] = [2, 5, 12, usize::MAX];
+/// Imagined answers that are alike.
+const CAUTION: f64 = 4.0;
+
+/// Which of two answers is the server's?
+#[derive(Debug, Clone)]
+pub struct Pairs {
+    tolerance: f64,
+    /// By length: of every beginning how often it came, from the server and from the reference.
+    seen: Vec<HashMap<String, (f64, f64)>>,
+    wealth: Wealth,
+    pairs: usize,
+}
+
+impl Pairs {
+    /// Nothing is seen.
+    pub fn new(tolerance: f64) -> Self {
+        Self {
+            tolerance,
+            seen: vec![HashMap::new(); LENGTHS.len()],
+            wealth: Wealth::new(LENGTHS.len()),
+            pairs: 0,
+        }
+    }
+
+    /// An answer of the server and one of the reference, both to the prompt of that number.
+    pub fn see(&mut self, prompt: usize, server: &str, reference: &str) {
+        for (part, length) in LENGTHS.into_iter().enumerate() {
+            let beginning = |text: &str| {
+                let text: String = text.chars().take(length).collect();
+                format!("{prompt}:{text}")
+            };
+            let (own, other) = (beginning(server), beginning(reference));
+            let seen = &mut self.seen[part];
+            let all = self.pairs as f64;
+            let ratio = |(own, other): (f64, f64)| {
+                let mean = (own + other + 1.0) / (2.0 * all + 1.0);
+                (own + CAUTION * mean) / (other + CAUTION * mean)
+            };
+            let of = |key: &String| ratio(seen.get(key).copied().unwrap_or_default());
+            let (first, second) = (of(&own), of(&other));
+            let (most, least) = seen
+                .values()
+                .map(|counts| ratio(*counts))
+                .fold((1.0f64, 1.0f64), |(most, least), r| (most.max(r), least.min(r)));
+            // What is got lies between 2 - top and top.
+            let top = 2.0 * most / (most + least);
+            let cost = (self.tolerance * (2.0 * top - 2.0)).ln_1p();
+            self.wealth.multiply(part, (2.0 * first / (first + second)).ln() - cost);
+            seen.entry(own).or_default().0 += 1.0;
+            seen.entry(other).or_default().1 += 1.0;
+        }
+        self.wealth.settle();
+        self.pairs += 1;
+    }
+
+    /// What was won.
+    pub fn wealth(&self) -> &Wealth {
+        &self.wealth
+    }
+
+    /// Pairs seen.
+    pub fn pairs(&self) -> usize {
+        self.pairs
+    }
+
+    /// The beginning whose counts differ most: itself, and how often it came from each.
+    pub fn widest(&self) -> Option<(String, f64, f64)> {
+        let score = |own: f64, other: f64| (own - other).powi(2) / (own + other).max(1.0);
+        self.seen[1]
+            .iter()
+            .max_by(|a, b| score(a.1.0, a.1.1).total_cmp(&score(b.1.0, b.1.1)))
+            .map(|(text, (own, other))| (text.clone(), *own, *other))
+    }
+}
+
+/// Parts of the answers that share their random numbers, as the strategies suppose.
+const SHARED: [f64; 3] = [0.02, 0.2, 0.8];
+
+/// Do answers equal others more often than by chance?
+#[derive(Debug, Clone)]
+pub struct Matches {
+    wealth: Wealth,
+    seen: usize,
+    equal: usize,
+}
+
+impl Default for Matches {
+    fn default() -> Self {
+        Self { wealth: Wealth::new(SHARED.len()), seen: 0, equal: 0 }
+    }
+}
+
+impl Matches {
+    /// An answer does or does not equal another one, which by chance has at most this probability.
+    pub fn see(&mut self, equal: bool, probability: f64) {
+        let p = probability.clamp(1e-12, 1.0 - 1e-12);
+        for (part, shared) in SHARED.into_iter().enumerate() {
+            let q = p + (1.0 - p) * shared;
+            let won = if equal { q / p } else { (1.0 - q) / (1.0 - p) };
+            self.wealth.multiply(part, won.ln());
+        }
+        self.wealth.settle();
+        self.seen += 1;
+        self.equal += usize::from(equal);
+    }
+
+    /// What was won.
+    pub fn wealth(&self) -> &Wealth {
+        &self.wealth
+    }
+
+    /// Pairs seen, and how many of them were equal.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.seen, self.equal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::super::p_value;
+    use super::*;
+
+    /// Over all orders of the pairs the mean of what is owned is one.
+    #[test]
+    fn orders_are_fair() {
+        let pairs = [("a", "b"), ("b", "a"), ("a", "a"), ("a", "c"), ("a", "b"), ("a", "b")];
+        let mut mean = 0.0;
+        for orders in 0..1 << pairs.len() {
+            let mut bets = Pairs::new(0.0);
+            for (at, (first, second)) in pairs.into_iter().enumerate() {
+                match orders >> at & 1 {
+                    0 => bets.see(0, first, second),
+                    _ => bets.see(0, second, first),
+                }
+            }
+            mean += bets.wealth().now().exp() / f64::from(1 << pairs.len());
+        }
+        assert!((mean - 1.0).abs() < 1e-9, "{mean}");
+    }
+
+    #[test]
+    fn differing_servers_are_told_from_alike_ones() {
+        let (mut accused, mut found) = (0, 0);
+        for seed in 0..100 {
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut say = |p: f64| if rng.random::<f64>() < p { "yes" } else { "no" };
+            let (mut alike, mut unlike) = (Pairs::new(0.002), Pairs::new(0.002));
+            for _ in 0..1500 {
+                alike.see(0, say(0.5), say(0.5));
+                unlike.see(0, say(0.6), say(0.5));
+            }
+            accused += usize::from(p_value(alike.wealth().most()) < 0.01);
+            found += usize::from(p_value(unlike.wealth().most()) < 0.01);
+        }
+        assert!(accused <= 2, "{accused} of 100");
+        assert!(found >= 95, "{found} of 100");
+    }
+
+    #[test]
+    fn matches_by_chance_are_no_evidence() {
+        for (probability, at_most) in [(0.3, 0.3), (0.29, 0.3)] {
+            let mut mean = 0.0;
+            for path in 0..1u32 << 10 {
+                let mut matches = Matches::default();
+                let mut weight = 1.0;
+                for at in 0..10 {
+                    let equal = path >> at & 1 == 1;
+                    weight *= if equal { probability } else { 1.0 - probability };
+                    matches.see(equal, at_most);
+                }
+                mean += weight * matches.wealth().now().exp();
+            }
+            assert!(mean < 1.0 + 1e-9, "{mean}");
+        }
+        let mut matches = Matches::default();
+        (0..4).for_each(|_| matches.see(true, 0.01));
+        assert!(p_value(matches.wealth().most()) < 1e-4);
+    }
+}

@@ -1,0 +1,104 @@
+//! The report as a page that can be sent to somebody.
+
+use std::fmt::Write;
+
+use crate::report::{Finding, Report, Verdict};
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;\
+    padding:0 1rem;color:#1b1f24;background:#fff}h1{font-size:1.5rem}h2{font-size:1.15rem}\
+    table{border-collapse:collapse;width:100%}td,th{text-align:left;vertical-align:top;\
+    padding:.4rem .6rem;border-bottom:1px solid #d0d7de}.passed{color:#116329}\
+    .fault{color:#a40e26;font-weight:600}.not-enough-data,.not-applicable{color:#59636e}\
+    pre{white-space:pre-wrap;word-break:break-all;background:#f6f8fa;padding:.7rem;\
+    border-radius:6px;font-size:.85rem}dt{font-weight:600}dd{margin:0 0 .5rem}\
+    @media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}\
+    pre{background:#161b22}td,th{border-color:#30363d}.passed{color:#3fb950}\
+    .fault{color:#ff7b72}.not-enough-data,.not-applicable{color:#9198a1}}";
+
+/// A page of its own, without anything from elsewhere.
+pub fn page(report: &Report) -> String {
+    let mut page = String::new();
+    let summary = match report.verdict {
+        Verdict::Passed => "Lossless as far as tested",
+        Verdict::Fault => "Not lossless",
+        Verdict::NotEnoughData | Verdict::NotApplicable => "Not enough data",
+    };
+    let title = escaped(&format!("{summary}: {} on {}", report.model, report.url));
+    let rows: String = report.findings.iter().map(row).collect();
+    let evidence: String = report.findings.iter().map(shown).collect();
+    let facts = [
+        ("Server", report.server.clone()),
+        ("Truth", report.truth.clone()),
+        ("Speculation", report.speculation.clone()),
+        (
+            "Error rate",
+            format!(
+                "a lossless server is accused in at most {} of all audits, by all checks together",
+                report.error_rate
+            ),
+        ),
+        (
+            "Made",
+            format!(
+                "polydraft {}, {} requests in {:.0} s, {} seconds after 1970 began, seed {}",
+                report.version, report.requests, report.seconds, report.date, report.seed
+            ),
+        ),
+    ];
+    let facts: String = facts
+        .iter()
+        .map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", escaped(text)))
+        .collect();
+    let class = class(report.verdict);
+    let _ = write!(
+        page,
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>{title}</title><style>{STYLE}</style></head><body>\
+         <h1 class=\"{class}\">{title}</h1><dl>{facts}</dl>\
+         <h2>Checks</h2><table><tr><th>check</th><th>verdict</th><th>p</th><th>would find</th>\
+         <th>seen</th><th>what was seen</th></tr>{rows}</table>{evidence}\
+         <p>p: the probability of so much evidence against a lossless server, however long one \
+         looks. Would find: the smallest error, in total variation at every token, that this check \
+         would have found in 19 of 20 audits.</p></body></html>\n"
+    );
+    page
+}
+
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Passed => "passed",
+        Verdict::Fault => "fault",
+        Verdict::NotEnoughData => "not-enough-data",
+        Verdict::NotApplicable => "not-applicable",
+    }
+}
+
+fn row(finding: &Finding) -> String {
+    let outcome = &finding.outcome;
+    let p = outcome.p_value.map_or("–".to_owned(), |p| format!("{p:.2e}"));
+    let find = outcome.would_find.map_or("–".to_owned(), |level| format!("{} %", 100.0 * level));
+    let class = class(outcome.verdict);
+    format!(
+        "<tr><td>{}</td><td class=\"{class}\">{}</td><td>{p}</td><td>{find}</td><td>{}</td>\
+         <td>{}</td></tr>",
+        escaped(&finding.title),
+        class.replace('-', " "),
+        outcome.seen,
+        escaped(&outcome.said)
+    )
+}
+
+fn shown(finding: &Finding) -> String {
+    if finding.outcome.evidence.is_empty() {
+        return String::new();
+    }
+    let evidence = finding.outcome.evidence.iter().map(|evidence| {
+        format!("<p>{}</p><pre>{}</pre>", escaped(&evidence.what), escaped(&evidence.curl))
+    });
+    format!("<h2>{}</h2>{}", escaped(&finding.title), evidence.collect::<String>())
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

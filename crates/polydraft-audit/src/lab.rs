@@ -1,0 +1,280 @@
+//! What all checks work with: the server, what is known of its model's distributions, and the
+//! record of what was spent.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::rc::Rc;
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::answer::{Answer, Choice, Key, Spoken};
+use crate::error::Result;
+use crate::evidence::{Bettor, Odds, Trail};
+use crate::prompts::{Kind, candidates};
+use crate::server::{Ask, Dialect, Prompt, Server, Told, is_end};
+use crate::setting::{Cell, Conditional, Counting, Past, Setting};
+use crate::{Listener, Options, probe};
+
+/// A prompt as the server takes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Opening {
+    pub text: String,
+    /// Its tokens, where they are known.
+    pub ids: Option<Vec<u32>>,
+    /// How many tokens the server counts in it.
+    length: usize,
+}
+
+impl Opening {
+    fn keys(&self) -> Vec<Key> {
+        self.ids.iter().flatten().map(|id| Key::Id(*id)).collect()
+    }
+
+    /// As a request has it.
+    pub fn prompt(&self) -> Prompt {
+        match &self.ids {
+            Some(ids) => Prompt::Ids(ids.clone()),
+            None => Prompt::Text(self.text.clone()),
+        }
+    }
+}
+
+/// A place in a text: the number of the opening, and the tokens behind it.
+pub type Place = (usize, Vec<Key>);
+
+/// The workshop.
+pub struct Lab<'l> {
+    pub server: Server,
+    pub reference: Option<Server>,
+    pub options: &'l Options,
+    pub listener: &'l dyn Listener,
+    pub rng: ChaCha8Rng,
+    /// All openings in use.
+    pub openings: Vec<Opening>,
+    /// By kind, those that tell the most first.
+    pub chosen: HashMap<Kind, Vec<usize>>,
+    /// What the model says at a place; none where that cannot be had.
+    pub known: HashMap<Place, Option<Rc<Conditional>>>,
+    /// A bettor on all checks together.
+    pub overall: Bettor,
+    /// What it saw.
+    pub overall_trail: Trail,
+    /// Drafted and accepted tokens, as answers told.
+    pub drafted: (u64, u64),
+}
+
+impl Lab<'_> {
+    /// The server whose log-probabilities are believed.
+    fn truth(&self) -> &Server {
+        match &self.reference {
+            Some(reference) if reference.abilities.top > 0 => reference,
+            _ => &self.server,
+        }
+    }
+
+    /// Whether distributions can be known at all.
+    pub fn knows(&self) -> bool {
+        self.truth().abilities.top > 0 && self.server.abilities.dialect != Dialect::Chat
+    }
+
+    /// Asks, and notes what was drafted.
+    pub fn ask(&mut self, asks: &[Ask], at_most: usize) -> Result<Vec<Answer>> {
+        let answers = self.server.ask_all(asks, at_most, self.listener)?;
+        self.note_drafts(&answers);
+        Ok(answers)
+    }
+
+    /// Notes what was drafted.
+    pub fn note_drafts(&mut self, answers: &[Answer]) {
+        for (drafted, accepted) in answers.iter().filter_map(|answer| answer.drafted) {
+            self.drafted.0 += drafted;
+            self.drafted.1 += accepted;
+        }
+    }
+
+    /// Adds a prompt; its number.
+    pub fn open(&mut self, text: &str) -> Result<usize> {
+        if let Some(at) = self.openings.iter().position(|opening| opening.text == text) {
+            return Ok(at);
+        }
+        let ids = match self.server.abilities.ids {
+            true => probe::tokenize(&self.server, text, self.listener)?,
+            false => None,
+        };
+        let length = match (&ids, self.knows()) {
+            (Some(ids), _) => ids.len(),
+            (None, false) => 0,
+            (None, true) => {
+                let ask = Ask::new(Prompt::Text(text.to_owned()), 1, Setting::default());
+                self.ask(&[ask], 1)?[0].usage.map_or(0, |(prompt, _)| prompt)
+            }
+        };
+        self.openings.push(Opening { text: text.to_owned(), ids, length });
+        Ok(self.openings.len() - 1)
+    }
+
+    /// The prompts of a kind that tell the most, so many of them: first those whose continuations
+    /// share their beginnings about a third of the time.
+    pub fn choose(&mut self, kind: Kind, count: usize) -> Result<Vec<usize>> {
+        const LOOKS: usize = 12;
+        if let Some(chosen) = self.chosen.get(&kind) {
+            return Ok(chosen.iter().copied().take(count).collect());
+        }
+        let mut scored = Vec::new();
+        for text in candidates(kind) {
+            let at = self.open(text)?;
+            let ask = Ask::new(self.openings[at].prompt(), 3, Setting::default());
+            let answers = self.ask(&vec![ask; LOOKS], usize::MAX)?;
+            let texts: Vec<String> = answers.iter().map(|answer| answer.first().text).collect();
+            let pairs = (0..LOOKS).flat_map(|a| (0..a).map(move |b| (a, b)));
+            let equal = pairs.filter(|(a, b)| texts[*a] == texts[*b]).count();
+            let share = equal as f64 / (LOOKS * (LOOKS - 1) / 2) as f64;
+            scored.push(((share - 0.3).abs(), at));
+        }
+        scored.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let chosen: Vec<usize> = scored.into_iter().map(|(_, at)| at).collect();
+        self.chosen.insert(kind, chosen.clone());
+        Ok(chosen.into_iter().take(count).collect())
+    }
+
+    /// Bets for all checks together on what a check saw.
+    pub fn bet_together(&mut self, check: &str, context: u64, odds: &Rc<Odds>, came: usize) {
+        let mut hasher = DefaultHasher::new();
+        (check, context).hash(&mut hasher);
+        self.overall.see(hasher.finish(), odds, came);
+        self.overall_trail.push((hasher.finish(), Rc::clone(odds)));
+    }
+
+    /// A continuation of an opening.
+    pub fn continuation(&self, opening: usize, max_tokens: usize, setting: &Setting) -> Ask {
+        Ask::new(self.openings[opening].prompt(), max_tokens, setting.clone())
+    }
+
+    /// The request that tells what comes at a place.
+    pub fn question(&self, place: &Place) -> Ask {
+        let opening = &self.openings[place.0];
+        let prompt = match &opening.ids {
+            Some(ids) => {
+                let behind = place.1.iter().filter_map(|key| match key {
+                    Key::Id(id) => Some(*id),
+                    Key::Text(_) => None,
+                });
+                Prompt::Ids(ids.iter().copied().chain(behind).collect())
+            }
+            None => {
+                let behind = place.1.iter().filter_map(|key| match key {
+                    Key::Text(text) => Some(text.as_str()),
+                    Key::Id(_) => None,
+                });
+                Prompt::Text(format!("{}{}", opening.text, behind.collect::<String>()))
+            }
+        };
+        Ask { told: Told::Scores, ..Ask::new(prompt, 1, Setting::default()) }
+    }
+
+    /// Finds out what comes at places, those that are not known yet.
+    pub fn learn(&mut self, places: &[Place]) -> Result<()> {
+        let mut new: Vec<Place> = Vec::new();
+        for place in places {
+            if !self.known.contains_key(place) && !new.contains(place) {
+                new.push(place.clone());
+            }
+        }
+        let asks: Vec<Ask> = new.iter().map(|place| self.question(place)).collect();
+        let truth = self.truth();
+        let answers = truth.ask_all(&asks, usize::MAX, self.listener)?;
+        let ids = truth.abilities.ids;
+        for (place, answer) in new.into_iter().zip(answers) {
+            let opening = &self.openings[place.0];
+            // Texts may have been cut into other tokens than those that were emitted.
+            let counted = answer.usage.map(|(prompt, _)| prompt);
+            let same = opening.ids.is_some()
+                || counted.is_none_or(|counted| counted == opening.length + place.1.len());
+            let token = answer.first().tokens.into_iter().next();
+            let top = self.truth().abilities.top;
+            let learnt = match token.filter(|_| same) {
+                None => None,
+                Some(token) => self.conditional(token, ids, top)?.map(Rc::new),
+            };
+            self.known.insert(place, learnt);
+        }
+        Ok(())
+    }
+
+    fn conditional(&self, token: Spoken, ids: bool, top: usize) -> Result<Option<Conditional>> {
+        let mut cells = Vec::new();
+        for scored in token.top.into_iter().take(top) {
+            let text = self.truth().text(&scored.key, self.listener)?;
+            // Parts of characters have one text, whatever they are.
+            if !ids && (text.is_empty() || text.contains(char::REPLACEMENT_CHARACTER)) {
+                continue;
+            }
+            cells.push(Cell { key: scored.key, text, probability: scored.logprob.exp() });
+        }
+        Ok((!cells.is_empty()).then(|| Conditional::new(cells)))
+    }
+
+    /// What is known of a place, and nothing if it was not asked.
+    pub fn at(&self, place: &Place) -> Option<Rc<Conditional>> {
+        self.known.get(place).cloned().flatten()
+    }
+
+    /// Whether a place was asked.
+    pub fn was_asked(&self, place: &Place) -> bool {
+        self.known.contains_key(place)
+    }
+
+    /// What a setting emits at a place.
+    pub fn emitted(
+        &self,
+        place: &Place,
+        setting: &Setting,
+        counting: Counting,
+    ) -> Result<Option<Conditional>> {
+        let Some(conditional) = self.at(place) else { return Ok(None) };
+        if self.truth().abilities.processed && *setting != Setting::default() {
+            return Ok(None);
+        }
+        let prompt = self.openings[place.0].keys();
+        let text = match setting.words.is_empty() {
+            true => String::new(),
+            false => self.spell(&place.1)?,
+        };
+        let past = Past { prompt: &prompt, answer: &place.1, text: &text };
+        Ok(conditional.under(setting, counting, past))
+    }
+
+    /// Tokens as text.
+    pub fn spell(&self, keys: &[Key]) -> Result<String> {
+        keys.iter().map(|key| self.server.text(key, self.listener)).collect()
+    }
+
+    /// The tokens of a sequence, and the end token that it ended with, if it did: servers differ in
+    /// whether they tell that one.
+    pub fn tokens(&self, choice: &Choice) -> Result<(Vec<Key>, bool)> {
+        let mut keys: Vec<Key> = choice.tokens.iter().map(|token| token.key.clone()).collect();
+        if choice.stopped
+            && let Some(last) = keys.last()
+        {
+            let text = self.server.text(last, self.listener)?;
+            if text.is_empty() || is_end(&text) {
+                keys.pop();
+            }
+        }
+        Ok((keys, choice.stopped))
+    }
+
+    /// The probability that an answer is this one, at temperature 1; asks for what is not known.
+    pub fn probability(&mut self, opening: usize, keys: &[Key]) -> Result<Option<f64>> {
+        let places: Vec<Place> =
+            (0..keys.len()).map(|at| (opening, keys[..at].to_vec())).collect();
+        self.learn(&places)?;
+        let mut probability = 1.0;
+        for (place, key) in places.iter().zip(keys) {
+            let Some(conditional) = self.at(place) else { return Ok(None) };
+            let cell = conditional.cells.iter().find(|cell| cell.key == *key);
+            probability *= cell.map_or(conditional.most_of_rest, |cell| cell.probability);
+        }
+        Ok(Some(probability))
+    }
+}

@@ -1,0 +1,264 @@
+//! The audit as a whole: which checks, in which order, until when.
+
+use std::collections::HashMap;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::checks::{self, Check};
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::evidence::{Bettor, p_value, smallest_found};
+use crate::journal::Journal;
+use crate::lab::Lab;
+use crate::report::{Finding, Outcome, Report, Verdict};
+use crate::server::{Dialect, Server};
+use crate::speculation::{Counters, said};
+use crate::{Address, Listener, Options, probe};
+
+/// A check with what it has spent.
+struct Running {
+    check: Box<dyn Check>,
+    requests: usize,
+    seconds: f64,
+    done: bool,
+}
+
+/// The name of all checks together.
+const TOGETHER: &str = "together";
+
+/// Audits a server.
+///
+/// # Errors
+/// The server cannot be reached, does not speak the interface, or was lost on the way; the file of
+/// answers is of another audit; a check of `checks` is not known; somebody stopped it.
+pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
+    let begun = Instant::now();
+    let checks = chosen(options)?;
+    let server = connect(&options.server, options, None, listener)?;
+    let reference = match &options.reference {
+        None => None,
+        Some(address) => Some(connect(address, options, Some("reference"), listener)?),
+    };
+    let before = Counters::read(&server.client);
+    let mut lab = Lab {
+        server,
+        reference,
+        options,
+        listener,
+        rng: ChaCha8Rng::seed_from_u64(options.seed),
+        openings: Vec::new(),
+        chosen: HashMap::new(),
+        known: HashMap::new(),
+        overall: Bettor::new(options.tolerance),
+        overall_trail: Vec::new(),
+        drafted: (0, 0),
+    };
+    let statistical = checks.iter().filter(|running| running.check.is_statistical()).count();
+    // All of them together are one more.
+    let bar = ((statistical + 1) as f64 / options.error_rate).ln();
+    let mut findings = rounds(&mut lab, checks, bar, begun)?;
+    if let Some(finding) = together(&lab, bar) {
+        listener.found(&finding);
+        findings.insert(0, finding);
+    }
+    let speculation = said(before, Counters::read(&lab.server.client), lab.drafted);
+    let verdict = verdict(&findings);
+    let requests = lab.server.client.sent()
+        + lab.reference.as_ref().map_or(0, |reference| reference.client.sent());
+    let date = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(Report {
+        url: lab.server.client.url(""),
+        model: lab.server.model.clone(),
+        server: described(&lab.server),
+        truth: truth(&lab),
+        verdict,
+        error_rate: options.error_rate,
+        tolerance: options.tolerance,
+        speculation,
+        findings,
+        requests,
+        seconds: begun.elapsed().as_secs_f64(),
+        date,
+        version: env!("CARGO_PKG_VERSION"),
+        seed: options.seed,
+    })
+}
+
+fn chosen(options: &Options) -> Result<Vec<Running>> {
+    let mut checks = checks::all(options.sensitivity, options.tolerance);
+    let known: Vec<&str> = checks.iter().map(|check| check.name()).collect();
+    if let Some(strange) = options.checks.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(Error::Untestable(format!(
+            "there is no check {strange:?}; there are {}",
+            known.join(", ")
+        )));
+    }
+    if !options.checks.is_empty() {
+        checks.retain(|check| options.checks.iter().any(|name| name == check.name()));
+    }
+    let running = |check| Running { check, requests: 0, seconds: 0.0, done: false };
+    Ok(checks.into_iter().map(running).collect())
+}
+
+fn connect(
+    address: &Address,
+    options: &Options,
+    suffix: Option<&str>,
+    listener: &dyn Listener,
+) -> Result<Server> {
+    let journal = match &options.save {
+        None => Journal::default(),
+        Some(path) => match suffix {
+            None => Journal::open(path)?,
+            Some(suffix) => {
+                let mut name = path.clone().into_os_string();
+                name.push(format!(".{suffix}"));
+                Journal::open(name.as_ref())?
+            }
+        },
+    };
+    let client = Client::new(&address.url, address.key.clone(), options.connections, journal);
+    let server = probe::probe(client, address.model.clone(), listener)?;
+    listener.note(&described(&server));
+    Ok(server)
+}
+
+/// Rounds of all checks in turn, until they are done or nothing is left to spend.
+fn rounds(
+    lab: &mut Lab<'_>,
+    mut checks: Vec<Running>,
+    bar: f64,
+    begun: Instant,
+) -> Result<Vec<Finding>> {
+    let count = checks.len();
+    let mut findings: Vec<Option<Finding>> = vec![None; count];
+    loop {
+        let mut worked = false;
+        for at in 0..count {
+            let running = &mut checks[at];
+            let over = lab.server.client.sent() >= lab.options.requests
+                || lab.options.time.is_some_and(|time| begun.elapsed() >= time);
+            if running.done || over {
+                continue;
+            }
+            worked = true;
+            let done = findings.iter().flatten().count();
+            let sent = lab.server.client.sent();
+            lab.listener.progress(done, count, sent, running.check.name());
+            let start = Instant::now();
+            running.done = running.check.round(lab, bar)?;
+            running.requests += lab.server.client.sent() - sent;
+            running.seconds += start.elapsed().as_secs_f64();
+            if running.done {
+                let finding = finding(running, lab, bar)?;
+                lab.listener.found(&finding);
+                findings[at] = Some(finding);
+            }
+        }
+        if !worked {
+            break;
+        }
+    }
+    for (running, found) in checks.iter_mut().zip(&mut findings) {
+        if found.is_none() {
+            let finding = finding(running, lab, bar)?;
+            lab.listener.found(&finding);
+            *found = Some(finding);
+        }
+    }
+    Ok(findings.into_iter().flatten().collect())
+}
+
+fn finding(running: &mut Running, lab: &mut Lab<'_>, bar: f64) -> Result<Finding> {
+    Ok(Finding {
+        check: running.check.name(),
+        title: running.check.title(),
+        outcome: running.check.outcome(lab, bar)?,
+        requests: running.requests,
+        seconds: running.seconds,
+    })
+}
+
+/// What all checks of distributions saw, as one test.
+fn together(lab: &Lab<'_>, bar: f64) -> Option<Finding> {
+    let tokens = lab.overall.tokens();
+    if tokens == 0 {
+        return None;
+    }
+    let most = lab.overall.wealth().most();
+    let fault = most >= bar;
+    let would_find = match fault {
+        true => None,
+        false => smallest_found(&lab.overall_trail, lab.options.tolerance, bar),
+    };
+    let verdict = match () {
+        () if fault => Verdict::Fault,
+        () if would_find.is_some_and(|found| found <= lab.options.sensitivity) => Verdict::Passed,
+        () => Verdict::NotEnoughData,
+    };
+    let [top, ..] = lab.overall.ranks();
+    let said = format!(
+        "the likeliest token came {:.1} % of the time, expected {:.1} %",
+        100.0 * top.0 / tokens as f64,
+        100.0 * top.1 / tokens as f64
+    );
+    let outcome = Outcome {
+        p_value: Some(p_value(most)),
+        would_find,
+        ..Outcome::certain(verdict, tokens, said)
+    };
+    let title = "all checks of distributions together".to_owned();
+    Some(Finding { check: TOGETHER, title, outcome, requests: 0, seconds: 0.0 })
+}
+
+/// A fault, if there is one; else passed, if the tests that matter most have seen enough.
+fn verdict(findings: &[Finding]) -> Verdict {
+    let of = |verdict| findings.iter().any(|finding| finding.outcome.verdict == verdict);
+    if of(Verdict::Fault) {
+        return Verdict::Fault;
+    }
+    let short = findings.iter().any(|finding| {
+        let counted = finding.outcome.verdict == Verdict::NotEnoughData;
+        let main = findings.iter().any(|other| {
+            other.check == TOGETHER && other.outcome.verdict == Verdict::Passed
+        });
+        // What all together have seen is enough for those that saw too little by themselves.
+        counted && !(main && finding.outcome.would_find.is_some())
+    });
+    if short || !of(Verdict::Passed) { Verdict::NotEnoughData } else { Verdict::Passed }
+}
+
+fn described(server: &Server) -> String {
+    let abilities = &server.abilities;
+    let dialect = match abilities.dialect {
+        Dialect::Completions => "/v1/completions",
+        Dialect::Llama => "llama.cpp's /completion",
+        Dialect::Chat => "/v1/chat/completions alone",
+    };
+    let tokens = match (abilities.top, abilities.ids) {
+        (0, _) => "no log-probabilities".to_owned(),
+        (top, true) => format!("tokens by id, the {top} likeliest"),
+        (top, false) => format!("tokens as text, the {top} likeliest"),
+    };
+    format!("{} on {dialect}; {tokens}", server.model)
+}
+
+fn truth(lab: &Lab<'_>) -> String {
+    let by = match &lab.reference {
+        Some(reference) if reference.abilities.top > 0 => format!(
+            "log-probabilities of {} in requests of one token",
+            reference.client.url("")
+        ),
+        Some(reference) => format!("answers of {}", reference.client.url("")),
+        None if lab.knows() => {
+            "the server's own log-probabilities in requests of one token, in which no draft has a \
+             part"
+                .to_owned()
+        }
+        None => return "nothing: the server tells no log-probabilities, and there is no reference"
+            .to_owned(),
+    };
+    format!("{by}, held true within {} in total variation", lab.options.tolerance)
+}

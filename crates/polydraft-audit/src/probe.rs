@@ -1,0 +1,207 @@
+//! Finds out what a server can, with a handful of requests.
+
+use serde_json::{Value, json};
+
+use crate::Listener;
+use crate::client::{Call, Client};
+use crate::error::{Error, Result};
+use crate::journal::Reply;
+use crate::server::{Abilities, Ask, Dialect, Grammar, Prompt, Server, Told, said};
+use crate::setting::Setting;
+
+/// Numbers of likeliest tokens that servers are asked for, most first.
+const TOPS: [usize; 4] = [20, 10, 5, 1];
+/// What is asked while nothing is known.
+const PROMPT: &str = "The";
+
+/// Looks at a server.
+pub fn probe(client: Client, model: Option<String>, listener: &dyn Listener) -> Result<Server> {
+    let model = match model {
+        Some(model) => model,
+        None => first_model(&client)?,
+    };
+    let blank = Abilities {
+        dialect: Dialect::Completions,
+        top_k_off: None,
+        top: 0,
+        ids: false,
+        ids_alone: false,
+        processed: false,
+    };
+    let mut server = Server::new(client, model, blank);
+    if !completions(&mut server, listener)? {
+        server.abilities.dialect = Dialect::Chat;
+        let ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
+        if let Some(refusal) = refused(&server, &ask, listener)? {
+            return Err(Error::Untestable(format!(
+                "neither /v1/completions nor /v1/chat/completions takes a plain request: {refusal}"
+            )));
+        }
+        return Ok(server);
+    }
+    if !server.abilities.ids {
+        llama(&mut server, listener)?;
+    }
+    if server.abilities.top > 0 {
+        server.abilities.processed = processed(&server, listener)?;
+    }
+    Ok(server)
+}
+
+fn first_model(client: &Client) -> Result<String> {
+    let url = client.url("/v1/models");
+    let Some(text) = client.get("/v1/models") else {
+        let reason = "it lists no models".to_owned();
+        return Err(Error::Unreachable { url, reason });
+    };
+    let models: Value = serde_json::from_str(&text)
+        .map_err(|error| Error::Unreadable { url, reason: error.to_string() })?;
+    let models: Vec<&str> =
+        models["data"].as_array().into_iter().flatten().filter_map(|m| m["id"].as_str()).collect();
+    match models.as_slice() {
+        [] => Err(Error::Untestable("the server lists no models".to_owned())),
+        [only] => Ok((*only).to_owned()),
+        several => Err(Error::Untestable(format!(
+            "the server has several models: choose one with --model: {}",
+            several.join(", ")
+        ))),
+    }
+}
+
+/// Why a request is refused; none if it is not.
+fn refused(server: &Server, ask: &Ask, listener: &dyn Listener) -> Result<Option<String>> {
+    let reply = server.client.send(&server.call(ask), listener)?;
+    Ok(match reply {
+        Reply::Body(_) => None,
+        Reply::Status(status, body) => Some(format!("status {status}: {}", said(&body))),
+    })
+}
+
+/// Whether the server has completions, and what they can.
+fn completions(server: &mut Server, listener: &dyn Listener) -> Result<bool> {
+    let plain = Ask::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
+    // With everything, and then with less and less.
+    for (ids, top_k_off) in
+        [(true, Some(0)), (true, Some(-1)), (false, Some(0)), (false, Some(-1)), (false, None)]
+    {
+        server.abilities.ids = ids;
+        server.abilities.top_k_off = top_k_off;
+        match refused(server, &plain, listener)? {
+            None => {
+                tokens(server, listener)?;
+                return Ok(true);
+            }
+            Some(reason) if reason.starts_with("status 404") => return Ok(false),
+            Some(_) => {}
+        }
+    }
+    Ok(false)
+}
+
+/// What is told of tokens.
+fn tokens(server: &mut Server, listener: &dyn Listener) -> Result<()> {
+    let mut ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
+    server.abilities.ids_alone = true;
+    let answer = server.ask(&ask, listener)?;
+    server.abilities.ids_alone = answer.first().tokens.len() == 2;
+    ask.told = Told::Scores;
+    for top in TOPS {
+        server.abilities.top = top;
+        let call = server.call(&ask);
+        let reply = server.client.send(&call, listener)?;
+        if let Ok(answer) = server.read(&call, &reply)
+            && let Some(token) = answer.first().tokens.first()
+        {
+            let ids = matches!(token.key, crate::answer::Key::Id(_));
+            server.abilities.ids = ids;
+            server.abilities.ids_alone &= ids;
+            // Some give fewer than they are asked for, without a word.
+            server.abilities.top = token.top.len().min(top);
+            if !token.top.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+    server.abilities.top = 0;
+    Ok(())
+}
+
+/// Whether it is llama.cpp's server, whose own interface tells ids.
+fn llama(server: &mut Server, listener: &dyn Listener) -> Result<()> {
+    let body = json!({ "prompt": PROMPT, "n_predict": 1, "n_probs": TOPS[0],
+        "return_tokens": true });
+    let call = Call { path: "/completion", body };
+    let reply = server.client.send(&call, listener)?;
+    let Ok(answer) = server.read(&call, &reply) else { return Ok(()) };
+    let first = answer.first();
+    let Some(token) = first.tokens.first() else { return Ok(()) };
+    if matches!(token.key, crate::answer::Key::Id(_)) && !token.top.is_empty() {
+        let top = token.top.len();
+        server.abilities = Abilities {
+            dialect: Dialect::Llama,
+            top_k_off: Some(0),
+            top,
+            ids: true,
+            ids_alone: true,
+            processed: false,
+        };
+    }
+    Ok(())
+}
+
+/// Whether log-probabilities change with the temperature.
+fn processed(server: &Server, listener: &dyn Listener) -> Result<bool> {
+    let at = |temperature: f64| {
+        let setting = Setting { temperature, ..Setting::default() };
+        let ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 1, setting);
+        Ask { told: Told::Scores, ..ask }
+    };
+    let answers = server.ask_all(&[at(1.0), at(0.4)], 1, listener)?;
+    let top = |at: usize| {
+        let token = answers[at].first().tokens.first().cloned();
+        token.and_then(|token| token.top.first().map(|top| top.logprob))
+    };
+    Ok(top(0).zip(top(1)).is_some_and(|(one, other)| (one - other).abs() > 0.05))
+}
+
+/// The tokens of a text, if the server can tell.
+pub fn tokenize(server: &Server, text: &str, listener: &dyn Listener) -> Result<Option<Vec<u32>>> {
+    // vLLM and polydraft tell a prompt's tokens in answers.
+    if server.abilities.dialect == Dialect::Completions {
+        let ask = Ask::new(Prompt::Text(text.to_owned()), 1, Setting::default());
+        let answer = server.ask(&ask, listener)?;
+        if !answer.prompt.is_empty() {
+            return Ok(Some(answer.prompt));
+        }
+    }
+    let body = json!({ "model": server.model, "prompt": text, "content": text,
+        "add_special": true, "add_special_tokens": true });
+    let reply = server.client.send(&Call { path: "/tokenize", body }, listener)?;
+    let Reply::Body(body) = reply else { return Ok(None) };
+    let ids = body["tokens"].as_array().into_iter().flatten();
+    let ids: Vec<u32> = ids.filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect();
+    Ok((!ids.is_empty()).then_some(ids))
+}
+
+/// How the server takes rows of words; none if it does not.
+pub fn grammar(server: &Server, listener: &dyn Listener) -> Result<Option<Grammar>> {
+    let tried: &[Grammar] = match server.abilities.dialect {
+        Dialect::Completions => &[Grammar::Structured, Grammar::Guided, Grammar::Regex],
+        Dialect::Llama => &[Grammar::Gbnf],
+        Dialect::Chat => &[],
+    };
+    let words = vec!["ab".to_owned(), "ba".to_owned()];
+    let setting = Setting { words: words.clone(), ..Setting::default() };
+    let ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 8, setting);
+    for grammar in tried {
+        let call = server.call_for_words(&ask, *grammar);
+        let reply = server.client.send(&call, listener)?;
+        if let Ok(answer) = server.read(&call, &reply)
+            && crate::setting::may_become(&words, &answer.first().text)
+            && !answer.first().text.is_empty()
+        {
+            return Ok(Some(*grammar));
+        }
+    }
+    Ok(None)
+}

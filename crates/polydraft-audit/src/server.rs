@@ -1,0 +1,362 @@
+//! A server as it is: which interface it has, what it tells, and requests in its words.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use serde_json::{Map, Value, json};
+
+use crate::Listener;
+use crate::answer::{Answer, Key};
+use crate::client::{Call, Client};
+use crate::error::{Error, Result};
+use crate::journal::Reply;
+use crate::setting::Setting;
+
+/// In which words it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// `/v1/completions`.
+    Completions,
+    /// llama.cpp's `/completion`, which tells tokens as ids.
+    Llama,
+    /// `/v1/chat/completions` alone: texts, and nothing to continue.
+    Chat,
+}
+
+/// How a row of words is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Grammar {
+    /// `structured_outputs` with a `regex`: vLLM, polydraft.
+    Structured,
+    /// `guided_regex`: vLLM until 0.11.
+    Guided,
+    /// `regex`: SGLang.
+    Regex,
+    /// `grammar` in GBNF: llama.cpp.
+    Gbnf,
+}
+
+/// What stands before an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+/// What an answer should tell of its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Which they are.
+    Tokens,
+    /// Their log-probabilities, and those of the likeliest others.
+    Scores,
+}
+
+/// A request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ask {
+    pub prompt: Prompt,
+    pub max_tokens: usize,
+    pub setting: Setting,
+    pub told: Told,
+    pub seed: Option<u64>,
+    pub stop: Option<String>,
+    pub choices: usize,
+    pub stream: bool,
+}
+
+impl Ask {
+    /// A continuation; what is told of its tokens is which they are.
+    pub fn new(prompt: Prompt, max_tokens: usize, setting: Setting) -> Self {
+        Self {
+            prompt,
+            max_tokens,
+            setting,
+            told: Told::Tokens,
+            seed: None,
+            stop: None,
+            choices: 1,
+            stream: false,
+        }
+    }
+}
+
+/// What a server can, found by asking.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Abilities {
+    pub dialect: Dialect,
+    /// Whether `top_k` and `min_p` are taken, and with which value `top_k` is off.
+    pub top_k_off: Option<i64>,
+    /// The likeliest tokens that are told; 0 if no log-probabilities are.
+    pub top: usize,
+    /// Whether tokens are told by their ids.
+    pub ids: bool,
+    /// Whether tokens come without log-probabilities being asked for.
+    pub ids_alone: bool,
+    /// Whether log-probabilities are those behind temperature and truncation.
+    pub processed: bool,
+}
+
+/// A server that is asked.
+#[derive(Debug)]
+pub struct Server {
+    pub client: Client,
+    pub model: String,
+    pub abilities: Abilities,
+    /// Texts of tokens.
+    lexicon: Mutex<HashMap<u32, String>>,
+}
+
+impl Server {
+    /// Of an address and a model, with what was found out about it.
+    pub fn new(client: Client, model: String, abilities: Abilities) -> Self {
+        Self { client, model, abilities, lexicon: Mutex::default() }
+    }
+
+    /// A request in its words.
+    pub fn call(&self, ask: &Ask) -> Call {
+        let body = match self.abilities.dialect {
+            Dialect::Completions => self.completion(ask),
+            Dialect::Llama => self.llama(ask),
+            Dialect::Chat => self.chat(ask),
+        };
+        let path = match self.abilities.dialect {
+            Dialect::Completions => "/v1/completions",
+            Dialect::Llama => "/completion",
+            Dialect::Chat => "/v1/chat/completions",
+        };
+        Call { path, body: Value::Object(body) }
+    }
+
+    fn sampling(&self, ask: &Ask) -> Map<String, Value> {
+        let setting = &ask.setting;
+        let mut body = Map::new();
+        body.insert("temperature".into(), setting.temperature.into());
+        body.insert("top_p".into(), setting.top_p.unwrap_or(1.0).into());
+        if let Some(off) = self.abilities.top_k_off {
+            let top_k = setting.top_k.map_or(off, |k| k as i64);
+            body.insert("top_k".into(), top_k.into());
+            body.insert("min_p".into(), setting.min_p.unwrap_or(0.0).into());
+        }
+        for (name, value) in [
+            ("presence_penalty", setting.presence_penalty),
+            ("frequency_penalty", setting.frequency_penalty),
+        ] {
+            if value != 0.0 {
+                body.insert(name.into(), value.into());
+            }
+        }
+        if let Some(seed) = ask.seed {
+            body.insert("seed".into(), seed.into());
+        }
+        if let Some(stop) = &ask.stop {
+            body.insert("stop".into(), json!([stop]));
+        }
+        if ask.stream {
+            body.insert("stream".into(), true.into());
+        }
+        body
+    }
+
+    fn completion(&self, ask: &Ask) -> Map<String, Value> {
+        let setting = &ask.setting;
+        let mut body = self.sampling(ask);
+        body.insert("model".into(), self.model.as_str().into());
+        let prompt = match &ask.prompt {
+            Prompt::Text(text) => json!(text),
+            Prompt::Ids(ids) => json!(ids),
+        };
+        body.insert("prompt".into(), prompt);
+        body.insert("max_tokens".into(), ask.max_tokens.into());
+        if self.abilities.ids {
+            body.insert("return_token_ids".into(), true.into());
+            body.insert("return_tokens_as_token_ids".into(), true.into());
+        }
+        let top = self.abilities.top;
+        match ask.told {
+            Told::Scores => {
+                body.insert("logprobs".into(), top.into());
+            }
+            // Where tokens come with their log-probabilities alone.
+            Told::Tokens if !self.abilities.ids_alone && top > 0 => {
+                body.insert("logprobs".into(), 1.into());
+            }
+            Told::Tokens => {}
+        }
+        if ask.choices > 1 {
+            body.insert("n".into(), ask.choices.into());
+        }
+        if ask.stream {
+            body.insert("stream_options".into(), json!({ "include_usage": true }));
+        }
+        if !setting.bias.is_empty() {
+            let of = |(id, bias): &(u32, f64)| (id.to_string(), Value::from(*bias));
+            body.insert("logit_bias".into(), setting.bias.iter().map(of).collect());
+        }
+        if !setting.ends.is_empty() {
+            body.insert("stop_token_ids".into(), json!(setting.ends));
+        }
+        if setting.min_tokens > 0 {
+            body.insert("min_tokens".into(), setting.min_tokens.into());
+        }
+        body
+    }
+
+    fn llama(&self, ask: &Ask) -> Map<String, Value> {
+        let setting = &ask.setting;
+        let mut body = self.sampling(ask);
+        let prompt = match &ask.prompt {
+            Prompt::Text(text) => json!(text),
+            Prompt::Ids(ids) => json!(ids),
+        };
+        body.insert("prompt".into(), prompt);
+        body.insert("n_predict".into(), ask.max_tokens.into());
+        body.insert("repeat_penalty".into(), 1.0.into());
+        body.insert("typical_p".into(), 1.0.into());
+        body.insert("return_tokens".into(), true.into());
+        if ask.told == Told::Scores {
+            body.insert("n_probs".into(), self.abilities.top.into());
+        }
+        if !setting.bias.is_empty() {
+            body.insert("logit_bias".into(), json!(setting.bias));
+        }
+        body
+    }
+
+    fn chat(&self, ask: &Ask) -> Map<String, Value> {
+        let mut body = self.sampling(ask);
+        body.insert("model".into(), self.model.as_str().into());
+        let text = match &ask.prompt {
+            Prompt::Text(text) => text.clone(),
+            Prompt::Ids(_) => String::new(),
+        };
+        body.insert("messages".into(), json!([{ "role": "user", "content": text }]));
+        body.insert("max_tokens".into(), ask.max_tokens.into());
+        if ask.choices > 1 {
+            body.insert("n".into(), ask.choices.into());
+        }
+        body
+    }
+
+    /// The same request for a row of words.
+    pub fn call_for_words(&self, ask: &Ask, grammar: Grammar) -> Call {
+        let mut call = self.call(ask);
+        let words = &ask.setting.words;
+        let escaped = |word: &String| {
+            let of = |c: char| if c.is_alphanumeric() { c.to_string() } else { format!("[{c}]") };
+            word.chars().map(of).collect::<String>()
+        };
+        let regex = format!("({})+", words.iter().map(escaped).collect::<Vec<_>>().join("|"));
+        let quoted = |word: &String| json!(word).to_string();
+        let gbnf =
+            format!("root ::= ({})+", words.iter().map(quoted).collect::<Vec<_>>().join(" | "));
+        let (name, value) = match grammar {
+            Grammar::Structured => ("structured_outputs", json!({ "regex": regex })),
+            Grammar::Guided => ("guided_regex", regex.into()),
+            Grammar::Regex => ("regex", regex.into()),
+            Grammar::Gbnf => ("grammar", gbnf.into()),
+        };
+        if let Value::Object(body) = &mut call.body {
+            body.insert(name.into(), value);
+        }
+        call
+    }
+
+    /// Reads an answer.
+    pub fn read(&self, call: &Call, reply: &Reply) -> Result<Answer> {
+        let url = self.client.url(call.path);
+        match reply {
+            Reply::Body(body) => {
+                let mut answer =
+                    Answer::read(body).map_err(|reason| Error::Unreadable { url, reason })?;
+                let mut lexicon = self.lexicon.lock().expect("nothing panics with it");
+                for choice in &mut answer.choices {
+                    for token in &mut choice.tokens {
+                        for scored in &token.top {
+                            learn(&mut lexicon, &scored.key, &scored.text);
+                        }
+                        learn(&mut lexicon, &token.key, &token.text);
+                    }
+                }
+                Ok(answer)
+            }
+            Reply::Status(status, reason) => {
+                let reason = said(reason);
+                Err(Error::Refused { url, status: *status, reason })
+            }
+        }
+    }
+
+    /// Asks, so many at a time.
+    pub fn ask_all(
+        &self,
+        asks: &[Ask],
+        at_most: usize,
+        listener: &dyn Listener,
+    ) -> Result<Vec<Answer>> {
+        let calls: Vec<Call> = asks.iter().map(|ask| self.call(ask)).collect();
+        let replies = self.client.send_all(&calls, at_most, listener)?;
+        calls.iter().zip(&replies).map(|(call, reply)| self.read(call, reply)).collect()
+    }
+
+    /// Asks once.
+    pub fn ask(&self, ask: &Ask, listener: &dyn Listener) -> Result<Answer> {
+        let mut answers = self.ask_all(std::slice::from_ref(ask), 1, listener)?;
+        Ok(answers.remove(0))
+    }
+
+    /// The text of a token, as far as it is known or can be had.
+    pub fn text(&self, key: &Key, listener: &dyn Listener) -> Result<String> {
+        let id = match key {
+            Key::Text(text) => return Ok(text.clone()),
+            Key::Id(id) => *id,
+        };
+        let known = self.lexicon.lock().expect("nothing panics with it").get(&id).cloned();
+        if let Some(text) = known {
+            return Ok(text);
+        }
+        let body = json!({ "model": self.model, "tokens": [id] });
+        let reply = self.client.send(&Call { path: "/detokenize", body }, listener)?;
+        let text = match &reply {
+            Reply::Body(body) => body["prompt"].as_str().or(body["content"].as_str()),
+            Reply::Status(..) => None,
+        };
+        let text = text.unwrap_or_default().to_owned();
+        self.lexicon.lock().expect("nothing panics with it").insert(id, text.clone());
+        Ok(text)
+    }
+
+    /// A request as a command line.
+    pub fn curl(&self, call: &Call) -> String {
+        let body = call.body.to_string().replace('\'', r"'\''");
+        let url = self.client.url(call.path);
+        format!("curl -s {url} -H 'Content-Type: application/json' -d '{body}'")
+    }
+}
+
+fn learn(lexicon: &mut HashMap<u32, String>, key: &Key, text: &str) {
+    if let Key::Id(id) = key
+        && !text.is_empty()
+        && !text.starts_with("token_id:")
+    {
+        lexicon.entry(*id).or_insert_with(|| text.to_owned());
+    }
+}
+
+/// What an error's body says.
+pub fn said(body: &str) -> String {
+    let parsed: Option<Value> = serde_json::from_str(body).ok();
+    let message = parsed.as_ref().and_then(|value| {
+        let error = &value["error"];
+        error["message"].as_str().or(error.as_str()).or(value["message"].as_str())
+    });
+    message.unwrap_or(body).chars().take(300).collect()
+}
+
+/// Whether a text is how tokens are written that end texts.
+pub fn is_end(text: &str) -> bool {
+    let bracketed = |left, right| text.starts_with(left) && text.ends_with(right);
+    text.len() > 2
+        && (bracketed("<|", "|>") || bracketed("</", ">") || text.starts_with("<end"))
+        || ["<eos>", "<EOS>", "[EOS]", "<eot>", "<EOT>"].contains(&text)
+}

@@ -1,0 +1,369 @@
+//! How a request samples, and what the model's distribution becomes by it.
+//!
+//! Problem: a server tells the model's distribution p at temperature 1, its likeliest tokens one by
+//! one and the rest as what is missing to 1. What is emitted under a temperature, a truncation, a
+//! penalty, a bias or a grammar has another distribution, of which as much must be known as can be,
+//! with a bound on what cannot.
+//! Source: the definitions of these settings in OpenAI's interface and in vLLM's; deviations: none.
+//! Complexity: linear in the tokens that are told.
+
+use serde::{Deserialize, Serialize};
+
+use crate::answer::Key;
+
+/// How a request samples.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Setting {
+    pub temperature: f64,
+    pub top_k: Option<usize>,
+    pub top_p: Option<f64>,
+    pub min_p: Option<f64>,
+    /// Subtracted from the logit of every token that occurred.
+    pub presence_penalty: f64,
+    /// Subtracted from it as often as it occurred.
+    pub frequency_penalty: f64,
+    /// Added to logits.
+    pub bias: Vec<(u32, f64)>,
+    /// If there are any: the text consists of these words and nothing else.
+    pub words: Vec<String>,
+    /// Tokens that end the answer like the end token.
+    pub ends: Vec<u32>,
+    /// Before so many tokens none of them is possible.
+    pub min_tokens: usize,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            bias: Vec::new(),
+            words: Vec::new(),
+            ends: Vec::new(),
+            min_tokens: 0,
+        }
+    }
+}
+
+/// Which tokens a penalty counts: servers differ, and both ways are taken for right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Counting {
+    /// Those of the answer.
+    Answer,
+    /// Those of the prompt too.
+    Everything,
+}
+
+/// A token and its probability.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cell {
+    pub key: Key,
+    pub text: String,
+    pub probability: f64,
+}
+
+/// What is known of a distribution: its likeliest tokens, and how much the others have together.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Conditional {
+    /// Likeliest first.
+    pub cells: Vec<Cell>,
+    pub rest: f64,
+    /// No token of the rest has more.
+    pub most_of_rest: f64,
+    /// How far in total variation the distribution may be from this, for what cannot be known.
+    pub slack: f64,
+}
+
+/// What went before.
+#[derive(Debug, Clone, Copy)]
+pub struct Past<'p> {
+    pub prompt: &'p [Key],
+    pub answer: &'p [Key],
+    /// The answer as text.
+    pub text: &'p str,
+}
+
+/// A boundary nearer than this cannot be told from one that arithmetic has moved.
+const NEAR: f64 = 0.02;
+/// Contexts of which less is known than this are passed by.
+const MOST_SLACK: f64 = 0.02;
+
+impl Conditional {
+    /// From tokens and log-probabilities.
+    pub fn new(cells: Vec<Cell>) -> Self {
+        let mut cells = cells;
+        cells.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+        let sum: f64 = cells.iter().map(|cell| cell.probability).sum();
+        let least = cells.last().map_or(1.0, |cell| cell.probability);
+        let rest = (1.0 - sum).max(0.0);
+        Self { cells, rest, most_of_rest: least.min(rest), slack: 0.0 }
+    }
+
+    /// The distribution of what is emitted; none where it depends on what is not known.
+    pub fn under(&self, setting: &Setting, counting: Counting, past: Past<'_>) -> Option<Self> {
+        let mut next = self.clone();
+        next.shift(setting, counting, past);
+        next.keep_words(&setting.words, past.text);
+        if past.answer.len() < setting.min_tokens {
+            next.cells.retain(|cell| !setting.ends.iter().any(|end| cell.key == Key::Id(*end)));
+        }
+        next.heat(setting.temperature)?;
+        next.normalise();
+        next.truncate(setting)?;
+        next.normalise();
+        (next.slack <= MOST_SLACK).then_some(next)
+    }
+
+    /// Penalties and biases: they act on logits, one token at a time.
+    fn shift(&mut self, setting: &Setting, counting: Counting, past: Past<'_>) {
+        let counted: Vec<&Key> = match counting {
+            Counting::Answer => past.answer.iter().collect(),
+            Counting::Everything => past.prompt.iter().chain(past.answer).collect(),
+        };
+        let mut unseen: Vec<&Key> = Vec::new();
+        for &key in &counted {
+            if !unseen.contains(&key) && !self.cells.iter().any(|cell| cell.key == *key) {
+                unseen.push(key);
+            }
+        }
+        for cell in &mut self.cells {
+            let times = counted.iter().filter(|key| ***key == cell.key).count();
+            let mut logit = -setting.frequency_penalty * times as f64;
+            if times > 0 {
+                logit -= setting.presence_penalty;
+            }
+            let bias = setting.bias.iter().find(|(id, _)| cell.key == Key::Id(*id));
+            logit += bias.map_or(0.0, |(_, bias)| *bias);
+            cell.probability *= logit.exp();
+        }
+        // A token of the rest that is penalised has less than it had, nobody knows how much less.
+        if setting.presence_penalty != 0.0 || setting.frequency_penalty != 0.0 {
+            self.slack += self.rest.min(self.most_of_rest * unseen.len() as f64);
+        }
+        self.cells.retain(|cell| cell.probability > 1e-12);
+    }
+
+    /// Only tokens with which the text can still become a row of words.
+    fn keep_words(&mut self, words: &[String], text: &str) {
+        if words.is_empty() {
+            return;
+        }
+        self.cells.retain(|cell| {
+            !cell.text.is_empty() && may_become(words, &format!("{text}{}", cell.text))
+        });
+        let known: f64 = self.cells.iter().map(|cell| cell.probability).sum();
+        // The rest may be all allowed, or all forbidden.
+        self.slack += self.rest / (known + self.rest).max(1e-300);
+        self.rest = 0.0;
+    }
+
+    /// A temperature.
+    fn heat(&mut self, temperature: f64) -> Option<()> {
+        if temperature == 1.0 {
+            return Some(());
+        }
+        // Above 1 nobody can say what a rest becomes.
+        if temperature > 1.0 || temperature <= 0.0 {
+            return None;
+        }
+        let power = 1.0 / temperature;
+        let before = self.rest;
+        for cell in &mut self.cells {
+            cell.probability = cell.probability.powf(power);
+        }
+        let known: f64 = self.cells.iter().map(|cell| cell.probability).sum();
+        // Σ p^(1/T) over the rest is at most its mass times its largest p^(1/T - 1).
+        let most = before * self.most_of_rest.powf(power - 1.0);
+        self.rest = most / 2.0;
+        self.most_of_rest = self.most_of_rest.powf(power).min(most);
+        self.slack += most / 2.0 / known.max(1e-300);
+        Some(())
+    }
+
+    fn normalise(&mut self) {
+        let sum = self.cells.iter().map(|cell| cell.probability).sum::<f64>() + self.rest;
+        if sum > 0.0 {
+            for cell in &mut self.cells {
+                cell.probability /= sum;
+            }
+            self.rest /= sum;
+            self.most_of_rest /= sum;
+        }
+        self.cells.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+    }
+
+    /// Truncation; where it cuts near a boundary, or beyond what is known, there is no answer.
+    fn truncate(&mut self, setting: &Setting) -> Option<()> {
+        let probability = |at: usize| self.cells.get(at).map(|cell| cell.probability);
+        let mut kept = None;
+        if let Some(k) = setting.top_k {
+            let (last, next) = (probability(k - 1)?, probability(k).unwrap_or(self.most_of_rest));
+            if next > last * (1.0 - NEAR) {
+                return None;
+            }
+            kept = Some(k);
+        }
+        if let Some(top_p) = setting.top_p {
+            let mut sum = 0.0;
+            let mut count = 0;
+            for cell in &self.cells {
+                if (sum - top_p).abs() < NEAR / 4.0 {
+                    return None;
+                }
+                if sum >= top_p {
+                    break;
+                }
+                sum += cell.probability;
+                count += 1;
+            }
+            if sum < top_p + NEAR / 4.0 {
+                return None;
+            }
+            // A tie at the end may be broken either way.
+            let last = probability(count - 1)?;
+            let next = probability(count).unwrap_or(self.most_of_rest);
+            if next > last * (1.0 - NEAR) {
+                return None;
+            }
+            kept = Some(kept.map_or(count, |kept: usize| kept.min(count)));
+        }
+        if let Some(min_p) = setting.min_p {
+            let bar = min_p * probability(0)?;
+            let near = |p: f64| p > bar * (1.0 - NEAR) && p < bar * (1.0 + NEAR);
+            let count = self.cells.iter().filter(|cell| cell.probability >= bar).count();
+            let unclear = self.cells.iter().any(|cell| near(cell.probability));
+            if unclear || (count == self.cells.len() && self.most_of_rest > bar * (1.0 - NEAR)) {
+                return None;
+            }
+            kept = Some(kept.map_or(count, |kept: usize| kept.min(count)));
+        }
+        if let Some(kept) = kept {
+            self.cells.truncate(kept);
+            self.rest = 0.0;
+            self.most_of_rest = 0.0;
+        }
+        Some(())
+    }
+}
+
+/// Whether a text is the beginning of a row of words.
+pub fn may_become(words: &[String], text: &str) -> bool {
+    let mut starts = vec![0];
+    let mut seen = vec![false; text.len() + 1];
+    while let Some(at) = starts.pop() {
+        if std::mem::replace(&mut seen[at], true) {
+            continue;
+        }
+        let rest = &text[at..];
+        if words.iter().any(|word| word.starts_with(rest)) {
+            return true;
+        }
+        let whole = words.iter().filter(|word| !word.is_empty() && rest.starts_with(*word));
+        starts.extend(whole.map(|word| at + word.len()));
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conditional(cells: &[f64]) -> Conditional {
+        let of = |(at, &probability): (usize, &f64)| Cell {
+            key: Key::Id(at as u32),
+            text: format!(" w{at}"),
+            probability,
+        };
+        Conditional::new(cells.iter().enumerate().map(of).collect())
+    }
+
+    fn under(cells: &[f64], setting: Setting, answer: &[u32]) -> Option<Vec<f64>> {
+        let answer: Vec<Key> = answer.iter().map(|id| Key::Id(*id)).collect();
+        let past = Past { prompt: &[], answer: &answer, text: "" };
+        let next = conditional(cells).under(&setting, Counting::Answer, past)?;
+        Some(next.cells.iter().map(|cell| cell.probability).chain([next.rest]).collect())
+    }
+
+    fn near(got: Option<Vec<f64>>, want: &[f64]) {
+        let got = got.expect("a distribution");
+        assert_eq!(got.len(), want.len(), "{got:?}");
+        for (got, want) in got.iter().zip(want) {
+            assert!((got - want).abs() < 1e-9, "{got} is not {want}");
+        }
+    }
+
+    #[test]
+    fn settings_act_as_defined() {
+        let cells = [0.5, 0.3, 0.2];
+        near(under(&cells, Setting::default(), &[]), &[0.5, 0.3, 0.2, 0.0]);
+        let half = Setting { temperature: 0.5, ..Setting::default() };
+        near(under(&cells, half, &[]), &[0.25 / 0.38, 0.09 / 0.38, 0.04 / 0.38, 0.0]);
+        let two = Setting { top_k: Some(2), ..Setting::default() };
+        near(under(&cells, two, &[]), &[0.625, 0.375, 0.0]);
+        let nucleus = Setting { top_p: Some(0.6), ..Setting::default() };
+        near(under(&cells, nucleus, &[]), &[0.625, 0.375, 0.0]);
+        let bar = Setting { min_p: Some(0.5), ..Setting::default() };
+        near(under(&cells, bar, &[]), &[0.625, 0.375, 0.0]);
+        let penalised = Setting {
+            presence_penalty: 2f64.ln(),
+            frequency_penalty: 2f64.ln(),
+            ..Setting::default()
+        };
+        // Twice seen: an eighth is left of it.
+        near(
+            under(&cells, penalised, &[0, 0]),
+            &[0.3 / 0.5625, 0.2 / 0.5625, 0.0625 / 0.5625, 0.0],
+        );
+        let biased = Setting { bias: vec![(2, 2f64.ln()), (0, -100.0)], ..Setting::default() };
+        near(under(&cells, biased, &[]), &[0.4 / 0.7, 0.3 / 0.7, 0.0]);
+        let least = Setting { ends: vec![0], min_tokens: 2, ..Setting::default() };
+        near(under(&cells, least.clone(), &[1]), &[0.6, 0.4, 0.0]);
+        near(under(&cells, least, &[1, 1]), &[0.5, 0.3, 0.2, 0.0]);
+        let words =
+            Setting { words: vec![" w0".to_owned(), " w2x".to_owned()], ..Setting::default() };
+        near(under(&cells, words, &[]), &[0.5 / 0.7, 0.2 / 0.7, 0.0]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        // The boundary lies beyond what is told, or nearer than arithmetic can tell.
+        let nucleus = Setting { top_p: Some(0.9), ..Setting::default() };
+        assert_eq!(under(&[0.5, 0.3], nucleus, &[]), None);
+        let tied = Setting { top_k: Some(1), ..Setting::default() };
+        assert_eq!(under(&[0.4, 0.4, 0.2], tied, &[]), None);
+        let bar = Setting { min_p: Some(0.1), ..Setting::default() };
+        assert_eq!(under(&[0.5, 0.3], bar, &[]), None);
+        // Most of the rest may be allowed.
+        let words = Setting { words: vec![" w1".to_owned()], ..Setting::default() };
+        assert_eq!(under(&[0.5, 0.3], words, &[]), None);
+        // The bound on a rest at a temperature holds for the most uneven rest there is.
+        let half = Setting { temperature: 0.5, ..Setting::default() };
+        let past = Past { prompt: &[], answer: &[], text: "" };
+        let known = conditional(&[0.6, 0.3, 0.05]);
+        let next = known.under(&half, Counting::Answer, past).expect("little rest");
+        for rest in [vec![0.05], vec![0.001; 50]] {
+            let all: Vec<f64> = [0.6, 0.3, 0.05].into_iter().chain(rest).collect();
+            let sum: f64 = all.iter().map(|p| p * p).sum();
+            let off = |at: usize| (all[at] * all[at] / sum - next.cells[at].probability).abs();
+            let tail = all[3..].iter().map(|p| p * p / sum).sum::<f64>();
+            let distance = (off(0) + off(1) + off(2) + (tail - next.rest).abs()) / 2.0;
+            assert!(distance <= next.slack + 1e-12, "{distance} > {}", next.slack);
+        }
+    }
+
+    #[test]
+    fn rows_of_words_are_recognised() {
+        let words = ["ab".to_owned(), "abc".to_owned()];
+        for text in ["", "a", "ab", "abcab", "ababc", "abca"] {
+            assert!(may_become(&words, text), "{text}");
+        }
+        for text in ["b", "abb", "abcc", "abd"] {
+            assert!(!may_become(&words, text), "{text}");
+        }
+    }
+}

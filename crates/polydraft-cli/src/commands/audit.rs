@@ -1,0 +1,277 @@
+//! `polydraft audit`: is a server's speculative decoding lossless?
+
+mod own;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft_audit::{Address, Error, Finding, Listener, Options, Report, Verdict, audit, page};
+
+use crate::interrupts::{self, InterruptGuard};
+use crate::output;
+use crate::save::Save;
+use own::OwnServer;
+
+/// Test over HTTP whether a server's speculative decoding is lossless.
+///
+/// Speculation promises the model's own distribution. This tests the promise from outside, on any
+/// server with OpenAI's interface or llama.cpp's: what stands behind the first token of answers is
+/// compared with what the model says in requests of one token, in which no draft has a part; and
+/// greedy text, penalties, biases, end tokens, stop strings, grammars, log-probabilities, seeds,
+/// streams and independence with what they should be. The exit code is 0 for lossless as far as
+/// tested, 1 for a fault, 3 for not enough data, and 2 if the audit could not be made.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft audit http://127.0.0.1:8000
+  polydraft audit http://gpu-box:8000/v1 --model Qwen/Qwen3-8B --html report.html
+  polydraft audit URL --reference http://127.0.0.1:8001      # the same model, no speculation
+  polydraft audit URL --target model.gguf                    # the truth computed here
+  polydraft audit URL --minutes 30 --save answers.jsonl      # goes on where it was cut off
+  polydraft audit URL --check temperature-1 --check greedy")]
+pub struct Args {
+    /// The server's address, with or without /v1.
+    #[arg(value_name = "URL", required_unless_present = "list")]
+    url: Option<String>,
+    /// The model's name there [default: the only one].
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// The key that the server wants, as 'Authorization: Bearer KEY' [default: OPENAI_API_KEY in
+    /// the environment, if it is there].
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    /// A server with the same model and no speculation: what it says is the truth. Needed where the
+    /// server tells no log-probabilities.
+    #[arg(long, value_name = "URL", conflicts_with = "target")]
+    reference: Option<String>,
+    /// The model's name at the reference [default: the only one].
+    #[arg(long, value_name = "NAME", requires = "reference")]
+    reference_model: Option<String>,
+    /// The same model as a file or directory: the truth is computed here, without speculation.
+    #[arg(long, value_name = "MODEL")]
+    target: Option<String>,
+    /// Make this check only; may be repeated [default: all].
+    #[arg(long = "check", value_name = "NAME")]
+    checks: Vec<String>,
+    /// List the checks, and end.
+    #[arg(long)]
+    list: bool,
+    /// Requests at most.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20_000,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
+    requests: u32,
+    /// Minutes at most [default: as long as the requests take].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    minutes: Option<u32>,
+    /// Requests at a time.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..=256),
+    )]
+    connections: u32,
+    /// The probability at most that a lossless server is accused, by all checks together.
+    #[arg(long, value_name = "P", default_value_t = 1e-3, value_parser = share)]
+    error_rate: f64,
+    /// The error that the audit is to find in 19 of 20 runs, in total variation at every token.
+    #[arg(long, value_name = "TV", default_value_t = 0.03, value_parser = share)]
+    sensitivity: f64,
+    /// Differences up to this, in total variation, are held to be arithmetic.
+    #[arg(long, value_name = "TV", default_value_t = 0.002, value_parser = share)]
+    tolerance: f64,
+    /// Keep every answer in this file; what is there already is not asked again, so that an audit
+    /// goes on where it was cut off, and can be gone over without the server.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Write the report as a page, with the requests that show a fault.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Seed of the audit's own decisions.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let expected = "expected a number between 0 and 1";
+    let value: f64 = text.parse().map_err(|_| expected.to_owned())?;
+    if value > 0.0 && value < 1.0 { Ok(value) } else { Err(expected.to_owned()) }
+}
+
+/// Makes the audit.
+///
+/// # Errors
+/// A server that cannot be reached; a verdict other than lossless.
+pub fn run(args: Args) -> Result<()> {
+    if args.list {
+        let names = polydraft_audit::names();
+        let width = names.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, title) in names {
+            anstream::println!("{name:width$}  {title}");
+        }
+        return Ok(());
+    }
+    let Some(url) = args.url.clone() else { bail!("an address is needed") };
+    let html = args.html.as_deref().map(Save::begin).transpose()?;
+    let own = match &args.target {
+        None => None,
+        Some(target) => Some(OwnServer::start(target)?),
+    };
+    let key = args.api_key.clone().or_else(|| std::env::var("OPENAI_API_KEY").ok());
+    let reference = match (&own, &args.reference) {
+        (Some(own), _) => Some(Address { url: own.url(), model: None, key: None }),
+        (None, Some(url)) => Some(Address {
+            url: url.clone(),
+            model: args.reference_model.clone(),
+            key: key.clone(),
+        }),
+        (None, None) => None,
+    };
+    let options = Options {
+        reference,
+        checks: args.checks.clone(),
+        requests: args.requests as usize,
+        time: args.minutes.map(|minutes| Duration::from_secs(60 * u64::from(minutes))),
+        connections: args.connections as usize,
+        error_rate: args.error_rate,
+        sensitivity: args.sensitivity,
+        tolerance: args.tolerance,
+        save: args.save.clone(),
+        seed: args.seed,
+        ..Options::new(Address { url, model: args.model.clone(), key })
+    };
+    let watch = Watch::new(u64::from(args.requests), !args.json)?;
+    let made = audit(&options, &watch);
+    watch.bar.finish_and_clear();
+    let report = match made {
+        Ok(report) => report,
+        Err(Error::Interrupted) => {
+            output::complain(Error::Interrupted);
+            return Err(output::Verdict::error(interrupts::EXIT_CODE));
+        }
+        // 1 is a fault of the server's.
+        Err(error) => {
+            output::complain(error);
+            return Err(output::Verdict::error(2));
+        }
+    };
+    if let Some(html) = html {
+        html.finish(page(&report).as_bytes())?;
+    }
+    if args.json {
+        output::json(&report)?;
+    } else {
+        print(&report);
+    }
+    match report.exit_code() {
+        0 => Ok(()),
+        code => Err(output::Verdict::error(code)),
+    }
+}
+
+/// Shows how it gets on.
+struct Watch {
+    bar: ProgressBar,
+    findings: bool,
+    orderly: InterruptGuard,
+}
+
+impl Watch {
+    fn new(requests: u64, findings: bool) -> Result<Self> {
+        let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos} requests, {elapsed}")?;
+        let bar = ProgressBar::new(requests).with_style(style);
+        Ok(Self { bar, findings, orderly: InterruptGuard::begin() })
+    }
+}
+
+impl Listener for Watch {
+    fn progress(&self, done: usize, of: usize, requests: usize, check: &str) {
+        self.bar.set_position(requests as u64);
+        self.bar.set_message(format!("{done} of {of} checks done, at {check}"));
+    }
+
+    fn found(&self, finding: &Finding) {
+        if self.findings {
+            self.bar.suspend(|| anstream::println!("{}", line(finding)));
+        }
+    }
+
+    fn note(&self, text: &str) {
+        self.bar.suspend(|| output::note(text));
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.orderly.asked()
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Passed => "passed",
+        Verdict::Fault => "FAULT",
+        Verdict::NotEnoughData => "not enough data",
+        Verdict::NotApplicable => "not applicable",
+    }
+}
+
+/// A check in a line.
+fn line(finding: &Finding) -> String {
+    let outcome = &finding.outcome;
+    let mut facts = Vec::new();
+    if let Some(p) = outcome.p_value {
+        facts.push(if p < 1e-3 { format!("p = {p:.1e}") } else { format!("p = {p:.2}") });
+    }
+    if let Some(level) = outcome.would_find {
+        facts.push(format!("would find {} %", 100.0 * level));
+    }
+    if outcome.seen > 0 {
+        facts.push(format!("{} seen", outcome.seen));
+    }
+    let facts = match facts.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", facts.join(", ")),
+    };
+    format!("{:15} {}{facts}: {}", finding.check, word(outcome.verdict), outcome.said)
+}
+
+fn print(report: &Report) {
+    for finding in report.findings.iter().filter(|finding| !finding.outcome.evidence.is_empty()) {
+        anstream::println!("\n{}: requests that show it", finding.check);
+        for evidence in &finding.outcome.evidence {
+            anstream::println!("  # {}\n  {}", evidence.what, evidence.curl);
+        }
+    }
+    let count = format!("{} requests in {:.0} s", report.requests, report.seconds);
+    anstream::println!("\n{}; {count}\ntruth: {}", report.speculation, report.truth);
+    let found = report.findings.iter().find(|finding| finding.check == "together");
+    let found = found.and_then(|finding| finding.outcome.would_find);
+    let power = found.map_or(String::new(), |level| {
+        format!(
+            "; an error of {} % total variation at every token would have been found in 19 of 20 \
+             audits",
+            100.0 * level
+        )
+    });
+    anstream::println!(
+        "{}",
+        match report.verdict {
+            Verdict::Passed => format!("lossless as far as tested{power}"),
+            Verdict::Fault => format!(
+                "NOT LOSSLESS: a lossless server would look like this in at most {} of all audits",
+                report.error_rate
+            ),
+            Verdict::NotEnoughData | Verdict::NotApplicable => {
+                format!("not enough data{power}; raise --requests, or give a --reference")
+            }
+        }
+    );
+}
