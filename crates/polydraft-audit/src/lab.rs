@@ -2,14 +2,13 @@
 //! record of what was spent.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use rand_chacha::ChaCha8Rng;
 
 use crate::answer::{Answer, Choice, Key, Spoken};
 use crate::error::Result;
-use crate::evidence::{Bettor, Odds, Trail};
+use crate::evidence::{Bettor, Context, Odds, Trail, smallest_found};
 use crate::prompts::{Kind, candidates};
 use crate::server::{Ask, Dialect, Prompt, Server, Told, is_end};
 use crate::setting::{Cell, Conditional, Counting, Past, Setting};
@@ -59,6 +58,9 @@ pub struct Lab<'l> {
     pub overall: Bettor,
     /// What it saw.
     pub overall_trail: Trail,
+    /// When it is looked whether that is enough, and whether it was.
+    pub next_look: usize,
+    pub enough: bool,
     /// Drafted and accepted tokens, as answers told.
     pub drafted: (u64, u64),
 }
@@ -138,11 +140,21 @@ impl Lab<'_> {
     }
 
     /// Bets for all checks together on what a check saw.
-    pub fn bet_together(&mut self, check: &str, context: u64, odds: &Rc<Odds>, came: usize) {
-        let mut hasher = DefaultHasher::new();
-        (check, context).hash(&mut hasher);
-        self.overall.see(hasher.finish(), odds, came);
-        self.overall_trail.push((hasher.finish(), Rc::clone(odds)));
+    pub fn bet_together(&mut self, context: &Context, odds: &Rc<Odds>, came: usize) {
+        self.overall.see(context, odds, came);
+        self.overall_trail.push(Rc::clone(odds));
+    }
+
+    /// Whether all checks together would find the error that is asked for. It is looked at now and
+    /// then: simulations take time.
+    pub fn finds_enough(&mut self, bar: f64) -> bool {
+        let tokens = self.overall.tokens();
+        if tokens >= self.next_look {
+            self.next_look = tokens * 6 / 5;
+            let found = smallest_found(&self.overall_trail, self.options.tolerance, bar);
+            self.enough = found.is_some_and(|found| found <= self.options.sensitivity);
+        }
+        self.enough
     }
 
     /// A continuation of an opening.
@@ -172,36 +184,81 @@ impl Lab<'_> {
         Ask { told: Told::Scores, ..Ask::new(prompt, 1, Setting::default()) }
     }
 
+    /// Whether one request tells of all places of an answer.
+    pub fn tells_paths(&self) -> bool {
+        self.truth().abilities.echo
+    }
+
     /// Finds out what comes at places, those that are not known yet.
     pub fn learn(&mut self, places: &[Place]) -> Result<()> {
-        let mut new: Vec<Place> = Vec::new();
-        for place in places {
-            if !self.known.contains_key(place) && !new.contains(place) {
-                new.push(place.clone());
-            }
+        let mut new: Vec<Place> =
+            places.iter().filter(|place| !self.known.contains_key(*place)).cloned().collect();
+        new.sort();
+        new.dedup();
+        if self.tells_paths() {
+            // A place that another one goes on from comes right before it in this order.
+            let begins = |a: &Place, b: &Place| a.0 == b.0 && b.1.starts_with(&a.1);
+            let ends = new.iter().enumerate();
+            let ends = ends.filter(|(at, a)| new.get(at + 1).is_none_or(|b| !begins(a, b)));
+            new = ends.map(|(_, place)| place.clone()).collect();
         }
-        let asks: Vec<Ask> = new.iter().map(|place| self.question(place)).collect();
-        let truth = self.truth();
-        let answers = truth.ask_all(&asks, usize::MAX, self.listener)?;
-        let ids = truth.abilities.ids;
+        let echo = self.tells_paths();
+        let asks: Vec<Ask> =
+            new.iter().map(|place| Ask { echo, ..self.question(place) }).collect();
+        let answers = self.truth().ask_all(&asks, usize::MAX, self.listener)?;
         for (place, answer) in new.into_iter().zip(answers) {
-            let opening = &self.openings[place.0];
-            // Texts may have been cut into other tokens than those that were emitted.
-            let counted = answer.usage.map(|(prompt, _)| prompt);
-            let same = opening.ids.is_some()
-                || counted.is_none_or(|counted| counted == opening.length + place.1.len());
-            let token = answer.first().tokens.into_iter().next();
-            let top = self.truth().abilities.top;
-            let learnt = match token.filter(|_| same) {
-                None => None,
-                Some(token) => self.conditional(token, ids, top)?.map(Rc::new),
-            };
-            self.known.insert(place, learnt);
+            match echo {
+                true => self.take_path(place, &answer)?,
+                false => self.take_place(place, &answer)?,
+            }
         }
         Ok(())
     }
 
-    fn conditional(&self, token: Spoken, ids: bool, top: usize) -> Result<Option<Conditional>> {
+    /// What comes behind a place.
+    fn take_place(&mut self, place: Place, answer: &Answer) -> Result<()> {
+        let opening = &self.openings[place.0];
+        // Texts may have been cut into other tokens than those that were emitted.
+        let counted = answer.usage.map(|(prompt, _)| prompt);
+        let same = opening.ids.is_some()
+            || counted.is_none_or(|counted| counted == opening.length + place.1.len());
+        let token = answer.first().tokens.into_iter().next();
+        let learnt = match token.filter(|_| same) {
+            None => None,
+            Some(token) => self.conditional(token)?.map(Rc::new),
+        };
+        self.known.insert(place, learnt);
+        Ok(())
+    }
+
+    /// What comes at all places on the way to one, and behind it.
+    fn take_path(&mut self, place: Place, answer: &Answer) -> Result<()> {
+        let (opening, keys) = place;
+        let before = self.openings[opening].length;
+        let mut tokens = answer.first().tokens.into_iter().skip(before);
+        for length in 0..=keys.len() {
+            let token = tokens.next();
+            let next = keys.get(length);
+            let here = (opening, keys[..length].to_vec());
+            // Texts may have been cut into other tokens than those that were emitted.
+            let astray = next.is_some_and(|next| token.as_ref().is_none_or(|t| t.key != *next));
+            let learnt = match token {
+                None => None,
+                Some(token) => self.conditional(token)?.map(Rc::new),
+            };
+            self.known.entry(here).or_insert(learnt);
+            if astray {
+                for longer in length + 1..=keys.len() {
+                    self.known.entry((opening, keys[..longer].to_vec())).or_insert(None);
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn conditional(&self, token: Spoken) -> Result<Option<Conditional>> {
+        let (ids, top) = (self.truth().abilities.ids, self.truth().abilities.top);
         let mut cells = Vec::new();
         for scored in token.top.into_iter().take(top) {
             let text = self.truth().text(&scored.key, self.listener)?;

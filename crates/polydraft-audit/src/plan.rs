@@ -53,6 +53,8 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
         known: HashMap::new(),
         overall: Bettor::new(options.tolerance),
         overall_trail: Vec::new(),
+        next_look: 4000,
+        enough: false,
         drafted: (0, 0),
     };
     let statistical = checks.iter().filter(|running| running.check.is_statistical()).count();
@@ -198,7 +200,7 @@ fn together(lab: &Lab<'_>, bar: f64) -> Option<Finding> {
         () if would_find.is_some_and(|found| found <= lab.options.sensitivity) => Verdict::Passed,
         () => Verdict::NotEnoughData,
     };
-    let [top, ..] = lab.overall.ranks();
+    let top = lab.overall.top();
     let said = format!(
         "the likeliest token came {:.1} % of the time, expected {:.1} %",
         100.0 * top.0 / tokens as f64,

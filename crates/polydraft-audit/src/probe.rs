@@ -26,6 +26,7 @@ pub fn probe(client: Client, model: Option<String>, listener: &dyn Listener) -> 
         top: 0,
         ids: false,
         ids_alone: false,
+        echo: false,
         processed: false,
     };
     let mut server = Server::new(client, model, blank);
@@ -44,6 +45,7 @@ pub fn probe(client: Client, model: Option<String>, listener: &dyn Listener) -> 
     }
     if server.abilities.top > 0 {
         server.abilities.processed = processed(&server, listener)?;
+        server.abilities.echo = echo(&server, listener)?;
     }
     Ok(server)
 }
@@ -143,6 +145,7 @@ fn llama(server: &mut Server, listener: &dyn Listener) -> Result<()> {
             top,
             ids: true,
             ids_alone: true,
+            echo: false,
             processed: false,
         };
     }
@@ -183,22 +186,40 @@ pub fn tokenize(server: &Server, text: &str, listener: &dyn Listener) -> Result<
     Ok((!ids.is_empty()).then_some(ids))
 }
 
-/// How the server takes rows of words; none if it does not.
-pub fn grammar(server: &Server, listener: &dyn Listener) -> Result<Option<Grammar>> {
+/// Whether prompts come back with log-probabilities.
+fn echo(server: &Server, listener: &dyn Listener) -> Result<bool> {
+    if server.abilities.dialect != Dialect::Completions {
+        return Ok(false);
+    }
+    let ask = Ask::new(Prompt::Text(format!("{PROMPT} {PROMPT}")), 1, Setting::default());
+    let call = server.call(&Ask { told: Told::Scores, echo: true, ..ask });
+    let reply = server.client.send(&call, listener)?;
+    let Ok(answer) = server.read(&call, &reply) else { return Ok(false) };
+    let tokens = answer.first().tokens;
+    let prompt = answer.usage.map_or(usize::MAX, |(prompt, _)| prompt);
+    // The first token has nothing before it.
+    Ok(tokens.len() == prompt.saturating_add(1)
+        && tokens.iter().skip(1).all(|token| !token.top.is_empty()))
+}
+
+/// How the server takes rows of words, which it should be likely to say; none if it does not.
+pub fn grammar(
+    server: &Server,
+    words: &Setting,
+    listener: &dyn Listener,
+) -> Result<Option<Grammar>> {
     let tried: &[Grammar] = match server.abilities.dialect {
         Dialect::Completions => &[Grammar::Structured, Grammar::Guided, Grammar::Regex],
         Dialect::Llama => &[Grammar::Gbnf],
         Dialect::Chat => &[],
     };
-    let words = vec!["ab".to_owned(), "ba".to_owned()];
-    let setting = Setting { words: words.clone(), ..Setting::default() };
-    let ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 8, setting);
+    let ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 8, words.clone());
     for grammar in tried {
         let call = server.call_for_words(&ask, *grammar);
         let reply = server.client.send(&call, listener)?;
         if let Ok(answer) = server.read(&call, &reply)
-            && crate::setting::may_become(&words, &answer.first().text)
             && !answer.first().text.is_empty()
+            && words.words.iter().any(|word| answer.first().text.starts_with(word))
         {
             return Ok(Some(*grammar));
         }

@@ -122,3 +122,9 @@ impl Report {
         }
     }
 }
+
+/// A share as per cent, without digits that say nothing.
+pub fn percent(share: f64) -> String {
+    let text = format!("{:.1}", 100.0 * share);
+    format!("{} %", text.strip_suffix(".0").unwrap_or(&text))
+}

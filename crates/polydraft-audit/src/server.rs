@@ -63,6 +63,8 @@ pub struct Ask {
     pub stop: Option<String>,
     pub choices: usize,
     pub stream: bool,
+    /// Whether the answer begins with the prompt.
+    pub echo: bool,
 }
 
 impl Ask {
@@ -77,6 +79,7 @@ impl Ask {
             stop: None,
             choices: 1,
             stream: false,
+            echo: false,
         }
     }
 }
@@ -93,6 +96,8 @@ pub struct Abilities {
     pub ids: bool,
     /// Whether tokens come without log-probabilities being asked for.
     pub ids_alone: bool,
+    /// Whether a prompt's tokens come with their log-probabilities.
+    pub echo: bool,
     /// Whether log-probabilities are those behind temperature and truncation.
     pub processed: bool,
 }
@@ -185,6 +190,9 @@ impl Server {
         }
         if ask.choices > 1 {
             body.insert("n".into(), ask.choices.into());
+        }
+        if ask.echo {
+            body.insert("echo".into(), true.into());
         }
         if ask.stream {
             body.insert("stream_options".into(), json!({ "include_usage": true }));

@@ -11,8 +11,8 @@ use crate::setting::Setting;
 
 /// Pairs of a round, pairs at most, and tokens of an answer.
 const ROUND: usize = 48;
-const PAIRS: usize = 4000;
-const TOKENS: usize = 6;
+const PAIRS: usize = 12_000;
+const TOKENS: usize = 8;
 
 /// Compares answers.
 pub struct Reference {
@@ -88,12 +88,12 @@ impl Check for Reference {
             None => String::new(),
             Some((text, own, other)) => {
                 let text = text.split_once(':').map_or("", |(_, text)| text);
-                format!("{text:?} began {own} of {seen} answers, and {other} of the reference's")
+                format!("{text:?} is in {own} of {seen} answers, and in {other} of the reference's")
             }
         };
         let verdict = match () {
             () if most >= bar => Verdict::Fault,
-            () if seen < PAIRS / 4 => Verdict::NotEnoughData,
+            () if seen < PAIRS / 12 => Verdict::NotEnoughData,
             () => Verdict::Passed,
         };
         let mut outcome = Outcome::certain(verdict, seen, said.clone());

@@ -6,7 +6,8 @@
 //! draft has a part in. Complexity: a request for every answer, and one for every place that is
 //! looked at. Deviations: (1) not every place is looked at: those that an answer came by before, and
 //! one at random in every answer. Which they are depends on what stands before the token, never on
-//! the token, so that the bet stays fair.
+//! the token, so that the bet stays fair. (2) Where prompts come back with log-probabilities, one
+//! request tells of all places of an answer.
 
 mod cases;
 mod deviation;
@@ -23,14 +24,18 @@ use deviation::deviation;
 use super::Check;
 use crate::answer::{Answer, Key};
 use crate::error::{Error, Result};
-use crate::evidence::{Bettor, Odds, Trail, p_value, smallest_found};
+use crate::evidence::{Bettor, Context, Odds, Trail, p_value, smallest_found};
 use crate::lab::{Lab, Place};
 use crate::report::{Outcome, Verdict};
 use crate::server::{Ask, is_end};
-use crate::setting::{Conditional, Counting, Setting, may_become};
+use crate::setting::{Cell, Conditional, Counting, Setting, may_become};
 
+/// What must be owned for a check to go on though it has seen what it wanted to see.
+const SUSPICION: f64 = 20.0;
 /// Answers of a round.
 const ROUND: usize = 48;
+/// Answers that obey a grammar are enough where their distribution cannot be known.
+const OBEYED: usize = 480;
 /// Where a test does not reach what it should, it goes on to this many tokens at most.
 const MOST_TOKENS: usize = 40_000;
 
@@ -49,8 +54,9 @@ pub struct Sampled {
     trail: Trail,
     visits: HashMap<Place, usize>,
     /// Contexts that were bet on.
-    contexts: HashMap<u64, (Place, Rc<Conditional>)>,
+    contexts: HashMap<Place, Rc<Conditional>>,
     answers: usize,
+    requests: usize,
     /// When the power is looked at next, and what it was.
     next_look: usize,
     would_find: Option<f64>,
@@ -69,11 +75,46 @@ pub fn all(sensitivity: f64, tolerance: f64) -> Vec<Sampled> {
     cases(sensitivity).into_iter().map(|case| Sampled::new(case, tolerance)).collect()
 }
 
-/// A number for a place.
-fn context(place: &Place) -> u64 {
+fn number(of: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    place.hash(&mut hasher);
+    of.hash(&mut hasher);
     hasher.finish()
+}
+
+/// A place as a bettor knows it.
+fn context(place: &Place, emitted: &Conditional) -> Context {
+    let before = |back: usize| place.1.iter().rev().nth(back).map_or(0, number);
+    Context {
+        place: number(place),
+        position: place.1.len(),
+        before: [before(0), before(1)],
+        tokens: emitted.cells.iter().map(|cell| number(&cell.key)).collect(),
+    }
+}
+
+/// The tokens that end an answer as one: servers do not say which of them it was. Also its key.
+fn with_one_end(mut emitted: Conditional, ends: &[u32]) -> (Conditional, Option<Key>) {
+    let ending =
+        |cell: &Cell| is_end(&cell.text) || ends.iter().any(|end| cell.key == Key::Id(*end));
+    let all: f64 = emitted.cells.iter().filter(|cell| ending(cell)).map(|c| c.probability).sum();
+    let mut kept = None;
+    emitted.cells.retain_mut(|cell| {
+        if !ending(cell) {
+            return true;
+        }
+        let first = kept.is_none();
+        if first {
+            kept = Some(cell.key.clone());
+            cell.probability = all;
+        }
+        first
+    });
+    emitted.cells.sort_by(|a, b| b.probability.total_cmp(&a.probability));
+    (emitted, kept)
+}
+
+fn odds(emitted: &Conditional) -> Odds {
+    Odds::new(emitted.cells.iter().map(|cell| cell.probability), emitted.slack)
 }
 
 impl Sampled {
@@ -90,7 +131,8 @@ impl Sampled {
             visits: HashMap::new(),
             contexts: HashMap::new(),
             answers: 0,
-            next_look: 1000,
+            requests: 0,
+            next_look: 500,
             would_find: None,
             impossible: None,
         }
@@ -154,17 +196,19 @@ impl Sampled {
             let (keys, stopped) = lab.tokens(&choice)?;
             let listed = |key: &Key| setting.ends.iter().any(|end| *key == Key::Id(*end));
             let named = keys.last().is_some_and(listed);
-            let ended = match (stopped, setting.ends.first()) {
-                (true, Some(end)) if !named => Some(Came::Token(Key::Id(*end))),
-                (true, None) => Some(Came::End),
-                _ => None,
-            };
+            // Some servers tell the token that ended the answer, others do not.
+            let said = keys.len() - usize::from(stopped && named);
+            let ended = stopped.then_some(Came::End);
             let chosen = lab.rng.random_range(1..length.max(2));
-            let came = keys.iter().cloned().map(Came::Token).chain(ended);
+            let came = keys[..said].iter().cloned().map(Came::Token).chain(ended);
             for (at, came) in came.enumerate().take(length) {
                 let place = (*opening, keys[..at.min(keys.len())].to_vec());
                 let visits = self.visits.entry(place.clone()).or_default();
-                let looked_at = at == 0 || *visits > 0 || at == chosen || lab.was_asked(&place);
+                let looked_at = at == 0
+                    || *visits > 0
+                    || at == chosen
+                    || lab.tells_paths()
+                    || lab.was_asked(&place);
                 *visits += 1;
                 if looked_at {
                     found.push((place, came));
@@ -188,31 +232,30 @@ impl Sampled {
                 Key::Text(_) => None,
             }));
         }
-        let context = context(&place);
         for index in 0..self.bettors.len() {
             let counting = self.bettors[index].0;
             let Some(emitted) = lab.emitted(&place, &setting, counting)? else { continue };
-            let odds =
-                Odds::new(emitted.cells.iter().map(|cell| cell.probability), emitted.slack);
-            let cell = emitted.cells.iter().position(|cell| match came {
-                Came::Token(key) => cell.key == *key,
-                Came::End => is_end(&cell.text),
-            });
+            let (emitted, end) = with_one_end(emitted, &setting.ends);
+            let (context, odds) = (context(&place, &emitted), odds(&emitted));
+            let cell = match came {
+                Came::Token(key) => emitted.cells.iter().position(|cell| cell.key == *key),
+                Came::End => end.and_then(|end| emitted.cells.iter().position(|c| c.key == end)),
+            };
             let cell = cell.unwrap_or(odds.rest()).min(odds.rest());
             if place.1.is_empty() {
                 if index == 0 {
-                    self.first.see(context, &odds, cell);
+                    self.first.see(&context, &odds, cell);
                 }
                 continue;
             }
-            self.bettors[index].1.see(context, &odds, cell);
+            self.bettors[index].1.see(&context, &odds, cell);
             if index == 0 {
                 let odds = Rc::new(odds);
                 if self.bettors.len() == 1 {
-                    lab.bet_together(self.name(), context, &odds, cell);
+                    lab.bet_together(&context, &odds, cell);
                 }
-                self.trail.push((context, odds));
-                self.contexts.entry(context).or_insert_with(|| (place.clone(), Rc::new(emitted)));
+                self.trail.push(odds);
+                self.contexts.entry(place.clone()).or_insert_with(|| Rc::new(emitted));
             }
         }
         let least = self.bettors.iter().map(|(_, bettor)| bettor.wealth().now());
@@ -221,15 +264,31 @@ impl Sampled {
     }
 
     /// Whether anything else has to be seen.
-    fn is_done(&mut self, tolerance: f64, bar: f64) -> bool {
+    fn is_done(&mut self, lab: &mut Lab<'_>, bar: f64) -> bool {
         if self.impossible.is_some() || self.most >= bar || self.first.wealth().most() >= bar {
             return true;
         }
         if self.tokens() >= self.next_look {
-            self.next_look = self.tokens() * 3 / 2;
-            self.would_find = smallest_found(&self.trail, tolerance, bar);
+            self.next_look = self.tokens() * 5 / 4;
+            self.would_find = smallest_found(&self.trail, lab.options.tolerance, bar);
         }
-        self.would_find.is_some_and(|found| found <= self.case.aim) || self.tokens() > MOST_TOKENS
+        // Who is suspected is looked at on.
+        let now = self.bettors.iter().map(|(_, bettor)| bettor.wealth().now());
+        if now.fold(f64::INFINITY, f64::min) > SUSPICION.ln() {
+            return self.tokens() > MOST_TOKENS;
+        }
+        let aim = self.case.aim(lab);
+        let reached = self.would_find.is_some_and(|found| found <= aim)
+            && self.requests as f64 >= self.case.share * lab.options.requests as f64;
+        let obeyed = self.would_find.is_none() && self.is_grammar() && self.answers >= OBEYED;
+        (reached && (!self.case.main || lab.finds_enough(bar)))
+            || obeyed
+            || self.tokens() > MOST_TOKENS
+    }
+
+    /// Whether answers that break a rule are what it looks for first.
+    fn is_grammar(&self) -> bool {
+        self.prepared.as_ref().is_some_and(|prepared| prepared.grammar.is_some())
     }
 }
 
@@ -261,6 +320,7 @@ impl Check for Sampled {
             }
             return Ok(self.lacking.is_some());
         }
+        let sent = lab.server.client.sent();
         let answers = match self.sample(lab) {
             Err(Error::Refused { status, reason, .. }) if self.answers == 0 => {
                 self.lacking = Some(format!("the server refused it ({status}): {reason}"));
@@ -285,7 +345,8 @@ impl Check for Sampled {
         for (place, came) in places {
             self.bet(lab, place, &came)?;
         }
-        Ok(self.is_done(lab.options.tolerance, bar))
+        self.requests += lab.server.client.sent() - sent;
+        Ok(self.is_done(lab, bar))
     }
 
     fn outcome(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<Outcome> {
@@ -311,10 +372,11 @@ impl Check for Sampled {
         let most = self.most.max(self.first.wealth().most());
         let verdict = match most >= bar {
             true => Verdict::Fault,
-            // Twice what was aimed at is still worth saying.
-            false if self.would_find.is_some_and(|found| found <= 2.0 * self.case.aim) => {
+            // Somewhat more than what was aimed at is still worth saying.
+            false if self.would_find.is_some_and(|found| found <= 2.0 * self.case.aim(lab)) => {
                 Verdict::Passed
             }
+            false if self.is_grammar() && self.answers >= OBEYED => Verdict::Passed,
             false => Verdict::NotEnoughData,
         };
         let mut outcome = Outcome {

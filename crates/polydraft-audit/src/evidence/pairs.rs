@@ -10,20 +10,38 @@
 
 use std::collections::HashMap;
 
-use super::Wealth;
+use super::{CAUTION, Wealth};
 
-/// So many characters of an answer are looked at; each is a strategy of its own.
+/// Beginnings of answers that are looked at, in characters; each is a strategy of its own.
 const LENGTHS: [usize; 4] = [2, 5, 12, usize::MAX];
-/// Imagined answers that are alike.
-const CAUTION: f64 = 4.0;
+/// Words of an answer that are looked at, each by itself and with the one before: what speculation
+/// does wrong stands behind the first token, wherever the text has come to by then.
+const WORDS: usize = 6;
+const FEATURES: usize = LENGTHS.len() + 2 * WORDS;
+
+/// How much likelier than the other one an answer is taken to be at most: what the tolerance costs
+/// grows with it.
+const BOLDNESS: f64 = 1.5;
+
+/// What is looked at of an answer.
+fn features(text: &str) -> Vec<String> {
+    let cut = |length: &usize| text.chars().take(*length).collect::<String>();
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let word = |at: usize| words.get(at).copied().unwrap_or_default();
+    let single = (0..WORDS).map(|at| word(at).to_owned());
+    let double = (0..WORDS).map(|at| format!("{} {}", word(at), word(at + 1)));
+    LENGTHS.iter().map(cut).chain(single).chain(double).collect()
+}
 
 /// Which of two answers is the server's?
 #[derive(Debug, Clone)]
 pub struct Pairs {
     tolerance: f64,
-    /// By length: of every beginning how often it came, from the server and from the reference.
+    /// By feature: of every form of it how often it came, from the server and from the reference.
     seen: Vec<HashMap<String, (f64, f64)>>,
     wealth: Wealth,
+    /// What every strategy would have won if it cost nothing, as a logarithm.
+    would_have: Vec<f64>,
     pairs: usize,
 }
 
@@ -32,36 +50,40 @@ impl Pairs {
     pub fn new(tolerance: f64) -> Self {
         Self {
             tolerance,
-            seen: vec![HashMap::new(); LENGTHS.len()],
-            wealth: Wealth::new(LENGTHS.len()),
+            seen: vec![HashMap::new(); FEATURES],
+            wealth: Wealth::new(FEATURES * CAUTION.len()),
+            would_have: vec![0.0; FEATURES * CAUTION.len()],
             pairs: 0,
         }
     }
 
     /// An answer of the server and one of the reference, both to the prompt of that number.
     pub fn see(&mut self, prompt: usize, server: &str, reference: &str) {
-        for (part, length) in LENGTHS.into_iter().enumerate() {
-            let beginning = |text: &str| {
-                let text: String = text.chars().take(length).collect();
-                format!("{prompt}:{text}")
-            };
-            let (own, other) = (beginning(server), beginning(reference));
-            let seen = &mut self.seen[part];
-            let all = self.pairs as f64;
-            let ratio = |(own, other): (f64, f64)| {
-                let mean = (own + other + 1.0) / (2.0 * all + 1.0);
-                (own + CAUTION * mean) / (other + CAUTION * mean)
-            };
-            let of = |key: &String| ratio(seen.get(key).copied().unwrap_or_default());
-            let (first, second) = (of(&own), of(&other));
-            let (most, least) = seen
-                .values()
-                .map(|counts| ratio(*counts))
-                .fold((1.0f64, 1.0f64), |(most, least), r| (most.max(r), least.min(r)));
-            // What is got lies between 2 - top and top.
-            let top = 2.0 * most / (most + least);
-            let cost = (self.tolerance * (2.0 * top - 2.0)).ln_1p();
-            self.wealth.multiply(part, (2.0 * first / (first + second)).ln() - cost);
+        let forms = features(server).into_iter().zip(features(reference)).enumerate();
+        for (part, (own, other)) in forms {
+            let (own, other) = (format!("{prompt}:{own}"), format!("{prompt}:{other}"));
+            let (seen, all) = (&mut self.seen[part], self.pairs as f64);
+            for (number, caution) in CAUTION.into_iter().enumerate() {
+                let ratio = |(own, other): (f64, f64)| {
+                    ((own + caution) / (other + caution)).clamp(1.0 / BOLDNESS, BOLDNESS)
+                };
+                let of = |key: &String| ratio(seen.get(key).copied().unwrap_or_default());
+                let (first, second) = (of(&own), of(&other));
+                let (most, least) = seen
+                    .values()
+                    .map(|counts| ratio(*counts))
+                    .fold((1.0f64, 1.0f64), |(most, least), r| (most.max(r), least.min(r)));
+                // What is got lies between 2 - top and top.
+                let top = 2.0 * most / (most + least);
+                let cost = (self.tolerance * (2.0 * top - 2.0)).ln_1p();
+                let part = part * CAUTION.len() + number;
+                let won = (2.0 * first / (first + second)).ln();
+                // Who would have won less than the tolerance costs does not bet.
+                if self.would_have[part] > cost * all {
+                    self.wealth.multiply(part, won - cost);
+                }
+                self.would_have[part] += won;
+            }
             seen.entry(own).or_default().0 += 1.0;
             seen.entry(other).or_default().1 += 1.0;
         }
@@ -79,11 +101,12 @@ impl Pairs {
         self.pairs
     }
 
-    /// The beginning whose counts differ most: itself, and how often it came from each.
+    /// What differs most: itself, and how often it came from each.
     pub fn widest(&self) -> Option<(String, f64, f64)> {
         let score = |own: f64, other: f64| (own - other).powi(2) / (own + other).max(1.0);
-        self.seen[1]
+        self.seen
             .iter()
+            .flatten()
             .max_by(|a, b| score(a.1.0, a.1.1).total_cmp(&score(b.1.0, b.1.1)))
             .map(|(text, (own, other))| (text.clone(), *own, *other))
     }

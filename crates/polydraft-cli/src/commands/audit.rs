@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft_audit::{Address, Error, Finding, Listener, Options, Report, Verdict, audit, page};
+use polydraft_audit::{
+    Address, Error, Finding, Listener, Options, Report, Verdict, audit, page, percent,
+};
 
 use crate::interrupts::{self, InterruptGuard};
 use crate::output;
@@ -231,7 +233,7 @@ fn line(finding: &Finding) -> String {
         facts.push(if p < 1e-3 { format!("p = {p:.1e}") } else { format!("p = {p:.2}") });
     }
     if let Some(level) = outcome.would_find {
-        facts.push(format!("would find {} %", 100.0 * level));
+        facts.push(format!("would find {}", percent(level)));
     }
     if outcome.seen > 0 {
         facts.push(format!("{} seen", outcome.seen));
@@ -256,9 +258,9 @@ fn print(report: &Report) {
     let found = found.and_then(|finding| finding.outcome.would_find);
     let power = found.map_or(String::new(), |level| {
         format!(
-            "; an error of {} % total variation at every token would have been found in 19 of 20 \
+            "; an error of {} total variation at every token would have been found in 19 of 20 \
              audits",
-            100.0 * level
+            percent(level)
         )
     });
     anstream::println!(

@@ -16,8 +16,13 @@ pub struct Case {
     pub title: &'static str,
     /// Tokens of an answer.
     pub tokens: usize,
-    /// The error that it should find.
-    pub aim: f64,
+    /// The error that all together should find.
+    pub sensitivity: f64,
+    /// Whether it goes on until all together find what they should.
+    pub main: bool,
+    /// The share of the requests that it spends, whatever it would find: there are errors that take
+    /// longer to be seen than those that are simulated.
+    pub share: f64,
     /// Whether neighbours with other settings are asked for at the same time.
     pub crowded: bool,
     /// Whether only one request is under way at a time.
@@ -50,14 +55,15 @@ pub struct Prepared {
 const ANSWER: &[Counting] = &[Counting::Answer];
 const EITHER: &[Counting] = &[Counting::Answer, Counting::Everything];
 
-/// All of them. The first aims at the error asked for, the others at twice as much, for which they
-/// need a quarter of the tokens; what they share is found by all of them together.
+/// All of them.
 pub fn cases(sensitivity: f64) -> Vec<Case> {
     let plain = |name, title, setting| Case {
         name,
         title,
         tokens: 8,
-        aim: 2.0 * sensitivity,
+        sensitivity,
+        main: false,
+        share: 0.03,
         crowded: false,
         alone: false,
         countings: ANSWER,
@@ -67,7 +73,7 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
     };
     let one = Setting::default;
     vec![
-        Case { aim: sensitivity, ..plain("temperature-1", "distribution at temperature 1", one()) },
+        Case { main: true, share: 0.3, ..plain("temperature-1", "distribution at temperature 1", one()) },
         plain(
             "temperature-0.7",
             "distribution at temperature 0.7",
@@ -93,12 +99,12 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
         },
         Case {
             countings: EITHER,
-            tokens: 10,
+            tokens: 12,
             kind: Kind::Repeating,
             ..plain(
                 "penalties",
                 "presence and frequency penalty",
-                Setting { presence_penalty: 0.9, frequency_penalty: 0.6, ..one() },
+                Setting { presence_penalty: 1.5, frequency_penalty: 1.0, ..one() },
             )
         },
         Case { openings: 1, make: Make::Bias, ..plain("bias", "logit bias and a ban", one()) },
@@ -116,7 +122,17 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
     ]
 }
 
+/// How much larger than the error that all together should find is the one that each should find by
+/// itself: a ninth of the tokens, or a fifth, is enough for it.
+const ALONE: f64 = 10.0 / 3.0;
+const ALONE_WITH_ECHO: f64 = 7.0 / 3.0;
+
 impl Case {
+    /// The error that it should find: a smaller one where a request tells of a whole answer.
+    pub fn aim(&self, lab: &Lab<'_>) -> f64 {
+        self.sensitivity * if lab.tells_paths() { ALONE_WITH_ECHO } else { ALONE }
+    }
+
     /// What is asked for; or what the server lacks.
     pub fn prepare(&self, lab: &mut Lab<'_>) -> Result<std::result::Result<Prepared, String>> {
         if !lab.knows() {
@@ -142,14 +158,14 @@ impl Case {
                 None => return Ok(Err("the server does not take stop_token_ids".to_owned())),
             },
             Make::Words => {
-                grammar = probe::grammar(&lab.server, lab.listener)?;
+                let Some(setting) = words(lab, openings[0])? else {
+                    return Ok(Err("no prompt has likely words".to_owned()));
+                };
+                grammar = probe::grammar(&lab.server, &setting, lab.listener)?;
                 if grammar.is_none() {
                     return Ok(Err("the server takes no grammar that is known here".to_owned()));
                 }
-                match words(lab, openings[0])? {
-                    Some(setting) => setting,
-                    None => return Ok(Err("no prompt has likely words".to_owned())),
-                }
+                setting
             }
         };
         Ok(Ok(Prepared { setting, openings, grammar }))

@@ -1,6 +1,6 @@
 //! What a check of distributions has seen, in words, and the requests that show it.
 
-use super::{Sampled, context};
+use super::{Sampled, context, odds};
 use crate::error::Result;
 use crate::evidence::p_value;
 use crate::lab::{Lab, Place};
@@ -8,16 +8,19 @@ use crate::report::{Evidence, Outcome, Verdict};
 
 /// Describes what was seen, and adds the requests that show a fault.
 pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) -> Result<()> {
-    let ranks = check.bettors[0].1.ranks();
-    let all: f64 = ranks.iter().map(|rank| rank.0).sum();
-    let share = |part: f64| 100.0 * part / all.max(1.0);
+    let (top, expected) = check.bettors[0].1.top();
+    let share = |part: f64| 100.0 * part / check.tokens().max(1) as f64;
     outcome.said = format!(
         "the likeliest token came {:.1} % of the time, expected {:.1} %; first tokens alone: \
          p = {:.2}",
-        share(ranks[0].0),
-        share(ranks[0].1),
+        share(top),
+        share(expected),
         p_value(check.first.wealth().most())
     );
+    if check.is_grammar() {
+        outcome.said =
+            format!("{} answers obey the grammar; {}", check.answers, outcome.said);
+    }
     if outcome.verdict != Verdict::Fault {
         return Ok(());
     }
@@ -38,19 +41,18 @@ pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) -> Resul
 /// The place where what came is farthest from what should, and that in words.
 fn widest(check: &Sampled, lab: &Lab<'_>) -> Result<Option<(Place, String)>> {
     let mut widest: Option<(f64, &Place, Option<String>, f64, f64, f64)> = None;
-    for (place, emitted) in check.contexts.values() {
-        let counts = check.bettors[0].1.counts(context(place));
-        let seen: f64 = counts.iter().sum();
-        let mut others = 1.0;
-        for (cell, count) in counts.iter().enumerate() {
-            let named = emitted.cells.get(cell).filter(|_| cell + 1 < counts.len());
-            let probability = named.map_or(others, |cell| cell.probability);
-            others -= probability;
-            let expected = seen * probability.max(1e-3);
+    for (place, emitted) in &check.contexts {
+        let (context, odds) = (context(place, emitted), odds(emitted));
+        let of = |cell: usize| check.bettors[0].1.counts(&context, &odds, cell);
+        let seen: f64 = (0..odds.cells.len()).map(|cell| of(cell).0).sum();
+        for (cell, probability) in odds.cells.iter().enumerate() {
+            let (count, _) = of(cell);
+            let expected = seen * probability;
             let score = (count - expected).powi(2) / expected;
             if widest.as_ref().is_none_or(|(most, ..)| score > *most) {
+                let named = emitted.cells.get(cell).filter(|_| cell != odds.rest());
                 let name = named.map(|cell| cell.text.clone());
-                widest = Some((score, place, name, probability, *count, seen));
+                widest = Some((score, place, name, *probability, count, seen));
             }
         }
     }
@@ -62,7 +64,7 @@ fn widest(check: &Sampled, lab: &Lab<'_>) -> Result<Option<(Place, String)>> {
          ({:.1} %); the model says {:.1} %",
         place.1.len() + 1,
         100.0 * count / seen.max(1.0),
-        100.0 * probability.max(0.0),
+        100.0 * probability,
     );
     Ok(Some((place.clone(), what)))
 }

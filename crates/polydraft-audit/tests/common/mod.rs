@@ -1,0 +1,349 @@
+//! A tiny server that speculates, and can be told to do it wrong.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+mod http;
+mod model;
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use polydraft_audit::{Address, Options};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde_json::{Map, Value, json};
+
+use model::{END, Sampler, VOCABULARY, distribution, ids_of, text_of};
+
+/// What it does wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// After a rejection it draws from the target instead of from what is left of it.
+    CorrectionFromTarget,
+    /// It accepts as if the draft had been drawn at temperature 1.
+    TemperatureForgotten,
+    /// The token behind an accepted draft is the draft's.
+    BonusFromDraft,
+    /// Accepts by the whole distribution, and truncates only what it draws itself.
+    TruncatesTooLate,
+    /// One token in a hundred is one of the unlikely ones.
+    BiasedTail,
+    /// Penalties count what was there before the step.
+    PenaltiesIgnoreDrafts,
+    /// All requests draw the same random numbers.
+    SharedStream,
+    /// The choices of a request draw the same random numbers.
+    SharedByChoices,
+    SeedIgnored,
+    /// An end token inside a draft is passed over.
+    EndSwallowed,
+    /// Log-probabilities stand one token too late.
+    LogprobsShifted,
+    /// A grammar holds at the first token of a step only.
+    MaskMissing,
+    /// A stop string is looked for at the end of a step only.
+    StopMissed,
+    /// At temperature 0 drafts are taken as they are.
+    GreedyDrafts,
+    /// What is counted is what was drafted.
+    CountsDrafts,
+}
+
+/// What it tells.
+#[derive(Debug, Clone, Copy)]
+pub struct Telling {
+    /// Ids of tokens.
+    pub ids: bool,
+    /// How many of the likeliest.
+    pub top: usize,
+    /// Whether prompts come back with log-probabilities.
+    pub echo: bool,
+}
+
+impl Default for Telling {
+    fn default() -> Self {
+        Self { ids: true, top: 20, echo: true }
+    }
+}
+
+struct State {
+    fault: Fault,
+    telling: Telling,
+    seed: u64,
+    requests: AtomicU64,
+}
+
+/// A server, as long as the process lives.
+pub struct Tiny(SocketAddr);
+
+impl Tiny {
+    pub fn start(fault: Fault, telling: Telling, seed: u64) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let state = Arc::new(State { fault, telling, seed, requests: AtomicU64::new(0) });
+        http::serve(listener, move |path, body| state.answer(path, body));
+        Self(address)
+    }
+
+    pub fn address(&self) -> Address {
+        Address { url: format!("http://{}", self.0), model: None, key: None }
+    }
+
+    pub fn options(&self, checks: &[&str], seed: u64) -> Options {
+        Options {
+            checks: checks.iter().map(|check| (*check).to_owned()).collect(),
+            seed,
+            ..Options::new(self.address())
+        }
+    }
+}
+
+/// A draft and its verification, token by token.
+struct Decoder<'s> {
+    state: &'s State,
+    sampler: Sampler,
+    prompt: Vec<u32>,
+    rng: ChaCha8Rng,
+    /// What was drafted but not counted.
+    drafted: usize,
+}
+
+const DRAFT: usize = 3;
+
+impl Decoder<'_> {
+    /// The target's distribution behind an answer; `counted` of its tokens count for penalties,
+    /// and a grammar may be forgotten.
+    fn target(&self, answer: &[u32], counted: usize, masked: bool) -> Vec<f64> {
+        let logits = distribution(&self.prompt, answer, 0.0);
+        self.sampler.apply(&logits, answer, counted, masked)
+    }
+
+    fn step(&mut self, answer: &mut Vec<u32>) {
+        let fault = self.state.fault;
+        let before = answer.len();
+        let plain = Sampler::plain(self.sampler.temperature);
+        let mut drafts: Vec<(u32, Vec<f64>)> = Vec::new();
+        for _ in 0..DRAFT {
+            let mut path = answer.clone();
+            path.extend(drafts.iter().map(|(token, _)| token));
+            let q = plain.apply(&distribution(&self.prompt, &path, 1.0), &path, 0, true);
+            drafts.push((model::draw(&q, &mut self.rng), q));
+        }
+        self.drafted += DRAFT;
+        for (at, (token, q)) in drafts.into_iter().enumerate() {
+            let counted = match fault {
+                Fault::PenaltiesIgnoreDrafts => before,
+                _ => answer.len(),
+            };
+            let masked = fault != Fault::MaskMissing || at == 0;
+            let p = self.target(answer, counted, masked);
+            let judged = match fault {
+                Fault::TruncatesTooLate => {
+                    let whole = Sampler::plain(self.sampler.temperature);
+                    whole.apply(&distribution(&self.prompt, answer, 0.0), answer, 0, true)
+                }
+                _ => p.clone(),
+            };
+            let by = match fault {
+                Fault::TemperatureForgotten => {
+                    let one = Sampler::plain(1.0);
+                    one.apply(&distribution(&self.prompt, answer, 1.0), answer, 0, true)
+                }
+                _ => q.clone(),
+            };
+            let id = token as usize;
+            let ratio = judged[id] / by[id].max(1e-300);
+            let greedy = fault == Fault::GreedyDrafts && self.sampler.temperature == 0.0;
+            if greedy || model::uniform(&mut self.rng) < ratio {
+                answer.push(token);
+                if token == END && fault != Fault::EndSwallowed || self.sampler.ends(token, answer)
+                {
+                    return;
+                }
+                if token == END {
+                    answer.pop();
+                }
+                continue;
+            }
+            let rest: Vec<f64> = p.iter().zip(&q).map(|(p, q)| (p - q).max(0.0)).collect();
+            let whole = fault == Fault::CorrectionFromTarget || rest.iter().sum::<f64>() <= 0.0;
+            answer.push(model::draw(if whole { &p } else { &rest }, &mut self.rng));
+            return;
+        }
+        let p = match fault {
+            Fault::BonusFromDraft => {
+                plain.apply(&distribution(&self.prompt, answer, 1.0), answer, 0, true)
+            }
+            _ => self.target(answer, answer.len(), true),
+        };
+        answer.push(model::draw(&p, &mut self.rng));
+    }
+
+    /// An answer, and whether it ended by itself.
+    fn run(&mut self, max_tokens: usize, stop: Option<&str>) -> (Vec<u32>, String, bool) {
+        let mut answer = Vec::new();
+        // The first token comes from the prompt's pass.
+        let p = self.target(&answer, 0, true);
+        answer.push(model::draw(&p, &mut self.rng));
+        let mut checked = 0;
+        loop {
+            if self.state.fault == Fault::BiasedTail {
+                for at in checked.max(1)..answer.len() {
+                    if model::uniform(&mut self.rng) < 0.01 {
+                        let p = self.target(&answer[..at], 0, true);
+                        let tail: Vec<f64> =
+                            p.iter().map(|p| f64::from(u8::from(*p < 0.02))).collect();
+                        answer[at] = model::draw(&tail, &mut self.rng);
+                        answer.truncate(at + 1);
+                        break;
+                    }
+                }
+            }
+            let from = if self.state.fault == Fault::StopMissed { answer.len() - 1 } else { checked };
+            for length in from.max(checked)..answer.len().min(max_tokens) {
+                let token = answer[length];
+                if token == END || self.sampler.ends(token, &answer[..=length]) {
+                    let kept = if token == END { length } else { length + 1 };
+                    let text = text_of(&answer[..length]);
+                    answer.truncate(kept);
+                    return (answer, text, true);
+                }
+                let text = text_of(&answer[..=length]);
+                // One that looks at the last token alone does not see what began before.
+                let from = match self.state.fault {
+                    Fault::StopMissed => text_of(&answer[..length]).len(),
+                    _ => 0,
+                };
+                let at = stop.and_then(|stop| Some(from + text[from..].find(stop)?));
+                if let Some(at) = at {
+                    answer.truncate(length + 1);
+                    return (answer, text[..at].to_owned(), true);
+                }
+            }
+            checked = answer.len();
+            if answer.len() >= max_tokens {
+                answer.truncate(max_tokens);
+                let text = text_of(&answer);
+                return (answer, text, false);
+            }
+            self.step(&mut answer);
+        }
+    }
+}
+
+impl State {
+    fn answer(&self, path: &str, body: &Value) -> (u16, Value) {
+        match path {
+            "/v1/models" => (200, json!({ "data": [{ "id": "tiny" }] })),
+            "/v1/completions" => (200, self.complete(body)),
+            "/detokenize" => {
+                let ids: Vec<u32> = serde_json::from_value(body["tokens"].clone()).expect("ids");
+                let of = |id: &u32| if *id == END { "</s>".into() } else { text_of(&[*id]) };
+                (200, json!({ "prompt": ids.iter().map(of).collect::<String>() }))
+            }
+            _ => (404, json!({ "error": { "message": "there is no such route" } })),
+        }
+    }
+
+    fn complete(&self, body: &Value) -> Value {
+        let prompt = match &body["prompt"] {
+            Value::String(text) => ids_of(text),
+            ids => serde_json::from_value(ids.clone()).expect("ids"),
+        };
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let max_tokens = body["max_tokens"].as_u64().unwrap_or(16) as usize;
+        let seeded = body["seed"].as_u64().filter(|_| self.fault != Fault::SeedIgnored);
+        let choices = body["n"].as_u64().unwrap_or(1);
+        let mut parts = Vec::new();
+        let mut counted = 0;
+        for choice in 0..choices {
+            let own = if self.fault == Fault::SharedByChoices { 0 } else { choice };
+            let stream = match (seeded, self.fault) {
+                (Some(seed), _) => seed,
+                (None, Fault::SharedStream) => 0,
+                (None, _) => self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            };
+            let rng = ChaCha8Rng::seed_from_u64(stream.wrapping_add(own << 50));
+            let sampler = Sampler::read(body);
+            let mut decoder =
+                Decoder { state: self, sampler, prompt: prompt.clone(), rng, drafted: 0 };
+            let stop = body["stop"][0].as_str();
+            let (answer, text, stopped) = decoder.run(max_tokens, stop);
+            counted += match self.fault {
+                Fault::CountsDrafts => decoder.drafted + 1,
+                _ => answer.len(),
+            };
+            let mut part = json!({ "index": choice, "text": text,
+                "finish_reason": if stopped { "stop" } else { "length" } });
+            if self.telling.ids {
+                part["token_ids"] = json!(answer);
+                part["prompt_token_ids"] = json!(prompt);
+            }
+            if let Some(top) = body["logprobs"].as_u64() {
+                part["logprobs"] = match self.telling.echo && body["echo"] == true {
+                    true => {
+                        let all: Vec<u32> = prompt.iter().chain(&answer).copied().collect();
+                        self.logprobs(&[], &all, top as usize)
+                    }
+                    false => self.logprobs(&prompt, &answer, top as usize),
+                };
+            }
+            parts.push(part);
+        }
+        if body["stream"] == true {
+            let text = parts[0]["text"].as_str().unwrap_or_default().to_owned();
+            let (left, right) = text.split_at(text.len() / 2);
+            let of = |text: &str| json!({ "choices": [{ "index": 0, "text": text }] });
+            return json!({ "events": [of(left), of(right)] });
+        }
+        json!({ "choices": parts, "usage": { "prompt_tokens": prompt.len(),
+            "completion_tokens": counted } })
+    }
+
+    fn logprobs(&self, prompt: &[u32], answer: &[u32], top: usize) -> Value {
+        let name = |id: u32| match self.telling.ids {
+            true => format!("token_id:{id}"),
+            false if id == END => "</s>".to_owned(),
+            false => text_of(&[id]),
+        };
+        let shift = usize::from(self.fault == Fault::LogprobsShifted);
+        let (mut tokens, mut own, mut tops) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, token) in answer.iter().enumerate() {
+            let place = at.saturating_sub(shift);
+            let logits = distribution(prompt, &answer[..place], 0.0);
+            let p = Sampler::plain(1.0).apply(&logits, &[], 0, true);
+            let mut ranked: Vec<u32> = (0..VOCABULARY as u32).collect();
+            ranked.sort_by(|a, b| p[*b as usize].total_cmp(&p[*a as usize]));
+            let of = |id: &u32| (name(*id), Value::from(p[*id as usize].ln()));
+            let object: Map<String, Value> =
+                ranked.iter().take(top.min(self.telling.top)).map(of).collect();
+            tokens.push(name(*token));
+            own.push(p[answer[place] as usize].ln());
+            tops.push(object);
+        }
+        match self.telling.top {
+            0 => Value::Null,
+            _ => json!({ "tokens": tokens, "token_logprobs": own, "top_logprobs": tops }),
+        }
+    }
+}
+
+/// What a check found, by name.
+pub fn verdicts(report: &polydraft_audit::Report) -> HashMap<&'static str, String> {
+    let of = |finding: &polydraft_audit::Finding| {
+        let outcome = &finding.outcome;
+        let said = format!(
+            "{:?} p {:?} finds {:?} {} seen in {} requests: {}",
+            outcome.verdict,
+            outcome.p_value,
+            outcome.would_find,
+            outcome.seen,
+            finding.requests,
+            outcome.said
+        );
+        (finding.check, said)
+    };
+    report.findings.iter().map(of).collect()
+}

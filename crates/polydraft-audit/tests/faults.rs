@@ -1,0 +1,162 @@
+//! Planted faults are found, each within the budget, and lossless servers are not accused.
+
+mod common;
+
+use common::{Fault, Telling, Tiny, verdicts};
+use polydraft_audit::{Options, Silent, Verdict, audit};
+
+fn found(fault: Fault, check: &str) {
+    let tiny = Tiny::start(fault, Telling::default(), 7);
+    let checks: &[&str] = if check == "together" { &[] } else { &[check] };
+    let report = audit(&tiny.options(checks, 1), &Silent).expect("an audit");
+    let found = report.findings.iter().find(|finding| finding.check == check).expect("it");
+    assert_eq!(found.outcome.verdict, Verdict::Fault, "{fault:?}: {:?}", verdicts(&report));
+    assert_eq!(report.exit_code(), 1);
+    if check == "together" {
+        return;
+    }
+    assert!(!found.outcome.evidence.is_empty(), "{fault:?}");
+    assert!(found.outcome.evidence.iter().all(|shown| shown.curl.starts_with("curl ")));
+    // The same check finds nothing wrong with a server that has no fault.
+    let tiny = Tiny::start(Fault::None, Telling::default(), 8);
+    let report = audit(&tiny.options(&[check], 2), &Silent).expect("an audit");
+    assert_ne!(report.verdict, Verdict::Fault, "{:?}", verdicts(&report));
+}
+
+macro_rules! faults {
+    ($($name:ident: $fault:ident by $check:literal,)+) => {
+        $(#[test]
+        fn $name() {
+            found(Fault::$fault, $check);
+        })+
+    };
+}
+
+faults! {
+    a_correction_from_the_target: CorrectionFromTarget by "temperature-1",
+    a_temperature_forgotten: TemperatureForgotten by "temperature-0.7",
+    a_bonus_from_the_draft: BonusFromDraft by "together",
+    a_truncation_too_late: TruncatesTooLate by "top-p",
+    a_truncation_too_late_of_top_k: TruncatesTooLate by "top-k",
+    a_biased_tail: BiasedTail by "together",
+    penalties_that_ignore_drafts: PenaltiesIgnoreDrafts by "penalties",
+    a_shared_stream: SharedStream by "independence",
+    choices_that_share_a_stream: SharedByChoices by "choices",
+    a_seed_ignored: SeedIgnored by "seeds",
+    an_end_swallowed: EndSwallowed by "temperature-1",
+    logprobs_shifted: LogprobsShifted by "logprobs",
+    a_mask_missing: MaskMissing by "grammar",
+    a_stop_string_missed: StopMissed by "stop-strings",
+    drafts_at_temperature_0: GreedyDrafts by "greedy",
+    drafts_that_are_counted: CountsDrafts by "streams",
+}
+
+/// All checks on a server without a fault: it passes.
+#[test]
+fn a_lossless_server_passes() {
+    let tiny = Tiny::start(Fault::None, Telling::default(), 3);
+    let report = audit(&tiny.options(&[], 3), &Silent).expect("an audit");
+    assert_eq!(report.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
+    assert!(report.requests < 20_000, "{:#?}", verdicts(&report));
+}
+
+/// Servers that tell less are audited as far as that goes.
+#[test]
+fn servers_may_tell_little() {
+    for telling in [
+        Telling { ids: false, top: 20, echo: true },
+        Telling { ids: false, top: 20, echo: false },
+        Telling { ids: true, top: 5, echo: false },
+    ] {
+        let wrong = Tiny::start(Fault::CorrectionFromTarget, telling, 3);
+        let report = audit(&wrong.options(&["temperature-1"], 3), &Silent).expect("an audit");
+        assert_eq!(report.verdict, Verdict::Fault, "{telling:?} {:#?}", verdicts(&report));
+        let right = Tiny::start(Fault::None, telling, 3);
+        let options = Options { requests: 4000, ..right.options(&[], 3) };
+        let report = audit(&options, &Silent).expect("an audit");
+        assert_ne!(report.verdict, Verdict::Fault, "{telling:?} {:#?}", verdicts(&report));
+    }
+}
+
+/// Without log-probabilities a reference tells the truth.
+#[test]
+fn a_reference_is_enough() {
+    let silent = Telling { ids: false, top: 0, echo: false };
+    let reference = Tiny::start(Fault::None, silent, 4);
+    for (fault, expected) in [
+        (Fault::BonusFromDraft, Verdict::Fault),
+        (Fault::CorrectionFromTarget, Verdict::Fault),
+        (Fault::None, Verdict::Passed),
+    ] {
+        let tiny = Tiny::start(fault, silent, 5);
+        let options = Options {
+            reference: Some(reference.address()),
+            ..tiny.options(&["reference"], 4)
+        };
+        let report = audit(&options, &Silent).expect("an audit");
+        assert_eq!(report.verdict, expected, "{fault:?} {:#?}", verdicts(&report));
+    }
+    // Without one there is not enough to say.
+    let tiny = Tiny::start(Fault::BonusFromDraft, silent, 5);
+    let report = audit(&tiny.options(&["temperature-1"], 4), &Silent).expect("an audit");
+    assert_eq!(report.exit_code(), 3);
+}
+
+/// No more lossless servers are accused than the error rate says. The rate is set so high here that
+/// a test with a wrong rate would show it.
+#[test]
+fn false_alarms_are_as_rare_as_promised() {
+    let (audits, requests) = match std::env::var_os("POLYDRAFT_EXHAUSTIVE") {
+        Some(_) => (200, 3000),
+        None => (8, 1500),
+    };
+    let rate = 0.05;
+    let mut accused = 0;
+    for seed in 0..audits {
+        let tiny = Tiny::start(Fault::None, Telling::default(), 1000 + seed);
+        let options = Options { requests, error_rate: rate, ..tiny.options(&[], seed) };
+        let report = audit(&options, &Silent).expect("an audit");
+        if report.verdict == Verdict::Fault {
+            eprintln!("{:#?}", verdicts(&report));
+        }
+        accused += u64::from(report.verdict == Verdict::Fault);
+    }
+    // Three standard deviations above the promise.
+    let most = rate * audits as f64 + 3.0 * (rate * audits as f64).sqrt();
+    assert!(accused as f64 <= most, "{accused} of {audits}");
+}
+
+/// What was answered once is not asked again, and says the same without the server.
+#[test]
+fn an_audit_goes_on_where_it_was() {
+    let folder = std::env::temp_dir().join(format!("polydraft-audit-{}", std::process::id()));
+    let (tiny, file) = (Tiny::start(Fault::None, Telling::default(), 6), folder.clone());
+    let with = |requests| Options {
+        requests,
+        save: Some(file.clone()),
+        ..tiny.options(&["temperature-1", "greedy"], 6)
+    };
+    let short = audit(&with(800), &Silent).expect("an audit");
+    assert_eq!(short.exit_code(), 3);
+    let whole = audit(&with(20_000), &Silent).expect("an audit");
+    let again = audit(&with(20_000), &Silent).expect("an audit");
+    assert_eq!(whole.findings[1].outcome, again.findings[1].outcome);
+    assert!(whole.findings[1].outcome.seen > short.findings[1].outcome.seen);
+    // Another audit's file is refused.
+    let other = Options { checks: vec!["top-k".to_owned()], ..with(20_000) };
+    let error = audit(&other, &Silent).expect_err("another audit").to_string();
+    assert!(error.contains("other options"), "{error}");
+    std::fs::remove_file(folder).expect("it is there");
+}
+
+#[test]
+fn what_cannot_be_audited_is_said() {
+    let tiny = Tiny::start(Fault::None, Telling::default(), 6);
+    let error = audit(&tiny.options(&["temprature-1"], 6), &Silent).expect_err("no such check");
+    assert!(error.to_string().contains("temperature-1, "), "{error}");
+    let mut options = tiny.options(&[], 6);
+    options.server.url = "http://127.0.0.1:9".to_owned();
+    options.server.model = Some("x".to_owned());
+    let error = audit(&options, &Silent).expect_err("nobody is there").to_string();
+    assert!(error.contains("is the server running"), "{error}");
+}
