@@ -57,7 +57,6 @@ fn a_lossless_server_passes() {
     let tiny = Tiny::start(Fault::None, Telling::default(), 3);
     let report = audit(&tiny.options(&[], 3), &Silent).expect("an audit");
     assert_eq!(report.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
-    assert!(report.requests < 20_000, "{:#?}", verdicts(&report));
 }
 
 /// Servers that tell less are audited as far as that goes.
@@ -83,6 +82,7 @@ fn servers_may_tell_little() {
 fn a_reference_is_enough() {
     let silent = Telling { ids: false, top: 0, echo: false };
     let reference = Tiny::start(Fault::None, silent, 4);
+    // Nothing is known but texts: what needs 2000 tokens with log-probabilities needs 16,000 pairs.
     for (fault, expected) in [
         (Fault::BonusFromDraft, Verdict::Fault),
         (Fault::CorrectionFromTarget, Verdict::Fault),

@@ -9,9 +9,10 @@ use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::Ask;
 use crate::setting::Setting;
 
-/// Pairs of a round, pairs at most, and tokens of an answer.
+/// Pairs of a round, pairs at most, such as are worth a verdict, and tokens of an answer.
 const ROUND: usize = 48;
-const PAIRS: usize = 12_000;
+const PAIRS: usize = 20_000;
+const ENOUGH: usize = 1000;
 const TOKENS: usize = 8;
 
 /// Compares answers.
@@ -93,7 +94,7 @@ impl Check for Reference {
         };
         let verdict = match () {
             () if most >= bar => Verdict::Fault,
-            () if seen < PAIRS / 12 => Verdict::NotEnoughData,
+            () if seen < ENOUGH => Verdict::NotEnoughData,
             () => Verdict::Passed,
         };
         let mut outcome = Outcome::certain(verdict, seen, said.clone());
