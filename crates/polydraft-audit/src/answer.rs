@@ -142,7 +142,7 @@ fn complete(choice: &mut Choice, ids: &[u32]) {
     }
 }
 
-/// A token's key: vLLM writes ids as texts where it is asked to.
+/// A token's key: vLLM writes ids as strings where it is asked to.
 fn key(text: &str, id: Option<u64>) -> Key {
     let written = text.strip_prefix("token_id:").and_then(|id| id.parse().ok());
     match id.and_then(|id| u32::try_from(id).ok()).or(written) {

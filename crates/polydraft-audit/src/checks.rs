@@ -4,8 +4,8 @@ mod exact;
 mod greedy;
 mod once;
 mod reference;
-mod sampled;
 mod same;
+mod sampled;
 mod scores;
 
 use once::Once;
@@ -20,7 +20,7 @@ pub trait Check {
     fn name(&self) -> &'static str;
     /// What it looks at.
     fn title(&self) -> String;
-    /// Whether its verdict is left to chance, and shares the error rate with the others.
+    /// Whether its verdict is random, and shares the error rate with the others.
     fn is_statistical(&self) -> bool;
     /// Asks some more; whether it is done. `bar` is the logarithm of what must be won to accuse.
     fn round(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<bool>;

@@ -6,12 +6,12 @@
 //! Probability and Finance", 2019; Waudby-Smith and Ramdas, "Estimating means of bounded random
 //! variables by betting", 2024). A bettor begins with 1 and before every token puts his money on
 //! what may come, at odds that are fair if the server is right; h(y) is what he gets for y, and
-//! Σ p(y)h(y) = 1. Whatever he bets by what he has seen, the probability that he ever owns 1/α is at
-//! most α if the server is right. docs/audit.md has the proofs.
+//! Σ p(y)h(y) = 1. Whatever he bets by what he has seen, the probability that he ever owns 1/α is
+//! at most α if the server is right. docs/audit.md has the proofs.
 //! Complexity: linear in the cells of a token.
-//! Deviations: (1) the server's distribution may be any within a total variation of δ of p: what is
-//! won is divided by 1 + δ(max h − min h), by which it may exceed 1 on average. (2) Where the bet is
-//! expected to win less than that costs, there is none.
+//! Deviations: (1) the server's distribution may be any within a total variation of δ of p: what
+//! is won is divided by 1 + δ(max h − min h), by which it may exceed 1 on average. (2) Where the
+//! bet is expected to win less than that costs, there is none.
 
 mod pairs;
 mod power;
@@ -139,7 +139,7 @@ const FAMILIES: usize = 6;
 
 impl Context {
     /// The keys of a cell, by family: cells of its size, of its size at this position, its token,
-    /// its token behind the last one, behind the last two, and in this very place.
+    /// its token after the last one, after the last two, and in this very place.
     fn keys(&self, odds: &Odds, cell: usize) -> [u64; FAMILIES] {
         let size = odds.size(cell);
         let token = self.tokens.get(cell).copied().unwrap_or(u64::MAX);

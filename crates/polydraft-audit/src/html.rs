@@ -1,7 +1,5 @@
 //! The report as a page that can be sent to somebody.
 
-use std::fmt::Write;
-
 use crate::report::{Finding, Report, Verdict, percent};
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;\
@@ -17,7 +15,6 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;mar
 
 /// A page of its own, without anything from elsewhere.
 pub fn page(report: &Report) -> String {
-    let mut page = String::new();
     let summary = match report.verdict {
         Verdict::Passed => "Lossless as far as tested",
         Verdict::Fault => "Not lossless",
@@ -50,8 +47,7 @@ pub fn page(report: &Report) -> String {
         .map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", escaped(text)))
         .collect();
     let class = class(report.verdict);
-    let _ = write!(
-        page,
+    format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>{title}</title><style>{STYLE}</style></head><body>\
@@ -61,8 +57,7 @@ pub fn page(report: &Report) -> String {
          <p>p: the probability of so much evidence against a lossless server, however long one \
          looks. Would find: the smallest error, in total variation at every token, that this check \
          would have found in 19 of 20 audits.</p></body></html>\n"
-    );
-    page
+    )
 }
 
 fn class(verdict: Verdict) -> &'static str {

@@ -38,7 +38,7 @@ impl Opening {
     }
 }
 
-/// A place in a text: the number of the opening, and the tokens behind it.
+/// A place in a text: the number of the opening, and the tokens after it.
 pub type Place = (usize, Vec<Key>);
 
 /// The workshop.
@@ -167,14 +167,14 @@ impl Lab<'_> {
         let opening = &self.openings[place.0];
         let prompt = match &opening.ids {
             Some(ids) => {
-                let behind = place.1.iter().filter_map(|key| match key {
+                let after = place.1.iter().filter_map(|key| match key {
                     Key::Id(id) => Some(*id),
                     Key::Text(_) => None,
                 });
                 Prompt::Ids(ids.iter().copied().chain(behind).collect())
             }
             None => {
-                let behind = place.1.iter().filter_map(|key| match key {
+                let after = place.1.iter().filter_map(|key| match key {
                     Key::Text(text) => Some(text.as_str()),
                     Key::Id(_) => None,
                 });
@@ -203,8 +203,7 @@ impl Lab<'_> {
             new = ends.map(|(_, place)| place.clone()).collect();
         }
         let echo = self.tells_paths();
-        let asks: Vec<Ask> =
-            new.iter().map(|place| Ask { echo, ..self.question(place) }).collect();
+        let asks: Vec<Ask> = new.iter().map(|place| Ask { echo, ..self.question(place) }).collect();
         let answers = self.truth().ask_all(&asks, usize::MAX, self.listener)?;
         for (place, answer) in new.into_iter().zip(answers) {
             match echo {
@@ -215,7 +214,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// What comes behind a place.
+    /// What comes after a place.
     fn take_place(&mut self, place: Place, answer: &Answer) -> Result<()> {
         let opening = &self.openings[place.0];
         // Texts may have been cut into other tokens than those that were emitted.
@@ -231,7 +230,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// What comes at all places on the way to one, and behind it.
+    /// What comes at all places on the way to one, and after it.
     fn take_path(&mut self, place: Place, answer: &Answer) -> Result<()> {
         let (opening, keys) = place;
         let before = self.openings[opening].length;
@@ -323,8 +322,7 @@ impl Lab<'_> {
 
     /// The probability that an answer is this one, at temperature 1; asks for what is not known.
     pub fn probability(&mut self, opening: usize, keys: &[Key]) -> Result<Option<f64>> {
-        let places: Vec<Place> =
-            (0..keys.len()).map(|at| (opening, keys[..at].to_vec())).collect();
+        let places: Vec<Place> = (0..keys.len()).map(|at| (opening, keys[..at].to_vec())).collect();
         self.learn(&places)?;
         let mut probability = 1.0;
         for (place, key) in places.iter().zip(keys) {

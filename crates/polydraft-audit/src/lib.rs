@@ -2,7 +2,7 @@
 //! them have, OpenAI's.
 //!
 //! A server that speculates promises the model's own distribution. [`audit`] tests that promise
-//! from outside: what comes behind the first token of an answer is compared with what the model
+//! from outside: what comes after the first token of an answer is compared with what the model
 //! says of it in requests of one token, in which no draft has a part. Every bet against the server
 //! is fair if the server is right, so that no number of looks makes a lossless server look lossy
 //! more often than was said beforehand; docs/audit.md has the proofs.
@@ -63,7 +63,7 @@ pub struct Options {
     /// The error, in total variation at every token, that the main check is to find in 19 of 20
     /// audits.
     pub sensitivity: f64,
-    /// Differences in total variation up to this are held to be arithmetic.
+    /// Differences in total variation up to this are taken for arithmetic.
     pub tolerance: f64,
     /// Where answers are kept, so that the audit can go on.
     pub save: Option<PathBuf>,

@@ -223,9 +223,9 @@ fn verdict(findings: &[Finding]) -> Verdict {
     }
     let short = findings.iter().any(|finding| {
         let counted = finding.outcome.verdict == Verdict::NotEnoughData;
-        let main = findings.iter().any(|other| {
-            other.check == TOGETHER && other.outcome.verdict == Verdict::Passed
-        });
+        let main = findings
+            .iter()
+            .any(|other| other.check == TOGETHER && other.outcome.verdict == Verdict::Passed);
         // What all together have seen is enough for those that saw too little by themselves.
         counted && !(main && finding.outcome.would_find.is_some())
     });
@@ -249,18 +249,19 @@ fn described(server: &Server) -> String {
 
 fn truth(lab: &Lab<'_>) -> String {
     let by = match &lab.reference {
-        Some(reference) if reference.abilities.top > 0 => format!(
-            "log-probabilities of {} in requests of one token",
-            reference.client.url("")
-        ),
+        Some(reference) if reference.abilities.top > 0 => {
+            format!("log-probabilities of {} in requests of one token", reference.client.url(""))
+        }
         Some(reference) => format!("answers of {}", reference.client.url("")),
         None if lab.knows() => {
             "the server's own log-probabilities in requests of one token, in which no draft has a \
              part"
                 .to_owned()
         }
-        None => return "nothing: the server tells no log-probabilities, and there is no reference"
-            .to_owned(),
+        None => {
+            return "nothing: the server tells no log-probabilities, and there is no reference"
+                .to_owned();
+        }
     };
-    format!("{by}, held true within {} in total variation", lab.options.tolerance)
+    format!("{by}, taken for true within {} in total variation", lab.options.tolerance)
 }

@@ -40,7 +40,7 @@ pub fn probe(client: Client, model: Option<String>, listener: &dyn Listener) -> 
         }
         return Ok(server);
     }
-    if !server.abilities.ids {
+    if !server.abilities.ids || !server.abilities.ids_alone {
         llama(&mut server, listener)?;
     }
     if server.abilities.top > 0 {

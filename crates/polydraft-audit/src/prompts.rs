@@ -1,4 +1,4 @@
-//! Texts that the server continues.
+//! What the server continues.
 //!
 //! What a test can find depends on how uncertain the model is: where it is certain nothing is to be
 //! seen, and where anything may come the same beginning never comes twice. So there are several of
@@ -7,9 +7,9 @@
 /// Kinds of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Texts as people write them.
+    /// As people write.
     Plain,
-    /// Texts that repeat themselves: drafts from the text's own past are accepted.
+    /// Such as repeat themselves: drafts from their own past are accepted.
     Repeating,
     /// Noise, on which drafts fail.
     Hard,
@@ -34,10 +34,6 @@ pub fn candidates(kind: Kind) -> &'static [&'static str] {
             "0 1 1 0 1 0 0 1 1 1 0 0 1 0 1 1 0 0 0 1 0 1 1 1 0",
             "a b a a b b a b a a b a b b a a b a b b b a",
         ],
-        Kind::Hard => &[
-            "qz vxk 7f wub jj% kd",
-            "}{ ;; (0x9f) <<~ &",
-            "ylp grnd oeu bvat 44 zzq",
-        ],
+        Kind::Hard => &["qz vxk 7f wub jj% kd", "}{ ;; (0x9f) <<~ &", "ylp grnd oeu bvat 44 zzq"],
     }
 }

@@ -31,7 +31,7 @@ pub struct Outcome {
     /// What it came to.
     pub verdict: Verdict,
     /// The probability of as much evidence against a lossless server, however long one looks; none
-    /// where nothing is left to chance.
+    /// where nothing is random.
     pub p_value: Option<f64>,
     /// The smallest error, in total variation at every token, that it would have found in 19 of 20
     /// audits.
@@ -45,7 +45,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// A check in which nothing is left to chance.
+    /// A check in which nothing is random.
     pub fn certain(verdict: Verdict, seen: usize, said: impl Into<String>) -> Self {
         Self {
             verdict,
@@ -94,7 +94,7 @@ pub struct Report {
     pub verdict: Verdict,
     /// The probability that a lossless server is accused, by all checks together.
     pub error_rate: f64,
-    /// Differences in total variation that are held to be arithmetic.
+    /// Differences in total variation that are taken for arithmetic.
     pub tolerance: f64,
     /// What is known of speculation on the server.
     pub speculation: String,

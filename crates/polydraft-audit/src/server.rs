@@ -19,7 +19,7 @@ pub enum Dialect {
     Completions,
     /// llama.cpp's `/completion`, which tells tokens as ids.
     Llama,
-    /// `/v1/chat/completions` alone: texts, and nothing to continue.
+    /// `/v1/chat/completions` alone: answers, and nothing to continue.
     Chat,
 }
 
@@ -98,7 +98,7 @@ pub struct Abilities {
     pub ids_alone: bool,
     /// Whether a prompt's tokens come with their log-probabilities.
     pub echo: bool,
-    /// Whether log-probabilities are those behind temperature and truncation.
+    /// Whether log-probabilities are those after temperature and truncation.
     pub processed: bool,
 }
 
@@ -108,7 +108,7 @@ pub struct Server {
     pub client: Client,
     pub model: String,
     pub abilities: Abilities,
-    /// Texts of tokens.
+    /// What tokens are as text.
     lexicon: Mutex<HashMap<u32, String>>,
 }
 
@@ -361,10 +361,9 @@ pub fn said(body: &str) -> String {
     message.unwrap_or(body).chars().take(300).collect()
 }
 
-/// Whether a text is how tokens are written that end texts.
+/// Whether a text is how the tokens are written that end sequences.
 pub fn is_end(text: &str) -> bool {
     let bracketed = |left, right| text.starts_with(left) && text.ends_with(right);
-    text.len() > 2
-        && (bracketed("<|", "|>") || bracketed("</", ">") || text.starts_with("<end"))
+    text.len() > 2 && (bracketed("<|", "|>") || bracketed("</", ">") || text.starts_with("<end"))
         || ["<eos>", "<EOS>", "[EOS]", "<eot>", "<EOT>"].contains(&text)
 }

@@ -89,10 +89,8 @@ fn a_reference_is_enough() {
         (Fault::None, Verdict::Passed),
     ] {
         let tiny = Tiny::start(fault, silent, 5);
-        let options = Options {
-            reference: Some(reference.address()),
-            ..tiny.options(&["reference"], 4)
-        };
+        let options =
+            Options { reference: Some(reference.address()), ..tiny.options(&["reference"], 4) };
         let report = audit(&options, &Silent).expect("an audit");
         assert_eq!(report.verdict, expected, "{fault:?} {:#?}", verdicts(&report));
     }
@@ -107,8 +105,8 @@ fn a_reference_is_enough() {
 #[test]
 fn false_alarms_are_as_rare_as_promised() {
     let (audits, requests) = match std::env::var_os("POLYDRAFT_EXHAUSTIVE") {
-        Some(_) => (200, 3000),
-        None => (8, 1500),
+        Some(_) => (200, 1500),
+        None => (6, 1000),
     };
     let rate = 0.05;
     let mut accused = 0;

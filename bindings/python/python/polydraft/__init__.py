@@ -11,8 +11,9 @@ Names that users type are in `RULES`, `DRAFTINGS`, `VERIFIERS` and `TREES`.
 from . import errors
 from ._native import *  # noqa: F403
 from ._native import DRAFTINGS, RULES, TREES, VERIFIERS, __version__
+from .auditing import audit
 from .errors import Error
 from .traces import Replayed, replay
 from .verification import enumerate_decisions, verify, verify_arrays
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("traces", "verification")] + ["__version__"]
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("auditing", "traces", "verification")] + ["__version__"]

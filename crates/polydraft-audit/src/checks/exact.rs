@@ -1,9 +1,9 @@
-//! Stop strings, streams and counts: promises in which nothing is left to chance.
+//! Stop strings, streams and counts: promises in which nothing is random.
 
 use crate::error::Result;
+use crate::journal::Reply;
 use crate::lab::Lab;
 use crate::prompts::Kind;
-use crate::journal::Reply;
 use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::Ask;
 use crate::setting::Setting;
@@ -26,8 +26,7 @@ pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
         let text = answer.first().text;
         let length = text.chars().count();
         // From the middle, and from near the end; of one character and of some.
-        for (from, take) in [(length / 4, 1), (length / 3, 4), (length / 2, 2), (length / 2, 7)]
-        {
+        for (from, take) in [(length / 4, 1), (length / 3, 4), (length / 2, 2), (length / 2, 7)] {
             let stop: String = text.chars().skip(from).take(take).collect();
             if !stop.trim().is_empty() && !stop.contains(char::REPLACEMENT_CHARACTER) {
                 stopped.push((Ask { stop: Some(stop), ..ask.clone() }, text.clone()));
@@ -108,8 +107,7 @@ pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
             })
             .collect();
         if text != choice.text {
-            let what =
-                format!("the stream says {text:?}, the whole answer is {:?}", choice.text);
+            let what = format!("the stream says {text:?}, the whole answer is {:?}", choice.text);
             return Ok(fault(what, lab.server.curl(&call), seen));
         }
         seen += 1;
@@ -118,4 +116,3 @@ pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
     let verdict = if seen > 0 { Verdict::Passed } else { Verdict::NotEnoughData };
     Ok(Outcome::certain(verdict, seen, said))
 }
-

@@ -25,8 +25,7 @@ pub fn look(lab: &mut Lab<'_>) -> Result<Outcome> {
     openings.extend(lab.choose(Kind::Repeating, 2)?);
     openings.extend(lab.choose(Kind::Hard, 1)?);
     let greedy = Setting { temperature: 0.0, ..Setting::default() };
-    let asks: Vec<Ask> =
-        openings.iter().map(|at| lab.continuation(*at, TOKENS, &greedy)).collect();
+    let asks: Vec<Ask> = openings.iter().map(|at| lab.continuation(*at, TOKENS, &greedy)).collect();
     let answers = lab.ask(&asks, usize::MAX)?;
     let mut seen = 0;
     let mut ties = 0;
@@ -90,4 +89,3 @@ pub fn look(lab: &mut Lab<'_>) -> Result<Outcome> {
     }
     Ok(outcome)
 }
-

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::lab::Lab;
 use crate::report::{Outcome, Verdict};
 
-/// A check in which nothing is left to chance.
+/// A check in which nothing is random.
 pub struct Once {
     name: &'static str,
     title: &'static str,

@@ -39,9 +39,7 @@ pub fn seeds(lab: &mut Lab<'_>) -> Result<Outcome> {
             )
         },
         // One may be a tie that rounding has broken.
-        () if equal + 1 >= SEEDS as usize => {
-            Outcome::certain(Verdict::Passed, texts.len(), of)
-        }
+        () if equal + 1 >= SEEDS as usize => Outcome::certain(Verdict::Passed, texts.len(), of),
         () => Outcome {
             evidence: vec![Evidence { what: of.clone(), curl: curl() }],
             ..Outcome::certain(Verdict::Fault, texts.len(), of)
@@ -54,7 +52,7 @@ const ROUND: usize = 32;
 const PAIRS: usize = 192;
 const COMPARED: usize = 4;
 
-/// Answers that have nothing to do with each other equal each other by chance alone.
+/// Answers that have nothing to do with each other equal each other at random.
 pub struct Independence {
     name: &'static str,
     title: &'static str,
@@ -63,6 +61,13 @@ pub struct Independence {
     openings: Vec<usize>,
     matches: Matches,
     lacking: Option<String>,
+}
+
+/// Two answers to an opening, as tokens.
+struct Pair {
+    opening: usize,
+    first: Vec<Key>,
+    second: Vec<Key>,
 }
 
 impl Independence {
@@ -89,8 +94,7 @@ impl Independence {
         }
     }
 
-    /// Pairs of answers, each with the number of its opening.
-    fn pairs(&self, lab: &mut Lab<'_>) -> Result<Vec<(usize, Vec<Key>, Vec<Key>)>> {
+    fn pairs(&self, lab: &mut Lab<'_>) -> Result<Vec<Pair>> {
         let opening = |at: usize| self.openings[at % self.openings.len()];
         let copies = if self.choices { 1 } else { 2 };
         let asks: Vec<Ask> = (0..ROUND)
@@ -106,7 +110,7 @@ impl Independence {
         for (at, pair) in choices.chunks_exact(2).enumerate() {
             let (first, _) = lab.tokens(&pair[0])?;
             let (second, _) = lab.tokens(&pair[1])?;
-            pairs.push((opening(at), first, second));
+            pairs.push(Pair { opening: opening(at), first, second });
         }
         Ok(pairs)
     }
@@ -128,7 +132,7 @@ impl Check for Independence {
     fn round(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<bool> {
         use crate::server::Dialect;
         if !lab.knows() {
-            self.lacking = Some("log-probabilities are needed to know what chance does".to_owned());
+            self.lacking = Some("log-probabilities are needed to know how likely it is".to_owned());
             return Ok(true);
         }
         if self.choices && lab.server.abilities.dialect == Dialect::Llama {
@@ -145,7 +149,7 @@ impl Check for Independence {
             }
             pairs => pairs?,
         };
-        for (opening, first, second) in pairs {
+        for Pair { opening, first, second } in pairs {
             // That the second one is what the first one is.
             if let Some(probability) = lab.probability(opening, &first)? {
                 let slack = lab.options.tolerance * COMPARED as f64;

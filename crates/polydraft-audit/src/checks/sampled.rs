@@ -1,12 +1,13 @@
-//! Is what comes behind the first token distributed as the model says?
+//! Is what comes after the first token distributed as the model says?
 //!
 //! Problem: the tokens that speculation has a hand in must have the distributions that the model
 //! has after what stands before them.
 //! Source: `evidence`; the model's distributions come from requests of one token each, which no
-//! draft has a part in. Complexity: a request for every answer, and one for every place that is
-//! looked at. Deviations: (1) not every place is looked at: those that an answer came by before, and
-//! one at random in every answer. Which they are depends on what stands before the token, never on
-//! the token, so that the bet stays fair. (2) Where prompts come back with log-probabilities, one
+//! draft has a part in.
+//! Complexity: a request for every answer, and one for every place that is looked at.
+//! Deviations: (1) not every place is looked at: those that an answer came by before, and one at
+//! random in every answer. Which they are depends on what stands before the token, never on the
+//! token, so that the bet stays fair. (2) Where prompts come back with log-probabilities, one
 //! request tells of all places of an answer.
 
 mod cases;

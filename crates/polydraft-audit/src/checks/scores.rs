@@ -54,7 +54,7 @@ pub fn look(lab: &mut Lab<'_>) -> Result<Outcome> {
             wrong += 1;
             if example.as_ref().is_none_or(|(most, ..)| off > *most) {
                 let said = format!(
-                    "token {} of an answer, {:?}, has the log-probability {told:.3}; behind \
+                    "token {} of an answer, {:?}, has the log-probability {told:.3}; after \
                      the same text the model gives it {:.3}",
                     place.1.len() + 1,
                     cell.text,
@@ -79,4 +79,3 @@ pub fn look(lab: &mut Lab<'_>) -> Result<Outcome> {
         _ => Outcome::certain(Verdict::Passed, seen, said),
     })
 }
-

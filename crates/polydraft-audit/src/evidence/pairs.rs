@@ -15,7 +15,7 @@ use super::{CAUTION, Wealth};
 /// Beginnings of answers that are looked at, in characters; each is a strategy of its own.
 const LENGTHS: [usize; 4] = [2, 5, 12, usize::MAX];
 /// Words of an answer that are looked at, each by itself and with the one before: what speculation
-/// does wrong stands behind the first token, wherever the text has come to by then.
+/// does wrong stands after the first token, wherever the text has come to by then.
 const WORDS: usize = 6;
 const FEATURES: usize = LENGTHS.len() + 2 * WORDS;
 
@@ -115,7 +115,7 @@ impl Pairs {
 /// Parts of the answers that share their random numbers, as the strategies suppose.
 const SHARED: [f64; 3] = [0.02, 0.2, 0.8];
 
-/// Do answers equal others more often than by chance?
+/// Do answers equal others more often than at random?
 #[derive(Debug, Clone)]
 pub struct Matches {
     wealth: Wealth,
@@ -130,7 +130,7 @@ impl Default for Matches {
 }
 
 impl Matches {
-    /// An answer does or does not equal another one, which by chance has at most this probability.
+    /// An answer does or does not equal another one, which at random has at most this probability.
     pub fn see(&mut self, equal: bool, probability: f64) {
         let p = probability.clamp(1e-12, 1.0 - 1e-12);
         for (part, shared) in SHARED.into_iter().enumerate() {

@@ -17,8 +17,7 @@ use super::{Bettor, Context, Odds};
 pub type Trail = Vec<Rc<Odds>>;
 
 /// Total variations that are tried.
-const LEVELS: [f64; 12] =
-    [0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3];
+const LEVELS: [f64; 12] = [0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3];
 const RUNS: usize = 40;
 /// An error is called found that so many of 20 tests find.
 const FOUND: usize = 19;
@@ -77,9 +76,9 @@ mod tests {
         let odds = Rc::new(Odds::new([0.5, 0.3, 0.15], 0.0));
         let trail = |tokens: u64| (0..tokens).map(|_| Rc::clone(&odds)).collect();
         let of = |tokens| smallest_found(&trail(tokens), 0.002, 1e4f64.ln());
-        let (few, some, many) = (of(20), of(1000), of(16_000));
+        let (few, some, many) = (of(20), of(1000), of(6000));
         assert_eq!(few, None);
         assert!(some.is_some_and(|some| some <= 0.15), "{some:?}");
-        assert!(many.is_some_and(|many| many <= 0.03), "{many:?}");
+        assert!(many.is_some_and(|many| many <= 0.05), "{many:?}");
     }
 }

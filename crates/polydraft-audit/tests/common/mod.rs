@@ -24,7 +24,7 @@ pub enum Fault {
     CorrectionFromTarget,
     /// It accepts as if the draft had been drawn at temperature 1.
     TemperatureForgotten,
-    /// The token behind an accepted draft is the draft's.
+    /// The token after an accepted draft is the draft's.
     BonusFromDraft,
     /// Accepts by the whole distribution, and truncates only what it draws itself.
     TruncatesTooLate,
@@ -113,7 +113,7 @@ struct Decoder<'s> {
 const DRAFT: usize = 3;
 
 impl Decoder<'_> {
-    /// The target's distribution behind an answer; `counted` of its tokens count for penalties,
+    /// The target's distribution after an answer; `counted` of its tokens count for penalties,
     /// and a grammar may be forgotten.
     fn target(&self, answer: &[u32], counted: usize, masked: bool) -> Vec<f64> {
         let logits = distribution(&self.prompt, answer, 0.0);
@@ -201,7 +201,8 @@ impl Decoder<'_> {
                     }
                 }
             }
-            let from = if self.state.fault == Fault::StopMissed { answer.len() - 1 } else { checked };
+            let from =
+                if self.state.fault == Fault::StopMissed { answer.len() - 1 } else { checked };
             for length in from.max(checked)..answer.len().min(max_tokens) {
                 let token = answer[length];
                 if token == END || self.sampler.ends(token, &answer[..=length]) {

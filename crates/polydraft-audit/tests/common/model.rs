@@ -13,9 +13,8 @@ pub const END: u32 = 0;
 /// A prompt's tokens: a word is one of the vocabulary, whichever.
 pub fn ids_of(text: &str) -> Vec<u32> {
     let named = |word: &str| (1..VOCABULARY as u32).find(|id| text_of(&[*id]).trim() == word);
-    let of = |word: &str| {
-        named(word).unwrap_or(1 + (noise(&word, 0) * (VOCABULARY - 1) as f64) as u32)
-    };
+    let of =
+        |word: &str| named(word).unwrap_or(1 + (noise(&word, 0) * (VOCABULARY - 1) as f64) as u32);
     text.split_whitespace().map(of).collect()
 }
 

@@ -19,7 +19,7 @@ use own::OwnServer;
 /// Test over HTTP whether a server's speculative decoding is lossless.
 ///
 /// Speculation promises the model's own distribution. This tests the promise from outside, on any
-/// server with OpenAI's interface or llama.cpp's: what stands behind the first token of answers is
+/// server with OpenAI's interface or llama.cpp's: what stands after the first token of answers is
 /// compared with what the model says in requests of one token, in which no draft has a part; and
 /// greedy text, penalties, biases, end tokens, stop strings, grammars, log-probabilities, seeds,
 /// streams and independence with what they should be. The exit code is 0 for lossless as far as
@@ -85,7 +85,7 @@ pub struct Args {
     /// The error that the audit is to find in 19 of 20 runs, in total variation at every token.
     #[arg(long, value_name = "TV", default_value_t = 0.03, value_parser = share)]
     sensitivity: f64,
-    /// Differences up to this, in total variation, are held to be arithmetic.
+    /// Differences up to this, in total variation, are taken for arithmetic.
     #[arg(long, value_name = "TV", default_value_t = 0.002, value_parser = share)]
     tolerance: f64,
     /// Keep every answer in this file; what is there already is not asked again, so that an audit

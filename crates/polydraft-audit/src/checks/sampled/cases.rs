@@ -73,7 +73,11 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
     };
     let one = Setting::default;
     vec![
-        Case { main: true, share: 0.3, ..plain("temperature-1", "distribution at temperature 1", one()) },
+        Case {
+            main: true,
+            share: 0.3,
+            ..plain("temperature-1", "distribution at temperature 1", one())
+        },
         plain(
             "temperature-0.7",
             "distribution at temperature 0.7",
@@ -172,7 +176,7 @@ impl Case {
     }
 }
 
-/// Tokens behind an opening, most frequent first.
+/// Tokens after an opening, most frequent first.
 fn frequent(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Vec<u32>> {
     let ask = lab.continuation(opening, tokens, &Setting::default());
     let answers = lab.ask(&vec![ask; 32], usize::MAX)?;

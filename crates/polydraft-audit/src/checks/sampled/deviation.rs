@@ -18,8 +18,7 @@ pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) -> Resul
         p_value(check.first.wealth().most())
     );
     if check.is_grammar() {
-        outcome.said =
-            format!("{} answers obey the grammar; {}", check.answers, outcome.said);
+        outcome.said = format!("{} answers obey the grammar; {}", check.answers, outcome.said);
     }
     if outcome.verdict != Verdict::Fault {
         return Ok(());
@@ -38,25 +37,45 @@ pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) -> Resul
     Ok(())
 }
 
+/// A token of a place.
+struct Deviation<'c> {
+    place: &'c Place,
+    /// None for all that are not told apart.
+    name: Option<String>,
+    probability: f64,
+    count: f64,
+    /// Tokens seen in the place.
+    seen: f64,
+}
+
+impl Deviation<'_> {
+    /// How far its count is from what it should be, as in a chi-squared test.
+    fn score(&self) -> f64 {
+        let expected = self.seen * self.probability;
+        (self.count - expected).powi(2) / expected
+    }
+}
+
 /// The place where what came is farthest from what should, and that in words.
 fn widest(check: &Sampled, lab: &Lab<'_>) -> Result<Option<(Place, String)>> {
-    let mut widest: Option<(f64, &Place, Option<String>, f64, f64, f64)> = None;
+    let mut widest: Option<Deviation<'_>> = None;
     for (place, emitted) in &check.contexts {
         let (context, odds) = (context(place, emitted), odds(emitted));
         let of = |cell: usize| check.bettors[0].1.counts(&context, &odds, cell);
         let seen: f64 = (0..odds.cells.len()).map(|cell| of(cell).0).sum();
         for (cell, probability) in odds.cells.iter().enumerate() {
             let (count, _) = of(cell);
-            let expected = seen * probability;
-            let score = (count - expected).powi(2) / expected;
-            if widest.as_ref().is_none_or(|(most, ..)| score > *most) {
-                let named = emitted.cells.get(cell).filter(|_| cell != odds.rest());
-                let name = named.map(|cell| cell.text.clone());
-                widest = Some((score, place, name, *probability, count, seen));
+            let named = emitted.cells.get(cell).filter(|_| cell != odds.rest());
+            let name = named.map(|cell| cell.text.clone());
+            let here = Deviation { place, name, probability: *probability, count, seen };
+            if widest.as_ref().is_none_or(|widest| here.score() > widest.score()) {
+                widest = Some(here);
             }
         }
     }
-    let Some((_, place, name, probability, count, seen)) = widest else { return Ok(None) };
+    let Some(Deviation { place, name, probability, count, seen }) = widest else {
+        return Ok(None);
+    };
     let name = name.map_or("any other token".to_owned(), |name| format!("{name:?}"));
     let before = format!("{}{}", lab.openings[place.0].text, lab.spell(&place.1)?);
     let what = format!(
