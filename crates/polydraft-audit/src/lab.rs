@@ -167,18 +167,18 @@ impl Lab<'_> {
         let opening = &self.openings[place.0];
         let prompt = match &opening.ids {
             Some(ids) => {
-                let after = place.1.iter().filter_map(|key| match key {
+                let continued = place.1.iter().filter_map(|key| match key {
                     Key::Id(id) => Some(*id),
                     Key::Text(_) => None,
                 });
-                Prompt::Ids(ids.iter().copied().chain(behind).collect())
+                Prompt::Ids(ids.iter().copied().chain(continued).collect())
             }
             None => {
-                let after = place.1.iter().filter_map(|key| match key {
+                let continued = place.1.iter().filter_map(|key| match key {
                     Key::Text(text) => Some(text.as_str()),
                     Key::Id(_) => None,
                 });
-                Prompt::Text(format!("{}{}", opening.text, behind.collect::<String>()))
+                Prompt::Text(format!("{}{}", opening.text, continued.collect::<String>()))
             }
         };
         Ask { told: Told::Scores, ..Ask::new(prompt, 1, Setting::default()) }
