@@ -62,10 +62,11 @@ fn a_lossless_server_passes() {
 /// Servers that tell less are audited as far as that goes.
 #[test]
 fn servers_may_tell_little() {
+    let all = Telling::default();
     for telling in [
-        Telling { ids: false, top: 20, echo: true },
-        Telling { ids: false, top: 20, echo: false },
-        Telling { ids: true, top: 5, echo: false },
+        Telling { ids: false, ..all },
+        Telling { ids: false, echo: false, ..all },
+        Telling { top: 5, echo: false, ..all },
     ] {
         let wrong = Tiny::start(Fault::CorrectionFromTarget, telling, 3);
         let report = audit(&wrong.options(&["temperature-1"], 3), &Silent).expect("an audit");
@@ -77,10 +78,23 @@ fn servers_may_tell_little() {
     }
 }
 
+/// Penalties may count the prompt's tokens, as llama.cpp's do: that is no fault.
+#[test]
+fn penalties_may_count_prompts() {
+    let telling = Telling { penalises_prompts: true, ..Telling::default() };
+    let tiny = Tiny::start(Fault::None, telling, 4);
+    let report = audit(&tiny.options(&["penalties"], 4), &Silent).expect("an audit");
+    let found = &report.findings.last().expect("it").outcome;
+    assert_eq!(found.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
+    let tiny = Tiny::start(Fault::PenaltiesIgnoreDrafts, telling, 4);
+    let report = audit(&tiny.options(&["penalties"], 4), &Silent).expect("an audit");
+    assert_eq!(report.verdict, Verdict::Fault, "{:#?}", verdicts(&report));
+}
+
 /// Without log-probabilities a reference tells the truth.
 #[test]
 fn a_reference_is_enough() {
-    let silent = Telling { ids: false, top: 0, echo: false };
+    let silent = Telling { ids: false, top: 0, echo: false, ..Telling::default() };
     let reference = Tiny::start(Fault::None, silent, 4);
     // Nothing is known but texts: what needs 2000 tokens with log-probabilities needs 16,000 pairs.
     for (fault, expected) in [

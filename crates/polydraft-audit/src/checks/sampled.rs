@@ -46,12 +46,13 @@ pub struct Sampled {
     prepared: Option<Prepared>,
     /// Why it cannot be made.
     lacking: Option<String>,
-    /// One for each way to count.
+    /// Tokens after the first, a bettor for each way to count.
     bettors: Vec<(Counting, Bettor)>,
-    /// The logarithm of the least that any of them owned at its richest.
+    /// The logarithm of the most that the poorest of them owned.
     most: f64,
-    /// First tokens, with which no draft has to do.
-    first: Bettor,
+    /// First tokens, with which no draft has to do; likewise.
+    firsts: Vec<Bettor>,
+    most_of_first: f64,
     trail: Trail,
     visits: HashMap<Place, usize>,
     /// Contexts that were bet on.
@@ -121,13 +122,15 @@ fn odds(emitted: &Conditional) -> Odds {
 impl Sampled {
     fn new(case: Case, tolerance: f64) -> Self {
         let bettors = case.countings.iter().map(|c| (*c, Bettor::new(tolerance))).collect();
+        let firsts = case.countings.iter().map(|_| Bettor::new(tolerance)).collect();
         Self {
             case,
             prepared: None,
             lacking: None,
             bettors,
             most: 0.0,
-            first: Bettor::new(tolerance),
+            firsts,
+            most_of_first: 0.0,
             trail: Trail::new(),
             visits: HashMap::new(),
             contexts: HashMap::new(),
@@ -244,9 +247,7 @@ impl Sampled {
             };
             let cell = cell.unwrap_or(odds.rest()).min(odds.rest());
             if place.1.is_empty() {
-                if index == 0 {
-                    self.first.see(&context, &odds, cell);
-                }
+                self.firsts[index].see(&context, &odds, cell);
                 continue;
             }
             self.bettors[index].1.see(&context, &odds, cell);
@@ -259,14 +260,19 @@ impl Sampled {
                 self.contexts.entry(place.clone()).or_insert_with(|| Rc::new(emitted));
             }
         }
-        let least = self.bettors.iter().map(|(_, bettor)| bettor.wealth().now());
-        self.most = self.most.max(least.fold(f64::INFINITY, f64::min));
+        // The server may count either way: the poorest has the evidence.
+        let poorest = |all: &mut dyn Iterator<Item = &Bettor>| {
+            all.map(|bettor| bettor.wealth().now()).fold(f64::INFINITY, f64::min)
+        };
+        let after = poorest(&mut self.bettors.iter().map(|(_, bettor)| bettor));
+        self.most = self.most.max(after);
+        self.most_of_first = self.most_of_first.max(poorest(&mut self.firsts.iter()));
         Ok(())
     }
 
     /// Whether anything else has to be seen.
     fn is_done(&mut self, lab: &mut Lab<'_>, bar: f64) -> bool {
-        if self.impossible.is_some() || self.most >= bar || self.first.wealth().most() >= bar {
+        if self.impossible.is_some() || self.most >= bar || self.most_of_first >= bar {
             return true;
         }
         if self.tokens() >= self.next_look {
@@ -367,10 +373,10 @@ impl Check for Sampled {
             }
             return Ok(outcome);
         }
-        if self.most < bar && self.first.wealth().most() < bar {
+        if self.most < bar && self.most_of_first < bar {
             self.would_find = smallest_found(&self.trail, lab.options.tolerance, bar);
         }
-        let most = self.most.max(self.first.wealth().most());
+        let most = self.most.max(self.most_of_first);
         let verdict = match most >= bar {
             true => Verdict::Fault,
             // Somewhat more than what was aimed at is still worth saying.

@@ -60,11 +60,13 @@ pub struct Telling {
     pub top: usize,
     /// Whether prompts come back with log-probabilities.
     pub echo: bool,
+    /// Whether penalties count the prompt's tokens too.
+    pub penalises_prompts: bool,
 }
 
 impl Default for Telling {
     fn default() -> Self {
-        Self { ids: true, top: 20, echo: true }
+        Self { ids: true, top: 20, echo: true, penalises_prompts: false }
     }
 }
 
@@ -116,7 +118,10 @@ impl Decoder<'_> {
     /// The target's distribution after an answer; `counted` of its tokens count for penalties,
     /// and a grammar may be forgotten.
     fn target(&self, answer: &[u32], counted: usize, masked: bool) -> Vec<f64> {
-        let logits = distribution(&self.prompt, answer, 0.0);
+        let mut logits = distribution(&self.prompt, answer, 0.0);
+        if self.state.telling.penalises_prompts {
+            self.sampler.penalise(&mut logits, &self.prompt, &answer[..counted]);
+        }
         self.sampler.apply(&logits, answer, counted, masked)
     }
 

@@ -32,7 +32,7 @@ fn noise(of: &impl Hash, salt: u64) -> f64 {
     hasher.finish() as f64 / u64::MAX as f64
 }
 
-/// Logits behind a prompt and an answer. The draft's are the target's and so much noise.
+/// Logits after a prompt and an answer. The draft's are the target's and so much noise.
 pub fn distribution(prompt: &[u32], answer: &[u32], strange: f64) -> Vec<f64> {
     let text: Vec<u32> = prompt.iter().chain(answer).copied().collect();
     let context = &text[text.len().saturating_sub(2)..];
@@ -108,7 +108,18 @@ impl Sampler {
         self.stops.contains(&token) && answer.len() > self.min_tokens
     }
 
-    /// The distribution of what is emitted behind an answer.
+    /// Subtracts what the penalties of a prompt's tokens come to on top of the answer's.
+    pub fn penalise(&self, logits: &mut [f64], prompt: &[u32], answer: &[u32]) {
+        for token in prompt {
+            logits[*token as usize] -= self.frequency;
+        }
+        for (id, logit) in logits.iter_mut().enumerate() {
+            let (here, there) = (prompt.contains(&(id as u32)), answer.contains(&(id as u32)));
+            *logit -= if here && !there { self.presence } else { 0.0 };
+        }
+    }
+
+    /// The distribution of what is emitted after an answer.
     pub fn apply(&self, logits: &[f64], answer: &[u32], counted: usize, masked: bool) -> Vec<f64> {
         let mut logits = logits.to_vec();
         for (id, logit) in logits.iter_mut().enumerate() {

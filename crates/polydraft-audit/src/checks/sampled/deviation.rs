@@ -15,7 +15,7 @@ pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) -> Resul
          p = {:.2}",
         share(top),
         share(expected),
-        p_value(check.first.wealth().most())
+        p_value(check.most_of_first)
     );
     if check.is_grammar() {
         outcome.said = format!("{} answers obey the grammar; {}", check.answers, outcome.said);
