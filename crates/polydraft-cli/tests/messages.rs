@@ -289,3 +289,18 @@ fn options_stand_under_their_heading() {
     let (_, version, _) = said(&["--version"]);
     assert!(version.starts_with("polydraft "));
 }
+
+/// An audit that cannot be made is no fault of the server's: its exit code is another one.
+#[test]
+fn audits_that_cannot_be_made_say_why() {
+    fails(&["audit"], 2, &["<URL>"]);
+    fails(&["audit", "x", "--error-rate", "2"], 2, &["expected a number between 0 and 1"]);
+    fails(&["audit", "x", "--reference", "y", "--target", "z"], 2, &["cannot be used with"]);
+    let nobody = ["audit", "http://127.0.0.1:9", "--model", "x"];
+    fails(&nobody, 2, &["http://127.0.0.1:9/", "is the server running"]);
+    fails(&[&nobody[..], &["--check", "gredy"]].concat(), 2, &["no check \"gredy\"", "greedy, "]);
+    fails(&["audit", "x", "--save", "/nowhere/at/all"], 2, &["/nowhere/at/all"]);
+    fails(&["audit", "x", "--target", "/nowhere"], 2, &["cannot be served"]);
+    let (code, list, _) = said(&["audit", "--list"]);
+    assert!(code == Some(0) && list.contains("temperature-1 "), "{list}");
+}

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use polydraft_audit::{
     Address, Error, Finding, Listener, Options, Report, Verdict, audit, page, percent,
 };
+use polydraft_runtime::Usage;
 
 use crate::interrupts::{self, InterruptGuard};
 use crate::output;
@@ -40,7 +41,7 @@ pub struct Args {
     /// The model's name there [default: the only one].
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// The key that the server wants, as 'Authorization: Bearer KEY' [default: OPENAI_API_KEY in
+    /// The key that the server wants, as 'Authorization: Bearer KEY' [default: POLYDRAFT_API_KEY in
     /// the environment, if it is there].
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
@@ -122,13 +123,35 @@ pub fn run(args: Args) -> Result<()> {
         }
         return Ok(());
     }
+    // 1 is a fault of the server's: whatever else goes wrong has another code.
+    let report = made(&args).map_err(|error| match error.downcast_ref() {
+        Some(Error::Interrupted) => {
+            output::complain(error);
+            output::Verdict::error(interrupts::EXIT_CODE)
+        }
+        _ if error.is::<Usage>() => error,
+        _ => {
+            output::complain(format_args!("{error:#}"));
+            output::Verdict::error(2)
+        }
+    })?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        print(&report);
+    }
+    match report.exit_code() {
+        0 => Ok(()),
+        code => Err(output::Verdict::error(code)),
+    }
+}
+
+/// The report, written as a page too if it is to be.
+fn made(args: &Args) -> Result<Report> {
     let Some(url) = args.url.clone() else { bail!("an address is needed") };
     let html = args.html.as_deref().map(Save::begin).transpose()?;
-    let own = match &args.target {
-        None => None,
-        Some(target) => Some(OwnServer::start(target)?),
-    };
-    let key = args.api_key.clone().or_else(|| std::env::var("OPENAI_API_KEY").ok());
+    let own = args.target.as_deref().map(OwnServer::start).transpose()?;
+    let key = args.api_key.clone().or_else(|| std::env::var("POLYDRAFT_API_KEY").ok());
     let reference = match (&own, &args.reference) {
         (Some(own), _) => Some(Address { url: own.url(), model: None, key: None }),
         (None, Some(url)) => Some(Address {
@@ -152,32 +175,13 @@ pub fn run(args: Args) -> Result<()> {
         ..Options::new(Address { url, model: args.model.clone(), key })
     };
     let watch = Watch::new(u64::from(args.requests), !args.json)?;
-    let made = audit(&options, &watch);
+    let report = audit(&options, &watch);
     watch.bar.finish_and_clear();
-    let report = match made {
-        Ok(report) => report,
-        Err(Error::Interrupted) => {
-            output::complain(Error::Interrupted);
-            return Err(output::Verdict::error(interrupts::EXIT_CODE));
-        }
-        // 1 is a fault of the server's.
-        Err(error) => {
-            output::complain(error);
-            return Err(output::Verdict::error(2));
-        }
-    };
+    let report = report?;
     if let Some(html) = html {
         html.finish(page(&report).as_bytes())?;
     }
-    if args.json {
-        output::json(&report)?;
-    } else {
-        print(&report);
-    }
-    match report.exit_code() {
-        0 => Ok(()),
-        code => Err(output::Verdict::error(code)),
-    }
+    Ok(report)
 }
 
 /// Shows how it gets on.
