@@ -38,6 +38,9 @@ impl Opening {
     }
 }
 
+/// Tokens that are at least so likely are told as text, to see which of them end answers.
+const NAMED: f64 = 0.005;
+
 /// A place in a text: the number of the opening, and the tokens after it.
 pub type Place = (usize, Vec<Key>);
 
@@ -205,17 +208,22 @@ impl Lab<'_> {
         let echo = self.tells_paths();
         let asks: Vec<Ask> = new.iter().map(|place| Ask { echo, ..self.question(place) }).collect();
         let answers = self.truth().ask_all(&asks, usize::MAX, self.listener)?;
+        let tokens = answers.iter().flat_map(|answer| answer.choices.first());
+        let scored = tokens.flat_map(|choice| &choice.tokens).flat_map(|token| &token.top);
+        let likely = scored.filter(|scored| scored.logprob.exp() >= NAMED);
+        let likely: Vec<Key> = likely.map(|scored| scored.key.clone()).collect();
+        self.truth().name(&likely, self.listener)?;
         for (place, answer) in new.into_iter().zip(answers) {
             match echo {
-                true => self.take_path(place, &answer)?,
-                false => self.take_place(place, &answer)?,
+                true => self.take_path(place, &answer),
+                false => self.take_place(place, &answer),
             }
         }
         Ok(())
     }
 
     /// What comes after a place.
-    fn take_place(&mut self, place: Place, answer: &Answer) -> Result<()> {
+    fn take_place(&mut self, place: Place, answer: &Answer) {
         let opening = &self.openings[place.0];
         // Texts may have been cut into other tokens than those that were emitted.
         let counted = answer.usage.map(|(prompt, _)| prompt);
@@ -224,14 +232,13 @@ impl Lab<'_> {
         let token = answer.first().tokens.into_iter().next();
         let learnt = match token.filter(|_| same) {
             None => None,
-            Some(token) => self.conditional(token)?.map(Rc::new),
+            Some(token) => self.conditional(token).map(Rc::new),
         };
         self.known.insert(place, learnt);
-        Ok(())
     }
 
     /// What comes at all places on the way to one, and after it.
-    fn take_path(&mut self, place: Place, answer: &Answer) -> Result<()> {
+    fn take_path(&mut self, place: Place, answer: &Answer) {
         let (opening, keys) = place;
         let before = self.openings[opening].length;
         let mut tokens = answer.first().tokens.into_iter().skip(before);
@@ -243,7 +250,7 @@ impl Lab<'_> {
             let astray = next.is_some_and(|next| token.as_ref().is_none_or(|t| t.key != *next));
             let learnt = match token {
                 None => None,
-                Some(token) => self.conditional(token)?.map(Rc::new),
+                Some(token) => self.conditional(token).map(Rc::new),
             };
             self.known.entry(here).or_insert(learnt);
             if astray {
@@ -253,21 +260,20 @@ impl Lab<'_> {
                 break;
             }
         }
-        Ok(())
     }
 
-    fn conditional(&self, token: Spoken) -> Result<Option<Conditional>> {
+    fn conditional(&self, token: Spoken) -> Option<Conditional> {
         let (ids, top) = (self.truth().abilities.ids, self.truth().abilities.top);
         let mut cells = Vec::new();
         for scored in token.top.into_iter().take(top) {
-            let text = self.truth().text(&scored.key, self.listener)?;
+            let text = self.truth().known_text(&scored.key);
             // Parts of characters have one text, whatever they are.
             if !ids && (text.is_empty() || text.contains(char::REPLACEMENT_CHARACTER)) {
                 continue;
             }
             cells.push(Cell { key: scored.key, text, probability: scored.logprob.exp() });
         }
-        Ok((!cells.is_empty()).then(|| Conditional::new(cells)))
+        (!cells.is_empty()).then(|| Conditional::new(cells))
     }
 
     /// What is known of a place, and nothing if it was not asked.
@@ -292,12 +298,23 @@ impl Lab<'_> {
             return Ok(None);
         }
         let prompt = self.openings[place.0].keys();
-        let text = match setting.words.is_empty() {
-            true => String::new(),
-            false => self.spell(&place.1)?,
-        };
+        if setting.words.is_empty() {
+            let past = Past { prompt: &prompt, answer: &place.1, text: "" };
+            return Ok(conditional.under(setting, counting, past));
+        }
+        // What a grammar allows is said of texts, also of unlikely tokens.
+        let mut named = Conditional::clone(&conditional);
+        for cell in &mut named.cells {
+            cell.text = self.truth().text(&cell.key, self.listener)?;
+        }
+        let text = self.spell(&place.1)?;
         let past = Past { prompt: &prompt, answer: &place.1, text: &text };
-        Ok(conditional.under(setting, counting, past))
+        Ok(named.under(setting, counting, past))
+    }
+
+    /// Finds out what tokens are as text.
+    pub fn name(&self, keys: &[Key]) -> Result<()> {
+        self.server.name(keys, self.listener)
     }
 
     /// Tokens as text.

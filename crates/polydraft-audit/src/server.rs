@@ -313,25 +313,50 @@ impl Server {
         Ok(answers.remove(0))
     }
 
+    /// The text of a token, if it is known; else nothing.
+    pub fn known_text(&self, key: &Key) -> String {
+        match key {
+            Key::Text(text) => text.clone(),
+            Key::Id(id) => {
+                let lexicon = self.lexicon.lock().expect("nothing panics with it");
+                lexicon.get(id).cloned().unwrap_or_default()
+            }
+        }
+    }
+
+    /// Finds out the texts of tokens.
+    pub fn name(&self, keys: &[Key], listener: &dyn Listener) -> Result<()> {
+        let mut unknown: Vec<u32> = {
+            let lexicon = self.lexicon.lock().expect("nothing panics with it");
+            let ids = keys.iter().filter_map(|key| match key {
+                Key::Id(id) => Some(*id),
+                Key::Text(_) => None,
+            });
+            ids.filter(|id| !lexicon.contains_key(id)).collect()
+        };
+        unknown.sort_unstable();
+        unknown.dedup();
+        let of = |id: &u32| {
+            let body = json!({ "model": self.model, "tokens": [id] });
+            Call { path: "/detokenize", body }
+        };
+        let calls: Vec<Call> = unknown.iter().map(of).collect();
+        let replies = self.client.send_all(&calls, usize::MAX, listener)?;
+        let mut lexicon = self.lexicon.lock().expect("nothing panics with it");
+        for (id, reply) in unknown.into_iter().zip(&replies) {
+            let text = match reply {
+                Reply::Body(body) => body["prompt"].as_str().or(body["content"].as_str()),
+                Reply::Status(..) => None,
+            };
+            lexicon.insert(id, text.unwrap_or_default().to_owned());
+        }
+        Ok(())
+    }
+
     /// The text of a token, as far as it is known or can be had.
     pub fn text(&self, key: &Key, listener: &dyn Listener) -> Result<String> {
-        let id = match key {
-            Key::Text(text) => return Ok(text.clone()),
-            Key::Id(id) => *id,
-        };
-        let known = self.lexicon.lock().expect("nothing panics with it").get(&id).cloned();
-        if let Some(text) = known {
-            return Ok(text);
-        }
-        let body = json!({ "model": self.model, "tokens": [id] });
-        let reply = self.client.send(&Call { path: "/detokenize", body }, listener)?;
-        let text = match &reply {
-            Reply::Body(body) => body["prompt"].as_str().or(body["content"].as_str()),
-            Reply::Status(..) => None,
-        };
-        let text = text.unwrap_or_default().to_owned();
-        self.lexicon.lock().expect("nothing panics with it").insert(id, text.clone());
-        Ok(text)
+        self.name(std::slice::from_ref(key), listener)?;
+        Ok(self.known_text(key))
     }
 
     /// A request as a command line.

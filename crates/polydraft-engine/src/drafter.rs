@@ -9,6 +9,7 @@
 mod kind;
 mod model;
 pub mod ngram;
+mod several;
 
 use polydraft::{Distribution, NodeId, Sampling};
 
@@ -16,6 +17,7 @@ use crate::{Model, ModelInfo, Result, Sequence, Sequences};
 
 pub use kind::DrafterKind;
 pub use model::ModelDrafter;
+pub use several::SeveralDrafters;
 
 /// The input of a drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +65,11 @@ pub trait Drafter: Sequences {
         usize::MAX
     }
 
+    /// How many drafters it is made of, each with distributions of its own.
+    fn drafters(&self) -> usize {
+        1
+    }
+
     /// Attaches the target that it drafts for, before a sequence is open.
     fn attach(&mut self, _target: &dyn Model) {}
 
@@ -99,6 +106,21 @@ pub trait Drafter: Sequences {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution>;
+
+    /// That of the drafter of this number, below [`drafters`](Self::drafters).
+    ///
+    /// # Errors
+    /// Logits that make no distribution.
+    fn distribution_of(
+        &self,
+        _number: usize,
+        sequence: Sequence,
+        node: NodeId,
+        sampling: &Sampling,
+        spare: Option<Distribution>,
+    ) -> Result<Distribution> {
+        self.distribution(sequence, node, sampling, spare)
+    }
 }
 
 /// The trait of every drafter's settings.

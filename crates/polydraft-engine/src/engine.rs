@@ -85,6 +85,11 @@ impl Engine {
         self.models.target.info().sequences.min(drafter)
     }
 
+    /// How many drafters there are, each with distributions of its own; none where nothing drafts.
+    pub fn drafters(&self) -> usize {
+        self.models.drafter.as_ref().map_or(0, |drafter| drafter.drafters())
+    }
+
     /// The drafter's context length, if there is a drafter.
     pub fn draft_context(&self) -> Option<usize> {
         self.models.drafter.as_ref().map(|drafter| drafter.context())
@@ -122,10 +127,8 @@ impl Engine {
         request.sampling.validate()?;
         self.admits(&request.prompt)?;
         if let Some(speculation) = &request.speculation {
-            if self.models.drafter.is_none() {
-                return no_drafter();
-            }
-            speculation.validate()?;
+            let Some(drafter) = &self.models.drafter else { return no_drafter() };
+            speculation.validate(drafter.drafters())?;
         }
         let drafts = request.speculation.is_some();
         let (target, drafter) = self.models.open(&request.prompt, drafts)?;

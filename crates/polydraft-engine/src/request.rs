@@ -79,23 +79,26 @@ impl Speculation {
     /// Another number of settings than the policy has drafts.
     pub fn with_each(self, each: Vec<Sampling>) -> Result<Self> {
         let changed = Self { each, ..self };
-        changed.validate().map(|()| changed)
+        changed.validate(1).map(|()| changed)
     }
 
     /// # Errors
-    /// Settings out of range; another number of settings than the policy has drafts.
-    pub(crate) fn validate(&self) -> Result<()> {
+    /// Settings out of range; another number of settings than the policy has drafts, or than there
+    /// are drafters, if there are several.
+    pub(crate) fn validate(&self, drafters: usize) -> Result<()> {
         self.sampling.validate()?;
         self.each.iter().try_for_each(Sampling::validate)?;
         let drafts = self.policy.form().distinct();
-        if drafts == self.each.len() {
+        if drafts == self.each.len() && (drafters == 1 || drafters == drafts) {
             return Ok(());
         }
-        let expected = match drafts {
-            0 => "a tree of several drafts".to_owned(),
-            _ => format!("sampling settings of {drafts} drafts"),
+        let (expected, got) = match (drafts, drafters) {
+            (_, 2..) => {
+                (format!("a tree of {drafters} drafts"), format!("one of {}", drafts.max(1)))
+            }
+            (0, _) => ("a tree of several drafts".to_owned(), settings_of(&self.each)),
+            _ => (format!("sampling settings of {drafts} drafts"), settings_of(&self.each)),
         };
-        let got = format!("settings of {}", self.each.len());
         let operation = "speculation";
         Err(polydraft::Error::Unsupported { operation, expected, got }.into())
     }
@@ -123,6 +126,10 @@ impl Speculation {
         let changed = Self::new(self.verifier, change(self.policy))?;
         Ok(Self { each: self.each, ..changed.with_sampling(self.sampling) })
     }
+}
+
+fn settings_of(each: &[Sampling]) -> String {
+    format!("settings of {}", each.len())
 }
 
 /// A request. The defaults are: sampling at temperature 1, plain decoding up to the end of the

@@ -22,7 +22,7 @@ pub struct CutArgs {
 /// # Errors
 /// More than one.
 pub fn one_draft(options: &SamplingOptions) -> Result<()> {
-    match options.each().is_empty() {
+    match options.each(1)?.is_empty() {
         true => Ok(()),
         false => Err(Usage::error("expected one --draft-temperature: one draft is measured here")),
     }

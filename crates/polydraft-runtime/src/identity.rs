@@ -75,7 +75,11 @@ impl ModelOptions {
                 format!("{} of {} bytes", show(&place), weight_bytes(&place))
             }
         };
-        [of(self.target.as_deref(), "target"), of(self.draft.as_deref(), "draft")]
+        let mut draft = of(self.draft.as_deref(), "draft");
+        for further in &self.further_drafts {
+            draft = format!("{draft} + {further}");
+        }
+        [of(self.target.as_deref(), "target"), draft]
     }
 }
 

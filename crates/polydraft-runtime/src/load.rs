@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use polydraft_engine::{Drafter, Engine, Model, ModelDrafter, ModelInfo};
+use polydraft_engine::{
+    Drafter, DrafterKind, Engine, Model, ModelDrafter, ModelInfo, SeveralDrafters,
+};
 use polydraft_models::{Bytes, LoadOptions, Loaded, Opened, Precision, TransformerModel, is_head};
 use polydraft_text::{Language, LanguageModel};
 
@@ -76,13 +78,16 @@ impl Loader<'_> {
         }
         let own = if with_draft { options.own_copy()? } else { Own::No };
         let (mut target, own) = self.open(&path, "target", own)?;
-        let drafter: Option<Box<dyn Drafter>> = match target.self_draft.take() {
+        let copy = match target.self_draft.take() {
             Some(copy) => Some(self.drafting(copy, target.model.info(), &target.language)?),
-            None if with_draft => Some(self.open_drafter(&mut target)?),
             None => None,
         };
+        let drafter = match with_draft || copy.is_some() {
+            true => Some(self.drafters(copy, &mut |one| one.open_drafter(&mut target))?),
+            false => None,
+        };
         let draft = match own {
-            Some(own) => Some(format!("self:{own}")).filter(|_| with_draft),
+            Some(own) => Some(self.and_further(format!("self:{own}"))).filter(|_| with_draft),
             None => self.named_draft(with_draft),
         };
         Ok(Models {
@@ -90,6 +95,38 @@ impl Loader<'_> {
             language: target.language,
             draft,
         })
+    }
+
+    /// All drafters as one: the first, which may be there already, and the further ones.
+    fn drafters(
+        &self,
+        first: Option<Box<dyn Drafter>>,
+        open: &mut dyn FnMut(&Loader<'_>) -> Result<Box<dyn Drafter>>,
+    ) -> Result<Box<dyn Drafter>> {
+        let (options, listener) = (self.options, self.listener);
+        if options.further_drafts.is_empty() {
+            return first.map_or_else(|| open(self), Ok);
+        }
+        let mut one = |name: &String| {
+            let options = options.with_draft(name);
+            open(&Loader { options: &options, listener })
+        };
+        let mut all: Vec<Box<dyn Drafter>> = first.into_iter().collect();
+        let named = options.draft.iter().filter(|_| all.is_empty()).chain(&options.further_drafts);
+        let named: Vec<&String> = named.collect();
+        for name in named {
+            if SelfDraft::named(name)?.is_some() {
+                return Err(Usage::error("--draft self comes before other drafts, and once"));
+            }
+            all.push(one(name)?);
+        }
+        Ok(Box::new(SeveralDrafters::new(all)?))
+    }
+
+    /// The name of the first draft with those of the further ones.
+    fn and_further(&self, first: String) -> String {
+        let further = self.options.further_drafts.iter().cloned();
+        std::iter::once(first).chain(further).collect::<Vec<_>>().join(" + ")
     }
 
     /// Options that are not used, or contradict each other, on any backend.
@@ -104,7 +141,10 @@ impl Loader<'_> {
         if let Some((option, _)) = unused.iter().find(|(_, given)| *given && !with_draft) {
             self.listener.note(&format!("note: {option} is not used: nothing is drafted here"));
         }
-        match options.corpus.is_some() && options.drafter().is_none() {
+        let all = options.draft.iter().chain(&options.further_drafts);
+        let ngram = options.drafter().is_some()
+            || all.map(String::as_str).any(|name| DrafterKind::named(name).is_some());
+        match options.corpus.is_some() && !ngram {
             true => Err(Usage::error("--corpus is for --draft ngram: give both, or neither")),
             false => Ok(()),
         }
@@ -120,16 +160,24 @@ impl Loader<'_> {
         };
         let LanguageModel { model: mut target, language } =
             options.backend.load_target(path, options.cache_type, self.listener)?;
-        if let Some((copy, kind)) = copy {
-            let drafter = Some(self.drafting(copy, target.info(), &language)?);
-            let draft = Some(format!("self:{kind}"));
-            return Ok(Models { engine: Engine::new(target, drafter), language, draft });
-        }
+        let (copy, kind) = match copy {
+            Some((copy, kind)) => {
+                (Some(self.drafting(copy, target.info(), &language)?), Some(kind))
+            }
+            None => (None, None),
+        };
         let drafter = match with_draft {
             false => None,
-            true => Some(self.drafter_beside(path, &mut *target, &language)?),
+            true => {
+                let beside =
+                    &mut |one: &Loader<'_>| one.drafter_beside(path, &mut *target, &language);
+                Some(self.drafters(copy, beside)?)
+            }
         };
-        let draft = self.named_draft(with_draft);
+        let draft = match kind {
+            Some(kind) => Some(self.and_further(format!("self:{kind}"))),
+            None => self.named_draft(with_draft),
+        };
         Ok(Models { engine: Engine::new(target, drafter), language, draft })
     }
 
@@ -161,7 +209,7 @@ impl Loader<'_> {
             );
             return Some(FALLBACK.to_owned());
         }
-        self.options.draft.clone().filter(|_| with_draft)
+        self.options.draft.clone().filter(|_| with_draft).map(|draft| self.and_further(draft))
     }
 
     /// Loads target and draft as two models.

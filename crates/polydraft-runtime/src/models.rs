@@ -23,6 +23,8 @@ pub struct ModelOptions {
     /// The draft: a model, a draft head, `self`, `self:TYPE` or `ngram`. None is the demo pair's
     /// draft where no target is named; else `self` where that helps, or `ngram`.
     pub draft: Option<String>,
+    /// Further drafts, each as `draft` is named but no `self`: each draws a path of its own.
+    pub further_drafts: Vec<String>,
     /// A file whose n-grams `ngram` uses too.
     pub corpus: Option<PathBuf>,
     /// Tokens that the draft may propose: how many of the first, or a file that lists them.
@@ -86,8 +88,26 @@ impl ModelOptions {
     pub fn weight_bytes(&self) -> u64 {
         let demo = demo().ok().map(|demo| demo.join("target"));
         let target = self.target.as_ref().map(PathBuf::from).or(demo);
-        let draft = self.draft.as_ref().map(PathBuf::from);
-        target.iter().chain(&draft).map(|path| weight_bytes(path)).sum()
+        let drafts = self.draft.iter().chain(&self.further_drafts).map(PathBuf::from);
+        target.into_iter().chain(drafts).map(|path| weight_bytes(&path)).sum()
+    }
+
+    /// How many drafts there are.
+    pub fn drafts(&self) -> usize {
+        1 + self.further_drafts.len()
+    }
+
+    /// The same with one draft, of several: options of weights are for those that have some.
+    pub(crate) fn with_draft(&self, name: &str) -> Self {
+        let mut options = Self { draft: Some(name.to_owned()), ..self.clone() };
+        options.further_drafts.clear();
+        if DrafterKind::named(name).is_some() {
+            (options.draft_dtype, options.draft_vocabulary, options.draft_layers) =
+                (None, None, None);
+        } else {
+            options.corpus = None;
+        }
+        options
     }
 
     /// The measured acceptances of the demo pair, if it is used.

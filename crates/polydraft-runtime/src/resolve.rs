@@ -17,7 +17,7 @@ const DEPTH: usize = 3;
 const PATHS: usize = 2;
 impl<R: RuleRegistry> SpeculationOptions<R> {
     /// The settings of these options; none is plain decoding. `demo` are the acceptances of the
-    /// demo pair if it is used.
+    /// demo pair if it is used, and `drafts` says how many drafts there are.
     ///
     /// # Errors
     /// Options that contradict each other, or a verifier that is not exact for the tree; the
@@ -25,6 +25,7 @@ impl<R: RuleRegistry> SpeculationOptions<R> {
     pub fn resolve(
         &self,
         sampling: &SamplingOptions,
+        drafts: usize,
         demo: Option<&Path>,
     ) -> Result<Option<Speculation<R>>> {
         let Some(verifier) = &self.verifier else {
@@ -43,7 +44,7 @@ impl<R: RuleRegistry> SpeculationOptions<R> {
             }
             return Ok(None);
         };
-        let each = sampling.each();
+        let each = sampling.each(drafts)?;
         let mut tree = match each.len() {
             0 => tree_of(self, verifier, demo)?,
             drafts => of_each(self, drafts)?,
@@ -52,8 +53,8 @@ impl<R: RuleRegistry> SpeculationOptions<R> {
             && own.drafts != each.len()
         {
             return Err(Usage::error(format_args!(
-                "--tree {tree} draws each of {} paths at a temperature of its own: give as many, \
-                 such as --draft-temperature 0.6,1.2",
+                "--tree {tree} draws each of {} paths from a draft of its own: give as many \
+                 temperatures, such as --draft-temperature 0.6,1.2, or as many drafts",
                 own.drafts
             )));
         }
@@ -163,14 +164,14 @@ fn of_each<R: RuleRegistry>(options: &SpeculationOptions<R>, drafts: usize) -> R
         }
         Some(tree) => {
             return Err(Usage::error(format_args!(
-                "{drafts} draft temperatures draw one path each, --tree distinct:{drafts},L: leave \
-                 --tree {tree} out, or give one temperature"
+                "{drafts} drafts, or draft temperatures, draw one path each, --tree \
+                 distinct:{drafts},L: leave --tree {tree} out, or give one"
             )));
         }
     };
     if options.paths.is_some_and(|paths| paths as usize != drafts) {
         return Err(Usage::error(format_args!(
-            "{drafts} draft temperatures draw one path each: leave --paths out"
+            "{drafts} drafts, or draft temperatures, draw one path each: leave --paths out"
         )));
     }
     Ok(tree)

@@ -74,7 +74,7 @@ impl<R: RuleRegistry> Run<R> {
     pub fn open(description: Description<R>, listener: &dyn Listener) -> Result<Self> {
         let Description { models: which, speculation, sampling, published_sampling } = &description;
         let demo = which.demo_acceptance();
-        let mut speculation = speculation.resolve(sampling, demo.as_deref())?;
+        let mut speculation = speculation.resolve(sampling, which.drafts(), demo.as_deref())?;
         let models = which.load(speculation.is_some(), listener)?;
         let sampling = match published_sampling {
             true => published(sampling.clone(), &models, listener).or_usual(),
@@ -82,7 +82,7 @@ impl<R: RuleRegistry> Run<R> {
         };
         if let Some(speculation) = &mut speculation {
             speculation.sampling = sampling.draft();
-            speculation.each = sampling.each();
+            speculation.each = sampling.each(which.drafts())?;
         }
         let settings = Settings { sampling: sampling.target(), speculation };
         Ok(Self { description, models, settings })
@@ -120,6 +120,10 @@ impl<R: RuleRegistry> Run<R> {
         let Some(Speculation { verifier, sampling, .. }) = &self.settings.speculation else {
             return Ok(None);
         };
+        // No adaptive tree draws from several.
+        if self.models.engine.drafters() > 1 {
+            return Ok(None);
+        }
         let of = [&self.settings.sampling, sampling];
         let Description { models, speculation, .. } = &self.description;
         let file = speculation.costs.as_deref();

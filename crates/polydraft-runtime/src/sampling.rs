@@ -1,8 +1,11 @@
 //! Options of sampling.
 
+use anyhow::Result;
 use polydraft::Sampling;
 use polydraft_text::PublishedSampling;
 use serde::{Deserialize, Serialize};
+
+use crate::Usage;
 
 /// Sampling settings of target and draft; those that are not given are the model's published ones,
 /// or neutral.
@@ -78,16 +81,25 @@ impl SamplingOptions {
         }
     }
 
-    /// The settings of each draft where several temperatures were given; else none.
-    pub fn each(&self) -> Vec<Sampling> {
+    /// The settings of each draft where there are several of the target's `drafts`, or several
+    /// temperatures of one; else none.
+    ///
+    /// # Errors
+    /// [`Usage`] for other numbers of temperatures than of drafts.
+    pub fn each(&self, drafts: usize) -> Result<Vec<Sampling>> {
         let first = self.draft();
-        match self.further_draft_temperatures.is_empty() {
-            true => Vec::new(),
-            false => {
-                let further = self.further_draft_temperatures.iter();
-                let at = |temperature: &f64| Sampling { temperature: *temperature, ..first };
-                std::iter::once(first).chain(further.map(at)).collect()
-            }
+        let further = self.further_draft_temperatures.iter();
+        let at = |temperature: &f64| Sampling { temperature: *temperature, ..first };
+        let each: Vec<Sampling> = std::iter::once(first).chain(further.map(at)).collect();
+        match (drafts, each.len()) {
+            (1, 1) => Ok(Vec::new()),
+            (_, 1) => Ok(vec![first; drafts]),
+            (1, _) => Ok(each),
+            (drafts, given) if drafts == given => Ok(each),
+            (drafts, given) => Err(Usage::error(format_args!(
+                "--draft is given {drafts} times, --draft-temperature has {given} numbers: give \
+                 one for all, or one for each"
+            ))),
         }
     }
 

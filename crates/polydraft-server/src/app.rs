@@ -92,6 +92,8 @@ pub(crate) struct App {
     pub fingerprint: String,
     pub language: Language,
     pub draft: Option<String>,
+    /// How many drafters there are.
+    pub drafters: usize,
     pub speculation: Option<Speculation>,
     pub completions: Defaults,
     pub chat: Defaults,
@@ -127,7 +129,7 @@ impl App {
         let ServedModel { engine, language, draft, speculation, costs, completions, chat, tokens } =
             served;
         let (context, vocabulary) = (engine.info().context, engine.info().vocabulary.size());
-        let begins = engine.info().begins;
+        let (begins, drafters) = (engine.info().begins, engine.drafters());
         let mut limits = settings.capacity;
         limits.texts = limits.texts.min(engine.sequences()).max(1);
         limits.tokens = limits.tokens.min(tokens);
@@ -141,6 +143,7 @@ impl App {
             fingerprint: format!("fp_{:016x}", hasher.finish()),
             language,
             draft,
+            drafters,
             speculation,
             completions,
             chat,

@@ -325,7 +325,9 @@ impl Check for Sampled {
                 }
                 Err(error) => return Err(error),
             }
-            return Ok(self.lacking.is_some());
+            if self.lacking.is_some() {
+                return Ok(true);
+            }
         }
         let sent = lab.server.client.sent();
         let answers = match self.sample(lab) {

@@ -24,9 +24,10 @@ pub struct ModelArgs {
     /// or 'ngram']: a model of the same vocabulary; a draft head that was trained for the target
     /// (EAGLE); 'self': the target's own weights once more, in q5_1 or q4_1, the first that is much
     /// less than the target takes, or as self:TYPE says; or 'ngram': n-grams of the sequence
-    /// itself, and no model.
+    /// itself, and no model. May be repeated: then each draws a path of its own, for a verifier
+    /// that knows distinct drafts, such as specinfer.
     #[arg(long, value_name = "MODEL")]
-    draft: Option<String>,
+    draft: Vec<String>,
     /// A file whose n-grams --draft ngram uses too: of the same kind as the expected output.
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
@@ -82,7 +83,8 @@ impl ModelArgs {
     pub fn options(&self) -> ModelOptions {
         ModelOptions {
             target: self.target.clone(),
-            draft: self.draft.clone(),
+            draft: self.draft.first().cloned(),
+            further_drafts: self.draft.iter().skip(1).cloned().collect(),
             corpus: self.corpus.clone(),
             draft_vocabulary: self.draft_vocabulary.clone(),
             draft_layers: self.draft_layers.clone(),

@@ -80,7 +80,7 @@ const TREES: [(&str, &str); 11] = [
     ("--tree auto", "adaptive draft length, for the most tokens per second; the default"),
     ("--paths K --depth L", "K i.i.d. paths of L tokens; also --tree paths:K,L"),
     ("--tree delayed:L1,K,L2", "one path of L1 tokens, then K of L2 from its end"),
-    ("--tree distinct:K,L", "a path of L tokens at each of K values of --draft-temperature"),
+    ("--tree distinct:K,L", "a path of L tokens from each of K drafts, or draft temperatures"),
     ("--stop-below P", "end paths at low confidence of the draft; with any tree"),
     ("--tree fixed:0,0,1", "the parent of each node; drawn without replacement, or by /SCHEME"),
     ("--tree 3,2,1", "so many tokens at each node of a level"),

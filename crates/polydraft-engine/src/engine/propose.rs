@@ -115,11 +115,11 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
         return Ok(());
     };
     for &node in nodes {
-        let of = |sampling: &Sampling| match session.processor.as_deref() {
-            None => drafter.distribution(sequence, node, sampling, pool.take()),
+        let of = |number, sampling: &Sampling| match session.processor.as_deref() {
+            None => drafter.distribution_of(number, sequence, node, sampling, pool.take()),
             Some(processor) => {
-                let probs =
-                    drafter.distribution(sequence, node, &Sampling::default(), pool.take())?;
+                let whole = Sampling::default();
+                let probs = drafter.distribution_of(number, sequence, node, &whole, pool.take())?;
                 let path = session.draft.path(node).tokens();
                 changed(probs, sampling, |logits| processor.process(&session.tokens, &path, logits))
             }
@@ -127,7 +127,7 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
         let policy = speculation.policy.as_ref();
         // One distribution, or one for each draft whose path came here.
         if speculation.each.is_empty() {
-            let probs = of(&speculation.sampling)?;
+            let probs = of(0, &speculation.sampling)?;
             let Session { draft, rng, clocks, tokens, .. } = session;
             let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |rng| {
                 draft.grow(node, probs, policy, rng)
@@ -141,7 +141,7 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
         };
         let mut each = Vec::new();
         for number in drafts {
-            each.push((number, of(&speculation.each[number])?));
+            each.push((number, of(number, &speculation.each[number])?));
         }
         let Session { draft, rng, clocks, tokens, .. } = session;
         let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |rng| {

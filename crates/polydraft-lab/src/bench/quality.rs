@@ -118,7 +118,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     let (options, asked) = (args.models.options(), args.speculation.options());
     let demo = options.demo_acceptance();
-    let Some(speculation) = asked.resolve(&SamplingOptions::default(), demo.as_deref())? else {
+    let Some(speculation) =
+        asked.resolve(&SamplingOptions::default(), options.drafts(), demo.as_deref())?
+    else {
         return Err(Usage::error("there is nothing to compare with --verifier none"));
     };
     let (mut items, skipped) = items::read(args.prompts.as_deref(), args.run.is_some())?;

@@ -65,11 +65,22 @@ pub fn resolve(
         None => default.verifier,
         Some(name) => name.parse().map_err(|error: polydraft::Error| wrong(error.to_string()))?,
     };
-    let each = if tree.is_none() { default.each } else { Vec::new() };
+    let whole = tree.is_none();
     let tree = match tree {
         None => default.tree,
         Some(text) => tree_of(&text, &verifier).map_err(|error| wrong(error.to_string()))?,
     };
+    // The settings of each draft go with a tree of as many.
+    let distinct = matches!(&tree, PolicyKind::Distinct(own) if own.drafts == default.each.len());
+    let each = if whole || distinct { default.each } else { Vec::new() };
+    if app.drafters > 1 && each.len() != app.drafters {
+        let several = app.drafters;
+        return Err(wrong(format!(
+            "speculation: {several} drafts draw a path each here: expected the tree \
+             distinct:{several},L, got {}",
+            tree.describe()
+        )));
+    }
     fits(&tree, app.vocabulary).map_err(|problem| wrong(format!("speculation: {problem}")))?;
     let speculation = Speculation { verifier, tree, sampling, each };
     speculation.build().map_err(|error| wrong(error.to_string()))?;

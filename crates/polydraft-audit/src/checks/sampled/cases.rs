@@ -8,7 +8,7 @@ use crate::lab::Lab;
 use crate::probe;
 use crate::prompts::Kind;
 use crate::server::Grammar;
-use crate::setting::{Counting, Setting};
+use crate::setting::{Cell, Counting, Setting};
 
 /// A setting to be tested.
 pub struct Case {
@@ -221,7 +221,10 @@ fn words(lab: &mut Lab<'_>, opening: usize) -> Result<Option<Setting>> {
     lab.learn(std::slice::from_ref(&place))?;
     let Some(conditional) = lab.at(&place) else { return Ok(None) };
     let mut words: Vec<String> = Vec::new();
-    for cell in &conditional.cells {
+    let keys: Vec<Key> = conditional.cells.iter().map(|cell| cell.key.clone()).collect();
+    lab.name(&keys)?;
+    for (cell, key) in conditional.cells.iter().zip(&keys) {
+        let cell = Cell { text: lab.spell(std::slice::from_ref(key))?, ..cell.clone() };
         let plain = cell.text.trim_start_matches(' ').chars().all(char::is_alphanumeric);
         let related =
             words.iter().any(|word| word.starts_with(&cell.text) || cell.text.starts_with(word));

@@ -1,0 +1,190 @@
+//! Several drafters as one: each draws paths of its own in one tree.
+//!
+//! Problem: drafts of different models, of a head and of n-grams, or of a model and of the target's
+//! own weights, in the tree of one pass.
+//! Source: Miao et al. 2023 (SpecInfer), trees merged from several small models; Khisti et al. 2025,
+//! section 5, distinct drafts.
+//! Complexity: the sum of the drafters'. Deviations: (1) every drafter scores all nodes of the
+//! tree, also those that only another one's paths come to.
+
+use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
+
+use super::{Drafter, DrafterInput};
+use crate::{Error, Model, Result, Sequence, Sequences, Slots};
+
+/// At least two drafters of one target. Their order is that of the drafts of a `distinct` tree.
+pub struct SeveralDrafters {
+    drafters: Vec<Box<dyn Drafter>>,
+    name: String,
+    /// By sequence, each drafter's own.
+    sequences: Slots<Vec<Sequence>>,
+}
+
+impl SeveralDrafters {
+    /// Of drafters that nothing was asked of yet.
+    ///
+    /// # Errors
+    /// Fewer than two.
+    pub fn new(drafters: Vec<Box<dyn Drafter>>) -> Result<Self> {
+        if drafters.len() < 2 {
+            return Err(Error::Setting {
+                setting: "drafters",
+                expected: "at least two",
+                got: drafters.len().to_string(),
+            });
+        }
+        let names: Vec<&str> = drafters.iter().map(|drafter| drafter.name()).collect();
+        let name = names.join(" + ");
+        Ok(Self { drafters, name, sequences: Slots::default() })
+    }
+
+    /// Each drafter with its own sequence.
+    fn each(
+        &mut self,
+        sequence: Sequence,
+    ) -> impl Iterator<Item = (&mut Box<dyn Drafter>, Sequence)> {
+        let own = &self.sequences[sequence];
+        self.drafters.iter_mut().zip(own.iter().copied())
+    }
+}
+
+impl Sequences for SeveralDrafters {
+    fn open(&mut self) -> Result<Sequence> {
+        let mut own = Vec::with_capacity(self.drafters.len());
+        for at in 0..self.drafters.len() {
+            match self.drafters[at].open() {
+                Ok(sequence) => own.push(sequence),
+                Err(error) => {
+                    for (drafter, sequence) in self.drafters.iter_mut().zip(own) {
+                        drafter.close(sequence);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(self.sequences.open(own))
+    }
+
+    fn close(&mut self, sequence: Sequence) {
+        for (drafter, own) in
+            self.drafters.iter_mut().zip(self.sequences.close(sequence).into_iter().flatten())
+        {
+            drafter.close(own);
+        }
+    }
+
+    /// No length that a sequence can have, if one of the drafters failed where others did not.
+    fn len(&self, sequence: Sequence) -> usize {
+        let own = self.drafters.iter().zip(&self.sequences[sequence]);
+        let mut lengths = own.map(|(drafter, own)| drafter.len(*own));
+        let first = lengths.next().unwrap_or(0);
+        if lengths.all(|length| length == first) { first } else { usize::MAX }
+    }
+
+    fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
+        self.each(sequence).try_for_each(|(drafter, own)| drafter.extend(own, tokens))
+    }
+
+    fn truncate(&mut self, sequence: Sequence, length: usize) {
+        self.each(sequence).for_each(|(drafter, own)| drafter.truncate(own, length));
+    }
+
+    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+        let mut left = 0;
+        for (drafter, own) in self.each(sequence) {
+            left = left.max(drafter.prepare(own, most)?);
+        }
+        Ok(left)
+    }
+
+    fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
+        for (number, drafter) in self.drafters.iter_mut().enumerate() {
+            let own: Vec<(Sequence, &DraftTree)> = batch
+                .iter()
+                .map(|(sequence, tree)| (self.sequences[*sequence][number], *tree))
+                .collect();
+            drafter.score(&own)?;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
+        self.each(sequence).try_for_each(|(drafter, own)| drafter.commit(own, tree, path))
+    }
+
+    fn token_bytes(&self) -> u64 {
+        self.drafters.iter().map(|drafter| drafter.token_bytes()).sum()
+    }
+
+    fn room(&self) -> Option<usize> {
+        self.drafters.iter().filter_map(|drafter| drafter.room()).min()
+    }
+}
+
+impl Drafter for SeveralDrafters {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn context(&self) -> usize {
+        self.drafters.iter().map(|drafter| drafter.context()).min().unwrap_or(0)
+    }
+
+    fn sequences(&self) -> usize {
+        self.drafters.iter().map(|drafter| drafter.sequences()).min().unwrap_or(0)
+    }
+
+    fn drafters(&self) -> usize {
+        self.drafters.len()
+    }
+
+    fn attach(&mut self, target: &dyn Model) {
+        self.drafters.iter_mut().for_each(|drafter| drafter.attach(target));
+    }
+
+    /// Hidden states come while a prompt is prefilled, a KV cache only before drafting: who needs
+    /// the former must get them, and the latter is there then too.
+    fn inputs(&self) -> DrafterInput {
+        let any = |input| self.drafters.iter().any(|drafter| drafter.inputs() == input);
+        match () {
+            () if any(DrafterInput::HiddenStates) => DrafterInput::HiddenStates,
+            () if any(DrafterInput::KvCache) => DrafterInput::KvCache,
+            () => DrafterInput::Tokens,
+        }
+    }
+
+    fn sync_target(
+        &mut self,
+        sequence: Sequence,
+        target: &dyn Model,
+        of: Sequence,
+        known: usize,
+    ) -> Result<()> {
+        let shown = |drafter: &dyn Drafter| drafter.inputs() != DrafterInput::Tokens;
+        self.each(sequence)
+            .filter(|(drafter, _)| shown(drafter.as_ref()))
+            .try_for_each(|(drafter, own)| drafter.sync_target(own, target, of, known))
+    }
+
+    fn distribution(
+        &self,
+        sequence: Sequence,
+        node: NodeId,
+        sampling: &Sampling,
+        spare: Option<Distribution>,
+    ) -> Result<Distribution> {
+        self.distribution_of(0, sequence, node, sampling, spare)
+    }
+
+    fn distribution_of(
+        &self,
+        number: usize,
+        sequence: Sequence,
+        node: NodeId,
+        sampling: &Sampling,
+        spare: Option<Distribution>,
+    ) -> Result<Distribution> {
+        let own = self.sequences[sequence][number];
+        self.drafters[number].distribution(own, node, sampling, spare)
+    }
+}
