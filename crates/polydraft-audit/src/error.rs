@@ -43,7 +43,7 @@ pub enum Error {
         reason: String,
     },
     /// Somebody asked it to stop.
-    #[error("interrupted; what was asked so far is kept in the file given by --save, if any")]
+    #[error("interrupted; with --save FILE the same command goes on from here")]
     Interrupted,
 }
 

@@ -42,9 +42,11 @@ pub fn page(report: &Report) -> String {
             ),
         ),
     ];
+    let cut = report.cut_short.iter().map(|why| ("Cut short", why.clone()));
     let facts: String = facts
-        .iter()
-        .map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", escaped(text)))
+        .into_iter()
+        .chain(cut)
+        .map(|(name, text)| format!("<dt>{name}</dt><dd>{}</dd>", escaped(&text)))
         .collect();
     let class = class(report.verdict);
     format!(

@@ -60,13 +60,16 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
     let statistical = checks.iter().filter(|running| running.check.is_statistical()).count();
     // All of them together are one more.
     let bar = ((statistical + 1) as f64 / options.error_rate).ln();
-    let mut findings = rounds(&mut lab, checks, bar, begun)?;
+    let (mut findings, cut_short) = rounds(&mut lab, checks, bar, begun)?;
     if let Some(finding) = together(&lab, bar) {
         listener.found(&finding);
         findings.insert(0, finding);
     }
     let speculation = said(before, Counters::read(&lab.server.client), lab.drafted);
-    let verdict = verdict(&findings);
+    let verdict = match verdict(&findings) {
+        Verdict::Passed if cut_short.is_some() => Verdict::NotEnoughData,
+        verdict => verdict,
+    };
     let requests = lab.server.client.sent()
         + lab.reference.as_ref().map_or(0, |reference| reference.client.sent());
     let date = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -79,6 +82,7 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
         error_rate: options.error_rate,
         tolerance: options.tolerance,
         speculation,
+        cut_short,
         findings,
         requests,
         seconds: begun.elapsed().as_secs_f64(),
@@ -127,16 +131,18 @@ fn connect(
     Ok(server)
 }
 
-/// Rounds of all checks in turn, until they are done or nothing is left to spend.
+/// Rounds of all checks in turn, until they are done or nothing is left to spend. Also why they
+/// ended early, if they did: what was found until then is found.
 fn rounds(
     lab: &mut Lab<'_>,
     mut checks: Vec<Running>,
     bar: f64,
     begun: Instant,
-) -> Result<Vec<Finding>> {
+) -> Result<(Vec<Finding>, Option<String>)> {
     let count = checks.len();
     let mut findings: Vec<Option<Finding>> = vec![None; count];
-    loop {
+    let mut cut_short = None;
+    while cut_short.is_none() {
         let mut worked = false;
         for at in 0..count {
             let running = &mut checks[at];
@@ -150,7 +156,14 @@ fn rounds(
             let sent = lab.server.client.sent();
             lab.listener.progress(done, count, sent, running.check.name());
             let start = Instant::now();
-            running.done = running.check.round(lab, bar)?;
+            match running.check.round(lab, bar) {
+                Ok(done) => running.done = done,
+                Err(error @ (Error::Unreachable { .. } | Error::Interrupted)) => {
+                    cut_short = Some(format!("at the check {}: {error}", running.check.name()));
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
             running.requests += lab.server.client.sent() - sent;
             running.seconds += start.elapsed().as_secs_f64();
             if running.done {
@@ -170,14 +183,20 @@ fn rounds(
             *found = Some(finding);
         }
     }
-    Ok(findings.into_iter().flatten().collect())
+    Ok((findings.into_iter().flatten().collect(), cut_short))
 }
 
 fn finding(running: &mut Running, lab: &mut Lab<'_>, bar: f64) -> Result<Finding> {
+    let outcome = match running.check.outcome(lab, bar) {
+        Err(Error::Unreachable { .. } | Error::Interrupted) => {
+            Outcome::certain(Verdict::NotEnoughData, 0, "the server was lost")
+        }
+        outcome => outcome?,
+    };
     Ok(Finding {
         check: running.check.name(),
         title: running.check.title(),
-        outcome: running.check.outcome(lab, bar)?,
+        outcome,
         requests: running.requests,
         seconds: running.seconds,
     })

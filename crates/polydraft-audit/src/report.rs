@@ -98,6 +98,8 @@ pub struct Report {
     pub tolerance: f64,
     /// What is known of speculation on the server.
     pub speculation: String,
+    /// Why it ended early, if it did.
+    pub cut_short: Option<String>,
     /// By check.
     pub findings: Vec<Finding>,
     /// Requests in all.

@@ -138,6 +138,17 @@ fn false_alarms_are_as_rare_as_promised() {
     assert!(accused as f64 <= most, "{accused} of {audits}");
 }
 
+/// A server that is lost on the way: what was found until then is found.
+#[test]
+fn a_lost_server_is_reported() {
+    let tiny = Tiny::start(Fault::DiesOfTopK, Telling::default(), 9);
+    let report = audit(&tiny.options(&["temperature-0.7", "top-k"], 9), &Silent).expect("one");
+    let cut = report.cut_short.as_deref().expect("a reason");
+    assert!(cut.contains("top-k") && cut.contains("the engine is dead"), "{cut}");
+    assert_ne!(report.exit_code(), 0);
+    assert!(report.findings.iter().any(|finding| finding.outcome.seen > 0));
+}
+
 /// What was answered once is not asked again, and says the same without the server.
 #[test]
 fn an_audit_goes_on_where_it_was() {

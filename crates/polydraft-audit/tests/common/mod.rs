@@ -7,7 +7,7 @@ mod model;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polydraft_audit::{Address, Options};
 use rand::SeedableRng;
@@ -49,6 +49,8 @@ pub enum Fault {
     GreedyDrafts,
     /// What is counted is what was drafted.
     CountsDrafts,
+    /// It draws corrections from the target, and a request with top-k brings it down.
+    DiesOfTopK,
 }
 
 /// What it tells.
@@ -75,6 +77,7 @@ struct State {
     telling: Telling,
     seed: u64,
     requests: AtomicU64,
+    dead: AtomicBool,
 }
 
 /// A server, as long as the process lives.
@@ -84,7 +87,13 @@ impl Tiny {
     pub fn start(fault: Fault, telling: Telling, seed: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let state = Arc::new(State { fault, telling, seed, requests: AtomicU64::new(0) });
+        let state = Arc::new(State {
+            fault,
+            telling,
+            seed,
+            requests: AtomicU64::new(0),
+            dead: AtomicBool::new(false),
+        });
         http::serve(listener, move |path, body| state.answer(path, body));
         Self(address)
     }
@@ -173,7 +182,8 @@ impl Decoder<'_> {
                 continue;
             }
             let rest: Vec<f64> = p.iter().zip(&q).map(|(p, q)| (p - q).max(0.0)).collect();
-            let whole = fault == Fault::CorrectionFromTarget || rest.iter().sum::<f64>() <= 0.0;
+            let lossy = [Fault::CorrectionFromTarget, Fault::DiesOfTopK].contains(&fault);
+            let whole = lossy || rest.iter().sum::<f64>() <= 0.0;
             answer.push(model::draw(if whole { &p } else { &rest }, &mut self.rng));
             return;
         }
@@ -241,6 +251,12 @@ impl Decoder<'_> {
 
 impl State {
     fn answer(&self, path: &str, body: &Value) -> (u16, Value) {
+        if self.fault == Fault::DiesOfTopK && body["top_k"].as_u64().is_some_and(|k| k > 0) {
+            self.dead.store(true, Ordering::Relaxed);
+        }
+        if self.dead.load(Ordering::Relaxed) {
+            return (500, json!({ "error": { "message": "the engine is dead" } }));
+        }
         match path {
             "/v1/models" => (200, json!({ "data": [{ "id": "tiny" }] })),
             "/v1/completions" => (200, self.complete(body)),

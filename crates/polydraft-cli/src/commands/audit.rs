@@ -124,7 +124,7 @@ pub fn run(args: Args) -> Result<()> {
         return Ok(());
     }
     // 1 is a fault of the server's: whatever else goes wrong has another code.
-    let report = made(&args).map_err(|error| match error.downcast_ref() {
+    let (report, interrupted) = made(&args).map_err(|error| match error.downcast_ref() {
         Some(Error::Interrupted) => {
             output::complain(error);
             output::Verdict::error(interrupts::EXIT_CODE)
@@ -141,13 +141,15 @@ pub fn run(args: Args) -> Result<()> {
         print(&report);
     }
     match report.exit_code() {
+        // What was found until then is found.
+        3 if interrupted => Err(output::Verdict::error(interrupts::EXIT_CODE)),
         0 => Ok(()),
         code => Err(output::Verdict::error(code)),
     }
 }
 
-/// The report, written as a page too if it is to be.
-fn made(args: &Args) -> Result<Report> {
+/// The report, written as a page too if it is to be; also whether the user has interrupted.
+fn made(args: &Args) -> Result<(Report, bool)> {
     let Some(url) = args.url.clone() else { bail!("an address is needed") };
     let html = args.html.as_deref().map(Save::begin).transpose()?;
     let own = args.target.as_deref().map(OwnServer::start).transpose()?;
@@ -181,7 +183,7 @@ fn made(args: &Args) -> Result<Report> {
     if let Some(html) = html {
         html.finish(page(&report).as_bytes())?;
     }
-    Ok(report)
+    Ok((report, watch.orderly.asked()))
 }
 
 /// Shows how it gets on.
@@ -255,6 +257,9 @@ fn print(report: &Report) {
         for evidence in &finding.outcome.evidence {
             anstream::println!("  # {}\n  {}", evidence.what, evidence.curl);
         }
+    }
+    if let Some(why) = &report.cut_short {
+        anstream::println!("\ncut short {why}");
     }
     let count = format!("{} requests in {:.0} s", report.requests, report.seconds);
     anstream::println!("\n{}; {count}\ntruth: {}", report.speculation, report.truth);

@@ -1,13 +1,12 @@
 //! What a check of distributions has seen, in words, and the requests that show it.
 
 use super::{Sampled, context, odds};
-use crate::error::Result;
 use crate::evidence::p_value;
 use crate::lab::{Lab, Place};
 use crate::report::{Evidence, Outcome, Verdict};
 
 /// Describes what was seen, and adds the requests that show a fault.
-pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) -> Result<()> {
+pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) {
     let (top, expected) = check.bettors[0].1.top();
     let share = |part: f64| 100.0 * part / check.tokens().max(1) as f64;
     outcome.said = format!(
@@ -21,10 +20,10 @@ pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) -> Resul
         outcome.said = format!("{} answers obey the grammar; {}", check.answers, outcome.said);
     }
     if outcome.verdict != Verdict::Fault {
-        return Ok(());
+        return;
     }
-    let Some(prepared) = &check.prepared else { return Ok(()) };
-    let Some((place, what)) = widest(check, lab)? else { return Ok(()) };
+    let Some(prepared) = &check.prepared else { return };
+    let Some((place, what)) = widest(check, lab) else { return };
     let ask = lab.continuation(place.0, check.case.tokens, &prepared.setting);
     let call = match prepared.grammar {
         None => lab.server.call(&ask),
@@ -34,7 +33,6 @@ pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) -> Resul
     let question = lab.server.call(&lab.question(&place));
     let what = "what the model says there, by a request of one token, in which no draft has a part";
     outcome.evidence.push(Evidence { what: what.to_owned(), curl: lab.server.curl(&question) });
-    Ok(())
 }
 
 /// A token of a place.
@@ -57,7 +55,7 @@ impl Deviation<'_> {
 }
 
 /// The place where what came is farthest from what should, and that in words.
-fn widest(check: &Sampled, lab: &Lab<'_>) -> Result<Option<(Place, String)>> {
+fn widest(check: &Sampled, lab: &Lab<'_>) -> Option<(Place, String)> {
     let mut widest: Option<Deviation<'_>> = None;
     for (place, emitted) in &check.contexts {
         let (context, odds) = (context(place, emitted), odds(emitted));
@@ -73,11 +71,11 @@ fn widest(check: &Sampled, lab: &Lab<'_>) -> Result<Option<(Place, String)>> {
             }
         }
     }
-    let Some(Deviation { place, name, probability, count, seen }) = widest else {
-        return Ok(None);
-    };
+    let Deviation { place, name, probability, count, seen } = widest?;
     let name = name.map_or("any other token".to_owned(), |name| format!("{name:?}"));
-    let before = format!("{}{}", lab.openings[place.0].text, lab.spell(&place.1)?);
+    // A server that is lost cannot tell what tokens are as text.
+    let spelt = lab.spell(&place.1).unwrap_or_else(|_| format!("{:?}", place.1));
+    let before = format!("{}{spelt}", lab.openings[place.0].text);
     let what = format!(
         "after {before:?}, as token {} of the answer, {name} came {count} of {seen} times \
          ({:.1} %); the model says {:.1} %",
@@ -85,5 +83,5 @@ fn widest(check: &Sampled, lab: &Lab<'_>) -> Result<Option<(Place, String)>> {
         100.0 * count / seen.max(1.0),
         100.0 * probability,
     );
-    Ok(Some((place.clone(), what)))
+    Some((place.clone(), what))
 }
