@@ -14,6 +14,7 @@
 //! # Deviations
 //! 1. No operation is fused, also where a compiler of C may do so in ggml.
 
+mod codebook;
 mod integers;
 mod k;
 mod plain;
@@ -21,6 +22,7 @@ mod plain;
 use half::f16;
 
 use crate::tensor_type::TensorType;
+pub use codebook::{MXFP4_NUMBERS, held_as, mxfp4_as_q5_0};
 pub use integers::Integers;
 
 /// Why blocks could not be converted.
@@ -34,7 +36,7 @@ pub struct DequantizeError {
 }
 
 /// The types that [`dequantize`] knows.
-pub const DEQUANTIZED: [TensorType; 13] = [
+pub const DEQUANTIZED: [TensorType; 15] = [
     TensorType::F32,
     TensorType::F16,
     TensorType::BF16,
@@ -48,6 +50,8 @@ pub const DEQUANTIZED: [TensorType; 13] = [
     TensorType::Q4_K,
     TensorType::Q5_K,
     TensorType::Q6_K,
+    TensorType::MXFP4,
+    TensorType::IQ4_NL,
 ];
 
 /// Converts blocks to f32, `[blocks · kind.block()]`.
@@ -85,6 +89,8 @@ pub fn dequantize(
         TensorType::Q4_K => each(blocks, values, k::q4_k),
         TensorType::Q5_K => each(blocks, values, k::q5_k),
         TensorType::Q6_K => each(blocks, values, k::q6_k),
+        TensorType::MXFP4 => each(blocks, values, codebook::mxfp4),
+        TensorType::IQ4_NL => each(blocks, values, codebook::iq4_nl),
         other => {
             let known: Vec<_> = DEQUANTIZED.iter().map(|kind| kind.name()).collect();
             return Err(DequantizeError {

@@ -22,7 +22,9 @@ mod tensor_type;
 mod tokenizer;
 mod value;
 
-pub use dequantize::{DEQUANTIZED, DequantizeError, Integers, dequantize};
+pub use dequantize::{
+    DEQUANTIZED, DequantizeError, Integers, MXFP4_NUMBERS, dequantize, held_as, mxfp4_as_q5_0,
+};
 pub use error::{Error, Place, Result};
 pub use gguf::Gguf;
 pub use metadata::Metadata;

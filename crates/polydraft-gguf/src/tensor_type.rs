@@ -128,6 +128,16 @@ impl TensorType {
         self.row().4
     }
 
+    /// The type whose blocks hold the same numbers, where this one's are no multiples of a scale:
+    /// see [`held_as`](crate::held_as).
+    pub fn held_as(self) -> Self {
+        match self {
+            MXFP4 => Q5_0,
+            IQ4_NL => Q8_0,
+            other => other,
+        }
+    }
+
     /// Every type.
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.1)

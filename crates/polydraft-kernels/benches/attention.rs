@@ -70,7 +70,8 @@ fn measure(threads: &str, kinds: &[CacheType]) {
                 let clock = Instant::now();
                 for layer in 0..layers {
                     let stride = heads * head;
-                    let rules = Rules { layer, layout, heads, stride, window: None, softcap: None };
+                    let (window, softcap, sinks) = (None, None, None);
+                    let rules = Rules { layer, layout, heads, stride, window, softcap, sinks };
                     black_box(attend(&[part], &queries, rules));
                 }
                 seconds.push(clock.elapsed().as_secs_f64());

@@ -25,7 +25,16 @@ pub enum Activation {
     GeluTanh,
     /// max(x, 0)
     Relu,
+    /// max(x, 0)²
+    ReluSquared,
+    /// x · sigmoid(1.702 x) of x up to 7, with a gate times one more than it, kept between −7 and
+    /// 7: gpt-oss's.
+    Clamped,
 }
+
+/// Of [`Activation::Clamped`].
+const LIMIT: f32 = 7.0;
+const SLOPE: f32 = 1.702;
 
 impl Activation {
     /// From `[rows, 2 · inner]` with a gate, from `[rows, inner]` without one, to `[rows, inner]`.
@@ -71,7 +80,11 @@ impl WithSimd for Row<'_> {
                 );
             }
         }
-        if let Some(up) = up {
+        if let (Some(up), Activation::Clamped) = (up, activation) {
+            for (out, up) in out.iter_mut().zip(up) {
+                *out *= up.clamp(-LIMIT, LIMIT) + 1.0;
+            }
+        } else if let Some(up) = up {
             out.iter_mut().zip(up).for_each(|(out, up)| *out *= up);
         }
     }
@@ -83,6 +96,14 @@ fn one<S: Simd>(simd: S, activation: Activation, x: S::f32s) -> S::f32s {
     let splat = |value: f32| simd.splat_f32s(value);
     match activation {
         Activation::Relu => simd.max_f32s(x, splat(0.0)),
+        Activation::ReluSquared => {
+            let x = simd.max_f32s(x, splat(0.0));
+            simd.mul_f32s(x, x)
+        }
+        Activation::Clamped => {
+            let x = simd.min_f32s(x, splat(LIMIT));
+            of_sigmoid(simd, x, simd.mul_f32s(x, splat(SLOPE)))
+        }
         // ½ · (1 + tanh(z)) is sigmoid(2z).
         Activation::GeluTanh => {
             let twice =
@@ -118,6 +139,11 @@ mod tests {
                 x / (1.0 + (-2.0 * z).exp())
             }
             Activation::Relu => x.max(0.0),
+            Activation::ReluSquared => x.max(0.0).powi(2),
+            Activation::Clamped => {
+                let x = x.min(7.0);
+                x / (1.0 + (-1.702 * x).exp())
+            }
         }
     }
 
@@ -152,6 +178,10 @@ mod tests {
                 for (i, found) in found.iter().enumerate() {
                     let x = f64::from(row[i]);
                     let up = if gated { f64::from(row[INNER + i]) } else { 1.0 };
+                    let up = match activation {
+                        Activation::Clamped if gated => up.clamp(-7.0, 7.0) + 1.0,
+                        _ => up,
+                    };
                     let exact = formula(activation, x) * up;
                     let error = (f64::from(*found) - exact).abs();
                     assert!(
@@ -165,7 +195,13 @@ mod tests {
 
     #[test]
     fn activations_are_their_formulas_and_a_row_does_not_depend_on_its_company() {
-        for activation in [Activation::Silu, Activation::GeluTanh, Activation::Relu] {
+        for activation in [
+            Activation::Silu,
+            Activation::GeluTanh,
+            Activation::Relu,
+            Activation::ReluSquared,
+            Activation::Clamped,
+        ] {
             // An exponent is off by its own rounding, so far as it matters: up to 87.
             check(activation, 100.0, |exact, _| 1e-5 * exact.abs() + 1e-30);
         }

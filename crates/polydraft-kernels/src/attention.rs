@@ -37,7 +37,7 @@ use kernel::{Scratch, Task, Total};
 pub use lines::{CacheType, PAGE};
 pub use mask::Mask;
 pub use page::{Layout, Page};
-pub use rotate::rotate;
+pub use rotate::{rotate, rotate_neighbours};
 pub use rules::Rules;
 use segments::{beginning, segment_at, segments};
 
@@ -133,7 +133,7 @@ pub fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Vec<f32> {
         SCRATCH.with_borrow_mut(|scratch| arch.dispatch(kernel::Attend { task, scratch }));
     });
     let alone = |block: &Block| block.masks.len() == 1 && block.segments.len() == 1;
-    if blocks.iter().all(alone) {
+    if rules.sinks.is_none() && blocks.iter().all(alone) {
         return found;
     }
     let mut by_row = vec![0f32; row * width];
@@ -145,7 +145,8 @@ pub fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Vec<f32> {
         (out, rest.0) = rest.0.split_at_mut(rows * width);
         (found, rest.1) = rest.1.split_at(segments * rows * width);
         (totals, rest.2) = rest.2.split_at(segments * rows * rules.heads);
-        joins.push(Join { found, totals, shared, head: layout.head, out, heads: rules.heads });
+        let (head, heads, sinks) = (layout.head, rules.heads, rules.sinks);
+        joins.push(Join { found, totals, shared, head, out, heads, sinks });
     }
     pool::each(joins, GRAIN * blocks.len() / rows.max(1) / width + 1, |join| arch.dispatch(join));
     by_row

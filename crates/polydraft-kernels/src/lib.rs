@@ -21,7 +21,9 @@ mod system;
 mod threads;
 
 pub use activation::Activation;
-pub use attention::{CacheType, Layout, Mask, PAGE, Page, Part, Rules, attend, rotate};
+pub use attention::{
+    CacheType, Layout, Mask, PAGE, Page, Part, Rules, attend, rotate, rotate_neighbours,
+};
 pub use error::{Error, Result};
 pub use norm::Norm;
 pub use packed::{Blocks, Format, Packed, Read};

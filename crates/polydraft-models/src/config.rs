@@ -4,6 +4,8 @@
 //! says how each family's file is to be read.
 
 mod activation;
+mod attention;
+mod experts;
 mod gguf;
 mod rope;
 
@@ -11,7 +13,10 @@ use polydraft_kernels::Activation;
 use polydraft_text::positive;
 
 pub(crate) use activation::activation;
-pub use rope::{Frequencies, Rope, Scaling};
+pub use attention::{Attention, HeadNorms, Latent, Stretch};
+pub use experts::{Experts, Groups, Scores, Shared};
+pub(crate) use rope::Lengths;
+pub use rope::{Frequencies, Pairs, Rope, Scaling};
 
 use crate::names::Names;
 
@@ -53,16 +58,26 @@ pub struct Config {
     pub final_norm: bool,
     /// The feed-forward blocks.
     pub feed_forward: FeedForward,
+    /// The experts of the layers that have some in the place of a feed-forward block.
+    pub experts: Option<Experts>,
     /// Which products add a bias.
     pub biases: Biases,
+    /// What blocks give is multiplied by this before it is added to the residual stream.
+    pub residual_scale: f64,
     /// Embedded tokens are multiplied by this.
     pub embedding_scale: f64,
+    /// Logits are multiplied by this.
+    pub logit_scale: f64,
     /// Logits x become c · tanh(x / c).
     pub logit_softcap: Option<f64>,
     /// Whether input and output embedding are one tensor.
     pub tied: bool,
     /// Tokens that end a sequence, unless `generation_config.json` names others.
     pub end_tokens: Vec<u32>,
+    /// Layers behind the model's own that predict further tokens (MTP): they are left on disk.
+    pub extra_layers: usize,
+    /// Whether it is the text part of a model that sees or hears.
+    pub is_nested: bool,
     /// What the tensors are called.
     pub(crate) names: &'static Names,
 }
@@ -79,23 +94,6 @@ pub enum Positions {
     },
 }
 
-/// How queries attend to keys.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Attention {
-    /// Scores are multiplied by this.
-    pub scale: f64,
-    /// Scores x become c · tanh(x / c).
-    pub softcap: Option<f64>,
-    /// Whether each head's queries and keys pass a norm before they are rotated.
-    pub head_norms: bool,
-    /// How many tokens, itself included, a token sees in the layers of `windowed`.
-    pub window: Option<usize>,
-    /// Which layers have the window; empty without one.
-    pub windowed: Vec<bool>,
-    /// The rotation in those layers, if another.
-    pub window_rope: Option<Rope>,
-}
-
 /// A norm's arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
@@ -105,6 +103,8 @@ pub enum NormKind {
     RmsPlusOne,
     /// Mean and variance, times a weight, plus a bias.
     Layer,
+    /// Mean and variance, times a weight.
+    LayerScale,
     /// Mean and variance, nothing learned.
     LayerPlain,
 }
@@ -116,8 +116,12 @@ pub enum NormOrder {
     Before,
     /// x + norm(f(norm(x)))
     Around,
+    /// x + norm(f(x))
+    Behind,
     /// norm(x + f(x))
     After,
+    /// x + attention(norm(x)) + feed-forward(norm(x)), with one norm.
+    Parallel,
 }
 
 /// The feed-forward blocks.
@@ -149,8 +153,8 @@ impl Config {
                 self.heads, self.key_value_heads
             ));
         }
-        if matches!(self.positions, Positions::Rotary(_)) && !self.head.is_multiple_of(2) {
-            return Err(format!("head_dim: expected an even number, got {}", self.head));
+        if let Positions::Rotary(rope) = &self.positions {
+            rope.check(self.head)?;
         }
         let windows = self.attention.windowed.len();
         if self.attention.window.is_some() && windows != self.layers {
@@ -164,10 +168,17 @@ impl Config {
             ("the scale of attention scores", Some(self.attention.scale)),
             ("attn_logit_softcapping", self.attention.softcap),
             ("final_logit_softcapping", self.logit_softcap),
+            ("the scale of the logits", Some(self.logit_scale)),
+            ("the scale of the blocks", Some(self.residual_scale)),
         ] {
             positive(name, value)?;
         }
-        Ok(())
+        self.experts.as_ref().map_or(Ok(()), |experts| experts.check(self.layers))
+    }
+
+    /// The experts of a layer, if it has some.
+    pub(crate) fn experts_of(&self, layer: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| experts.layers.get(layer) == Some(&true))
     }
 
     /// Whether a layer has the window.
@@ -185,8 +196,34 @@ impl Config {
         is(self.names.positions) || (!self.tied && is(self.names.embedding))
     }
 
+    /// Whether a tensor is read with the configuration, or is of layers that are not the model's
+    /// own: those that predict further tokens.
+    pub(crate) fn is_read_elsewhere(&self, tensor: &str) -> bool {
+        let layer = tensor.strip_prefix(self.names.layers).and_then(|rest| rest.strip_prefix('.'));
+        let layer = layer.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        let extra = self.layers..self.layers + self.extra_layers;
+        tensor.starts_with("rope_f") || layer.is_some_and(|layer| extra.contains(&layer))
+    }
+
+    /// Whether a tensor of a directory is the model's, and not of parts that see or hear, or that
+    /// predict further tokens.
+    pub(crate) fn is_own(&self, tensor: &str) -> bool {
+        let Names { embedding, layers, norm, head, .. } = self.names;
+        let is_text = || [embedding, layers, norm, head].iter().any(|own| tensor.starts_with(*own));
+        !self.is_read_elsewhere(tensor) && (!self.is_nested || is_text())
+    }
+
+    /// Heads in the KV cache, and their width.
+    pub(crate) fn cached_heads(&self) -> [usize; 2] {
+        match &self.attention.latent {
+            None => [self.key_value_heads, self.head],
+            Some(latent) => [1, latent.cached()],
+        }
+    }
+
     /// Bytes that the KV cache of one token takes, at `width` bytes a number.
     pub fn cache_bytes(&self, width: usize) -> u64 {
-        2 * (self.layers * self.key_value_heads * self.head * width) as u64
+        let [heads, head] = self.cached_heads();
+        2 * (self.layers * heads * head * width) as u64
     }
 }

@@ -13,6 +13,7 @@ use polydraft_text::Language;
 
 use crate::config::Config;
 use crate::error::{Bytes, Error, Result};
+use crate::family::nested;
 use crate::precision::Precision;
 use crate::weights::{Listed, Weights};
 
@@ -225,8 +226,12 @@ pub fn is_gguf(path: &Path) -> bool {
 }
 
 fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
-    let weights = Weights::open(known(directory)?)?;
+    let mut weights = Weights::open(known(directory)?)?;
     let mut config = Config::read(&directory.join("config.json"))?;
+    if config.is_nested {
+        weights.rename(nested::renamed);
+    }
+    weights.drop_others(|name| !config.is_own(name));
     // As in transformers: an output matrix that is stored and differs counts, whatever the
     // configuration says; a copy is as good as none.
     let [head, embedding] = [config.names.head, config.names.embedding];

@@ -3,14 +3,25 @@
 //! A new family is a file here and an entry in [`FAMILIES`]; the decoder itself knows none of them
 //! by name.
 
+mod arcee;
+mod cohere2;
 pub(crate) mod common;
+mod exaone4;
 mod gemma2;
 mod gemma3;
+mod glm4;
+mod granite;
 mod llama;
+mod ministral;
 mod mistral;
+pub(crate) mod nested;
+mod olmo2;
 mod opt;
+mod phi3;
 mod qwen2;
 mod qwen3;
+mod seed_oss;
+mod smollm3;
 
 use std::path::Path;
 
@@ -20,6 +31,7 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use common::Family;
+use nested::{WRAPPERS, text_of};
 
 /// Every family that can be loaded.
 pub(crate) const FAMILIES: &[Family] = &[
@@ -30,11 +42,29 @@ pub(crate) const FAMILIES: &[Family] = &[
     gemma2::FAMILY,
     gemma3::FAMILY,
     opt::FAMILY,
+    smollm3::FAMILY,
+    granite::FAMILY,
+    olmo2::FAMILY,
+    olmo2::OLMO3,
+    phi3::FAMILY,
+    glm4::GLM,
+    glm4::FAMILY,
+    ministral::FAMILY,
+    ministral::MINISTRAL3,
+    cohere2::FAMILY,
+    exaone4::FAMILY,
+    seed_oss::FAMILY,
+    arcee::FAMILY,
 ];
 
-/// The architectures that can be loaded, as `config.json` names them.
+/// The architectures that can be loaded, as `config.json` names them: of models that only write.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.architecture)
+}
+
+/// Those of models that see or hear too, of which the text part can be loaded.
+pub fn architectures_around_text() -> impl Iterator<Item = &'static str> {
+    WRAPPERS.iter().map(|wrapper| wrapper.architecture)
 }
 
 impl Config {
@@ -51,23 +81,32 @@ impl Config {
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        let fields = Fields::of(&value)?;
         // The architecture first: another one's fields may be missing or mean something else.
         let known = || {
-            let names: Vec<_> = FAMILIES.iter().map(|family| family.architecture).collect();
+            let names: Vec<_> = architectures().chain(architectures_around_text()).collect();
             format!("architectures: expected one of the known architectures ({})", names.join(", "))
         };
         let name = value.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
         let name = name.ok_or_else(|| format!("{}, got none", known()))?;
-        let family = FAMILIES.iter().find(|family| family.architecture == name);
+        let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.architecture == name);
+        let (own, text) = match (wrapper, value.as_object()) {
+            (Some(wrapper), Some(outer)) => text_of(wrapper, outer)?,
+            _ => (name.to_owned(), value.clone()),
+        };
+        let family = FAMILIES.iter().find(|family| family.architecture == own);
         let family = family.ok_or_else(|| {
             format!(
                 "{}, got {name:?}; llama.cpp may run a GGUF file of it (a build with --features \
-                 llama, and --backend llama)",
+                 llama, and --backend llama), and polydraft's Python package the transformers model \
+                 itself",
                 known()
             )
         })?;
-        let config = (family.read)(family, &fields)?;
+        let mut config = (family.read)(family, &Fields::of(&text)?)?;
+        if let Some(wrapper) = wrapper {
+            config.architecture = wrapper.architecture;
+            config.is_nested = true;
+        }
         config.check()?;
         Ok(config)
     }

@@ -26,12 +26,12 @@ mod transformer;
 mod weights;
 
 pub use config::{
-    Attention, Biases, Config, FeedForward, Frequencies, NormKind, NormOrder, Positions, Rope,
-    Scaling,
+    Attention, Biases, Config, Experts, FeedForward, Frequencies, Groups, HeadNorms, Latent,
+    NormKind, NormOrder, Pairs, Positions, Rope, Scaling, Scores, Shared, Stretch,
 };
 pub use description::{Description, LoadOptions, is_gguf};
 pub use error::{Bytes, Error, Result};
-pub use family::architectures;
+pub use family::{architectures, architectures_around_text};
 pub use head::Head;
 pub use head::describe::HeadDescription;
 pub use head::load::{HeadOptions, is_head, load_head, load_head_beside};

@@ -10,20 +10,68 @@ pub(crate) struct Names {
     pub project_in: &'static str,
     pub project_out: &'static str,
     pub layers: &'static str,
-    pub query_key_value: [&'static str; 3],
+    /// Queries, keys and values, or all of them in one.
+    pub query_key_value: &'static [&'static str],
     pub output: &'static str,
     /// Norms of a head's queries and keys.
     pub head_norms: [&'static str; 2],
+    /// What every head gives to nothing, with its end.
+    pub sinks: &'static str,
+    pub latent: LatentNames,
     /// The norm before the attention, or after it where
     /// [`NormOrder::After`](crate::config::NormOrder::After) says so; then the second one around
     /// it.
     pub attention_norms: [&'static str; 2],
     pub mlp_norms: [&'static str; 2],
-    /// Gate and up, or the one matrix where there is no gate.
+    /// Gate and up, or the one matrix where there is no gate or it has both.
     pub mlp_in: &'static [&'static str],
     pub mlp_out: &'static str,
+    pub experts: ExpertNames,
     pub norm: &'static str,
     pub head: &'static str,
+}
+
+/// Of attention whose keys and values are compressed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct LatentNames {
+    /// Down, norm and up again where queries are compressed too; else the queries'.
+    pub query_down: &'static str,
+    pub query_norm: &'static str,
+    pub query_up: &'static str,
+    pub query: &'static str,
+    /// The vector that keys and values are made of, with the part of the keys that is turned.
+    pub down: &'static str,
+    pub norm: &'static str,
+    /// Of each head the keys' rows, then the values'.
+    pub up: &'static str,
+    /// In files that have them apart: `[heads, rank, plain]` and `[heads, value, rank]`, with their
+    /// ends.
+    pub apart: [&'static str; 2],
+}
+
+/// Of the experts of a layer. `#` stands for an expert's number; where there is none, a tensor has
+/// all of them, and its whole name stands here.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ExpertNames {
+    pub router: &'static str,
+    /// What is added to scores to choose by, with its end.
+    pub correction: &'static str,
+    pub mlp_in: &'static [&'static str],
+    pub mlp_out: &'static str,
+    pub layout: Layout,
+    pub shared_in: &'static [&'static str],
+    pub shared_out: &'static str,
+    /// The product whose sigmoid the shared expert is multiplied by.
+    pub shared_gate: &'static str,
+}
+
+/// How the tensors of all experts lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// `[experts, out, in]`
+    Rows,
+    /// `[experts, in, out]`, gate and up in turn; or `[experts, out, in]` in blocks of MXFP4.
+    Columns,
 }
 
 impl Names {
@@ -40,13 +88,34 @@ pub(crate) const LLAMA_NAMES: Names = Names {
     project_in: "",
     project_out: "",
     layers: "model.layers",
-    query_key_value: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     output: "self_attn.o_proj",
     head_norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    sinks: "self_attn.sinks",
+    latent: LatentNames {
+        query_down: "self_attn.q_a_proj",
+        query_norm: "self_attn.q_a_layernorm",
+        query_up: "self_attn.q_b_proj",
+        query: "self_attn.q_proj",
+        down: "self_attn.kv_a_proj_with_mqa",
+        norm: "self_attn.kv_a_layernorm",
+        up: "self_attn.kv_b_proj",
+        apart: ["", ""],
+    },
     attention_norms: ["input_layernorm", ""],
     mlp_norms: ["post_attention_layernorm", ""],
     mlp_in: &["mlp.gate_proj", "mlp.up_proj"],
     mlp_out: "mlp.down_proj",
+    experts: ExpertNames {
+        router: "mlp.gate",
+        correction: "mlp.gate.e_score_correction_bias",
+        mlp_in: &["mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"],
+        mlp_out: "mlp.experts.#.down_proj",
+        layout: Layout::Rows,
+        shared_in: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
+        shared_out: "mlp.shared_experts.down_proj",
+        shared_gate: "",
+    },
     norm: "model.norm",
     head: "lm_head",
 };

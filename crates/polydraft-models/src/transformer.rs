@@ -9,8 +9,14 @@
 //! `family/`. Layout and names as in Hugging Face transformers.
 
 mod copy;
+mod experts;
+mod heads;
+mod latent;
 pub(crate) mod layer;
 pub(crate) mod load;
+mod load_attention;
+mod load_mlp;
+mod mlp;
 pub(crate) mod norms;
 pub(crate) mod pass;
 pub(crate) mod rotations;
@@ -24,7 +30,7 @@ use crate::cache::{Cache, Form};
 use crate::config::{Config, Frequencies};
 use crate::error::Result;
 use crate::importance::Importance;
-use crate::linear::{Linear, Matrix};
+use crate::linear::Matrix;
 use layer::Layer;
 use pass::{Part, positions, reserve, tokens, wanted};
 use rotations::Rotations;
@@ -96,9 +102,8 @@ impl Transformer {
     }
 
     pub fn new_cache(&self) -> Cache {
-        let Config { key_value_heads, head, .. } = self.config;
-        let layout =
-            Layout { layers: self.layers.len(), heads: key_value_heads, head, held: self.held };
+        let [heads, head] = self.config.cached_heads();
+        let layout = Layout { layers: self.layers.len(), heads, head, held: self.held };
         Cache::new(Form { layout, watched: self.watched() })
     }
 
@@ -126,7 +131,8 @@ impl Transformer {
         if let Some(inputs) = &self.head_inputs {
             inputs.note(&x);
         }
-        Ok(self.head().forward(&x)?.capped(self.config.logit_softcap).into_numbers())
+        let Config { logit_scale, logit_softcap, .. } = self.config;
+        Ok(self.head().forward(&x)?.scaled(logit_scale).capped(logit_softcap).into_numbers())
     }
 
     /// The weights of the last norm, where it has these alone.
@@ -182,15 +188,17 @@ impl Transformer {
 
     /// Bytes that the matrices take.
     pub fn weight_bytes(&self) -> usize {
-        let layers = self.layers.iter().flat_map(Layer::products).map(|(_, linear)| linear);
+        let layers = self.layers.iter().flat_map(Layer::matrices).map(|(_, matrix)| matrix);
         let outer = self.head.iter().chain([&self.embedding]).map(Arc::as_ref);
         let outer = outer.chain(self.projections.iter().flatten());
-        layers.map(|linear: &Linear| &linear.matrix).chain(outer).map(Matrix::bytes).sum()
+        layers.chain(outer).map(Matrix::bytes).sum()
     }
 
     /// Bytes of weights that a pass over one token reads.
     pub fn bytes_per_pass(&self) -> usize {
-        // Of an embedding that is not the head too, one row.
-        self.weight_bytes() - self.head.as_ref().map_or(0, |_| self.embedding.bytes())
+        // Of an embedding that is not the head too, one row; of experts those of one token.
+        let embedding = self.head.as_ref().map_or(0, |_| self.embedding.bytes());
+        let idle = self.layers.iter().map(Layer::idle_bytes).sum::<usize>();
+        self.weight_bytes() - embedding - idle
     }
 }

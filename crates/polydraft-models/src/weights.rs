@@ -3,19 +3,24 @@
 mod element;
 mod gguf;
 mod listed;
+mod memory;
+mod mxfp4;
+mod part;
 pub(crate) mod pickle;
+mod rows;
 mod safetensors;
 
 use std::path::{Path, PathBuf};
 
-use half::{bf16, f16};
-use polydraft_gguf::{Gguf, ModelDescription, TensorType};
-use polydraft_kernels::{Blocks, Format, Read};
+use polydraft_gguf::{Gguf, ModelDescription};
 
 use crate::error::{Error, Result};
-use element::Element;
-use gguf::Blocked;
+pub(crate) use gguf::File as GgufFile;
 pub(crate) use listed::Listed;
+use memory::Memory;
+pub(crate) use part::{Lies, Part};
+pub(crate) use rows::Rows;
+use rows::{Stored, Taken};
 use safetensors::Files;
 pub(crate) use safetensors::{header, read_at};
 
@@ -28,13 +33,6 @@ pub(crate) use safetensors::{header, read_at};
 pub(crate) enum Weights {
     Files(Files),
     Gguf(gguf::File),
-}
-
-/// Rows of a matrix: its name, its rows, and how many of them are wanted, from the first on.
-pub(crate) struct Part {
-    pub name: String,
-    pub rows: usize,
-    pub wanted: usize,
 }
 
 impl Weights {
@@ -123,9 +121,14 @@ impl Weights {
 
     /// Takes a vector of this length.
     pub fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>> {
-        let stored = self.take(name, &[length])?;
-        let mut values = vec![0.0; length];
-        stored.read(0, length, &mut values)?;
+        self.numbers(name, &[length])
+    }
+
+    /// Takes all numbers of a small tensor of this shape.
+    pub fn numbers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        let stored = self.take(name, shape)?;
+        let mut values = vec![0.0; shape.iter().product()];
+        stored.read(0, shape.last().copied().unwrap_or(1), &mut values)?;
         Ok(values)
     }
 
@@ -134,9 +137,32 @@ impl Weights {
     pub fn stacked(&mut self, parts: &[Part], columns: usize) -> Result<Rows> {
         let mut rows = Rows { parts: Vec::new(), columns };
         for part in parts {
-            rows.parts.push((self.take(&part.name, &[part.rows, columns])?, part.wanted));
+            let (stored, first) = match part.lies {
+                Lies::InRows => (self.take(&part.name, &part.shape(columns))?, part.first),
+                Lies::InColumns { from, width } => self.turned(part, [from, width], columns)?,
+            };
+            rows.parts.push(Taken { stored, first, step: part.step, wanted: part.wanted });
         }
         Ok(rows)
+    }
+
+    /// A matrix whose rows are columns of its tensor, and the first row that is wanted.
+    fn turned(
+        &mut self,
+        part: &Part,
+        [from, width]: [usize; 2],
+        columns: usize,
+    ) -> Result<(Stored, usize)> {
+        if let (Self::Files(files), [count, _]) = (&mut *self, &part.dims[..])
+            && let Some(stored) = files.mxfp4(&part.name, &[*count, width, columns])?
+        {
+            // Not turned there.
+            return Ok((Stored::Mxfp4(stored), from / columns * width + part.first));
+        }
+        let stored = self.take(&part.name, &part.shape(columns))?;
+        let mut values = vec![0f32; columns * width];
+        stored.read(from, width, &mut values)?;
+        Ok((Stored::Memory(Memory::turned(&values, width, stored.exact())), part.first))
     }
 
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
@@ -146,139 +172,31 @@ impl Weights {
         }
     }
 
+    /// Whether there is a tensor of this name.
+    pub fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Files(files) => files.shape(name).is_some(),
+            Self::Gguf(file) => file.has(name),
+        }
+    }
+
+    /// Whether a row of a matrix that has but one is a vector.
+    pub fn has_vectors_for_rows(&self) -> bool {
+        matches!(self, Self::Gguf(_))
+    }
+
+    /// Takes all tensors out whose names the predicate says.
+    pub fn drop_others(&mut self, others: impl Fn(&str) -> bool) {
+        if let Self::Files(files) = self {
+            files.drop_others(others);
+        }
+    }
+
     /// That nothing is left, but for what the predicate allows.
     pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
         match self {
             Self::Files(files) => files.finish(allowed),
-            // Was checked when it was opened.
-            Self::Gguf(_) => Ok(()),
+            Self::Gguf(file) => file.finish(allowed),
         }
-    }
-}
-
-/// A tensor in its file.
-enum Stored {
-    Plain(safetensors::Stored),
-    Blocked(Blocked),
-}
-
-impl Stored {
-    /// Reads rows of `columns` values from row `first` on.
-    fn read<T: Element>(&self, first: usize, columns: usize, values: &mut [T]) -> Result<()> {
-        match self {
-            Self::Plain(stored) => stored.read(first * columns, values),
-            Self::Blocked(stored) => stored.read(first, columns, values),
-        }
-    }
-
-    /// In which it loses nothing.
-    fn exact(&self) -> Format {
-        match self {
-            Self::Plain(stored) => stored.exact(),
-            Self::Blocked(stored) => stored.exact(),
-        }
-    }
-
-    /// The type of its blocks, if it is in such.
-    fn kind(&self) -> Option<TensorType> {
-        match self {
-            Self::Plain(_) => None,
-            Self::Blocked(stored) => Some(stored.kind()),
-        }
-    }
-}
-
-/// Rows of matrices on disk, one matrix after the other.
-pub(crate) struct Rows {
-    parts: Vec<(Stored, usize)>,
-    pub columns: usize,
-}
-
-impl Rows {
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.parts.iter().map(|(_, wanted)| wanted).sum()
-    }
-
-    /// Runs of neighbours that are exact in the same format, with it.
-    pub fn exactly(self) -> Vec<(Format, Self)> {
-        let columns = self.columns;
-        let mut runs: Vec<(Format, Self)> = Vec::new();
-        for part in self.parts {
-            let exact = part.0.exact();
-            match runs.last_mut().filter(|(last, _)| *last == exact) {
-                Some((_, run)) => run.parts.push(part),
-                None => runs.push((exact, Self { parts: vec![part], columns })),
-            }
-        }
-        runs
-    }
-
-    /// Reads rows from `first` on into `values`, whole rows of them.
-    pub fn read<T: Element>(&self, first: usize, values: &mut [T]) -> Result<()> {
-        let columns = self.columns;
-        self.each(first, columns, values, |stored, first, values| {
-            stored.read(first, columns, values)
-        })
-    }
-
-    /// Shares `room`, of `width` entries a row, out among the parts that its rows are in.
-    fn each<T>(
-        &self,
-        mut first: usize,
-        width: usize,
-        mut room: &mut [T],
-        read: impl Fn(&Stored, usize, &mut [T]) -> Result<()>,
-    ) -> Result<()> {
-        for (stored, wanted) in &self.parts {
-            if first < *wanted {
-                let here = (wanted - first).min(room.len() / width);
-                let (now, later) = room.split_at_mut(here * width);
-                read(stored, first, now)?;
-                room = later;
-            }
-            first = first.saturating_sub(*wanted);
-        }
-        Ok(())
-    }
-}
-
-impl Read<Error> for &Rows {
-    fn f32(&self, first: usize, values: &mut [f32]) -> Result<()> {
-        self.read(first, values)
-    }
-
-    fn f16(&self, first: usize, values: &mut [f16]) -> Result<()> {
-        self.read(first, values)
-    }
-
-    fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<()> {
-        self.read(first, values)
-    }
-
-    fn blocks(&self, kind: TensorType) -> Option<&dyn Blocks<Error>> {
-        self.parts.iter().all(|(stored, _)| stored.kind() == Some(kind)).then_some(*self)
-    }
-}
-
-impl Blocks<Error> for Rows {
-    fn read(&self, first: usize, width: usize, bytes: &mut [u8]) -> Result<()> {
-        self.each(first, width, bytes, |stored, first, bytes| match stored {
-            Stored::Blocked(stored) => stored.blocks(first, bytes),
-            // Not asked for: `Read::blocks` looks at every part.
-            Stored::Plain(_) => Ok(()),
-        })
-    }
-
-    fn not_finite(&self, mut row: usize, got: f32) -> Error {
-        for (stored, wanted) in &self.parts {
-            match stored {
-                Stored::Blocked(stored) if row < *wanted => return stored.not_finite(row, got),
-                _ => row = row.saturating_sub(*wanted),
-            }
-        }
-        // A row of some part was asked about.
-        let problem = format!("expected finite scales, got {got}");
-        Error::File { path: PathBuf::new(), problem }
     }
 }

@@ -310,8 +310,14 @@ fn configs_that_cannot_be_are_named() {
         refuses(|d| change_field(d, "rope_scaling", value), expected)
     };
     scaling(
-        json!({"type": "dynamic"}),
-        &["rope_scaling", "dynamic", "default, linear, llama3, yarn"],
+        json!({"type": "spiral"}),
+        &["rope_scaling", "spiral", "default, linear, dynamic, llama3, yarn, longrope"],
+    );
+    scaling(json!({"type": "longrope"}), &["rope_scaling: short_factor", "positive numbers"]);
+    scaling(json!({"type": "longrope", "short_factor": [1.0]}), &["short_factor", "got 1"]);
+    refuses(
+        |d| change_field(d, "partial_rotary_factor", json!(0.5)),
+        &["partial_rotary_factor: expected 1, got 0.5"],
     );
     scaling(json!({"type": "linear"}), &["rope_scaling: factor", "got none"]);
     scaling(json!({"type": "linear", "factor": 0}), &["rope_scaling: factor", "got 0"]);

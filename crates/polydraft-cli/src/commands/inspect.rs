@@ -326,6 +326,9 @@ fn positions(positions: &Positions) -> String {
                 Scaling::Linear { factor } => format!(", linear scaling by {factor}"),
                 Scaling::Llama3 { factor, .. } => format!(", llama3 scaling by {factor}"),
                 Scaling::Yarn { factor, .. } => format!(", yarn scaling by {factor}"),
+                Scaling::Long { original, .. } => {
+                    format!(", longrope's short factors, for texts up to {original} tokens")
+                }
             };
             format!("rotary, base {}{scaling}", rope.theta)
         }

@@ -17,6 +17,8 @@ pub(super) struct Join<'a> {
     /// `[rows, heads · head]`, of them the heads of a row.
     pub out: &'a mut [f32],
     pub heads: usize,
+    /// A score of nothing for every head, as if a segment had it whose values are zeros.
+    pub sinks: Option<&'a [f32]>,
 }
 
 impl WithSimd for Join<'_> {
@@ -24,9 +26,14 @@ impl WithSimd for Join<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { found, totals, shared, head, out, heads } = self;
+        let Self { found, totals, shared, head, out, heads, sinks } = self;
         let rows = out.len() / (heads * head);
         let mut sums = vec![Total::NOTHING; rows * heads];
+        if let Some(sinks) = sinks {
+            for (sum, sink) in sums.iter_mut().zip(sinks.iter().cycle()) {
+                *sum = Total { largest: *sink, sum: 1.0 };
+            }
+        }
         let segment = rows * heads;
         let segments = found.chunks_exact(segment * head).zip(totals.chunks_exact(segment));
         for (found, totals) in segments {

@@ -30,7 +30,7 @@ pub(super) struct Task<'a> {
     pub out: &'a mut [f32],
     /// `[rows, heads that share]`
     pub totals: &'a mut [Total],
-    pub rules: Rules,
+    pub rules: Rules<'a>,
     /// The keys that the next task begins with.
     pub then: Prefetch,
 }

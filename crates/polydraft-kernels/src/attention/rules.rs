@@ -4,7 +4,7 @@ use super::page::Layout;
 
 /// How queries attend to keys in one layer.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules {
+pub struct Rules<'a> {
     /// The layer's number.
     pub layer: usize,
     /// The layout of the pages.
@@ -17,4 +17,6 @@ pub struct Rules {
     pub window: Option<usize>,
     /// Scores x become c · tanh(x / c).
     pub softcap: Option<f32>,
+    /// Of every head of queries a score of nothing, which takes its share of the weights.
+    pub sinks: Option<&'a [f32]>,
 }

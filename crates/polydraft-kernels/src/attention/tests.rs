@@ -28,8 +28,9 @@ fn pages(places: &[usize], held: CacheType) -> Vec<Arc<Page>> {
     places.chunks(PAGE).map(page).collect()
 }
 
-fn rules(window: Option<usize>) -> Rules {
-    Rules { layer: 0, layout: LAYOUT, heads: HEADS, stride: WIDTH, window, softcap: None }
+fn rules(window: Option<usize>) -> Rules<'static> {
+    let softcap = None;
+    Rules { layer: 0, layout: LAYOUT, heads: HEADS, stride: WIDTH, window, softcap, sinks: None }
 }
 
 /// What tokens with these masks find; the query of each is that of its place.
@@ -121,6 +122,48 @@ fn rows_behind(context: usize) {
                 alone(context + i / 2),
                 "row {i} behind {context}, window {window:?}, {held}"
             );
+        }
+    }
+}
+
+/// A score of nothing takes its share of the weights: of one row and of several, of one segment and
+/// of several.
+#[test]
+fn sinks_take_their_share() {
+    let sinks = [0.5, -3.0, 4.0, 90.0, f32::NEG_INFINITY, 1.0];
+    let text: Vec<usize> = (0..600).collect();
+    let pages = pages(&text, CacheType::F32);
+    for position in [0, 7, 63, 300, 599] {
+        let query = numbers(3, position, WIDTH);
+        let mut expected = expected(position, None);
+        for (head, found) in expected.chunks_mut(LAYOUT.head).enumerate() {
+            let shared = head / (HEADS / LAYOUT.heads) * LAYOUT.head;
+            let score = |place: usize| {
+                let key = numbers(1, place, 80);
+                let own = &query[head * LAYOUT.head..][..LAYOUT.head];
+                own.iter()
+                    .zip(&key[shared..])
+                    .map(|(q, k)| f64::from(*q) * f64::from(*k))
+                    .sum::<f64>()
+            };
+            let sink = f64::from(sinks[head]);
+            let sum: f64 = (0..=position).map(|place| (score(place) - sink).exp()).sum();
+            let share = if sum.is_finite() { sum / (1.0 + sum) } else { 1.0 };
+            found.iter_mut().for_each(|number| *number *= share);
+        }
+        let with = |masks: &[Mask]| {
+            let queries: Vec<f32> =
+                masks.iter().flat_map(|mask| numbers(3, mask.position(), WIDTH)).collect();
+            let part = Part { pages: &pages, masks, end: masks[0].context + masks.len() };
+            attend(&[part], &queries, Rules { sinks: Some(&sinks), ..rules(None) })
+        };
+        let alone = with(&[path(position, &[position])]);
+        for (found, expected) in alone.iter().zip(&expected) {
+            assert!((f64::from(*found) - expected).abs() < 2e-4, "{position}: {found}, {expected}");
+        }
+        if position > 0 {
+            let masks = [path(position - 1, &[position - 1]), path(position, &[position])];
+            assert_eq!(with(&masks)[WIDTH..], alone);
         }
     }
 }

@@ -84,7 +84,7 @@ impl Format {
     /// The format that a block of a file is stored in without loss; f32 for types that have no
     /// blocks here.
     pub fn of_file(kind: TensorType) -> Self {
-        match kind {
+        match kind.held_as() {
             TensorType::F16 => Self::F16,
             TensorType::BF16 => Self::Bf16,
             TensorType::Q8_0 => Self::Q8_0,

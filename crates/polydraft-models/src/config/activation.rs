@@ -3,12 +3,13 @@
 use polydraft_kernels::Activation;
 use polydraft_text::Fields;
 
-const ALL: [(&str, Activation); 5] = [
+const ALL: [(&str, Activation); 6] = [
     ("silu", Activation::Silu),
     ("gelu", Activation::Gelu),
     ("gelu_pytorch_tanh", Activation::GeluTanh),
     ("gelu_new", Activation::GeluTanh),
     ("relu", Activation::Relu),
+    ("relu2", Activation::ReluSquared),
 ];
 
 /// The one that a field names.

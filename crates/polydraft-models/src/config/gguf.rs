@@ -5,24 +5,46 @@ use polydraft_gguf::{ModelDescription, RopeScaling, RopeSettings};
 use polydraft_kernels::Activation;
 
 use super::{
-    Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, Rope, Scaling,
+    Attention, Biases, Config, FeedForward, HeadNorms, NormKind, NormOrder, Positions, Rope,
+    Scaling,
 };
-use crate::names::Names;
+use crate::names::{ExpertNames, LatentNames, Layout, Names};
 
 /// The names of every architecture; those in a layer without its number.
-const NAMES: Names = Names {
+pub(crate) const NAMES: Names = Names {
     embedding: "token_embd",
     positions: "",
     project_in: "",
     project_out: "",
     layers: "blk",
-    query_key_value: ["attn_q", "attn_k", "attn_v"],
+    query_key_value: &["attn_q", "attn_k", "attn_v"],
     output: "attn_output",
     head_norms: ["attn_q_norm", "attn_k_norm"],
+    sinks: "attn_sinks.weight",
+    latent: LatentNames {
+        query_down: "attn_q_a",
+        query_norm: "attn_q_a_norm",
+        query_up: "attn_q_b",
+        query: "attn_q",
+        down: "attn_kv_a_mqa",
+        norm: "attn_kv_a_norm",
+        up: "attn_kv_b",
+        apart: ["attn_k_b.weight", "attn_v_b.weight"],
+    },
     attention_norms: ["attn_norm", "post_attention_norm"],
     mlp_norms: ["ffn_norm", "post_ffw_norm"],
     mlp_in: &["ffn_gate", "ffn_up"],
     mlp_out: "ffn_down",
+    experts: ExpertNames {
+        router: "ffn_gate_inp",
+        correction: "exp_probs_b.bias",
+        mlp_in: &["ffn_gate_exps", "ffn_up_exps"],
+        mlp_out: "ffn_down_exps",
+        layout: Layout::Rows,
+        shared_in: &["ffn_gate_shexp", "ffn_up_shexp"],
+        shared_out: "ffn_down_shexp",
+        shared_gate: "ffn_gate_inp_shexp",
+    },
     norm: "output_norm",
     head: "output",
 };
@@ -58,10 +80,14 @@ impl Config {
             attention: Attention {
                 scale: model.attention_scale,
                 softcap: model.attention_softcap,
-                head_norms: model.head_norms,
+                head_norms: match model.head_norms {
+                    true => HeadNorms::Each,
+                    false => HeadNorms::None,
+                },
                 window: model.window.filter(|_| model.windowed.contains(&true)),
                 windowed: model.windowed.clone(),
                 window_rope: model.window_rope.as_ref().map(rope),
+                ..Attention::plain(model.key_head)
             },
             // Where a weight counts from one, the file has the sum.
             norm: NormKind::Rms,
@@ -72,6 +98,9 @@ impl Config {
                 activation: if model.gelu { Activation::GeluTanh } else { Activation::Silu },
                 gated: true,
             },
+            experts: None,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             biases: Biases {
                 query_key_value: model.biases.query_key_value,
                 output: model.biases.attention_output,
@@ -81,6 +110,8 @@ impl Config {
             logit_softcap: model.logit_softcap,
             tied: model.tied,
             end_tokens: Vec::new(),
+            extra_layers: 0,
+            is_nested: false,
             names: &NAMES,
         };
         config.check()?;
@@ -97,10 +128,10 @@ fn rope(settings: &RopeSettings) -> Rope {
         }
     };
     Rope {
-        theta: settings.base,
         scaling,
         divisors: settings.factors.clone().unwrap_or_default(),
         amplitude: settings.amplitude,
+        ..Rope::plain(settings.base)
     }
 }
 
@@ -112,7 +143,7 @@ mod tests {
 
     #[test]
     fn names_are_those_of_the_roles() {
-        let [query, key, value] = NAMES.query_key_value;
+        let [query, key, value] = NAMES.query_key_value[..] else { panic!() };
         let named = [
             (NAMES.embedding, TokenEmbedding),
             (query, Query),

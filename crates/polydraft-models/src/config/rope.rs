@@ -1,7 +1,7 @@
 //! Rotary embedding: at which frequencies queries and keys turn.
 //!
 //! Source: Su et al. 2021 (RoFormer); Chen et al. 2023 (linear); Peng et al. 2023 (YaRN); Dubey et
-//! al. 2024 (Llama 3). Field names and defaults as in Hugging Face transformers, old style
+//! al. 2024 (Llama 3); Ding et al. 2024 (LongRoPE). Field names and defaults as in Hugging Face transformers, old style
 //! (`rope_theta`, `rope_scaling`) and new (`rope_parameters`).
 
 use std::f64::consts::TAU;
@@ -21,6 +21,20 @@ pub struct Rope {
     pub divisors: Vec<f32>,
     /// Cosines and sines are multiplied by this.
     pub amplitude: f64,
+    /// How many numbers of a head are turned, from its first, if not all.
+    pub dimensions: Option<usize>,
+    /// Which numbers are turned together.
+    pub pairs: Pairs,
+}
+
+/// Which numbers of a head are turned together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pairs {
+    /// Number i with number i + half.
+    #[default]
+    Halves,
+    /// Number 2i with number 2i + 1.
+    Neighbours,
 }
 
 /// A change of the frequencies θ^(−2i/head).
@@ -59,19 +73,66 @@ pub enum Scaling {
         /// Whether the range between is widened to whole indices.
         truncate: bool,
     },
+    /// Every frequency divided by a number of its own (LongRoPE), by [`Rope::divisors`] in texts as
+    /// long as those of the training: longer ones have others.
+    Long {
+        /// The divisors of texts up to `original`.
+        short: Vec<f32>,
+        /// The context of the training.
+        original: usize,
+    },
 }
 
 /// The frequencies of a head, and a factor for all cosines and sines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frequencies {
-    /// Radians per position, `[head / 2]`.
+    /// Radians per position, of every pair.
     pub values: Vec<f64>,
     /// Cosines and sines are multiplied by this.
     pub amplitude: f64,
+    /// Which numbers are pairs.
+    pub pairs: Pairs,
+}
+
+/// What a file says of contexts outside of the scaling.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lengths {
+    /// Tokens of the context.
+    pub context: usize,
+    /// Those of the training.
+    pub original: f64,
+}
+
+impl Lengths {
+    /// Where nothing is said of the training.
+    pub fn of(context: usize) -> Self {
+        Self { context, original: context as f64 }
+    }
 }
 
 impl Rope {
+    /// That of a family whose heads are turned whole.
     pub(crate) fn read(fields: &Fields, context: usize) -> Result<Self> {
+        match Self::read_part(fields, context)? {
+            (rope, None | Some(1.0)) => Ok(rope),
+            (_, Some(got)) => Err(format!("partial_rotary_factor: expected 1, got {got}")),
+        }
+    }
+
+    /// That of a family which turns a part of each head.
+    pub(crate) fn partial(
+        fields: &Fields,
+        context: usize,
+        head: usize,
+        default: f64,
+    ) -> Result<Self> {
+        let (rope, part) = Self::read_part(fields, context)?;
+        let turned = (head as f64 * part.unwrap_or(default)) as usize;
+        Ok(Self { dimensions: Some(turned).filter(|turned| *turned != head), ..rope })
+    }
+
+    /// With the part of a head that is turned.
+    fn read_part(fields: &Fields, context: usize) -> Result<(Self, Option<f64>)> {
         // As transformers 5 reads them: the older object replaces the newer one, and what stands
         // in it goes before a field of the same name outside.
         let object = match fields.object("rope_scaling")? {
@@ -84,31 +145,80 @@ impl Rope {
             Ok::<_, String>(inner.or(fields.number(name)?))
         };
         let theta = number("rope_theta")?.unwrap_or(10_000.0);
-        let partial = number("partial_rotary_factor")?;
-        if let Some(got) = partial.filter(|f| *f != 1.0) {
-            return Err(format!("partial_rotary_factor: expected 1, got {got}"));
+        let part = number("partial_rotary_factor")?;
+        let original = fields.number("original_max_position_embeddings")?;
+        let lengths = Lengths { context, original: original.unwrap_or(context as f64) };
+        Ok((Self::of(theta, object, lengths)?, part))
+    }
+
+    /// That heads of this width can be turned so.
+    pub(crate) fn check(&self, head: usize) -> Result<()> {
+        let turned = self.dimensions.unwrap_or(head);
+        if !turned.is_multiple_of(2) || turned == 0 || turned > head {
+            return Err(match self.dimensions {
+                None => format!("head_dim: expected an even number, got {head}"),
+                Some(_) => format!(
+                    "partial_rotary_factor: expected an even part of the {head} numbers of a head, \
+                     got {turned}"
+                ),
+            });
         }
-        Self::of(theta, object, context)
+        let got = self.divisors.len();
+        if got != 0 && got != turned / 2 {
+            return Err(format!("short_factor: expected {} numbers, got {got}", turned / 2));
+        }
+        Ok(())
     }
 
     /// From a base, and the fields of a scaling with the name of the object that they are in.
-    pub(crate) fn of(theta: f64, scaling: Option<(&str, Fields)>, context: usize) -> Result<Self> {
-        let (scaling, amplitude) = match scaling {
+    pub(crate) fn of(
+        theta: f64,
+        scaling: Option<(&str, Fields)>,
+        lengths: Lengths,
+    ) -> Result<Self> {
+        let (scaling, amplitude) = match &scaling {
             None => (Scaling::None, 1.0),
             Some((name, fields)) => {
-                Scaling::read(&fields, context).map_err(|e| format!("{name}: {e}"))?
+                Scaling::read(fields, lengths).map_err(|e| format!("{name}: {e}"))?
             }
         };
-        Ok(Self { theta, scaling, divisors: Vec::new(), amplitude })
+        let plain = Self::plain(theta);
+        let divisors = match &scaling {
+            Scaling::Long { short, .. } => short.clone(),
+            _ => Vec::new(),
+        };
+        Ok(Self { scaling, amplitude, divisors, ..plain })
+    }
+
+    /// Without a scaling.
+    pub(crate) fn plain(theta: f64) -> Self {
+        Self {
+            theta,
+            scaling: Scaling::None,
+            divisors: Vec::new(),
+            amplitude: 1.0,
+            dimensions: None,
+            pairs: Pairs::Halves,
+        }
+    }
+
+    /// The context that it can be used in, of the one that the file says: LongRoPE's short
+    /// frequencies are those of texts as long as the training's.
+    pub(crate) fn within(&self, context: usize) -> usize {
+        match &self.scaling {
+            Scaling::Long { original, .. } => context.min(*original),
+            _ => context,
+        }
     }
 
     /// The frequencies of heads of this width.
     pub fn frequencies(&self, head: usize) -> Frequencies {
+        let head = self.dimensions.unwrap_or(head);
         let divisor = |i| self.divisors.get(i).map_or(1.0, |divisor| f64::from(*divisor));
         let plain =
             (0..head / 2).map(|i| self.theta.powf(-2.0 * i as f64 / head as f64) / divisor(i));
         let values = match self.scaling {
-            Scaling::None => plain.collect(),
+            Scaling::None | Scaling::Long { .. } => plain.collect(),
             Scaling::Linear { factor } => plain.map(|f| f / factor).collect(),
             Scaling::Llama3 { factor, low, high, original } => plain
                 .map(|f| {
@@ -138,15 +248,15 @@ impl Rope {
                 plain.enumerate().map(mix).collect()
             }
         };
-        Frequencies { values, amplitude: self.amplitude }
+        Frequencies { values, amplitude: self.amplitude, pairs: self.pairs }
     }
 }
 
 impl Scaling {
-    const KNOWN: &str = "default, linear, llama3, yarn";
+    const KNOWN: &str = "default, linear, dynamic, llama3, yarn, longrope";
 
     /// With the amplitude.
-    fn read(fields: &Fields, context: usize) -> Result<(Self, f64)> {
+    fn read(fields: &Fields, Lengths { context, original }: Lengths) -> Result<(Self, f64)> {
         let kind = fields.get::<String>("rope_type")?;
         let kind = match kind {
             Some(kind) => kind,
@@ -158,9 +268,11 @@ impl Scaling {
         };
         let or =
             |field: &str, default: f64| Ok::<_, String>(fields.number(field)?.unwrap_or(default));
-        let original = or("original_max_position_embeddings", context as f64)?;
+        let original = or("original_max_position_embeddings", original)?;
         match kind.as_str() {
-            "default" => Ok((Self::None, 1.0)),
+            // Of one with three kinds of positions all are the same in text. What is dynamic
+            // changes beyond the context only, which no sequence exceeds.
+            "default" | "mrope" | "dynamic" => Ok((Self::None, 1.0)),
             "linear" => Ok((Self::Linear { factor: needed("factor")? }, 1.0)),
             "llama3" => {
                 let (low, high) = (needed("low_freq_factor")?, needed("high_freq_factor")?);
@@ -187,6 +299,18 @@ impl Scaling {
                     truncate: fields.flag("truncate", true)?,
                 };
                 Ok((scaling, or("attention_factor", amplitude)?))
+            }
+            "longrope" | "su" => {
+                let short: Option<Vec<f32>> = fields.get("short_factor")?;
+                let short = short.filter(|all| all.iter().all(|f| f.is_finite() && *f > 0.0));
+                let short = short.ok_or("short_factor: expected positive numbers")?;
+                let factor = fields.number("factor")?.unwrap_or(context as f64 / original);
+                let amplitude = match factor > 1.0 {
+                    true => (1.0 + factor.ln() / original.ln()).sqrt(),
+                    false => 1.0,
+                };
+                let amplitude = or("attention_factor", amplitude)?;
+                Ok((Self::Long { short, original: original as usize }, amplitude))
             }
             other => Err(format!("rope_type: expected one of {}, got {other:?}", Self::KNOWN)),
         }

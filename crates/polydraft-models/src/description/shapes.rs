@@ -50,17 +50,26 @@ fn matrices(config: &Config) -> impl Iterator<Item = (String, [usize; 2])> {
     let tables = tables.into_iter().filter(|(_, is_other)| !is_other);
     let tables = tables.map(move |(name, _)| (format!("{name}.weight"), [vocabulary, embedding]));
     let layers = (0..config.layers).flat_map(move |layer| {
-        let [query, key, value] = names.query_key_value;
-        let inner = names.mlp_in.iter().map(move |name| (*name, [intermediate, hidden]));
-        let matrices = [
-            (query, [queries, hidden]),
-            (key, [keys, hidden]),
-            (value, [keys, hidden]),
-            (names.output, [hidden, queries]),
-        ];
-        let all =
-            matrices.into_iter().chain(inner).chain([(names.mlp_out, [hidden, intermediate])]);
-        all.map(move |(name, shape)| (format!("{}.{layer}.{name}.weight", names.layers), shape))
+        let mut all: Vec<(&str, [usize; 2])> = Vec::new();
+        if config.attention.latent.is_none() {
+            match names.query_key_value {
+                [both] => all.push((both, [queries + 2 * keys, hidden])),
+                each => all.extend(
+                    each.iter()
+                        .zip([queries, keys, keys])
+                        .map(|(name, rows)| (*name, [rows, hidden])),
+                ),
+            }
+            all.push((names.output, [hidden, queries]));
+        }
+        if config.experts_of(layer).is_none() {
+            let sides = if config.feed_forward.gated { 2 } else { 1 };
+            let rows = sides * intermediate / names.mlp_in.len();
+            all.extend(names.mlp_in.iter().map(|name| (*name, [rows, hidden])));
+            all.push((names.mlp_out, [hidden, intermediate]));
+        }
+        let named = |(name, shape)| (format!("{}.{layer}.{name}.weight", names.layers), shape);
+        all.into_iter().map(named).collect::<Vec<_>>()
     });
     tables.chain(layers)
 }

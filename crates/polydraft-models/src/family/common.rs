@@ -20,7 +20,23 @@ pub(crate) struct Family {
 /// A decoder as Llama began it: rotary positions, RMS norms before the blocks, a gated feed-forward
 /// with SiLU, no bias. What the families around it share; they change what differs.
 pub(crate) fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
-    const HEADS: usize = 1 << 12;
+    let context = fields.size("max_position_embeddings", 1 << 30)?;
+    llama_with(family, fields, Rope::read(fields, context)?)
+}
+
+/// As [`llama_like`], with heads that are turned in part; by `default` where the file does not say
+/// by how much.
+pub(super) fn llama_turned(family: &Family, fields: &Fields, default: f64) -> Result<Config> {
+    let context = fields.size("max_position_embeddings", 1 << 30)?;
+    let hidden = fields.size("hidden_size", 1 << 17)?;
+    let heads = fields.size("num_attention_heads", HEADS)?;
+    let head = fields.size_or("head_dim", hidden / heads, 1 << 12)?;
+    llama_with(family, fields, Rope::partial(fields, context, head, default)?)
+}
+
+const HEADS: usize = 1 << 12;
+
+fn llama_with(family: &Family, fields: &Fields, rope: Rope) -> Result<Config> {
     let hidden = fields.size("hidden_size", 1 << 17)?;
     let heads = fields.size("num_attention_heads", HEADS)?;
     let context = fields.size("max_position_embeddings", 1 << 30)?;
@@ -35,16 +51,9 @@ pub(crate) fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
         heads,
         key_value_heads: fields.size_or("num_key_value_heads", heads, HEADS)?,
         head,
-        context,
-        positions: Positions::Rotary(Rope::read(fields, context)?),
-        attention: Attention {
-            scale: (head as f64).powf(-0.5),
-            softcap: None,
-            head_norms: false,
-            window: None,
-            windowed: Vec::new(),
-            window_rope: None,
-        },
+        context: rope.within(context),
+        positions: Positions::Rotary(rope),
+        attention: Attention::plain(head),
         norm: NormKind::Rms,
         norm_epsilon: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
         norm_order: NormOrder::Before,
@@ -53,13 +62,25 @@ pub(crate) fn llama_like(family: &Family, fields: &Fields) -> Result<Config> {
             activation: activation(fields, "hidden_act", "silu")?,
             gated: true,
         },
+        experts: None,
         biases: Biases::default(),
+        residual_scale: 1.0,
         embedding_scale: 1.0,
+        logit_scale: 1.0,
         logit_softcap: None,
         tied: fields.flag("tie_word_embeddings", false)?,
         end_tokens: end_tokens(fields)?,
+        extra_layers: 0,
+        is_nested: false,
         names: &LLAMA_NAMES,
     })
+}
+
+/// Biases of all products of the attention, and of the feed-forward, as Llama's fields say.
+pub(super) fn llama_biases(fields: &Fields) -> Result<Biases> {
+    let attention = fields.flag("attention_bias", false)?;
+    let feed_forward = fields.flag("mlp_bias", false)?;
+    Ok(Biases { query_key_value: attention, output: attention, feed_forward })
 }
 
 /// Gives a window to the layers that `layer_types` lists or, where there is no such list, to those

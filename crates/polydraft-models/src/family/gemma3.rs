@@ -7,7 +7,7 @@ use polydraft_text::Fields;
 
 use super::common::{Family, Result, set_window, sliding_window};
 use super::gemma2;
-use crate::config::{Config, Positions, Rope};
+use crate::config::{Config, HeadNorms, Lengths, Positions, Rope};
 
 pub(super) const FAMILY: Family = Family { architecture: "Gemma3ForCausalLM", read };
 
@@ -18,7 +18,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = gemma2::gemma_like(family, fields)?;
     // There is a field for a cap of scores too, which transformers and llama.cpp do not use.
     config.logit_softcap = fields.number("final_logit_softcapping")?;
-    config.attention.head_norms = true;
+    config.attention.head_norms = HeadNorms::Each;
     let pattern = fields.size_or("sliding_window_pattern", 6, 1 << 12)?;
     set_window(&mut config, fields, sliding_window(fields)?, |layer| {
         !(layer + 1).is_multiple_of(pattern)
@@ -38,11 +38,11 @@ fn rotations(fields: &Fields, context: usize) -> Result<[Rope; 2]> {
         let new = by_kind.as_ref().map(|all| all.object(kind)).transpose()?.flatten();
         if let Some(new) = new {
             let theta = new.number("rope_theta")?.unwrap_or(default);
-            return Rope::of(theta, Some((NEW, new)), context);
+            return Rope::of(theta, Some((NEW, new)), Lengths::of(context));
         }
         let scaling = if scaled { fields.object("rope_scaling")? } else { None };
         let theta = fields.number(old)?.unwrap_or(default);
-        Rope::of(theta, scaling.map(|scaling| ("rope_scaling", scaling)), context)
+        Rope::of(theta, scaling.map(|scaling| ("rope_scaling", scaling)), Lengths::of(context))
     };
     Ok([
         rotation("full_attention", "rope_theta", 1_000_000.0, true)?,

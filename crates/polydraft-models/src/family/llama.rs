@@ -4,18 +4,12 @@
 
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, llama_like};
-use crate::config::{Biases, Config};
+use super::common::{Family, Result, llama_biases, llama_like};
+use crate::config::Config;
 
 pub(super) const FAMILY: Family = Family { architecture: "LlamaForCausalLM", read };
 
 fn read(family: &Family, fields: &Fields) -> Result<Config> {
-    let mut config = llama_like(family, fields)?;
-    let attention = fields.flag("attention_bias", false)?;
-    config.biases = Biases {
-        query_key_value: attention,
-        output: attention,
-        feed_forward: fields.flag("mlp_bias", false)?,
-    };
-    Ok(config)
+    let biases = llama_biases(fields)?;
+    Ok(Config { biases, ..llama_like(family, fields)? })
 }

@@ -10,7 +10,7 @@ use super::common::{Family, Result};
 use crate::config::{
     Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, activation,
 };
-use crate::names::Names;
+use crate::names::{LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "OPTForCausalLM", read };
 
@@ -20,7 +20,7 @@ const NAMES: Names = Names {
     project_in: "model.decoder.project_in",
     project_out: "model.decoder.project_out",
     layers: "model.decoder.layers",
-    query_key_value: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     output: "self_attn.out_proj",
     head_norms: ["", ""],
     attention_norms: ["self_attn_layer_norm", ""],
@@ -28,7 +28,7 @@ const NAMES: Names = Names {
     mlp_in: &["fc1"],
     mlp_out: "fc2",
     norm: "model.decoder.final_layer_norm",
-    head: "lm_head",
+    ..LLAMA_NAMES
 };
 
 fn read(family: &Family, fields: &Fields) -> Result<Config> {
@@ -55,14 +55,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         context: fields.size("max_position_embeddings", 1 << 30)?,
         // The rows before belonged to padding once.
         positions: Positions::Learned { offset: 2 },
-        attention: Attention {
-            scale: ((hidden / heads) as f64).powf(-0.5),
-            softcap: None,
-            head_norms: false,
-            window: None,
-            windowed: Vec::new(),
-            window_rope: None,
-        },
+        attention: Attention::plain(hidden / heads),
         norm: if learned_norms { NormKind::Layer } else { NormKind::LayerPlain },
         norm_epsilon: 1e-5,
         norm_order: if before { NormOrder::Before } else { NormOrder::After },
@@ -71,11 +64,16 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
             activation: activation(fields, "activation_function", "relu")?,
             gated: false,
         },
+        experts: None,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
         biases: Biases { query_key_value: bias, output: bias, feed_forward: bias },
         embedding_scale: 1.0,
         logit_softcap: None,
         tied: fields.flag("tie_word_embeddings", true)?,
         end_tokens: end_tokens(fields)?,
+        extra_layers: 0,
+        is_nested: false,
         names: &NAMES,
     })
 }

@@ -6,7 +6,7 @@ use super::qwen2::upper_windows;
 use polydraft_text::Fields;
 
 use super::common::{Family, Result, llama_like};
-use crate::config::Config;
+use crate::config::{Config, HeadNorms};
 
 pub(super) const FAMILY: Family = Family { architecture: "Qwen3ForCausalLM", read };
 
@@ -14,7 +14,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = llama_like(family, fields)?;
     config.head = fields.size_or("head_dim", 128, 1 << 12)?;
     config.attention.scale = (config.head as f64).powf(-0.5);
-    config.attention.head_norms = true;
+    config.attention.head_norms = HeadNorms::Each;
     let bias = fields.flag("attention_bias", false)?;
     (config.biases.query_key_value, config.biases.output) = (bias, bias);
     upper_windows(&mut config, fields)?;

@@ -11,7 +11,7 @@ use polydraft_kernels::{CacheType, available_memory};
 use super::Head;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES, default_features, in_order};
 use super::net::{Combine, Join, Net};
-use crate::config::{Config, Positions};
+use crate::config::{Config, HeadNorms, Positions};
 use crate::description::{Sizes, check_memory};
 use crate::error::{Error, Result};
 use crate::linear::{Linear, Matrix};
@@ -216,8 +216,11 @@ impl Headers {
         }
         let reads = check(&config, trunk, vocabulary, layers)
             .map_err(|problem| Error::File { path: directory.join("config.json"), problem })?;
-        config.layers.attention.head_norms =
-            weights.shape("layers.0.self_attn.q_norm.weight").is_some();
+        config.layers.attention.head_norms = match weights.shape("layers.0.self_attn.q_norm.weight")
+        {
+            Some(_) => HeadNorms::Each,
+            None => HeadNorms::None,
+        };
         let tokens = tokens(&mut weights, &config, vocabulary, allowed)?;
         Ok(Self { weights, config, reads, tokens })
     }
@@ -360,7 +363,7 @@ fn embedding(loader: &mut Loader, trunk: &Transformer, vocabulary: usize) -> Res
     let name = format!("{}.weight", NAMES.embedding);
     if loader.weights.shape(&name).is_some() {
         let wanted = vocabulary.min(rows);
-        return Ok(Arc::new(loader.looked_up(&[Part { name, rows, wanted }], hidden)?));
+        return Ok(Arc::new(loader.looked_up(&[Part::of(name, rows, wanted)], hidden)?));
     }
     match trunk.config.embedding == hidden {
         true => Ok(Arc::clone(trunk.embedding())),
@@ -373,8 +376,7 @@ fn output(loader: &mut Loader, trunk: &Transformer, tokens: &Tokens) -> Result<A
     let hidden = loader.config.hidden;
     let name = format!("{}.weight", NAMES.head);
     if loader.weights.shape(&name).is_some() {
-        let all =
-            loader.stacked(&[Part { name, rows: tokens.count, wanted: tokens.count }], hidden)?;
+        let all = loader.stacked(&[Part::of(name, tokens.count, tokens.count)], hidden)?;
         return Ok(Arc::new(match tokens.rows.len() == tokens.count && tokens.rows.is_sorted() {
             true => all,
             false => all.select(&tokens.rows)?,

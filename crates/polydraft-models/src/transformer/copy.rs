@@ -7,10 +7,10 @@ use std::sync::Arc;
 use polydraft_kernels::Mask;
 
 use super::Transformer;
-use super::layer::Layer;
+use super::layer::{Layer, Make};
 use super::pass::Part;
 use crate::copy_reader::CopyReader;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::importance::{Importance, TOKENS};
 use crate::linear::{Linear, Matrix};
 use crate::precision::Precision;
@@ -40,15 +40,8 @@ impl Transformer {
 
     /// Records the inputs of matrices from now on.
     fn listen(&mut self, inputs: impl Fn() -> Option<Importance>) {
-        for layer in &mut self.layers {
-            for linear in [
-                &mut layer.query_key_value,
-                &mut layer.output,
-                &mut layer.mlp_in,
-                &mut layer.mlp_out,
-            ] {
-                linear.inputs = inputs();
-            }
+        for linear in self.layers.iter_mut().flat_map(Layer::products_mut) {
+            linear.inputs = inputs();
         }
         self.head_inputs = inputs();
     }
@@ -92,8 +85,8 @@ impl Transformer {
     pub fn held_matrices(&self) -> Vec<(String, &[u8])> {
         let mut all = Vec::new();
         for (number, layer) in self.layers.iter().enumerate() {
-            for (name, linear) in layer.products() {
-                all.extend(linear.matrix.bytes_by_name(&format!("{number}.{name}")));
+            for (name, matrix) in layer.matrices() {
+                all.extend(matrix.bytes_by_name(&format!("{number}.{name}")));
             }
         }
         for (name, matrix) in PROJECTIONS.into_iter().zip(self.projections.iter().flatten()) {
@@ -110,21 +103,12 @@ impl Transformer {
         make: impl Fn(&str, &Matrix, Option<&Importance>) -> Result<Matrix>,
     ) -> Result<Self> {
         let layer = |(number, of): (usize, &Layer)| -> Result<Layer> {
-            let [query_key_value, output, mlp_in, mlp_out] = of.products().map(|(name, of)| {
+            let linear = |name: &str, of: &Linear| {
                 let matrix = make(&format!("{number}.{name}"), &of.matrix, of.inputs.as_ref())?;
-                Ok::<_, Error>(Linear { matrix, bias: of.bias.clone(), inputs: None })
-            });
-            Ok(Layer {
-                number,
-                attention_norms: of.attention_norms.clone(),
-                query_key_value: query_key_value?,
-                head_norms: of.head_norms.clone(),
-                output: output?,
-                windowed: of.windowed,
-                mlp_norms: of.mlp_norms.clone(),
-                mlp_in: mlp_in?,
-                mlp_out: mlp_out?,
-            })
+                Ok(Linear { matrix, bias: of.bias.clone(), inputs: None })
+            };
+            let matrix = |name: &str, of: &Matrix| make(&format!("{number}.{name}"), of, None);
+            of.with(number, &Make { linear: &linear, matrix: &matrix })
         };
         let projections = match &self.projections {
             None => None,

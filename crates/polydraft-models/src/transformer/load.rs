@@ -89,6 +89,7 @@ impl Transformer {
                 || (config.tied && name == copy)
                 || name.ends_with("rotary_emb.inv_freq")
                 || name.ends_with("self_attn.masked_bias")
+                || config.is_read_elsewhere(name)
         })?;
         Ok(Self {
             config: config.clone(),
@@ -109,7 +110,7 @@ impl Loader<'_> {
     /// The embedding and, if it is a tensor of its own, the head.
     fn embeddings(&mut self, wanted: usize) -> Result<(Matrix, Option<Matrix>)> {
         let Config { vocabulary: rows, embedding: width, names, tied, .. } = *self.config;
-        let part = |name: &str| Part { name: format!("{name}.weight"), rows, wanted };
+        let part = |name: &str| Part::of(format!("{name}.weight"), rows, wanted);
         if tied {
             return Ok((self.stacked(&[part(names.embedding)], width)?, None));
         }
@@ -133,51 +134,36 @@ impl Loader<'_> {
         attention_norms: Norms,
         columns: usize,
     ) -> Result<Layer> {
-        let Config { hidden, intermediate, head, heads, key_value_heads, names, biases, .. } =
-            *self.config;
+        let Config { names, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
-        let (queries, keys) = (heads * head, key_value_heads * head);
-        let [query, key, value] = names.query_key_value.map(name);
-        let mlp: Vec<(String, usize)> =
-            names.mlp_in.iter().map(|part| (name(part), intermediate)).collect();
-        let head_norms = match self.config.attention.head_norms {
-            false => None,
-            true => {
-                let [query, key] = names.head_norms.map(name);
-                Some([self.norm(&query, head)?, self.norm(&key, head)?])
-            }
+        let mlp_norms = match self.config.norm_order {
+            NormOrder::Parallel => Norms::default(),
+            _ => self.norms(names.mlp_norms.map(name))?,
         };
         Ok(Layer {
             number,
             attention_norms,
-            query_key_value: self.linear(
-                &[(query, queries), (key, keys), (value, keys)],
-                columns,
-                biases.query_key_value,
-            )?,
-            head_norms,
-            output: self.linear(&[(name(names.output), hidden)], queries, biases.output)?,
-            windowed: self.config.is_windowed(number),
-            mlp_norms: self.norms(names.mlp_norms.map(name))?,
-            mlp_in: self.linear(&mlp, hidden, biases.feed_forward)?,
-            mlp_out: self.linear(
-                &[(name(names.mlp_out), hidden)],
-                intermediate,
-                biases.feed_forward,
-            )?,
+            attention: self.attention(number, columns)?,
+            mlp_norms,
+            mlp: self.mlp(number)?,
         })
     }
 
     fn norms(&mut self, [first, second]: [String; 2]) -> Result<Norms> {
-        let width = self.config.hidden;
-        let first = Some(self.norm(&first, width)?);
-        Ok(match self.config.norm_order {
-            NormOrder::Before => Norms { before: first, ..Norms::default() },
-            NormOrder::After => Norms { after: first, ..Norms::default() },
-            NormOrder::Around => {
-                Norms { before: first, behind: Some(self.norm(&second, width)?), after: None }
+        let Config { hidden, norm_order, residual_scale, .. } = *self.config;
+        let mut norm = |name: &str| self.norm(name, hidden).map(Some);
+        let mut norms = match norm_order {
+            NormOrder::Before | NormOrder::Parallel => {
+                Norms { before: norm(&first)?, ..Norms::default() }
             }
-        })
+            NormOrder::After => Norms { after: norm(&first)?, ..Norms::default() },
+            NormOrder::Behind => Norms { behind: norm(&first)?, ..Norms::default() },
+            NormOrder::Around => {
+                Norms { before: norm(&first)?, behind: norm(&second)?, ..Norms::default() }
+            }
+        };
+        norms.scale = residual_scale;
+        Ok(norms)
     }
 
     pub fn norm(&mut self, name: &str, width: usize) -> Result<Norm> {
@@ -188,7 +174,7 @@ impl Loader<'_> {
                 let weight = self.weights.vector(&format!("{name}.weight"), width)?;
                 weight.into_iter().map(|w| w + 1.0).collect()
             }
-            NormKind::Rms | NormKind::Layer => {
+            NormKind::Rms | NormKind::Layer | NormKind::LayerScale => {
                 self.weights.vector(&format!("{name}.weight"), width)?
             }
         };
@@ -198,7 +184,9 @@ impl Loader<'_> {
                 let bias = self.weights.vector(&format!("{name}.bias"), width)?;
                 Norm::Layer { weight, bias, epsilon }
             }
-            NormKind::LayerPlain => Norm::Layer { weight, bias: vec![0.0; width], epsilon },
+            NormKind::LayerScale | NormKind::LayerPlain => {
+                Norm::Layer { weight, bias: vec![0.0; width], epsilon }
+            }
         })
     }
 
@@ -218,8 +206,7 @@ impl Loader<'_> {
         for (name, rows) in parts {
             bias.append(&mut self.weights.vector(&format!("{name}.bias"), *rows)?);
         }
-        let width = bias.len();
-        Ok(Linear { matrix, bias: Some(Rows::new(bias, width)), inputs: None })
+        Ok(Linear { matrix, bias: Some(row(bias)), inputs: None })
     }
 
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
@@ -237,6 +224,12 @@ impl Loader<'_> {
 }
 
 /// All rows of a tensor.
-fn whole(name: &str, rows: usize) -> Part {
-    Part { name: format!("{name}.weight"), rows, wanted: rows }
+pub(super) fn whole(name: &str, rows: usize) -> Part {
+    Part::of(format!("{name}.weight"), rows, rows)
+}
+
+/// One row.
+pub(super) fn row(numbers: Vec<f32>) -> Rows {
+    let width = numbers.len();
+    Rows::new(numbers, width)
 }

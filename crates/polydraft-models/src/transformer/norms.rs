@@ -4,12 +4,19 @@ use polydraft_kernels::{Norm, Rows};
 
 use crate::error::Result;
 
-/// The norms of a block f: x becomes `after(x + behind(f(before(x))))`.
-#[derive(Debug, Clone, Default)]
+/// The norms of a block f: x becomes `after(x + scale · behind(f(before(x))))`.
+#[derive(Debug, Clone)]
 pub(crate) struct Norms {
     pub before: Option<Norm>,
     pub behind: Option<Norm>,
     pub after: Option<Norm>,
+    pub scale: f64,
+}
+
+impl Default for Norms {
+    fn default() -> Self {
+        Self { before: None, behind: None, after: None, scale: 1.0 }
+    }
 }
 
 impl Norms {
@@ -21,7 +28,7 @@ impl Norms {
         if let Some(norm) = &self.behind {
             y = norm.forward(&y)?;
         }
-        let x = x.plus(&y)?;
+        let x = x.plus(&y.scaled(self.scale))?;
         match &self.after {
             None => Ok(x),
             Some(norm) => Ok(norm.forward(&x)?),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polydraft_gguf::{
     DEQUANTIZED, ExpectedTensor, Gguf, ModelDescription, RopePairs, Tensor, TensorRole, TensorType,
-    interleaved,
+    held_as, interleaved,
 };
 use polydraft_kernels::Format;
 
@@ -21,6 +21,8 @@ pub(crate) struct File {
     /// Tensors whose rows are in the order of [`RopePairs::Neighbours`], with the width of their
     /// heads.
     interleaved: BTreeMap<String, usize>,
+    /// Names of those that were read, where the others are still to be looked at.
+    taken: Option<BTreeSet<String>>,
 }
 
 impl File {
@@ -36,7 +38,32 @@ impl File {
                 turned.map(|tensor| (tensor.name, description.key_head)).collect()
             }
         };
-        Ok(Self { gguf: Arc::new(gguf), interleaved })
+        Ok(Self { gguf: Arc::new(gguf), interleaved, taken: None })
+    }
+
+    /// Of a model whose tensors' shapes are checked when they are read.
+    pub fn unchecked(gguf: Gguf, interleaved: BTreeMap<String, usize>) -> Result<Self> {
+        check_types(&gguf)?;
+        Ok(Self { gguf: Arc::new(gguf), interleaved, taken: Some(BTreeSet::new()) })
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.gguf.find(name).is_some()
+    }
+
+    /// That every tensor was read, but for what the predicate allows.
+    pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
+        let Some(taken) = &self.taken else { return Ok(()) };
+        let is_left = |name: &str| !taken.contains(name) && !allowed(name);
+        match self.gguf.tensors().find(|tensor| is_left(tensor.name())) {
+            None => Ok(()),
+            Some(other) => Err(Error::Tensor {
+                path: other.path().to_owned(),
+                tensor: other.name().to_owned(),
+                expected: "no such tensor in a model of this architecture".to_owned(),
+                got: format!("one of shape {:?}", other.shape()),
+            }),
+        }
     }
 
     pub fn paths(&self) -> Vec<PathBuf> {
@@ -56,6 +83,9 @@ impl File {
     /// A tensor, which must have this shape.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Blocked> {
         self.gguf.tensor(name)?.expect_shape(shape)?;
+        if let Some(taken) = &mut self.taken {
+            taken.insert(name.to_owned());
+        }
         let head = self.interleaved.get(name).copied();
         Ok(Blocked { gguf: Arc::clone(&self.gguf), name: name.to_owned(), head })
     }
@@ -146,6 +176,17 @@ impl Blocked {
     /// Reads the blocks of rows from row `first` on.
     pub fn blocks(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let tensor = self.tensor()?;
+        let (width, kind) = (tensor.row_bytes(), tensor.kind());
+        if kind != kind.held_as() {
+            let held = tensor.columns() / kind.block() * kind.held_as().block_bytes();
+            let mut blocks = vec![0; bytes.len() / held * width];
+            self.blocks_of(tensor, first, &mut blocks)?;
+            return held_as(kind, &blocks, bytes).map_err(|e| self.wrong(&e.expected, e.got));
+        }
+        self.blocks_of(tensor, first, bytes)
+    }
+
+    fn blocks_of(&self, tensor: Tensor, first: usize, bytes: &mut [u8]) -> Result<()> {
         let width = tensor.row_bytes();
         match self.head {
             None => tensor.read_rows(first..first + bytes.len() / width, bytes)?,

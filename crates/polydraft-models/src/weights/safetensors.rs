@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::element::{Element, not_finite};
 use super::listed::Listed;
+use super::mxfp4::{self, Mxfp4};
 use super::pickle;
 use crate::error::{Error, Result};
 
@@ -33,6 +34,8 @@ pub(crate) struct Files {
     directory: PathBuf,
     shards: Vec<Shard>,
     tensors: BTreeMap<String, (usize, TensorInfo)>,
+    /// Names of those that were read.
+    taken: BTreeSet<String>,
 }
 
 #[derive(Deserialize)]
@@ -50,8 +53,12 @@ const LONGEST_HEADER: u64 = polydraft_files::Kind::INDEX.most;
 impl Files {
     pub fn open(directory: &Path) -> Result<Self> {
         let (single, index) = (directory.join(SINGLE), directory.join(INDEX));
-        let mut weights =
-            Self { directory: directory.to_owned(), shards: Vec::new(), tensors: BTreeMap::new() };
+        let mut weights = Self {
+            directory: directory.to_owned(),
+            shards: Vec::new(),
+            tensors: BTreeMap::new(),
+            taken: BTreeSet::new(),
+        };
         if single.exists() {
             weights.add_shard(single, |_| true)?;
             return Ok(weights);
@@ -111,7 +118,7 @@ impl Files {
         self.shards.iter().map(|shard| shard.path.clone()).collect()
     }
 
-    /// All tensors that are left.
+    /// All tensors.
     pub fn tensors(&self) -> impl Iterator<Item = Listed> {
         self.tensors.iter().map(|(name, (_, info))| Listed {
             name: name.clone(),
@@ -186,6 +193,30 @@ impl Files {
         }
     }
 
+    /// Takes all tensors out whose names the predicate says.
+    pub fn drop_others(&mut self, others: impl Fn(&str) -> bool) {
+        self.tensors.retain(|name, _| !others(name));
+    }
+
+    /// A matrix of this shape in blocks of MXFP4, if it is stored so.
+    pub fn mxfp4(&mut self, name: &str, shape: &[usize]) -> Result<Option<Mxfp4>> {
+        let [numbers, scales] = ["blocks", "scales"].map(|end| format!("{name}_{end}"));
+        if !self.tensors.contains_key(&numbers) {
+            return Ok(None);
+        }
+        let (columns, rows) = shape.split_last().unwrap_or((&0, &[]));
+        let blocks = columns / mxfp4::BLOCK;
+        let scales = self.find(&scales, &[rows, &[blocks]].concat())?;
+        let numbers = self.find(&numbers, &[rows, &[blocks, mxfp4::BYTES]].concat())?;
+        for stored in [&numbers, &scales] {
+            if stored.dtype != Dtype::U8 {
+                let got = format!("type {:?}", stored.dtype);
+                return Err(stored.wrong("type U8".to_owned(), got));
+            }
+        }
+        Ok(Some(Mxfp4 { numbers, scales, blocks }))
+    }
+
     /// Takes a tensor, which must have this shape.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
         let stored = self.find(name, shape)?;
@@ -199,7 +230,7 @@ impl Files {
 
     fn find(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
         let stored = self.look(name, shape)?;
-        self.tensors.remove(name);
+        self.taken.insert(name.to_owned());
         Ok(stored)
     }
 
@@ -232,7 +263,8 @@ impl Files {
 
     /// That nothing is left, but for what the predicate allows.
     pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
-        match self.tensors.iter().find(|(name, _)| !allowed(name)) {
+        let is_left = |name: &String| !self.taken.contains(name) && !allowed(name);
+        match self.tensors.iter().find(|(name, _)| is_left(name)) {
             None => Ok(()),
             Some((name, (shard, info))) => Err(Error::Tensor {
                 path: self.shards[*shard].path.clone(),
@@ -307,7 +339,7 @@ impl Stored {
         exact(self.dtype)
     }
 
-    fn wrong(&self, expected: String, got: String) -> Error {
+    pub fn wrong(&self, expected: String, got: String) -> Error {
         Error::Tensor { path: self.path.clone(), tensor: self.name.clone(), expected, got }
     }
 
@@ -340,7 +372,7 @@ impl Stored {
     }
 
     /// Those of `count` entries of N bytes from entry `first` on.
-    fn bytes<const N: usize>(&self, first: usize, count: usize) -> Result<Vec<[u8; N]>> {
+    pub fn bytes<const N: usize>(&self, first: usize, count: usize) -> Result<Vec<[u8; N]>> {
         let mut bytes = vec![[0; N]; count];
         read_at(&self.path, self.start + (first * N) as u64, bytes.as_flattened_mut())?;
         Ok(bytes)

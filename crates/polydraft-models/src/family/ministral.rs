@@ -1,0 +1,37 @@
+//! Ministral: Mistral with a window in the layers that its file lists. Ministral 3: Mistral with YaRN,
+//! and queries that grow with their position.
+//!
+//! Source: Mistral AI 2024 and 2025.
+
+use polydraft_text::Fields;
+
+use super::common::{Family, Result, llama_like, set_window, sliding_window};
+use crate::config::{Config, Stretch};
+
+pub(super) const FAMILY: Family = Family { architecture: "MinistralForCausalLM", read };
+pub(super) const MINISTRAL3: Family =
+    Family { architecture: "Ministral3ForCausalLM", read: read_ministral3 };
+
+fn read(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = llama_like(family, fields)?;
+    let window = sliding_window(fields)?;
+    set_window(&mut config, fields, window, |_| window.is_some())?;
+    Ok(config)
+}
+
+fn read_ministral3(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = llama_like(family, fields)?;
+    let window = fields.get::<usize>("sliding_window")?;
+    set_window(&mut config, fields, window, |_| true)?;
+    let rope = match fields.object("rope_scaling")? {
+        Some(scaling) => Some(scaling),
+        None => fields.object("rope_parameters")?,
+    };
+    if let Some(rope) = rope
+        && let Some(beta) = rope.number("llama_4_scaling_beta")?
+    {
+        let original = rope.size("original_max_position_embeddings", 1 << 30)?;
+        config.attention.stretch = Some(Stretch { beta, original });
+    }
+    Ok(config)
+}

@@ -1,0 +1,95 @@
+//! Models that see or hear: of them the text part is computed, which is a family of its own. Its
+//! fields are in `text_config`, or between the others; its tensors have a prefix.
+
+use serde_json::{Map, Value, json};
+
+use super::common::Result;
+
+/// A model around a text part.
+pub(super) struct Wrapper {
+    /// As `config.json` names it.
+    pub architecture: &'static str,
+    /// The `model_type` of its text part where that is not said.
+    pub text: &'static str,
+}
+
+pub(super) const WRAPPERS: &[Wrapper] = &[
+    Wrapper { architecture: "Gemma3ForConditionalGeneration", text: "gemma3_text" },
+    Wrapper { architecture: "Mistral3ForConditionalGeneration", text: "mistral" },
+    Wrapper { architecture: "Qwen2VLForConditionalGeneration", text: "qwen2_vl_text" },
+    Wrapper { architecture: "Qwen2_5_VLForConditionalGeneration", text: "qwen2_5_vl_text" },
+    Wrapper { architecture: "Qwen3VLForConditionalGeneration", text: "qwen3_vl_text" },
+    Wrapper { architecture: "LlavaForConditionalGeneration", text: "llama" },
+    Wrapper { architecture: "InternVLForConditionalGeneration", text: "qwen2" },
+    Wrapper { architecture: "Cohere2VisionForConditionalGeneration", text: "cohere2" },
+    Wrapper { architecture: "SmolVLMForConditionalGeneration", text: "llama" },
+    Wrapper { architecture: "Idefics3ForConditionalGeneration", text: "llama" },
+];
+
+/// The architectures of text parts by their `model_type`.
+const TEXTS: &[(&str, &str)] = &[
+    ("llama", "LlamaForCausalLM"),
+    ("mistral", "MistralForCausalLM"),
+    ("ministral3", "Ministral3ForCausalLM"),
+    ("qwen2", "Qwen2ForCausalLM"),
+    ("qwen2_vl_text", "Qwen2ForCausalLM"),
+    ("qwen2_5_vl_text", "Qwen2ForCausalLM"),
+    ("qwen3", "Qwen3ForCausalLM"),
+    ("qwen3_vl_text", "Qwen3ForCausalLM"),
+    ("gemma3_text", "Gemma3ForCausalLM"),
+    ("cohere2", "Cohere2ForCausalLM"),
+];
+
+/// Fields of the text part that a published file leaves out, by its `model_type`.
+fn defaults(text: &str) -> Value {
+    match text {
+        "gemma3_text" => json!({
+            "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4,
+            "head_dim": 256, "max_position_embeddings": 131_072,
+        }),
+        "mistral" | "llama" => json!({ "vocab_size": 32_000, "num_attention_heads": 32 }),
+        _ => json!({}),
+    }
+}
+
+/// The architecture of the text part, and its fields.
+pub(super) fn text_of(wrapper: &Wrapper, outer: &Map<String, Value>) -> Result<(String, Value)> {
+    let inner = match outer.get("text_config") {
+        Some(Value::Object(inner)) => inner,
+        Some(Value::Null) | None => outer,
+        Some(other) => return Err(format!("text_config: expected an object, got {other}")),
+    };
+    // Of files with all fields in one place the type is the whole model's.
+    let of_text = inner.get("model_type").and_then(Value::as_str).filter(|_| inner != outer);
+    let kind = of_text.unwrap_or(wrapper.text);
+    let Some((_, architecture)) = TEXTS.iter().find(|(known, _)| *known == kind) else {
+        let known: Vec<&str> = TEXTS.iter().map(|(known, _)| *known).collect();
+        return Err(format!(
+            "text_config: model_type: expected one of {}, got {kind:?}; llama.cpp may run a GGUF \
+             file of it (a build with --features llama, and --backend llama)",
+            known.join(", ")
+        ));
+    };
+    let mut fields = defaults(kind).as_object().cloned().unwrap_or_default();
+    for shared in ["eos_token_id", "tie_word_embeddings", "vocab_size"] {
+        if let Some(value) = outer.get(shared) {
+            fields.insert(shared.to_owned(), value.clone());
+        }
+    }
+    let given = inner.iter().filter(|(_, value)| !value.is_null());
+    fields.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+    Ok(((*architecture).to_owned(), Value::Object(fields)))
+}
+
+/// The name of a tensor of the text part as its family has it.
+pub(crate) fn renamed(name: &str) -> String {
+    const PREFIXES: [(&str, &str); 5] = [
+        ("language_model.model.", "model."),
+        ("model.language_model.", "model."),
+        ("model.text_model.", "model."),
+        ("language_model.lm_head.", "lm_head."),
+        ("language_model.", "model."),
+    ];
+    let found = PREFIXES.iter().find_map(|(from, to)| Some((name.strip_prefix(from)?, to)));
+    found.map_or(name.to_owned(), |(rest, to)| format!("{to}{rest}"))
+}

@@ -1,0 +1,167 @@
+//! The feed-forward block of a layer, from tensors on disk.
+
+use std::sync::Arc;
+
+use super::experts::{Experts, Shared};
+use super::load::{Loader, row};
+use super::mlp::{Dense, Mlp};
+use crate::config::{Config, Experts as Shape, Shared as SharedShape};
+use crate::error::Result;
+use crate::linear::Linear;
+use crate::names::Layout;
+use crate::weights::Part;
+
+impl Loader<'_> {
+    pub(super) fn mlp(&mut self, number: usize) -> Result<Mlp> {
+        let Config { intermediate, names, biases, .. } = *self.config;
+        match self.config.experts_of(number) {
+            Some(shape) => self.experts(number, &shape.clone()).map(Mlp::Experts),
+            None => {
+                let (names, biased) = ((names.mlp_in, names.mlp_out), biases.feed_forward);
+                self.dense(number, names, intermediate, biased).map(Mlp::Dense)
+            }
+        }
+    }
+
+    fn name(&self, number: usize, part: &str) -> String {
+        format!("{}.{number}.{part}", self.config.names.layers)
+    }
+
+    fn dense(
+        &mut self,
+        number: usize,
+        (into, out): (&[&str], &str),
+        inner: usize,
+        biased: bool,
+    ) -> Result<Dense> {
+        let hidden = self.config.hidden;
+        // Gate and up may be one.
+        let sides = if self.config.feed_forward.gated { 2 } else { 1 };
+        let rows = inner * sides / into.len().max(1);
+        let into: Vec<_> = into.iter().map(|part| (self.name(number, part), rows)).collect();
+        let out = [(self.name(number, out), hidden)];
+        Ok(Dense {
+            into: self.linear(&into, hidden, biased)?,
+            out: self.linear(&out, inner, biased)?,
+        })
+    }
+
+    fn experts(&mut self, number: usize, shape: &Shape) -> Result<Experts> {
+        let Config { hidden, names, .. } = *self.config;
+        let names = &names.experts;
+        let router = self.name(number, names.router);
+        let router = self.in_full(&router, shape.count, shape.biased)?;
+        let correction = match shape.corrected {
+            false => None,
+            true => {
+                let name = self.name(number, names.correction);
+                Some(self.weights.vector(&name, shape.count)?)
+            }
+        };
+        let inner = shape.intermediate;
+        let rows = 2 * inner / names.mlp_in.len().max(1);
+        let into: Vec<String> = names.mlp_in.iter().map(|part| self.name(number, part)).collect();
+        let out = self.name(number, names.mlp_out);
+        let mut each = Vec::with_capacity(shape.count);
+        let mut biases = self.biases_of(shape, &into, &out)?;
+        for expert in 0..shape.count {
+            let part = |name: &str, rows, columns| {
+                part(name, [shape.count, rows, columns], expert, names.layout)
+            };
+            let mut parts: Vec<Part> = into.iter().map(|name| part(name, rows, hidden)).collect();
+            if let (Layout::Columns, [both]) = (names.layout, &parts[..]) {
+                parts = [0, 1].map(|from| both.clone().every_other(from)).into();
+            }
+            let [of_in, of_out] = match &mut biases {
+                None => [None, None],
+                Some([of_in, of_out]) => [of_in, of_out].map(|all| Some(row(all.remove(0)))),
+            };
+            let matrix = self.stacked(&parts, hidden)?;
+            let into = Linear { matrix, bias: of_in, inputs: None };
+            let matrix = self.stacked(&[part(&out, hidden, inner)], inner)?;
+            each.push(Dense { into, out: Linear { matrix, bias: of_out, inputs: None } });
+        }
+        let shared = match shape.shared {
+            None => None,
+            Some(SharedShape { intermediate, gated }) => {
+                let shared = (names.shared_in, names.shared_out);
+                let block = self.dense(number, shared, intermediate, false)?;
+                let gate = match gated {
+                    false => None,
+                    true => {
+                        let gate = self.name(number, names.shared_gate);
+                        Some(self.in_full(&gate, 1, false)?)
+                    }
+                };
+                Some(Shared { block, gate })
+            }
+        };
+        Ok(Experts { shape: shape.clone(), router, correction, each, shared })
+    }
+
+    /// A small product that decides for many: never quantised. GGUF files have one of a single row
+    /// as a vector.
+    fn in_full(&mut self, name: &str, rows: usize, biased: bool) -> Result<Arc<Linear>> {
+        let hidden = self.config.hidden;
+        let tensor = format!("{name}.weight");
+        let matrix = match rows {
+            1 if self.weights.has_vectors_for_rows() => {
+                self.looked_up(&[Part::vector(tensor)], hidden)?
+            }
+            _ => self.looked_up(&[Part::of(tensor, rows, rows)], hidden)?,
+        };
+        let bias = match biased {
+            false => None,
+            true => Some(row(self.weights.vector(&format!("{name}.bias"), rows)?)),
+        };
+        Ok(Arc::new(Linear { matrix, bias, inputs: None }))
+    }
+
+    /// Of every expert the biases of its two products.
+    fn biases_of(
+        &mut self,
+        shape: &Shape,
+        into: &[String],
+        out: &str,
+    ) -> Result<Option<[Vec<Vec<f32>>; 2]>> {
+        if !shape.biased {
+            return Ok(None);
+        }
+        let Config { hidden, names, .. } = *self.config;
+        let layout = names.experts.layout;
+        let name = |of: &str| match layout {
+            Layout::Rows => format!("{of}.bias"),
+            Layout::Columns => format!("{of}_bias"),
+        };
+        let width = 2 * shape.intermediate / into.len().max(1);
+        let mut of_in = vec![Vec::new(); shape.count];
+        for part in into {
+            let all = self.weights.numbers(&name(part), &[shape.count, width])?;
+            for (bias, own) in of_in.iter_mut().zip(all.chunks_exact(width)) {
+                match layout {
+                    Layout::Rows => bias.extend_from_slice(own),
+                    Layout::Columns => {
+                        let halves = [0, 1].map(|from| own[from..].iter().step_by(2).copied());
+                        bias.extend(halves.into_iter().flatten());
+                    }
+                }
+            }
+        }
+        let all = self.weights.numbers(&name(out), &[shape.count, hidden])?;
+        Ok(Some([of_in, all.chunks_exact(hidden).map(<[f32]>::to_vec).collect()]))
+    }
+}
+
+/// A matrix of an expert: of a tensor of its own, or of one that has those of all.
+fn part(name: &str, [count, rows, columns]: [usize; 3], expert: usize, layout: Layout) -> Part {
+    if name.contains('#') {
+        let name = format!("{}.weight", name.replace('#', &expert.to_string()));
+        return Part::of(name, rows, rows);
+    }
+    match layout {
+        Layout::Rows => Part::matrix(format!("{name}.weight"), [count, rows], expert),
+        Layout::Columns => {
+            Part::turned(name.to_owned(), vec![count, columns], expert * columns, rows)
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Matrices in blocks of MXFP4 as directories have them: numbers and scales in tensors of their own.
+
+use polydraft_gguf::{MXFP4_NUMBERS, TensorType, dequantize, mxfp4_as_q5_0};
+use polydraft_kernels::Format;
+
+use super::element::Element;
+use super::safetensors;
+use crate::error::{Error, Result};
+
+/// Numbers of a block, and bytes of them.
+pub(super) const BLOCK: usize = MXFP4_NUMBERS;
+pub(super) const BYTES: usize = BLOCK / 2;
+const FILE_BYTES: usize = 1 + BYTES;
+
+/// Rows of blocks.
+pub(crate) struct Mxfp4 {
+    /// `[.., blocks, 16]`: number 2i of a block in the lower half of byte i, 2i + 1 in the upper.
+    pub numbers: safetensors::Stored,
+    /// `[.., blocks]`: exponents of two, less 127.
+    pub scales: safetensors::Stored,
+    /// Blocks of a row.
+    pub blocks: usize,
+}
+
+impl Mxfp4 {
+    pub fn exact(&self) -> Format {
+        Format::of_file(TensorType::MXFP4)
+    }
+
+    /// Rows from row `first` on, as ggml has them: the scale, then the first half of the numbers in
+    /// the lower halves of 16 bytes and the second in the upper.
+    fn rows(&self, first: usize, count: usize) -> Result<Vec<u8>> {
+        let blocks = count * self.blocks;
+        let numbers: Vec<[u8; BYTES]> = self.numbers.bytes(first * self.blocks, blocks)?;
+        let scales: Vec<[u8; 1]> = self.scales.bytes(first * self.blocks, blocks)?;
+        let mut all = Vec::with_capacity(blocks * FILE_BYTES);
+        for (numbers, [scale]) in numbers.iter().zip(scales) {
+            let number = |i: usize| numbers[i / 2] >> (4 * (i % 2)) & 15;
+            all.push(scale);
+            all.extend((0..BYTES).map(|i| number(i) | number(i + BYTES) << 4));
+        }
+        Ok(all)
+    }
+
+    /// Reads rows from row `first` on.
+    pub fn read<T: Element>(&self, first: usize, columns: usize, values: &mut [T]) -> Result<()> {
+        let rows = self.rows(first, values.len() / columns)?;
+        let mut wide = vec![0.0; values.len()];
+        dequantize(TensorType::MXFP4, &rows, &mut wide)
+            .map_err(|e| self.numbers.wrong(e.expected, e.got))?;
+        for (value, wide) in values.iter_mut().zip(wide) {
+            *value = T::from_f32(wide.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// Reads rows as blocks of Q5_0, which hold the same numbers.
+    pub fn blocks(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
+        let width = self.blocks * TensorType::Q5_0.block_bytes();
+        let rows = self.rows(first, bytes.len() / width)?;
+        mxfp4_as_q5_0(&rows, bytes).map_err(|e| self.numbers.wrong(e.expected, e.got))
+    }
+
+    pub fn not_finite(&self, row: usize, got: f32) -> Error {
+        self.numbers.wrong("finite scales".to_owned(), format!("{got} in row {row}"))
+    }
+}

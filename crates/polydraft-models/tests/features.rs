@@ -1,0 +1,237 @@
+//! That the comparison with transformers would notice it, if a feature of a configuration or a
+//! tensor were left out.
+
+mod cases;
+mod common;
+
+use cases::{Case, TOLERANCE};
+use common::*;
+use polydraft_models::Precision;
+use serde_json::{Value, json};
+
+/// A fixture, and fields of its configuration with other values.
+type Plan<'a> = (&'a str, &'a [(&'a str, Value)]);
+
+/// Changes of config.json that transformers would notice, and so must the comparison.
+#[test]
+fn every_feature_is_compared() {
+    let plans: &[Plan] = &[
+        ("llama", &[("rms_norm_eps", json!(1e-6)), ("rope_theta", json!(90.0))]),
+        ("llama/linear", &[("rope_scaling", json!(null))]),
+        (
+            "llama/llama3",
+            &[("rope_scaling", json!(null)), ("/rope_scaling/high_freq_factor", json!(3.0))],
+        ),
+        (
+            "llama/yarn",
+            &[
+                ("rope_scaling", json!(null)),
+                ("/rope_scaling/attention_factor", json!(1.0)),
+                ("/rope_scaling/beta_fast", json!(2.0)),
+                ("/rope_scaling/original_max_position_embeddings", json!(100)),
+            ],
+        ),
+        (
+            "llama/yarn-mscale",
+            &[("/rope_scaling/mscale", json!(null)), ("/rope_scaling/truncate", json!(true))],
+        ),
+        ("mistral", &[("sliding_window", json!(null)), ("sliding_window", json!(6))]),
+        ("mistral/no-window", &[("sliding_window", json!(8))]),
+        (
+            "qwen2",
+            &[
+                ("use_sliding_window", json!(false)),
+                ("max_window_layers", json!(0)),
+                ("max_window_layers", json!(2)),
+                ("sliding_window", json!(7)),
+            ],
+        ),
+        ("qwen3", &[("/rope_parameters/rope_theta", json!(900.0))]),
+        (
+            "gemma2",
+            &[
+                ("attn_logit_softcapping", json!(null)),
+                ("final_logit_softcapping", json!(null)),
+                ("query_pre_attn_scalar", json!(16)),
+                ("sliding_window", json!(6)),
+                ("layer_types", json!(["full_attention", "sliding_attention", "full_attention"])),
+                ("hidden_activation", json!("silu")),
+            ],
+        ),
+        (
+            "gemma3",
+            &[
+                ("query_pre_attn_scalar", json!(16)),
+                ("sliding_window", json!(6)),
+                ("layer_types", json!(["full_attention", "sliding_attention", "full_attention"])),
+                ("hidden_activation", json!("silu")),
+                ("/rope_parameters/full_attention/rope_theta", json!(900.0)),
+                ("/rope_parameters/full_attention/factor", json!(3.0)),
+                ("/rope_parameters/sliding_attention/rope_theta", json!(90.0)),
+            ],
+        ),
+        ("gemma3/cap", &[("final_logit_softcapping", json!(null))]),
+        (
+            "gemma3/old",
+            &[
+                ("rope_scaling", json!(null)),
+                ("rope_local_base_freq", json!(null)),
+                ("sliding_window_pattern", json!(2)),
+            ],
+        ),
+        ("opt", &[("activation_function", json!("gelu"))]),
+        (
+            "opt-plain",
+            &[("activation_function", json!("gelu_new")), ("activation_function", json!("relu"))],
+        ),
+    ];
+    noticed(plans);
+}
+
+fn noticed(plans: &[Plan]) {
+    let mut unnoticed = Vec::new();
+    for (name, changes) in plans {
+        for (field, value) in *changes {
+            let case = Case::named(name);
+            change_config(case.directory.path(), |config| match field.strip_prefix('/') {
+                Some(_) => {
+                    let (parent, inner) = field.rsplit_once('/').unwrap();
+                    config.pointer_mut(parent).unwrap()[inner] = value.clone();
+                }
+                None => config[*field] = value.clone(),
+            });
+            let worst = case.worst(&mut case.open(Precision::F32));
+            // The two forms of gelu differ by little themselves.
+            let least = if value == "gelu_new" { TOLERANCE } else { 5.0 * TOLERANCE };
+            if worst <= least {
+                unnoticed.push(format!("{name}: {field} = {value}: {worst:e}"));
+            }
+        }
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
+/// Those of 2024 to 2026.
+#[test]
+fn every_feature_of_recent_families_is_compared() {
+    const SLIDING: &str = "sliding_attention";
+    const FULL: &str = "full_attention";
+    let plans: &[Plan] = &[
+        (
+            "smollm3",
+            &[
+                ("no_rope_layers", json!([1, 1, 1])),
+                ("sliding_window", json!(6)),
+                ("layer_types", json!([SLIDING, FULL, FULL])),
+            ],
+        ),
+        ("smollm3/no-window", &[("no_rope_layers", json!(null))]),
+        (
+            "granite",
+            &[
+                ("attention_multiplier", json!(null)),
+                ("embedding_multiplier", json!(2.0)),
+                ("residual_multiplier", json!(1.0)),
+                ("logits_scaling", json!(1.0)),
+            ],
+        ),
+        ("olmo2", &[("rms_norm_eps", json!(1e-2)), ("/rope_parameters/rope_theta", json!(90.0))]),
+        (
+            "olmo3",
+            &[
+                ("sliding_window", json!(6)),
+                ("layer_types", json!([FULL, SLIDING, FULL])),
+                ("/rope_parameters/full_attention/factor", json!(3.0)),
+                ("/rope_parameters/sliding_attention/rope_theta", json!(90.0)),
+            ],
+        ),
+        ("phi3", &[("sliding_window", json!(null)), ("sliding_window", json!(6))]),
+        (
+            "phi4",
+            &[
+                ("/rope_parameters/short_factor", json!([1.0, 1.1, 1.3, 1.6, 2.0, 25.0])),
+                ("/rope_parameters/original_max_position_embeddings", json!(40)),
+                ("/rope_parameters/rope_theta", json!(90.0)),
+            ],
+        ),
+        ("glm", &[("/rope_parameters/partial_rotary_factor", json!(1.0))]),
+        ("glm4", &[("/rope_parameters/partial_rotary_factor", json!(1.0))]),
+        ("ministral", &[("sliding_window", json!(6)), ("layer_types", json!([FULL, SLIDING]))]),
+        (
+            "ministral3",
+            &[
+                ("/rope_parameters/llama_4_scaling_beta", json!(null)),
+                ("/rope_parameters/llama_4_scaling_beta", json!(0.8)),
+                ("/rope_parameters/factor", json!(3.0)),
+            ],
+        ),
+        (
+            "cohere2",
+            &[
+                ("logit_scale", json!(0.7)),
+                ("layer_norm_eps", json!(1e-2)),
+                ("sliding_window", json!(6)),
+                ("layer_types", json!([SLIDING, SLIDING, FULL])),
+            ],
+        ),
+        (
+            "exaone4",
+            &[
+                ("sliding_window", json!(6)),
+                ("layer_types", json!([SLIDING, FULL, FULL])),
+                ("sliding_window", json!(null)),
+            ],
+        ),
+        ("exaone4/no-window", &[("sliding_window", json!(5))]),
+        ("seed-oss", &[("rms_norm_eps", json!(1e-2)), ("hidden_act", json!("gelu"))]),
+        ("arcee", &[("hidden_act", json!("relu")), ("hidden_act", json!("silu"))]),
+        (
+            "gemma3-nested",
+            &[
+                ("/text_config/query_pre_attn_scalar", json!(16)),
+                ("/text_config/sliding_window", json!(6)),
+            ],
+        ),
+        ("mistral3", &[("/text_config/sliding_window", json!(6))]),
+        ("qwen2-vl", &[("rms_norm_eps", json!(1e-2))]),
+    ];
+    noticed(plans);
+}
+
+/// A tensor that is left out of the computation, or taken for another, shows.
+#[test]
+fn every_tensor_is_compared() {
+    let mut unnoticed = Vec::new();
+    for folder in fixtures() {
+        let case = Case::read(&folder, None);
+        let path = case.directory.path().join("model.safetensors");
+        let tensors = read_tensors(&path);
+        for name in tensors.keys() {
+            let mut changed = tensors.clone();
+            let old = &tensors[name];
+            // Another order keeps sizes and means: only a comparison of what belongs where can
+            // tell.
+            let values = old.values();
+            let rotated: Vec<f32> = values
+                .iter()
+                .cycle()
+                .skip(values.len() / 2 + 1)
+                .take(values.len())
+                .copied()
+                .collect();
+            changed.insert(name.clone(), Tensor::new(&rotated, &old.shape, Dtype::BF16));
+            write_tensors(&changed, &path);
+            let last = case.logits.last().unwrap();
+            let worst = distance(&alone(&mut case.open(Precision::F32), &case.tokens), last);
+            // Softmax takes no notice of what all keys have in common.
+            let unturned = ["opt", "opt-post-norm", "opt-plain"].contains(&&case.name[..])
+                || ["cohere2", "smollm3"].contains(&&case.name[..]) && name.contains("layers.1.");
+            let invisible =
+                name.ends_with("k_proj.bias") && unturned || name.starts_with("vision_tower.");
+            if !invisible && worst <= 10.0 * TOLERANCE {
+                unnoticed.push(format!("{}: {name}: {worst:e}", case.name));
+            }
+        }
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
