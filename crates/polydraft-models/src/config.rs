@@ -205,6 +205,22 @@ impl Config {
         tensor.starts_with("rope_f") || layer.is_some_and(|layer| extra.contains(&layer))
     }
 
+    /// Whether a tensor is an expert's, or has those of all of a layer.
+    pub(crate) fn is_of_experts(&self, tensor: &str) -> bool {
+        let inner = tensor.strip_prefix(self.names.layers).and_then(|rest| {
+            let (_, inner) = rest.strip_prefix('.')?.split_once('.')?;
+            Some(inner)
+        });
+        let names = &self.names.experts;
+        let mut known = names.mlp_in.iter().chain([&names.mlp_out]);
+        self.experts.is_some()
+            && inner.is_some_and(|inner| {
+                known.any(|name| {
+                    name.split('#').next().is_some_and(|begin| inner.starts_with(begin))
+                })
+            })
+    }
+
     /// Whether a tensor of a directory is the model's, and not of parts that see or hear, or that
     /// predict further tokens.
     pub(crate) fn is_own(&self, tensor: &str) -> bool {

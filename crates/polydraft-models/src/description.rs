@@ -54,6 +54,8 @@ pub struct Description {
     pub language: Language,
     /// Numbers in all tensors.
     pub parameters: u64,
+    /// Those that a token is computed with: of experts it uses a few.
+    pub active_parameters: u64,
     /// How matrices are stored, for example `BF16`; of several types the one of most numbers first.
     pub stored: String,
     /// The files that the weights are in.
@@ -71,9 +73,17 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     pub fn add(&mut self, tensor: &Listed, looked_up: bool) {
-        match <[usize; 2]>::try_from(&tensor.shape[..]) {
-            Ok(shape) => self.matrices.push(Sized { shape, exact: tensor.exact, looked_up }),
-            Err(_) => self.rest = self.rest.saturating_add(tensor.numbers().saturating_mul(4)),
+        match tensor.shape[..] {
+            [rows, columns] => {
+                let shape = [rows, columns];
+                self.matrices.push(Sized { count: 1, shape, exact: tensor.exact, looked_up });
+            }
+            // Of all experts, each with tiles of its own.
+            [count, rows, columns] => {
+                let shape = [rows, columns];
+                self.matrices.push(Sized { count, shape, exact: tensor.exact, looked_up });
+            }
+            _ => self.rest = self.rest.saturating_add(tensor.numbers().saturating_mul(4)),
         }
     }
 
@@ -87,6 +97,8 @@ impl Sizes {
 /// A matrix that is not read yet.
 #[derive(Debug)]
 struct Sized {
+    /// How many there are in one tensor.
+    count: usize,
     shape: [usize; 2],
     /// In which it loses nothing.
     exact: Format,
@@ -102,7 +114,7 @@ impl Sized {
             Precision::File => self.exact,
             precision => precision.fitting(columns).format(),
         };
-        format.bytes(rows, columns)
+        format.bytes(rows, columns).saturating_mul(self.count as u64)
     }
 }
 
@@ -126,6 +138,7 @@ impl Description {
             config,
             language,
             parameters: 0,
+            active_parameters: 0,
             stored: String::new(),
             files: weights.files(),
             sizes: Sizes::default(),
@@ -134,17 +147,25 @@ impl Description {
             weights.prepend(model.config.names.prefix());
             shapes::check(path, &model.config, &weights)?;
         }
-        let mut types: BTreeMap<String, u64> = BTreeMap::new();
+        let (mut types, mut of_experts) = (BTreeMap::<String, u64>::new(), 0u64);
         for tensor in weights.tensors() {
             let numbers = tensor.numbers();
             model.parameters = model.parameters.saturating_add(numbers);
+            if model.config.is_of_experts(&tensor.name) {
+                of_experts = of_experts.saturating_add(numbers);
+            }
             let looked_up = model.config.is_looked_up(&tensor.name);
             model.sizes.add(&tensor, looked_up);
-            if tensor.shape.len() == 2 && !looked_up {
+            if tensor.shape.len() >= 2 && !looked_up {
                 let count = types.entry(tensor.stored).or_default();
                 *count = count.saturating_add(numbers);
             }
         }
+        let idle = model.config.experts.as_ref().map_or(0, |experts| {
+            let idle = (experts.count - experts.used) as u128;
+            (u128::from(of_experts) * idle / experts.count as u128) as u64
+        });
+        model.active_parameters = model.parameters - idle;
         let mut types: Vec<_> = types.into_iter().collect();
         types.sort_by_key(|(_, numbers)| std::cmp::Reverse(*numbers));
         let names: Vec<String> = types.into_iter().map(|(name, _)| name).collect();

@@ -6,20 +6,27 @@
 mod arcee;
 mod cohere2;
 pub(crate) mod common;
+mod deepseek;
 mod exaone4;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod glm4_moe;
+mod gpt_oss;
 mod granite;
+mod granite_moe;
 mod llama;
 mod ministral;
 mod mistral;
+mod mixtral;
 pub(crate) mod nested;
 mod olmo2;
+mod olmoe;
 mod opt;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen_moe;
 mod seed_oss;
 mod smollm3;
 
@@ -55,6 +62,16 @@ pub(crate) const FAMILIES: &[Family] = &[
     exaone4::FAMILY,
     seed_oss::FAMILY,
     arcee::FAMILY,
+    mixtral::FAMILY,
+    qwen_moe::QWEN2,
+    qwen_moe::QWEN3,
+    olmoe::FAMILY,
+    glm4_moe::FAMILY,
+    gpt_oss::FAMILY,
+    deepseek::V2,
+    deepseek::V3,
+    granite_moe::FAMILY,
+    granite_moe::SHARED,
 ];
 
 /// The architectures that can be loaded, as `config.json` names them: of models that only write.

@@ -56,6 +56,9 @@ fn quantised(config: &[u8]) -> Option<String> {
     if let Some(quantisation) = config.get("quantization_config").filter(|value| value.is_object())
     {
         let method = quantisation.get("quant_method").and_then(Value::as_str);
+        if method == Some("mxfp4") {
+            return None;
+        }
         return Some(method.unwrap_or("an unnamed method").to_owned());
     }
     let mlx = config.get("quantization").and_then(|value| value.get("group_size"));
@@ -122,6 +125,11 @@ mod tests {
         ] {
             assert!(problem(&[("config.json", config)]).contains(method), "{config}");
         }
-        assert_eq!(problem(&[("config.json", r#"{"quantization_config": null}"#)]), "");
+        for read in [
+            r#"{"quantization_config": null}"#,
+            r#"{"quantization_config": {"quant_method": "mxfp4"}}"#,
+        ] {
+            assert_eq!(problem(&[("config.json", read)]), "");
+        }
     }
 }

@@ -3,7 +3,8 @@
 use polydraft_text::{Fields, end_tokens};
 
 use crate::config::{
-    Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, Rope, activation,
+    Attention, Biases, Config, Experts, FeedForward, Groups, NormKind, NormOrder, Positions, Rope,
+    Scores, Shared, activation,
 };
 use crate::names::LLAMA_NAMES;
 
@@ -36,7 +37,8 @@ pub(super) fn llama_turned(family: &Family, fields: &Fields, default: f64) -> Re
 
 const HEADS: usize = 1 << 12;
 
-fn llama_with(family: &Family, fields: &Fields, rope: Rope) -> Result<Config> {
+/// As [`llama_like`], with this rotation.
+pub(super) fn llama_with(family: &Family, fields: &Fields, rope: Rope) -> Result<Config> {
     let hidden = fields.size("hidden_size", 1 << 17)?;
     let heads = fields.size("num_attention_heads", HEADS)?;
     let context = fields.size("max_position_embeddings", 1 << 30)?;
@@ -81,6 +83,59 @@ pub(super) fn llama_biases(fields: &Fields) -> Result<Biases> {
     let attention = fields.flag("attention_bias", false)?;
     let feed_forward = fields.flag("mlp_bias", false)?;
     Ok(Biases { query_key_value: attention, output: attention, feed_forward })
+}
+
+/// As many experts in every layer, of which some compute a token, by softmax, of such a width; no
+/// shared one.
+pub(super) fn plain_experts(config: &Config, [count, used, width]: [usize; 3]) -> Experts {
+    Experts {
+        count,
+        used,
+        intermediate: width,
+        scores: Scores::Softmax,
+        normalised: false,
+        scale: 1.0,
+        corrected: false,
+        groups: None,
+        shared: None,
+        biased: false,
+        layers: vec![true; config.layers],
+    }
+}
+
+/// Experts as DeepSeek V3 began them: by corrected sigmoids, in groups, with shared ones, behind
+/// some layers without. `defaults` are their number, how many compute a token, and their width.
+pub(super) fn sigmoid_experts(
+    config: &Config,
+    fields: &Fields,
+    defaults: [usize; 3],
+) -> Result<Experts> {
+    let intermediate = fields.size_or("moe_intermediate_size", defaults[2], 1 << 20)?;
+    let count = fields.size_or("n_routed_experts", defaults[0], 1 << 12)?;
+    let used = fields.size_or("num_experts_per_tok", defaults[1], 1 << 12)?;
+    let groups = Groups {
+        count: fields.size_or("n_group", 1, 1 << 12)?,
+        used: fields.size_or("topk_group", 1, 1 << 12)?,
+        best: 2,
+    };
+    let shared = fields.get::<usize>("n_shared_experts")?.unwrap_or(1).min(1 << 8);
+    let dense = fields.get::<usize>("first_k_dense_replace")?.unwrap_or(1);
+    Ok(Experts {
+        scores: Scores::Sigmoid,
+        normalised: fields.flag("norm_topk_prob", true)?,
+        scale: fields.number("routed_scaling_factor")?.unwrap_or(1.0),
+        corrected: true,
+        // Of one group there is nothing to choose.
+        groups: Some(groups).filter(|groups| groups.count > 1),
+        shared: (shared > 0).then(|| Shared { intermediate: shared * intermediate, gated: false }),
+        layers: (0..config.layers).map(|layer| layer >= dense).collect(),
+        ..plain_experts(config, [count, used, intermediate])
+    })
+}
+
+/// Layers that predict further tokens.
+pub(super) fn extra_layers(fields: &Fields) -> Result<usize> {
+    Ok(fields.get::<usize>("num_nextn_predict_layers")?.unwrap_or(0).min(1 << 8))
 }
 
 /// Gives a window to the layers that `layer_types` lists or, where there is no such list, to those

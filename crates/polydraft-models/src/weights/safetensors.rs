@@ -120,11 +120,16 @@ impl Files {
 
     /// All tensors.
     pub fn tensors(&self) -> impl Iterator<Item = Listed> {
-        self.tensors.iter().map(|(name, (_, info))| Listed {
-            name: name.clone(),
-            shape: info.shape.clone(),
-            stored: format!("{:?}", info.dtype),
-            exact: exact(info.dtype),
+        self.tensors.iter().filter_map(|(name, (_, info))| {
+            if info.dtype == Dtype::U8 {
+                return mxfp4::listed(name, &info.shape);
+            }
+            Some(Listed {
+                name: name.clone(),
+                shape: info.shape.clone(),
+                stored: format!("{:?}", info.dtype),
+                exact: exact(info.dtype),
+            })
         })
     }
 

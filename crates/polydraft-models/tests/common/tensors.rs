@@ -37,6 +37,12 @@ impl Tensor {
         Self { dtype: Dtype::I64, shape: vec![numbers.len()], bytes }
     }
 
+    /// Of bytes.
+    pub fn of_bytes(bytes: Vec<u8>, shape: &[usize]) -> Self {
+        assert_eq!(bytes.len(), shape.iter().product::<usize>());
+        Self { dtype: Dtype::U8, shape: shape.to_vec(), bytes }
+    }
+
     /// Zeros of 32 bits.
     pub fn zeros(shape: &[usize], dtype: Dtype) -> Self {
         Self { dtype, shape: shape.to_vec(), bytes: vec![0; 4 * shape.iter().product::<usize>()] }

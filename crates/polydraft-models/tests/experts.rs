@@ -1,0 +1,155 @@
+//! Models with experts: weights in four bits as gpt-oss has them, quantised self-drafts, and what
+//! is said of their size.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::*;
+use polydraft::DraftTree;
+use polydraft_engine::{Model, Sequences};
+use polydraft_models::{Description, LoadOptions, Precision, load};
+
+const TEXT: [u32; 14] = [5, 17, 3, 3, 40, 22, 9, 51, 60, 2, 33, 17, 8, 4];
+
+fn fixture(name: &str) -> tempfile::TempDir {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(folder.join(file), directory.path().join(file)).unwrap();
+    }
+    directory
+}
+
+/// Twice the numbers of four bits.
+const HALVES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// Experts' matrices `[experts, in, out]` in blocks of 32 along `in`: numbers, scales, and the
+/// tensor that they make.
+fn blocks(tensor: &Tensor) -> [Tensor; 3] {
+    let [count, columns, rows] = tensor.shape[..] else { panic!("{:?}", tensor.shape) };
+    let values = tensor.values();
+    let (mut numbers, mut scales, mut made) = (Vec::new(), Vec::new(), vec![0.0; values.len()]);
+    for expert in 0..count {
+        for row in 0..rows {
+            for block in 0..columns / 32 {
+                let at = |i: usize| (expert * columns + block * 32 + i) * rows + row;
+                let largest = (0..32).fold(0f32, |most, i| most.max(values[at(i)].abs()));
+                let power = (largest / 6.0).log2().ceil() as i32;
+                let scale = 2f32.powi(power - 1);
+                let nearest = |x: f32| {
+                    let off = |n: &u8| (f32::from(HALVES[usize::from(*n)]) * scale - x).abs();
+                    (0..16u8).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap()
+                };
+                let places: Vec<u8> = (0..32).map(|i| nearest(values[at(i)])).collect();
+                for (i, place) in places.iter().enumerate() {
+                    made[at(i)] = f32::from(HALVES[usize::from(*place)]) * scale;
+                }
+                numbers.extend(places.chunks(2).map(|pair| pair[0] | pair[1] << 4));
+                scales.push((power + 127) as u8);
+            }
+        }
+    }
+    let shape = [count, rows, columns / 32];
+    [
+        Tensor::of_bytes(numbers, &[&shape[..], &[16]].concat()),
+        Tensor::of_bytes(scales, &shape),
+        Tensor::new(&made, &tensor.shape, Dtype::BF16),
+    ]
+}
+
+#[test]
+fn experts_in_four_bits_are_the_numbers_that_they_say() {
+    let [wide, narrow] = [fixture("gpt-oss"), fixture("gpt-oss")];
+    let path = |directory: &tempfile::TempDir| directory.path().join("model.safetensors");
+    let tensors = read_tensors(&path(&wide));
+    let (mut made, mut stored) = (tensors.clone(), tensors.clone());
+    for (name, tensor) in tensors.iter().filter(|(name, _)| name.ends_with("_proj")) {
+        let [numbers, scales, values] = blocks(tensor);
+        made.insert(name.clone(), values);
+        stored.remove(name);
+        stored.insert(format!("{name}_blocks"), numbers);
+        stored.insert(format!("{name}_scales"), scales);
+    }
+    write_tensors(&made, &path(&wide));
+    write_tensors(&stored, &path(&narrow));
+    change_config(narrow.path(), |config| {
+        config["quantization_config"] = serde_json::json!({"quant_method": "mxfp4"});
+    });
+    let logits = |directory: &tempfile::TempDir, precision: Precision| {
+        alone(&mut open(directory.path(), precision), &TEXT)
+    };
+    let expected = logits(&wide, Precision::F32);
+    for precision in [Precision::F32, Precision::Bf16] {
+        assert_eq!(logits(&narrow, precision), expected, "{precision}");
+    }
+    // As they are, with inputs rounded to 8 bits.
+    let off = distance(&logits(&narrow, Precision::File), &expected);
+    assert!(off > 0.0 && off < 0.02, "{off}");
+    let [read, other] = [&narrow, &wide].map(|d| Description::read(d.path()).unwrap());
+    assert_eq!(read.parameters, other.parameters);
+    assert!(read.stored.contains("MXFP4"), "{}", read.stored);
+    let bytes = |of: &Description| of.weight_bytes(Precision::File);
+    assert!(bytes(&read) < bytes(&other), "{} {}", bytes(&read), bytes(&other));
+    // A scale that the type in which they are held does not have.
+    let mut scales =
+        vec![200; stored["model.layers.0.mlp.experts.down_proj_scales"].shape.iter().product()];
+    scales[0] = 127;
+    let shape = stored["model.layers.0.mlp.experts.down_proj_scales"].shape.clone();
+    stored.insert(
+        "model.layers.0.mlp.experts.down_proj_scales".to_owned(),
+        Tensor::of_bytes(scales, &shape),
+    );
+    write_tensors(&stored, &path(&narrow));
+    let error = load(narrow.path(), Precision::File.into()).unwrap_err().to_string();
+    assert!(error.contains("2^73") && error.contains("--dtype f32"), "{error}");
+}
+
+#[test]
+fn active_parameters_are_those_of_one_token() {
+    for (name, of_experts, used, count) in [
+        // Two layers, or the second of two, of three matrices each.
+        ("mixtral", 2 * 4 * 3 * 32 * 32, 2, 4),
+        ("qwen3-moe", 6 * 3 * 32 * 32, 3, 6),
+        ("gpt-oss", 2 * 4 * (3 * 32 * 32 + 3 * 32), 2, 4),
+        ("granite-moe", 4 * 3 * 32 * 32, 2, 4),
+        ("deepseek-v2", 6 * 3 * 32 * 32, 2, 6),
+    ] {
+        let read = Description::read(fixture(name).path()).unwrap();
+        let idle = of_experts / count * (count - used);
+        assert_eq!(read.parameters - read.active_parameters, idle, "{name}");
+        let model = open(fixture(name).path(), Precision::F32).model;
+        assert!(model.bytes_per_pass() < model.weight_bytes(), "{name}");
+    }
+    let dense = Description::read(fixture("llama").path()).unwrap();
+    assert_eq!(dense.active_parameters, dense.parameters);
+}
+
+/// A self-draft has every expert and every head of the compressed keys in fewer bits, drafts for its
+/// model, and is the same when it comes from its file.
+#[test]
+fn quantised_self_drafts_have_all_experts() {
+    for name in ["qwen2-moe", "deepseek-v2", "gpt-oss"] {
+        let directory = fixture(name);
+        let options = LoadOptions { self_draft: Some(Precision::Q8_0), ..LoadOptions::default() };
+        let loaded = load(directory.path(), options).unwrap();
+        let (mut model, mut copy) =
+            (Single::new(loaded.model), Single::new(loaded.self_draft.unwrap()));
+        let (own, rounded) = (alone(&mut model, &TEXT), alone(&mut copy, &TEXT));
+        let off = distance(&own, &rounded);
+        assert!(off > 0.0 && off < 0.1, "{name}: {off}");
+        // It follows the model's own KV cache.
+        assert!(copy.model.share_kv_cache(&model.model), "{name}");
+        let tree = DraftTree::new();
+        let (sequence, of) = (copy.model.open().unwrap(), model.model.open().unwrap());
+        for (one, sequence) in [(&mut copy, sequence), (&mut model, of)] {
+            one.model.extend(sequence, &TEXT).unwrap();
+        }
+        model.model.score(&[(of, &tree)]).unwrap();
+        copy.model.sync_kv_cache(sequence, &model.model, of, TEXT.len() - 1).unwrap();
+        copy.model.score(&[(sequence, &tree)]).unwrap();
+        let off = distance(copy.model.logits(sequence, 0), &own);
+        assert!(off < 0.1, "{name}: {off}");
+    }
+}
