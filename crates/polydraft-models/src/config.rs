@@ -15,6 +15,7 @@ use polydraft_text::positive;
 pub(crate) use activation::activation;
 pub use attention::{Attention, HeadNorms, Latent, Stretch};
 pub use experts::{Experts, Groups, Scores, Shared};
+pub(crate) use gguf::NAMES as FILE_NAMES;
 pub(crate) use rope::Lengths;
 pub use rope::{Frequencies, Pairs, Rope, Scaling};
 

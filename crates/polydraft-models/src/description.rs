@@ -7,12 +7,13 @@ mod shapes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use polydraft_gguf::{Gguf, ModelDescription};
+use polydraft_gguf::{Architecture, Gguf, ModelDescription};
 use polydraft_kernels::{CacheType, Format, available_memory};
 use polydraft_text::Language;
 
 use crate::config::Config;
 use crate::error::{Bytes, Error, Result};
+use crate::family::file::{file_architectures, of_gguf};
 use crate::family::nested;
 use crate::precision::Precision;
 use crate::weights::{Listed, Weights};
@@ -274,12 +275,35 @@ fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
     let gguf = Gguf::open(path)?;
-    let model = ModelDescription::read(&gguf)?;
     let wrong = |problem| Error::File { path: path.to_owned(), problem };
+    if let Some(found) = of_gguf(&gguf) {
+        let (config, permuted) = found.map_err(wrong)?;
+        let language = Language::from_gguf(&gguf, config.vocabulary)?;
+        let config = Config { end_tokens: language.end_tokens.clone(), ..config };
+        return Ok((config, language, Weights::of_family(gguf, permuted)?));
+    }
+    known_architecture(&gguf).map_err(wrong)?;
+    let model = ModelDescription::read(&gguf)?;
     let config = Config::of_gguf(&model).map_err(wrong)?;
     let language = Language::from_gguf(&gguf, config.vocabulary)?;
     let config = Config { end_tokens: language.end_tokens.clone(), ..config };
     Ok((config, language, Weights::of_gguf(gguf, &model)?))
+}
+
+/// That a file's architecture is one of those that are computed here.
+fn known_architecture(gguf: &Gguf) -> std::result::Result<(), String> {
+    let Ok(name) = gguf.metadata().str("general.architecture") else { return Ok(()) };
+    let described = Architecture::ALL.map(Architecture::name);
+    if described.contains(&name) {
+        return Ok(());
+    }
+    let all: Vec<&str> = described.into_iter().chain(file_architectures()).collect();
+    let shown: String = name.chars().take(40).collect();
+    Err(format!(
+        "key general.architecture: expected one of {}, got {shown:?}; llama.cpp may run it (a build \
+         with --features llama, and --backend llama)",
+        all.join(", ")
+    ))
 }
 
 /// That this is a model's directory, before its other files are asked for.

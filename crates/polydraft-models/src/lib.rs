@@ -31,6 +31,7 @@ pub use config::{
 };
 pub use description::{Description, LoadOptions, is_gguf};
 pub use error::{Bytes, Error, Result};
+pub use family::file::file_architectures;
 pub use family::{architectures, architectures_around_text};
 pub use head::Head;
 pub use head::describe::HeadDescription;

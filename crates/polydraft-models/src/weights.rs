@@ -10,12 +10,12 @@ pub(crate) mod pickle;
 mod rows;
 mod safetensors;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use polydraft_gguf::{Gguf, ModelDescription};
 
 use crate::error::{Error, Result};
-pub(crate) use gguf::File as GgufFile;
 pub(crate) use listed::Listed;
 use memory::Memory;
 pub(crate) use part::{Lies, Part};
@@ -43,6 +43,12 @@ impl Weights {
     /// Those of a file whose model is described.
     pub fn of_gguf(gguf: Gguf, description: &ModelDescription) -> Result<Self> {
         gguf::File::new(gguf, description).map(Self::Gguf)
+    }
+
+    /// Those of a file whose tensors are checked as they are read; of some rows are in another
+    /// order, in heads of a width.
+    pub fn of_family(gguf: Gguf, permuted: BTreeMap<String, usize>) -> Result<Self> {
+        gguf::File::unchecked(gguf, permuted).map(Self::Gguf)
     }
 
     /// The files that the tensors are in.
@@ -180,9 +186,12 @@ impl Weights {
         }
     }
 
-    /// Whether a row of a matrix that has but one is a vector.
-    pub fn has_vectors_for_rows(&self) -> bool {
-        matches!(self, Self::Gguf(_))
+    /// Whether a tensor has one dimension: files may have a matrix of one row so.
+    pub fn is_vector(&self, name: &str) -> bool {
+        match self {
+            Self::Files(files) => files.shape(name).is_some_and(|shape| shape.len() == 1),
+            Self::Gguf(file) => file.is_vector(name),
+        }
     }
 
     /// Takes all tensors out whose names the predicate says.

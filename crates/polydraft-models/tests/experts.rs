@@ -2,16 +2,19 @@
 //! is said of their size.
 
 mod common;
+mod gguf_pair;
 
 use std::fs;
 use std::path::Path;
 
 use common::*;
+use gguf_pair::{Pair, blocks as quantised, interleaved, renamed};
 use polydraft::DraftTree;
 use polydraft_engine::{Model, Sequences};
+use polydraft_gguf::TensorType;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 
-const TEXT: [u32; 14] = [5, 17, 3, 3, 40, 22, 9, 51, 60, 2, 33, 17, 8, 4];
+use gguf_pair::TEXT;
 
 fn fixture(name: &str) -> tempfile::TempDir {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -151,5 +154,69 @@ fn quantised_self_drafts_have_all_experts() {
         copy.model.score(&[(sequence, &tree)]).unwrap();
         let off = distance(copy.model.logits(sequence, 0), &own);
         assert!(off < 0.1, "{name}: {off}");
+    }
+}
+
+/// Mixtral in a file, as llama.cpp's converter writes it: one tensor for an expert's part of all.
+fn file_of_mixtral(pair: &Pair, kind: TensorType) -> std::path::PathBuf {
+    let mut writer = pair.keys().u32("llama.expert_count", 4).u32("llama.expert_used_count", 2);
+    let mut names: Vec<&String> = pair.tensors.keys().collect();
+    names.sort();
+    for name in names.iter().filter(|name| !name.contains("experts")) {
+        let tensor = &pair.tensors[*name];
+        let mut values = tensor.values();
+        if name.contains("q_proj") || name.contains("k_proj") {
+            values = interleaved(&values, tensor.shape[0], pair.head());
+        }
+        let is_router = name.contains("block_sparse_moe.gate");
+        let own = match is_router || tensor.shape.len() == 1 || name.contains("embed") {
+            true => TensorType::F32,
+            false => kind,
+        };
+        let dimensions: Vec<u64> = tensor.shape.iter().rev().map(|size| *size as u64).collect();
+        let (number, bytes) = quantised(&values, own);
+        let name = match is_router {
+            true => name
+                .replace("model.layers.", "blk.")
+                .replace("block_sparse_moe.gate", "ffn_gate_inp"),
+            false => renamed(name, false),
+        };
+        writer = writer.tensor(&name, number, &dimensions, &bytes);
+    }
+    for layer in 0..2 {
+        for (part, name) in [("w1", "ffn_gate_exps"), ("w3", "ffn_up_exps"), ("w2", "ffn_down_exps")]
+        {
+            let of = |expert| format!("model.layers.{layer}.block_sparse_moe.experts.{expert}.{part}.weight");
+            let values: Vec<f32> =
+                (0..4).flat_map(|expert| pair.tensors[&of(expert)].values()).collect();
+            let (number, bytes) = quantised(&values, kind);
+            let name = format!("blk.{layer}.{name}.weight");
+            writer = writer.tensor(&name, number, &[32, 32, 4], &bytes);
+        }
+    }
+    let path = pair.directory.path().join("model.gguf");
+    fs::write(&path, writer.finish()).unwrap();
+    path
+}
+
+/// The blocks of a file are those that the directory's weights are rounded to on loading.
+#[test]
+fn experts_of_a_file_are_held_as_they_are() {
+    let pair = Pair::new("mixtral", |config| config["sliding_window"] = serde_json::Value::Null);
+    for (kind, precision) in [
+        (TensorType::F32, Precision::F32),
+        (TensorType::Q8_0, Precision::Q8_0),
+        (TensorType::Q4_0, Precision::Q4_0),
+        (TensorType::Q4_1, Precision::Q4_1),
+        (TensorType::Q5_1, Precision::Q5_1),
+    ] {
+        let path = file_of_mixtral(&pair, kind);
+        change_config(pair.directory.path(), |config| {
+            config["rms_norm_eps"] = f64::from(config["rms_norm_eps"].as_f64().unwrap() as f32).into();
+        });
+        let expected = alone(&mut open(pair.directory.path(), precision), &TEXT);
+        for precision in [Precision::File, precision] {
+            assert_eq!(alone(&mut open(&path, precision), &TEXT), expected, "{kind}, {precision}");
+        }
     }
 }

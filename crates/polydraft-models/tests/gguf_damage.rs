@@ -70,10 +70,19 @@ fn types_that_cannot_be_read_are_named() {
 fn files_that_lie_are_refused_or_work() {
     let mut rng = ChaCha12Rng::seed_from_u64(7);
     let (mut refused, mut worked) = (0, 0);
-    for fixture in ["llama", "gemma3"] {
+    let temporary = tempfile::tempdir().unwrap();
+    let own = ["llama", "gemma3"].map(|fixture| {
         let pair = pair(fixture);
-        let path = pair.write(pair.keys(), &|_| TensorType::Q8_0);
-        let bytes = fs::read(&path).unwrap();
+        fs::read(pair.write(pair.keys(), &|_| TensorType::Q8_0)).unwrap()
+    });
+    // Made by llama.cpp's converter.
+    let made = ["deepseek-v2", "gpt-oss", "olmo3", "phi4", "qwen2-moe"].map(|fixture| {
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        fs::read(fixtures.join(fixture).join("model.gguf")).unwrap()
+    });
+    for bytes in own.into_iter().chain(made) {
+        let path = temporary.path().join("model.gguf");
+        fs::write(&path, &bytes).unwrap();
         let header =
             Gguf::open(&path).unwrap().tensors().map(|tensor| tensor.offset()).min().unwrap()
                 as usize;

@@ -99,17 +99,15 @@ impl Loader<'_> {
         Ok(Experts { shape: shape.clone(), router, correction, each, shared })
     }
 
-    /// A small product that decides for many: never quantised. GGUF files have one of a single row
-    /// as a vector.
+    /// A small product that decides for many: never quantised.
     fn in_full(&mut self, name: &str, rows: usize, biased: bool) -> Result<Arc<Linear>> {
         let hidden = self.config.hidden;
         let tensor = format!("{name}.weight");
-        let matrix = match rows {
-            1 if self.weights.has_vectors_for_rows() => {
-                self.looked_up(&[Part::vector(tensor)], hidden)?
-            }
-            _ => self.looked_up(&[Part::of(tensor, rows, rows)], hidden)?,
+        let part = match rows == 1 && self.weights.is_vector(&tensor) {
+            true => Part::vector(tensor),
+            false => Part::of(tensor, rows, rows),
         };
+        let matrix = self.looked_up(&[part], hidden)?;
         let bias = match biased {
             false => None,
             true => Some(row(self.weights.vector(&format!("{name}.bias"), rows)?)),

@@ -51,6 +51,10 @@ impl File {
         self.gguf.find(name).is_some()
     }
 
+    pub fn is_vector(&self, name: &str) -> bool {
+        self.gguf.find(name).is_some_and(|tensor| tensor.shape().len() == 1)
+    }
+
     /// That every tensor was read, but for what the predicate allows.
     pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
         let Some(taken) = &self.taken else { return Ok(()) };

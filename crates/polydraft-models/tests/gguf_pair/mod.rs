@@ -201,7 +201,7 @@ pub fn renamed(name: &str, gemma: bool) -> String {
 
 /// As llama.cpp's converter permutes queries and keys: of every head reshaped to `[2, head / 2,
 /// ..]` the first two dimensions change places.
-fn interleaved(values: &[f32], rows: usize, head: usize) -> Vec<f32> {
+pub fn interleaved(values: &[f32], rows: usize, head: usize) -> Vec<f32> {
     let row = |at: usize| {
         // Of its head, and of it the pair and which of the two.
         let (first, pair, second) = (at / head * head, at % head / 2, at % 2);
@@ -212,7 +212,7 @@ fn interleaved(values: &[f32], rows: usize, head: usize) -> Vec<f32> {
 }
 
 /// The number of the type, and the bytes.
-fn blocks(values: &[f32], kind: TensorType) -> (u32, Vec<u8>) {
+pub fn blocks(values: &[f32], kind: TensorType) -> (u32, Vec<u8>) {
     let number = match kind {
         TensorType::F32 => return (0, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
         TensorType::BF16 => {

@@ -1,0 +1,225 @@
+//! The keys of a GGUF file's architecture, as the fields that `config.json` would have.
+
+use polydraft_gguf::{Gguf, Metadata, Value as Key};
+use serde_json::{Map, Value, json};
+
+use super::common::Result;
+
+/// Keys that begin with the architecture's name.
+pub(super) struct Keys<'g> {
+    gguf: &'g Gguf,
+    name: &'static str,
+}
+
+/// Keys of one number and the fields that they become.
+const COMMON: [(&str, &[&str]); 20] = [
+    ("embedding_length", &["hidden_size"]),
+    ("context_length", &["max_position_embeddings"]),
+    ("feed_forward_length", &["intermediate_size"]),
+    ("attention.head_count", &["num_attention_heads"]),
+    ("attention.head_count_kv", &["num_key_value_heads"]),
+    ("attention.key_length", &["head_dim"]),
+    ("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]),
+    ("attention.layer_norm_epsilon", &["layer_norm_eps"]),
+    ("expert_count", &["num_local_experts", "num_experts", "n_routed_experts"]),
+    ("expert_used_count", &["num_experts_per_tok"]),
+    ("expert_feed_forward_length", &["moe_intermediate_size"]),
+    ("expert_shared_feed_forward_length", &["shared_expert_intermediate_size"]),
+    ("expert_shared_count", &["n_shared_experts"]),
+    ("expert_group_count", &["n_group"]),
+    ("expert_group_used_count", &["topk_group"]),
+    ("expert_weights_scale", &["routed_scaling_factor"]),
+    ("leading_dense_block_count", &["first_k_dense_replace"]),
+    ("nextn_predict_layers", &["num_nextn_predict_layers"]),
+    ("rope.freq_base", &["rope_theta"]),
+    ("attention.sliding_window", &["sliding_window"]),
+];
+
+impl<'g> Keys<'g> {
+    pub fn new(gguf: &'g Gguf, name: &'static str) -> Self {
+        Self { gguf, name }
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.name)
+    }
+
+    /// A key's value, if it is there.
+    fn get<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&'g Metadata, &str) -> polydraft_gguf::Result<T>,
+    ) -> Result<Option<T>> {
+        let (metadata, key) = (self.gguf.metadata(), self.key(key));
+        match metadata.has(&key) {
+            true => read(metadata, &key).map(Some).map_err(|e| e.to_string()),
+            false => Ok(None),
+        }
+    }
+
+    /// A number that is one for all layers: of a list, what all its entries are; the entries of
+    /// layers that have none are zeros.
+    pub fn size(&self, key: &str) -> Result<Option<u64>> {
+        let full = self.key(key);
+        if let Some(Key::Array(_)) = self.gguf.metadata().get(&full) {
+            let all = self.get(key, |metadata, key| metadata.i32s(key))?.unwrap_or_default();
+            let first = all.iter().copied().find(|value| *value != 0).unwrap_or(0);
+            return match all.iter().find(|value| ![first, 0].contains(value)) {
+                Some(other) => Err(format!("key {full}: expected {first} in all, got {other}")),
+                None => Ok(Some(u64::try_from(first).unwrap_or(0))),
+            };
+        }
+        self.get(key, |metadata, key| metadata.u64(key))
+    }
+
+    /// One that must be there.
+    pub fn needed(&self, key: &str) -> Result<u64> {
+        let value = self.size(key)?;
+        value.ok_or_else(|| format!("key {}: expected a number, got no such key", self.key(key)))
+    }
+
+    pub fn number(&self, key: &str) -> Result<Option<f64>> {
+        self.get(key, |metadata, key| metadata.f64(key))
+    }
+
+    fn text(&self, key: &str) -> Result<Option<&'g str>> {
+        self.get(key, |metadata, key| metadata.str(key))
+    }
+
+    /// A list with an entry for each layer, if there is one.
+    pub fn bools(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>> {
+        let Some(Key::Array(_)) = self.gguf.metadata().get(&self.key(key)) else {
+            return Ok(None);
+        };
+        let mut all = self.get(key, |metadata, key| metadata.bools(key))?.unwrap_or_default();
+        if all.len() < layers {
+            let (key, got) = (self.key(key), all.len());
+            return Err(format!("key {key}: expected {layers} values, one a layer, got {got}"));
+        }
+        all.truncate(layers);
+        Ok(Some(all))
+    }
+
+    pub fn has_tensor(&self, name: &str) -> bool {
+        self.gguf.find(name).is_some()
+    }
+
+    /// The numbers of a small tensor that divide frequencies, if there is one.
+    pub fn numbers(&self, tensor: &str) -> Result<Option<Vec<f32>>> {
+        const MOST: usize = 1 << 14;
+        let Some(tensor) = self.gguf.find(tensor) else { return Ok(None) };
+        if tensor.columns() > MOST || tensor.rows() != 1 {
+            let got = format!("shape {:?}", tensor.shape());
+            return Err(format!("tensor {}: expected a vector, got {got}", tensor.name()));
+        }
+        let numbers = tensor.dequantize().map_err(|e| e.to_string())?;
+        match numbers.iter().find(|number| !(number.is_finite() && **number > 0.0)) {
+            None => Ok(Some(numbers)),
+            Some(got) => {
+                Err(format!("tensor {}: expected positive numbers, got {got}", tensor.name()))
+            }
+        }
+    }
+
+    /// Width of a head.
+    pub fn head(&self) -> Result<u64> {
+        Ok(match self.size("attention.key_length")? {
+            Some(head) => head.max(1),
+            None => {
+                self.needed("embedding_length")? / self.needed("attention.head_count")?.max(1)
+            }
+        })
+    }
+
+    /// What no decoder here has.
+    pub fn refuse_others(&self) -> Result<()> {
+        if self.get("attention.causal", |metadata, key| metadata.bool(key))? == Some(false) {
+            return Err(format!("key {}: expected true, got false", self.key("attention.causal")));
+        }
+        Ok(())
+    }
+
+    /// The fields that all families have.
+    pub fn common(&self) -> Result<Map<String, Value>> {
+        let mut fields = Map::new();
+        for (key, names) in COMMON {
+            let value = match key.ends_with("epsilon") || key.ends_with("scale") || key.contains("base")
+            {
+                true => self.number(key)?.map(|number| json!(number)),
+                false => self.size(key)?.map(|size| json!(size)),
+            };
+            for name in names {
+                fields.extend(value.clone().map(|value| ((*name).to_owned(), value)));
+            }
+        }
+        let extra = self.size("nextn_predict_layers")?.unwrap_or(0);
+        let layers = self.needed("block_count")?;
+        fields.insert("num_hidden_layers".into(), json!(layers.saturating_sub(extra)));
+        fields.insert("vocab_size".into(), json!(self.vocabulary()?));
+        fields.entry("rope_theta").or_insert(json!(10_000.0));
+        // Where all layers have experts, nothing is said of a width without.
+        if let (None, Some(width)) =
+            (fields.get("intermediate_size"), fields.get("moe_intermediate_size").cloned())
+        {
+            fields.insert("intermediate_size".into(), width);
+        }
+        if let Some(normed) = self.get("expert_weights_norm", |metadata, key| metadata.bool(key))? {
+            fields.insert("norm_topk_prob".into(), json!(normed));
+        }
+        let tied = !self.has_tensor("output.weight");
+        fields.insert("tie_word_embeddings".into(), json!(tied));
+        if let Some(scaling) = self.scaling()? {
+            fields.insert("rope_scaling".into(), scaling);
+        }
+        Ok(fields)
+    }
+
+    fn vocabulary(&self) -> Result<usize> {
+        const TOKENS: &str = "tokenizer.ggml.tokens";
+        let tensor = self.gguf.tensor("token_embd.weight").map_err(|e| e.to_string())?;
+        let rows = tensor.rows();
+        match self.gguf.metadata().array(TOKENS) {
+            Ok(tokens) if tokens.len() != rows => Err(format!(
+                "tensor token_embd.weight: expected {} rows, those of {TOKENS}, got {rows}",
+                tokens.len()
+            )),
+            _ => Ok(rows),
+        }
+    }
+
+    /// The stretching of positions; LongRoPE's is in tensors.
+    fn scaling(&self) -> Result<Option<Value>> {
+        let factor = self.number("rope.scaling.factor")?.filter(|factor| *factor != 0.0);
+        let mut scaling = Map::new();
+        match (self.text("rope.scaling.type")?, factor) {
+            (None | Some("none" | "longrope"), _) | (Some("linear"), None | Some(1.0)) => {
+                return Ok(None);
+            }
+            (Some("linear"), Some(factor)) => {
+                scaling.insert("rope_type".into(), json!("linear"));
+                scaling.insert("factor".into(), json!(factor));
+            }
+            (Some("yarn"), factor) => {
+                scaling.insert("rope_type".into(), json!("yarn"));
+                scaling.insert("factor".into(), json!(factor.unwrap_or(1.0)));
+                for (key, field) in [
+                    ("rope.scaling.yarn_beta_fast", "beta_fast"),
+                    ("rope.scaling.yarn_beta_slow", "beta_slow"),
+                    ("rope.scaling.yarn_attn_factor", "attention_factor"),
+                ] {
+                    let value = self.number(key)?;
+                    scaling.extend(value.map(|value| (field.to_owned(), json!(value))));
+                }
+                let original = self.size("rope.scaling.original_context_length")?;
+                scaling.insert("original_max_position_embeddings".into(), json!(original));
+            }
+            (Some(other), _) => {
+                let key = self.key("rope.scaling.type");
+                return Err(format!(
+                    "key {key}: expected none, linear, yarn or longrope, got {other:?}"
+                ));
+            }
+        }
+        Ok(Some(Value::Object(scaling)))
+    }
+}

@@ -1,0 +1,145 @@
+//! Families of 2024 to 2026 in GGUF files that llama.cpp's own converter made of the fixtures
+//! (to_gguf.py): they give what the directories give, which families.rs compares with transformers.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::*;
+use polydraft_gguf::Gguf;
+use polydraft_models::{Description, Precision, file_architectures, load};
+use serde_json::Value;
+
+const TEXT: [u32; 20] = [5, 17, 3, 3, 40, 22, 9, 51, 60, 2, 33, 17, 8, 4, 11, 29, 58, 6, 19, 2];
+
+/// A fixture's folder as its file was made: with changes, see to_gguf.py.
+fn directory(fixture: &Path) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        fs::copy(fixture.join(file), directory.path().join(file)).unwrap();
+    }
+    let changes: Value =
+        serde_json::from_slice(&fs::read(fixture.join("gguf.json")).unwrap()).unwrap();
+    change_config(directory.path(), |config| {
+        for (field, value) in changes["fields"].as_object().unwrap() {
+            config[field] = value.clone();
+        }
+        // In the file these are f32.
+        for number in ["rms_norm_eps", "layer_norm_eps"] {
+            if let Some(epsilon) = config[number].as_f64() {
+                config[number] = f64::from(epsilon as f32).into();
+            }
+        }
+    });
+    let left_out: Vec<&str> =
+        changes["left_out"].as_array().into_iter().flatten().flat_map(Value::as_str).collect();
+    let mut tensors = read_tensors(&fixture.join("model.safetensors"));
+    tensors.retain(|name, _| !left_out.iter().any(|end| name.ends_with(end)));
+    if let Some(last) = changes["last_layer"].as_str() {
+        tensors.retain(|name, _| !name.contains("layers.") || name.starts_with(last));
+        tensors =
+            tensors.into_iter().map(|(n, t)| (n.replace(last, "model.layers.0."), t)).collect();
+    }
+    write_tensors(&tensors, &directory.path().join("model.safetensors"));
+    directory
+}
+
+fn with_files() -> impl Iterator<Item = (String, std::path::PathBuf)> {
+    let with_file = |folder: &std::path::PathBuf| folder.join("model.gguf").exists();
+    fixtures().into_iter().filter(with_file).map(|folder| {
+        (folder.file_name().unwrap().to_string_lossy().into_owned(), folder)
+    })
+}
+
+fn logits(path: &Path, precision: Precision) -> Vec<Vec<f32>> {
+    let mut model = open(path, precision);
+    (1..=TEXT.len()).map(|length| alone(&mut model, &TEXT[..length])).collect()
+}
+
+fn worst(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+    a.iter().zip(b).fold(0f32, |worst, (a, b)| worst.max(distance(a, b)))
+}
+
+#[test]
+fn every_file_gives_what_its_directory_gives() {
+    let (mut wrong, mut found) = (Vec::new(), Vec::new());
+    for (name, folder) in with_files() {
+        let directory = directory(&folder);
+        let expected = logits(directory.path(), Precision::F32);
+        let file = folder.join("model.gguf");
+        // The fixtures' weights are bf16, so are the file's: nothing is lost.
+        for precision in [Precision::F32, Precision::Bf16, Precision::File] {
+            let off = worst(&logits(&file, precision), &expected);
+            println!("{name}, {precision}: {off:e}");
+            // Rotations by keys in f32, and factors that are joined in another order.
+            wrong.extend((off > 5e-6).then(|| format!("{name}, {precision}: {off:e}")));
+        }
+        let [of_file, of_directory] =
+            [&file, directory.path()].map(|path| Description::read(path).unwrap());
+        let idle = |read: &Description| read.parameters - read.active_parameters;
+        assert_eq!(idle(&of_file), idle(&of_directory), "{name}");
+        found.push(of_file.config.architecture);
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    // Each has a file, but for those that are another one's in every detail.
+    for known in file_architectures().filter(|known| *known != "qwen3vl") {
+        assert!(found.contains(&known), "{known} has no fixture");
+    }
+    assert!(found.contains(&"llama"), "Mixtral has no fixture");
+}
+
+/// Whatever tensor has other numbers, or whatever key another value, shows or is refused.
+#[test]
+fn every_tensor_of_a_file_is_read() {
+    let mut unnoticed = Vec::new();
+    for (name, folder) in with_files() {
+        let path = folder.join("model.gguf");
+        let bytes = fs::read(&path).unwrap();
+        let expected = logits(&path, Precision::F32);
+        let gguf = Gguf::open(&path).unwrap();
+        let changed = tempfile::tempdir().unwrap();
+        let changed = changed.path().join("model.gguf");
+        for tensor in gguf.tensors() {
+            let at = tensor.offset() as usize..tensor.offset() as usize + tensor.bytes();
+            let mut other = bytes.clone();
+            // Another order keeps sizes and means; whole numbers stay numbers.
+            let words = tensor.bytes() / (tensor.columns() * tensor.rows());
+            other[at].rotate_left(words * (tensor.columns() / 2 + 1));
+            fs::write(&changed, other).unwrap();
+            let off = worst(&logits(&changed, Precision::F32), &expected);
+            // All keys have it in common where they are not turned; frequencies may be alike.
+            let invisible = tensor.name().ends_with("attn_k.bias") && name == "smollm3"
+                || tensor.name() == "rope_factors_long.weight";
+            if off < 1e-3 && !invisible {
+                unnoticed.push(format!("{name}: {}: {off:e}", tensor.name()));
+            }
+        }
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
+/// A tensor that nobody reads would change what the model computes.
+#[test]
+fn unknown_tensors_and_keys_are_refused() {
+    let folder = fixtures().into_iter().find(|folder| folder.ends_with("olmo2")).unwrap();
+    let bytes = fs::read(folder.join("model.gguf")).unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let path = temporary.path().join("model.gguf");
+    let refused = |from: &[u8], to: &[u8]| {
+        assert_eq!(from.len(), to.len());
+        let mut other = bytes.clone();
+        let at = other.windows(from.len()).position(|window| window == from).unwrap();
+        other[at..at + from.len()].copy_from_slice(to);
+        fs::write(&path, other).unwrap();
+        load(&path, Precision::F32.into()).unwrap_err().to_string()
+    };
+    for (from, to, expected) in [
+        ("blk.0.attn_q_norm", "blk.0.attn_x_norm", "attn_q_norm.weight"),
+        ("olmo2.block_count", "olmo2.block_counx", "olmo2.block_count: expected a number"),
+        ("olmo2.embedding_length", "olmo2.embedding_lengxx", "hidden_size"),
+    ] {
+        let message = refused(from.as_bytes(), to.as_bytes());
+        assert!(message.contains(expected), "{message}");
+    }
+}
