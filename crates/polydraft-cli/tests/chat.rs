@@ -145,6 +145,33 @@ fn published_sampling_is_the_default_of_conversations_only() {
 }
 
 #[test]
+fn inspect_tells_of_experts() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-models/tests/fixtures");
+    for (name, expected) in [
+        ("qwen2-moe", &["4 in each of 1 layers, 2 of them for a token, and one", " active"][..]),
+        ("deepseek-v3", &["6 in each of 1 layers", "MTP", "1 layers that predict"]),
+        ("gemma3-nested", &["Gemma3ForConditionalGeneration, its text part"]),
+        ("gpt-oss/model.gguf", &["gpt-oss", "4 in each of 2 layers, 2 of them for a token\n"]),
+    ] {
+        let path = folder.join(name);
+        let (output, out, err) = run(&["inspect", path.to_str().unwrap()], "");
+        assert!(output.status.success(), "{err}");
+        for part in expected {
+            assert!(out.contains(part), "{name}: {out}");
+        }
+    }
+    let path = folder.join("mixtral");
+    let (_, out, _) = run(&["inspect", path.to_str().unwrap(), "--json"], "");
+    let said: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        said["experts"],
+        serde_json::json!({"count": 4, "used": 2, "shared": false, "layers": 2})
+    );
+    let [all, active] = ["parameters", "active_parameters"].map(|n| said[n].as_u64().unwrap());
+    assert_eq!(all - active, 2 * 4 * 3 * 32 * 32 / 2);
+}
+
+#[test]
 fn inspect_tells_what_a_model_takes_and_who_can_draft() {
     let (target, draft) = (model("gemma2"), model("qwen2"));
     let (output, out, err) = run(&["inspect", path(&target), path(&draft)], "");

@@ -75,7 +75,7 @@ pub struct Config {
     pub tied: bool,
     /// Tokens that end a sequence, unless `generation_config.json` names others.
     pub end_tokens: Vec<u32>,
-    /// Layers behind the model's own that predict further tokens (MTP): they are left on disk.
+    /// Layers after the model's own that predict further tokens (MTP): they are left on disk.
     pub extra_layers: usize,
     /// Whether it is the text part of a model that sees or hears.
     pub is_nested: bool,

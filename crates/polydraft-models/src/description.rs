@@ -300,8 +300,8 @@ fn known_architecture(gguf: &Gguf) -> std::result::Result<(), String> {
     let all: Vec<&str> = described.into_iter().chain(file_architectures()).collect();
     let shown: String = name.chars().take(40).collect();
     Err(format!(
-        "key general.architecture: expected one of {}, got {shown:?}; llama.cpp may run it (a build \
-         with --features llama, and --backend llama)",
+        "key general.architecture: expected one of {}, got {shown:?}; llama.cpp may run it (a \
+         build with --features llama, and --backend llama)",
         all.join(", ")
     ))
 }

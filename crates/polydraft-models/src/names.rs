@@ -31,7 +31,7 @@ pub(crate) struct Names {
     pub head: &'static str,
 }
 
-/// Of attention whose keys and values are compressed.
+/// Of attention whose KV cache is compressed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LatentNames {
     /// Down, norm and up again where queries are compressed too; else the queries'.
@@ -39,7 +39,7 @@ pub(crate) struct LatentNames {
     pub query_norm: &'static str,
     pub query_up: &'static str,
     pub query: &'static str,
-    /// The vector that keys and values are made of, with the part of the keys that is turned.
+    /// The vector that is cached, with the part of the keys that is turned.
     pub down: &'static str,
     pub norm: &'static str,
     /// Of each head the keys' rows, then the values'.

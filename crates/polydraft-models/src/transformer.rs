@@ -9,6 +9,7 @@
 //! `family/`. Layout and names as in Hugging Face transformers.
 
 mod copy;
+mod dense;
 mod experts;
 mod heads;
 mod latent;

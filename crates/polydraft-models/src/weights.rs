@@ -13,11 +13,12 @@ mod safetensors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use polydraft_gguf::{Gguf, ModelDescription};
+use polydraft_gguf::{Gguf, MXFP4_NUMBERS, ModelDescription};
 
 use crate::error::{Error, Result};
 pub(crate) use listed::Listed;
 use memory::Memory;
+use mxfp4::Mxfp4;
 pub(crate) use part::{Lies, Part};
 pub(crate) use rows::Rows;
 use rows::{Stored, Taken};
@@ -160,9 +161,10 @@ impl Weights {
         columns: usize,
     ) -> Result<(Stored, usize)> {
         if let (Self::Files(files), [count, _]) = (&mut *self, &part.dims[..])
-            && let Some(stored) = files.mxfp4(&part.name, &[*count, width, columns])?
+            && let Some([numbers, scales]) = files.mxfp4(&part.name, &[*count, width, columns])?
         {
             // Not turned there.
+            let stored = Mxfp4 { numbers, scales, blocks: columns / MXFP4_NUMBERS };
             return Ok((Stored::Mxfp4(stored), from / columns * width + part.first));
         }
         let stored = self.take(&part.name, &part.shape(columns))?;

@@ -129,8 +129,8 @@ fn active_parameters_are_those_of_one_token() {
     assert_eq!(dense.active_parameters, dense.parameters);
 }
 
-/// A self-draft has every expert and every head of the compressed keys in fewer bits, drafts for its
-/// model, and is the same when it comes from its file.
+/// A self-draft has every expert and every head of the compressed keys in fewer bits, and follows
+/// the KV cache of its model.
 #[test]
 fn quantised_self_drafts_have_all_experts() {
     for name in ["qwen2-moe", "deepseek-v2", "gpt-oss"] {
@@ -184,9 +184,12 @@ fn file_of_mixtral(pair: &Pair, kind: TensorType) -> std::path::PathBuf {
         writer = writer.tensor(&name, number, &dimensions, &bytes);
     }
     for layer in 0..2 {
-        for (part, name) in [("w1", "ffn_gate_exps"), ("w3", "ffn_up_exps"), ("w2", "ffn_down_exps")]
+        for (part, name) in
+            [("w1", "ffn_gate_exps"), ("w3", "ffn_up_exps"), ("w2", "ffn_down_exps")]
         {
-            let of = |expert| format!("model.layers.{layer}.block_sparse_moe.experts.{expert}.{part}.weight");
+            let of = |expert| {
+                format!("model.layers.{layer}.block_sparse_moe.experts.{expert}.{part}.weight")
+            };
             let values: Vec<f32> =
                 (0..4).flat_map(|expert| pair.tensors[&of(expert)].values()).collect();
             let (number, bytes) = quantised(&values, kind);
@@ -212,7 +215,8 @@ fn experts_of_a_file_are_held_as_they_are() {
     ] {
         let path = file_of_mixtral(&pair, kind);
         change_config(pair.directory.path(), |config| {
-            config["rms_norm_eps"] = f64::from(config["rms_norm_eps"].as_f64().unwrap() as f32).into();
+            config["rms_norm_eps"] =
+                f64::from(config["rms_norm_eps"].as_f64().unwrap() as f32).into();
         });
         let expected = alone(&mut open(pair.directory.path(), precision), &TEXT);
         for precision in [Precision::File, precision] {

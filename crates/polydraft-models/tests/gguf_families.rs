@@ -47,9 +47,10 @@ fn directory(fixture: &Path) -> tempfile::TempDir {
 
 fn with_files() -> impl Iterator<Item = (String, std::path::PathBuf)> {
     let with_file = |folder: &std::path::PathBuf| folder.join("model.gguf").exists();
-    fixtures().into_iter().filter(with_file).map(|folder| {
-        (folder.file_name().unwrap().to_string_lossy().into_owned(), folder)
-    })
+    fixtures()
+        .into_iter()
+        .filter(with_file)
+        .map(|folder| (folder.file_name().unwrap().to_string_lossy().into_owned(), folder))
 }
 
 fn logits(path: &Path, precision: Precision) -> Vec<Vec<f32>> {

@@ -49,7 +49,14 @@ pub struct Args {
 struct Report {
     directory: String,
     architecture: &'static str,
+    /// Of a model that sees or hears, its text part is what is described here.
+    text_part: bool,
     parameters: u64,
+    /// Those that compute a token: fewer where there are experts.
+    active_parameters: u64,
+    experts: Option<Experts>,
+    /// Layers that predict further tokens (MTP), which are not used.
+    extra_layers: usize,
     stored: String,
     layers: usize,
     hidden: usize,
@@ -68,6 +75,16 @@ struct Report {
     cache_bytes_per_1000_tokens: u64,
     memory_available: Option<u64>,
     draft: Option<Draft>,
+}
+
+#[derive(Serialize)]
+struct Experts {
+    count: usize,
+    /// Of them, those that compute a token.
+    used: usize,
+    /// Whether one computes every token.
+    shared: bool,
+    layers: usize,
 }
 
 #[derive(Serialize)]
@@ -155,7 +172,16 @@ impl Report {
         Self {
             directory: model.directory.display().to_string(),
             architecture: config.architecture,
+            text_part: config.is_nested,
             parameters: model.parameters,
+            active_parameters: model.active_parameters,
+            experts: config.experts.as_ref().map(|experts| Experts {
+                count: experts.count,
+                used: experts.used,
+                shared: experts.shared.is_some(),
+                layers: experts.layers.iter().filter(|has| **has).count(),
+            }),
+            extra_layers: config.extra_layers,
             stored: model.stored.clone(),
             layers: config.layers,
             hidden: config.hidden,
@@ -186,8 +212,26 @@ impl Report {
             writeln!(out, "{name:<16} {value}")
         };
         line("model", self.directory.clone())?;
-        line("family", self.architecture.to_owned())?;
-        line("parameters", format!("{} in {}", count(self.parameters), self.stored))?;
+        let part = if self.text_part { ", its text part" } else { "" };
+        line("family", format!("{}{part}", self.architecture))?;
+        let active = match &self.experts {
+            None => String::new(),
+            Some(_) => format!(", {} active for a token", count(self.active_parameters)),
+        };
+        line("parameters", format!("{} in {}{active}", count(self.parameters), self.stored))?;
+        if let Some(Experts { count, used, shared, layers }) = &self.experts {
+            let shared = if *shared { ", and one that computes all" } else { "" };
+            line(
+                "experts",
+                format!("{count} in each of {layers} layers, {used} of them for a token{shared}"),
+            )?;
+        }
+        if self.extra_layers > 0 {
+            line(
+                "MTP",
+                format!("{} layers that predict further tokens: not used", self.extra_layers),
+            )?;
+        }
         line(
             "shape",
             format!(
@@ -327,7 +371,7 @@ fn positions(positions: &Positions) -> String {
                 Scaling::Llama3 { factor, .. } => format!(", llama3 scaling by {factor}"),
                 Scaling::Yarn { factor, .. } => format!(", yarn scaling by {factor}"),
                 Scaling::Long { original, .. } => {
-                    format!(", longrope's short factors, for texts up to {original} tokens")
+                    format!(", longrope's short factors, for up to {original} tokens")
                 }
             };
             format!("rotary, base {}{scaling}", rope.theta)

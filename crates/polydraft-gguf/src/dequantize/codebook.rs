@@ -2,8 +2,8 @@
 //!
 //! MXFP4 (OCP Microscaling Formats 1.0, 2023): numbers with two bits of exponent and one of
 //! mantissa, times a power of two. Twice such a number is a whole number from -12 to 12: the block
-//! is one of Q5_0 too, with half its scale. IQ4_NL: bytes of a table times a scale, a block of Q8_0.
-//! So both are held and multiplied as those, and no number changes.
+//! is one of Q5_0 too, with half its scale. IQ4_NL: bytes of a table times a scale, a block of
+//! Q8_0. So both are stored and multiplied as those, and no number changes.
 
 use half::f16;
 
@@ -61,7 +61,7 @@ pub(super) fn iq4_nl(block: &[u8; 18], values: &mut [f32; 32]) {
 /// Blocks of a type as those of [`TensorType::held_as`]. `to` has room for as many.
 ///
 /// # Errors
-/// A type that is held as it is; other lengths; a scale that the other type has no number for, in
+/// A type that is stored as it is; other lengths; a scale that the other type has no number for, in
 /// a block that is not all zeros.
 pub fn held_as(kind: TensorType, from: &[u8], to: &mut [u8]) -> Result<(), DequantizeError> {
     match kind {

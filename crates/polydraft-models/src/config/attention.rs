@@ -23,7 +23,7 @@ pub struct Attention {
     pub stretch: Option<Stretch>,
     /// Whether every head gives a weight to nothing, which is learned.
     pub sinks: bool,
-    /// How keys and values are compressed, if they are.
+    /// How the KV cache is compressed, if it is.
     pub latent: Option<Latent>,
 }
 
@@ -54,12 +54,12 @@ impl Stretch {
     }
 }
 
-/// Keys and values of all heads made of one vector a token (multi-head latent attention).
+/// The KV cache of all heads is one vector a token (multi-head latent attention).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Latent {
     /// Width of the vector that queries are made of, if they are made of one.
     pub query_rank: Option<usize>,
-    /// Width of the vector that keys and values are made of.
+    /// Width of that vector.
     pub rank: usize,
     /// Numbers of a query's head that are not rotated,
     pub plain: usize,

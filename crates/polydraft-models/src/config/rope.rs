@@ -1,8 +1,8 @@
 //! Rotary embedding: at which frequencies queries and keys turn.
 //!
 //! Source: Su et al. 2021 (RoFormer); Chen et al. 2023 (linear); Peng et al. 2023 (YaRN); Dubey et
-//! al. 2024 (Llama 3); Ding et al. 2024 (LongRoPE). Field names and defaults as in Hugging Face transformers, old style
-//! (`rope_theta`, `rope_scaling`) and new (`rope_parameters`).
+//! al. 2024 (Llama 3); Ding et al. 2024 (LongRoPE). Field names and defaults as in Hugging Face
+//! transformers, old style (`rope_theta`, `rope_scaling`) and new (`rope_parameters`).
 
 use std::f64::consts::TAU;
 
@@ -73,10 +73,10 @@ pub enum Scaling {
         /// Whether the range between is widened to whole indices.
         truncate: bool,
     },
-    /// Every frequency divided by a number of its own (LongRoPE), by [`Rope::divisors`] in texts as
-    /// long as those of the training: longer ones have others.
+    /// Every frequency divided by a number of its own (LongRoPE), by [`Rope::divisors`] in
+    /// sequences as long as the training's: longer ones have others.
     Long {
-        /// The divisors of texts up to `original`.
+        /// The divisors of sequences up to `original`.
         short: Vec<f32>,
         /// The context of the training.
         original: usize,
@@ -203,7 +203,7 @@ impl Rope {
     }
 
     /// The context that it can be used in, of the one that the file says: LongRoPE's short
-    /// frequencies are those of texts as long as the training's.
+    /// frequencies are those of sequences as long as the training's.
     pub(crate) fn within(&self, context: usize) -> usize {
         match &self.scaling {
             Scaling::Long { original, .. } => context.min(*original),

@@ -1,4 +1,4 @@
-//! Cohere 2 (Command R7B, Command A, Aya): attention and feed-forward side by side behind one layer
+//! Cohere 2 (Command R7B, Command A, Aya): attention and feed-forward side by side after one layer
 //! norm, a window in three of four layers, and no positions in the others.
 //!
 //! Source: Cohere 2025.
@@ -24,7 +24,8 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         !(layer + 1).is_multiple_of(pattern)
     })?;
     let windowed = config.attention.window.is_some();
-    let rotated = |layer: usize| windowed && config.attention.windowed[layer];
+    let listed = &config.attention.windowed;
+    let rotated = |layer: usize| windowed && listed.get(layer) == Some(&true);
     config.attention.unrotated = (0..config.layers).map(|layer| !rotated(layer)).collect();
     if let Positions::Rotary(rope) = &mut config.positions {
         rope.pairs = Pairs::Neighbours;

@@ -103,7 +103,7 @@ pub(super) fn plain_experts(config: &Config, [count, used, width]: [usize; 3]) -
     }
 }
 
-/// Experts as DeepSeek V3 began them: by corrected sigmoids, in groups, with shared ones, behind
+/// Experts as DeepSeek V3 began them: by corrected sigmoids, in groups, with shared ones, after
 /// some layers without. `defaults` are their number, how many compute a token, and their width.
 pub(super) fn sigmoid_experts(
     config: &Config,

@@ -1,5 +1,5 @@
-//! DeepSeek V2, V3, R1 and what is built like them (Kimi K2, Moonlight): keys and values made of one
-//! vector a token, many small experts with shared ones, behind some dense layers.
+//! DeepSeek V2, V3, R1 and what is built like them (Kimi K2, Moonlight): a KV cache of one vector a
+//! token, many small experts with shared ones, after some dense layers.
 //!
 //! Source: DeepSeek-AI 2024 (V2, V3).
 

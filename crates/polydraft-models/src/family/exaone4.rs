@@ -1,4 +1,4 @@
-//! EXAONE 4: norms behind the blocks and of every head's queries and keys; the 32B has a window in
+//! EXAONE 4: norms after the blocks and of every head's queries and keys; the 32B has a window in
 //! three of four layers, and no positions in the others.
 //!
 //! Source: LG AI Research 2025.

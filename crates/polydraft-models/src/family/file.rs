@@ -32,6 +32,9 @@ struct InFile {
     more: fn(&Keys, &mut Map<String, Value>) -> Result<()>,
 }
 
+/// No more are listed: a file's number is a stranger's claim.
+const MOST_LAYERS: usize = 1 << 12;
+
 const BEHIND: Names = Names {
     attention_norms: ["post_attention_norm", ""],
     mlp_norms: ["post_ffw_norm", ""],
@@ -41,23 +44,19 @@ const POST: Names = Names { mlp_norms: ["post_attention_norm", ""], ..FILE_NAMES
 const UP: Names = Names { mlp_in: &["ffn_up"], ..FILE_NAMES };
 const PHI3: Names = Names { query_key_value: &["attn_qkv"], ..UP };
 
-const PLAIN: InFile = InFile {
-    name: "",
-    family: |_| "",
-    names: &FILE_NAMES,
-    permuted: false,
-    more: |_, _| Ok(()),
-};
+const PLAIN: InFile =
+    InFile { name: "", family: |_| "", names: &FILE_NAMES, permuted: false, more: |_, _| Ok(()) };
 
 const FILES: &[InFile] = &[
     InFile { name: "llama", family: |_| "MixtralForCausalLM", permuted: true, ..PLAIN },
+    InFile { name: "smollm3", family: |_| "SmolLM3ForCausalLM", permuted: true, ..PLAIN },
     InFile {
-        name: "smollm3",
-        family: |_| "SmolLM3ForCausalLM",
+        name: "granite",
+        family: |_| "GraniteForCausalLM",
         permuted: true,
+        more: granite,
         ..PLAIN
     },
-    InFile { name: "granite", family: |_| "GraniteForCausalLM", permuted: true, more: granite, ..PLAIN },
     InFile {
         name: "granitemoe",
         family: |keys| match keys.size("expert_shared_feed_forward_length") {
@@ -238,8 +237,7 @@ fn granite(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
         fields.insert("shared_intermediate_size".into(), json!(width));
     }
     if !fields.contains_key("attention_multiplier") {
-        let head = fields["hidden_size"].as_f64().unwrap_or(1.0)
-            / fields["num_attention_heads"].as_f64().unwrap_or(1.0);
+        let head = keys.head()?.max(1) as f64;
         fields.insert("attention_multiplier".into(), json!(head.powf(-0.5)));
     }
     Ok(())
@@ -263,7 +261,7 @@ fn ministral3(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
 /// everything where nothing else is said; without a period no layer has it.
 fn windows(keys: &Keys, fields: &mut Map<String, Value>, period: Option<u64>) -> Result<()> {
     const PATTERN: &str = "attention.sliding_window_pattern";
-    let layers = fields["num_hidden_layers"].as_u64().unwrap_or(0) as usize;
+    let layers = fields.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
     let window = keys.size("attention.sliding_window")?.filter(|window| *window > 0);
     let (Some(window), Some(period)) = (window, period) else {
         fields.insert("sliding_window".into(), Value::Null);
@@ -273,7 +271,9 @@ fn windows(keys: &Keys, fields: &mut Map<String, Value>, period: Option<u64>) ->
         Some(listed) => listed,
         None => {
             let period = keys.size(PATTERN)?.unwrap_or(period);
-            (0..layers as u64).map(|layer| period == 0 || layer % period < period - 1).collect()
+            (0..layers.min(MOST_LAYERS) as u64)
+                .map(|layer| period == 0 || layer % period < period - 1)
+                .collect()
         }
     };
     let names = windowed.into_iter().map(|windowed| match windowed {
@@ -291,7 +291,7 @@ fn olmo3(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
         return Ok(());
     }
     windows(keys, fields, Some(4))?;
-    let base = fields["rope_theta"].clone();
+    let base = fields.get("rope_theta").cloned().unwrap_or_default();
     let mut full = match fields.remove("rope_scaling") {
         Some(Value::Object(scaling)) => scaling,
         _ => Map::new(),

@@ -1,5 +1,5 @@
-//! GLM-4 (0414): norms around the blocks, half of each head turned, in pairs of neighbours; gate and
-//! up in one matrix.
+//! GLM-4 (0414): norms around the blocks, half of each head turned, in pairs of neighbours; gate
+//! and up in one matrix.
 //!
 //! Source: GLM Team 2024; Zhipu AI 2025.
 

@@ -1,5 +1,5 @@
-//! GLM-4.5 and 4.6: experts chosen by corrected sigmoids, with shared ones, behind some dense layers;
-//! half of each head turned.
+//! GLM-4.5 and 4.6: experts chosen by corrected sigmoids, with shared ones, after some dense
+//! layers; half of each head turned.
 //!
 //! Source: GLM-4.5 Team 2025.
 

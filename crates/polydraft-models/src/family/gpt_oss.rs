@@ -1,5 +1,5 @@
-//! gpt-oss: experts with biases and a clamped gate in four bits, heads that give a learned weight to
-//! nothing, and a window in every other layer.
+//! gpt-oss: experts with biases and a clamped gate in four bits, heads that give a learned weight
+//! to nothing, and a window in every other layer.
 //!
 //! Source: OpenAI 2025.
 

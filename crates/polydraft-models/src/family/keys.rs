@@ -125,9 +125,7 @@ impl<'g> Keys<'g> {
     pub fn head(&self) -> Result<u64> {
         Ok(match self.size("attention.key_length")? {
             Some(head) => head.max(1),
-            None => {
-                self.needed("embedding_length")? / self.needed("attention.head_count")?.max(1)
-            }
+            None => self.needed("embedding_length")? / self.needed("attention.head_count")?.max(1),
         })
     }
 
@@ -143,11 +141,11 @@ impl<'g> Keys<'g> {
     pub fn common(&self) -> Result<Map<String, Value>> {
         let mut fields = Map::new();
         for (key, names) in COMMON {
-            let value = match key.ends_with("epsilon") || key.ends_with("scale") || key.contains("base")
-            {
-                true => self.number(key)?.map(|number| json!(number)),
-                false => self.size(key)?.map(|size| json!(size)),
-            };
+            let value =
+                match key.ends_with("epsilon") || key.ends_with("scale") || key.contains("base") {
+                    true => self.number(key)?.map(|number| json!(number)),
+                    false => self.size(key)?.map(|size| json!(size)),
+                };
             for name in names {
                 fields.extend(value.clone().map(|value| ((*name).to_owned(), value)));
             }

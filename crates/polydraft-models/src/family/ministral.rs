@@ -1,5 +1,5 @@
-//! Ministral: Mistral with a window in the layers that its file lists. Ministral 3: Mistral with YaRN,
-//! and queries that grow with their position.
+//! Ministral: Mistral with a window in the layers that its file lists. Ministral 3: Mistral with
+//! YaRN, and queries that grow with their position.
 //!
 //! Source: Mistral AI 2024 and 2025.
 

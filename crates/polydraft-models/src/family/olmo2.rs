@@ -1,4 +1,4 @@
-//! OLMo 2 and 3: norms behind the blocks, and norms of all queries and of all keys together; OLMo 3
+//! OLMo 2 and 3: norms after the blocks, and norms of all queries and of all keys together; OLMo 3
 //! with a window in three of four layers, whose rotations are never scaled.
 //!
 //! Source: OLMo Team 2024 and 2025.

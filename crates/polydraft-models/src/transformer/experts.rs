@@ -1,7 +1,7 @@
 //! Experts: feed-forward blocks of which every token uses a few.
 //!
-//! Problem: a layer has up to hundreds of feed-forward blocks, and each token is computed by the few
-//! whose scores are best.
+//! Problem: a layer has up to hundreds of feed-forward blocks, and each token is computed by the
+//! few whose scores are best.
 //! Source: Shazeer et al. 2017; Jiang et al. 2024 (Mixtral); DeepSeek-AI 2024 (groups, shared
 //! experts, the correction of scores to choose by).
 //! Method: the router scores all tokens of a pass in f32. Then the tokens are grouped by expert: an
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use polydraft_kernels::Rows;
 
-use super::mlp::Dense;
+use super::dense::Dense;
 use crate::config::{Experts as Shape, FeedForward, Groups, Scores};
 use crate::error::Result;
 use crate::linear::Linear;

@@ -1,4 +1,4 @@
-//! Attention with keys and values for each of its heads, or for groups of them.
+//! Attention with a key and a value for each of its heads, or for groups of them.
 
 use polydraft_kernels::{Norm, Part as Sequence, Rows, Rules, attend};
 

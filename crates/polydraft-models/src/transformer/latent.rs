@@ -1,10 +1,10 @@
-//! Attention whose keys and values are made of one vector a token.
+//! Attention whose KV cache is one vector a token.
 //!
-//! Problem: keys and values of 16 to 128 heads fill the memory, and all of it is read for each
+//! Problem: the KV cache of 16 to 128 heads fills the memory, and all of it is read for each
 //! token.
 //! Source: DeepSeek-AI 2024 (DeepSeek-V2, section 2.1: multi-head latent attention, and what its
 //! appendix says of matrices that absorb others).
-//! Method: a token's keys and values are products of one normed vector c of `rank` numbers, and all
+//! Method: all keys of a token, and its values, are products of one normed vector c of `rank` numbers, and all
 //! keys share one part r that is turned. A query's product with a key, q · (Kc), is (Kᵀq) · c: so
 //! queries are multiplied by Kᵀ, the cache holds c and r alone, as one key head that all queries
 //! share, and what attention gives, a mean of c, is multiplied by V afterwards.

@@ -4,10 +4,11 @@ use std::borrow::Cow;
 
 use polydraft_kernels::Rows;
 
+use super::dense::Dense;
 use super::experts::{Experts, Shared};
 use super::heads::Heads;
 use super::latent::Latent;
-use super::mlp::{Dense, Mlp};
+use super::mlp::Mlp;
 use super::norms::Norms;
 use super::pass::Part;
 use super::rotations::Rotations;
@@ -27,7 +28,7 @@ pub(crate) struct Layer {
 
 #[derive(Debug)]
 pub(crate) enum Attention {
-    Heads(Heads),
+    Heads(Box<Heads>),
     Latent(Box<Latent>),
 }
 
@@ -179,14 +180,14 @@ impl Attention {
     fn with(&self, make: &Make) -> Result<Self> {
         let output = (make.linear)("output", self.output())?;
         Ok(match self {
-            Self::Heads(heads) => Self::Heads(Heads {
+            Self::Heads(heads) => Self::Heads(Box::new(Heads {
                 query_key_value: (make.linear)("query_key_value", &heads.query_key_value)?,
                 norms: heads.norms.clone(),
                 output,
                 windowed: heads.windowed,
                 rotated: heads.rotated,
                 sinks: heads.sinks.clone(),
-            }),
+            })),
             Self::Latent(latent) => {
                 let each = |what: &str, parts: &[Matrix]| -> Result<Vec<Matrix>> {
                     let named = parts.iter().enumerate();

@@ -13,7 +13,7 @@ impl Loader<'_> {
     /// One with inputs of so many columns.
     pub(super) fn attention(&mut self, number: usize, columns: usize) -> Result<Attention> {
         match self.config.attention.latent {
-            None => self.heads(number, columns).map(Attention::Heads),
+            None => Ok(Attention::Heads(Box::new(self.heads(number, columns)?))),
             Some(shape) => Ok(Attention::Latent(Box::new(self.latent(number, &shape)?))),
         }
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use super::dense::Dense;
 use super::experts::{Experts, Shared};
 use super::load::{Loader, row};
-use super::mlp::{Dense, Mlp};
+use super::mlp::Mlp;
 use crate::config::{Config, Experts as Shape, Shared as SharedShape};
 use crate::error::Result;
 use crate::linear::Linear;

@@ -1,29 +1,15 @@
-//! Matrices in blocks of MXFP4 as directories have them: numbers and scales in tensors of their own.
+//! Matrices in blocks of MXFP4 as directories have them: numbers and scales in tensors of their
+//! own.
 
-use polydraft_gguf::{MXFP4_NUMBERS, TensorType, dequantize, mxfp4_as_q5_0};
+use polydraft_gguf::{TensorType, dequantize, mxfp4_as_q5_0};
 use polydraft_kernels::Format;
 
 use super::element::Element;
-use super::listed::Listed;
+use super::listed::MXFP4_BYTES as BYTES;
 use super::safetensors;
 use crate::error::{Error, Result};
 
-/// Numbers of a block, and bytes of them.
-pub(super) const BLOCK: usize = MXFP4_NUMBERS;
-pub(super) const BYTES: usize = BLOCK / 2;
 const FILE_BYTES: usize = 1 + BYTES;
-
-/// What a header says of a matrix by its numbers' tensor; of that of its scales nothing.
-pub(super) fn listed(name: &str, shape: &[usize]) -> Option<Listed> {
-    let name = name.strip_suffix("_blocks")?.to_owned();
-    let [rows @ .., blocks, BYTES] = shape else { return None };
-    Some(Listed {
-        name,
-        shape: [rows, &[blocks.saturating_mul(BLOCK)]].concat(),
-        stored: TensorType::MXFP4.to_string(),
-        exact: Format::of_file(TensorType::MXFP4),
-    })
-}
 
 /// Rows of blocks.
 pub(crate) struct Mxfp4 {

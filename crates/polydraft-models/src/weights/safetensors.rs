@@ -10,8 +10,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::Deserialize;
 
 use super::element::{Element, not_finite};
-use super::listed::Listed;
-use super::mxfp4::{self, Mxfp4};
+use super::listed::{Listed, MXFP4_BYTES};
 use super::pickle;
 use crate::error::{Error, Result};
 
@@ -122,7 +121,7 @@ impl Files {
     pub fn tensors(&self) -> impl Iterator<Item = Listed> {
         self.tensors.iter().filter_map(|(name, (_, info))| {
             if info.dtype == Dtype::U8 {
-                return mxfp4::listed(name, &info.shape);
+                return Listed::mxfp4(name, &info.shape);
             }
             Some(Listed {
                 name: name.clone(),
@@ -203,23 +202,23 @@ impl Files {
         self.tensors.retain(|name, _| !others(name));
     }
 
-    /// A matrix of this shape in blocks of MXFP4, if it is stored so.
-    pub fn mxfp4(&mut self, name: &str, shape: &[usize]) -> Result<Option<Mxfp4>> {
+    /// The numbers and the scales of a matrix of this shape in blocks of MXFP4, if it is stored so.
+    pub fn mxfp4(&mut self, name: &str, shape: &[usize]) -> Result<Option<[Stored; 2]>> {
         let [numbers, scales] = ["blocks", "scales"].map(|end| format!("{name}_{end}"));
         if !self.tensors.contains_key(&numbers) {
             return Ok(None);
         }
         let (columns, rows) = shape.split_last().unwrap_or((&0, &[]));
-        let blocks = columns / mxfp4::BLOCK;
+        let blocks = columns / (2 * MXFP4_BYTES);
         let scales = self.find(&scales, &[rows, &[blocks]].concat())?;
-        let numbers = self.find(&numbers, &[rows, &[blocks, mxfp4::BYTES]].concat())?;
+        let numbers = self.find(&numbers, &[rows, &[blocks, MXFP4_BYTES]].concat())?;
         for stored in [&numbers, &scales] {
             if stored.dtype != Dtype::U8 {
                 let got = format!("type {:?}", stored.dtype);
                 return Err(stored.wrong("type U8".to_owned(), got));
             }
         }
-        Ok(Some(Mxfp4 { numbers, scales, blocks }))
+        Ok(Some([numbers, scales]))
     }
 
     /// Takes a tensor, which must have this shape.
