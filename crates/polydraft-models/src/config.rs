@@ -222,12 +222,11 @@ impl Config {
             })
     }
 
-    /// Whether a tensor of a directory is the model's, and not of parts that see or hear, or that
-    /// predict further tokens.
-    pub(crate) fn is_own(&self, tensor: &str) -> bool {
+    /// Whether a tensor of a directory is the model's, and not of parts that see or hear.
+    pub(crate) fn is_its(&self, tensor: &str) -> bool {
         let Names { embedding, layers, norm, head, .. } = self.names;
         let is_text = || [embedding, layers, norm, head].iter().any(|own| tensor.starts_with(*own));
-        !self.is_read_elsewhere(tensor) && (!self.is_nested || is_text())
+        !self.is_nested || is_text()
     }
 
     /// Heads in the KV cache, and their width.

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::error::{Bytes, Error, Result};
 use crate::family::file::{file_architectures, of_gguf};
 use crate::family::nested;
+use crate::names::Names;
 use crate::precision::Precision;
 use crate::weights::{Listed, Weights};
 
@@ -130,10 +131,7 @@ impl Description {
 
     /// With the weights, of which no more than the headers are read.
     pub(crate) fn open(path: &Path) -> Result<(Self, Weights)> {
-        let (config, language, mut weights) = match is_gguf(path) {
-            true => open_file(path)?,
-            false => open_directory(path)?,
-        };
+        let (config, language, mut weights) = open(path)?;
         let mut model = Self {
             directory: path.to_owned(),
             config,
@@ -146,10 +144,12 @@ impl Description {
         };
         if path.is_dir() {
             weights.prepend(model.config.names.prefix());
+            weights.drop_others(|name| model.config.is_read_elsewhere(name));
             shapes::check(path, &model.config, &weights)?;
         }
         let (mut types, mut of_experts) = (BTreeMap::<String, u64>::new(), 0u64);
-        for tensor in weights.tensors() {
+        let own = |tensor: &Listed| !model.config.is_read_elsewhere(&tensor.name);
+        for tensor in weights.tensors().into_iter().filter(own) {
             let numbers = tensor.numbers();
             model.parameters = model.parameters.saturating_add(numbers);
             if model.config.is_of_experts(&tensor.name) {
@@ -247,13 +247,29 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
 }
 
+/// A model's configuration, its text side and all its tensors.
+pub(crate) fn open(path: &Path) -> Result<(Config, Language, Weights)> {
+    let (mut config, language, weights) = match is_gguf(path) {
+        true => open_file(path)?,
+        false => open_directory(path)?,
+    };
+    // Files may leave out the layers that predict further tokens.
+    let is_there = |layer: &usize| {
+        let Names { layers, further, .. } = config.names;
+        weights.has(&format!("{layers}.{layer}.{}.weight", further.join))
+    };
+    let extra = config.layers..config.layers + config.extra_layers;
+    config.extra_layers = extra.take_while(is_there).count();
+    Ok((config, language, weights))
+}
+
 fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
     let mut weights = Weights::open(known(directory)?)?;
     let mut config = Config::read(&directory.join("config.json"))?;
     if config.is_nested {
         weights.rename(nested::renamed);
     }
-    weights.drop_others(|name| !config.is_own(name));
+    weights.drop_others(|name| !config.is_its(name));
     // As in transformers: an output matrix that is stored and differs counts, whatever the
     // configuration says; a copy is as good as none.
     let [head, embedding] = [config.names.head, config.names.embedding];

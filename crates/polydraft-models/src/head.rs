@@ -6,6 +6,7 @@
 
 mod config;
 pub(crate) mod describe;
+pub(crate) mod further;
 pub(crate) mod load;
 mod net;
 mod text;

@@ -35,6 +35,7 @@ pub use family::file::file_architectures;
 pub use family::{architectures, architectures_around_text};
 pub use head::Head;
 pub use head::describe::HeadDescription;
+pub use head::further::load_mtp;
 pub use head::load::{HeadOptions, is_head, load_head, load_head_beside};
 pub use head::vocabulary::read_tokens;
 pub use load::{EmbeddingAndHead, Loaded, Opened, load};

@@ -27,6 +27,7 @@ pub(crate) struct Names {
     pub mlp_in: &'static [&'static str],
     pub mlp_out: &'static str,
     pub experts: ExpertNames,
+    pub further: FurtherNames,
     pub norm: &'static str,
     pub head: &'static str,
 }
@@ -63,6 +64,20 @@ pub(crate) struct ExpertNames {
     pub shared_out: &'static str,
     /// The product whose sigmoid the shared expert is multiplied by.
     pub shared_gate: &'static str,
+}
+
+/// Of a layer that predicts further tokens, what it has besides a layer's tensors.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FurtherNames {
+    /// The norms of the embedded token and of the state that it is joined with.
+    pub token_norm: &'static str,
+    pub state_norm: &'static str,
+    /// The product of both side by side.
+    pub join: &'static str,
+    /// The norm before the output matrix.
+    pub norm: &'static str,
+    /// What begins the names of its copies of the model's embedding and output matrix.
+    pub copies: &'static [&'static str],
 }
 
 /// How the tensors of all experts lie.
@@ -115,6 +130,13 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         shared_in: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
         shared_out: "mlp.shared_experts.down_proj",
         shared_gate: "",
+    },
+    further: FurtherNames {
+        token_norm: "enorm",
+        state_norm: "hnorm",
+        join: "eh_proj",
+        norm: "shared_head.norm",
+        copies: &["embed_tokens.", "shared_head.head."],
     },
     norm: "model.norm",
     head: "lm_head",

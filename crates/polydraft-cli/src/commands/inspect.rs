@@ -55,7 +55,7 @@ struct Report {
     /// Those that compute a token: fewer where there are experts.
     active_parameters: u64,
     experts: Option<Experts>,
-    /// Layers that predict further tokens (MTP), which are not used.
+    /// Layers that predict further tokens (MTP): what `--draft mtp` uses.
     extra_layers: usize,
     stored: String,
     layers: usize,
@@ -227,10 +227,7 @@ impl Report {
             )?;
         }
         if self.extra_layers > 0 {
-            line(
-                "MTP",
-                format!("{} layers that predict further tokens: not used", self.extra_layers),
-            )?;
+            line("MTP", "a layer that predicts further tokens: --draft mtp".to_owned())?;
         }
         line(
             "shape",

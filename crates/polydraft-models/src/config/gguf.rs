@@ -8,7 +8,7 @@ use super::{
     Attention, Biases, Config, FeedForward, HeadNorms, NormKind, NormOrder, Positions, Rope,
     Scaling,
 };
-use crate::names::{ExpertNames, LatentNames, Layout, Names};
+use crate::names::{ExpertNames, FurtherNames, LatentNames, Layout, Names};
 
 /// The names of every architecture; those in a layer without its number.
 pub(crate) const NAMES: Names = Names {
@@ -44,6 +44,13 @@ pub(crate) const NAMES: Names = Names {
         shared_in: &["ffn_gate_shexp", "ffn_up_shexp"],
         shared_out: "ffn_down_shexp",
         shared_gate: "ffn_gate_inp_shexp",
+    },
+    further: FurtherNames {
+        token_norm: "nextn.enorm",
+        state_norm: "nextn.hnorm",
+        join: "nextn.eh_proj",
+        norm: "nextn.shared_head_norm",
+        copies: &["nextn.embed_tokens.", "nextn.shared_head_head."],
     },
     norm: "output_norm",
     head: "output",

@@ -202,8 +202,9 @@ fn read(file: &InFile, keys: &Keys) -> Result<Found> {
     config.biases.output = keys.has_tensor("blk.0.attn_output.bias");
     config.biases.feed_forward = keys.has_tensor("blk.0.ffn_up.bias");
     if let Some(experts) = &mut config.experts {
-        let last = config.layers.saturating_sub(1);
-        experts.corrected = keys.has_tensor(&format!("blk.{last}.exp_probs_b.bias"));
+        let mut layers = 0..config.layers + config.extra_layers;
+        experts.corrected =
+            layers.any(|layer| keys.has_tensor(&format!("blk.{layer}.exp_probs_b.bias")));
     }
     if let (Positions::Rotary(rope), Some(divisors)) =
         (&mut config.positions, keys.numbers("rope_freqs.weight")?)

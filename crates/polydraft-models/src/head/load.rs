@@ -388,12 +388,19 @@ fn output(loader: &mut Loader, trunk: &Transformer, tokens: &Tokens) -> Result<A
     let every = (0..trunk.config.vocabulary as Token).eq(tokens.ids.iter().copied());
     match every {
         true => Ok(Arc::clone(trunk.head())),
-        false => {
-            let own = trunk.head().select(&tokens.ids)?;
-            let rounded = own.rounded(loader.precision, None)?;
-            Ok(Arc::new(if rounded.bytes() < own.bytes() { rounded } else { own }))
-        }
+        false => of_target(trunk, &tokens.ids, loader.precision),
     }
+}
+
+/// Rows of the target's output matrix, in fewer bits where that is less.
+pub(super) fn of_target(
+    trunk: &Transformer,
+    ids: &[Token],
+    precision: Precision,
+) -> Result<Arc<Matrix>> {
+    let own = trunk.head().select(ids)?;
+    let rounded = own.rounded(precision, None)?;
+    Ok(Arc::new(if rounded.bytes() < own.bytes() { rounded } else { own }))
 }
 
 /// The error of a tensor that the target cannot stand in for.

@@ -10,7 +10,9 @@
 //!     x = r + attention([rms(e), n]);   x = x + mlp(rms(x));   logits = output·rms(x);
 //!     the state left: x or rms(x)
 //! with EAGLE-1, F the target's last normed state: u = fc·[e, s], x = u + attention(u), x = x +
-//! mlp(rms(x)), logits = the target's output·x, the state left: x.
+//! mlp(rms(x)), logits = the target's output·x, the state left: x;
+//! with a layer of the model's own (DeepSeek-AI 2024, V3, section 2.2), F as with EAGLE-1: x =
+//! fc·[rms(e), rms(s)], then the layer, logits = output·rms(x), the state left: x.
 //! Complexity: that of a layer and of the output matrix, for each token.
 
 use polydraft::Token;
@@ -51,6 +53,8 @@ pub(super) enum Join {
         residual: Residual,
         fed_back: FedBack,
     },
+    /// A layer of the model's own that predicts further tokens (MTP).
+    Further { fc: Linear, token_norm: Norm, state_norm: Norm },
 }
 
 /// From the target's states of a token to one state.
@@ -115,6 +119,11 @@ impl Net {
         let mut x = match &self.join {
             Join::Embedding(fc) => {
                 let x = fc.forward(&Rows::beside(&[token, state])?)?;
+                first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
+            }
+            Join::Further { fc, token_norm, state_norm } => {
+                let joined = [token_norm.forward(&token)?, state_norm.forward(&state)?];
+                let x = fc.forward(&Rows::beside(&joined)?)?;
                 first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
             }
             Join::Features { token_norm, state_norm, residual, .. } => {

@@ -1,0 +1,142 @@
+//! Layers that a model brings to predict further tokens (MTP), as its drafter.
+//!
+//! Problem: a draft head that was trained with the model itself lies in its files, and is left
+//! unused.
+//! Source: DeepSeek-AI 2024 (V3, section 2.2: multi-token prediction); GLM-4.5 Team 2025. Names as
+//! published, and as llama.cpp has them (`nextn`).
+//! Method: the first such layer, unrolled: what it leaves for a token is what the next step begins
+//! with. It reads the target's state after its last norm, and shares the target's embedding and
+//! output matrix, of which files have copies.
+//! Deviations: 1. Models with several such layers, one for each further token, are drafted for with
+//! the first alone. 2. It gives its whole distribution at every node of a tree, where published
+//! engines run it as one chain of its most likely tokens.
+//! Complexity: a layer and the output matrix for each drafted token.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use polydraft::Token;
+use polydraft_engine::{HiddenState, Model};
+use polydraft_kernels::available_memory;
+
+use super::Head;
+use super::load::{HeadOptions, of_target};
+use super::net::{Join, Net};
+use crate::config::{Config, Positions};
+use crate::description::{Sizes, check_memory, open};
+use crate::error::{Error, Result};
+use crate::model::TransformerModel;
+use crate::transformer::load::Loader;
+use crate::transformer::{Place, Transformer};
+use crate::weights::Weights;
+
+/// Loads the layer that predicts further tokens from the target's own files. From then on the
+/// target captures the hidden states that it reads.
+///
+/// # Errors
+/// A model without such a layer; what [`load_head`](crate::load_head) says.
+pub fn load_mtp(path: &Path, target: &mut TransformerModel, options: &HeadOptions) -> Result<Head> {
+    let (config, _, weights) = open(path)?;
+    if config.extra_layers == 0 {
+        let problem = "expected a model with layers that predict further tokens (MTP), got none: \
+                       --draft self, ngram, a smaller model or a head can draft for it";
+        return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
+    }
+    let number = config.layers;
+    let config = with_layer(config);
+    let name = |part: &str| format!("{}.{number}.{part}", config.names.layers);
+    let further = &config.names.further;
+    let hidden = config.hidden;
+    check_size(path, &config, number, &weights, options)?;
+    let mut loader = Loader { config: &config, weights, precision: options.precision };
+    let fc = loader.linear(&[(name(further.join), hidden)], 2 * hidden, false)?;
+    let token_norm = loader.norm(&name(further.token_norm), hidden)?;
+    let state_norm = loader.norm(&name(further.state_norm), hidden)?;
+    let norm = loader.norm(&name(further.norm), hidden)?;
+    let mut layer = loader.layer(number)?;
+    // Its KV cache has no other.
+    layer.number = 0;
+
+    let vocabulary = target.info().vocabulary.size();
+    let (tokens, trunk) = (drafted(path, vocabulary, options)?, target.transformer());
+    let output = match tokens.len() == vocabulary {
+        true => Arc::clone(trunk.head()),
+        false => of_target(trunk, &tokens, options.precision)?,
+    };
+    let place = match &config.positions {
+        Positions::Rotary(rope) => Place::Rotary(rope.frequencies(config.head), None),
+        Positions::Learned { .. } => {
+            let problem = "expected rotary positions".to_owned();
+            return Err(Error::File { path: path.to_owned(), problem });
+        }
+    };
+    let logit_scale = config.logit_scale;
+    let embedding = Arc::clone(trunk.embedding());
+    let mut decoder = Transformer::of_parts(
+        Config { layers: 1, ..config.clone() },
+        embedding,
+        place,
+        vec![layer],
+    );
+    decoder.set_norm(Some(norm));
+    decoder.set_head(output);
+    let net = Net {
+        decoder,
+        join: Join::Further { fc, token_norm, state_norm },
+        tokens,
+        logit_scale,
+        reads: vec![HiddenState::Output],
+        features: hidden,
+    };
+    let context = target.info().context;
+    target.capture_hidden_states(&net.reads)?;
+    Ok(Head::new("mtp".to_owned(), vocabulary, context, net))
+}
+
+/// The configuration with one layer more, which is as the others are.
+fn with_layer(mut config: Config) -> Config {
+    let more = config.layers + 1;
+    if let Some(experts) = &mut config.experts {
+        experts.layers.resize(more, true);
+    }
+    config.layers = more;
+    config.extra_layers -= 1;
+    config
+}
+
+/// The tokens that it may draft, ascending.
+fn drafted(path: &Path, vocabulary: usize, options: &HeadOptions) -> Result<Vec<Token>> {
+    let all = 0..vocabulary as Token;
+    let Some(allowed) = &options.tokens else { return Ok(all.collect()) };
+    let allowed: BTreeSet<Token> = allowed.iter().copied().collect();
+    let ids: Vec<Token> = all.filter(|id| allowed.contains(id)).collect();
+    match ids.is_empty() {
+        false => Ok(ids),
+        true => {
+            let problem = "expected at least one token that may be drafted, got none".to_owned();
+            Err(Error::File { path: path.to_owned(), problem })
+        }
+    }
+}
+
+/// That there is memory enough for the layer's weights.
+fn check_size(
+    path: &Path,
+    config: &Config,
+    number: usize,
+    weights: &Weights,
+    options: &HeadOptions,
+) -> Result<()> {
+    let own = format!("{}.{number}.", config.names.layers);
+    let copies = config.names.further.copies;
+    let mut sizes = Sizes::default();
+    for tensor in weights.tensors() {
+        let inner = tensor.name.strip_prefix(&own);
+        if inner.is_some_and(|inner| !copies.iter().any(|copy| inner.starts_with(copy))) {
+            sizes.add(&tensor, false);
+        }
+    }
+    let available = options.memory.or_else(available_memory);
+    check_memory(path, options.precision, available, |precision| sizes.bytes(precision))
+}

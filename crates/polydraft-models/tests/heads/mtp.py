@@ -1,0 +1,146 @@
+"""Makes the fixtures of tests/mtp.rs: tiny random models with a layer that predicts further tokens (MTP), and what its
+step computes with transformers' own decoder layer. Run it with the packages of ../fixtures/requirements.txt; it writes
+beside itself. Per model: its directory as published, and expected.safetensors with
+  tokens [T]               a text
+  logits [S, T - 1, V]     f32; of step s at place i: after the tokens up to i + 1 were decided and the s behind them drafted
+"""
+
+import importlib
+import json
+import pathlib
+import sys
+
+import torch
+from transformers import AutoModelForCausalLM, DeepseekV3Config, Glm4MoeConfig
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "fixtures"))
+from make import VOCABULARY, on_disk, published, randomise, save, tokenizer, write  # noqa: E402
+
+LENGTH, STEPS = 16, 3
+SHAPE = dict(
+    vocab_size=VOCABULARY,
+    hidden_size=32,
+    intermediate_size=32,
+    # The second is the one that predicts further tokens.
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=64,
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=None,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=32,
+    first_k_dense_replace=1,
+)
+
+
+def rope():
+    return dict(rope_theta=100.0, rope_type="default")
+
+
+MODELS = {
+    "mtp-glm": (
+        Glm4MoeConfig(
+            **SHAPE,
+            num_key_value_heads=2,
+            head_dim=16,
+            attention_bias=True,
+            use_qk_norm=True,
+            rope_parameters=rope() | dict(partial_rotary_factor=0.5),
+        ),
+        "glm4_moe.modeling_glm4_moe.Glm4Moe",
+    ),
+    "mtp-deepseek": (
+        DeepseekV3Config(
+            **SHAPE,
+            num_key_value_heads=4,
+            n_group=2,
+            topk_group=1,
+            q_lora_rank=16,
+            kv_lora_rank=32,
+            qk_nope_head_dim=12,
+            qk_rope_head_dim=8,
+            v_head_dim=10,
+            rope_parameters=rope(),
+        ),
+        "deepseek_v3.modeling_deepseek_v3.DeepseekV3",
+    ),
+}
+
+
+def normed(x, weight, epsilon=1e-6):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
+
+
+def steps(model, whole, further, tokens, epsilon):
+    """Logits of every step at every place: the layer over all that is decided, then over what it drafts itself."""
+    layer, embed = whole.layers[1], model.model.embed_tokens
+    with torch.no_grad():
+        hidden = model.model(torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
+
+    def join(states, ids):
+        e = normed(embed(torch.tensor(ids)), further["enorm"], epsilon)
+        return torch.cat([e, normed(states, further["hnorm"], epsilon)], dim=-1) @ further["eh_proj"].T
+
+    def run(x):
+        places = torch.arange(len(x))[None]
+        mask = torch.full((len(x), len(x)), float("-inf")).triu(1)[None, None]
+        angles = whole.rotary_emb(x[None], places)
+        return layer(x[None], attention_mask=mask, position_ids=places, position_embeddings=angles)[0]
+
+    out = torch.zeros(STEPS, len(tokens) - 1, VOCABULARY)
+    with torch.no_grad():
+        for place in range(len(tokens) - 1):
+            x = join(hidden[: place + 1], tokens[1 : place + 2])
+            for step in range(STEPS):
+                y = run(x)
+                out[step, place] = normed(y[-1], further["norm"], epsilon) @ model.lm_head.weight.T
+                after = place + 2 + step
+                if after >= len(tokens):
+                    break
+                x = torch.cat([x, join(y[-1:], tokens[after : after + 1])])
+    return out
+
+
+def main():
+    torch.set_num_threads(1)
+    for number, (name, (config, kind)) in enumerate(MODELS.items()):
+        generator = torch.Generator().manual_seed(100 + number)
+        config._attn_implementation = "eager"
+        whole = AutoModelForCausalLM.from_config(config).eval()
+        randomise(whole, generator)
+        state = on_disk(whole)
+        fields = published(config, type(whole).__name__, False)
+        trunk_config = type(config)(**config.to_dict() | {"num_hidden_layers": 1})
+        trunk_config._attn_implementation = "eager"
+        trunk = AutoModelForCausalLM.from_config(trunk_config).eval()
+        trunk.load_state_dict({k: v for k, v in whole.state_dict().items() if "layers.1." not in k})
+        bf16 = lambda x: x.to(torch.bfloat16).float()
+        normal = lambda *shape: torch.randn(shape, generator=generator)
+        further = {
+            "enorm": bf16(1 + 0.3 * normal(32)),
+            "hnorm": bf16(1 + 0.3 * normal(32)),
+            "norm": bf16(1 + 0.3 * normal(32)),
+            "eh_proj": bf16(normal(32, 64) / 8),
+        }
+        names = {"norm": "shared_head.norm"}
+        for part, value in further.items():
+            state[f"model.layers.1.{names.get(part, part)}.weight"] = value.to(torch.bfloat16)
+        state["model.layers.1.embed_tokens.weight"] = state["model.embed_tokens.weight"].clone()
+        state["model.layers.1.shared_head.head.weight"] = state["lm_head.weight"].clone()
+        folder = HERE / name
+        folder.mkdir(exist_ok=True)
+        fields |= {"num_hidden_layers": 1, "num_nextn_predict_layers": 1}
+        write(folder / "config.json", fields)
+        tokenizer().save(str(folder / "tokenizer.json"))
+        save(state, folder / "model.safetensors")
+        tokens = torch.randint(2, VOCABULARY, (LENGTH,), generator=generator).tolist()
+        logits = steps(trunk, whole.model, further, tokens, config.rms_norm_eps)
+        save({"tokens": torch.tensor(tokens), "logits": logits}, folder / "expected.safetensors")
+        print(f"{name}: logits {logits.std():.2f}")
+
+
+if __name__ == "__main__":
+    main()
