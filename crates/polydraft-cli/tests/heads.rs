@@ -96,3 +96,27 @@ fn inspect_says_what_a_head_is_and_whom_it_is_for() {
         "{said}"
     );
 }
+
+/// A layer that the model brings, from a directory and from a file: the text is that of plain
+/// decoding, with one chain and with several paths.
+#[test]
+fn a_layer_that_predicts_further_tokens_drafts() {
+    for name in ["mtp-glm", "mtp-deepseek", "mtp-glm/model.gguf"] {
+        let target = head(name);
+        let text = |more: &[&str]| {
+            let target = ["--target", &target, "--backend", "native", "--dtype", "f32"];
+            ok(&[&target[..], more].concat())
+        };
+        let plain = text(&["--verifier", "none"]);
+        for paths in ["1", "4"] {
+            let drafted = text(&["--draft", "mtp", "-k", paths, "-d", "3"]);
+            assert_eq!(drafted, plain, "{name}, {paths} paths");
+        }
+        let few = ["--draft", "mtp", "--draft-vocabulary", "30", "--draft-dtype", "f32"];
+        assert_eq!(text(&few), plain, "{name}, few tokens");
+    }
+    fails(&["--target", &head("target"), "--draft", "mtp"], "--draft self, ngram");
+    let layers = ["--draft", "mtp", "--draft-layers", "1,2"];
+    let target = head("mtp-glm");
+    fails(&[&["--target", &target][..], &layers].concat(), "--draft-layers is for draft heads");
+}

@@ -1,5 +1,5 @@
-//! Layers that predict further tokens (MTP) as drafters: what they draft against a direct computation
-//! with transformers' decoder layers, which heads/mtp.py made.
+//! Layers that predict further tokens (MTP) as drafters: what they draft against a direct
+//! computation with transformers' decoder layers, which heads/mtp.py made.
 
 mod common;
 

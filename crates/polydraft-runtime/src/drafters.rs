@@ -7,7 +7,7 @@ use polydraft::Token;
 use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo};
 use polydraft_models::{
     EmbeddingAndHead, Head, HeadOptions, Loaded, Precision, TransformerModel, is_head, load_head,
-    load_head_beside, read_tokens,
+    load_head_beside, load_mtp, read_tokens,
 };
 use polydraft_text::Language;
 
@@ -17,9 +17,12 @@ use crate::load::Loader;
 use crate::models::{Own, advise};
 
 impl Loader<'_> {
-    /// The drafter of a target on the native backend.
-    pub fn open_drafter(&self, target: &mut Loaded) -> Result<Box<dyn Drafter>> {
+    /// The drafter of a target on the native backend, whose files are in `path`.
+    pub fn open_drafter(&self, path: &Path, target: &mut Loaded) -> Result<Box<dyn Drafter>> {
         let Loaded { model: target, language, .. } = target;
+        if self.options.drafts_by_mtp() {
+            return Ok(Box::new(self.mtp(path, target, language)?));
+        }
         if let Some(ngram) = self.ngram(target.info(), language)? {
             return Ok(ngram);
         }
@@ -44,11 +47,28 @@ impl Loader<'_> {
         if let Some(ngram) = self.ngram(target.info(), language)? {
             return Ok(ngram);
         }
+        if self.options.drafts_by_mtp() {
+            return Err(Usage::error(
+                "--draft mtp is for targets on the native backend, which gives the layer what it \
+                 reads: give --backend native",
+            ));
+        }
         let draft = self.draft_path()?;
         match is_head(&draft) {
             true => Ok(Box::new(self.head_beside(&draft, path, target, language)?)),
             false => self.draft_model(&draft, target.info(), language),
         }
+    }
+
+    /// The target's own layer that predicts further tokens.
+    fn mtp(&self, path: &Path, target: &mut TransformerModel, language: &Language) -> Result<Head> {
+        if self.options.draft_layers.is_some() {
+            return Err(Usage::error(
+                "--draft-layers is for draft heads, which read layers of the target",
+            ));
+        }
+        let options = self.head_options(language)?;
+        load_mtp(path, target, &options).map_err(advise).context("loading the MTP layer")
     }
 
     /// A head that drafts for a target on llama.cpp, with its shared tensors read from the target's

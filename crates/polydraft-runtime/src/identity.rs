@@ -6,7 +6,7 @@ use polydraft_engine::DrafterKind;
 use polydraft_llama::CacheType;
 use polydraft_models::Precision;
 
-use crate::models::{ModelOptions, Models};
+use crate::models::{MTP, ModelOptions, Models};
 use crate::places::{demo, locate, weight_bytes};
 use crate::self_draft::SelfDraft;
 
@@ -62,6 +62,7 @@ impl ModelOptions {
             }
             Some(name)
                 if DrafterKind::named(name).is_some()
+                    || role == "draft" && name == MTP
                     || matches!(SelfDraft::named(name), Ok(Some(_))) =>
             {
                 // With the type of a copy, which its name may leave open.

@@ -83,7 +83,7 @@ impl Loader<'_> {
             None => None,
         };
         let drafter = match with_draft || copy.is_some() {
-            true => Some(self.drafters(copy, &mut |one| one.open_drafter(&mut target))?),
+            true => Some(self.drafters(copy, &mut |one| one.open_drafter(&path, &mut target))?),
             false => None,
         };
         let draft = match own {
@@ -314,7 +314,7 @@ impl Loader<'_> {
             false => anyhow::bail!(
                 "--draft {name}: expected a model directory, a .gguf file or a draft head, or \
                  self, \
-                 self:TYPE or ngram, got nothing there; --verifier none drafts nothing"
+                 self:TYPE, mtp or ngram, got nothing there; --verifier none drafts nothing"
             ),
         }
     }

@@ -20,8 +20,8 @@ use crate::{Usage, as_text};
 pub struct ModelOptions {
     /// The target: a directory, a GGUF file, or a hub id; none is the demo pair's.
     pub target: Option<String>,
-    /// The draft: a model, a draft head, `self`, `self:TYPE` or `ngram`. None is the demo pair's
-    /// draft where no target is named; else `self` where that helps, or `ngram`.
+    /// The draft: a model, a draft head, `self`, `self:TYPE`, `mtp` or `ngram`. None is the demo
+    /// pair's draft where no target is named; else `self` where that helps, or `ngram`.
     pub draft: Option<String>,
     /// Further drafts, each as `draft` is named but no `self`: each draws a path of its own.
     pub further_drafts: Vec<String>,
@@ -62,6 +62,9 @@ pub struct Models {
 const DEMO_NAME: &str = "target";
 /// The draft where none is named and a self-draft would not help: it costs next to nothing.
 pub(crate) const FALLBACK: &str = "ngram";
+
+/// The draft that is a layer of the target's own.
+pub(crate) const MTP: &str = "mtp";
 
 /// Whether a quantised self-draft is wanted.
 #[derive(Debug, Clone, Copy)]
@@ -131,7 +134,17 @@ impl ModelOptions {
         let has_head = self.draft.as_deref().is_some_and(|draft| is_head(Path::new(draft)));
         let own = self.draft.as_deref().map(SelfDraft::named).transpose()?.flatten();
         let native = self.dtype.is_some().then_some("--dtype");
-        self.backend.of_target(path, native, has_head || own.is_some())
+        self.backend.of_target(path, native, has_head || own.is_some() || self.has_mtp())
+    }
+
+    /// Whether the target's own layer that predicts further tokens drafts for it.
+    pub(crate) fn drafts_by_mtp(&self) -> bool {
+        self.draft.as_deref() == Some(MTP)
+    }
+
+    /// Whether it does, alone or beside others.
+    fn has_mtp(&self) -> bool {
+        self.draft.iter().chain(&self.further_drafts).any(|draft| draft == MTP)
     }
 
     /// A draft model's backend.

@@ -5,9 +5,9 @@
 //! Source: DeepSeek-AI 2024 (DeepSeek-V2, section 2.1: multi-head latent attention, and what its
 //! appendix says of matrices that absorb others).
 //! Method: all keys of a token, and its values, are products of one normed vector c of `rank`
-//! numbers, and all keys share one part r that is turned. A query's product with a key, q · (Kc), is
-//! (Kᵀq) · c: so queries are multiplied by Kᵀ, the cache has c and r alone, as one key head that all
-//! queries share, and what attention gives, a mean of c, is multiplied by V afterwards.
+//! numbers, and all keys share one part r that is turned. A query's product with a key, q · (Kc),
+//! is (Kᵀq) · c: so queries are multiplied by Kᵀ, the cache has c and r alone, as one key head that
+//! all queries share, and what attention gives, a mean of c, is multiplied by V afterwards.
 //! Complexity: of a token `rank + rotated` numbers are cached, twice: the kernel reads keys and
 //! values from places of their own. The products with Kᵀ and V are those that would make one
 //! token's key and value.
