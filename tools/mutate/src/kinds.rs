@@ -1,6 +1,7 @@
 //! What is mutated, and who reads it.
 
 mod arguments;
+mod families;
 mod gguf;
 mod heads;
 mod models;
@@ -31,6 +32,8 @@ pub enum Kind {
     Template,
     /// A file of a model directory: config, tokenizer, settings, weights' header and data, index.
     Directory,
+    /// A family of 2024 to 2026: config, weights or GGUF file, with its MTP layer where it has one.
+    Family,
     /// A GGUF file: its header, its description, its tokenizer.
     Gguf,
     /// A model in a GGUF file, loaded and run.
@@ -61,7 +64,8 @@ impl Kind {
             2_600..2_850 => Self::GgufModel,
             2_850..2_900 => Self::Head,
             2_900..3_400 => Self::Table,
-            3_400..3_800 => Self::Pair,
+            3_400..3_700 => Self::Pair,
+            3_700..3_800 => Self::Family,
             3_800..3_996 => Self::Trace,
             _ => Self::Arguments,
         }
@@ -86,6 +90,7 @@ pub fn run(kind: Kind, number: u64, dice: &mut Dice, folder: &Path) -> Result<()
         Kind::Tokenizer => texts::tokenizer(dice),
         Kind::Template => texts::template(dice),
         Kind::Directory => models::directory(dice, folder),
+        Kind::Family => families::model(dice, folder),
         Kind::Gguf => gguf::read(dice),
         Kind::GgufModel => gguf::model(dice, folder),
         Kind::Head => heads::directory(dice, folder),

@@ -1,0 +1,79 @@
+//! Models of 2024 to 2026 with one file that is not as it should be.
+
+use std::path::Path;
+
+use anyhow::Result;
+use polydraft_models::{HeadOptions, LoadOptions, load, load_mtp};
+use serde_json::Value;
+
+use super::{models, read, write};
+use crate::mutation::{self, Dice};
+
+/// Fixtures of a family each, with the files that llama.cpp's converter made of most.
+const MODELS: [&str; 26] = [
+    "fixtures/smollm3",
+    "fixtures/granite",
+    "fixtures/olmo2",
+    "fixtures/olmo3",
+    "fixtures/phi3",
+    "fixtures/phi4",
+    "fixtures/glm4",
+    "fixtures/ministral3",
+    "fixtures/cohere2",
+    "fixtures/exaone4",
+    "fixtures/seed-oss",
+    "fixtures/arcee",
+    "fixtures/qwen2-vl",
+    "fixtures/mistral3",
+    "fixtures/gemma3-nested",
+    "fixtures/mixtral",
+    "fixtures/qwen2-moe",
+    "fixtures/qwen3-moe",
+    "fixtures/olmoe",
+    "fixtures/glm4-moe",
+    "fixtures/gpt-oss",
+    "fixtures/deepseek-v2",
+    "fixtures/deepseek-v3",
+    "fixtures/granite-moe-shared",
+    "heads/mtp-glm",
+    "heads/mtp-deepseek",
+];
+
+pub fn model(dice: &mut Dice, folder: &Path) -> Result<()> {
+    let model = MODELS[dice.below(MODELS.len())];
+    let seed = |name: &str| read(&format!("crates/polydraft-models/tests/{model}/{name}"));
+    let is_file = dice.one_in(2);
+    if let (true, Ok(mut bytes)) = (is_file, seed("model.gguf")) {
+        // What says what the model is, more often than its weights.
+        mutation::bytes(dice, &mut bytes, 6_000);
+        let path = folder.join("model.gguf");
+        write(&path, &bytes)?;
+        models::used(&path, dice)?;
+        return further(model, &path);
+    }
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        let mut contents = seed(name)?;
+        match (name, dice.one_in(3)) {
+            ("config.json", false) => {
+                let mut document: Value = serde_json::from_slice(&contents)?;
+                mutation::json(dice, &mut document);
+                contents = mutation::written(dice, &document);
+            }
+            ("model.safetensors", true) => mutation::safetensors(dice, &mut contents),
+            _ => {}
+        }
+        write(&folder.join(name), &contents)?;
+    }
+    models::used(folder, dice)?;
+    further(model, folder)
+}
+
+/// The layer that predicts further tokens.
+fn further(model: &str, path: &Path) -> Result<()> {
+    if model.starts_with("heads") {
+        let options = LoadOptions { memory: Some(64 << 20), ..LoadOptions::default() };
+        let mut target = load(path, options)?.model;
+        load_mtp(path, &mut target, &HeadOptions::default())?;
+    }
+    Ok(())
+}
