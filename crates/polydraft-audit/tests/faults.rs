@@ -95,6 +95,16 @@ fn penalties_may_count_prompts() {
 #[test]
 fn a_reference_is_enough() {
     let silent = Telling { ids: false, top: 0, echo: false, ..Telling::default() };
+    let chat = Telling { chat: true, ..silent };
+    // Conversations alone, where there is nothing else.
+    let (tiny, other) = (Tiny::start(Fault::None, chat, 2), Tiny::start(Fault::None, chat, 3));
+    let options = Options {
+        reference: Some(other.address()),
+        requests: 4000,
+        ..tiny.options(&["reference", "stop-strings", "streams", "greedy"], 4)
+    };
+    let report = audit(&options, &Silent).expect("an audit");
+    assert_eq!(report.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
     let reference = Tiny::start(Fault::None, silent, 4);
     // Nothing is known but texts: what needs 2000 tokens with log-probabilities needs 16,000 pairs.
     for (fault, expected) in [

@@ -64,11 +64,13 @@ pub struct Telling {
     pub echo: bool,
     /// Whether penalties count the prompt's tokens too.
     pub penalises_prompts: bool,
+    /// Whether there are conversations alone.
+    pub chat: bool,
 }
 
 impl Default for Telling {
     fn default() -> Self {
-        Self { ids: true, top: 20, echo: true, penalises_prompts: false }
+        Self { ids: true, top: 20, echo: true, penalises_prompts: false, chat: false }
     }
 }
 
@@ -259,7 +261,8 @@ impl State {
         }
         match path {
             "/v1/models" => (200, json!({ "data": [{ "id": "tiny" }] })),
-            "/v1/completions" => (200, self.complete(body)),
+            "/v1/completions" if !self.telling.chat => (200, self.complete(body)),
+            "/v1/chat/completions" if self.telling.chat => (200, self.converse(body)),
             "/detokenize" => {
                 let ids: Vec<u32> = serde_json::from_value(body["tokens"].clone()).expect("ids");
                 let of = |id: &u32| if *id == END { "</s>".into() } else { text_of(&[*id]) };
@@ -267,6 +270,18 @@ impl State {
             }
             _ => (404, json!({ "error": { "message": "there is no such route" } })),
         }
+    }
+
+    /// A conversation, continued like its last message.
+    fn converse(&self, body: &Value) -> Value {
+        let mut asked = body.clone();
+        asked["prompt"] = body["messages"][0]["content"].clone();
+        let mut answer = self.complete(&asked);
+        for choice in answer["choices"].as_array_mut().into_iter().flatten() {
+            choice["message"] = json!({ "role": "assistant", "content": choice["text"] });
+            choice["text"] = Value::Null;
+        }
+        answer
     }
 
     fn complete(&self, body: &Value) -> Value {
