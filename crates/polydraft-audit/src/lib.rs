@@ -30,7 +30,7 @@ pub use checks::names;
 pub use error::{Error, Result};
 pub use html::page;
 pub use plan::audit;
-pub use report::{Evidence, Finding, Outcome, Report, Verdict, percent};
+pub use report::{Evidence, Finding, Outcome, Report, Verdict, percent, probable};
 
 /// A server's address, and how it is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -125,6 +125,15 @@ impl Report {
     }
 }
 
+/// A p-value, however small.
+pub fn probable(p: f64) -> String {
+    match p {
+        ..1e-300 => "p < 1e-300".to_owned(),
+        ..1e-3 => format!("p = {p:.0e}"),
+        _ => format!("p = {p:.2}"),
+    }
+}
+
 /// A share as per cent, without digits that say nothing.
 pub fn percent(share: f64) -> String {
     let text = format!("{:.1}", 100.0 * share);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft_audit::{
-    Address, Error, Finding, Listener, Options, Report, Verdict, audit, page, percent,
+    Address, Error, Finding, Listener, Options, Report, Verdict, audit, page, percent, probable,
 };
 use polydraft_runtime::Usage;
 
@@ -236,7 +236,7 @@ fn line(finding: &Finding) -> String {
     let outcome = &finding.outcome;
     let mut facts = Vec::new();
     if let Some(p) = outcome.p_value {
-        facts.push(if p < 1e-3 { format!("p = {p:.1e}") } else { format!("p = {p:.2}") });
+        facts.push(probable(p));
     }
     if let Some(level) = outcome.would_find {
         facts.push(format!("would find {}", percent(level)));
