@@ -25,6 +25,36 @@ struct Running {
     done: bool,
 }
 
+/// Ends requests when the time is up too: a round may be long.
+struct Deadline<'l> {
+    listener: &'l dyn Listener,
+    until: Option<Instant>,
+}
+
+impl Deadline<'_> {
+    fn is_past(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+}
+
+impl Listener for Deadline<'_> {
+    fn progress(&self, done: usize, of: usize, requests: usize, check: &str) {
+        self.listener.progress(done, of, requests, check);
+    }
+
+    fn found(&self, finding: &Finding) {
+        self.listener.found(finding);
+    }
+
+    fn note(&self, text: &str) {
+        self.listener.note(text);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.listener.is_stopped() || self.is_past()
+    }
+}
+
 /// The name of all checks together.
 const TOGETHER: &str = "together";
 
@@ -35,6 +65,8 @@ const TOGETHER: &str = "together";
 /// answers is of another audit; a check of `checks` is not known; somebody stopped it.
 pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
     let begun = Instant::now();
+    let deadline = Deadline { listener, until: options.time.map(|time| begun + time) };
+    let listener = &deadline;
     let checks = chosen(options)?;
     let server = connect(&options.server, options, None, listener)?;
     let reference = match &options.reference {
@@ -60,7 +92,7 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
     let statistical = checks.iter().filter(|running| running.check.is_statistical()).count();
     // All of them together are one more.
     let bar = ((statistical + 1) as f64 / options.error_rate).ln();
-    let (mut findings, cut_short) = rounds(&mut lab, checks, bar, begun)?;
+    let (mut findings, cut_short) = rounds(&mut lab, checks, bar, &deadline)?;
     if let Some(finding) = together(&lab, bar) {
         listener.found(&finding);
         findings.insert(0, finding);
@@ -137,7 +169,7 @@ fn rounds(
     lab: &mut Lab<'_>,
     mut checks: Vec<Running>,
     bar: f64,
-    begun: Instant,
+    deadline: &Deadline<'_>,
 ) -> Result<(Vec<Finding>, Option<String>)> {
     let count = checks.len();
     let mut findings: Vec<Option<Finding>> = vec![None; count];
@@ -146,8 +178,7 @@ fn rounds(
         let mut worked = false;
         for at in 0..count {
             let running = &mut checks[at];
-            let over = lab.server.client.sent() >= lab.options.requests
-                || lab.options.time.is_some_and(|time| begun.elapsed() >= time);
+            let over = lab.server.client.sent() >= lab.options.requests || deadline.is_past();
             if running.done || over {
                 continue;
             }
@@ -158,6 +189,7 @@ fn rounds(
             let start = Instant::now();
             match running.check.round(lab, bar) {
                 Ok(done) => running.done = done,
+                Err(Error::Interrupted) if !deadline.listener.is_stopped() => {}
                 Err(error @ (Error::Unreachable { .. } | Error::Interrupted)) => {
                     cut_short = Some(format!("at the check {}: {error}", running.check.name()));
                     break;

@@ -6,8 +6,8 @@ mod model;
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use polydraft_audit::{Address, Options};
 use rand::SeedableRng;
@@ -78,7 +78,9 @@ struct State {
     fault: Fault,
     telling: Telling,
     seed: u64,
-    requests: AtomicU64,
+    /// How often every request has come: what is answered does not depend on which of two came
+    /// first.
+    requests: Mutex<HashMap<String, u64>>,
     dead: AtomicBool,
 }
 
@@ -93,7 +95,7 @@ impl Tiny {
             fault,
             telling,
             seed,
-            requests: AtomicU64::new(0),
+            requests: Mutex::default(),
             dead: AtomicBool::new(false),
         });
         http::serve(listener, move |path, body| state.answer(path, body));
@@ -289,7 +291,12 @@ impl State {
             Value::String(text) => ids_of(text),
             ids => serde_json::from_value(ids.clone()).expect("ids"),
         };
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let number = {
+            let mut requests = self.requests.lock().expect("nothing panics with it");
+            let come = requests.entry(body.to_string()).or_default();
+            *come += 1;
+            model::hash(&(body.to_string(), *come))
+        };
         let max_tokens = body["max_tokens"].as_u64().unwrap_or(16) as usize;
         let seeded = body["seed"].as_u64().filter(|_| self.fault != Fault::SeedIgnored);
         let choices = body["n"].as_u64().unwrap_or(1);
@@ -300,7 +307,7 @@ impl State {
             let stream = match (seeded, self.fault) {
                 (Some(seed), _) => seed,
                 (None, Fault::SharedStream) => 0,
-                (None, _) => self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                (None, _) => self.seed ^ number,
             };
             let rng = ChaCha8Rng::seed_from_u64(stream.wrapping_add(own << 50));
             let sampler = Sampler::read(body);

@@ -26,10 +26,14 @@ pub fn text_of(ids: &[u32]) -> String {
     ids.iter().map(name).collect()
 }
 
-fn noise(of: &impl Hash, salt: u64) -> f64 {
+pub fn hash(of: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (of, salt).hash(&mut hasher);
-    hasher.finish() as f64 / u64::MAX as f64
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn noise(of: &impl Hash, salt: u64) -> f64 {
+    hash(&(of, salt)) as f64 / u64::MAX as f64
 }
 
 /// Logits after a prompt and an answer. The draft's are the target's and so much noise.

@@ -251,6 +251,24 @@ fn line(finding: &Finding) -> String {
     format!("{:15} {}{facts}: {}", finding.check, word(outcome.verdict), outcome.said)
 }
 
+/// What the faults come to.
+fn fault(report: &Report) -> String {
+    let faults = report.findings.iter().filter(|f| f.outcome.verdict == Verdict::Fault);
+    let (random, certain): (Vec<_>, Vec<_>) =
+        faults.partition(|finding| finding.outcome.p_value.is_some());
+    let names = |findings: &[&Finding]| {
+        findings.iter().map(|finding| finding.check).collect::<Vec<_>>().join(", ")
+    };
+    match random.is_empty() {
+        true => format!("FAULTS in {}; the distributions show none", names(&certain)),
+        false => format!(
+            "NOT LOSSLESS: {}; a lossless server would look like this in at most {} of all audits",
+            names(&[random, certain].concat()),
+            report.error_rate
+        ),
+    }
+}
+
 fn print(report: &Report) {
     for finding in report.findings.iter().filter(|finding| !finding.outcome.evidence.is_empty()) {
         anstream::println!("\n{}: requests that show it", finding.check);
@@ -276,10 +294,7 @@ fn print(report: &Report) {
         "{}",
         match report.verdict {
             Verdict::Passed => format!("lossless as far as tested{power}"),
-            Verdict::Fault => format!(
-                "NOT LOSSLESS: a lossless server would look like this in at most {} of all audits",
-                report.error_rate
-            ),
+            Verdict::Fault => fault(report),
             Verdict::NotEnoughData | Verdict::NotApplicable => {
                 format!("not enough data{power}; raise --requests, or give a --reference")
             }
