@@ -324,7 +324,7 @@ impl Server {
         }
     }
 
-    /// Finds out the texts of tokens.
+    /// Finds out the strings of tokens.
     pub fn name(&self, keys: &[Key], listener: &dyn Listener) -> Result<()> {
         let mut unknown: Vec<u32> = {
             let lexicon = self.lexicon.lock().expect("nothing panics with it");

@@ -112,12 +112,10 @@ fn a_reference_is_enough() {
     let report = audit(&options, &Silent).expect("an audit");
     assert_eq!(report.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
     let reference = Tiny::start(Fault::None, silent, 4);
-    // Nothing is known but texts: what needs 2000 tokens with log-probabilities needs 16,000 pairs.
-    for (fault, expected) in [
-        (Fault::BonusFromDraft, Verdict::Fault),
-        (Fault::CorrectionFromTarget, Verdict::Fault),
-        (Fault::None, Verdict::Passed),
-    ] {
+    // Nothing is known but texts, so that small errors drown in the tolerance.
+    for (fault, expected) in
+        [(Fault::CorrectionFromTarget, Verdict::Fault), (Fault::None, Verdict::Passed)]
+    {
         let tiny = Tiny::start(fault, silent, 5);
         let options =
             Options { reference: Some(reference.address()), ..tiny.options(&["reference"], 4) };

@@ -1,135 +1,21 @@
 //! The emitted distribution of the whole decode loop, by exact enumeration on table models.
 
+mod common;
+
 use std::collections::BTreeMap;
 
 use polydraft::{
     Draft, DraftTree, Drafting, Form, Outcome, PolicyKind, RandomSource, Result as ProbsResult,
     RuleKind, Sampling, TargetDistributions, Token, Verifier, VerifierKind, enumerate,
 };
-use polydraft_engine::certify::{WrongResidual, distribution_after};
+use polydraft_engine::certify::WrongResidual;
 use polydraft_engine::{
-    Drafter, DrafterKind, Engine, Limits, Model, ModelDrafter, Request, SeveralDrafters,
-    Speculation, TableModel,
+    DrafterKind, Engine, Limits, Model, ModelDrafter, Request, Speculation, TableModel,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-/// A random model of all contexts up to `memory` tokens; every third distribution has zeros or a
-/// tie.
-fn random_model(rng: &mut ChaCha12Rng, vocabulary: usize, memory: usize) -> TableModel {
-    let mut contexts: Vec<Vec<Token>> = vec![Vec::new()];
-    let mut next = BTreeMap::new();
-    for _ in 0..=memory {
-        for context in &contexts {
-            let mut probs: Vec<f64> = (0..vocabulary).map(|_| -rng.random::<f64>().ln()).collect();
-            match rng.random_range(0..6) {
-                0 if vocabulary > 1 => probs[rng.random_range(0..vocabulary)] = 0.0,
-                1 => probs = vec![1.0; vocabulary],
-                _ => {}
-            }
-            let sum: f64 = probs.iter().sum();
-            let probs = probs.iter().map(|p| p / sum).collect();
-            next.insert(context.clone(), probs);
-        }
-        contexts = contexts
-            .iter()
-            .flat_map(|c| (0..vocabulary as Token).map(move |t| [&[t][..], c].concat()))
-            .collect();
-    }
-    TableModel::new("random", vocabulary, next).unwrap()
-}
-
-/// The target's own distribution of the next `count` tokens after `prompt`, from its logits.
-fn own_distribution(
-    model: &mut dyn Model,
-    sampling: &Sampling,
-    prompt: &[Token],
-    count: usize,
-) -> BTreeMap<Vec<Token>, f64> {
-    let mut all = BTreeMap::from([(Vec::new(), 1.0)]);
-    for _ in 0..count {
-        let mut longer = BTreeMap::new();
-        for (text, probability) in all {
-            let probs = distribution_after(model, sampling, &[prompt, &text].concat()).unwrap();
-            for (token, p) in probs.support() {
-                longer.insert([&text[..], &[token]].concat(), probability * p);
-            }
-        }
-        all = longer;
-    }
-    all
-}
-
-/// What is decoded, and how.
-#[derive(Clone)]
-struct Setup {
-    kind: VerifierKind,
-    tree: PolicyKind,
-    target: Sampling,
-    draft: Sampling,
-}
-
-fn setup(kind: &str, tree: PolicyKind) -> Setup {
-    let plain = Sampling::default();
-    Setup { kind: kind.parse().unwrap(), tree, target: plain, draft: plain }
-}
-
-fn engine(target: &TableModel, draft: &TableModel) -> Engine {
-    let drafter = ModelDrafter::new(Box::new(draft.clone()), &target.info().vocabulary).unwrap();
-    Engine::new(Box::new(target.clone()), Some(Box::new(drafter)))
-}
-
-impl Setup {
-    fn request<'c>(
-        &self,
-        verifier: Box<dyn Verifier>,
-        prompt: &[Token],
-        count: usize,
-        rng: impl RandomSource + Send + 'c,
-    ) -> Request<'c> {
-        let policy = self.tree.build().unwrap();
-        // Hotter and hotter, where there are several drafts.
-        let at = |number| Sampling {
-            temperature: self.draft.temperature * (1.0 + number as f64),
-            ..self.draft
-        };
-        let each = (0..policy.form().distinct()).map(at).collect();
-        let speculation = Speculation::new(verifier, policy).unwrap().with_sampling(self.draft);
-        let speculation = speculation.with_each(each).unwrap();
-        Request::new(prompt)
-            .sampling(self.target)
-            .speculation(speculation)
-            // The limit, too, must not bend the distribution: let it bite in the last step.
-            .limits(Limits::tokens(count))
-            .rng(rng)
-    }
-
-    /// The largest deviation of the loop's distribution of the next `count` tokens from the
-    /// target's.
-    fn deviation(
-        &self,
-        engine: &mut Engine,
-        verifier: &dyn Fn() -> Box<dyn Verifier>,
-        prompt: &[Token],
-        count: usize,
-    ) -> f64 {
-        let mut expected = own_distribution(engine.target(), &self.target, prompt, count);
-        let mut total = 0.0;
-        for (probability, text) in enumerate(|rng| {
-            let request = self.request(verifier(), prompt, count, rng);
-            engine.generate(request, &mut |_| true).unwrap().tokens
-        }) {
-            total += probability;
-            *expected.entry(text).or_insert(0.0) -= probability;
-        }
-        assert!((total - 1.0).abs() < 1e-12, "{total}");
-        expected.values().fold(0.0, |worst, d| worst.max(d.abs()))
-    }
-
-    fn exact(&self, engine: &mut Engine, prompt: &[Token], count: usize) -> f64 {
-        self.deviation(engine, &|| self.kind.build().unwrap(), prompt, count)
-    }
-}
+use common::{Setup, engine, own_distribution, random_model, setup};
 
 #[test]
 fn the_distribution_is_the_targets() {
@@ -207,69 +93,6 @@ fn the_distribution_is_the_targets_with_trees_too() {
         }
     }
     assert!(worst < 1e-12 && runs > 110, "{worst:e} in {runs} runs");
-}
-
-/// Drafts of several models, and of n-grams beside one, in one tree: each node's children know
-/// whose distributions they came from.
-#[test]
-fn the_distribution_is_the_targets_with_several_drafters_too() {
-    let mut rng = ChaCha12Rng::seed_from_u64(11);
-    let plain = Sampling::default();
-    let (mut worst, mut runs) = (0.0_f64, 0);
-    for (tree, models) in [("distinct:2,2", 2), ("distinct:3,1", 3), ("distinct:2,2", 1)] {
-        let tree: PolicyKind = tree.parse().unwrap();
-        for kind in VerifierKind::<RuleKind>::all() {
-            if kind.build().unwrap().supports(&tree.build().unwrap().form()).is_err() {
-                continue;
-            }
-            for (vocabulary, target) in
-                [(2, plain), (3, plain), (3, Sampling { top_k: Some(2), ..plain })]
-            {
-                let model = random_model(&mut rng, vocabulary, 2);
-                let info = model.info().clone();
-                let mut drafters: Vec<Box<dyn Drafter>> = Vec::new();
-                for _ in 0..models {
-                    let draft = random_model(&mut rng, vocabulary, 2);
-                    let draft = ModelDrafter::new(Box::new(draft), &info.vocabulary).unwrap();
-                    drafters.push(Box::new(draft));
-                }
-                if models == 1 {
-                    let ngram: DrafterKind = "ngram".parse().unwrap();
-                    drafters.push(ngram.build(&info).unwrap());
-                }
-                let several = SeveralDrafters::new(drafters).unwrap();
-                let mut engine = Engine::new(Box::new(model), Some(Box::new(several)));
-                let setup = Setup { kind: kind.clone(), tree: tree.clone(), target, draft: plain };
-                worst = worst.max(setup.exact(&mut engine, &[1, 0, 1], 3));
-                runs += 1;
-            }
-        }
-    }
-    assert!(worst < 1e-12 && runs >= 18, "{worst:e} in {runs} runs");
-}
-
-#[test]
-fn several_drafters_need_a_tree_of_as_many() {
-    let mut rng = ChaCha12Rng::seed_from_u64(13);
-    let target = random_model(&mut rng, 2, 1);
-    let one = || -> Box<dyn Drafter> {
-        let draft = Box::new(target.clone());
-        Box::new(ModelDrafter::new(draft, &target.info().vocabulary).unwrap())
-    };
-    let alone = SeveralDrafters::new(vec![one()]).err().unwrap();
-    assert!(alone.to_string().contains("at least two"), "{alone}");
-    let several = SeveralDrafters::new(vec![one(), one()]).unwrap();
-    let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(several)));
-    for tree in ["paths:2,2", "distinct:3,1"] {
-        let setup = setup("specinfer", tree.parse().unwrap());
-        let rng = ChaCha12Rng::seed_from_u64(1);
-        let request = setup.request(setup.kind.build().unwrap(), &[1], 2, rng);
-        let error = engine.open(request).err().unwrap().to_string();
-        assert!(error.contains("a tree of 2 drafts"), "{error}");
-    }
-    let setup = setup("specinfer", "distinct:2,1".parse().unwrap());
-    let request = setup.request(setup.kind.build().unwrap(), &[1], 2, rng);
-    assert_eq!(engine.generate(request, &mut |_| true).unwrap().tokens.len(), 2);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! Problem: drafts of different models, of a head and of n-grams, or of a model and of the target's
 //! own weights, in the tree of one pass.
-//! Source: Miao et al. 2023 (SpecInfer), trees merged from several small models; Khisti et al. 2025,
-//! section 5, distinct drafts.
+//! Source: Miao et al. 2023 (SpecInfer), trees merged from several small models; Khisti et al.
+//! 2025, section 5, distinct drafts.
 //! Complexity: the sum of the drafters'. Deviations: (1) every drafter scores all nodes of the
 //! tree, also those that only another one's paths come to.
 

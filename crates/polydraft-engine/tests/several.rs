@@ -1,0 +1,73 @@
+//! Several drafters in one tree: the emitted distribution is the target's.
+
+mod common;
+
+use polydraft::{PolicyKind, RuleKind, Sampling, VerifierKind};
+use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter, SeveralDrafters};
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+
+use common::{Setup, random_model, setup};
+
+/// Drafts of several models, and of n-grams beside one, in one tree: each node's children know
+/// whose distributions they came from.
+#[test]
+fn the_distribution_is_the_targets_with_several_drafters_too() {
+    let mut rng = ChaCha12Rng::seed_from_u64(11);
+    let plain = Sampling::default();
+    let (mut worst, mut runs) = (0.0_f64, 0);
+    for (tree, models) in [("distinct:2,2", 2), ("distinct:3,1", 3), ("distinct:2,2", 1)] {
+        let tree: PolicyKind = tree.parse().unwrap();
+        for kind in VerifierKind::<RuleKind>::all() {
+            if kind.build().unwrap().supports(&tree.build().unwrap().form()).is_err() {
+                continue;
+            }
+            for (vocabulary, target) in
+                [(2, plain), (3, plain), (3, Sampling { top_k: Some(2), ..plain })]
+            {
+                let model = random_model(&mut rng, vocabulary, 2);
+                let info = model.info().clone();
+                let mut drafters: Vec<Box<dyn Drafter>> = Vec::new();
+                for _ in 0..models {
+                    let draft = random_model(&mut rng, vocabulary, 2);
+                    let draft = ModelDrafter::new(Box::new(draft), &info.vocabulary).unwrap();
+                    drafters.push(Box::new(draft));
+                }
+                if models == 1 {
+                    let ngram: DrafterKind = "ngram".parse().unwrap();
+                    drafters.push(ngram.build(&info).unwrap());
+                }
+                let several = SeveralDrafters::new(drafters).unwrap();
+                let mut engine = Engine::new(Box::new(model), Some(Box::new(several)));
+                let setup = Setup { kind: kind.clone(), tree: tree.clone(), target, draft: plain };
+                worst = worst.max(setup.exact(&mut engine, &[1, 0, 1], 3));
+                runs += 1;
+            }
+        }
+    }
+    assert!(worst < 1e-12 && runs >= 18, "{worst:e} in {runs} runs");
+}
+
+#[test]
+fn several_drafters_need_a_tree_of_as_many() {
+    let mut rng = ChaCha12Rng::seed_from_u64(13);
+    let target = random_model(&mut rng, 2, 1);
+    let one = || -> Box<dyn Drafter> {
+        let draft = Box::new(target.clone());
+        Box::new(ModelDrafter::new(draft, &target.info().vocabulary).unwrap())
+    };
+    let alone = SeveralDrafters::new(vec![one()]).err().unwrap();
+    assert!(alone.to_string().contains("at least two"), "{alone}");
+    let several = SeveralDrafters::new(vec![one(), one()]).unwrap();
+    let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(several)));
+    for tree in ["paths:2,2", "distinct:3,1"] {
+        let setup = setup("specinfer", tree.parse().unwrap());
+        let rng = ChaCha12Rng::seed_from_u64(1);
+        let request = setup.request(setup.kind.build().unwrap(), &[1], 2, rng);
+        let error = engine.open(request).err().unwrap().to_string();
+        assert!(error.contains("a tree of 2 drafts"), "{error}");
+    }
+    let setup = setup("specinfer", "distinct:2,1".parse().unwrap());
+    let request = setup.request(setup.kind.build().unwrap(), &[1], 2, rng);
+    assert_eq!(engine.generate(request, &mut |_| true).unwrap().tokens.len(), 2);
+}
