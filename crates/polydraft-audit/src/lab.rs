@@ -330,7 +330,7 @@ impl Lab<'_> {
             && let Some(last) = keys.last()
         {
             let text = self.server.text(last, self.listener)?;
-            if text.is_empty() || is_end(&text) {
+            if is_end(&text) {
                 keys.pop();
             }
         }

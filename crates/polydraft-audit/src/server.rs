@@ -336,21 +336,37 @@ impl Server {
         };
         unknown.sort_unstable();
         unknown.dedup();
-        let of = |id: &u32| {
-            let body = json!({ "model": self.model, "tokens": [id] });
+        let once: Vec<Vec<u32>> = unknown.iter().map(|id| vec![*id]).collect();
+        let mut named = self.detokenized(&once, listener)?;
+        // A token that is no text by itself is a blank that begins a text, or one of those that are
+        // never text, which end answers: twice the former is a blank.
+        let empty: Vec<usize> = (0..unknown.len()).filter(|at| named[*at].is_empty()).collect();
+        let twice: Vec<Vec<u32>> = empty.iter().map(|at| vec![unknown[*at]; 2]).collect();
+        for (at, text) in empty.iter().zip(self.detokenized(&twice, listener)?) {
+            named[*at] = if text.is_empty() { NO_TEXT.to_owned() } else { text };
+        }
+        let mut lexicon = self.lexicon.lock().expect("nothing panics with it");
+        lexicon.extend(unknown.into_iter().zip(named));
+        Ok(())
+    }
+
+    /// The texts of rows of tokens; nothing where the server does not say.
+    fn detokenized(&self, rows: &[Vec<u32>], listener: &dyn Listener) -> Result<Vec<String>> {
+        let of = |row: &Vec<u32>| {
+            let body = json!({ "model": self.model, "tokens": row });
             Call { path: "/detokenize", body }
         };
-        let calls: Vec<Call> = unknown.iter().map(of).collect();
+        let calls: Vec<Call> = rows.iter().map(of).collect();
         let replies = self.client.send_all(&calls, usize::MAX, listener)?;
-        let mut lexicon = self.lexicon.lock().expect("nothing panics with it");
-        for (id, reply) in unknown.into_iter().zip(&replies) {
-            let text = match reply {
-                Reply::Body(body) => body["prompt"].as_str().or(body["content"].as_str()),
-                Reply::Status(..) => None,
-            };
-            lexicon.insert(id, text.unwrap_or_default().to_owned());
-        }
-        Ok(())
+        let text = |reply: &Reply| match reply {
+            Reply::Body(body) => {
+                let text = body["prompt"].as_str().or(body["content"].as_str());
+                text.unwrap_or_default().to_owned()
+            }
+            // It cannot be told from any other text, and ends nothing.
+            Reply::Status(..) => "?".to_owned(),
+        };
+        Ok(replies.iter().map(text).collect())
     }
 
     /// The text of a token, as far as it is known or can be had.
@@ -385,6 +401,9 @@ pub fn said(body: &str) -> String {
     });
     message.unwrap_or(body).chars().take(300).collect()
 }
+
+/// What stands for a token that is never text.
+const NO_TEXT: &str = "<|no text|>";
 
 /// Whether a text is how the tokens are written that end sequences.
 pub fn is_end(text: &str) -> bool {

@@ -267,8 +267,8 @@ impl State {
             "/v1/chat/completions" if self.telling.chat => (200, self.converse(body)),
             "/detokenize" => {
                 let ids: Vec<u32> = serde_json::from_value(body["tokens"].clone()).expect("ids");
-                let of = |id: &u32| if *id == END { "</s>".into() } else { text_of(&[*id]) };
-                (200, json!({ "prompt": ids.iter().map(of).collect::<String>() }))
+                // The end token is no text, as most servers have it.
+                (200, json!({ "prompt": text_of(&ids) }))
             }
             _ => (404, json!({ "error": { "message": "there is no such route" } })),
         }
