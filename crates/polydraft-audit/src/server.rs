@@ -350,7 +350,7 @@ impl Server {
         Ok(())
     }
 
-    /// The texts of rows of tokens; nothing where the server does not say.
+    /// The strings of rows of tokens; nothing where the server does not say.
     fn detokenized(&self, rows: &[Vec<u32>], listener: &dyn Listener) -> Result<Vec<String>> {
         let of = |row: &Vec<u32>| {
             let body = json!({ "model": self.model, "tokens": row });
