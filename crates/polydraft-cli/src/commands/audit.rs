@@ -12,6 +12,7 @@ use polydraft_audit::{
 };
 use polydraft_runtime::Usage;
 
+use crate::args::probability;
 use crate::interrupts::{self, InterruptGuard};
 use crate::output;
 use crate::save::Save;
@@ -81,13 +82,13 @@ pub struct Args {
     )]
     connections: u32,
     /// The probability at most that a lossless server is accused, by all checks together.
-    #[arg(long, value_name = "P", default_value_t = 1e-3, value_parser = share)]
+    #[arg(long, value_name = "P", default_value_t = 1e-3, value_parser = probability)]
     error_rate: f64,
     /// The error that the audit is to find in 19 of 20 runs, in total variation at every token.
-    #[arg(long, value_name = "TV", default_value_t = 0.03, value_parser = share)]
+    #[arg(long, value_name = "TV", default_value_t = 0.03, value_parser = probability)]
     sensitivity: f64,
     /// Differences up to this, in total variation, are taken for arithmetic.
-    #[arg(long, value_name = "TV", default_value_t = 0.002, value_parser = share)]
+    #[arg(long, value_name = "TV", default_value_t = 0.002, value_parser = probability)]
     tolerance: f64,
     /// Keep every answer in this file; what is there already is not asked again, so that an audit
     /// goes on where it was cut off, and can be gone over without the server.
@@ -102,12 +103,6 @@ pub struct Args {
     /// Seed of the audit's own decisions.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let expected = "expected a number between 0 and 1";
-    let value: f64 = text.parse().map_err(|_| expected.to_owned())?;
-    if value > 0.0 && value < 1.0 { Ok(value) } else { Err(expected.to_owned()) }
 }
 
 /// Makes the audit.

@@ -15,7 +15,7 @@ use polydraft_text::Language;
 use rand::Rng;
 use serde::Serialize;
 
-use crate::args::{ModelArgs, SamplingArgs, SpeculationArgs};
+use crate::args::{ModelArgs, SamplingArgs, SpeculationArgs, probability};
 use crate::commands::compare::parting;
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
@@ -95,15 +95,6 @@ pub struct Args<R: RuleRegistry = RuleKind> {
     speculation: SpeculationArgs<R>,
     #[command(flatten)]
     sampling: SamplingArgs,
-}
-
-fn probability(text: &str) -> Result<f64, String> {
-    let value: f64 = text.parse().map_err(|_| "expected a number between 0 and 1".to_owned())?;
-    if value > 0.0 && value < 1.0 {
-        Ok(value)
-    } else {
-        Err("expected a number between 0 and 1".to_owned())
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

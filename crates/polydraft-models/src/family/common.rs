@@ -133,6 +133,15 @@ pub(super) fn sigmoid_experts(
     })
 }
 
+/// Experts as Mixtral has them, as wide as the other models' feed-forward blocks; the used ones'
+/// weights sum to one.
+pub(super) fn local_experts(config: &Config, fields: &Fields) -> Result<Experts> {
+    let count = fields.size_or("num_local_experts", 8, 1 << 12)?;
+    let used = fields.size_or("num_experts_per_tok", 2, 1 << 12)?;
+    let experts = plain_experts(config, [count, used, config.intermediate]);
+    Ok(Experts { normalised: true, ..experts })
+}
+
 /// Layers that predict further tokens.
 pub(super) fn extra_layers(fields: &Fields) -> Result<usize> {
     Ok(fields.get::<usize>("num_nextn_predict_layers")?.unwrap_or(0).min(1 << 8))

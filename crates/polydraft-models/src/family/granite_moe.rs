@@ -4,9 +4,9 @@
 
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, llama_like, plain_experts};
+use super::common::{Family, Result, llama_like, local_experts};
 use super::granite::multipliers;
-use crate::config::{Config, Experts, Shared};
+use crate::config::{Config, Shared};
 use crate::names::{ExpertNames, LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "GraniteMoeForCausalLM", read };
@@ -30,15 +30,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     multipliers(&mut config, fields)?;
     let bias = fields.flag("attention_bias", false)?;
     (config.biases.query_key_value, config.biases.output) = (bias, bias);
-    let experts = plain_experts(
-        &config,
-        [
-            fields.size_or("num_local_experts", 8, 1 << 12)?,
-            fields.size_or("num_experts_per_tok", 2, 1 << 12)?,
-            config.intermediate,
-        ],
-    );
-    config.experts = Some(Experts { normalised: true, ..experts });
+    config.experts = Some(local_experts(&config, fields)?);
     config.names = &NAMES;
     Ok(config)
 }

@@ -4,8 +4,8 @@
 
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, llama_like, plain_experts, set_window};
-use crate::config::{Config, Experts};
+use super::common::{Family, Result, llama_like, local_experts, set_window};
+use crate::config::Config;
 use crate::names::{ExpertNames, LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "MixtralForCausalLM", read };
@@ -25,15 +25,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     config.norm_epsilon = fields.number("rms_norm_eps")?.unwrap_or(1e-5);
     let window = fields.get::<usize>("sliding_window")?;
     set_window(&mut config, fields, window, |_| true)?;
-    let experts = plain_experts(
-        &config,
-        [
-            fields.size_or("num_local_experts", 8, 1 << 12)?,
-            fields.size_or("num_experts_per_tok", 2, 1 << 12)?,
-            config.intermediate,
-        ],
-    );
-    config.experts = Some(Experts { normalised: true, ..experts });
+    config.experts = Some(local_experts(&config, fields)?);
     config.names = &NAMES;
     Ok(config)
 }
