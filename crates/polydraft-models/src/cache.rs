@@ -6,10 +6,15 @@
 //! page that others hold takes a copy first. So sharing costs nothing, whoever goes on, and a
 //! growing sequence moves nothing.
 
+mod recurrent;
+
 use std::ops::Range;
 use std::sync::Arc;
 
-use polydraft_kernels::{Error, Layout, PAGE, Page, Result};
+use polydraft_kernels::{Error, Layout, Mask, PAGE, Page, Result, Walk};
+
+use recurrent::Recurrent;
+pub(crate) use recurrent::StateForm;
 
 /// What is cached of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +23,8 @@ pub(crate) struct Form {
     pub layout: Layout,
     /// Numbers of the hidden states that are captured.
     pub watched: usize,
+    /// What recurrent layers keep, if there are some.
+    pub recurrent: Option<StateForm>,
 }
 
 impl Form {
@@ -39,12 +46,60 @@ pub(crate) struct Cache {
     pages: Vec<Arc<Page>>,
     /// Of each page its slots' hidden states, `[slots, watched]`.
     states: Vec<Arc<Vec<f32>>>,
+    recurrent: Option<Box<Recurrent>>,
 }
 
 impl Cache {
     /// An empty one.
     pub fn new(form: Form) -> Self {
-        Self { form, pages: Vec::new(), states: Vec::new() }
+        let recurrent = form.recurrent.map(|form| Box::new(Recurrent::new(form)));
+        Self { form, pages: Vec::new(), states: Vec::new(), recurrent }
+    }
+
+    /// The most slots, up to `slots`, behind which tokens can be computed: all of them where no
+    /// layer is recurrent.
+    pub fn restart(&self, slots: usize) -> usize {
+        self.recurrent.as_ref().map_or(slots, |recurrent| recurrent.restart(slots))
+    }
+
+    /// Begins a pass over the tokens from slot `start` on; the first `settled` of all are decided.
+    pub fn begin(&mut self, start: usize, masks: &[Mask], settled: usize) -> Result<()> {
+        self.reserve(start + masks.len())?;
+        match &mut self.recurrent {
+            None => Ok(()),
+            Some(recurrent) => recurrent.begin(start, masks, settled),
+        }
+    }
+
+    /// Ends a pass that all layers went through.
+    pub fn end(&mut self, is_prompt: bool) {
+        if let Some(recurrent) = &mut self.recurrent {
+            recurrent.end(is_prompt);
+        }
+    }
+
+    /// Takes what the convolution of a recurrent layer reads of the new tokens.
+    pub fn take_channels(&mut self, layer: usize, rows: &[f32]) {
+        if let Some(recurrent) = &mut self.recurrent {
+            recurrent.take_channels(layer, rows);
+        }
+    }
+
+    /// Takes what changes the memory of a recurrent layer of the new tokens.
+    pub fn take_inputs(&mut self, layer: usize, rows: &[f32]) {
+        if let Some(recurrent) = &mut self.recurrent {
+            recurrent.take_inputs(layer, rows);
+        }
+    }
+
+    /// Of every new token what the convolution of a recurrent layer reads, itself last.
+    pub fn windows(&self, layer: usize) -> impl Iterator<Item = Vec<&[f32]>> {
+        self.recurrent.iter().flat_map(move |recurrent| recurrent.windows(layer))
+    }
+
+    /// What the memory of a recurrent layer goes through.
+    pub fn walk(&mut self, layer: usize) -> Option<Walk<'_>> {
+        self.recurrent.as_mut().map(|recurrent| recurrent.walk(layer))
     }
 
     pub fn layout(&self) -> Layout {
@@ -56,7 +111,7 @@ impl Cache {
     }
 
     /// Makes room for so many slots; what is there stays.
-    pub fn reserve(&mut self, slots: usize) -> Result<()> {
+    fn reserve(&mut self, slots: usize) -> Result<()> {
         while self.pages.len() * PAGE < slots {
             let (mut states, count) = (Vec::new(), PAGE * self.form.watched);
             states.try_reserve_exact(count).map_err(Error::from)?;
@@ -83,6 +138,9 @@ impl Cache {
                 self.write(layer, to, &key, &value);
             }
         }
+        if let Some(recurrent) = &mut self.recurrent {
+            recurrent.keep(start, slots);
+        }
     }
 
     /// Another one with the contents of the first `slots`. Changes of the one are not seen in the
@@ -90,13 +148,17 @@ impl Cache {
     pub fn share(&self, slots: usize) -> Self {
         let pages = slots.div_ceil(PAGE);
         let (own, states) = (self.pages[..pages].to_vec(), self.states[..pages].to_vec());
-        Self { form: self.form, pages: own, states }
+        let recurrent = self.recurrent.as_ref().map(|own| Box::new(own.share(slots)));
+        Self { form: self.form, pages: own, states, recurrent }
     }
 
     /// Drops the pages wholly after the first `slots`.
     pub fn shorten(&mut self, slots: usize) {
         self.pages.truncate(slots.div_ceil(PAGE));
         self.states.truncate(slots.div_ceil(PAGE));
+        if let Some(recurrent) = &mut self.recurrent {
+            recurrent.shorten(slots);
+        }
     }
 
     /// Writes the hidden states of a slot from number `first` on.
@@ -119,7 +181,8 @@ impl Cache {
 
     /// Bytes that it takes, those shared with other sequences included.
     pub fn bytes(&self) -> usize {
-        self.pages.len() * self.form.page_bytes()
+        let state = self.recurrent.as_ref().map_or(0, |recurrent| recurrent.bytes());
+        self.pages.len() * self.form.page_bytes() + state
     }
 }
 
@@ -138,7 +201,8 @@ mod tests {
     }
 
     fn filled(slots: usize, held: CacheType) -> Cache {
-        let mut cache = Cache::new(Form { layout: Layout { held, ..LAYOUT }, watched: 33 });
+        let mut cache =
+            Cache::new(Form { layout: Layout { held, ..LAYOUT }, watched: 33, recurrent: None });
         cache.reserve(slots).unwrap();
         for slot in 0..slots {
             for layer in 0..2 {

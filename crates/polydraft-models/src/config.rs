@@ -7,6 +7,7 @@ mod activation;
 mod attention;
 mod experts;
 mod gguf;
+mod recurrent;
 mod rope;
 
 use polydraft_kernels::Activation;
@@ -16,6 +17,7 @@ pub(crate) use activation::activation;
 pub use attention::{Attention, HeadNorms, Latent, Stretch};
 pub use experts::{Experts, Groups, Scores, Shared};
 pub(crate) use gguf::NAMES as FILE_NAMES;
+pub use recurrent::{Mixer, Recurrent};
 pub(crate) use rope::Lengths;
 pub use rope::{Frequencies, Pairs, Rope, Scaling};
 
@@ -61,6 +63,8 @@ pub struct Config {
     pub feed_forward: FeedForward,
     /// The experts of the layers that have some in the place of a feed-forward block.
     pub experts: Option<Experts>,
+    /// The layers that keep a state in the place of keys and values, if there are some.
+    pub recurrent: Option<Recurrent>,
     /// Which products add a bias.
     pub biases: Biases,
     /// What blocks give is multiplied by this before it is added to the residual stream.
@@ -174,7 +178,25 @@ impl Config {
         ] {
             positive(name, value)?;
         }
-        self.experts.as_ref().map_or(Ok(()), |experts| experts.check(self.layers))
+        self.experts.as_ref().map_or(Ok(()), |experts| experts.check(self.layers))?;
+        self.recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent.check(self.layers))
+    }
+
+    /// What a layer does in the place of attention, if it is one that keeps a state.
+    pub(crate) fn recurrent_of(&self, layer: usize) -> Option<&Recurrent> {
+        self.recurrent.as_ref().filter(|recurrent| recurrent.layers.get(layer) == Some(&true))
+    }
+
+    /// The layers that have a KV cache.
+    pub(crate) fn attention_layers(&self) -> usize {
+        (0..self.layers).filter(|layer| self.recurrent_of(*layer).is_none()).count()
+    }
+
+    /// Bytes of the state of a sequence beside its KV cache, whatever its length.
+    pub fn state_bytes(&self) -> u64 {
+        let Some(recurrent) = &self.recurrent else { return 0 };
+        let layers = self.layers - self.attention_layers();
+        (layers * recurrent.state(self.hidden) * size_of::<f32>()) as u64
     }
 
     /// The experts of a layer, if it has some.
@@ -240,6 +262,6 @@ impl Config {
     /// Bytes that the KV cache of one token takes, at `width` bytes a number.
     pub fn cache_bytes(&self, width: usize) -> u64 {
         let [heads, head] = self.cached_heads();
-        2 * (self.layers * heads * head * width) as u64
+        2 * (self.attention_layers() * heads * head * width) as u64
     }
 }

@@ -14,7 +14,7 @@ use polydraft_text::Language;
 use crate::config::Config;
 use crate::error::{Bytes, Error, Result};
 use crate::family::file::{file_architectures, of_gguf};
-use crate::family::nested;
+use crate::family::{nested, qwen3_next};
 use crate::names::Names;
 use crate::precision::Precision;
 use crate::weights::{Listed, Weights};
@@ -80,8 +80,8 @@ impl Sizes {
                 let shape = [rows, columns];
                 self.matrices.push(Sized { count: 1, shape, exact: tensor.exact, looked_up });
             }
-            // Of all experts, each with tiles of its own.
-            [count, rows, columns] => {
+            // Of all experts, each with tiles of its own; a convolution's have one row.
+            [count, rows, columns] if rows > 1 => {
                 let shape = [rows, columns];
                 self.matrices.push(Sized { count, shape, exact: tensor.exact, looked_up });
             }
@@ -210,7 +210,8 @@ impl Description {
         let cache = self.cache_bytes(tokens, options.cache);
         let copy =
             options.self_draft.map_or(0, |copy| self.self_draft_bytes(copy).saturating_add(cache));
-        self.weight_bytes(options.precision).saturating_add(cache).saturating_add(copy)
+        let weights = self.weight_bytes(options.precision);
+        weights.saturating_add(cache).saturating_add(copy).saturating_add(self.config.state_bytes())
     }
 
     /// That there is memory enough.
@@ -268,6 +269,10 @@ fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
     let mut config = Config::read(&directory.join("config.json"))?;
     if config.is_nested {
         weights.rename(nested::renamed);
+    }
+    if config.extra_layers > 0 {
+        let further = |name: &str| qwen3_next::renamed_further(name, config.layers);
+        weights.rename(|name| further(name).unwrap_or_else(|| name.to_owned()));
     }
     weights.drop_others(|name| !config.is_its(name));
     // As in transformers: an output matrix that is stored and differs counts, whatever the

@@ -17,6 +17,7 @@ mod gpt_oss;
 mod granite;
 mod granite_moe;
 mod keys;
+mod lfm2;
 mod llama;
 mod ministral;
 mod mistral;
@@ -28,6 +29,7 @@ mod opt;
 mod phi3;
 mod qwen2;
 mod qwen3;
+pub(crate) mod qwen3_next;
 mod qwen_moe;
 mod seed_oss;
 mod smollm3;
@@ -74,6 +76,11 @@ pub(crate) const FAMILIES: &[Family] = &[
     deepseek::V3,
     granite_moe::FAMILY,
     granite_moe::SHARED,
+    qwen3_next::NEXT,
+    qwen3_next::DENSE,
+    qwen3_next::MOE,
+    lfm2::FAMILY,
+    lfm2::MOE,
 ];
 
 /// The architectures that can be loaded, as `config.json` names them: of models that only write.

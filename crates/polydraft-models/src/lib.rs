@@ -26,8 +26,8 @@ mod transformer;
 mod weights;
 
 pub use config::{
-    Attention, Biases, Config, Experts, FeedForward, Frequencies, Groups, HeadNorms, Latent,
-    NormKind, NormOrder, Pairs, Positions, Rope, Scaling, Scores, Shared, Stretch,
+    Attention, Biases, Config, Experts, FeedForward, Frequencies, Groups, HeadNorms, Latent, Mixer,
+    NormKind, NormOrder, Pairs, Positions, Recurrent, Rope, Scaling, Scores, Shared, Stretch,
 };
 pub use description::{Description, LoadOptions, is_gguf};
 pub use error::{Bytes, Error, Result};

@@ -324,13 +324,13 @@ impl Sequences for TransformerModel {
         let text = self.text(sequence);
         self.check_room(text.tokens().len())?;
         let last = text.tokens().len().saturating_sub(1);
-        let next = text.computed();
+        let next = text.next(last);
         let end = last.min(next.saturating_add(most));
         if next < end {
             let work = vec![Work { sequence, next, end, tree: None }];
             self.compute(work).map_err(|e| self.failed(e))?;
         }
-        Ok(last.saturating_sub(self.text(sequence).computed()))
+        Ok(last - self.text(sequence).next(last))
     }
 
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {

@@ -27,6 +27,7 @@ pub(crate) struct Names {
     pub mlp_in: &'static [&'static str],
     pub mlp_out: &'static str,
     pub experts: ExpertNames,
+    pub recurrent: RecurrentNames,
     pub further: FurtherNames,
     pub norm: &'static str,
     pub head: &'static str,
@@ -64,6 +65,36 @@ pub(crate) struct ExpertNames {
     pub shared_out: &'static str,
     /// The product whose sigmoid the shared expert is multiplied by.
     pub shared_gate: &'static str,
+}
+
+/// Of a layer that keeps a state.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct RecurrentNames {
+    /// The product that the convolution reads, and what gates the output; where the second has no
+    /// name, the first has both by heads of keys.
+    pub into: &'static str,
+    pub gate: &'static str,
+    /// The strengths and the decays of the delta rule; where the second has no name, the first has
+    /// both by heads of keys.
+    pub strength: &'static str,
+    pub decay: &'static str,
+    /// What decays are multiplied by, with its end,
+    pub rate: &'static str,
+    pub rates: Rates,
+    /// and what is added to them, with its end.
+    pub shift: &'static str,
+    pub convolution: &'static str,
+    pub norm: &'static str,
+    pub output: &'static str,
+}
+
+/// How rates of decay are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rates {
+    /// x is for −eˣ.
+    Logarithms,
+    /// As they are.
+    Plain,
 }
 
 /// Of a layer that predicts further tokens, what it has besides a layer's tensors.
@@ -130,6 +161,18 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         shared_in: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
         shared_out: "mlp.shared_experts.down_proj",
         shared_gate: "",
+    },
+    recurrent: RecurrentNames {
+        into: "linear_attn.in_proj_qkv",
+        gate: "linear_attn.in_proj_z",
+        strength: "linear_attn.in_proj_b",
+        decay: "linear_attn.in_proj_a",
+        rate: "linear_attn.A_log",
+        rates: Rates::Logarithms,
+        shift: "linear_attn.dt_bias",
+        convolution: "linear_attn.conv1d",
+        norm: "linear_attn.norm",
+        output: "linear_attn.out_proj",
     },
     further: FurtherNames {
         token_norm: "enorm",

@@ -9,6 +9,7 @@
 //! `family/`. Layout and names as in Hugging Face transformers.
 
 mod copy;
+mod delta;
 mod dense;
 mod experts;
 mod heads;
@@ -17,24 +18,29 @@ pub(crate) mod layer;
 pub(crate) mod load;
 mod load_attention;
 mod load_mlp;
+mod load_recurrent;
 mod mlp;
 pub(crate) mod norms;
 pub(crate) mod pass;
 pub(crate) mod rotations;
+mod short_convolution;
 
 use std::sync::Arc;
 
 use polydraft_engine::HiddenState;
 use polydraft_kernels::{CacheType, Layout, Norm, Rows};
 
-use crate::cache::{Cache, Form};
-use crate::config::{Config, Frequencies};
+use crate::cache::{Cache, Form, StateForm};
+use crate::config::{Config, Frequencies, Mixer};
 use crate::error::Result;
 use crate::importance::Importance;
 use crate::linear::Matrix;
 use layer::Layer;
-use pass::{Part, positions, reserve, tokens, wanted};
+use pass::{Part, begin, end, positions, tokens, wanted};
 use rotations::Rotations;
+
+/// Tokens between two states of recurrent layers that are kept: a piece of a prompt.
+const LEAST_SPACING: usize = 256;
 
 /// How positions enter.
 #[derive(Debug, Clone)]
@@ -104,15 +110,30 @@ impl Transformer {
 
     pub fn new_cache(&self) -> Cache {
         let [heads, head] = self.config.cached_heads();
-        let layout = Layout { layers: self.layers.len(), heads, head, held: self.held };
-        Cache::new(Form { layout, watched: self.watched() })
+        let layers = self.layers.iter().filter(|layer| !layer.is_recurrent()).count();
+        let layout = Layout { layers, heads, head, held: self.held };
+        let recurrent = self.state_form(self.layers.len() - layers);
+        Cache::new(Form { layout, watched: self.watched(), recurrent })
+    }
+
+    /// What so many recurrent layers keep of a sequence.
+    fn state_form(&self, layers: usize) -> Option<StateForm> {
+        let recurrent = self.config.recurrent.as_ref().filter(|_| layers > 0)?;
+        let (inputs, memory) = match &recurrent.mixer {
+            Mixer::Delta(rule) => (rule.width(), rule.state()),
+            Mixer::Convolution { .. } => (0, 0),
+        };
+        let channels = recurrent.channels(self.config.hidden);
+        let spacing = self.config.state_bytes().div_ceil(self.token_bytes().max(1));
+        let spacing = LEAST_SPACING.max(usize::try_from(spacing).unwrap_or(usize::MAX));
+        Some(StateForm { layers, channels, window: recurrent.kernel - 1, inputs, memory, spacing })
     }
 
     /// Computes the tokens of all parts, writes their entries into the KV caches and
     /// returns the logits of those that want them, `[wanted, vocabulary]` in the parts' order; none
     /// if none does.
     pub fn forward(&self, parts: &mut [Part]) -> Result<Vec<f32>> {
-        reserve(parts)?;
+        begin(parts)?;
         let positions = positions(parts);
         let rotations = self.rotations(&positions);
         let mut x = self.embed(parts, &positions)?;
@@ -120,6 +141,7 @@ impl Transformer {
             self.note(HiddenState::After(i), &x, parts);
             x = layer.forward(&self.config, x, &rotations, parts)?;
         }
+        end(parts);
         self.note(HiddenState::After(self.layers.len()), &x, parts);
         if self.watched.contains(&HiddenState::Output) {
             self.note(HiddenState::Output, &self.normed(x.clone())?, parts);

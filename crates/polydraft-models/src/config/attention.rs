@@ -23,6 +23,9 @@ pub struct Attention {
     pub stretch: Option<Stretch>,
     /// Whether every head gives a weight to nothing, which is learned.
     pub sinks: bool,
+    /// Whether what a head finds is multiplied by the sigmoid of a product of its own, whose rows
+    /// are behind each head's queries'.
+    pub gated: bool,
     /// How the KV cache is compressed, if it is.
     pub latent: Option<Latent>,
 }
@@ -89,6 +92,7 @@ impl Attention {
             unrotated: Vec::new(),
             stretch: None,
             sinks: false,
+            gated: false,
             latent: None,
         }
     }

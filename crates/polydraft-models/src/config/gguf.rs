@@ -8,7 +8,7 @@ use super::{
     Attention, Biases, Config, FeedForward, HeadNorms, NormKind, NormOrder, Positions, Rope,
     Scaling,
 };
-use crate::names::{ExpertNames, FurtherNames, LatentNames, Layout, Names};
+use crate::names::{ExpertNames, FurtherNames, LatentNames, Layout, Names, Rates, RecurrentNames};
 
 /// The names of every architecture; those in a layer without its number.
 pub(crate) const NAMES: Names = Names {
@@ -44,6 +44,18 @@ pub(crate) const NAMES: Names = Names {
         shared_in: &["ffn_gate_shexp", "ffn_up_shexp"],
         shared_out: "ffn_down_shexp",
         shared_gate: "ffn_gate_inp_shexp",
+    },
+    recurrent: RecurrentNames {
+        into: "attn_qkv",
+        gate: "attn_gate",
+        strength: "ssm_beta",
+        decay: "ssm_alpha",
+        rate: "ssm_a",
+        rates: Rates::Plain,
+        shift: "ssm_dt.bias",
+        convolution: "ssm_conv1d",
+        norm: "ssm_norm",
+        output: "ssm_out",
     },
     further: FurtherNames {
         token_norm: "nextn.enorm",
@@ -106,6 +118,7 @@ impl Config {
                 gated: true,
             },
             experts: None,
+            recurrent: None,
             residual_scale: 1.0,
             logit_scale: 1.0,
             biases: Biases {

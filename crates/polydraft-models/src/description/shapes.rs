@@ -51,7 +51,8 @@ fn matrices(config: &Config) -> impl Iterator<Item = (String, [usize; 2])> {
     let tables = tables.map(move |(name, _)| (format!("{name}.weight"), [vocabulary, embedding]));
     let layers = (0..config.layers).flat_map(move |layer| {
         let mut all: Vec<(&str, [usize; 2])> = Vec::new();
-        if config.attention.latent.is_none() {
+        if config.attention.latent.is_none() && config.recurrent_of(layer).is_none() {
+            let queries = if config.attention.gated { 2 * queries } else { queries };
             match names.query_key_value {
                 [both] => all.push((both, [queries + 2 * keys, hidden])),
                 each => all.extend(
@@ -60,7 +61,7 @@ fn matrices(config: &Config) -> impl Iterator<Item = (String, [usize; 2])> {
                         .map(|(name, rows)| (*name, [rows, hidden])),
                 ),
             }
-            all.push((names.output, [hidden, queries]));
+            all.push((names.output, [hidden, config.heads * config.head]));
         }
         if config.experts_of(layer).is_none() {
             let sides = if config.feed_forward.gated { 2 } else { 1 };

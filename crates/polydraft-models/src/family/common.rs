@@ -43,12 +43,15 @@ pub(super) fn llama_with(family: &Family, fields: &Fields, rope: Rope) -> Result
     let heads = fields.size("num_attention_heads", HEADS)?;
     let context = fields.size("max_position_embeddings", 1 << 30)?;
     let head = fields.size_or("head_dim", hidden / heads, 1 << 12)?;
+    // Where all layers have experts, a file need not say a width without.
+    let is_dense = fields.given("intermediate_size") || !fields.given("moe_intermediate_size");
+    let inner = if is_dense { "intermediate_size" } else { "moe_intermediate_size" };
     Ok(Config {
         architecture: family.architecture,
         vocabulary: fields.size("vocab_size", 1 << 24)?,
         embedding: hidden,
         hidden,
-        intermediate: fields.size("intermediate_size", 1 << 20)?,
+        intermediate: fields.size(inner, 1 << 20)?,
         layers: fields.size("num_hidden_layers", 1 << 12)?,
         heads,
         key_value_heads: fields.size_or("num_key_value_heads", heads, HEADS)?,
@@ -65,6 +68,7 @@ pub(super) fn llama_with(family: &Family, fields: &Fields, rope: Rope) -> Result
             gated: true,
         },
         experts: None,
+        recurrent: None,
         biases: Biases::default(),
         residual_scale: 1.0,
         embedding_scale: 1.0,

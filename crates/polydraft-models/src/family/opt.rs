@@ -65,6 +65,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
             gated: false,
         },
         experts: None,
+        recurrent: None,
         residual_scale: 1.0,
         logit_scale: 1.0,
         biases: Biases { query_key_value: bias, output: bias, feed_forward: bias },

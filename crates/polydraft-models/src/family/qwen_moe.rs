@@ -12,7 +12,7 @@ use crate::names::{ExpertNames, LLAMA_NAMES, Names};
 pub(super) const QWEN2: Family = Family { architecture: "Qwen2MoeForCausalLM", read: read_qwen2 };
 pub(super) const QWEN3: Family = Family { architecture: "Qwen3MoeForCausalLM", read: read_qwen3 };
 
-const NAMES: Names = Names {
+pub(super) const NAMES: Names = Names {
     experts: ExpertNames {
         shared_in: &["mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"],
         shared_out: "mlp.shared_expert.down_proj",
@@ -56,7 +56,7 @@ fn window(fields: &Fields) -> Result<Option<usize>> {
 
 /// The experts of every so manieth layer that is not named as one without; `defaults` are their
 /// number, how many compute a token, and their width.
-fn experts(config: &Config, fields: &Fields, defaults: [usize; 3]) -> Result<Experts> {
+pub(super) fn experts(config: &Config, fields: &Fields, defaults: [usize; 3]) -> Result<Experts> {
     // transformers 5 writes the second name.
     let count = match fields.given("num_experts") {
         true => fields.size("num_experts", 1 << 12)?,

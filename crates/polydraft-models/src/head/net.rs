@@ -23,7 +23,7 @@ use super::config::{FedBack, Residual};
 use crate::error::Result;
 use crate::linear::Linear;
 use crate::transformer::Transformer;
-use crate::transformer::pass::{Part, positions, reserve, tokens, wanted};
+use crate::transformer::pass::{Part, begin, positions, tokens, wanted};
 
 /// Weights and shape.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Net {
     pub fn forward(&self, parts: &mut [Part], states: Vec<f32>) -> Result<Found> {
         let decoder = &self.decoder;
         let config = &decoder.config;
-        reserve(parts)?;
+        begin(parts)?;
         let rotations = decoder.rotations(&positions(parts));
         let state = Rows::new(states, self.width());
         let token = decoder.embedding().rows(&tokens(parts))?;

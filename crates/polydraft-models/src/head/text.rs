@@ -163,7 +163,8 @@ impl Text {
         self.computed = self.computed.min(slots.start);
         let from = self.root().unwrap_or(usize::MAX);
         let wanted = slots.end.saturating_sub(slots.start.max(from));
-        Part { cache: &mut self.cache, start: slots.start, tokens, masks, wanted }
+        // No layer of a head is recurrent.
+        Part { cache: &mut self.cache, start: slots.start, tokens, masks, wanted, settled: 0 }
     }
 
     /// Takes note of slots that are computed, with what was found for those that wanted it.

@@ -46,6 +46,11 @@ impl Text {
         self.computed
     }
 
+    /// From which token on to compute where the first `most` are to be known.
+    pub fn next(&self, most: usize) -> usize {
+        self.cache.restart(self.computed.min(most))
+    }
+
     pub fn scored(&self) -> usize {
         self.scored
     }
@@ -102,7 +107,7 @@ impl Text {
     pub fn unscored(&self, tree: &DraftTree) -> Range<usize> {
         let root = self.tokens.len() - 1;
         // The root is computed again where its logits are not known.
-        let next = if self.scored == 0 { self.computed.min(root) } else { root + self.scored };
+        let next = if self.scored == 0 { self.next(root) } else { root + self.scored };
         next..(root + tree.len()).max(next)
     }
 
@@ -134,7 +139,9 @@ impl Text {
             None => 0,
             Some(_) => slots.end.saturating_sub(slots.start.max(length - 1)),
         };
-        Part { cache: &mut self.cache, start: slots.start, tokens, masks, wanted }
+        // The last token's logits are asked for with any tree.
+        let settled = slots.end.min(length.saturating_sub(1));
+        Part { cache: &mut self.cache, start: slots.start, tokens, masks, wanted, settled }
     }
 
     /// Takes note of a part that is computed, with the logits that it wanted.

@@ -57,6 +57,7 @@ impl Transformer {
             tokens: tokens.to_vec(),
             masks,
             wanted,
+            settled: tokens.len(),
         }])?;
         Ok(())
     }

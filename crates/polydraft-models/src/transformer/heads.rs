@@ -2,6 +2,7 @@
 
 use polydraft_kernels::{Norm, Part as Sequence, Rows, Rules, attend};
 
+use super::experts::sigmoid;
 use super::pass::Part;
 use super::rotations::{Angles, Rotations};
 use crate::config::Config;
@@ -10,7 +11,7 @@ use crate::linear::Linear;
 
 #[derive(Debug)]
 pub(crate) struct Heads {
-    /// Queries, keys and values stacked.
+    /// Queries, keys and values stacked, and what gates the output, if it is gated.
     pub query_key_value: Linear,
     /// Of queries and keys.
     pub norms: Option<[Norm; 2]>,
@@ -19,6 +20,8 @@ pub(crate) struct Heads {
     /// Whether it knows positions.
     pub rotated: bool,
     pub sinks: Option<Vec<f32>>,
+    /// Whether what is found is multiplied by sigmoids.
+    pub gated: bool,
 }
 
 impl Heads {
@@ -48,7 +51,14 @@ impl Heads {
             softcap: attention.softcap.map(|cap| cap as f32),
             sinks: self.sinks.as_deref(),
         };
-        let found = attend(&sequences(parts), mixed.numbers(), rules);
+        let mut found = attend(&sequences(parts), mixed.numbers(), rules);
+        if self.gated {
+            let gates = mixed.numbers().chunks_exact(mixed.width());
+            for (row, gates) in found.chunks_exact_mut(heads * head).zip(gates) {
+                let gates = &gates[gates.len() - row.len()..];
+                row.iter_mut().zip(gates).for_each(|(x, gate)| *x *= sigmoid(*gate));
+            }
+        }
         self.output.forward(&Rows::new(found, heads * head))
     }
 
@@ -69,7 +79,8 @@ impl Heads {
             let slots = (part.start..part.end()).zip(&part.masks);
             for ((slot, mask), (row, numbers)) in slots.zip(&mut rows) {
                 let (queries, rest) = numbers.split_at_mut(heads * head);
-                let (keys, values) = rest.split_at_mut(key_value_heads * head);
+                let (keys, rest) = rest.split_at_mut(key_value_heads * head);
+                let values = &rest[..key_value_heads * head];
                 if let Some([of_queries, of_keys]) = &self.norms {
                     of_queries.apply(queries)?;
                     of_keys.apply(keys)?;

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use polydraft_kernels::Rows;
 
+use super::delta::Delta;
 use super::dense::Dense;
 use super::experts::{Experts, Shared};
 use super::heads::Heads;
@@ -12,13 +13,15 @@ use super::mlp::Mlp;
 use super::norms::Norms;
 use super::pass::Part;
 use super::rotations::Rotations;
+use super::short_convolution::ShortConvolution;
 use crate::config::{Config, NormOrder};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
 
 #[derive(Debug)]
 pub(crate) struct Layer {
-    /// Which of the model's it is.
+    /// Which of the model's layers of its kind it is: of those with a KV cache, or of the recurrent
+    /// ones.
     pub number: usize,
     pub attention_norms: Norms,
     pub attention: Attention,
@@ -30,7 +33,12 @@ pub(crate) struct Layer {
 pub(crate) enum Attention {
     Heads(Box<Heads>),
     Latent(Box<Latent>),
+    Delta(Box<Delta>),
+    Convolution(Box<ShortConvolution>),
 }
+
+/// The product that a recurrent layer begins with.
+const MIXED: &str = "mixed_in";
 
 /// A name of a product inside a layer.
 pub(crate) type Name = Cow<'static, str>;
@@ -42,6 +50,11 @@ pub(crate) struct Make<'a> {
 }
 
 impl Layer {
+    /// Whether it keeps a state in the place of keys and values.
+    pub fn is_recurrent(&self) -> bool {
+        matches!(self.attention, Attention::Delta(_) | Attention::Convolution(_))
+    }
+
     /// Attention of the tokens of all parts to their sequences; their entries go into the
     /// KV caches.
     pub fn attend(
@@ -58,6 +71,8 @@ impl Layer {
             }
             // It is made where the configuration has its shape.
             (Attention::Latent(latent), None) => latent.output.forward(x),
+            (Attention::Delta(delta), _) => delta.forward(self.number, x, parts),
+            (Attention::Convolution(convolution), _) => convolution.forward(self.number, x, parts),
         }
     }
 
@@ -99,6 +114,8 @@ impl Layer {
                 add("query".into(), &latent.query);
                 add("down".into(), &latent.down);
             }
+            Attention::Delta(delta) => add(MIXED.into(), &delta.into),
+            Attention::Convolution(convolution) => add(MIXED.into(), &convolution.into),
         }
         add("output".into(), self.attention.output());
         match &self.mlp {
@@ -144,6 +161,8 @@ impl Layer {
                 all.extend(latent.query_down.as_mut().map(|(down, _)| down));
                 all
             }
+            Attention::Delta(delta) => vec![&mut delta.into, &mut delta.output],
+            Attention::Convolution(of) => vec![&mut of.into, &mut of.output],
         };
         match &mut self.mlp {
             Mlp::Dense(dense) => all.extend([&mut dense.into, &mut dense.out]),
@@ -174,6 +193,8 @@ impl Attention {
         match self {
             Self::Heads(heads) => &heads.output,
             Self::Latent(latent) => &latent.output,
+            Self::Delta(delta) => &delta.output,
+            Self::Convolution(convolution) => &convolution.output,
         }
     }
 
@@ -187,7 +208,17 @@ impl Attention {
                 windowed: heads.windowed,
                 rotated: heads.rotated,
                 sinks: heads.sinks.clone(),
+                gated: heads.gated,
             })),
+            Self::Delta(of) => {
+                let into = (make.linear)(MIXED, &of.into)?;
+                Self::Delta(Box::new(Delta { rule: of.rule, into, output, rest: of.rest.clone() }))
+            }
+            Self::Convolution(of) => {
+                let into = (make.linear)(MIXED, &of.into)?;
+                let (weights, bias) = (of.weights.clone(), of.bias.clone());
+                Self::Convolution(Box::new(ShortConvolution { into, weights, bias, output }))
+            }
             Self::Latent(latent) => {
                 let each = |what: &str, parts: &[Matrix]| -> Result<Vec<Matrix>> {
                     let named = parts.iter().enumerate();

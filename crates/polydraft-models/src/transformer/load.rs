@@ -140,8 +140,10 @@ impl Loader<'_> {
             NormOrder::Parallel => Norms::default(),
             _ => self.norms(names.mlp_norms.map(name))?,
         };
+        let is_recurrent = self.config.recurrent_of(number).is_some();
+        let is_alike = |other: &usize| self.config.recurrent_of(*other).is_some() == is_recurrent;
         Ok(Layer {
-            number,
+            number: (0..number).filter(is_alike).count(),
             attention_norms,
             attention: self.attention(number, columns)?,
             mlp_norms,

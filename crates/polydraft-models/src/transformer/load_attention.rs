@@ -3,15 +3,19 @@
 use super::heads::Heads;
 use super::latent::Latent;
 use super::layer::Attention;
-use super::load::{Loader, whole};
+use super::load::{Loader, row, whole};
+use super::load_recurrent::by_heads;
 use crate::config::{Config, HeadNorms, Latent as Shape};
 use crate::error::Result;
-use crate::linear::Matrix;
+use crate::linear::{Linear, Matrix};
 use crate::weights::Part;
 
 impl Loader<'_> {
     /// One with inputs of so many columns.
     pub(super) fn attention(&mut self, number: usize, columns: usize) -> Result<Attention> {
+        if let Some(shape) = self.config.recurrent_of(number).cloned() {
+            return self.recurrent(number, &shape);
+        }
         match self.config.attention.latent {
             None => Ok(Attention::Heads(Box::new(self.heads(number, columns)?))),
             Some(shape) => Ok(Attention::Latent(Box::new(self.latent(number, &shape)?))),
@@ -43,14 +47,52 @@ impl Loader<'_> {
             false => None,
             true => Some(self.weights.vector(&name(names.sinks), heads)?),
         };
+        let query_key_value = match attention.gated {
+            false => self.linear(&parts, columns, biases.query_key_value)?,
+            true => self.gated(number, columns)?,
+        };
         Ok(Heads {
-            query_key_value: self.linear(&parts, columns, biases.query_key_value)?,
+            query_key_value,
             norms,
             output: self.linear(&[(name(names.output), hidden)], queries, biases.output)?,
             windowed: self.config.is_windowed(number),
             rotated: attention.unrotated.get(number) != Some(&true),
             sinks,
+            gated: attention.gated,
         })
+    }
+
+    /// Queries, keys, values and gates, where queries and gates are one tensor.
+    fn gated(&mut self, number: usize, columns: usize) -> Result<Linear> {
+        let Config { head, heads, key_value_heads, names, biases, .. } = *self.config;
+        let all: Vec<String> = names
+            .query_key_value
+            .iter()
+            .map(|name| format!("{}.{number}.{name}", names.layers))
+            .collect();
+        let keys = key_value_heads * head;
+        let mut parts = by_heads(&all[0], heads, &[head, head]);
+        let gates = parts.split_off(heads);
+        parts.extend(all[1..].iter().map(|name| whole(name, keys)));
+        parts.extend(gates);
+        let matrix = self.stacked(&parts, columns)?;
+        let bias = match biases.query_key_value {
+            false => None,
+            true => {
+                let both = self.weights.vector(&format!("{}.bias", all[0]), 2 * heads * head)?;
+                let half = |from: usize| {
+                    let of_heads = both.chunks_exact(2 * head);
+                    of_heads.flat_map(move |own| &own[from..from + head]).copied()
+                };
+                let mut bias: Vec<f32> = half(0).collect();
+                for name in &all[1..] {
+                    bias.append(&mut self.weights.vector(&format!("{name}.bias"), keys)?);
+                }
+                bias.extend(half(head));
+                Some(row(bias))
+            }
+        };
+        Ok(Linear { matrix, bias, inputs: None })
     }
 
     fn latent(&mut self, number: usize, shape: &Shape) -> Result<Latent> {

@@ -16,6 +16,8 @@ pub(crate) struct Part<'a> {
     pub masks: Vec<Mask>,
     /// So many of the last tokens want logits.
     pub wanted: usize,
+    /// So many tokens of the sequence are decided and have no logits to give.
+    pub settled: usize,
 }
 
 impl Part<'_> {
@@ -25,12 +27,19 @@ impl Part<'_> {
     }
 }
 
-/// Makes room for all parts' tokens in their caches.
-pub(crate) fn reserve(parts: &mut [Part]) -> Result<()> {
+/// Makes all parts' caches ready for their tokens.
+pub(crate) fn begin(parts: &mut [Part]) -> Result<()> {
     for part in parts {
-        part.cache.reserve(part.start + part.tokens.len())?;
+        part.cache.begin(part.start, &part.masks, part.settled)?;
     }
     Ok(())
+}
+
+/// Makes decided tokens part of the states that recurrent layers keep.
+pub(crate) fn end(parts: &mut [Part]) {
+    for part in parts {
+        part.cache.end(part.wanted == 0);
+    }
 }
 
 /// The tokens of all parts.

@@ -1,0 +1,10 @@
+//! Layers that keep a state of fixed size in the place of keys and values: short convolutions and
+//! the gated delta rule.
+
+mod convolution;
+mod delta;
+#[cfg(test)]
+mod tests;
+
+pub use convolution::convolve;
+pub use delta::{DeltaRule, HeadsOfKeys, Memory, Step, Walk};

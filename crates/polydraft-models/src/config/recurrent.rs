@@ -1,0 +1,67 @@
+//! Layers that keep a state of fixed size in the place of keys and values.
+
+use polydraft_kernels::DeltaRule;
+
+/// Layers that keep a state of fixed size in the place of keys and values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recurrent {
+    /// What they do.
+    pub mixer: Mixer,
+    /// Tokens that their convolution reads, the token's own included.
+    pub kernel: usize,
+    /// Which layers they are.
+    pub layers: Vec<bool>,
+}
+
+/// What a recurrent layer does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mixer {
+    /// The gated delta rule, behind a convolution.
+    Delta(DeltaRule),
+    /// A convolution between two gates.
+    Convolution {
+        /// Whether its products and the convolution add biases.
+        biased: bool,
+    },
+}
+
+impl Recurrent {
+    /// Numbers of a token that the convolution reads, in a model of this width.
+    pub(crate) fn channels(&self, hidden: usize) -> usize {
+        match &self.mixer {
+            Mixer::Delta(rule) => rule.mixed(),
+            Mixer::Convolution { .. } => hidden,
+        }
+    }
+
+    /// Numbers of the state of one layer.
+    pub(crate) fn state(&self, hidden: usize) -> usize {
+        let window = (self.kernel - 1) * self.channels(hidden);
+        match &self.mixer {
+            Mixer::Delta(rule) => window + rule.state(),
+            Mixer::Convolution { .. } => window,
+        }
+    }
+
+    /// That the numbers fit together.
+    pub(super) fn check(&self, layers: usize) -> Result<(), String> {
+        if self.layers.len() != layers {
+            let got = self.layers.len();
+            return Err(format!("layer_types: expected {layers} entries, one a layer, got {got}"));
+        }
+        if self.layers.iter().all(|recurrent| *recurrent) {
+            return Err("layer_types: expected a layer with attention, got none".to_owned());
+        }
+        match &self.mixer {
+            Mixer::Delta(DeltaRule { key_heads, value_heads, .. })
+                if !value_heads.is_multiple_of(*key_heads) =>
+            {
+                Err(format!(
+                    "linear_num_key_heads: expected a divisor of linear_num_value_heads = \
+                     {value_heads}, got {key_heads}"
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}

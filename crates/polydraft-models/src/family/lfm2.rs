@@ -1,0 +1,99 @@
+//! LFM2 and LFM2-MoE: most layers mix neighbouring tokens by a short convolution between two gates,
+//! a few have attention.
+//!
+//! Source: Liquid AI 2025.
+
+use polydraft_text::Fields;
+
+use super::common::{Family, Result, llama_like, plain_experts};
+use crate::config::{Config, Experts, HeadNorms, Mixer, Recurrent, Scores};
+use crate::names::{ExpertNames, LLAMA_NAMES, Names, RecurrentNames};
+
+pub(super) const FAMILY: Family = Family { architecture: "Lfm2ForCausalLM", read };
+pub(super) const MOE: Family = Family { architecture: "Lfm2MoeForCausalLM", read: read_moe };
+
+const NAMES: Names = Names {
+    output: "self_attn.out_proj",
+    head_norms: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
+    attention_norms: ["operator_norm", ""],
+    mlp_norms: ["ffn_norm", ""],
+    mlp_in: &["feed_forward.w1", "feed_forward.w3"],
+    mlp_out: "feed_forward.w2",
+    norm: "model.embedding_norm",
+    experts: ExpertNames {
+        router: "feed_forward.gate",
+        correction: "feed_forward.expert_bias",
+        mlp_in: &["feed_forward.experts.#.w1", "feed_forward.experts.#.w3"],
+        mlp_out: "feed_forward.experts.#.w2",
+        ..LLAMA_NAMES.experts
+    },
+    recurrent: RecurrentNames {
+        into: "conv.in_proj",
+        convolution: "conv.conv",
+        output: "conv.out_proj",
+        ..LLAMA_NAMES.recurrent
+    },
+    ..LLAMA_NAMES
+};
+
+/// What both share.
+fn like(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = llama_like(family, fields)?;
+    config.norm_epsilon = fields.number("norm_eps")?.unwrap_or(1e-5);
+    config.attention.head_norms = HeadNorms::Each;
+    config.tied = fields.flag("tie_embedding", fields.flag("tie_word_embeddings", true)?)?;
+    config.recurrent = Some(Recurrent {
+        mixer: Mixer::Convolution { biased: fields.flag("conv_bias", false)? },
+        kernel: fields.size_or("conv_L_cache", 3, 1 << 8)?,
+        layers: convolutions(&config, fields)?,
+    });
+    config.names = &NAMES;
+    Ok(config)
+}
+
+fn convolutions(config: &Config, fields: &Fields) -> Result<Vec<bool>> {
+    if let Some(types) = fields.get::<Vec<String>>("layer_types")? {
+        let is_convolution = |kind: &String| match kind.as_str() {
+            "full_attention" => Ok(false),
+            "conv" => Ok(true),
+            other => Err(format!("layer_types: expected full_attention or conv, got {other:?}")),
+        };
+        return types.iter().map(is_convolution).collect();
+    }
+    let attention = fields.get::<Vec<usize>>("full_attn_idxs")?;
+    let attention = attention.unwrap_or_else(|| (0..config.layers).collect());
+    Ok((0..config.layers).map(|layer| !attention.contains(&layer)).collect())
+}
+
+fn read(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = like(family, fields)?;
+    let inner = fields.size_or("block_ff_dim", config.intermediate, 1 << 20)?;
+    config.intermediate = inner;
+    if fields.flag("block_auto_adjust_ff_dim", true)? {
+        let factor = fields.number("block_ffn_dim_multiplier")?.unwrap_or(1.0);
+        let multiple = fields.size_or("block_multiple_of", 256, 1 << 20)?;
+        // Rounded down twice, then up, as it was when the models were made.
+        let inner = (factor * (2 * inner / 3) as f64) as usize;
+        config.intermediate = inner.min(1 << 22).next_multiple_of(multiple);
+    }
+    Ok(config)
+}
+
+fn read_moe(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = like(family, fields)?;
+    let shape = [
+        fields.size_or("num_experts", 32, 1 << 12)?,
+        fields.size_or("num_experts_per_tok", 4, 1 << 12)?,
+        fields.size_or("moe_intermediate_size", 1792, 1 << 20)?,
+    ];
+    let dense = fields.get::<usize>("num_dense_layers")?.unwrap_or(2);
+    config.experts = Some(Experts {
+        scores: Scores::Sigmoid,
+        normalised: fields.flag("norm_topk_prob", true)?,
+        scale: fields.number("routed_scaling_factor")?.unwrap_or(1.0),
+        corrected: fields.flag("use_expert_bias", true)?,
+        layers: (0..config.layers).map(|layer| layer >= dense).collect(),
+        ..plain_experts(&config, shape)
+    });
+    Ok(config)
+}

@@ -1,0 +1,125 @@
+//! Qwen3-Next and Qwen3.5: three of four layers keep a state by the gated delta rule, the fourth has
+//! gated attention; experts with a shared one, or dense. Norms count from one.
+//!
+//! Source: Qwen Team 2025 and 2026; Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks).
+
+use polydraft_kernels::{DeltaRule, HeadsOfKeys};
+use polydraft_text::Fields;
+
+use super::common::{Family, Result, llama_with, plain_experts};
+use super::qwen_moe;
+use crate::config::{Biases, Config, Experts, HeadNorms, Mixer, NormKind, Recurrent, Rope, Shared};
+use crate::names::{Names, RecurrentNames};
+
+pub(super) const NEXT: Family = Family { architecture: "Qwen3NextForCausalLM", read: read_next };
+pub(super) const DENSE: Family = Family { architecture: "Qwen3_5ForCausalLM", read };
+pub(super) const MOE: Family = Family { architecture: "Qwen3_5MoeForCausalLM", read: read_moe };
+
+/// One tensor has what the others have in two.
+const NEXT_NAMES: Names = Names {
+    recurrent: RecurrentNames {
+        into: "linear_attn.in_proj_qkvz",
+        gate: "",
+        strength: "linear_attn.in_proj_ba",
+        decay: "",
+        ..qwen_moe::NAMES.recurrent
+    },
+    ..qwen_moe::NAMES
+};
+
+fn read(family: &Family, fields: &Fields) -> Result<Config> {
+    const WIDEST: usize = 1 << 12;
+    let context = fields.size("max_position_embeddings", 1 << 30)?;
+    let head = fields.size_or("head_dim", 256, WIDEST)?;
+    let mut config = llama_with(family, fields, Rope::partial(fields, context, head, 0.25)?)?;
+    config.head = head;
+    config.attention.scale = (head as f64).powf(-0.5);
+    config.attention.head_norms = HeadNorms::Each;
+    config.attention.gated = true;
+    config.norm = NormKind::RmsPlusOne;
+    let bias = fields.flag("attention_bias", false)?;
+    config.biases = Biases { query_key_value: bias, output: bias, feed_forward: false };
+    let order = match fields.flag("linear_heads_in_turn", false)? {
+        true => HeadsOfKeys::InTurn,
+        false => HeadsOfKeys::Neighbours,
+    };
+    config.recurrent = Some(Recurrent {
+        mixer: Mixer::Delta(DeltaRule {
+            key_heads: fields.size_or("linear_num_key_heads", 16, WIDEST)?,
+            value_heads: fields.size_or("linear_num_value_heads", 32, WIDEST)?,
+            key: fields.size_or("linear_key_head_dim", 128, WIDEST)?,
+            value: fields.size_or("linear_value_head_dim", 128, WIDEST)?,
+            order,
+        }),
+        kernel: fields.size_or("linear_conv_kernel_dim", 4, 1 << 8)?,
+        layers: recurrent_layers(&config, fields)?,
+    });
+    // Left away where no tensors are there.
+    config.extra_layers = fields.get::<usize>("mtp_num_hidden_layers")?.unwrap_or(1).min(1 << 8);
+    Ok(config)
+}
+
+/// As listed, or all but every so manieth.
+fn recurrent_layers(config: &Config, fields: &Fields) -> Result<Vec<bool>> {
+    let Some(types) = fields.get::<Vec<String>>("layer_types")? else {
+        let interval = fields.size_or("full_attention_interval", 4, 1 << 12)?;
+        return Ok((1..=config.layers).map(|layer| !layer.is_multiple_of(interval)).collect());
+    };
+    let is_recurrent = |kind: &String| match kind.as_str() {
+        "full_attention" => Ok(false),
+        "linear_attention" => Ok(true),
+        other => {
+            Err(format!("layer_types: expected full_attention or linear_attention, got {other:?}"))
+        }
+    };
+    types.iter().map(is_recurrent).collect()
+}
+
+fn read_next(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = read(family, fields)?;
+    let mut experts = qwen_moe::experts(&config, fields, [512, 10, 512])?;
+    experts.normalised = fields.flag("norm_topk_prob", true)?;
+    experts.shared = Some(shared(fields)?);
+    config.experts = Some(experts);
+    config.names = &NEXT_NAMES;
+    Ok(config)
+}
+
+fn read_moe(family: &Family, fields: &Fields) -> Result<Config> {
+    // All layers have experts: there is no width without.
+    let mut config = read(family, fields)?;
+    let shape = [
+        fields.size_or("num_experts", 256, 1 << 12)?,
+        fields.size_or("num_experts_per_tok", 8, 1 << 12)?,
+        fields.size_or("moe_intermediate_size", 512, 1 << 20)?,
+    ];
+    let plain = plain_experts(&config, shape);
+    config.experts = Some(Experts { normalised: true, shared: Some(shared(fields)?), ..plain });
+    config.names = &qwen_moe::NAMES;
+    Ok(config)
+}
+
+/// The expert of every token.
+fn shared(fields: &Fields) -> Result<Shared> {
+    let intermediate = fields.size_or("shared_expert_intermediate_size", 512, 1 << 20)?;
+    Ok(Shared { intermediate, gated: true })
+}
+
+/// The name of a tensor of the layer that predicts further tokens as other families have it, behind
+/// so many layers.
+pub(crate) fn renamed_further(name: &str, layers: usize) -> Option<String> {
+    let inner = name.strip_prefix("model.").unwrap_or(name).strip_prefix("mtp.")?;
+    if let Some(own) = inner.strip_prefix("layers.") {
+        let (number, rest) = own.split_once('.')?;
+        return Some(format!("model.layers.{}.{rest}", layers + number.parse::<usize>().ok()?));
+    }
+    let (part, end) = inner.split_once('.')?;
+    let part = match part {
+        "fc" => "eh_proj",
+        "pre_fc_norm_embedding" => "enorm",
+        "pre_fc_norm_hidden" => "hnorm",
+        "norm" => "shared_head.norm",
+        _ => return None,
+    };
+    Some(format!("model.layers.{layers}.{part}.{end}"))
+}

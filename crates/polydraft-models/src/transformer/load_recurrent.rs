@@ -1,0 +1,131 @@
+//! A recurrent layer, from tensors on disk.
+
+use std::sync::Arc;
+
+use polydraft_kernels::{DeltaRule, Norm};
+
+use super::delta::{Delta, Rest};
+use super::layer::Attention;
+use super::load::{Loader, whole};
+use super::short_convolution::ShortConvolution;
+use crate::config::{Config, Mixer, Recurrent};
+use crate::error::Result;
+use crate::linear::{Linear, Matrix};
+use crate::names::{Rates, RecurrentNames};
+use crate::weights::{Part, Weights};
+
+impl Loader<'_> {
+    pub(super) fn recurrent(&mut self, number: usize, shape: &Recurrent) -> Result<Attention> {
+        Ok(match &shape.mixer {
+            Mixer::Delta(rule) => {
+                Attention::Delta(Box::new(self.delta(number, *rule, shape.kernel)?))
+            }
+            Mixer::Convolution { biased } => Attention::Convolution(Box::new(
+                self.short_convolution(number, shape.kernel, *biased)?,
+            )),
+        })
+    }
+
+    fn short_convolution(
+        &mut self,
+        number: usize,
+        kernel: usize,
+        biased: bool,
+    ) -> Result<ShortConvolution> {
+        let Config { hidden, names, .. } = *self.config;
+        let name = |part: &str| format!("{}.{number}.{part}", names.layers);
+        let RecurrentNames { into, convolution, output, .. } = names.recurrent;
+        let bias = match biased {
+            false => None,
+            true => {
+                let name = name(&format!("{convolution}.bias"));
+                Some(Arc::new(self.weights.vector(&name, hidden)?))
+            }
+        };
+        Ok(ShortConvolution {
+            into: self.linear(&[(name(into), 3 * hidden)], hidden, biased)?,
+            weights: Arc::new(self.convolution(&name(convolution), hidden, kernel)?),
+            bias,
+            output: self.linear(&[(name(output), hidden)], hidden, biased)?,
+        })
+    }
+
+    fn delta(&mut self, number: usize, rule: DeltaRule, kernel: usize) -> Result<Delta> {
+        let Config { hidden, names, norm_epsilon, .. } = *self.config;
+        let name = |part: &str| format!("{}.{number}.{part}", names.layers);
+        let DeltaRule { key_heads, value_heads, key, value, .. } = rule;
+        let RecurrentNames { into, gate, strength, decay, .. } = names.recurrent;
+        let shared = value_heads / key_heads;
+        let widths = [key, key, shared * value];
+        let parts = match gate.is_empty() {
+            // Behind each other of every head of keys: of all heads one after the other.
+            true => by_heads(&name(into), key_heads, &[&widths[..], &[shared * value]].concat()),
+            false => {
+                vec![whole(&name(into), rule.mixed()), whole(&name(gate), value_heads * value)]
+            }
+        };
+        let matrix = self.stacked(&parts, hidden)?;
+        let parts = match decay.is_empty() {
+            true => by_heads(&name(strength), key_heads, &[shared, shared]),
+            false => {
+                vec![whole(&name(strength), value_heads), whole(&name(decay), value_heads)]
+            }
+        };
+        let gates = self.looked_up(&parts, hidden)?;
+        let mut rates = self.weights.vector(&name(names.recurrent.rate), value_heads)?;
+        if names.recurrent.rates == Rates::Logarithms {
+            rates.iter_mut().for_each(|rate| *rate = -rate.exp());
+        }
+        let norm = format!("{}.weight", name(names.recurrent.norm));
+        let weight = self.weights.vector(&norm, value)?;
+        let output = [(name(names.recurrent.output), hidden)];
+        let rest = Rest {
+            gates: unbiased(gates),
+            convolution: self.convolution(
+                &name(names.recurrent.convolution),
+                rule.mixed(),
+                kernel,
+            )?,
+            rates,
+            shifts: self.weights.vector(&name(names.recurrent.shift), value_heads)?,
+            norm: Norm::Rms { weight, epsilon: norm_epsilon as f32 },
+        };
+        Ok(Delta {
+            rule,
+            into: unbiased(matrix),
+            output: self.linear(&output, value_heads * value, false)?,
+            rest: Arc::new(rest),
+        })
+    }
+
+    /// The weights of a convolution, `[kernel, channels]`.
+    fn convolution(&mut self, name: &str, channels: usize, kernel: usize) -> Result<Vec<f32>> {
+        let shape: &[usize] = match &self.weights {
+            Weights::Files(_) => &[channels, 1, kernel],
+            Weights::Gguf(_) => &[channels, kernel],
+        };
+        let weights = self.weights.numbers(&format!("{name}.weight"), shape)?;
+        let place = |at: usize| weights[at % channels * kernel + at / channels];
+        Ok((0..kernel * channels).map(place).collect())
+    }
+}
+
+fn unbiased(matrix: Matrix) -> Linear {
+    Linear { matrix, bias: None, inputs: None }
+}
+
+/// The rows of a tensor that has, of every head, blocks of these widths: first all heads' first
+/// blocks, then their second ones, and so on.
+pub(super) fn by_heads(name: &str, heads: usize, widths: &[usize]) -> Vec<Part> {
+    let of_head: usize = widths.iter().sum();
+    let mut parts = Vec::with_capacity(widths.len() * heads);
+    let mut before = 0;
+    for wanted in widths {
+        for head in 0..heads {
+            let first = head * of_head + before;
+            parts.push(Part { first, wanted: *wanted, ..whole(name, heads * of_head) });
+        }
+        before += wanted;
+    }
+    parts
+}
