@@ -21,6 +21,7 @@ pub use recurrent::{Mixer, Recurrent};
 pub(crate) use rope::Lengths;
 pub use rope::{Frequencies, Pairs, Rope, Scaling};
 
+use crate::head::config::FedBack;
 use crate::names::Names;
 
 /// The shape of a decoder, in the terms of Hugging Face.
@@ -81,6 +82,8 @@ pub struct Config {
     pub end_tokens: Vec<u32>,
     /// Layers after the model's own that predict further tokens (MTP): they are left on disk.
     pub extra_layers: usize,
+    /// What such a layer's next step begins with.
+    pub(crate) fed_back: FedBack,
     /// Whether it is the text part of a model that sees or hears.
     pub is_nested: bool,
     /// What the tensors are called.

@@ -271,6 +271,53 @@ fn every_feature_of_experts_is_compared() {
     noticed(plans);
 }
 
+/// Those of which some layers keep a state.
+#[test]
+fn every_feature_of_hybrids_is_compared() {
+    const LINEAR: &str = "linear_attention";
+    const FULL: &str = "full_attention";
+    let plans: &[Plan] = &[
+        (
+            "qwen3-next",
+            &[
+                ("num_experts_per_tok", json!(1)),
+                ("norm_topk_prob", json!(false)),
+                ("rms_norm_eps", json!(1e-2)),
+                ("/rope_parameters/partial_rotary_factor", json!(1.0)),
+                ("/rope_parameters/rope_theta", json!(90.0)),
+                ("linear_heads_in_turn", json!(true)),
+            ],
+        ),
+        ("qwen3-5", &[("rms_norm_eps", json!(1e-2)), ("hidden_act", json!("gelu"))]),
+        (
+            "qwen3-5-nested",
+            &[
+                ("/text_config/rms_norm_eps", json!(1e-2)),
+                ("/text_config/linear_heads_in_turn", json!(true)),
+            ],
+        ),
+        ("qwen3-5-moe", &[("num_experts_per_tok", json!(1))]),
+        ("lfm2", &[("norm_eps", json!(1e-2)), ("/rope_parameters/rope_theta", json!(90.0))]),
+        (
+            "lfm2-moe",
+            &[
+                ("num_experts_per_tok", json!(1)),
+                ("norm_topk_prob", json!(false)),
+                ("routed_scaling_factor", json!(1.0)),
+            ],
+        ),
+    ];
+    noticed(plans);
+    // As lists and as intervals.
+    let case = Case::named("qwen3-next");
+    change_config(case.directory.path(), |config| {
+        assert_eq!(config["layer_types"], json!([LINEAR, FULL]));
+        config["layer_types"] = json!(null);
+        config["full_attention_interval"] = json!(2);
+    });
+    assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
+}
+
 /// A tensor that is left out of the computation, or taken for another, shows.
 #[test]
 fn every_tensor_is_compared() {

@@ -8,6 +8,7 @@ use super::{
     Attention, Biases, Config, FeedForward, HeadNorms, NormKind, NormOrder, Positions, Rope,
     Scaling,
 };
+use crate::head::config::FedBack;
 use crate::names::{ExpertNames, FurtherNames, LatentNames, Layout, Names, Rates, RecurrentNames};
 
 /// The names of every architecture; those in a layer without its number.
@@ -131,6 +132,7 @@ impl Config {
             tied: model.tied,
             end_tokens: Vec::new(),
             extra_layers: 0,
+            fed_back: FedBack::BeforeNorm,
             is_nested: false,
             names: &NAMES,
         };

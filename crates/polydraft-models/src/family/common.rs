@@ -6,6 +6,7 @@ use crate::config::{
     Attention, Biases, Config, Experts, FeedForward, Groups, NormKind, NormOrder, Positions, Rope,
     Scores, Shared, activation,
 };
+use crate::head::config::FedBack;
 use crate::names::LLAMA_NAMES;
 
 pub(crate) type Result<T> = std::result::Result<T, String>;
@@ -77,6 +78,7 @@ pub(super) fn llama_with(family: &Family, fields: &Fields, rope: Rope) -> Result
         tied: fields.flag("tie_word_embeddings", false)?,
         end_tokens: end_tokens(fields)?,
         extra_layers: 0,
+        fed_back: FedBack::BeforeNorm,
         is_nested: false,
         names: &LLAMA_NAMES,
     })

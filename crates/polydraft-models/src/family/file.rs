@@ -6,6 +6,8 @@
 //! tensors in one. Deviations: where llama.cpp computes something else than transformers (groups of
 //! DeepSeek V2's experts, Phi-3's window), transformers counts.
 
+mod hybrid;
+
 use std::collections::BTreeMap;
 
 use polydraft_gguf::Gguf;
@@ -15,8 +17,8 @@ use serde_json::{Map, Value, json};
 use super::FAMILIES;
 use super::common::Result;
 use super::keys::Keys;
-use crate::config::{Config, FILE_NAMES, Positions};
-use crate::names::Names;
+use crate::config::{Config, FILE_NAMES, NormKind, Positions};
+use crate::names::{Names, RecurrentNames};
 
 /// A family in GGUF files.
 struct InFile {
@@ -164,6 +166,44 @@ const FILES: &[InFile] = &[
         more: deepseek,
         ..PLAIN
     },
+    InFile {
+        name: "qwen3next",
+        family: |_| "Qwen3NextForCausalLM",
+        names: &Names {
+            recurrent: RecurrentNames { strength: "ssm_ba", decay: "", ..FILE_NAMES.recurrent },
+            ..POST
+        },
+        more: hybrid::qwen3_next,
+        ..PLAIN
+    },
+    InFile {
+        name: "qwen35",
+        family: |_| "Qwen3_5ForCausalLM",
+        names: &POST,
+        more: hybrid::qwen3_5,
+        ..PLAIN
+    },
+    InFile {
+        name: "qwen35moe",
+        family: |_| "Qwen3_5MoeForCausalLM",
+        names: &POST,
+        more: hybrid::qwen3_5,
+        ..PLAIN
+    },
+    InFile {
+        name: "lfm2",
+        family: |_| "Lfm2ForCausalLM",
+        names: &hybrid::LFM2,
+        more: hybrid::lfm2,
+        ..PLAIN
+    },
+    InFile {
+        name: "lfm2moe",
+        family: |_| "Lfm2MoeForCausalLM",
+        names: &hybrid::LFM2,
+        more: hybrid::lfm2,
+        ..PLAIN
+    },
 ];
 
 /// The architectures that are read here, as `general.architecture` names them.
@@ -196,10 +236,15 @@ fn read(file: &InFile, keys: &Keys) -> Result<Found> {
     config.architecture = file.name;
     config.names = file.names;
     // What is there counts.
-    config.biases.query_key_value = keys.has_tensor("blk.0.attn_q.bias")
-        || keys.has_tensor("blk.0.attn_qkv.bias")
-        || keys.has_tensor("blk.0.attn_q_a.bias");
-    config.biases.output = keys.has_tensor("blk.0.attn_output.bias");
+    let attention = (0..config.layers).find(|layer| config.recurrent_of(*layer).is_none());
+    let attention = attention.unwrap_or(0);
+    let has_bias = |part: &str| keys.has_tensor(&format!("blk.{attention}.{part}.bias"));
+    config.biases.query_key_value = ["attn_q", "attn_qkv", "attn_q_a"].into_iter().any(has_bias);
+    config.biases.output = has_bias("attn_output");
+    // A file has the sum where a weight counts from one.
+    if config.norm == NormKind::RmsPlusOne {
+        config.norm = NormKind::Rms;
+    }
     config.biases.feed_forward = keys.has_tensor("blk.0.ffn_up.bias");
     if let Some(experts) = &mut config.experts {
         let mut layers = 0..config.layers + config.extra_layers;

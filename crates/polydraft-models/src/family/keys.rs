@@ -100,6 +100,21 @@ impl<'g> Keys<'g> {
         Ok(Some(all))
     }
 
+    /// Of a list with an entry for each layer, which ones are zeros.
+    pub fn zeros(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>> {
+        let Some(Key::Array(_)) = self.gguf.metadata().get(&self.key(key)) else {
+            return Ok(None);
+        };
+        let all = self.get(key, |metadata, key| metadata.i32s(key))?.unwrap_or_default();
+        match all.len() == layers {
+            true => Ok(Some(all.into_iter().map(|value| value == 0).collect())),
+            false => {
+                let (key, got) = (self.key(key), all.len());
+                Err(format!("key {key}: expected {layers} values, one a layer, got {got}"))
+            }
+        }
+    }
+
     pub fn has_tensor(&self, name: &str) -> bool {
         self.gguf.find(name).is_some()
     }

@@ -10,6 +10,7 @@ use super::common::{Family, Result};
 use crate::config::{
     Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, activation,
 };
+use crate::head::config::FedBack;
 use crate::names::{LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "OPTForCausalLM", read };
@@ -74,6 +75,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         tied: fields.flag("tie_word_embeddings", true)?,
         end_tokens: end_tokens(fields)?,
         extra_layers: 0,
+        fed_back: FedBack::BeforeNorm,
         is_nested: false,
         names: &NAMES,
     })

@@ -9,6 +9,7 @@ use polydraft_text::Fields;
 use super::common::{Family, Result, llama_with, plain_experts};
 use super::qwen_moe;
 use crate::config::{Biases, Config, Experts, HeadNorms, Mixer, NormKind, Recurrent, Rope, Shared};
+use crate::head::config::FedBack;
 use crate::names::{Names, RecurrentNames};
 
 pub(super) const NEXT: Family = Family { architecture: "Qwen3NextForCausalLM", read: read_next };
@@ -56,6 +57,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     });
     // Left away where no tensors are there.
     config.extra_layers = fields.get::<usize>("mtp_num_hidden_layers")?.unwrap_or(1).min(1 << 8);
+    config.fed_back = FedBack::AfterNorm;
     Ok(config)
 }
 

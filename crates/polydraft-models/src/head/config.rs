@@ -74,7 +74,7 @@ pub(super) enum Residual {
 
 /// The state that the next token's step begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FedBack {
+pub(crate) enum FedBack {
     BeforeNorm,
     /// `norm_output`
     AfterNorm,

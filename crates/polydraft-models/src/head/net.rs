@@ -12,7 +12,8 @@
 //! with EAGLE-1, F the target's last normed state: u = fc·[e, s], x = u + attention(u), x = x +
 //! mlp(rms(x)), logits = the target's output·x, the state left: x;
 //! with a layer of the model's own (DeepSeek-AI 2024, V3, section 2.2), F as with EAGLE-1: x =
-//! fc·[rms(e), rms(s)], then the layer, logits = output·rms(x), the state left: x.
+//! fc·[rms(e), rms(s)], then the layer, logits = output·rms(x), the state left: x, or rms(x) with
+//! Qwen's.
 //! Complexity: that of a layer and of the output matrix, for each token.
 
 use polydraft::Token;
@@ -54,7 +55,7 @@ pub(super) enum Join {
         fed_back: FedBack,
     },
     /// A layer of the model's own that predicts further tokens (MTP).
-    Further { fc: Linear, token_norm: Norm, state_norm: Norm },
+    Further { fc: Linear, token_norm: Norm, state_norm: Norm, fed_back: FedBack },
 }
 
 /// From the target's states of a token to one state.
@@ -121,7 +122,7 @@ impl Net {
                 let x = fc.forward(&Rows::beside(&[token, state])?)?;
                 first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
             }
-            Join::Further { fc, token_norm, state_norm } => {
+            Join::Further { fc, token_norm, state_norm, .. } => {
                 let joined = [token_norm.forward(&token)?, state_norm.forward(&state)?];
                 let x = fc.forward(&Rows::beside(&joined)?)?;
                 first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
@@ -151,7 +152,8 @@ impl Net {
         let normed = decoder.normed(x.clone())?;
         let logits = decoder.head().forward(&normed)?.scaled(self.logit_scale).into_numbers();
         let state = match &self.join {
-            Join::Features { fed_back: FedBack::AfterNorm, .. } => normed,
+            Join::Features { fed_back: FedBack::AfterNorm, .. }
+            | Join::Further { fed_back: FedBack::AfterNorm, .. } => normed,
             _ => x,
         };
         Ok(Found { logits, states: state.into_numbers() })

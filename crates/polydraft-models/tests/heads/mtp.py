@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM, DeepseekV3Config, Glm4MoeConfig
+from transformers import AutoModelForCausalLM, DeepseekV3Config, Glm4MoeConfig, Qwen3_5TextConfig
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "fixtures"))
@@ -22,7 +22,7 @@ SHAPE = dict(
     vocab_size=VOCABULARY,
     hidden_size=32,
     intermediate_size=32,
-    # The second is the one that predicts further tokens.
+    # The last is the one that predicts further tokens.
     num_hidden_layers=2,
     num_attention_heads=4,
     max_position_embeddings=64,
@@ -70,13 +70,38 @@ MODELS = {
 }
 
 
+# Gated attention behind a layer that keeps a state; what a step leaves is normed.
+EXPERTS = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "first_k_dense_replace")
+MODELS["mtp-qwen"] = (
+    Qwen3_5TextConfig(
+        **{k: v for k, v in SHAPE.items() if k not in EXPERTS} | dict(num_hidden_layers=3),
+        num_key_value_heads=2,
+        head_dim=16,
+        layer_types=["linear_attention", "full_attention", "full_attention"],
+        linear_conv_kernel_dim=3,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        rope_parameters=rope() | dict(partial_rotary_factor=0.5),
+    ),
+    "",
+)
+QWEN_NAMES = {
+    "enorm": "pre_fc_norm_embedding",
+    "hnorm": "pre_fc_norm_hidden",
+    "norm": "norm",
+    "eh_proj": "fc",
+}
+
+
 def normed(x, weight, epsilon=1e-6):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
 
 
-def steps(model, whole, further, tokens, epsilon):
+def steps(model, whole, further, tokens, epsilon, feeds_normed):
     """Logits of every step at every place: the layer over all that is decided, then over what it drafts itself."""
-    layer, embed = whole.layers[1], model.model.embed_tokens
+    layer, embed = whole.layers[-1], model.model.embed_tokens
     with torch.no_grad():
         hidden = model.model(torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
 
@@ -100,23 +125,31 @@ def steps(model, whole, further, tokens, epsilon):
                 after = place + 2 + step
                 if after >= len(tokens):
                     break
-                x = torch.cat([x, join(y[-1:], tokens[after : after + 1])])
+                left = normed(y[-1:], further["norm"], epsilon) if feeds_normed else y[-1:]
+                x = torch.cat([x, join(left, tokens[after : after + 1])])
     return out
 
 
 def main():
     torch.set_num_threads(1)
-    for number, (name, (config, kind)) in enumerate(MODELS.items()):
+    for number, (name, (config, _)) in enumerate(MODELS.items()):
+        if len(sys.argv) > 1 and name not in sys.argv[1:]:
+            continue
         generator = torch.Generator().manual_seed(100 + number)
         config._attn_implementation = "eager"
         whole = AutoModelForCausalLM.from_config(config).eval()
-        randomise(whole, generator)
+        randomise(whole, generator, 0.25)
         state = on_disk(whole)
         fields = published(config, type(whole).__name__, False)
-        trunk_config = type(config)(**config.to_dict() | {"num_hidden_layers": 1})
+        last = config.num_hidden_layers - 1
+        own, is_qwen = f"model.layers.{last}.", name == "mtp-qwen"
+        trunk_fields = {"num_hidden_layers": last}
+        if is_qwen:
+            trunk_fields["layer_types"] = config.layer_types[:last]
+        trunk_config = type(config)(**config.to_dict() | trunk_fields)
         trunk_config._attn_implementation = "eager"
         trunk = AutoModelForCausalLM.from_config(trunk_config).eval()
-        trunk.load_state_dict({k: v for k, v in whole.state_dict().items() if "layers.1." not in k})
+        trunk.load_state_dict({k: v for k, v in whole.state_dict().items() if own not in k})
         bf16 = lambda x: x.to(torch.bfloat16).float()
         normal = lambda *shape: torch.randn(shape, generator=generator)
         further = {
@@ -125,19 +158,27 @@ def main():
             "norm": bf16(1 + 0.3 * normal(32)),
             "eh_proj": bf16(normal(32, 64) / 8),
         }
-        names = {"norm": "shared_head.norm"}
-        for part, value in further.items():
-            state[f"model.layers.1.{names.get(part, part)}.weight"] = value.to(torch.bfloat16)
-        state["model.layers.1.embed_tokens.weight"] = state["model.embed_tokens.weight"].clone()
-        state["model.layers.1.shared_head.head.weight"] = state["lm_head.weight"].clone()
+        if is_qwen:
+            state = {k.replace(own, "mtp.layers.0."): v for k, v in state.items()}
+            for part, value in further.items():
+                stored = value - 1.0 if "norm" in part else value
+                state[f"mtp.{QWEN_NAMES[part]}.weight"] = stored.to(torch.bfloat16)
+                further[part] = (bf16(stored) + 1.0) if "norm" in part else value
+        else:
+            names = {"norm": "shared_head.norm"}
+            for part, value in further.items():
+                state[f"{own}{names.get(part, part)}.weight"] = value.to(torch.bfloat16)
+            state[f"{own}embed_tokens.weight"] = state["model.embed_tokens.weight"].clone()
+            state[f"{own}shared_head.head.weight"] = state["lm_head.weight"].clone()
         folder = HERE / name
         folder.mkdir(exist_ok=True)
-        fields |= {"num_hidden_layers": 1, "num_nextn_predict_layers": 1}
+        further_layers = {"mtp_num_hidden_layers": 1} if is_qwen else {"num_nextn_predict_layers": 1}
+        fields |= trunk_fields | further_layers
         write(folder / "config.json", fields)
         tokenizer().save(str(folder / "tokenizer.json"))
         save(state, folder / "model.safetensors")
         tokens = torch.randint(2, VOCABULARY, (LENGTH,), generator=generator).tolist()
-        logits = steps(trunk, whole.model, further, tokens, config.rms_norm_eps)
+        logits = steps(trunk, whole.model, further, tokens, config.rms_norm_eps, is_qwen)
         save({"tokens": torch.tensor(tokens), "logits": logits}, folder / "expected.safetensors")
         print(f"{name}: logits {logits.std():.2f}")
 

@@ -1,0 +1,76 @@
+//! Families of which some layers keep a state, in GGUF files.
+
+use serde_json::{Map, Value, json};
+
+use super::super::common::Result;
+use super::super::keys::Keys;
+use super::{MOST_LAYERS, partial};
+use crate::config::FILE_NAMES;
+use crate::names::{Names, RecurrentNames};
+
+pub(super) const LFM2: Names = Names {
+    recurrent: RecurrentNames {
+        into: "shortconv.in_proj",
+        convolution: "shortconv.conv",
+        output: "shortconv.out_proj",
+        ..FILE_NAMES.recurrent
+    },
+    norm: "token_embd_norm",
+    ..FILE_NAMES
+};
+
+/// Of the gated delta rule: a file has one width for keys and values.
+pub(super) fn qwen3_next(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
+    let values = keys.needed("ssm.time_step_rank")?;
+    for (field, size) in [
+        ("linear_conv_kernel_dim", keys.needed("ssm.conv_kernel")?),
+        ("linear_num_key_heads", keys.needed("ssm.group_count")?),
+        ("linear_num_value_heads", values),
+        ("linear_key_head_dim", keys.needed("ssm.state_size")?),
+        ("linear_value_head_dim", keys.needed("ssm.inner_size")? / values.max(1)),
+    ] {
+        fields.insert(field.to_owned(), json!(size));
+    }
+    let listed = keys.bools("attention.recurrent_layers", layers(fields))?;
+    match listed {
+        Some(listed) => set_types(fields, listed, "linear_attention"),
+        None => {
+            let interval = keys.size("full_attention_interval")?;
+            fields.extend(interval.map(|size| ("full_attention_interval".into(), json!(size))));
+        }
+    }
+    partial(keys, fields)
+}
+
+/// As [`qwen3_next`], with heads of values that take those of keys in turn.
+pub(super) fn qwen3_5(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
+    fields.insert("linear_heads_in_turn".into(), json!(true));
+    qwen3_next(keys, fields)
+}
+
+/// Layers with attention are those that have heads of keys.
+pub(super) fn lfm2(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
+    fields.insert("conv_L_cache".into(), json!(keys.needed("shortconv.l_cache")?));
+    fields.insert("block_auto_adjust_ff_dim".into(), json!(false));
+    let epsilon = fields.get("rms_norm_eps").cloned();
+    fields.extend(epsilon.map(|epsilon| ("norm_eps".to_owned(), epsilon)));
+    let dense = keys.size("leading_dense_block_count")?;
+    fields.extend(dense.map(|dense| ("num_dense_layers".to_owned(), json!(dense))));
+    let count = layers(fields);
+    let is_convolution = keys.zeros("attention.head_count_kv", count)?;
+    let bias = (0..count).any(|layer| keys.has_tensor(&format!("blk.{layer}.shortconv.conv.bias")));
+    fields.insert("conv_bias".into(), json!(bias));
+    set_types(fields, is_convolution.unwrap_or_else(|| vec![false; count]), "conv");
+    Ok(())
+}
+
+fn layers(fields: &Map<String, Value>) -> usize {
+    let layers = fields.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
+    layers.min(MOST_LAYERS as u64) as usize
+}
+
+fn set_types(fields: &mut Map<String, Value>, recurrent: Vec<bool>, kind: &str) {
+    let name = |recurrent: bool| if recurrent { kind } else { "full_attention" };
+    let types: Vec<&str> = recurrent.into_iter().map(name).collect();
+    fields.insert("layer_types".into(), json!(types));
+}
