@@ -78,6 +78,12 @@ impl Engine {
             + self.models.drafter.as_ref().map_or(0, |drafter| drafter.token_bytes())
     }
 
+    /// Bytes of an open sequence beside its tokens' own, about: states that do not grow with it.
+    pub fn state_bytes(&self) -> u64 {
+        self.models.target.state_bytes()
+            + self.models.drafter.as_ref().map_or(0, |drafter| drafter.state_bytes())
+    }
+
     /// Sessions that may be open at once: as many as target and drafter can hold.
     pub fn sequences(&self) -> usize {
         let drafter =

@@ -113,6 +113,11 @@ pub trait Sequences: Send {
         0
     }
 
+    /// Bytes of an open sequence beside its tokens' own, about: states that do not grow with it.
+    fn state_bytes(&self) -> u64 {
+        0
+    }
+
     /// Tokens of all sequences together, without trees, where memory for them is allocated
     /// beforehand.
     fn room(&self) -> Option<usize> {

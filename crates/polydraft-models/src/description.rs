@@ -248,25 +248,35 @@ pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
 }
 
-/// A model's configuration, its text side and all its tensors.
-pub(crate) fn open(path: &Path) -> Result<(Config, Language, Weights)> {
-    let (mut config, language, weights) = match is_gguf(path) {
-        true => open_file(path)?,
-        false => open_directory(path)?,
+/// Whether a model's file or directory has a layer that predicts further tokens, which
+/// [`load_mtp`](crate::load_mtp) loads.
+pub fn brings_mtp(path: &Path) -> bool {
+    let found = || -> Option<bool> {
+        if is_gguf(path) {
+            let gguf = Gguf::open(path).ok()?;
+            let (mut config, _) = of_gguf(&gguf)?.ok()?;
+            count_further(&mut config, |name| gguf.find(name).is_some());
+            return Some(config.extra_layers > 0);
+        }
+        let mut weights = Weights::open(path).ok()?;
+        let mut config = Config::read(&path.join("config.json")).ok()?;
+        rename(&config, &mut weights);
+        count_further(&mut config, |name| weights.has(name));
+        Some(config.extra_layers > 0)
     };
-    // Files may leave out the layers that predict further tokens.
-    let is_there = |layer: &usize| {
-        let Names { layers, further, .. } = config.names;
-        weights.has(&format!("{layers}.{layer}.{}.weight", further.join))
-    };
-    let extra = config.layers..config.layers + config.extra_layers;
-    config.extra_layers = extra.take_while(is_there).count();
-    Ok((config, language, weights))
+    found().unwrap_or(false)
 }
 
-fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
-    let mut weights = Weights::open(known(directory)?)?;
-    let mut config = Config::read(&directory.join("config.json"))?;
+/// Leaves as many layers that predict further tokens as there are tensors for.
+fn count_further(config: &mut Config, has: impl Fn(&str) -> bool) {
+    let Names { layers, further, .. } = config.names;
+    let is_there = |layer: &usize| has(&format!("{layers}.{layer}.{}.weight", further.join));
+    let extra = config.layers..config.layers + config.extra_layers;
+    config.extra_layers = extra.take_while(is_there).count();
+}
+
+/// Gives the tensors of a directory the names that its family has for them.
+fn rename(config: &Config, weights: &mut Weights) {
     if config.is_nested {
         weights.rename(nested::renamed);
     }
@@ -274,6 +284,23 @@ fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
         let further = |name: &str| qwen3_next::renamed_further(name, config.layers);
         weights.rename(|name| further(name).unwrap_or_else(|| name.to_owned()));
     }
+}
+
+/// A model's configuration, its text side and all its tensors.
+pub(crate) fn open(path: &Path) -> Result<(Config, Language, Weights)> {
+    let (mut config, language, weights) = match is_gguf(path) {
+        true => open_file(path)?,
+        false => open_directory(path)?,
+    };
+    // Files may leave out the layers that predict further tokens.
+    count_further(&mut config, |name| weights.has(name));
+    Ok((config, language, weights))
+}
+
+fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
+    let mut weights = Weights::open(known(directory)?)?;
+    let mut config = Config::read(&directory.join("config.json"))?;
+    rename(&config, &mut weights);
     weights.drop_others(|name| !config.is_its(name));
     // As in transformers: an output matrix that is stored and differs counts, whatever the
     // configuration says; a copy is as good as none.

@@ -29,7 +29,7 @@ pub use config::{
     Attention, Biases, Config, Experts, FeedForward, Frequencies, Groups, HeadNorms, Latent, Mixer,
     NormKind, NormOrder, Pairs, Positions, Recurrent, Rope, Scaling, Scores, Shared, Stretch,
 };
-pub use description::{Description, LoadOptions, is_gguf};
+pub use description::{Description, LoadOptions, brings_mtp, is_gguf};
 pub use error::{Bytes, Error, Result};
 pub use family::file::file_architectures;
 pub use family::{architectures, architectures_around_text};

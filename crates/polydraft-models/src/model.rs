@@ -300,6 +300,11 @@ impl Sequences for TransformerModel {
         self.transformer.token_bytes()
     }
 
+    fn state_bytes(&self) -> u64 {
+        // The state, and that of the end of its prompt.
+        2 * self.transformer.config.state_bytes()
+    }
+
     fn len(&self, sequence: Sequence) -> usize {
         self.text(sequence).tokens().len()
     }

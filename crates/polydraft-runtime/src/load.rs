@@ -7,11 +7,13 @@ use anyhow::{Context, Result};
 use polydraft_engine::{
     Drafter, DrafterKind, Engine, Model, ModelDrafter, ModelInfo, SeveralDrafters,
 };
-use polydraft_models::{Bytes, LoadOptions, Loaded, Opened, Precision, TransformerModel, is_head};
+use polydraft_models::{
+    Bytes, LoadOptions, Loaded, Opened, Precision, TransformerModel, brings_mtp, is_head,
+};
 use polydraft_text::{Language, LanguageModel};
 
 use crate::backend::Backend;
-use crate::models::{FALLBACK, ModelOptions, Models, Own, advise};
+use crate::models::{FALLBACK, MTP, ModelOptions, Models, Own, advise};
 use crate::places::{demo, locate};
 use crate::self_draft::SelfDraft;
 use crate::{Listener, Usage, copies, machine};
@@ -72,6 +74,14 @@ impl Loader<'_> {
         };
         if options.target_backend(&path)? == Backend::Llama {
             return self.load_llama(&path, with_draft);
+        }
+        if with_draft && options.says_nothing_of_drafts() && brings_mtp(&path) {
+            let options = options.with_draft(MTP);
+            self.listener.note(
+                "note: no draft was named: the model's own layer that predicts further tokens \
+                 drafts for it (--draft mtp)",
+            );
+            return Loader { options: &options, ..*self }.load(true);
         }
         if !with_draft || !options.drafts_on_llama() {
             options.backend.check_unused()?;

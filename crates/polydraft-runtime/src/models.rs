@@ -193,6 +193,11 @@ impl ModelOptions {
         self.target.is_some() && self.draft.is_none()
     }
 
+    /// Whether nothing is said of the draft at all, so that it may be a layer of the target's own.
+    pub(crate) fn says_nothing_of_drafts(&self) -> bool {
+        self.has_default_draft() && self.draft_dtype.is_none() && self.corpus.is_none()
+    }
+
     /// The drafter, if it is no model.
     pub(crate) fn drafter(&self) -> Option<DrafterKind> {
         let fallback = self.has_default_draft().then_some(FALLBACK);

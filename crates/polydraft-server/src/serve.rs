@@ -222,6 +222,9 @@ fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<Se
         // Half of what there is: sequences are not all that needs memory.
         .or_else(|| polydraft_runtime::available_memory().map(|memory| memory / 2))
         .map_or(usize::MAX, |memory| {
+            let states = engine.state_bytes().saturating_mul(engine.sequences() as u64);
+            // Seldom are as many sequences open as may be.
+            let memory = memory.saturating_sub(states).max(memory / 2);
             usize::try_from(memory / engine.token_bytes().max(1)).unwrap_or(usize::MAX)
         });
     let tokens = engine.room().map_or(tokens, |room| room.min(tokens));

@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use polydraft_engine::{DrafterKind, HiddenState};
 use polydraft_models::{
-    Bytes, CacheType, Description, HeadDescription, LoadOptions, Positions, Precision, Scaling,
-    available_memory, is_gguf, is_head,
+    Bytes, CacheType, Description, HeadDescription, LoadOptions, Mixer, Positions, Precision,
+    Scaling, available_memory, is_gguf, is_head,
 };
 use polydraft_runtime::{SelfDraft, Usage, default_precision, places};
 use serde::Serialize;
@@ -55,6 +55,8 @@ struct Report {
     /// Those that compute a token: fewer where there are experts.
     active_parameters: u64,
     experts: Option<Experts>,
+    /// Layers that keep a state in the place of keys and values.
+    recurrent: Option<Recurrent>,
     /// Layers that predict further tokens (MTP): what `--draft mtp` uses.
     extra_layers: usize,
     stored: String,
@@ -75,6 +77,14 @@ struct Report {
     cache_bytes_per_1000_tokens: u64,
     memory_available: Option<u64>,
     draft: Option<Draft>,
+}
+
+#[derive(Serialize)]
+struct Recurrent {
+    layers: usize,
+    kind: &'static str,
+    /// Of a sequence.
+    state_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -181,6 +191,14 @@ impl Report {
                 shared: experts.shared.is_some(),
                 layers: experts.layers.iter().filter(|has| **has).count(),
             }),
+            recurrent: config.recurrent.as_ref().map(|recurrent| Recurrent {
+                layers: recurrent.layers.iter().filter(|is| **is).count(),
+                kind: match recurrent.mixer {
+                    Mixer::Delta(_) => "the gated delta rule",
+                    Mixer::Convolution { .. } => "short convolutions",
+                },
+                state_bytes: config.state_bytes(),
+            }),
             extra_layers: config.extra_layers,
             stored: model.stored.clone(),
             layers: config.layers,
@@ -224,6 +242,16 @@ impl Report {
             line(
                 "experts",
                 format!("{count} in each of {layers} layers, {used} of them for a token{shared}"),
+            )?;
+        }
+        if let Some(Recurrent { layers, kind, state_bytes }) = &self.recurrent {
+            let state = Bytes(*state_bytes);
+            line(
+                "state",
+                format!(
+                    "{layers} of {} layers keep one, by {kind}: {state} a sequence, however long",
+                    self.layers
+                ),
             )?;
         }
         if self.extra_layers > 0 {

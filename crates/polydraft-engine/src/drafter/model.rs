@@ -37,6 +37,10 @@ impl Sequences for ModelDrafter {
         if self.follows { 0 } else { self.model.token_bytes() }
     }
 
+    fn state_bytes(&self) -> u64 {
+        self.model.state_bytes()
+    }
+
     fn room(&self) -> Option<usize> {
         self.model.room()
     }

@@ -112,6 +112,10 @@ impl Sequences for SeveralDrafters {
         self.each(sequence).try_for_each(|(drafter, own)| drafter.commit(own, tree, path))
     }
 
+    fn state_bytes(&self) -> u64 {
+        self.drafters.iter().map(|drafter| drafter.state_bytes()).sum()
+    }
+
     fn token_bytes(&self) -> u64 {
         self.drafters.iter().map(|drafter| drafter.token_bytes()).sum()
     }
