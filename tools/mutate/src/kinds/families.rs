@@ -10,7 +10,7 @@ use super::{models, read, write};
 use crate::mutation::{self, Dice};
 
 /// Fixtures of a family each, with the files that llama.cpp's converter made of most.
-const MODELS: [&str; 26] = [
+const MODELS: [&str; 34] = [
     "fixtures/smollm3",
     "fixtures/granite",
     "fixtures/olmo2",
@@ -37,6 +37,14 @@ const MODELS: [&str; 26] = [
     "fixtures/granite-moe-shared",
     "heads/mtp-glm",
     "heads/mtp-deepseek",
+    "fixtures/qwen3-next",
+    "fixtures/qwen3-next-moe",
+    "fixtures/qwen3-5",
+    "fixtures/qwen3-5-nested",
+    "fixtures/qwen3-5-moe",
+    "heads/mtp-qwen",
+    "fixtures/lfm2",
+    "fixtures/lfm2-moe",
 ];
 
 pub fn model(dice: &mut Dice, folder: &Path) -> Result<()> {
