@@ -3,7 +3,7 @@
     python bench/random_gguf.py SHAPE OUT.gguf [--layers N] [--type q4_0|q8_0]
 
 Shapes: qwen3.5-0.8b, qwen3.5-4b (hybrids of the gated delta rule and attention), qwen3.5-35b-a3b (the same with
-experts), lfm2-1.2b (short convolutions and attention). Matrices are of one type, norms and small tensors in f32.
+experts), lfm2-1.2b (short convolutions and attention), qwen3-30b-a3b (experts). Matrices are of one type, norms and small tensors in f32.
 Needs the package gguf. Texts of such a model mean nothing; its speed is that of the published one.
 """
 
@@ -22,6 +22,10 @@ SHAPES = {
     "qwen3.5-35b-a3b": QWEN
     | dict(arch="qwen35moe", hidden=2048, inner=512, layers=40, heads=16, kv=2, value_heads=32, tied=False)
     | dict(experts=256, used=8),
+    "qwen3-30b-a3b": dict(
+        arch="qwen3moe", hidden=2048, inner=768, layers=48, heads=32, kv=4, head=128, vocabulary=151_936, tied=False
+    )
+    | dict(experts=128, used=8, interval=1),
     "lfm2-1.2b": dict(
         arch="lfm2", hidden=2048, inner=8192, layers=16, heads=32, kv=8, head=64, kernel=3, vocabulary=65_536, tied=True
     )
@@ -46,7 +50,12 @@ class Maker:
         spread, width = (0.2, 16) if self.kind == "q4_0" else (0.012, 32)
         data = np.empty((blocks, 2 + width), dtype=np.uint8)
         data[:, :2] = np.frombuffer(np.float16(spread / columns**0.5).tobytes(), dtype=np.uint8)
-        data[:, 2:] = self.rng.integers(0, 256, size=(blocks, width), dtype=np.uint8)
+        # Around zero: a mean would make all tokens alike, and with them their experts.
+        if self.kind == "q4_0":
+            low, high = self.rng.integers(1, 16, size=(2, blocks, width), dtype=np.uint8)
+            data[:, 2:] = low | high << 4
+        else:
+            data[:, 2:] = self.rng.integers(-127, 128, size=(blocks, width), dtype=np.int8).view(np.uint8)
         raw = gguf.GGMLQuantizationType.Q4_0 if self.kind == "q4_0" else gguf.GGMLQuantizationType.Q8_0
         data = data.reshape(*dims[:-1], -1)
         self.writer.add_tensor(name, data, raw_dtype=raw)
@@ -58,11 +67,11 @@ class Maker:
     def layer(self, i):
         s, at = self.shape, f"blk.{i}."
         hidden, heads, kv, head = s["hidden"], s["heads"], s["kv"], s["head"]
-        lfm2 = s["arch"] == "lfm2"
+        lfm2, delta = s["arch"] == "lfm2", "key_heads" in s
         self.numbers(at + "attn_norm.weight", hidden)
-        self.numbers(at + ("ffn_norm.weight" if lfm2 else "post_attention_norm.weight"), hidden)
+        self.numbers(at + ("post_attention_norm.weight" if delta else "ffn_norm.weight"), hidden)
         if is_attention(s, i):
-            self.matrix(at + "attn_q.weight", heads * head * (1 if lfm2 else 2), hidden)
+            self.matrix(at + "attn_q.weight", heads * head * (2 if delta else 1), hidden)
             self.matrix(at + "attn_k.weight", kv * head, hidden)
             self.matrix(at + "attn_v.weight", kv * head, hidden)
             self.matrix(at + "attn_output.weight", hidden, heads * head)
@@ -87,12 +96,14 @@ class Maker:
         if "experts" in s:
             count = s["experts"]
             self.numbers(at + "ffn_gate_inp.weight", count, hidden, center=0.0)
-            self.numbers(at + "ffn_gate_inp_shexp.weight", hidden, center=0.0)
-            for part, end, dims in [
-                ("gate", "", (inner, hidden)), ("up", "", (inner, hidden)), ("down", "", (hidden, inner))
+            if delta:
+                self.numbers(at + "ffn_gate_inp_shexp.weight", hidden, center=0.0)
+            for part, dims in [
+                ("gate", (inner, hidden)), ("up", (inner, hidden)), ("down", (hidden, inner))
             ]:
                 self.matrix(at + f"ffn_{part}_exps.weight", count, *dims)
-                self.matrix(at + f"ffn_{part}_shexp.weight", *dims)
+                if delta:
+                    self.matrix(at + f"ffn_{part}_shexp.weight", *dims)
         else:
             self.matrix(at + "ffn_gate.weight", inner, hidden)
             self.matrix(at + "ffn_up.weight", inner, hidden)
@@ -115,6 +126,7 @@ class Maker:
             w.add_head_count_kv(s["kv"])
             w.add_key_length(s["head"])
             w.add_value_length(s["head"])
+        if "key_heads" in s:
             w.add_rope_dimension_count(s["turned"])
             w.add_rope_dimension_sections([11, 11, 10, 0])
             w.add_ssm_conv_kernel(s["kernel"])
@@ -127,7 +139,8 @@ class Maker:
             w.add_expert_count(s["experts"])
             w.add_expert_used_count(s["used"])
             w.add_expert_feed_forward_length(s["inner"])
-            w.add_expert_shared_feed_forward_length(s["inner"])
+            if "key_heads" in s:
+                w.add_expert_shared_feed_forward_length(s["inner"])
 
     def vocabulary(self):
         count = self.shape["vocabulary"]

@@ -4,7 +4,7 @@ something:
 
     python bench/train_mtp.py OUT [--minutes 25]
 
-Half a million parameters a layer; the demo pair's tokenizer. The layer learns beside the model, unrolled twice, as its
+A quarter of a million parameters a layer; the demo pair's tokenizer. The layer learns beside the model, unrolled twice, as its
 states are used when it drafts. OUT can be given to --target, with --draft mtp. Needs torch and transformers.
 """
 
@@ -22,20 +22,20 @@ from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
 
 DEMO = pathlib.Path(__file__).parent.parent / "demo/target"
-LENGTH, BATCH, WIDTH = 128, 12, 192
+LENGTH, BATCH, WIDTH = 64, 16, 128
 LINEAR, FULL = "linear_attention", "full_attention"
 
 CONFIG = Qwen3_5TextConfig(
     vocab_size=4096,
     hidden_size=WIDTH,
-    intermediate_size=512,
-    num_hidden_layers=4,
-    layer_types=[LINEAR, LINEAR, LINEAR, FULL],
-    num_attention_heads=3,
+    intermediate_size=384,
+    num_hidden_layers=2,
+    layer_types=[LINEAR, FULL],
+    num_attention_heads=2,
     num_key_value_heads=1,
     head_dim=64,
-    linear_num_key_heads=2,
-    linear_num_value_heads=4,
+    linear_num_key_heads=1,
+    linear_num_value_heads=2,
     linear_key_head_dim=64,
     linear_value_head_dim=64,
     max_position_embeddings=1024,
@@ -50,7 +50,7 @@ class Further(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.fc = torch.nn.Linear(2 * WIDTH, WIDTH, bias=False)
-        self.layers = torch.nn.ModuleList([Qwen3_5DecoderLayer(CONFIG, 3)])
+        self.layers = torch.nn.ModuleList([Qwen3_5DecoderLayer(CONFIG, 1)])
         self.norm = Qwen3_5RMSNorm(WIDTH)
         self.pre_fc_norm_embedding = Qwen3_5RMSNorm(WIDTH)
         self.pre_fc_norm_hidden = Qwen3_5RMSNorm(WIDTH)
@@ -101,8 +101,10 @@ def main():
     for name, parameter in further.named_parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.02)
+        elif "norm" in name:
+            torch.nn.init.zeros_(parameter)
     parameters = [*model.parameters(), *further.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=3e-3, betas=(0.9, 0.95), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(parameters, lr=2e-3, betas=(0.9, 0.95), weight_decay=0.01)
     mask = torch.full((LENGTH, LENGTH), float("-inf")).triu(1)[None, None]
     begin, seen = time.time(), 0
     for step, rows in enumerate(batches()):
@@ -110,7 +112,7 @@ def main():
         if part > 1:
             break
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min(1, (step + 1) / 50) * (1 - part)
+            group["lr"] = 2e-3 * min(1, (step + 1) / 50) * (1 - part)
         shifted = [rows[:, i : i + LENGTH] for i in range(4)]
         states = model.model(shifted[0], use_cache=False).last_hidden_state
         head, embed = model.lm_head, model.model.embed_tokens
