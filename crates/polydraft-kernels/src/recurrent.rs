@@ -1,5 +1,5 @@
-//! Layers that keep a state of fixed size in the place of keys and values: short convolutions and
-//! the gated delta rule.
+//! Layers that keep a state of fixed size in the place of a KV cache: short convolutions and the
+//! gated delta rule.
 
 mod convolution;
 mod delta;

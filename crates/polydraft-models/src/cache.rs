@@ -56,7 +56,7 @@ impl Cache {
         Self { form, pages: Vec::new(), states: Vec::new(), recurrent }
     }
 
-    /// The most slots, up to `slots`, behind which tokens can be computed: all of them where no
+    /// The most slots, up to `slots`, after which tokens can be computed: all of them where no
     /// layer is recurrent.
     pub fn restart(&self, slots: usize) -> usize {
         self.recurrent.as_ref().map_or(slots, |recurrent| recurrent.restart(slots))

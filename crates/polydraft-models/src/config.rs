@@ -21,7 +21,6 @@ pub use recurrent::{Mixer, Recurrent};
 pub(crate) use rope::Lengths;
 pub use rope::{Frequencies, Pairs, Rope, Scaling};
 
-use crate::head::config::FedBack;
 use crate::names::Names;
 
 /// The shape of a decoder, in the terms of Hugging Face.
@@ -64,7 +63,7 @@ pub struct Config {
     pub feed_forward: FeedForward,
     /// The experts of the layers that have some in the place of a feed-forward block.
     pub experts: Option<Experts>,
-    /// The layers that keep a state in the place of keys and values, if there are some.
+    /// The layers that keep a state in the place of a KV cache, if there are some.
     pub recurrent: Option<Recurrent>,
     /// Which products add a bias.
     pub biases: Biases,
@@ -100,6 +99,13 @@ pub enum Positions {
         /// Rows before the first position's.
         offset: usize,
     },
+}
+
+/// The state that the next step of a layer that drafts begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FedBack {
+    BeforeNorm,
+    AfterNorm,
 }
 
 /// A norm's arithmetic.

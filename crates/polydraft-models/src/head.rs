@@ -4,7 +4,7 @@
 //! over the target's vocabulary and zero outside of its own: every verifier works with it at every
 //! temperature. Published engines propose its most likely tokens as if they were certain.
 
-pub(crate) mod config;
+mod config;
 pub(crate) mod describe;
 pub(crate) mod further;
 pub(crate) mod load;

@@ -55,7 +55,7 @@ struct Report {
     /// Those that compute a token: fewer where there are experts.
     active_parameters: u64,
     experts: Option<Experts>,
-    /// Layers that keep a state in the place of keys and values.
+    /// Layers that keep a state in the place of a KV cache.
     recurrent: Option<Recurrent>,
     /// Layers that predict further tokens (MTP): what `--draft mtp` uses.
     extra_layers: usize,

@@ -1,7 +1,6 @@
 //! The gated delta rule: attention whose memory of a sequence is one matrix a head.
 //!
-//! Problem: keys and values of a long sequence fill the memory, and all of them are read for each
-//! token.
+//! Problem: the KV cache of a long sequence fills the memory, and all of it is read for each token.
 //! Source: Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks), as Qwen3-Next has it.
 //! Method: of every token the head's matrix S `[key, value]` becomes
 //!     S' = a·S + k ⊗ (b · (v − kᵀ(a·S))),   and the output is qᵀS',
@@ -74,14 +73,14 @@ pub struct Walk<'a> {
     pub rows: &'a [f32],
     /// The first so many rows are decided, one after the other.
     pub settled: usize,
-    /// Others, each behind its parent and before its parent's next child.
+    /// Others, each after its parent and before its parent's next child.
     pub steps: &'a [Step],
     /// The rows from here on are new: outputs are of them.
     pub new: usize,
 }
 
 impl DeltaRule {
-    /// Numbers of queries and keys and values.
+    /// Numbers of queries, keys and values.
     pub fn mixed(&self) -> usize {
         2 * self.key_heads * self.key + self.value_heads * self.value
     }

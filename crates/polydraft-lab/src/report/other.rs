@@ -9,7 +9,7 @@ use super::page::{Cell, Section};
 use super::record::Record;
 
 /// Known records, by two JSON pointers that all of them have, and no others.
-const KNOWN: [([&str; 2], &str); 8] = [
+const KNOWN: [([&str; 2], &str); 9] = [
     (
         ["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"],
         "bench/load.py: the server under load",
@@ -24,6 +24,10 @@ const KNOWN: [([&str; 2], &str); 8] = [
         "bench drafting: the largest acceptance at a node, by how its drafts are drawn",
     ),
     (["/what", "/cases"], "bench/llama_cpp.py: beside llama.cpp, in turn"),
+    (
+        ["/cases/0/tokens_per_pass", "/prompts"],
+        "bench/mtp_paths.py: a trained MTP layer, one chain and several paths",
+    ),
     (["/what", "/gpu"], "bench/gpu: on a GPU"),
     (["/what", "/rows"], "bench/llama_server.py: the server beside llama-server, in turn"),
     (["/rows", "/provenance"], "bindings/python/bench: inside transformers"),

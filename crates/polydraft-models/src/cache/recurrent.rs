@@ -8,10 +8,10 @@
 //! rest is forgotten. So a commit copies nothing, and a rejected node was never part of the state.
 //! Older states are kept at the end of a prompt, and so far apart that they take no more memory
 //! than the KV cache: a sequence that is cut goes on from the last one before the cut.
-//! Source: the parent pointers of SGLang's trees over such models, and what vLLM keeps of a chain to
-//! compute it again (ReplaySSM). Deviations: 1. Inputs are kept, not states, so that a tree's
-//! memory does not grow with its nodes. 2. Nothing is computed again by itself: the next pass, which
-//! reads the state anyway, takes in what was decided.
+//! Source: the parent pointers of SGLang's trees over such models, and what vLLM keeps of a chain
+//! to compute it again (ReplaySSM). Deviations: 1. Inputs are kept, not states, so that a tree's
+//! memory does not grow with its nodes. 2. Nothing is computed again by itself: the next pass,
+//! which reads the state anyway, takes in what was decided.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ pub(super) struct Recurrent {
     /// Older ones, and that of the end of the last prompt.
     kept: Vec<Arc<State>>,
     prompt: Option<Arc<State>>,
-    /// Of each token after the state the slot behind its parent's.
+    /// Of each token after the state the slot after its parent's.
     parents: Vec<usize>,
     inputs: Vec<Inputs>,
     plan: Plan,

@@ -24,7 +24,7 @@ pub struct Attention {
     /// Whether every head gives a weight to nothing, which is learned.
     pub sinks: bool,
     /// Whether what a head finds is multiplied by the sigmoid of a product of its own, whose rows
-    /// are behind each head's queries'.
+    /// follow each head's queries'.
     pub gated: bool,
     /// How the KV cache is compressed, if it is.
     pub latent: Option<Latent>,

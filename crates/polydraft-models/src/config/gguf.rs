@@ -5,10 +5,9 @@ use polydraft_gguf::{ModelDescription, RopeScaling, RopeSettings};
 use polydraft_kernels::Activation;
 
 use super::{
-    Attention, Biases, Config, FeedForward, HeadNorms, NormKind, NormOrder, Positions, Rope,
-    Scaling,
+    Attention, Biases, Config, FedBack, FeedForward, HeadNorms, NormKind, NormOrder, Positions,
+    Rope, Scaling,
 };
-use crate::head::config::FedBack;
 use crate::names::{ExpertNames, FurtherNames, LatentNames, Layout, Names, Rates, RecurrentNames};
 
 /// The names of every architecture; those in a layer without its number.

@@ -1,8 +1,8 @@
-//! Layers that keep a state of fixed size in the place of keys and values.
+//! Layers that keep a state of fixed size in the place of a KV cache.
 
 use polydraft_kernels::DeltaRule;
 
-/// Layers that keep a state of fixed size in the place of keys and values.
+/// Layers that keep a state of fixed size in the place of a KV cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recurrent {
     /// What they do.
@@ -16,7 +16,7 @@ pub struct Recurrent {
 /// What a recurrent layer does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mixer {
-    /// The gated delta rule, behind a convolution.
+    /// The gated delta rule, after a convolution.
     Delta(DeltaRule),
     /// A convolution between two gates.
     Convolution {

@@ -3,10 +3,9 @@
 use polydraft_text::{Fields, end_tokens};
 
 use crate::config::{
-    Attention, Biases, Config, Experts, FeedForward, Groups, NormKind, NormOrder, Positions, Rope,
-    Scores, Shared, activation,
+    Attention, Biases, Config, Experts, FedBack, FeedForward, Groups, NormKind, NormOrder,
+    Positions, Rope, Scores, Shared, activation,
 };
-use crate::head::config::FedBack;
 use crate::names::LLAMA_NAMES;
 
 pub(crate) type Result<T> = std::result::Result<T, String>;

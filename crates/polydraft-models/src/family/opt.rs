@@ -8,9 +8,8 @@ use polydraft_text::{Fields, end_tokens};
 
 use super::common::{Family, Result};
 use crate::config::{
-    Attention, Biases, Config, FeedForward, NormKind, NormOrder, Positions, activation,
+    Attention, Biases, Config, FedBack, FeedForward, NormKind, NormOrder, Positions, activation,
 };
-use crate::head::config::FedBack;
 use crate::names::{LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "OPTForCausalLM", read };

@@ -1,5 +1,5 @@
-//! Qwen3-Next and Qwen3.5: three of four layers keep a state by the gated delta rule, the fourth has
-//! gated attention; experts with a shared one, or dense. Norms count from one.
+//! Qwen3-Next and Qwen3.5: three of four layers keep a state by the gated delta rule, the fourth
+//! has gated attention; experts with a shared one, or dense. Norms count from one.
 //!
 //! Source: Qwen Team 2025 and 2026; Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks).
 
@@ -8,8 +8,9 @@ use polydraft_text::Fields;
 
 use super::common::{Family, Result, llama_with, plain_experts};
 use super::qwen_moe;
-use crate::config::{Biases, Config, Experts, HeadNorms, Mixer, NormKind, Recurrent, Rope, Shared};
-use crate::head::config::FedBack;
+use crate::config::{
+    Biases, Config, Experts, FedBack, HeadNorms, Mixer, NormKind, Recurrent, Rope, Shared,
+};
 use crate::names::{Names, RecurrentNames};
 
 pub(super) const NEXT: Family = Family { architecture: "Qwen3NextForCausalLM", read: read_next };
@@ -107,8 +108,8 @@ fn shared(fields: &Fields) -> Result<Shared> {
     Ok(Shared { intermediate, gated: true })
 }
 
-/// The name of a tensor of the layer that predicts further tokens as other families have it, behind
-/// so many layers.
+/// The name of a tensor of the layer that predicts further tokens as other families have it, after so
+/// many layers.
 pub(crate) fn renamed_further(name: &str, layers: usize) -> Option<String> {
     let inner = name.strip_prefix("model.").unwrap_or(name).strip_prefix("mtp.")?;
     if let Some(own) = inner.strip_prefix("layers.") {

@@ -12,7 +12,7 @@ use polydraft_engine::HiddenState;
 use polydraft_text::Fields;
 use serde_json::Value;
 
-use crate::config::{Biases, Config};
+use crate::config::{Biases, Config, FedBack};
 use crate::error::{Error, Result};
 use crate::family::common::{Family, llama_like};
 use crate::names::{LLAMA_NAMES, Names};
@@ -70,14 +70,6 @@ pub(super) enum Residual {
     State,
     /// `norm_before_residual`
     NormedState,
-}
-
-/// The state that the next token's step begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FedBack {
-    BeforeNorm,
-    /// `norm_output`
-    AfterNorm,
 }
 
 type Read<T> = std::result::Result<T, String>;

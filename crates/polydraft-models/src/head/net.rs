@@ -20,7 +20,8 @@ use polydraft::Token;
 use polydraft_engine::HiddenState;
 use polydraft_kernels::{Norm, Rows};
 
-use super::config::{FedBack, Residual};
+use super::config::Residual;
+use crate::config::FedBack;
 use crate::error::Result;
 use crate::linear::Linear;
 use crate::transformer::Transformer;

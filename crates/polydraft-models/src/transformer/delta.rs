@@ -1,8 +1,8 @@
-//! A layer of the gated delta rule: see [`DeltaRule`] for what it computes of queries, keys, values,
-//! strengths and decays; here is how they are made, and what becomes of the output.
+//! A layer of the gated delta rule: see [`DeltaRule`] for what it computes of queries, keys,
+//! values, strengths and decays; here is how they are made, and what becomes of the output.
 //!
-//! Source: Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks); layout as in Qwen3-Next: queries,
-//! keys and values go through one short convolution and SiLU, queries and keys are normed to length
+//! Source: Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks); layout as in Qwen3-Next: all of
+//! queries, keys and values go through one short convolution and SiLU, queries and keys are normed to length
 //! one, outputs are normed by head and gated.
 
 use std::sync::Arc;

@@ -50,7 +50,7 @@ pub(crate) struct Make<'a> {
 }
 
 impl Layer {
-    /// Whether it keeps a state in the place of keys and values.
+    /// Whether it keeps a state in the place of a KV cache.
     pub fn is_recurrent(&self) -> bool {
         matches!(self.attention, Attention::Delta(_) | Attention::Convolution(_))
     }

@@ -19,7 +19,7 @@ pub(super) const LFM2: Names = Names {
     ..FILE_NAMES
 };
 
-/// Of the gated delta rule: a file has one width for keys and values.
+/// Of the gated delta rule: a file has one width for a key and a value.
 pub(super) fn qwen3_next(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     let values = keys.needed("ssm.time_step_rank")?;
     for (field, size) in [
