@@ -15,6 +15,8 @@ mod distribution;
 mod draft;
 mod engine;
 mod errors;
+#[cfg(feature = "models")]
+mod lessons;
 mod models;
 mod names;
 mod pool;
@@ -87,6 +89,8 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(bench::_rust_step, module)?)?;
     #[cfg(feature = "models")]
     module.add_function(wrap_pyfunction!(models::use_threads, module)?)?;
+    #[cfg(feature = "models")]
+    module.add_function(wrap_pyfunction!(lessons::_write_lessons, module)?)?;
     #[cfg(feature = "program")]
     module.add_function(wrap_pyfunction!(program::_run_program, module)?)?;
     Ok(())

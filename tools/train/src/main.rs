@@ -1,9 +1,7 @@
-//! Makes polydraft's demo models: text, tokenizer, training, export (see demo/README.md); and draft
-//! heads for any model that polydraft loads.
+//! Makes polydraft's demo models: text, tokenizer, training, export (see demo/README.md).
 
 mod corpus;
 mod export;
-mod head;
 mod model;
 mod ops;
 mod optimizer;
@@ -18,7 +16,7 @@ use clap::{Args, Parser, Subcommand};
 use corpus::Places;
 use train::{Batch, Pair, Plan};
 
-/// Makes the demo models that polydraft ships, and draft heads for models of one's own.
+/// Makes the demo models that polydraft ships.
 ///
 /// Everything on the way lies in the work folder, and every command goes on from what it finds
 /// there: the fetched sources, the tokenizer, the token streams, the last checkpoint. Delete a part
@@ -30,8 +28,7 @@ struct Cli {
     /// The folder of the demo: corpus/ in it pins the text, target/ and draft/ receive the models.
     #[arg(long, default_value = "demo", global = true)]
     demo: PathBuf,
-    /// The folder for what is made on the way (about 2 GB) [default: .train in the demo folder;
-    /// work in a head's].
+    /// The folder for what is made on the way (about 2 GB) [default: .train in the demo folder].
     #[arg(long, global = true)]
     work: Option<PathBuf>,
     /// Tokens of the vocabulary, when the tokenizer is made.
@@ -46,14 +43,6 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    #[command(flatten)]
-    Demo(DemoCommand),
-    /// Train a draft head for a model, on text that the model writes itself.
-    Head(head::HeadArgs),
-}
-
-#[derive(Subcommand)]
-enum DemoCommand {
     /// Fetch the text and make the tokenizer and the token streams.
     Prepare,
     /// Prepare, train both models (going on from the last checkpoint) and export them.
@@ -105,15 +94,8 @@ fn main() -> Result<()> {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let cli = Cli::parse();
-    let threads = match &cli.command {
-        Command::Head(args) => args.workers.min(cores),
-        _ => cores,
-    };
-    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
-    match cli.command {
-        Command::Head(args) => head::run(args, cli.work),
-        Command::Demo(command) => demo(command, &cli.demo, cli.work, cli.vocabulary),
-    }
+    rayon::ThreadPoolBuilder::new().num_threads(cores).build_global()?;
+    demo(cli.command, &cli.demo, cli.work, cli.vocabulary)
 }
 
 /// Numbers from `least` on.
@@ -137,7 +119,7 @@ fn trained(checkpoint: &Path) -> Result<()> {
 
 /// The demo pair.
 fn demo(
-    command: DemoCommand,
+    command: Command,
     folder: &Path,
     work: Option<PathBuf>,
     vocabulary: usize,
@@ -147,15 +129,15 @@ fn demo(
         work: work.unwrap_or_else(|| folder.join(".train")),
     };
     let checkpoint = places.work.join("checkpoint.safetensors");
-    if matches!(command, DemoCommand::Export) {
+    if matches!(command, Command::Export) {
         trained(&checkpoint)?;
     }
     std::fs::create_dir_all(&places.work)?;
     corpus::prepare(&places, vocabulary)?;
     let args = match command {
-        DemoCommand::Prepare => return Ok(()),
-        DemoCommand::Export => None,
-        DemoCommand::Train(args) => Some(args),
+        Command::Prepare => return Ok(()),
+        Command::Export => None,
+        Command::Train(args) => Some(args),
     };
     // What the tokenizer has: it may have been made with another --vocabulary.
     let vocabulary = corpus::vocabulary(&places.tokenizer())?;
@@ -209,14 +191,13 @@ mod tests {
     #[test]
     fn without_a_checkpoint_nothing_is_exported() {
         let made = tempfile::tempdir().unwrap();
-        let refused = demo(DemoCommand::Export, made.path(), None, 4096).unwrap_err();
+        let refused = demo(Command::Export, made.path(), None, 4096).unwrap_err();
         assert!(refused.to_string().contains("no checkpoint at"), "{refused}");
         assert_eq!(std::fs::read_dir(made.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn numbers_that_nothing_can_be_made_with_are_refused() {
-        let head = "head --target a --out b";
         let wrong = [
             ("train", "--workers 0"),
             ("train", "--batch 0"),
@@ -225,13 +206,6 @@ mod tests {
             ("train", "--check-every 0"),
             ("train", "--vocabulary 256"),
             ("train", "--vocabulary 65537"),
-            (head, "--round 0"),
-            (head, "--longest 8"),
-            (head, "--together 0"),
-            (head, "--unroll 0"),
-            (head, "--drafts 0"),
-            (head, "--batch 0"),
-            (head, "--workers 0"),
         ];
         for (command, option) in wrong {
             let line = |option: &str| {

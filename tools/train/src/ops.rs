@@ -52,31 +52,6 @@ pub fn softmax_in_place(row: &mut [f32]) -> f32 {
     Arch::new().dispatch(Row(row))
 }
 
-/// The logarithm of the sum of the powers of logits.
-pub fn log_sum(row: &[f32]) -> f32 {
-    struct Row<'a>(&'a [f32]);
-
-    impl NullaryFnOnce for Row<'_> {
-        type Output = f32;
-
-        #[inline(always)]
-        fn call(self) -> f32 {
-            let top =
-                self.0.iter().fold(f32::NEG_INFINITY, |top, x| if *x > top { *x } else { top });
-            let mut powers = [0f32; 256];
-            let parts = self.0.chunks(powers.len()).map(|logits| {
-                let powers = &mut powers[..logits.len()];
-                for (power, x) in powers.iter_mut().zip(logits) {
-                    *power = exp(*x - top);
-                }
-                f64::from(sum(powers))
-            });
-            top + parts.sum::<f64>().ln() as f32
-        }
-    }
-    Arch::new().dispatch(Row(row))
-}
-
 #[inline(always)]
 pub(crate) fn softmax(row: &mut [f32]) -> f32 {
     let mut top = f32::NEG_INFINITY;

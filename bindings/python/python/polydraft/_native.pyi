@@ -1,6 +1,6 @@
 """The native part of polydraft. Shapes are in the docstrings at run time (`help(polydraft.Draft)`)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -27,6 +27,20 @@ VERIFIERS: list[str]
 TREES: list[str]
 
 def _run_program(line: list[str]) -> None: ...
+def _write_lessons(
+    target: str | PathLike[str],
+    folder: str | PathLike[str],
+    tokens: int,
+    watch: Callable[[int, int, int], bool],
+    *,
+    dtype: str | None = None,
+    layers: list[int] | None = None,
+    shard: int = 100_000,
+    together: int = 64,
+    longest: int = 512,
+    temperatures: list[float] = ...,
+    given: Sequence[str | PathLike[str]] = ...,
+) -> None: ...
 
 class Rng:
     def __init__(self, seed: int) -> None: ...

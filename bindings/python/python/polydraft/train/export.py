@@ -1,0 +1,44 @@
+"""Writes a head in the layout that EAGLE-3's authors publish theirs in: what `--draft` takes."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .head import Head
+
+
+def export(head: Head, tokens: Tensor, rows: Tensor | None, model: dict[str, Any], folder: Path) -> None:
+    """`config.json` and `model.safetensors` (bf16) in `folder`. The head says `tokens`; their `rows` of the target's output
+    matrix are written too if they are given, for programs that do not take them from there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        **asdict(head.shape),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "hidden_act": "silu",
+        "num_hidden_layers": 1,
+        "vocab_size": model["vocab_size"],
+        "draft_vocab_size": len(tokens),
+        "max_position_embeddings": model["max_position_embeddings"],
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tensors = {name: weight.detach().bfloat16().cpu().contiguous() for name, weight in head.named().items()}
+    tensors["d2t"] = tokens - torch.arange(len(tokens))
+    if rows is not None:
+        tensors["lm_head.weight"] = rows.bfloat16().cpu().contiguous()
+    partial = folder / "model.partial"
+    # The format's own metadata entry, without which some readers refuse a file.
+    save_file(tensors, partial, {"format": "pt"})
+    os.replace(partial, folder / "model.safetensors")

@@ -1,0 +1,155 @@
+"""An EAGLE-3 head as it is trained: unrolled over the steps of a draft.
+
+Problem: at inference the second step of a draft begins with what the head left, not with the target's states; a head that
+never saw its own states in training fails there.
+Source: Li et al. 2025 (EAGLE-3), "training-time test". The forward pass of a step is that of polydraft's own head, which
+decodes with a cache and trees; a test holds the two against each other.
+Method: step t at place i reads token i + 1 + t, at position i + t, and the state that step t - 1 left there. It sees what
+step 0 made of places 0..=i, from the target's states, and what steps 1..=t made of place i.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .attention import attend, widen
+from .norm import rms_norm
+
+ATTENTION = "midlayer.self_attn."
+MLP = "midlayer.mlp."
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a head, with the field names of its `config.json`."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rope_theta: float
+    rms_norm_eps: float
+    eagle_aux_hidden_state_layer_ids: tuple[int, ...]
+
+    @classmethod
+    def of_target(cls, model: dict[str, Any]) -> Shape:
+        """One layer of the target's own shape; `model` is the folder's `model.json`."""
+        own = {field.name: model[field.name] for field in fields(cls) if field.name in model}
+        return cls(**own, eagle_aux_hidden_state_layer_ids=tuple(model["layers"]))
+
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Every parameter under the name that it is published with."""
+        d, inner = self.hidden_size, self.intermediate_size
+        queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
+        return {
+            "fc.weight": (d, len(self.eagle_aux_hidden_state_layer_ids) * d),
+            "midlayer.input_layernorm.weight": (d,),
+            "midlayer.hidden_norm.weight": (d,),
+            ATTENTION + "q_proj.weight": (queries, 2 * d),
+            ATTENTION + "k_proj.weight": (keys, 2 * d),
+            ATTENTION + "v_proj.weight": (keys, 2 * d),
+            ATTENTION + "o_proj.weight": (d, queries),
+            "midlayer.post_attention_layernorm.weight": (d,),
+            MLP + "gate_proj.weight": (inner, d),
+            MLP + "up_proj.weight": (inner, d),
+            MLP + "down_proj.weight": (d, inner),
+            "norm.weight": (d,),
+        }
+
+
+class Head(nn.Module):
+    """The parts of a head that are learned, in f32; products are computed in `dtype`."""
+
+    def __init__(self, shape: Shape, dtype: torch.dtype, last_norm: Tensor | None, seed: int = 1) -> None:
+        super().__init__()
+        self.shape, self.dtype = shape, dtype
+        generator = torch.Generator().manual_seed(seed)
+        self.weights = nn.ParameterDict()
+        for name, dims in shape.parameters().items():
+            self.weights[name.replace(".", "/")] = nn.Parameter(initial(name, dims, generator))
+        if last_norm is not None:
+            # The output matrix is made for what comes from the target's own norm.
+            self["norm.weight"].data.copy_(last_norm)
+
+    def __getitem__(self, name: str) -> nn.Parameter:
+        return self.weights[name.replace(".", "/")]
+
+    def named(self) -> dict[str, nn.Parameter]:
+        """Every parameter under the name that it is published with."""
+        return {name: self[name] for name in self.shape.parameters()}
+
+    def unroll(self, states: Tensor, embedded: Tensor, steps: int) -> list[Tensor]:
+        """The normed states of every step, `[samples, places, hidden]` each.
+
+        `states` are the target's, `[samples, places, read]`, after each token; `embedded` is `[samples, places, hidden]`, of each
+        token. What a step says at a place whose token lies after the end of the text means nothing.
+        """
+        product, norm = self.product, self.norm
+        places = states.shape[1]
+        wide = self.shape.num_attention_heads
+        cos, sin = (x.to(self.dtype) for x in rotations(self.shape, places + steps, states.device))
+        words = norm(embedded.float(), "midlayer.input_layernorm.weight").to(self.dtype)
+        state = product(states.to(self.dtype), "fc.weight").float()
+        keys, values, found = [], [], []
+        for step in range(steps):
+            # The token after the place, and after as many drafts; at the end there is none.
+            own = F.pad(words[:, 1 + step :], (0, 0, 0, 1 + step))[:, :places]
+            joined = torch.cat([own, norm(state, "midlayer.hidden_norm.weight").to(self.dtype)], -1)
+            turned = (cos[step : step + places], sin[step : step + places])
+            query = turn(self.heads(product(joined, ATTENTION + "q_proj.weight")), *turned)
+            keys.append(widen(turn(self.heads(product(joined, ATTENTION + "k_proj.weight")), *turned), wide))
+            values.append(widen(self.heads(product(joined, ATTENTION + "v_proj.weight")), wide))
+            attended = attend(query, keys, values).transpose(1, 2).flatten(2)
+            x = state + product(attended, ATTENTION + "o_proj.weight").float()
+            inner = norm(x, "midlayer.post_attention_layernorm.weight").to(self.dtype)
+            gated = F.silu(product(inner, MLP + "gate_proj.weight")) * product(inner, MLP + "up_proj.weight")
+            state = x + product(gated, MLP + "down_proj.weight").float()
+            found.append(norm(state, "norm.weight"))
+        return found
+
+    def product(self, x: Tensor, name: str) -> Tensor:
+        return F.linear(x, self[name].to(self.dtype))
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        return rms_norm(x, self[name], self.shape.rms_norm_eps)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """`[samples, places, heads * head]` to `[samples, heads, places, head]`."""
+        return x.unflatten(-1, (-1, self.shape.head_dim)).transpose(1, 2)
+
+
+def initial(name: str, dims: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Norms of ones, small products; the state begins as the last of the target's that are read."""
+    if len(dims) == 1:
+        return torch.ones(dims)
+    deviation = 1 / math.sqrt(dims[1])
+    if name == "fc.weight":
+        deviation *= 0.1
+    elif "o_proj" in name or "down_proj" in name:
+        deviation *= 0.2
+    weights = torch.randn(dims, generator=generator) * deviation
+    if name == "fc.weight":
+        weights[:, -dims[0] :] += torch.eye(dims[0])
+    return weights
+
+
+def rotations(shape: Shape, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of every position, `[positions, head]`."""
+    half = shape.head_dim // 2
+    powers = torch.arange(half, device=device, dtype=torch.float64) / half
+    angles = torch.arange(positions, device=device, dtype=torch.float64)[:, None] * shape.rope_theta**-powers
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos().float(), angles.sin().float()
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding, halves paired as in Hugging Face's Llama."""
+    low, high = x.chunk(2, -1)
+    return (x * cos).addcmul_(torch.cat([-high, low], -1), sin)

@@ -1,0 +1,226 @@
+"""The whole way: estimate, text, learning, export; each part goes on from what an earlier run left."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from . import device, estimate
+from .export import export
+from .head import Head, Shape
+from .learning import Learner, Plan
+from .losses import Figures
+from .text import Folder
+from .writing import Order, Writer
+
+# Shards before the learning begins: the first holds what is kept for validation.
+FIRST = 2
+# To be written unless the user says otherwise: a hundredth of what published heads saw.
+TOKENS = 20_000_000
+
+
+class Refused(Exception):
+    """What cannot be done, and what to do about it."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; its exit code."""
+    device.keep_memory()
+    work: Path = args.work or args.out / "work"
+    if args.target is None and args.only not in ("learn", "export"):
+        raise Refused("--target: expected the model that the head is to draft for")
+    writer = None
+    try:
+        if args.only not in ("learn", "export"):
+            layers = [int(x) for x in args.layers.split(",")] if args.layers else None
+            temperatures = [float(x) for x in args.temperatures.split(",")]
+            size = (args.shard, args.together, args.longest)
+            order = Order(args.target, work, tokens(args), args.dtype, layers, *size, temperatures, args.text)
+            share(args.threads, args.only)
+            writer = Writer(order)
+            writer.start()
+        if args.only == "write":
+            return write(writer)
+        wait(work, writer, 0 if args.only == "estimate" else FIRST)
+        if args.only == "estimate" or (args.only is None and not (work / "estimate.json").exists()):
+            say_estimate(args, work)
+        if args.only == "estimate":
+            return 0
+        return learn(args, work, writer)
+    except KeyboardInterrupt:
+        print("\nstopped: the same command goes on from here", file=sys.stderr)
+        return 130
+    finally:
+        if writer is not None:
+            writer.stop()
+
+
+def tokens(args: argparse.Namespace) -> int:
+    """To be written."""
+    return args.tokens if args.tokens is not None else TOKENS
+
+
+def share(threads: int, only: str | None) -> None:
+    """Text and learning share the cores."""
+    from polydraft import use_threads
+
+    use_threads(threads if only else max(threads // 2, 1))
+
+
+def write(writer: Writer | None) -> int:
+    assert writer is not None
+    clock, begun = time.monotonic(), None
+    while writer.is_alive():
+        writer.join(5)
+        now = writer.kept + writer.open
+        begun = now if begun is None else begun
+        speed = (now - begun) / (time.monotonic() - clock)
+        left = (writer.order.tokens - now) / speed / 3600 if speed > 0 else float("nan")
+        print(f"{now:,} tokens written, {speed:.0f}/s, {left:.1f} hours left", file=sys.stderr)
+    failed(writer)
+    return 0
+
+
+def failed(writer: Writer | None) -> None:
+    if writer is not None and writer.problem is not None:
+        raise Refused(str(writer.problem)) from writer.problem
+
+
+def wait(work: Path, writer: Writer | None, shards: int) -> None:
+    """Until there is the target's description, and so much text, or all that there will be."""
+    while True:
+        failed(writer)
+        found = (work / "model.json").exists() and (work / f"shard-{max(shards - 1, 0):04}.safetensors").exists()
+        if found or (shards == 0 and (work / "model.json").exists()):
+            return
+        if writer is None or not writer.is_alive():
+            failed(writer)
+            if (work / "shard-0000.safetensors").exists():
+                return
+            raise Refused(f"{work}: expected text in it, found none; run it without --only, or with --only write, first")
+        writer.join(0.2)
+
+
+def say_estimate(args: argparse.Namespace, work: Path) -> None:
+    model = json.loads((work / "model.json").read_text())
+    tokens = torch.arange(min(args.draft_vocabulary, model["tokens"]))
+    with tempfile.TemporaryDirectory() as folder:
+        export(Head(Shape.of_target(model), torch.float32, None), tokens, None, model, Path(folder))
+        try:
+            costs = estimate.measure(args.target, Path(folder), args.dtype, None)
+        except RuntimeError as problem:
+            print(f"no estimate: {problem}", file=sys.stderr)
+            return
+    print(estimate.table(costs), file=sys.stderr)
+    (work / "estimate.json").write_text(json.dumps({"target": costs.target, "head": costs.head}) + "\n")
+
+
+def learn(args: argparse.Namespace, work: Path, writer: Writer | None) -> int:
+    torch.set_num_threads(args.threads if writer is None else max(args.threads - args.threads // 2, 1))
+    where = device.device(args.device)
+    folder = Folder(work)
+    if len(folder.places) <= len(folder.held_out()):
+        raise Refused(f"{work}: all of its {len(folder.places)} samples are kept for validation; it takes more text")
+    planned = max(0 if args.text or (writer is None and args.tokens is None) else tokens(args), folder.tokens()) * args.passes
+    plan = Plan(
+        planned, args.draft_vocabulary, args.unroll, args.drafts, args.likeness, args.rate, args.decay, args.batch
+    )
+    learner = Learner(folder, plan, where, device.dtype(args.precision, where))
+    checkpoint = work / "checkpoint.pt"
+    if checkpoint.exists():
+        learner.load(checkpoint)
+    elif args.begin_with is not None:
+        begin_with(learner.head, args.begin_with)
+    elif args.only == "export":
+        raise Refused(f"{work}: expected a checkpoint in it, which training leaves there; found none")
+    if args.only != "export":
+        learning(args, work, writer, learner)
+    finish(args, learner)
+    return 0
+
+
+def begin_with(head: Head, folder: Path) -> None:
+    """Takes the weights of a head that was trained before."""
+    stored = load_file(folder / "model.safetensors")
+    for name, weight in head.named().items():
+        found = stored.get(name)
+        if found is None or found.shape != weight.shape:
+            shape = None if found is None else list(found.shape)
+            expected = f"{folder}: {name}: expected the shape {list(weight.shape)}, got {shape}"
+            raise Refused(f"{expected}; --layers and the target decide it")
+        weight.data.copy_(found)
+
+
+def finish(args: argparse.Namespace, learner: Learner) -> None:
+    tokens, covered = learner.folder.frequent(learner.plan.vocabulary)
+    rows = learner.output.matrix if args.with_output else None
+    export(learner.head, tokens, rows, learner.folder.model, args.out)
+    print(f"{args.out}: a head that says {len(tokens)} tokens, {100 * covered:.1f} % of what was written", file=sys.stderr)
+
+
+def learning(args: argparse.Namespace, work: Path, writer: Writer | None, learner: Learner) -> None:
+    plan, folder = learner.plan, learner.folder
+    costs = None
+    if (work / "estimate.json").exists():
+        kept = json.loads((work / "estimate.json").read_text())
+        costs = estimate.Costs(tuple(kept["target"]), kept["head"])
+    checked, clock, begun = learner.tokens // args.check, time.monotonic(), learner.tokens
+    try:
+        while learner.tokens < plan.tokens:
+            failed(writer)
+            if learner.tokens >= args.passes * folder.tokens():
+                # All that there is was learned often enough.
+                folder.refresh()
+                if learner.tokens >= args.passes * folder.tokens():
+                    if writer is not None and not writer.is_alive():
+                        break
+                    # Without a writer of its own, another process writes: more text is planned than there is.
+                    time.sleep(1)
+                continue
+            learner.step()
+            if learner.tokens // args.check > checked:
+                checked = learner.tokens // args.check
+                folder.refresh()
+                learner.say(folder.frequent(plan.vocabulary)[0])
+                learner.save(work / "checkpoint.pt")
+                speed = (learner.tokens - begun) / (time.monotonic() - clock)
+                check(args, work, learner, speed, costs)
+                finish(args, learner)
+        check(args, work, learner, (learner.tokens - begun) / max(time.monotonic() - clock, 1e-9), costs)
+    finally:
+        learner.save(work / "checkpoint.pt")
+
+
+def check(args: argparse.Namespace, work: Path, learner: Learner, speed: float, costs: estimate.Costs | None) -> None:
+    """A point of the learning curve, kept in `curve.jsonl`."""
+    figures: Figures = learner.check()
+    means = figures.means()
+    point = {
+        "tokens": learner.tokens,
+        "steps": learner.steps,
+        "written": learner.folder.tokens(),
+        "per_second": round(speed, 1),
+        "rate": learner.rate(),
+        "loss": learner.taught(),
+        **{name: [round(x, 4) for x in values] for name, values in means.items()},
+    }
+    with open(work / "curve.jsonl", "a") as curve:
+        curve.write(json.dumps(point) + "\n")
+    if args.json:
+        print(json.dumps(point), flush=True)
+    left = max(learner.plan.tokens - learner.tokens, 0) / max(speed, 1e-9) / 3600
+    said = " ".join(f"{x:.3f}" for x in means["acceptance"]), " ".join(f"{x:.3f}" for x in means["greedy"])
+    gain = f"; that is {costs.gain(means['acceptance'])[0]:.2f} times plain decoding by costs" if costs else ""
+    print(
+        f"{learner.tokens:,} of {learner.plan.tokens:,.0f} tokens learned, {learner.folder.tokens():,} written, {speed:.0f}/s, "
+        f"{left:.1f} hours left; validation: accepted at T = 1 {said[0]}, at T = 0 {said[1]}{gain}",
+        file=sys.stderr,
+        flush=True,
+    )

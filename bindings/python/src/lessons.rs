@@ -1,0 +1,66 @@
+//! Text that a model writes itself, for the training of its draft head.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use polydraft_lessons::{Plan, Progress, write};
+use pyo3::prelude::*;
+
+use crate::errors::{Failure, Result, work};
+
+/// How often Python is asked whether to go on.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// Writes text into a folder until there are so many tokens, or until `watch(shards, kept, open)`,
+/// which is called about twice a second, says no; see `polydraft-lessons`.
+#[pyfunction]
+#[pyo3(signature = (target, folder, tokens, watch, *, dtype=None, layers=None, shard=100_000,
+    together=64, longest=512, temperatures=vec![0.7, 1.0], given=vec![]))]
+#[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+pub fn _write_lessons(
+    py: Python<'_>,
+    target: PathBuf,
+    folder: PathBuf,
+    tokens: usize,
+    watch: Py<PyAny>,
+    dtype: Option<&str>,
+    layers: Option<Vec<usize>>,
+    shard: usize,
+    together: usize,
+    longest: usize,
+    temperatures: Vec<f64>,
+    given: Vec<PathBuf>,
+) -> Result<()> {
+    let dtype = dtype.map(str::parse).transpose().map_err(Failure::input)?;
+    let plan = Plan {
+        target,
+        dtype,
+        layers,
+        folder,
+        tokens,
+        shard,
+        together,
+        longest,
+        temperatures,
+        given,
+    };
+    let mut raised = None;
+    let mut asked: Option<Instant> = None;
+    work(py, || {
+        let mut go_on = |Progress { shards, kept, open }| {
+            if open > 0 && asked.is_some_and(|asked| asked.elapsed() < EVERY) {
+                return true;
+            }
+            asked = Some(Instant::now());
+            Python::attach(|py| {
+                let said = watch.call1(py, (shards, kept, open));
+                said.and_then(|said| said.extract(py)).unwrap_or_else(|problem| {
+                    raised = Some(problem);
+                    false
+                })
+            })
+        };
+        Ok(write(&plan, &mut go_on)?)
+    })?;
+    raised.map_or(Ok(()), |problem| Err(problem.into()))
+}

@@ -1,0 +1,268 @@
+"""`polydraft.train`: every part against a direct computation, interrupted runs, and a head that drafts."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import polydraft
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from polydraft.train import estimate  # noqa: I001
+from polydraft.train.attention import Joined, written_out
+from polydraft.train.head import ATTENTION, MLP, Head, Shape, rotations, turn
+from polydraft.train.learning import Learner, Plan
+from polydraft.train.losses import DECAY, Figures, Output, Taught, acceptance, divergence, rejection
+from polydraft.train.norm import rms_norm
+from polydraft.train.text import Folder
+from safetensors.torch import load_file, save_file
+
+ROOT = pathlib.Path(__file__).parents[3]
+TARGET = ROOT / "demo/target"
+SHAPE = Shape(32, 48, 4, 2, 8, 300.0, 1e-5, (1, 4, 8))
+models = pytest.mark.skipif(not hasattr(polydraft, "use_threads"), reason="the wheel was built without models")
+
+
+def noise(*dims, seed=0):
+    return torch.randn(dims, generator=torch.Generator().manual_seed(seed))
+
+
+def test_attention_and_its_gradients_are_those_of_all_scores():
+    for steps in (1, 2, 4):
+        made = [[noise(2, 4, 37, 16, seed=10 * i + kind).requires_grad_() for i in range(steps)] for kind in (1, 2)]
+        query = noise(2, 4, 37, 16, seed=99).requires_grad_()
+        inputs = [query, *made[0], *made[1]]
+        expected = written_out(query, made[0], made[1])
+        found = Joined.apply(query, *made[0], *made[1])
+        assert (found - expected).abs().max() < 1e-5
+        weights = noise(2, 4, 37, 16, seed=7)
+        wanted = torch.autograd.grad((expected * weights).sum(), inputs)
+        for want, got in zip(wanted, torch.autograd.grad((found * weights).sum(), inputs)):
+            assert (want - got).abs().max() < 1e-4 * want.abs().max()
+
+
+def test_the_norm_and_its_gradients_are_torchs():
+    x, weight, by = noise(3, 5, 32, seed=1).requires_grad_(), noise(32, seed=2).requires_grad_(), noise(3, 5, 32, seed=3)
+    expected, found = torch.nn.functional.rms_norm(x, (32,), weight, 1e-2), rms_norm(x, weight, 1e-2)
+    assert (expected - found).abs().max() < 1e-6
+    wanted = torch.autograd.grad((expected * by).sum(), (x, weight))
+    for want, got in zip(wanted, torch.autograd.grad((found * by).sum(), (x, weight))):
+        assert (want - got).abs().max() < 1e-5
+
+
+def step_by_step(head, states, embedded, place, steps):
+    """One place of one text, as a draft is made: the caches are lists."""
+    shape = head.shape
+
+    def rms(x, name):
+        return x / (x.square().mean(-1, keepdim=True) + shape.rms_norm_eps).sqrt() * head[name]
+
+    cos, sin = rotations(shape, 64, torch.device("cpu"))
+
+    def project(joined, name, position):
+        x = (head[ATTENTION + name] @ joined).view(-1, shape.head_dim)
+        return x if name == "v_proj.weight" else turn(x, cos[position], sin[position])
+
+    def layer(token, state, position, cache):
+        joined = torch.cat([rms(embedded[token], "midlayer.input_layernorm.weight"), rms(state, "midlayer.hidden_norm.weight")])
+        cache.append([project(joined, name, position) for name in ("k_proj.weight", "v_proj.weight")])
+        query = project(joined, "q_proj.weight", position)
+        seen = []
+        for i, own in enumerate(query):
+            kv = i * shape.num_key_value_heads // shape.num_attention_heads
+            scores = torch.stack([own @ key[kv] for key, _ in cache]) / shape.head_dim**0.5
+            seen.append(sum(w * value[kv] for w, (_, value) in zip(scores.softmax(0), cache)))
+        x = state + head[ATTENTION + "o_proj.weight"] @ torch.cat(seen)
+        inner = rms(x, "midlayer.post_attention_layernorm.weight")
+        gate, up = head[MLP + "gate_proj.weight"] @ inner, head[MLP + "up_proj.weight"] @ inner
+        return x + head[MLP + "down_proj.weight"] @ (gate * gate.sigmoid() * up)
+
+    cache, found = [], []
+    for i in range(place + 1):
+        state = layer(i + 1, head["fc.weight"] @ states[i], i, cache)
+    found.append(state)
+    for step in range(1, steps):
+        found.append(layer(place + 1 + step, found[-1], place + step, cache))
+    return [rms(state, "norm.weight") for state in found]
+
+
+def test_the_unrolled_head_is_the_head_step_by_step():
+    head = Head(SHAPE, torch.float32, noise(32, seed=5).abs() + 0.5)
+    with torch.no_grad():
+        for i, weight in enumerate(head.parameters()):
+            weight += 0.1 * noise(*weight.shape, seed=i)
+        states, embedded = noise(2, 14, 96, seed=3), noise(2, 14, 32, seed=4)
+        found = head.unroll(states, embedded, 4)
+        for text in range(2):
+            for place in (0, 3, 9):
+                for got, want in zip(found, step_by_step(head, states[text], embedded[text], place, 4)):
+                    assert (got[text, place] - want).abs().max() < 1e-5
+
+
+def test_gradients_of_the_loss_are_autograds():
+    """Likeness and the acceptance of one draft by their own formulas; of several by finite differences of the acceptance."""
+    rows, width, vocabulary, steps = 40, 16, 24, 3
+    output = Output(torch.arange(vocabulary), noise(vocabulary, width, seed=1), 0.7, 5.0)
+    last, normed = noise(rows, width, seed=2), [noise(rows, width, seed=3 + i).requires_grad_() for i in range(steps)]
+    logits = torch.tanh(last @ output.matrix.T * 0.7 / 5) * 5
+    log_sums = torch.logsumexp(torch.cat([logits, noise(rows, 1, seed=8)], 1), 1)
+    p = (logits - log_sums[:, None]).exp()
+    assert (p.sum(1) < 1).all()
+
+    def likeness(q):
+        share = p / p.sum(1, keepdim=True)
+        return (share * (share / q).log()).sum()
+
+    def rejected(q):
+        return (1 - torch.minimum(p, q).sum(1)).sum()
+
+    for loss, value in ((divergence, likeness), (rejection(1), rejected)):
+        wanted = sum(value((own @ output.matrix.T).softmax(1)) * DECAY**step for step, own in enumerate(normed))
+        wanted = torch.autograd.grad(wanted, normed)
+        figures = Figures()
+        found = torch.autograd.grad(Taught.apply(output, last, log_sums, loss, figures, *normed), normed)
+        for want, got in zip(wanted, found):
+            assert (want - got).abs().max() < 1e-5
+        assert figures.rows == rows
+        shown = figures.means()["acceptance"]
+        for one, own in zip(shown, normed):
+            assert abs(one - torch.minimum(p, (own @ output.matrix.T).softmax(1)).sum(1).mean()) < 1e-5
+
+    logits = (normed[0] @ output.matrix.T).detach().double()
+    for drafts in (2, 4):
+        slope = rejection(drafts)(p.double(), logits.softmax(1))
+        off = 0
+        for token in range(vocabulary):
+            moved = torch.zeros_like(logits)
+            moved[:, token] = 1e-4
+            high, low = (acceptance(p.double(), (logits + sign * moved).softmax(1), drafts) for sign in (1, -1))
+            off += ((low - high) / 2e-4 - slope[:, token]).abs().gt(1e-3).sum().item()
+        # The best set changes somewhere: the loss has edges.
+        assert off * 50 < rows * vocabulary, off
+
+
+def test_more_drafts_are_accepted_more():
+    p, q = noise(30, 20, seed=1).softmax(1) * 0.9, noise(30, 20, seed=2).softmax(1)
+    one, two, four = (acceptance(p, q, drafts) for drafts in (1, 2, 4))
+    assert (one - torch.minimum(p, q).sum(1)).abs().max() < 1e-6
+    assert (one < two).all() and (two < four).all() and (four <= p.sum(1) + 1e-6).all()
+
+
+def small_folder(path, texts=70, hidden=32):
+    """Random text of a target whose last state, and so its distribution, goes by the token before alone."""
+    generator = torch.Generator().manual_seed(1)
+    model = dict(
+        hidden_size=hidden, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=300.0,
+        rms_norm_eps=1e-5, vocab_size=24, max_position_embeddings=64, logit_scale=1.0, logit_softcap=None, tokens=24, tied=True,
+        end_tokens=[3], layers=[1, 4, 8], group=32, kinds=["chat"],
+    )  # fmt: skip
+    (path / "model.json").write_text(json.dumps(model))
+    embedding = torch.randn(24, hidden, generator=generator).bfloat16()
+    save_file({"embedding": embedding, "norm": torch.ones(hidden)}, path / "model.safetensors")
+    lengths = torch.randint(16, 30, (texts,), generator=generator)
+    count = int(lengths.sum())
+    tokens = torch.randint(0, 24, (count,), generator=generator)
+    states = torch.randint(-127, 128, (count, 4 * hidden), generator=generator, dtype=torch.int8)
+    states[:, -hidden:] = states[:24, -hidden:][tokens]
+    scales = torch.full((count, 4), 0.01, dtype=torch.float16)
+    last = states[:, -hidden:].float() * scales[0, 0].float()
+    sums = torch.logsumexp(last @ embedding.float().T, 1)
+    shard = {
+        "tokens": tokens.int(), "lengths": lengths.int(), "kinds": torch.zeros(texts, dtype=torch.uint8),
+        "taught": torch.ones(count, dtype=torch.uint8), "log_sums": sums.roll(1), "states": states, "scales": scales,
+    }  # fmt: skip
+    save_file(shard, path / "shard-0000.safetensors")
+
+
+def learner(path, tokens=4000):
+    plan = Plan(tokens, vocabulary=20, steps=3, batch=4, pass_texts=2)
+    return Learner(Folder(path), plan, torch.device("cpu"), torch.float32)
+
+
+def test_an_interrupted_run_learns_the_same(tmp_path):
+    small_folder(tmp_path)
+    whole, first = learner(tmp_path), learner(tmp_path)
+    for _ in range(6):
+        whole.step()
+    for _ in range(3):
+        first.step()
+    first.save(tmp_path / "checkpoint.pt")
+    second = learner(tmp_path)
+    second.load(tmp_path / "checkpoint.pt")
+    for _ in range(3):
+        second.step()
+    assert (second.steps, second.tokens, second.visits) == (whole.steps, whole.tokens, whole.visits)
+    for name, weight in whole.head.named().items():
+        assert torch.equal(weight, second.head[name]), name
+    assert whole.check() == second.check()
+
+
+def test_each_text_is_learned_as_often_and_held_out_ones_never(tmp_path):
+    small_folder(tmp_path)
+    own = learner(tmp_path)
+    for _ in range(11):
+        own.step()
+    held_out = set(own.folder.held_out())
+    assert len(held_out) == 48
+    assert {own.visits[i] for i in held_out} == {0}
+    assert {own.visits[i] for i in range(70) if i not in held_out} == {2}
+
+
+def test_a_head_learns_what_can_be_learned(tmp_path):
+    small_folder(tmp_path)
+    own = learner(tmp_path, 12000)
+    before = own.check().means()["acceptance"]
+    while own.tokens < 12000:
+        own.step()
+    assert all(new > old + 0.02 for old, new in zip(before, own.check().means()["acceptance"]))
+
+
+def test_gains_are_those_of_the_arithmetic():
+    costs = estimate.Costs((1.0, 1.1, 1.3, 1.6), 0.05)
+    gain, length = costs.gain([0.5])
+    assert (gain, length) == (pytest.approx(max(1.5 / 1.15, 1.75 / 1.4, 1.875 / 1.75)), 1)
+    assert costs.gain([0.0]) == (1.0, 0)
+    assert costs.gain([0.9, 0.1])[1] == 1
+    passes = [{"tokens": 1, "seconds": 1.0}, {"tokens": 4, "seconds": 4.0}]
+    assert [estimate.at(passes, n) for n in (1, 2, 4, 9)] == [1, 2, 4, 4]
+
+
+def command(*options, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "polydraft.train", *map(str, options)], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@models
+def test_the_command_makes_a_head_that_drafts(tmp_path):
+    out, work = tmp_path / "head", tmp_path / "work"
+    small = ["--longest", 64, "--shard", 3000, "--together", 8, "--precision", "f32", "--threads", 2, "--check", 2000]
+    line = ["--target", TARGET, "--out", out, "--work", work, "--tokens", 6000, "--draft-vocabulary", 512, *small]
+    done = command(*line, "--passes", 1, "--json")
+    points = [json.loads(line) for line in done.stdout.splitlines()]
+    assert points[-1]["tokens"] >= 6000 and len(points[-1]["acceptance"]) == 4
+    assert "a pass of the head costs" in done.stderr and "accepted at T = 1" in done.stderr
+    stored = load_file(out / "model.safetensors")
+    assert stored["d2t"].shape == (512,) and stored["fc.weight"].dtype == torch.bfloat16
+    engine = polydraft.Engine(TARGET, str(out))
+    generation = engine.generate(engine.encode("fn main() {"), tree="paths:1,3", max_tokens=60, seed=1)
+    plain = polydraft.Engine(TARGET).generate(engine.encode("fn main() {"), max_tokens=60, sampling=polydraft.Sampling(0.0))
+    greedy = engine.generate(engine.encode("fn main() {"), tree="paths:1,3", max_tokens=60, sampling=polydraft.Sampling(0.0))
+    assert "accepted" in generation.origins and plain.tokens == greedy.tokens
+    # It goes on from there: more passes over the same text.
+    more = command("--out", out, "--work", work, "--only", "learn", "--passes", 2, "--json", *small)
+    assert json.loads(more.stdout.splitlines()[-1])["tokens"] >= 12000
+
+
+@models
+def test_what_cannot_be_is_refused(tmp_path):
+    assert "--target: expected the model" in command("--out", tmp_path, code=1).stderr
+    assert "expected text in it, found none" in command("--out", tmp_path, "--only", "learn", code=1).stderr
+    missing = command("--out", tmp_path, "--target", tmp_path / "nowhere", code=1).stderr
+    assert "loading the target" in missing and "Traceback" not in missing
+    assert "expected at least 1" in command("--out", tmp_path, "--batch", 0, code=2).stderr

@@ -1,0 +1,29 @@
+//! Text that a model writes itself, with what a draft head for it learns from: its hidden states
+//! and its distributions.
+//!
+//! A head is taught on many millions of tokens, over and over, while the model that it drafts for
+//! stands still. So the model computes once, on our own kernels and in the type of weights that it
+//! will run in, and what it found lies on disk in 8 bits: [`write`] fills a folder, shard by shard,
+//! and goes on after the last one there. `python -m polydraft.train` learns from such a folder.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `origin.json` | what the text was made from: another model cannot go on with it |
+//! | `model.json`, `model.safetensors` | its shape; embedding, output matrix, last norm |
+//! | `shard-0000.safetensors` | samples: tokens, their states, the sums after their distributions |
+
+#![forbid(unsafe_code)]
+
+mod given;
+mod kinds;
+mod origin;
+mod plan;
+mod repeats;
+mod shard;
+mod talk;
+mod target;
+mod writer;
+
+pub use kinds::Kind;
+pub use plan::{Plan, Progress, write};
+pub use shard::{GROUP, Shard};

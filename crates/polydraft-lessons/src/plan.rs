@@ -1,0 +1,155 @@
+//! What is to be written, and the way there.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use polydraft::Token;
+use polydraft_engine::{HiddenState, Model};
+use polydraft_models::{LoadOptions, Loaded, Precision, SequenceLimits, load};
+use serde_json::json;
+
+use crate::given;
+use crate::origin::{self, Facts};
+use crate::repeats::Said;
+use crate::shard::Shard;
+use crate::talk::Manner;
+use crate::target;
+use crate::writer::{self, SHORTEST, Writing};
+
+/// What is to be written.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The model: a directory or a GGUF file.
+    pub target: PathBuf,
+    /// The type that its weights are stored in; none is as `polydraft` would hold them.
+    pub dtype: Option<Precision>,
+    /// Layers whose inputs are kept; none is the second, the middle one, the last but two.
+    pub layers: Option<Vec<usize>>,
+    /// Where the text goes.
+    pub folder: PathBuf,
+    /// Tokens in all, those that are there already among them.
+    pub tokens: usize,
+    /// Tokens of a shard, about: what an interruption can cost.
+    pub shard: usize,
+    /// Samples that are written at once.
+    pub together: usize,
+    /// Tokens of a text at most.
+    pub longest: usize,
+    /// Temperatures, of which each text takes one.
+    pub temperatures: Vec<f64>,
+    /// Samples to read instead.
+    pub given: Vec<PathBuf>,
+}
+
+/// Where the writing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Shards that are done.
+    pub shards: usize,
+    /// Their tokens.
+    pub kept: usize,
+    /// Those of samples that are being written.
+    pub open: usize,
+}
+
+/// Writes text until there is as much as the plan asks for, or until `watch` says no. What an
+/// earlier call left in the folder is gone on with; a shard is the same in a run that was
+/// interrupted and in one that was not.
+///
+/// # Errors
+/// A model that cannot be loaded, or that no head can be made for; a folder of another model's
+/// text; a disk that is full.
+pub fn write(plan: &Plan, watch: &mut dyn FnMut(Progress) -> bool) -> Result<()> {
+    check(plan)?;
+    fs::create_dir_all(&plan.folder)
+        .with_context(|| format!("making the folder {}", plan.folder.display()))?;
+    let mut loaded = open(plan)?;
+    let layers = loaded.model.config().layers;
+    let layers = plan.layers.clone().unwrap_or_else(|| target::usual_layers(layers));
+    let norm = loaded.model.last_norm();
+    let mut facts = Facts::new();
+    facts.insert("target".into(), origin::fingerprint(loaded.model.config(), norm).into());
+    facts.insert("dtype".into(), plan.dtype.map(|dtype| dtype.to_string()).into());
+    facts.insert("layers".into(), json!(layers));
+    facts.insert("given files".into(), plan.given.len().into());
+    facts.insert("tokens of a text".into(), plan.longest.into());
+    facts.insert("tokens of a shard".into(), plan.shard.into());
+    origin::keep(&plan.folder, facts)?;
+    target::describe(&plan.folder, &loaded, &layers)?;
+    let read = layers.iter().map(|layer| HiddenState::After(*layer));
+    let states: Vec<HiddenState> = read.chain([HiddenState::Output]).collect();
+    loaded.model.capture_hidden_states(&states)?;
+    let width = states.len() * loaded.model.config().hidden;
+
+    let (mut said, mut progress) = (Said::default(), Progress { shards: 0, kept: 0, open: 0 });
+    while let Some(texts) = Shard::tokens_of(&plan.folder, progress.shards)? {
+        for text in texts {
+            said.is_new(&text);
+            progress.kept += text.len();
+        }
+        progress.shards += 1;
+    }
+    let given = encoded(plan, &loaded)?;
+    while watch(progress) {
+        let lessons = if plan.given.is_empty() {
+            if progress.kept >= plan.tokens {
+                return Ok(());
+            }
+            let writing = Writing {
+                manner: Manner { longest: plan.longest, temperatures: &plan.temperatures },
+                together: plan.together,
+                tokens: plan.shard,
+                seed: progress.shards as u64 + 1,
+            };
+            let mut go_on = |open| watch(Progress { open, ..progress });
+            match writer::write(&mut loaded, &writing, &mut said, &mut go_on)? {
+                Some(lessons) => lessons,
+                None => return Ok(()),
+            }
+        } else {
+            let Some(part) = given.get(progress.shards) else { return Ok(()) };
+            given::read(&mut loaded.model, part, plan.longest)?
+        };
+        let shard = Shard::new(&lessons, width)?;
+        shard.save(&plan.folder, progress.shards)?;
+        progress.shards += 1;
+        progress.kept += shard.tokens.len();
+    }
+    Ok(())
+}
+
+fn check(plan: &Plan) -> Result<()> {
+    let Plan { shard, together, longest, temperatures, .. } = plan;
+    ensure!(*together > 0, "expected at least one text at once");
+    ensure!(*shard > 0, "expected shards of at least one token");
+    ensure!(*longest >= SHORTEST, "expected samples of at least {SHORTEST} tokens, got {longest}");
+    let is_right = |t: &f64| t.is_finite() && *t >= 0.0;
+    ensure!(
+        !temperatures.is_empty() && temperatures.iter().all(is_right),
+        "expected temperatures of 0 or more, got {temperatures:?}"
+    );
+    Ok(())
+}
+
+fn open(plan: &Plan) -> Result<Loaded> {
+    let mut options = LoadOptions::default();
+    if let Some(dtype) = plan.dtype {
+        options.precision = dtype;
+    }
+    let mut loaded = load(&plan.target, options).context("loading the target")?;
+    loaded.model.limit(SequenceLimits { open: plan.together, closed: 0, closed_bytes: 0 });
+    Ok(loaded)
+}
+
+/// The tokens of the given samples, a part for each shard.
+fn encoded(plan: &Plan, loaded: &Loaded) -> Result<Vec<Vec<Token>>> {
+    let mut parts = Vec::new();
+    for path in &plan.given {
+        let text = polydraft_files::read_text(path, polydraft_files::Kind::TEXT)
+            .with_context(|| format!("reading {}", path.display()))?;
+        let tokens = loaded.language.tokenizer.encode(&text)?;
+        parts.extend(tokens.chunks(plan.shard).map(<[Token]>::to_vec));
+    }
+    Ok(parts)
+}
