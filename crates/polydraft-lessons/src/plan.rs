@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use polydraft::Token;
 use polydraft_engine::{HiddenState, Model};
-use polydraft_models::{LoadOptions, Loaded, Precision, SequenceLimits, load};
+use polydraft_models::{LoadOptions, Loaded, Precision, SequenceLimits, is_gguf, load};
 use serde_json::json;
 
 use crate::given;
@@ -70,7 +70,7 @@ pub fn write(plan: &Plan, watch: &mut dyn FnMut(Progress) -> bool) -> Result<()>
     let norm = loaded.model.last_norm();
     let mut facts = Facts::new();
     facts.insert("target".into(), origin::fingerprint(loaded.model.config(), norm).into());
-    facts.insert("dtype".into(), plan.dtype.map(|dtype| dtype.to_string()).into());
+    facts.insert("dtype".into(), precision(plan).to_string().into());
     facts.insert("layers".into(), json!(layers));
     facts.insert("given files".into(), plan.given.len().into());
     facts.insert("tokens of a text".into(), plan.longest.into());
@@ -132,11 +132,16 @@ fn check(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
+/// As `polydraft` stores the weights of such a path.
+fn precision(plan: &Plan) -> Precision {
+    plan.dtype.unwrap_or(match is_gguf(&plan.target) {
+        true => Precision::File,
+        false => Precision::F32,
+    })
+}
+
 fn open(plan: &Plan) -> Result<Loaded> {
-    let mut options = LoadOptions::default();
-    if let Some(dtype) = plan.dtype {
-        options.precision = dtype;
-    }
+    let options = LoadOptions { precision: precision(plan), ..LoadOptions::default() };
     let mut loaded = load(&plan.target, options).context("loading the target")?;
     loaded.model.limit(SequenceLimits { open: plan.together, closed: 0, closed_bytes: 0 });
     Ok(loaded)
