@@ -14,6 +14,7 @@ import sys
 import textwrap
 
 import pages_gpu
+import pages_heads
 import pages_research
 import pages_speed
 from pages_base import PAGE, RECORDS, ROOT, Page, newest, times
@@ -109,6 +110,7 @@ def build():
         pages_research.gpu,
         pages_research.kernels,
         pages_gpu.steps,
+        pages_heads.curve,
         pages_research.quality,
         pages_research.solvers,
     ):

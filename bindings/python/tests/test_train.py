@@ -16,7 +16,9 @@ from polydraft.train.attention import Joined, written_out
 from polydraft.train.head import ATTENTION, MLP, Head, Shape, rotations, turn
 from polydraft.train.learning import Learner, Plan
 from polydraft.train.losses import DECAY, Figures, Output, Taught, acceptance, divergence, rejection
+from polydraft.train.export import export
 from polydraft.train.norm import rms_norm
+from polydraft.train.run import Refused, begin_with
 from polydraft.train.text import Folder
 from safetensors.torch import load_file, save_file
 
@@ -266,3 +268,19 @@ def test_what_cannot_be_is_refused(tmp_path):
     missing = command("--out", tmp_path, "--target", tmp_path / "nowhere", code=1).stderr
     assert "loading the target" in missing and "Traceback" not in missing
     assert "expected at least 1" in command("--out", tmp_path, "--batch", 0, code=2).stderr
+
+
+def test_a_head_goes_on_from_another(tmp_path):
+    small_folder(tmp_path)
+    first, second = learner(tmp_path), learner(tmp_path)
+    first.step()
+    export(first.head, first.output.tokens, first.output.matrix, first.folder.model, tmp_path / "head")
+    begin_with(second.head, tmp_path / "head")
+    for name, weight in first.head.named().items():
+        assert torch.equal(weight.bfloat16().float(), second.head[name]), name
+    stored = load_file(tmp_path / "head/model.safetensors")
+    assert torch.equal(stored["d2t"] + torch.arange(20), first.output.tokens)
+    assert torch.equal(stored["lm_head.weight"].float(), first.output.matrix)
+    other = Head(Shape(32, 40, 4, 2, 8, 300.0, 1e-5, (1, 4, 8)), torch.float32, None)
+    with pytest.raises(Refused, match=r"gate_proj.weight: expected the shape \[40, 32\], got \[48, 32\]"):
+        begin_with(other, tmp_path / "head")

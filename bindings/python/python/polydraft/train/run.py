@@ -39,20 +39,22 @@ def run(args: argparse.Namespace) -> int:
     writer = None
     try:
         if args.only not in ("learn", "export"):
-            layers = [int(x) for x in args.layers.split(",")] if args.layers else None
-            temperatures = [float(x) for x in args.temperatures.split(",")]
-            size = (args.shard, args.together, args.longest)
-            order = Order(args.target, work, tokens(args), args.dtype, layers, *size, temperatures, args.text)
             share(args.threads, args.only)
+            order = ordered(args, work)
+            if args.only == "estimate" or (args.only is None and not (work / "estimate.json").exists()):
+                # Nothing else runs while passes are measured: this one only describes the target.
+                describe = Writer(order)
+                describe.stopped = True
+                describe.run()
+                failed(describe)
+                say_estimate(args, work)
+            if args.only == "estimate":
+                return 0
             writer = Writer(order)
             writer.start()
         if args.only == "write":
             return write(writer)
-        wait(work, writer, 0 if args.only == "estimate" else FIRST)
-        if args.only == "estimate" or (args.only is None and not (work / "estimate.json").exists()):
-            say_estimate(args, work)
-        if args.only == "estimate":
-            return 0
+        wait(work, writer)
         return learn(args, work, writer)
     except KeyboardInterrupt:
         print("\nstopped: the same command goes on from here", file=sys.stderr)
@@ -60,6 +62,13 @@ def run(args: argparse.Namespace) -> int:
     finally:
         if writer is not None:
             writer.stop()
+
+
+def ordered(args: argparse.Namespace, work: Path) -> Order:
+    layers = [int(x) for x in args.layers.split(",")] if args.layers else None
+    temperatures = [float(x) for x in args.temperatures.split(",")]
+    size = (args.shard, args.together, args.longest)
+    return Order(args.target, work, tokens(args), args.dtype, layers, *size, temperatures, args.text)
 
 
 def tokens(args: argparse.Namespace) -> int:
@@ -93,13 +102,10 @@ def failed(writer: Writer | None) -> None:
         raise Refused(str(writer.problem)) from writer.problem
 
 
-def wait(work: Path, writer: Writer | None, shards: int) -> None:
-    """Until there is the target's description, and so much text, or all that there will be."""
-    while True:
+def wait(work: Path, writer: Writer | None) -> None:
+    """Until there is enough text to begin with, or all that there will be."""
+    while not (work / f"shard-{FIRST - 1:04}.safetensors").exists():
         failed(writer)
-        found = (work / "model.json").exists() and (work / f"shard-{max(shards - 1, 0):04}.safetensors").exists()
-        if found or (shards == 0 and (work / "model.json").exists()):
-            return
         if writer is None or not writer.is_alive():
             failed(writer)
             if (work / "shard-0000.safetensors").exists():
