@@ -38,6 +38,14 @@ def count(text: str) -> int:
     return round(float(text[:-1] if factor > 1 else text) * factor)
 
 
+def several(kind: Callable[[str], float]) -> Callable[[str], list[float]]:
+    def read(text: str) -> list[float]:
+        return [kind(part) for part in text.split(",")]
+
+    read.__name__ = "list of numbers"
+    return read
+
+
 def whole(text: str) -> int:
     return at_least(1, count)(text)  # type: ignore[return-value]
 
@@ -55,9 +63,12 @@ def parser() -> argparse.ArgumentParser:
     text = p.add_argument_group("text")
     text.add_argument("--tokens", type=whole, metavar="N", help="tokens to write [default: 20M; with --only learn what there is]")
     text.add_argument("--text", type=Path, nargs="+", default=[], metavar="FILE", help="files to learn from instead")
-    text.add_argument("--dtype", metavar="TYPE", help="how the target's weights are held, as it will be run")
-    text.add_argument("--layers", metavar="2,15,27", help="layers whose inputs the head reads [default: 2, L/2, L-3]")
-    text.add_argument("--temperatures", default="0.7,1", metavar="T,..", help="each text takes one [default: 0.7,1]")
+    text.add_argument("--dtype", metavar="TYPE", help="how the target's weights are stored, as it will be run")
+    layers, temperatures = several(int), several(at_least(0))
+    text.add_argument("--layers", type=layers, metavar="2,15,27", help="whose inputs the head reads [default: 2, L/2, L-3]")
+    text.add_argument(
+        "--temperatures", type=temperatures, default="0.7,1", metavar="T,..", help="each sample takes one [default: 0.7,1]"
+    )
     text.add_argument("--longest", type=whole, default=512, metavar="N", help="tokens of a text at most [default: 512]")
     text.add_argument("--together", type=whole, default=64, metavar="N", help="samples written at once [default: 64]")
     text.add_argument(

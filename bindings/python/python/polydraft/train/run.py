@@ -65,10 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def ordered(args: argparse.Namespace, work: Path) -> Order:
-    layers = [int(x) for x in args.layers.split(",")] if args.layers else None
-    temperatures = [float(x) for x in args.temperatures.split(",")]
     size = (args.shard, args.together, args.longest)
-    return Order(args.target, work, tokens(args), args.dtype, layers, *size, temperatures, args.text)
+    return Order(args.target, work, tokens(args), args.dtype, args.layers, *size, args.temperatures, args.text)
 
 
 def tokens(args: argparse.Namespace) -> int:
