@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""A head, n-grams, and both in one tree: tokens per target pass on code, chat and repetitive text, and what that is worth by costs.
+
+  bench/mixed_drafts.py 'target/release/polydraft' FILE.gguf --dtype q8_0 --head demo/smollm2-head --costs COSTS.json -o RECORD
+
+Chains of --depth tokens of each draft alone (block verification, which is the best for one path), and a tree of one such path of each
+(specinfer, which takes distinct drafts). COSTS.json is what 'polydraft generate --costs' left for the target and the head. A step
+costs its target pass and as many passes of the head as the path is long; n-grams cost nothing.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "bindings/python/bench"))
+
+from provenance import provenance  # noqa: E402
+
+TEXTS = {"code": "prompts.jsonl", "chat": "chat.jsonl", "repeat": "repeat.jsonl"}
+
+
+def seconds(passes, tokens):
+    """Of a pass over so many tokens, between those that were measured."""
+    for low, high in zip(passes, passes[1:]):
+        if tokens <= high["tokens"]:
+            share = (tokens - low["tokens"]) / (high["tokens"] - low["tokens"])
+            return low["seconds"] + max(share, 0) * (high["seconds"] - low["seconds"])
+    return passes[-1]["seconds"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("polydraft", help="the program, with the options of all runs")
+    parser.add_argument("target")
+    parser.add_argument("--dtype", default="q8_0")
+    parser.add_argument("--head", required=True)
+    parser.add_argument("--costs", type=Path, required=True)
+    parser.add_argument("--depth", type=int, default=3)
+    parser.add_argument("--count", type=int, default=4, help="prompts of each text")
+    parser.add_argument("--tokens", type=int, default=96, help="of each output")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    args = parser.parse_args()
+    ways = {
+        "head": (["--draft", args.head], "block", f"paths:1,{args.depth}", args.depth),
+        "n-grams": (["--draft", "ngram"], "block", f"paths:1,{args.depth}", 0),
+        "both": (["--draft", args.head, "--draft", "ngram"], "specinfer", f"distinct:2,{args.depth}", args.depth),
+    }
+    costs = json.loads(args.costs.read_text())["costs"]
+    plain = seconds(costs["target"], 1)
+    rows = []
+    for text, file in TEXTS.items():
+        prompts = [json.loads(line)["prompt"] for line in (HERE / file).read_text().splitlines()][: args.count]
+        for temperature in (0, 1):
+            for way, (drafts, verifier, tree, steps) in ways.items():
+                tokens = calls = nodes = 0
+                for seed, prompt in enumerate(prompts):
+                    command = [*shlex.split(args.polydraft), "generate", "--no-config", "--json", "--target", args.target]
+                    command += ["--dtype", args.dtype, *drafts, "--verifier", verifier, "--tree", tree, "--prompt", prompt]
+                    command += ["-n", str(args.tokens), "-t", str(temperature), "--seed", str(seed)]
+                    done = subprocess.run(command, capture_output=True, text=True)
+                    if done.returncode:
+                        sys.exit(f"{shlex.join(command)}\n{done.stderr}")
+                    stats = json.loads(done.stdout)["stats"]
+                    calls += stats["target_calls"]
+                    tokens += stats["target_calls"] * stats["block_efficiency"]
+                    nodes += stats["target_calls"] * stats["nodes_per_call"]
+                per_pass, drafted = tokens / calls, nodes / calls
+                spent = seconds(costs["target"], 1 + drafted) + steps * costs["draft"][0]["seconds"]
+                ratio = per_pass * plain / spent
+                rows.append(
+                    {"text": text, "temperature": temperature, "draft": way, "tokens_per_pass": per_pass,
+                     "nodes": drafted, "by_costs": ratio}
+                )  # fmt: skip
+                print(f"{text:7} T = {temperature} {way:8} {per_pass:.2f} tokens per pass, {drafted:.1f} nodes, {ratio:.2f} by costs")
+    record = {**provenance(), "command": shlex.join(sys.argv), "costs": costs, "rows": rows}
+    args.output.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
