@@ -12,6 +12,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 
 # The longest names first: a name ends with its kind.
 KINDS = [
+    "head-curve",
     "table-llama-backend",
     "llama-backend-plain",
     "llama-speculation",
