@@ -118,12 +118,7 @@ fn trained(checkpoint: &Path) -> Result<()> {
 }
 
 /// The demo pair.
-fn demo(
-    command: Command,
-    folder: &Path,
-    work: Option<PathBuf>,
-    vocabulary: usize,
-) -> Result<()> {
+fn demo(command: Command, folder: &Path, work: Option<PathBuf>, vocabulary: usize) -> Result<()> {
     let places = Places {
         manifest: folder.join("corpus/Cargo.toml"),
         work: work.unwrap_or_else(|| folder.join(".train")),
