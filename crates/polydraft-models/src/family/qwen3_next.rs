@@ -108,8 +108,8 @@ fn shared(fields: &Fields) -> Result<Shared> {
     Ok(Shared { intermediate, gated: true })
 }
 
-/// The name of a tensor of the layer that predicts further tokens as other families have it, after so
-/// many layers.
+/// The name of a tensor of the layer that predicts further tokens as other families have it, after
+/// so many layers.
 pub(crate) fn renamed_further(name: &str, layers: usize) -> Option<String> {
     let inner = name.strip_prefix("model.").unwrap_or(name).strip_prefix("mtp.")?;
     if let Some(own) = inner.strip_prefix("layers.") {

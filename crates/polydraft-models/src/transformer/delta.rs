@@ -2,8 +2,8 @@
 //! values, strengths and decays; here is how they are made, and what becomes of the output.
 //!
 //! Source: Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks); layout as in Qwen3-Next: all of
-//! queries, keys and values go through one short convolution and SiLU, queries and keys are normed to length
-//! one, outputs are normed by head and gated.
+//! queries, keys and values go through one short convolution and SiLU, queries and keys are normed
+//! to length one, outputs are normed by head and gated.
 
 use std::sync::Arc;
 
