@@ -9,7 +9,7 @@ use super::page::{Cell, Section};
 use super::record::Record;
 
 /// Known records, by two JSON pointers that all of them have, and no others.
-const KNOWN: [([&str; 2], &str); 9] = [
+const KNOWN: [([&str; 2], &str); 12] = [
     (
         ["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"],
         "bench/load.py: the server under load",
@@ -28,6 +28,9 @@ const KNOWN: [([&str; 2], &str); 9] = [
         ["/cases/0/tokens_per_pass", "/prompts"],
         "bench/mtp_paths.py: a trained MTP layer, one chain and several paths",
     ),
+    (["/points", "/dtype"], "python -m polydraft.train: a draft head as it learns"),
+    (["/cells/0/speed", "/cells/0/head"], "bench speed with two draft heads, in turn"),
+    (["/rows", "/costs"], "a head beside n-grams in one tree"),
     (["/what", "/gpu"], "bench/gpu: on a GPU"),
     (["/what", "/rows"], "bench/llama_server.py: the server beside llama-server, in turn"),
     (["/rows", "/provenance"], "bindings/python/bench: inside transformers"),
