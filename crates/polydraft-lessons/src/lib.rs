@@ -3,8 +3,9 @@
 //!
 //! A head is taught on many millions of tokens, over and over, while the model that it drafts for
 //! stands still. So the model computes once, on our own kernels and in the type of weights that it
-//! will run in, and what it found lies on disk in 8 bits: [`write`] fills a folder, shard by shard,
-//! and goes on after the last one there. `python -m polydraft.train` learns from such a folder.
+//! will run in, and what it found lies on disk in 8 bits: [`write()`] fills a folder, shard by
+//! shard, and goes on after the last one there. `python -m polydraft.train` learns from such a
+//! folder.
 //!
 //! | file | holds |
 //! |---|---|

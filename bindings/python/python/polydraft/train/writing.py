@@ -30,7 +30,8 @@ class Writer(threading.Thread):
 
     def __init__(self, order: Order) -> None:
         super().__init__(daemon=True)
-        self.order, self.problem = order, None
+        self.order = order
+        self.problem: Exception | None = None
         self.shards = self.kept = self.open = 0
         self.stopped = False
 
@@ -53,7 +54,7 @@ class Writer(threading.Thread):
                 given=list(order.given),
             )
         except Exception as problem:
-            self.problem: Exception | None = problem
+            self.problem = problem
 
     def watch(self, shards: int, kept: int, open_: int) -> bool:
         self.shards, self.kept, self.open = shards, kept, open_
