@@ -152,6 +152,18 @@ pub(super) fn extra_layers(fields: &Fields) -> Result<usize> {
     Ok(fields.get::<usize>("num_nextn_predict_layers")?.unwrap_or(0).min(1 << 8))
 }
 
+/// Which layers `layer_types` lists as of a kind, where it is there; the others have attention to
+/// everything.
+pub(super) fn layers_of_kind(fields: &Fields, kind: &str) -> Result<Option<Vec<bool>>> {
+    let Some(types) = fields.get::<Vec<String>>("layer_types")? else { return Ok(None) };
+    let is_of_kind = |listed: &String| match &listed[..] {
+        "full_attention" => Ok(false),
+        listed if listed == kind => Ok(true),
+        other => Err(format!("layer_types: expected full_attention or {kind}, got {other:?}")),
+    };
+    types.iter().map(is_of_kind).collect::<Result<_>>().map(Some)
+}
+
 /// Gives a window to the layers that `layer_types` lists or, where there is no such list, to those
 /// that `default` says.
 pub(super) fn set_window(
@@ -160,19 +172,8 @@ pub(super) fn set_window(
     window: Option<usize>,
     default: impl Fn(usize) -> bool,
 ) -> Result<()> {
-    let windowed = match fields.get::<Vec<String>>("layer_types")? {
-        None => (0..config.layers).map(default).collect(),
-        Some(types) => types
-            .iter()
-            .map(|kind| match kind.as_str() {
-                "full_attention" => Ok(false),
-                "sliding_attention" => Ok(true),
-                other => Err(format!(
-                    "layer_types: expected full_attention or sliding_attention, got {other:?}"
-                )),
-            })
-            .collect::<Result<Vec<bool>>>()?,
-    };
+    let listed = layers_of_kind(fields, "sliding_attention")?;
+    let windowed = listed.unwrap_or_else(|| (0..config.layers).map(default).collect());
     config.attention.window = window.filter(|_| windowed.contains(&true));
     config.attention.windowed = windowed;
     Ok(())

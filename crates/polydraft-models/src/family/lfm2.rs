@@ -5,7 +5,7 @@
 
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, llama_like, plain_experts};
+use super::common::{Family, Result, layers_of_kind, llama_like, plain_experts};
 use crate::config::{Config, Experts, HeadNorms, Mixer, Recurrent, Scores};
 use crate::names::{ExpertNames, LLAMA_NAMES, Names, RecurrentNames};
 
@@ -52,13 +52,8 @@ fn like(family: &Family, fields: &Fields) -> Result<Config> {
 }
 
 fn convolutions(config: &Config, fields: &Fields) -> Result<Vec<bool>> {
-    if let Some(types) = fields.get::<Vec<String>>("layer_types")? {
-        let is_convolution = |kind: &String| match kind.as_str() {
-            "full_attention" => Ok(false),
-            "conv" => Ok(true),
-            other => Err(format!("layer_types: expected full_attention or conv, got {other:?}")),
-        };
-        return types.iter().map(is_convolution).collect();
+    if let Some(listed) = layers_of_kind(fields, "conv")? {
+        return Ok(listed);
     }
     let attention = fields.get::<Vec<usize>>("full_attn_idxs")?;
     let attention = attention.unwrap_or_else(|| (0..config.layers).collect());

@@ -6,7 +6,7 @@
 use polydraft_kernels::{DeltaRule, HeadsOfKeys};
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, llama_with, plain_experts};
+use super::common::{Family, Result, layers_of_kind, llama_with, plain_experts};
 use super::qwen_moe;
 use crate::config::{
     Biases, Config, Experts, FedBack, HeadNorms, Mixer, NormKind, Recurrent, Rope, Shared,
@@ -64,18 +64,11 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
 
 /// As listed, or all but every so manieth.
 fn recurrent_layers(config: &Config, fields: &Fields) -> Result<Vec<bool>> {
-    let Some(types) = fields.get::<Vec<String>>("layer_types")? else {
-        let interval = fields.size_or("full_attention_interval", 4, 1 << 12)?;
-        return Ok((1..=config.layers).map(|layer| !layer.is_multiple_of(interval)).collect());
-    };
-    let is_recurrent = |kind: &String| match kind.as_str() {
-        "full_attention" => Ok(false),
-        "linear_attention" => Ok(true),
-        other => {
-            Err(format!("layer_types: expected full_attention or linear_attention, got {other:?}"))
-        }
-    };
-    types.iter().map(is_recurrent).collect()
+    if let Some(listed) = layers_of_kind(fields, "linear_attention")? {
+        return Ok(listed);
+    }
+    let interval = fields.size_or("full_attention_interval", 4, 1 << 12)?;
+    Ok((1..=config.layers).map(|layer| !layer.is_multiple_of(interval)).collect())
 }
 
 fn read_next(family: &Family, fields: &Fields) -> Result<Config> {
