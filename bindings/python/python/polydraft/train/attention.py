@@ -1,9 +1,9 @@
 """Attention of the unrolled steps: a causal part over step 0's keys, and one key of each later step for each place.
 
-Method: on a CPU PyTorch's flash kernel computes the causal part and leaves the logarithm of its sum. The other keys are
-joined to it by that sum: with the joint output O and the joint sum, the kernel's own backward pass gives the causal part's
-exact gradients, for softmax's derivative P (dP - sum(dO * O)) needs no more than the two. Elsewhere the scores of all keys
-are written out. A test holds the two against each other.
+Method: PyTorch's flash kernel computes the causal part and leaves the logarithm of its sum. The other keys are joined to it
+by that sum: with the joint output O and the joint sum, the kernel's own backward pass gives the causal part's exact gradients,
+for softmax's derivative P (dP - sum(dO * O)) needs no more than the two. Where there is no such kernel (other devices, f32 on a
+GPU) the scores of all keys are written out. A test holds the two against each other.
 """
 
 from __future__ import annotations
@@ -15,8 +15,27 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+aten = torch.ops.aten
+HALF = (torch.bfloat16, torch.float16)
+
+
+def causal(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, tuple[Any, ...]]:
+    """The output, the logarithm of the sum, and what else the backward pass takes."""
+    if query.device.type == "cpu":
+        out, total = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, True)
+        return out, total, ()
+    out, total, *rest = aten._scaled_dot_product_flash_attention(query, key, value, 0.0, True, False)
+    return out, total, tuple(rest)
+
+
+def causal_backward(
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, total: Tensor, rest: tuple[Any, ...]
+) -> tuple[Tensor, Tensor, Tensor]:
+    if query.device.type == "cpu":
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(grad, query, key, value, out, total, 0.0, True)
+    lengths, seed, offset = rest[:4], rest[4], rest[5]
+    given = (grad, query, key, value, out, total)
+    return aten._scaled_dot_product_flash_attention_backward(*given, *lengths, 0.0, True, seed, offset)
 
 
 def widen(x: Tensor, heads: int) -> Tensor:
@@ -27,7 +46,7 @@ def widen(x: Tensor, heads: int) -> Tensor:
 
 def attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
     """`[samples, heads, places, head]` of queries, and keys and values of each step, all like that."""
-    if query.device.type == "cpu":
+    if query.device.type == "cpu" or (query.is_cuda and query.dtype in HALF):
         return Joined.apply(query, *keys, *values)
     return written_out(query, keys, values)
 
@@ -52,18 +71,18 @@ def written_out(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tens
 
 
 class Joined(torch.autograd.Function):
-    """`written_out` without scores in memory, on a CPU."""
+    """`written_out` without scores in memory."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, *wide: Tensor) -> Tensor:
         steps = len(wide) // 2
         keys, values = wide[:steps], wide[steps:]
         scale = 1 / math.sqrt(query.shape[3])
-        out, total = flash(query, keys[0], values[0], 0.0, True)
+        out, total, ctx.rest = causal(query, keys[0], values[0])
         if steps > 1:
             scores = torch.stack([dot(query, key) for key in keys[1:]]) * scale
-            causal, total = total, torch.logsumexp(torch.cat([total[None], scores]), 0)
-            out = out * (causal - total).exp().to(query.dtype)[..., None]
+            first, total = total, torch.logsumexp(torch.cat([total[None], scores]), 0)
+            out = out * (first - total).exp().to(query.dtype)[..., None]
             for score, value in zip(scores, values[1:]):
                 out.addcmul_((score - total).exp().to(query.dtype)[..., None], value)
         ctx.save_for_backward(query, out, total, *wide)
@@ -77,7 +96,7 @@ class Joined(torch.autograd.Function):
         keys, values = wide[:steps], wide[steps:]
         scale = 1 / math.sqrt(query.shape[3])
         grad = grad.contiguous()
-        to_query, to_key, to_value = flash_backward(grad, query, keys[0], values[0], out, total, 0.0, True)
+        to_query, to_key, to_value = causal_backward(grad, query, keys[0], values[0], out, total, ctx.rest)
         to_keys, to_values = [to_key], [to_value]
         if steps > 1:
             mean = dot(grad, out)

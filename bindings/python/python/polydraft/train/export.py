@@ -26,7 +26,6 @@ def export(head: Head, tokens: Tensor, rows: Tensor | None, model: dict[str, Any
         "attention_bias": False,
         "mlp_bias": False,
         "hidden_act": "silu",
-        "num_hidden_layers": 1,
         "vocab_size": model["vocab_size"],
         "draft_vocab_size": len(tokens),
         "max_position_embeddings": model["max_position_embeddings"],

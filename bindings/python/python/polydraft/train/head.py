@@ -21,8 +21,6 @@ from torch.nn import functional as F
 from .attention import attend, widen
 from .norm import rms_norm
 
-ATTENTION = "midlayer.self_attn."
-MLP = "midlayer.mlp."
 
 
 @dataclass(frozen=True)
@@ -37,31 +35,42 @@ class Shape:
     rope_theta: float
     rms_norm_eps: float
     eagle_aux_hidden_state_layer_ids: tuple[int, ...]
+    num_hidden_layers: int = 1
 
     @classmethod
-    def of_target(cls, model: dict[str, Any]) -> Shape:
-        """One layer of the target's own shape; `model` is the folder's `model.json`."""
+    def of_target(cls, model: dict[str, Any], layers: int = 1) -> Shape:
+        """Layers of the target's own shape; `model` is the folder's `model.json`."""
         own = {field.name: model[field.name] for field in fields(cls) if field.name in model}
-        return cls(**own, eagle_aux_hidden_state_layer_ids=tuple(model["layers"]))
+        return cls(**own, eagle_aux_hidden_state_layer_ids=tuple(model["layers"]), num_hidden_layers=layers)
+
+    def layer(self, number: int) -> str:
+        """What the names of a layer's parameters begin with: heads of one layer are published with a name of their own."""
+        return "midlayer." if self.num_hidden_layers == 1 else f"layers.{number}."
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Every parameter under the name that it is published with."""
         d, inner = self.hidden_size, self.intermediate_size
         queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
-        return {
-            "fc.weight": (d, len(self.eagle_aux_hidden_state_layer_ids) * d),
-            "midlayer.input_layernorm.weight": (d,),
-            "midlayer.hidden_norm.weight": (d,),
-            ATTENTION + "q_proj.weight": (queries, 2 * d),
-            ATTENTION + "k_proj.weight": (keys, 2 * d),
-            ATTENTION + "v_proj.weight": (keys, 2 * d),
-            ATTENTION + "o_proj.weight": (d, queries),
-            "midlayer.post_attention_layernorm.weight": (d,),
-            MLP + "gate_proj.weight": (inner, d),
-            MLP + "up_proj.weight": (inner, d),
-            MLP + "down_proj.weight": (d, inner),
-            "norm.weight": (d,),
-        }
+        features = len(self.eagle_aux_hidden_state_layer_ids) * d
+        found: dict[str, tuple[int, ...]] = {"fc.weight": (d, features), "norm.weight": (d,)}
+        for number in range(self.num_hidden_layers):
+            # The first layer reads a token beside a state.
+            read = 2 * d if number == 0 else d
+            layer = {
+                "input_layernorm": (d,),
+                "self_attn.q_proj": (queries, read),
+                "self_attn.k_proj": (keys, read),
+                "self_attn.v_proj": (keys, read),
+                "self_attn.o_proj": (d, queries),
+                "post_attention_layernorm": (d,),
+                "mlp.gate_proj": (inner, d),
+                "mlp.up_proj": (inner, d),
+                "mlp.down_proj": (d, inner),
+            }
+            if number == 0:
+                layer["hidden_norm"] = (d,)
+            found |= {f"{self.layer(number)}{name}.weight": dims for name, dims in layer.items()}
+        return found
 
 
 class Head(nn.Module):
@@ -91,34 +100,44 @@ class Head(nn.Module):
         `states` are the target's, `[samples, places, read]`, after each token; `embedded` is `[samples, places, hidden]`, of each
         token. What a step says at a place whose token lies after the end of the text means nothing.
         """
-        product, norm = self.product, self.norm
-        places = states.shape[1]
-        wide = self.shape.num_attention_heads
+        places, layers = states.shape[1], range(self.shape.num_hidden_layers)
         cos, sin = (x.to(self.dtype) for x in rotations(self.shape, places + steps, states.device))
-        words = norm(embedded.float(), "midlayer.input_layernorm.weight").to(self.dtype)
-        state = product(states.to(self.dtype), "fc.weight").float()
-        keys, values, found = [], [], []
+        first = self.shape.layer(0)
+        words = self.norm(embedded.float(), first + "input_layernorm").to(self.dtype)
+        state = self.product(states.to(self.dtype), "fc").float()
+        seen: list[tuple[list[Tensor], list[Tensor]]] = [([], []) for _ in layers]
+        found = []
         for step in range(steps):
             # The token after the place, and after as many drafts; at the end there is none.
             own = F.pad(words[:, 1 + step :], (0, 0, 0, 1 + step))[:, :places]
-            joined = torch.cat([own, norm(state, "midlayer.hidden_norm.weight").to(self.dtype)], -1)
             turned = (cos[step : step + places], sin[step : step + places])
-            query = turn(self.heads(product(joined, ATTENTION + "q_proj.weight")), *turned)
-            keys.append(widen(turn(self.heads(product(joined, ATTENTION + "k_proj.weight")), *turned), wide))
-            values.append(widen(self.heads(product(joined, ATTENTION + "v_proj.weight")), wide))
-            attended = attend(query, keys, values).transpose(1, 2).flatten(2)
-            x = state + product(attended, ATTENTION + "o_proj.weight").float()
-            inner = norm(x, "midlayer.post_attention_layernorm.weight").to(self.dtype)
-            gated = F.silu(product(inner, MLP + "gate_proj.weight")) * product(inner, MLP + "up_proj.weight")
-            state = x + product(gated, MLP + "down_proj.weight").float()
-            found.append(norm(state, "norm.weight"))
+            for number in layers:
+                name = self.shape.layer(number)
+                read = self.norm(state, name + ("hidden_norm" if number == 0 else "input_layernorm")).to(self.dtype)
+                joined = torch.cat([own, read], -1) if number == 0 else read
+                state = state + self.attention(name + "self_attn.", joined, turned, *seen[number])
+                inner = self.norm(state, name + "post_attention_layernorm").to(self.dtype)
+                gated = F.silu(self.product(inner, name + "mlp.gate_proj")) * self.product(inner, name + "mlp.up_proj")
+                state = state + self.product(gated, name + "mlp.down_proj").float()
+            found.append(self.norm(state, "norm"))
         return found
 
+    def attention(
+        self, name: str, x: Tensor, turned: tuple[Tensor, Tensor], keys: list[Tensor], values: list[Tensor]
+    ) -> Tensor:
+        """What a step attends to, whose keys and values it adds to those of the steps before."""
+        wide = self.shape.num_attention_heads
+        query = turn(self.heads(self.product(x, name + "q_proj")), *turned)
+        keys.append(widen(turn(self.heads(self.product(x, name + "k_proj")), *turned), wide))
+        values.append(widen(self.heads(self.product(x, name + "v_proj")), wide))
+        attended = attend(query, keys, values).transpose(1, 2).flatten(2)
+        return self.product(attended, name + "o_proj").float()
+
     def product(self, x: Tensor, name: str) -> Tensor:
-        return F.linear(x, self[name].to(self.dtype))
+        return F.linear(x, self[name + ".weight"].to(self.dtype))
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        return rms_norm(x, self[name], self.shape.rms_norm_eps)
+        return rms_norm(x, self[name + ".weight"], self.shape.rms_norm_eps)
 
     def heads(self, x: Tensor) -> Tensor:
         """`[samples, places, heads * head]` to `[samples, heads, places, head]`."""

@@ -35,6 +35,8 @@ class Plan:
     # Samples in a step, and in each of its passes: samples of like length, in buffers that fit the cache.
     batch: int = 8
     pass_texts: int = 4
+    # Decoder layers of the head.
+    layers: int = 1
 
 
 class Learner:
@@ -42,7 +44,7 @@ class Learner:
 
     def __init__(self, folder: Folder, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
         self.folder, self.plan, self.device, self.dtype = folder, plan, device, dtype
-        self.head = Head(Shape.of_target(folder.model), dtype, folder.matrix("norm")).to(device)
+        self.head = Head(Shape.of_target(folder.model, plan.layers), dtype, folder.matrix("norm")).to(device)
         norms = [x for x in self.head.parameters() if x.dim() == 1]
         products = [x for x in self.head.parameters() if x.dim() > 1]
         self.optimizers = [
@@ -94,13 +96,20 @@ class Learner:
         texts, loss = self.choose(), self.loss()
         passes = [texts[i : i + self.plan.pass_texts] for i in range(0, len(texts), self.plan.pass_texts)]
         rows = count = 0
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
         for part in passes:
             batch = self.folder.batch(part, self.device, self.dtype)
-            if len(batch.taught):
-                Taught.apply(self.output, *self.learned(batch), loss, figures, *self.drafted(batch)).backward()
+            self.climb(batch, loss, figures)
             rows, count = rows + len(batch.taught), count + batch.count
+        self.descend(rows, count)
+        return count
+
+    def climb(self, batch: Batch, loss: Loss, figures: Figures | None = None) -> None:
+        """Adds a batch's gradient, summed over its rows."""
+        if len(batch.taught):
+            Taught.apply(self.output, *self.learned(batch), loss, figures, *self.drafted(batch)).backward()
+
+    def descend(self, rows: int, count: int) -> None:
+        """A step down the mean gradient of so many rows, of samples with `count` tokens."""
         for parameter in self.head.parameters():
             if parameter.grad is not None:
                 parameter.grad /= max(rows, 1)
@@ -109,8 +118,8 @@ class Learner:
             for group in optimizer.param_groups:
                 group["lr"] = self.rate() * factor
             optimizer.step()
+            optimizer.zero_grad()
         self.steps, self.tokens = self.steps + 1, self.tokens + count
-        return count
 
     def learned(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The target's states before the tokens that are learned, and their log sums."""

@@ -26,10 +26,10 @@ from torch.autograd.function import once_differentiable
 # A loss makes of p and q `[rows, vocabulary]` the gradient by the logits, in the place of q.
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-# Rows of a product, and of what is computed element by element, which should stay in a core's cache (V = 8,192: 2 MB in f32
-# for 16 rows of four buffers).
-ROWS = 512
-FEW = 16
+# Rows of a product, and of what is computed element by element: on a CPU that should stay in a core's cache (V = 8,192: 2 MB
+# in f32 for 16 rows of four buffers), a GPU should be full.
+ROWS = {"cpu": (512, 16)}
+MANY = (8192, 8192)
 # Each further step of a draft counts this much of the one before it: it is reached as often.
 DECAY = 0.8
 
@@ -113,15 +113,16 @@ class Taught(torch.autograd.Function):
         gradients = [torch.empty_like(step, dtype=dtype) for step in normed]
         if figures is not None and not figures.accepted:
             figures.accepted, figures.agreed = [0.0] * len(normed), [0.0] * len(normed)
-        products = matrix.new_empty(len(inputs), min(ROWS, len(last)), len(matrix))
-        for begin in range(0, len(last), ROWS):
-            some = slice(begin, min(begin + ROWS, len(last)))
+        most, least = ROWS.get(last.device.type, MANY)
+        products = matrix.new_empty(len(inputs), min(most, len(last)), len(matrix))
+        for begin in range(0, len(last), most):
+            some = slice(begin, min(begin + most, len(last)))
             made = products[:, : some.stop - begin]
             for own, out in zip(inputs, made):
                 torch.mm(own[some], matrix.T, out=out)
             sums = log_sums[some]
-            for few in range(0, len(sums), FEW):
-                rows = slice(few, few + FEW)
+            for few in range(0, len(sums), least):
+                rows = slice(few, few + least)
                 p = output.target(made[0, rows], sums[rows])
                 if figures is not None:
                     figures.rows += len(p)
