@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 HERE = Path(__file__).resolve()
 TRAIN = HERE.parents[2] / "bindings/python/python/polydraft"
@@ -70,7 +71,7 @@ class Texts:
         self.tokens_, self.taught, self.sums, self.lengths = [], [], [], []
         self.counts = np.zeros(model.about["tokens"], np.int64)
         self.kept = len(held_out)
-        self.flat = None
+        self.flat, self.summed = None, True
         for tokens, taught in held_out:
             self.add(tokens, taught, np.zeros(len(tokens)))
 
@@ -126,7 +127,7 @@ class Texts:
         states, last = self.small.states(tokens)
         learned = taught.flatten().nonzero()[:, 0]
         log_sums = self.flat[2][index].flatten()[learned]
-        if int(texts[0]) < self.kept:
+        if int(texts[0]) < self.kept or not self.summed:
             log_sums = self.small.log_sums(last.flatten(0, 1)[learned - 1])
         return text_format.Batch(tokens, states, last, learned, log_sums, int(long.sum()))
 
@@ -144,6 +145,19 @@ def attention_holds(device):
     for want, got in pairs:
         worst = max(worst, ((want - got).abs().max() / want.abs().max()).item())
     return worst
+
+
+def answered(tokens, answer, end):
+    """What a model wrote as an answer, or without turns: after the words that begin an answer, until it ends."""
+    if tokens[0] != answer[1]:
+        return np.arange(len(tokens)) > 0
+    taught = np.zeros(len(tokens), bool)
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, len(answer))
+    for at in np.flatnonzero((windows == answer).all(1)):
+        begin = at + len(answer)
+        ends = np.flatnonzero(tokens[begin:] == end)
+        taught[begin : begin + int(ends[0]) + 1 if len(ends) else len(tokens)] = True
+    return taught
 
 
 class Job:
@@ -199,13 +213,40 @@ class Job:
             self.record["writing"][f"said_by_{size}"] = self.texts.frequent(size)[1]
         self.say(self.record["writing"])
 
+    def read(self):
+        """What an earlier run wrote. Which tokens are taught is seen from the turns again."""
+        forced = self.words["forced"]
+        answer, end = forced["rows"][forced["answer"]], forced["ends"][-1]
+        for path in self.args.text:
+            raw = np.frombuffer(zlib.decompress(path.read_bytes()), np.uint8).reshape(2, -1)
+            numbers, at = raw.T.copy().view(np.uint16).ravel(), 0
+            while at < len(numbers):
+                length = int(numbers[at])
+                tokens = numbers[at + 1 : at + 1 + length].astype(np.int64)
+                at += 1 + length
+                self.texts.add(tokens, answered(tokens, answer, end), np.zeros(len(tokens)))
+        self.texts.summed = False
+        self.texts.settle()
+        self.say(f"{self.texts.tokens():,} tokens in {len(self.texts.lengths):,} texts")
+
     def learners(self):
-        plan = learning.Plan(1e12, vocabulary=self.args.vocabulary, batch=self.args.batch, rate=self.args.rate, likeness=0.5)
+        plan = learning.Plan(1e12, vocabulary=self.args.vocabulary, batch=self.args.batch, rate=self.args.rate,
+                             likeness=self.args.likeness, decay=self.args.decay)
         found = {}
         for layers in self.args.layers:
             own = dataclasses.replace(plan, layers=layers)
             found[layers] = learning.Learner(self.texts, own, self.device, self.dtype)
+            if self.args.begin_with is not None:
+                self.take(found[layers], self.args.begin_with)
         return found
+
+    @staticmethod
+    def take(learner, head):
+        """The weights of a head, and what it says."""
+        stored = load_file(head / "model.safetensors")
+        for name, weight in learner.head.named().items():
+            weight.data.copy_(stored[name])
+        learner.say(stored["d2t"] + torch.arange(len(stored["d2t"])))
 
     def check(self, learners):
         point = {"seconds": round(self.clock(), 1)}
@@ -220,13 +261,8 @@ class Job:
 
     def judge_old(self, learners):
         """The head that was shipped before, on the same held-out samples."""
-        from safetensors.torch import load_file
-
         learner = learning.Learner(self.texts, learning.Plan(1.0, pass_texts=16), self.device, self.dtype)
-        stored = load_file(self.args.old / "model.safetensors")
-        for name, weight in learner.head.named().items():
-            weight.data.copy_(stored[name])
-        learner.say(stored["d2t"] + torch.arange(len(stored["d2t"])))
+        self.take(learner, self.args.old)
         self.record["old"] = {name: [round(x, 4) for x in v] for name, v in learner.check().means().items()}
         self.say("the old head", self.record["old"])
 
@@ -296,6 +332,10 @@ def main():
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--record", type=Path, required=True)
     p.add_argument("--old", type=Path, help="a head to judge beside")
+    p.add_argument("--begin-with", type=Path, help="a head to go on from")
+    p.add_argument("--text", type=Path, nargs="+", help="what an earlier run wrote, in place of writing")
+    p.add_argument("--likeness", type=float, default=0.5)
+    p.add_argument("--decay", type=float, default=0.3)
     p.add_argument("--minutes", type=float, default=7.0, help="writing and learning")
     p.add_argument("--write", type=float, default=170.0, help="seconds of writing at most")
     p.add_argument("--tokens", type=float, default=20e6)
@@ -323,12 +363,16 @@ def main():
         if not isinstance(worst, float) or worst > 0.05:
             attention.HALF = ()
         job.record["attention_error"] = worst
-    job.write()
+    if args.text:
+        job.read()
+    else:
+        job.write()
     try:
         job.learn()
     finally:
         job.args.record.write_text(json.dumps(job.record, indent=1) + "\n")
-        job.keep_text()
+        if not args.text:
+            job.keep_text()
 
 
 main()

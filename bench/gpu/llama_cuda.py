@@ -75,20 +75,22 @@ class Job:
     def generate(self):
         """Greedy texts with and without drafts must be the same; temperature 1 is only timed."""
         args = self.args
-        ways = {
-            "plain": ["--verifier", "none"],
-            "ngram": ["--draft", "ngram"],
-            "head": ["--draft", args.head],
-            "head, 4 tokens": ["--draft", args.head, "--tree", "paths:1,4", "--verifier", "block"],
-            "head, 2 paths": ["--draft", args.head, "--tree", "paths:2,4", "--verifier", "nested-priority"],
-            "head, 4 paths": ["--draft", args.head, "--tree", "paths:4,4", "--verifier", "nested-priority"],
+        trees = {
+            "auto": [],
+            "4 tokens": ["--tree", "paths:1,4", "--verifier", "block"],
+            "2 paths": ["--tree", "paths:2,4", "--verifier", "nested-priority"],
+            "4 paths": ["--tree", "paths:4,4", "--verifier", "nested-priority"],
         }
+        ways = {"plain": ["--verifier", "none"]}
+        for tree, words in ((tree, trees[tree]) for tree in args.trees):
+            for pad in args.pads:
+                ways[f"{tree}, padding {pad}"] = ["--draft", args.head, "--pad-passes", pad, *words]
         for temperature in (0, 1):
             texts = {}
             for repeat in range(args.repeats):
                 for prompt in PROMPTS[: args.prompts]:
                     for way, words in ways.items():
-                        common = ["--target", args.model, "--backend", "llama", "--gpu-layers", args.layers, "--prompt", prompt,
+                        common = ["--target", args.model, "--backend", "llama", "--gpu-layers", args.layers, "--chat", "--prompt", prompt,
                                   "-n", args.tokens, "-t", temperature, "--seed", 7 + repeat, "--json"]
                         out = self.run("polydraft", ["generate", *common, *words], 40)
                         if out is None:
@@ -114,7 +116,7 @@ class Job:
                 if rows:
                     speed = statistics.median(x["tokens_per_second"] for x in rows)
                     call = statistics.mean(x["per_call"] for x in rows)
-                    print(f"T = {temperature} {way:15} {speed:8.1f} tokens/s, {call:.2f} tokens a call")
+                    print(f"T = {temperature} {way:22} {speed:8.1f} tokens/s, {call:.2f} tokens a call")
 
     def speed(self):
         for draft in (self.args.head, "ngram"):
@@ -137,6 +139,9 @@ def main():
     p.add_argument("--cpu", type=Path)
     p.add_argument("--layers", type=int, default=99, help="on the GPU")
     p.add_argument("--tokens", type=int, default=200)
+    p.add_argument("--pads", nargs="+", default=["on", "off"], help="for --pad-passes")
+    p.add_argument("--trees", nargs="+", default=["auto", "4 tokens", "2 paths", "4 paths"])
+    p.add_argument("--only", choices=["passes", "generate", "speed"], nargs="+", default=["passes", "generate", "speed"])
     p.add_argument("--prompts", type=int, default=4)
     p.add_argument("--until", type=float, default=1e9, help="seconds after which nothing more is begun")
     p.add_argument("--repeats", type=int, default=1)
@@ -146,9 +151,8 @@ def main():
     smi = subprocess.run("nvidia-smi --query-gpu=name,driver_version --format=csv,noheader", shell=True, capture_output=True, text=True)
     job.record["gpu"] = smi.stdout.strip() or "none"
     try:
-        job.passes()
-        job.generate()
-        job.speed()
+        for part in args.only:
+            getattr(job, part)()
     finally:
         args.record.write_text(json.dumps(job.record, indent=1) + "\n")
 

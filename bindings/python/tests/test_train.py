@@ -4,6 +4,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from dataclasses import replace
 
 import polydraft
 import pytest
@@ -13,7 +14,7 @@ pytest.importorskip("safetensors")
 
 from polydraft.train import estimate  # noqa: I001
 from polydraft.train.attention import Joined, written_out
-from polydraft.train.head import ATTENTION, MLP, Head, Shape, rotations, turn
+from polydraft.train.head import Head, Shape, rotations, turn
 from polydraft.train.learning import Learner, Plan
 from polydraft.train.losses import DECAY, Figures, Output, Taught, acceptance, divergence, rejection
 from polydraft.train.export import export
@@ -65,34 +66,46 @@ def step_by_step(head, states, embedded, place, steps):
     cos, sin = rotations(shape, 64, torch.device("cpu"))
 
     def project(joined, name, position):
-        x = (head[ATTENTION + name] @ joined).view(-1, shape.head_dim)
-        return x if name == "v_proj.weight" else turn(x, cos[position], sin[position])
+        x = (head[name] @ joined).view(-1, shape.head_dim)
+        return x if "v_proj" in name else turn(x, cos[position], sin[position])
 
-    def layer(token, state, position, cache):
-        joined = torch.cat([rms(embedded[token], "midlayer.input_layernorm.weight"), rms(state, "midlayer.hidden_norm.weight")])
-        cache.append([project(joined, name, position) for name in ("k_proj.weight", "v_proj.weight")])
-        query = project(joined, "q_proj.weight", position)
+    def layer(number, token, state, position, cache):
+        name = shape.layer(number)
+        if number == 0:
+            joined = [rms(embedded[token], name + "input_layernorm.weight"), rms(state, name + "hidden_norm.weight")]
+        else:
+            joined = [rms(state, name + "input_layernorm.weight")]
+        joined, attention = torch.cat(joined), name + "self_attn."
+        cache.append([project(joined, f"{attention}{x}_proj.weight", position) for x in "kv"])
+        query = project(joined, attention + "q_proj.weight", position)
         seen = []
         for i, own in enumerate(query):
             kv = i * shape.num_key_value_heads // shape.num_attention_heads
             scores = torch.stack([own @ key[kv] for key, _ in cache]) / shape.head_dim**0.5
             seen.append(sum(w * value[kv] for w, (_, value) in zip(scores.softmax(0), cache)))
-        x = state + head[ATTENTION + "o_proj.weight"] @ torch.cat(seen)
-        inner = rms(x, "midlayer.post_attention_layernorm.weight")
-        gate, up = head[MLP + "gate_proj.weight"] @ inner, head[MLP + "up_proj.weight"] @ inner
-        return x + head[MLP + "down_proj.weight"] @ (gate * gate.sigmoid() * up)
+        x = state + head[attention + "o_proj.weight"] @ torch.cat(seen)
+        inner = rms(x, name + "post_attention_layernorm.weight")
+        gate, up = (head[f"{name}mlp.{part}_proj.weight"] @ inner for part in ("gate", "up"))
+        return x + head[name + "mlp.down_proj.weight"] @ (gate * gate.sigmoid() * up)
 
-    cache, found = [], []
+    caches, found = [[] for _ in range(shape.num_hidden_layers)], []
+
+    def through(token, state, position):
+        for number, cache in enumerate(caches):
+            state = layer(number, token, state, position, cache)
+        return state
+
     for i in range(place + 1):
-        state = layer(i + 1, head["fc.weight"] @ states[i], i, cache)
+        state = through(i + 1, head["fc.weight"] @ states[i], i)
     found.append(state)
     for step in range(1, steps):
-        found.append(layer(place + 1 + step, found[-1], place + step, cache))
+        found.append(through(place + 1 + step, found[-1], place + step))
     return [rms(state, "norm.weight") for state in found]
 
 
-def test_the_unrolled_head_is_the_head_step_by_step():
-    head = Head(SHAPE, torch.float32, noise(32, seed=5).abs() + 0.5)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_unrolled_head_is_the_head_step_by_step(layers):
+    head = Head(replace(SHAPE, num_hidden_layers=layers), torch.float32, noise(32, seed=5).abs() + 0.5)
     with torch.no_grad():
         for i, weight in enumerate(head.parameters()):
             weight += 0.1 * noise(*weight.shape, seed=i)

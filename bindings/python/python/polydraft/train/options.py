@@ -79,6 +79,9 @@ def parser() -> argparse.ArgumentParser:
     head.add_argument(
         "--draft-vocabulary", type=whole, default=8192, metavar="N", help="tokens the head can say [default: 8192]"
     )
+    head.add_argument(
+        "--head-layers", type=whole, default=1, metavar="N", help="decoder layers of the head: accepted more, and slower [default: 1]"
+    )
     head.add_argument("--unroll", type=whole, default=4, metavar="N", help="steps of a draft that are unrolled [default: 4]")
     head.add_argument("--begin-with", type=Path, metavar="HEAD", help="go on from a head of this shape, such as a published one")
     head.add_argument("--drafts", type=whole, default=1, metavar="K", help="drafts whose joint acceptance is taught [default: 1]")

@@ -116,7 +116,7 @@ def say_estimate(args: argparse.Namespace, work: Path) -> None:
     model = json.loads((work / "model.json").read_text())
     tokens = torch.arange(min(args.draft_vocabulary, model["tokens"]))
     with tempfile.TemporaryDirectory() as folder:
-        export(Head(Shape.of_target(model), torch.float32, None), tokens, None, model, Path(folder))
+        export(Head(Shape.of_target(model, args.head_layers), torch.float32, None), tokens, None, model, Path(folder))
         try:
             costs = estimate.measure(args.target, Path(folder), args.dtype, None)
         except RuntimeError as problem:
@@ -134,12 +134,13 @@ def learn(args: argparse.Namespace, work: Path, writer: Writer | None) -> int:
         raise Refused(f"{work}: all of its {len(folder.places)} samples are kept for validation; it takes more text")
     planned = max(0 if args.text or (writer is None and args.tokens is None) else tokens(args), folder.tokens()) * args.passes
     plan = Plan(
-        planned, args.draft_vocabulary, args.unroll, args.drafts, args.likeness, args.rate, args.decay, args.batch
+        planned, args.draft_vocabulary, args.unroll, args.drafts, args.likeness, args.rate, args.decay, args.batch,
+        layers=args.head_layers,
     )
     learner = Learner(folder, plan, where, device.dtype(args.precision, where))
     checkpoint = work / "checkpoint.pt"
     if checkpoint.exists():
-        learner.load(checkpoint)
+        resume(learner, checkpoint)
     elif args.begin_with is not None:
         begin_with(learner.head, args.begin_with)
     elif args.only == "export":
@@ -150,6 +151,14 @@ def learn(args: argparse.Namespace, work: Path, writer: Writer | None) -> int:
     return 0
 
 
+def resume(learner: Learner, checkpoint: Path) -> None:
+    try:
+        learner.load(checkpoint)
+    except RuntimeError as problem:
+        expected = f"{checkpoint}: expected a head of {learner.plan.layers} decoder layers"
+        raise Refused(f"{expected}; --head-layers as it was begun with, or another --work, goes on") from problem
+
+
 def begin_with(head: Head, folder: Path) -> None:
     """Takes the weights of a head that was trained before."""
     stored = load_file(folder / "model.safetensors")
@@ -158,7 +167,7 @@ def begin_with(head: Head, folder: Path) -> None:
         if found is None or found.shape != weight.shape:
             shape = None if found is None else list(found.shape)
             expected = f"{folder}: {name}: expected the shape {list(weight.shape)}, got {shape}"
-            raise Refused(f"{expected}; --layers and the target decide it")
+            raise Refused(f"{expected}; --layers, --head-layers and the target decide it")
         weight.data.copy_(found)
 
 
