@@ -82,9 +82,7 @@ class Job:
             "4 paths": ["--tree", "paths:4,4", "--verifier", "nested-priority"],
         }
         ways = {"plain": ["--verifier", "none"]}
-        for tree, words in ((tree, trees[tree]) for tree in args.trees):
-            for pad in args.pads:
-                ways[f"{tree}, padding {pad}"] = ["--draft", args.head, "--pad-passes", pad, *words]
+        ways |= {tree: ["--draft", args.head, *trees[tree]] for tree in args.trees}
         for temperature in (0, 1):
             texts = {}
             for repeat in range(args.repeats):
@@ -139,7 +137,6 @@ def main():
     p.add_argument("--cpu", type=Path)
     p.add_argument("--layers", type=int, default=99, help="on the GPU")
     p.add_argument("--tokens", type=int, default=200)
-    p.add_argument("--pads", nargs="+", default=["on", "off"], help="for --pad-passes")
     p.add_argument("--trees", nargs="+", default=["auto", "4 tokens", "2 paths", "4 paths"])
     p.add_argument("--only", choices=["passes", "generate", "speed"], nargs="+", default=["passes", "generate", "speed"])
     p.add_argument("--prompts", type=int, default=4)

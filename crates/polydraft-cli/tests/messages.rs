@@ -197,7 +197,6 @@ fn what_is_for_llama_cpp_is_not_ignored_on_candle() {
         ["--context", "100"],
         ["--cache-tokens", "1000"],
         ["--flash-attention", "off"],
-        ["--pad-passes", "on"],
         ["--gpu-layers", "0"],
         ["--main-gpu", "0"],
         ["--split", "layer"],

@@ -28,7 +28,7 @@ mod native;
 
 pub use error::{Error, Result};
 pub use load::{Description, load};
-pub use options::{BUILT, CacheType, FlashAttention, LlamaOptions, Padding, Split};
+pub use options::{BUILT, CacheType, FlashAttention, LlamaOptions, Split};
 
 /// Runs a program that uses models of this crate. Without the feature `native` it is just run.
 ///

@@ -13,7 +13,6 @@
 
 mod branches;
 mod ids;
-mod padding;
 mod pass;
 mod text;
 
@@ -31,7 +30,6 @@ use polydraft_engine::{
 use crate::native::{Batch, Context, Id, Weights};
 use crate::{Error, LlamaOptions};
 use ids::Ids;
-use padding::Filler;
 use pass::{Row, Work};
 use text::Text;
 
@@ -65,8 +63,6 @@ pub struct LlamaModel {
     ids: Ids,
     /// For paths that are scored one by one.
     spare: Id,
-    /// Fills passes up to a few widths, where that pays.
-    filler: Option<Filler>,
     /// Whether a sequence's state cannot be taken back.
     has_state: bool,
     window: Option<usize>,
@@ -110,8 +106,6 @@ impl LlamaModel {
             true => (STATES, 1, Reuse::WholeOnly),
             false => (IDS, KEPT, Reuse::AnyPrefix),
         };
-        // A state would have to be kept for the filler.
-        let pads = !has_state && padding::pays(options);
         let context_of_all = Context::new(weights, path, cells, ids, options)?;
         let sequences = ids / 2;
         let watchable = WATCHABLE.contains(&architecture);
@@ -123,9 +117,8 @@ impl LlamaModel {
             texts: Slots::default(),
             kept: PrefixCache::new(reuse),
             most_kept,
-            ids: Ids::new(ids - 1 - usize::from(pads)),
+            ids: Ids::new(ids - 1),
             spare: ids as Id - 1,
-            filler: pads.then(|| Filler::new(ids as Id - 2)),
             has_state,
             window,
             batch: Batch::default(),

@@ -32,7 +32,6 @@ pub(crate) use batch::Batch;
 pub(crate) use calls::has_ended;
 pub use calls::host;
 pub(crate) use context::Context;
-pub(crate) use devices::has_gpu;
 pub use quantise::quantise;
 pub use rpc::serve_rpc;
 pub(crate) use weights::Weights;

@@ -28,8 +28,6 @@ pub struct LlamaOptions {
     pub cache_type: CacheType,
     /// Whether attention is computed without writing its scores to memory.
     pub flash_attention: FlashAttention,
-    /// Whether passes over a tree are padded to a few widths.
-    pub padding: Padding,
     /// Threads for a pass over one token; at least 1.
     pub threads: u32,
     /// Threads for a pass over several; at least 1.
@@ -56,7 +54,6 @@ impl Default for LlamaOptions {
             split: Split::default(),
             cache_type: CacheType::default(),
             flash_attention: FlashAttention::default(),
-            padding: Padding::default(),
             threads,
             batch_threads: threads,
         }
@@ -175,23 +172,6 @@ pub enum FlashAttention {
 
 names!(FlashAttention, Auto = "auto", On = "on", Off = "off");
 
-/// Whether passes over a tree are padded to 8, 16, 32 or 64 tokens. llama.cpp keeps what it built
-/// for a pass where the next has as many tokens, and a GPU then replays it: on an H100 a pass of
-/// SmolLM2-135M takes 1.1 to 1.8 ms where its width is that of the one before, up to 8 tokens, and
-/// 4.2 to 5.1 ms where it is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Padding {
-    /// Where a GPU computes.
-    #[default]
-    Auto,
-    /// Always.
-    On,
-    /// Never.
-    Off,
-}
-
-names!(Padding, Auto = "auto", On = "on", Off = "off");
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,9 +183,6 @@ mod tests {
         }
         for name in FlashAttention::NAMES {
             assert_eq!(name.parse::<FlashAttention>().unwrap().to_string(), *name);
-        }
-        for name in Padding::NAMES {
-            assert_eq!(name.parse::<Padding>().unwrap().to_string(), *name);
         }
         for name in ["none", "layer", "row", "3,1", "0.5,0,2"] {
             assert_eq!(name.parse::<Split>().unwrap().to_string(), name);

@@ -6,9 +6,7 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use polydraft_llama::{
-    BUILT, CacheType, Description, FlashAttention, LlamaOptions, Padding, Split,
-};
+use polydraft_llama::{BUILT, CacheType, Description, FlashAttention, LlamaOptions, Split};
 use polydraft_models::is_gguf;
 use polydraft_text::LanguageModel;
 use serde::{Deserialize, Serialize};
@@ -63,9 +61,6 @@ pub struct BackendOptions {
     /// Attention that does not write its scores to memory.
     #[serde(with = "as_text")]
     pub flash_attention: Option<FlashAttention>,
-    /// Padding of passes over drafts.
-    #[serde(with = "as_text")]
-    pub padding: Option<Padding>,
     /// Other machines to compute layers of the target, as `HOST:PORT`.
     pub rpc: Vec<String>,
     /// Layers to compute on GPUs and other machines; none is all.
@@ -109,7 +104,6 @@ impl BackendOptions {
             ("--context", self.context.is_some()),
             ("--cache-tokens", self.cache_tokens.is_some()),
             ("--flash-attention", self.flash_attention.is_some()),
-            ("--pad-passes", self.padding.is_some()),
             ("--gpu-layers", self.gpu_layers.is_some()),
             ("--main-gpu", self.main_gpu.is_some()),
             ("--split", self.split.is_some()),
@@ -173,7 +167,6 @@ impl BackendOptions {
             split: self.split.clone().unwrap_or_default(),
             cache_type: cache.unwrap_or_default(),
             flash_attention: self.flash_attention.unwrap_or_default(),
-            padding: self.padding.unwrap_or_default(),
             threads,
             batch_threads: self.batch_threads.unwrap_or(threads),
         };
@@ -192,9 +185,8 @@ impl BackendOptions {
     /// All settings that change the cost of a pass.
     pub(crate) fn identity(&self) -> String {
         format!(
-            "llama.cpp, {}, padding {}, {:?} layers on GPUs, {}, {:?} threads, machines {:?}",
+            "llama.cpp, {}, {:?} layers on GPUs, {}, {:?} threads, machines {:?}",
             self.flash_attention.unwrap_or_default(),
-            self.padding.unwrap_or_default(),
             self.gpu_layers,
             self.split.clone().unwrap_or_default(),
             self.batch_threads,

@@ -1,7 +1,7 @@
 //! Options of the backends: which one computes a model, and how llama.cpp does.
 
 use clap::Args;
-use polydraft_llama::{FlashAttention, Padding, Split};
+use polydraft_llama::{FlashAttention, Split};
 use polydraft_runtime::{Backend, BackendOptions};
 
 /// Whether this program was built without llama.cpp: its help then has none of these options, and
@@ -42,10 +42,6 @@ pub struct BackendArgs {
     /// Attention that does not write its scores to memory: auto, on or off [default: auto].
     #[arg(long, hide = ABSENT, value_name = "WHEN")]
     flash_attention: Option<FlashAttention>,
-    /// Padding of passes over drafts to 8, 16, 32 or 64 tokens, so that a GPU can replay them: auto
-    /// (where a GPU computes), on or off [default: auto].
-    #[arg(long, hide = ABSENT, value_name = "WHEN")]
-    pad_passes: Option<Padding>,
     /// Other machines that compute layers of the target, each running llama.cpp's rpc-server:
     /// HOST:PORT,.. Read docs/distributed.md first: every client that reaches that port controls
     /// that machine.
@@ -88,7 +84,6 @@ impl BackendArgs {
             context: self.context,
             cache_tokens: self.cache_tokens,
             flash_attention: self.flash_attention,
-            padding: self.pad_passes,
             rpc: self.rpc.clone(),
             gpu_layers: self.gpu_layers,
             main_gpu: self.main_gpu,

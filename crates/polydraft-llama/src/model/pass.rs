@@ -215,22 +215,13 @@ impl LlamaModel {
         if self.batch.len() == 0 {
             return Ok(());
         }
-        let own = self.batch.len();
-        if let Some(filler) = &self.filler {
-            filler.fill(&mut self.batch, self.context.rows());
-        }
-        let done = loop {
+        loop {
             match self.context.decode(&mut self.batch) {
-                Err(Error::Full { .. }) if self.batch.len() > own => self.batch.truncate(own),
                 // The cache of closed sequences makes room for open ones.
                 Err(Error::Full { .. }) if self.evict() => {}
-                done => break done,
+                done => break done?,
             }
-        };
-        if let Some(filler) = &self.filler {
-            filler.forget(&mut self.context);
         }
-        done?;
         let width = self.info.vocabulary.size();
         let mut states = vec![0.0; self.states()];
         for (index, (sequence, place, row)) in self.rows.drain(..).enumerate() {

@@ -43,17 +43,6 @@ impl Batch {
         self.len() - 1
     }
 
-    /// Takes away what was added after the first `length` tokens.
-    pub fn truncate(&mut self, length: usize) {
-        while self.len() > length {
-            self.tokens.pop();
-            self.positions.pop();
-            let count = self.counts.pop().unwrap_or(0) as usize;
-            self.ids.truncate(self.ids.len() - count);
-            self.wanted -= usize::from(self.wants.pop() == Some(1));
-        }
-    }
-
     pub fn len(&self) -> usize {
         self.tokens.len()
     }

@@ -6,11 +6,6 @@ use llama_cpp_sys_2 as sys;
 
 pub(super) type Device = sys::ggml_backend_dev_t;
 
-/// Whether this machine has one.
-pub(crate) fn has_gpu() -> bool {
-    !own().is_empty()
-}
-
 /// This machine's GPUs: discrete ones, or where there are none those that share the CPU's memory.
 pub(super) fn own() -> Vec<Device> {
     // SAFETY: plain calls; llama.cpp's names end in 0 and live as long as the process.
