@@ -110,7 +110,9 @@ def build():
         pages_research.gpu,
         pages_research.kernels,
         pages_gpu.steps,
+        pages_gpu.llama,
         pages_heads.curve,
+        pages_heads.trained,
         pages_research.quality,
         pages_research.solvers,
     ):

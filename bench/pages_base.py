@@ -13,6 +13,8 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 # The longest names first: a name ends with its kind.
 KINDS = [
     "head-curve",
+    "head-training",
+    "llama-cuda",
     "table-llama-backend",
     "llama-backend-plain",
     "llama-speculation",

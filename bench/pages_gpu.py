@@ -62,3 +62,45 @@ def steps(page):
                     for key in rows
                 ],
             )
+
+
+def llama(page):
+    records = page.of("llama-cuda")
+    if not records:
+        return
+    page.add("## llama.cpp on a GPU")
+    page.paragraph(
+        "llama.cpp's own loop, milliseconds of a pass with the logits of each token on the CPU: when every pass has the"
+        " width of the one before, and when the widths change from pass to pass. llama.cpp builds its graph anew for"
+        " another width. See [GPUs](gpu.md)."
+    )
+    for record in records:
+        first, last = record.data["runs"]
+        page.source(record, record.data["command"])
+        passes = first["llama_passes"]["passes"]
+        page.table(
+            ["tokens", "same width, ms", "changing, ms", "relative to one", "changing, relative"],
+            [
+                (row["tokens"], number(row["repeated_ms"], 2), number(row["changing_ms"], 2),
+                 number(row["repeated_ms"] / passes[0]["repeated_ms"], 2),
+                 number(row["changing_ms"] / passes[0]["repeated_ms"], 2))
+                for row in passes
+            ],
+        )
+        page.paragraph(
+            f"llama.cpp's loop decodes {first['llama_passes']['tokens_per_second']:.0f} tokens/s. polydraft with"
+            " llama.cpp's CUDA, a draft head on the CPU, trees of one shape; two chat prompts of up to 160 tokens:"
+        )
+        rows = {}
+        for row in last["generate"]:
+            rows.setdefault((row["temperature"], row["way"]), []).append(row)
+        page.table(
+            ["T", "way", "tokens/s", "tokens a pass", "target, ms a step", "draft", "verification"],
+            [
+                (t, way, *(number(sum(x) / len(x), digits) for x, digits in (
+                    ([r["tokens_per_second"] for r in own], 0),
+                    ([r["per_call"] for r in own], 2),
+                    *(([r["time_ms"][part] / r["calls"] for r in own], 2) for part in ("target", "draft", "verify")))))
+                for (t, way), own in rows.items()
+            ],
+        )
