@@ -22,7 +22,7 @@ mod plain;
 use half::f16;
 
 use crate::tensor_type::TensorType;
-pub use codebook::{MXFP4_NUMBERS, held_as, mxfp4_as_q5_0};
+pub use codebook::{IQ4_NUMBERS, MXFP4_NUMBERS, held_as, iq4_xs_steps, mxfp4_as_q5_0};
 pub use integers::Integers;
 
 /// Why blocks could not be converted.
@@ -36,7 +36,7 @@ pub struct DequantizeError {
 }
 
 /// The types that [`dequantize`] knows.
-pub const DEQUANTIZED: [TensorType; 15] = [
+pub const DEQUANTIZED: [TensorType; 16] = [
     TensorType::F32,
     TensorType::F16,
     TensorType::BF16,
@@ -52,6 +52,7 @@ pub const DEQUANTIZED: [TensorType; 15] = [
     TensorType::Q6_K,
     TensorType::MXFP4,
     TensorType::IQ4_NL,
+    TensorType::IQ4_XS,
 ];
 
 /// Converts blocks to f32, `[blocks · kind.block()]`.
@@ -91,6 +92,7 @@ pub fn dequantize(
         TensorType::Q6_K => each(blocks, values, k::q6_k),
         TensorType::MXFP4 => each(blocks, values, codebook::mxfp4),
         TensorType::IQ4_NL => each(blocks, values, codebook::iq4_nl),
+        TensorType::IQ4_XS => each(blocks, values, codebook::iq4_xs),
         other => {
             let known: Vec<_> = DEQUANTIZED.iter().map(|kind| kind.name()).collect();
             return Err(DequantizeError {

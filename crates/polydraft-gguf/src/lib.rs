@@ -23,7 +23,8 @@ mod tokenizer;
 mod value;
 
 pub use dequantize::{
-    DEQUANTIZED, DequantizeError, Integers, MXFP4_NUMBERS, dequantize, held_as, mxfp4_as_q5_0,
+    DEQUANTIZED, DequantizeError, IQ4_NUMBERS, Integers, MXFP4_NUMBERS, dequantize, held_as,
+    iq4_xs_steps, mxfp4_as_q5_0,
 };
 pub use error::{Error, Place, Result};
 pub use gguf::Gguf;

@@ -133,7 +133,6 @@ impl TensorType {
     pub fn held_as(self) -> Self {
         match self {
             MXFP4 => Q5_0,
-            IQ4_NL => Q8_0,
             other => other,
         }
     }

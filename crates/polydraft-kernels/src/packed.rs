@@ -28,7 +28,7 @@ use std::convert::Infallible;
 use crate::error::{Error, Result};
 use crate::rows::Rows;
 use block::Block;
-use blocks::{Q4_0, Q4_1, Q4K, Q8_0};
+use blocks::{Iq4Nl, Iq4Xs, Q4_0, Q4_1, Q4K, Q8_0};
 use exact::{Bf16, F16, F32};
 pub use format::Format;
 use format::with_format;

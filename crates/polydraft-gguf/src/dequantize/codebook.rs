@@ -1,9 +1,10 @@
-//! Blocks of 32 whose four bits are places in a table.
+//! Blocks whose four bits are places in a table.
 //!
 //! MXFP4 (OCP Microscaling Formats 1.0, 2023): numbers with two bits of exponent and one of
 //! mantissa, times a power of two. Twice such a number is a whole number from -12 to 12: the block
-//! is one of Q5_0 too, with half its scale. IQ4_NL: bytes of a table times a scale, a block of
-//! Q8_0. So both are stored and multiplied as those, and no number changes.
+//! is one of Q5_0 too, with half its scale, so it is stored and multiplied as that, and no number
+//! changes. IQ4_NL: bytes of a table times a scale; IQ4_XS: eight times that with one scale, and
+//! steps of 6 bits.
 
 use half::f16;
 
@@ -15,8 +16,9 @@ pub const MXFP4_NUMBERS: usize = 32;
 
 /// Twice the numbers of MXFP4.
 const HALVES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
-/// Those of IQ4_NL.
-const BYTES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// Those of IQ4_NL and IQ4_XS.
+pub const IQ4_NUMBERS: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Number i of the first half of a block is in the lower four bits of byte i, of the second in the
 /// upper.
@@ -54,7 +56,31 @@ pub(super) fn mxfp4(block: &[u8; 17], values: &mut [f32; 32]) {
 pub(super) fn iq4_nl(block: &[u8; 18], values: &mut [f32; 32]) {
     let d = scale(block, 0);
     for (value, place) in values.iter_mut().zip(parts(block)) {
-        *value = f32::from(BYTES[place]) * d;
+        *value = f32::from(IQ4_NUMBERS[place]) * d;
+    }
+}
+
+/// What the scale of each of the eight parts is multiplied with, and 32 more: of 6 bits, the lower
+/// four after the upper two.
+pub fn iq4_xs_steps(block: &[u8]) -> [u8; 8] {
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    std::array::from_fn(|part| {
+        let low = block[4 + part / 2] >> (4 * (part % 2)) & 15;
+        low | ((high >> (2 * part) & 3) as u8) << 4
+    })
+}
+
+/// A scale, steps, eight times 16 bytes.
+#[inline(always)]
+pub(super) fn iq4_xs(block: &[u8; 136], values: &mut [f32; 256]) {
+    let (d, steps) = (scale(block, 0), iq4_xs_steps(block));
+    let numbers = block[8..].as_chunks::<16>().0;
+    for ((values, bytes), step) in values.as_chunks_mut::<32>().0.iter_mut().zip(numbers).zip(steps)
+    {
+        let d = d * (f32::from(step) - 32.0);
+        for (value, place) in values.iter_mut().zip(places(bytes)) {
+            *value = f32::from(IQ4_NUMBERS[place]) * d;
+        }
     }
 }
 
@@ -66,17 +92,8 @@ pub(super) fn iq4_nl(block: &[u8; 18], values: &mut [f32; 32]) {
 pub fn held_as(kind: TensorType, from: &[u8], to: &mut [u8]) -> Result<(), DequantizeError> {
     match kind {
         TensorType::MXFP4 => mxfp4_as_q5_0(from, to),
-        TensorType::IQ4_NL if from.len() / 18 * 34 == to.len() => {
-            for (block, to) in from.as_chunks::<18>().0.iter().zip(to.as_chunks_mut::<34>().0) {
-                to[..2].copy_from_slice(&block[..2]);
-                for (to, place) in to[2..].iter_mut().zip(parts(block)) {
-                    *to = BYTES[place] as u8;
-                }
-            }
-            Ok(())
-        }
         other => Err(DequantizeError {
-            expected: "whole blocks of type MXFP4 or IQ4_NL".to_owned(),
+            expected: "whole blocks of type MXFP4".to_owned(),
             got: format!("{} bytes of type {other}", from.len()),
         }),
     }
@@ -143,12 +160,6 @@ mod tests {
                 wide(TensorType::MXFP4, &block)[..8].iter().map(|x| f64::from(*x)).collect();
             let expected = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0].map(|x: f64| x * power);
             assert_eq!(first, expected);
-        }
-        for scale in [1.0, -0.25, 6.1e-5] {
-            let block = [&f16::from_f32(scale).to_le_bytes()[..], &bytes].concat();
-            let mut held = vec![0; 34];
-            held_as(TensorType::IQ4_NL, &block, &mut held).unwrap();
-            assert_eq!(wide(TensorType::Q8_0, &held), wide(TensorType::IQ4_NL, &block));
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a block is: numbers of few bits that share a scale, and for some a minimum. A number is
 //! `scale · q` or `scale · q + minimum`.
 
-use polydraft_gguf::TensorType;
+use polydraft_gguf::{IQ4_NUMBERS, TensorType};
 
 use super::tiles::{Piece, TILE};
 use crate::halves::widened;
@@ -16,6 +16,8 @@ pub(super) enum Numbers<'a> {
     /// Word j of a row: columns 4j to 4j + 3 in the lower halves of its bytes, 16 columns on in the
     /// upper ones; 0 to 15.
     Four(&'a [[u32; TILE]; 4]),
+    /// As before, places in [`IQ4_NUMBERS`].
+    Coded(&'a [[u32; TILE]; 4]),
     /// Of 2 to 6 bits, in planes.
     Cut(Cut<'a>),
 }
@@ -132,6 +134,16 @@ impl Numbers<'_> {
                     for (i, byte) in words[row].to_le_bytes().into_iter().enumerate() {
                         low[4 * j + i] = i32::from(byte & 15) - offset;
                         high[4 * j + i] = i32::from(byte >> 4) - offset;
+                    }
+                }
+            }
+            Self::Coded(words) => {
+                let number = |place: u8| i32::from(IQ4_NUMBERS[usize::from(place)]);
+                let (low, high) = out.split_at_mut(COLUMNS / 2);
+                for (j, words) in words.iter().enumerate() {
+                    for (i, byte) in words[row].to_le_bytes().into_iter().enumerate() {
+                        low[4 * j + i] = number(byte & 15);
+                        high[4 * j + i] = number(byte >> 4);
                     }
                 }
             }

@@ -1,12 +1,12 @@
 //! Blocks of 4 and 8 bits.
 //!
-//! They are ggml's Q8_0, Q4_0, Q4_1 and Q4_K to the bit, laid out anew: thirty-two rows side by
+//! They are ggml's Q8_0, Q4_0, Q4_1, Q4_K, IQ4_NL and IQ4_XS to the bit, laid out anew: thirty-two rows side by
 //! side, words of four or eight neighbouring columns; those of other bits are in
 //! [`planes`](super::planes).
 
 #![allow(unsafe_code)]
 
-use polydraft_gguf::TensorType;
+use polydraft_gguf::{TensorType, iq4_xs_steps};
 
 use super::block::{Block, COLUMNS, Factors, Numbers, half, put, values};
 use super::tiles::{Piece, TILE};
@@ -48,6 +48,24 @@ pub(super) struct Q4K {
     pub minima: [u16; TILE],
 }
 
+/// Numbers of a table by their places, with a scale.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Iq4Nl {
+    places: [[u32; TILE]; 4],
+    scales: [u16; TILE],
+}
+
+/// Eight times the same, scales as integers from −32 to 31 times one.
+#[derive(Debug, Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct Iq4Xs {
+    places: [[[u32; TILE]; 4]; 8],
+    /// 32 more than what is meant.
+    steps: [[u8; TILE]; 8],
+    scales: [u16; TILE],
+}
+
 macro_rules! piece {
     ($block:ident, $columns:expr, $zero:expr) => {
         // SAFETY: arrays of whole numbers, which together are as long as it is.
@@ -75,6 +93,13 @@ piece!(
         scales: [0; TILE],
         minima: [0; TILE]
     }
+);
+
+piece!(Iq4Nl, COLUMNS, Self { places: [[0; TILE]; 4], scales: [0; TILE] });
+piece!(
+    Iq4Xs,
+    8 * COLUMNS,
+    Self { places: [[[0; TILE]; 4]; 8], steps: [[0; TILE]; 8], scales: [0; TILE] }
 );
 
 impl Block for Q8_0 {
@@ -187,6 +212,52 @@ impl Block for Q4K {
             let number = |i: usize| if part % 2 == 0 { halves[i] & 15 } else { halves[i] >> 4 };
             let bytes: [u8; 16] = std::array::from_fn(|i| number(i) | number(i + 16) << 4);
             put(&mut self.numbers[part], row, &bytes);
+        }
+        Ok(())
+    }
+}
+
+impl Block for Iq4Nl {
+    const OFFSET: i32 = 128;
+    const KIND: TensorType = TensorType::IQ4_NL;
+
+    #[inline(always)]
+    fn numbers(&self, _part: usize) -> Numbers<'_> {
+        Numbers::Coded(&self.places)
+    }
+
+    #[inline(always)]
+    fn scales(&self, _part: usize, _span: usize) -> Factors<'_> {
+        Factors::Plain(&self.scales)
+    }
+
+    fn set_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32> {
+        self.scales[row] = half(bytes)?;
+        put(&mut self.places, row, &bytes[2..]);
+        Ok(())
+    }
+}
+
+impl Block for Iq4Xs {
+    const PARTS: usize = 8;
+    const OFFSET: i32 = 128;
+    const KIND: TensorType = TensorType::IQ4_XS;
+
+    #[inline(always)]
+    fn numbers(&self, part: usize) -> Numbers<'_> {
+        Numbers::Coded(&self.places[part])
+    }
+
+    #[inline(always)]
+    fn scales(&self, part: usize, _span: usize) -> Factors<'_> {
+        Factors::Stepped(&self.scales, self.steps[part], 32)
+    }
+
+    fn set_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32> {
+        self.scales[row] = half(bytes)?;
+        for (part, step) in iq4_xs_steps(bytes).into_iter().enumerate() {
+            self.steps[part][row] = step;
+            put(&mut self.places[part], row, &bytes[8 + 16 * part..][..16]);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use polydraft_gguf::TensorType;
 
-use super::blocks::{Q4_0, Q4_1, Q4K, Q8_0};
+use super::blocks::{Iq4Nl, Iq4Xs, Q4_0, Q4_1, Q4K, Q8_0};
 use super::exact::{Bf16, F16, F32};
 use super::planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use super::tiles::{Piece, TILE};
@@ -41,6 +41,10 @@ pub enum Format {
     Q5K,
     /// 6 bits in blocks of 256 with two levels of scales.
     Q6K,
+    /// Places in a table of 16 numbers, in blocks of 32 with a scale.
+    Iq4Nl,
+    /// The same in blocks of 256 with two levels of scales.
+    Iq4Xs,
 }
 
 /// Calls the macro `$use` with what a format is made of: which products it has, of which pieces,
@@ -62,6 +66,8 @@ macro_rules! with_format {
             Format::Q3K => $use!(Integer, Q3K, filed),
             Format::Q5K => $use!(Integer, Q5K, filed),
             Format::Q6K => $use!(Integer, Q6K, filed),
+            Format::Iq4Nl => $use!(Integer, Iq4Nl, filed),
+            Format::Iq4Xs => $use!(Integer, Iq4Xs, filed),
         }
     };
 }
@@ -97,6 +103,8 @@ impl Format {
             TensorType::Q3_K => Self::Q3K,
             TensorType::Q5_K => Self::Q5K,
             TensorType::Q6_K => Self::Q6K,
+            TensorType::IQ4_NL => Self::Iq4Nl,
+            TensorType::IQ4_XS => Self::Iq4Xs,
             _ => Self::F32,
         }
     }
@@ -118,6 +126,8 @@ impl Format {
             Self::Q3K => "q3_k",
             Self::Q5K => "q5_k",
             Self::Q6K => "q6_k",
+            Self::Iq4Nl => "iq4_nl",
+            Self::Iq4Xs => "iq4_xs",
         }
     }
 

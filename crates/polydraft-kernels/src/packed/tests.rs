@@ -214,6 +214,8 @@ fn other_blocks_of_a_file_are_held_as_they_are() {
         (TensorType::Q3_K, Format::Q3K),
         (TensorType::Q5_K, Format::Q5K),
         (TensorType::Q6_K, Format::Q6K),
+        (TensorType::IQ4_NL, Format::Iq4Nl),
+        (TensorType::IQ4_XS, Format::Iq4Xs),
     ] {
         assert_eq!(Format::of_file(kind), format);
         let (out, columns) = (70, 3 * kind.block());
@@ -239,8 +241,8 @@ fn other_blocks_of_a_file_are_held_as_they_are() {
         assert_eq!(held.bytes() as u64, format.bytes(out, columns));
         // A scale that is not finite.
         let mut bad = stored.bytes.clone();
-        let at =
-            if kind.block() == 32 || kind == TensorType::Q5_K { 0 } else { kind.block_bytes() - 2 };
+        let first = [TensorType::Q5_K, TensorType::IQ4_XS].contains(&kind) || kind.block() == 32;
+        let at = if first { 0 } else { kind.block_bytes() - 2 };
         bad[3 * kind.block_bytes() + at..][..2].copy_from_slice(&f16::INFINITY.to_le_bytes());
         let bad = Packed::load(format, out, columns, Stored { bytes: bad, ..stored }).unwrap_err();
         assert!(bad.contains("row 1") && bad.contains("inf"), "{bad}");

@@ -95,6 +95,7 @@ pub fn blocks(kind: TensorType, count: usize) -> Vec<u8> {
     const SCALES: [f32; 7] = [0.01, -0.003, 1.5, 0.0, 6e-6, 3e-4, 4.0];
     let halves = match kind {
         TensorType::Q8_0 | TensorType::Q4_0 | TensorType::Q5_0 => 0..1,
+        TensorType::IQ4_NL | TensorType::IQ4_XS => 0..1,
         TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K => 0..2,
         TensorType::Q2_K => kind.block_bytes() / 2 - 2..kind.block_bytes() / 2,
         TensorType::Q3_K | TensorType::Q6_K => kind.block_bytes() / 2 - 1..kind.block_bytes() / 2,

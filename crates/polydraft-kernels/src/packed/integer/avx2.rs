@@ -3,6 +3,8 @@
 
 use std::arch::x86_64::*;
 
+use polydraft_gguf::IQ4_NUMBERS;
+
 use super::lanes::{self, Lanes};
 use crate::packed::block::Block;
 use crate::packed::inputs::Input;
@@ -66,6 +68,16 @@ unsafe impl Lanes for Avx2 {
         unsafe {
             let (words, low) = (_mm256_loadu_si256(words.cast()), _mm256_set1_epi32(0x0f0f_0f0f));
             [_mm256_and_si256(words, low), _mm256_and_si256(_mm256_srli_epi32::<4>(words), low)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn decoded(places: __m256i) -> [__m256i; 2] {
+        // SAFETY: the CPU has what `Avx2` asks for; the table has 16 bytes.
+        unsafe {
+            let table = _mm_loadu_si128(IQ4_NUMBERS.as_ptr().cast());
+            let numbers = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), places);
+            [_mm256_abs_epi8(numbers), numbers]
         }
     }
 

@@ -64,6 +64,15 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn decoded(places: __m512i) -> __m512i {
+        // SAFETY: the CPU has what `Avx512` asks for; the table has 16 bytes.
+        unsafe {
+            let table = _mm_loadu_si128(lanes::IQ4_RAISED.as_ptr().cast());
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), places)
+        }
+    }
+
+    #[inline(always)]
     unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> __m512i {
         // SAFETY: the CPU has what `Avx512` asks for, and from `words` on lie `LANES` numbers.
         unsafe {

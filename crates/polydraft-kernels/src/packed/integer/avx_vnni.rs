@@ -63,6 +63,15 @@ unsafe impl Lanes for AvxVnni {
     }
 
     #[inline(always)]
+    unsafe fn decoded(places: __m256i) -> __m256i {
+        // SAFETY: the CPU has what `AvxVnni` asks for; the table has 16 bytes.
+        unsafe {
+            let table = _mm_loadu_si128(lanes::IQ4_RAISED.as_ptr().cast());
+            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), places)
+        }
+    }
+
+    #[inline(always)]
     unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> __m256i {
         // SAFETY: the CPU has what `AvxVnni` asks for, and from `words` on lie `LANES` numbers.
         unsafe { Avx2::bits(words, shift, mask) }

@@ -1,10 +1,22 @@
 //! The product of a tile, written once for every vector unit.
 
+use polydraft_gguf::IQ4_NUMBERS;
+
 use crate::fetch::{Cache, fetch};
 use crate::packed::block::{Block, Cut, Factors, Numbers};
 use crate::packed::inputs::Input;
 use crate::packed::tiles::TILE;
 use crate::stack;
+
+/// The table of coded numbers as 128 + q, unsigned, for the instructions that want one side so.
+pub(super) const IQ4_RAISED: [u8; 16] = {
+    let (mut raised, mut i) = ([0; 16], 0);
+    while i < 16 {
+        raised[i] = IQ4_NUMBERS[i].cast_unsigned() ^ 0x80;
+        i += 1;
+    }
+    raised
+};
 
 /// What a vector unit can do with some rows of a tile.
 ///
@@ -33,6 +45,8 @@ pub(super) unsafe trait Lanes {
     unsafe fn start_fours(shift: i32) -> Self::FourSums;
     /// The lower halves of bytes, and the upper ones.
     unsafe fn fours(words: *const u32) -> [Self::Fours; 2];
+    /// The numbers of [`IQ4_NUMBERS`](polydraft_gguf::IQ4_NUMBERS) at those places.
+    unsafe fn decoded(places: Self::Fours) -> Self::Eights;
     /// Words shifted to the right, or to the left by what is below zero, and what `mask` keeps of
     /// them: four bytes from 0 to 63.
     unsafe fn bits(words: *const u32, shift: i32, mask: u32) -> Self::Fours;
@@ -178,6 +192,24 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
                 for n in 0..N {
                     for v in 0..J {
                         out[n][v] = L::end_fours(sums[n][v], x[n].spans[SPAN].shift);
+                    }
+                }
+            }
+            Numbers::Coded(words) => {
+                ask::<B, N>(w, part, first, 0, 1);
+                for n in 0..N {
+                    out[n] = [L::start(x[n].spans[SPAN].shift); J];
+                }
+                for (j, words) in words.iter().enumerate() {
+                    for v in 0..J {
+                        let places = L::fours(words.as_ptr().add((first + v) * L::LANES));
+                        let [low, high] = [L::decoded(places[0]), L::decoded(places[1])];
+                        for n in 0..N {
+                            out[n][v] = L::add_eights(out[n][v], low, word(&x[n], j));
+                        }
+                        for n in 0..N {
+                            out[n][v] = L::add_eights(out[n][v], high, word(&x[n], j + 4));
+                        }
                     }
                 }
             }

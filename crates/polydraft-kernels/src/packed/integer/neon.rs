@@ -5,6 +5,8 @@
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
+use polydraft_gguf::IQ4_NUMBERS;
+
 use super::lanes::{self, Lanes};
 use crate::packed::block::Block;
 use crate::packed::inputs::Input;
@@ -89,6 +91,12 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
             let low = vandq_u8(words, vdupq_n_u8(15));
             [vreinterpretq_s8_u8(low), vreinterpretq_s8_u8(vshrq_n_u8::<4>(words))]
         }
+    }
+
+    #[inline(always)]
+    unsafe fn decoded(places: int8x16_t) -> int8x16_t {
+        // SAFETY: the CPU has what `Neon` asks for; the table has 16 bytes.
+        unsafe { vqtbl1q_s8(vld1q_s8(IQ4_NUMBERS.as_ptr()), vreinterpretq_u8_s8(places)) }
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@ use polydraft_gguf::TensorType;
 
 use super::*;
 use crate::packed::block::COLUMNS;
-use crate::packed::blocks::{Q4_0, Q4_1, Q4K, Q8_0};
+use crate::packed::blocks::{Iq4Nl, Iq4Xs, Q4_0, Q4_1, Q4K, Q8_0};
 use crate::packed::planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use crate::packed::tests::reference::{blocks, quantised, widened};
 use crate::packed::tests::{Memory, Stored, values};
@@ -95,6 +95,8 @@ macro_rules! every_kind {
         $check::<Q3K> $argument;
         $check::<Q5K> $argument;
         $check::<Q6K> $argument;
+        $check::<Iq4Nl> $argument;
+        $check::<Iq4Xs> $argument;
     };
 }
 
@@ -147,6 +149,15 @@ fn kernels_take_every_number_of_a_file() {
     for number in [0x80, 0x7f, 0x81] {
         for x in [5.0, -5.0] {
             check::<Q8_0>(&[&one[..], &[number; 32]].concat(), x);
+        }
+    }
+    for number in 0..16 {
+        for x in [5.0, -5.0] {
+            let places = [number | (15 - number) << 4; 128];
+            check::<Iq4Nl>(&[&one[..], &places[..16]].concat(), x);
+            for steps in [0x00, 0xff] {
+                check::<Iq4Xs>(&[&one[..], &[steps; 6], &places].concat(), x);
+            }
         }
     }
     for number in [0x00, 0xff] {
@@ -262,6 +273,8 @@ fn blocks_of_a_file_are_held_as_they_are() {
     check::<Q4_0>();
     check::<Q4_1>();
     check::<Q4K>();
+    check::<Iq4Nl>();
+    check::<Iq4Xs>();
 }
 
 /// All rows of some tiles.
