@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""A head, n-grams, and both in one tree: tokens per target pass on code, chat and repetitive text, and what that is worth by costs.
+"""A head, n-grams, both in one tree, and both in one distribution: tokens per target pass on code, chat and repetitive text, and what
+that is worth by costs and by the clock.
 
   bench/mixed_drafts.py 'target/release/polydraft' FILE.gguf --dtype q8_0 --head demo/smollm2-head --costs COSTS.json -o RECORD
 
-Chains of --depth tokens of each draft alone (block verification, which is the best for one path), and a tree of one such path of each
-(specinfer, which takes distinct drafts). COSTS.json is what 'polydraft generate --costs' left for the target and the head. A step
+Chains of --depth tokens of each draft alone and of their mixture (block verification, which is the best for one path), and a tree of
+one such path of each (specinfer, which takes distinct drafts). Each prompt is decoded in all ways in turn. COSTS.json is what 'polydraft generate --costs' left for the target and the head. A step
 costs its target pass and as many passes of the head as the path is long; n-grams cost nothing.
 """
 
@@ -45,9 +46,11 @@ def main():
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
     ways = {
-        "head": (["--draft", args.head], "block", f"paths:1,{args.depth}", args.depth),
+        "plain": ([], "none", None, 0),
+        "head": (["--draft", args.head, "--mix-ngrams", "off"], "block", f"paths:1,{args.depth}", args.depth),
         "n-grams": (["--draft", "ngram"], "block", f"paths:1,{args.depth}", 0),
         "both": (["--draft", args.head, "--draft", "ngram"], "specinfer", f"distinct:2,{args.depth}", args.depth),
+        "mixed": (["--draft", args.head, "--mix-ngrams", "on"], "block", f"paths:1,{args.depth}", args.depth),
     }
     costs = json.loads(args.costs.read_text())["costs"]
     plain = seconds(costs["target"], 1)
@@ -55,27 +58,34 @@ def main():
     for text, file in TEXTS.items():
         prompts = [json.loads(line)["prompt"] for line in (HERE / file).read_text().splitlines()][: args.count]
         for temperature in (0, 1):
-            for way, (drafts, verifier, tree, steps) in ways.items():
-                tokens = calls = nodes = 0
-                for seed, prompt in enumerate(prompts):
-                    command = [*shlex.split(args.polydraft), "generate", "--no-config", "--json", "--target", args.target]
-                    command += ["--dtype", args.dtype, *drafts, "--verifier", verifier, "--tree", tree, "--prompt", prompt]
+            found = {way: dict.fromkeys(("tokens", "calls", "nodes", "ms", "emitted"), 0.0) for way in ways}
+            for seed, prompt in enumerate(prompts):
+                for way, (drafts, verifier, tree, _) in ways.items():
+                    command = [*shlex.split(args.polydraft), "generate", "--json", "--backend", "native", "--target", args.target]
+                    command += ["--dtype", args.dtype, *drafts, "--verifier", verifier, "--prompt", prompt]
                     command += ["-n", str(args.tokens), "-t", str(temperature), "--seed", str(seed)]
-                    done = subprocess.run(command, capture_output=True, text=True)
+                    done = subprocess.run(command + (["--tree", tree] if tree else []), capture_output=True, text=True)
                     if done.returncode:
                         sys.exit(f"{shlex.join(command)}\n{done.stderr}")
-                    stats = json.loads(done.stdout)["stats"]
-                    calls += stats["target_calls"]
-                    tokens += stats["target_calls"] * stats["block_efficiency"]
-                    nodes += stats["target_calls"] * stats["nodes_per_call"]
-                per_pass, drafted = tokens / calls, nodes / calls
+                    result, own = json.loads(done.stdout), found[way]
+                    stats = result["stats"]
+                    own["calls"] += stats["target_calls"]
+                    own["tokens"] += stats["target_calls"] * stats["block_efficiency"]
+                    own["nodes"] += stats["target_calls"] * stats["nodes_per_call"]
+                    own["ms"] += stats["time_ms"]["total"]
+                    own["emitted"] += len(result["tokens"])
+            per_ms = found["plain"]["emitted"] / found["plain"]["ms"]
+            for way, (_, _, _, steps) in ways.items():
+                own = found[way]
+                per_pass, drafted = own["tokens"] / own["calls"], own["nodes"] / own["calls"]
                 spent = seconds(costs["target"], 1 + drafted) + steps * costs["draft"][0]["seconds"]
-                ratio = per_pass * plain / spent
+                by_costs, by_clock = per_pass * plain / spent, own["emitted"] / own["ms"] / per_ms
                 rows.append(
                     {"text": text, "temperature": temperature, "draft": way, "tokens_per_pass": per_pass,
-                     "nodes": drafted, "by_costs": ratio}
+                     "nodes": drafted, "by_costs": by_costs, "by_clock": by_clock}
                 )  # fmt: skip
-                print(f"{text:7} T = {temperature} {way:8} {per_pass:.2f} tokens per pass, {drafted:.1f} nodes, {ratio:.2f} by costs")
+                said = f"{per_pass:.2f} tokens per pass, {drafted:.1f} nodes, {by_costs:.2f} by costs, {by_clock:.2f} by the clock"
+                print(f"{text:7} T = {temperature} {way:8} {said}", flush=True)
     record = {**provenance(), "command": shlex.join(sys.argv), "costs": costs, "rows": rows}
     args.output.write_text(json.dumps(record, indent=1) + "\n")
 

@@ -375,4 +375,5 @@ def main():
             job.keep_text()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -7,6 +7,7 @@
 //! To add a drafter that needs no files of its own: one file here, one line in [`DrafterKind`].
 
 mod kind;
+mod mixed;
 mod model;
 pub mod ngram;
 mod several;
@@ -16,6 +17,7 @@ use polydraft::{Distribution, NodeId, Sampling};
 use crate::{Model, ModelInfo, Result, Sequence, Sequences};
 
 pub use kind::DrafterKind;
+pub use mixed::MixedDrafter;
 pub use model::ModelDrafter;
 pub use several::SeveralDrafters;
 

@@ -3,7 +3,9 @@
 mod common;
 
 use polydraft::{PolicyKind, RuleKind, Sampling, VerifierKind};
-use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter, SeveralDrafters};
+use polydraft_engine::{
+    Drafter, DrafterKind, Engine, MixedDrafter, Model, ModelDrafter, SeveralDrafters,
+};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
@@ -41,6 +43,37 @@ fn the_distribution_is_the_targets_with_several_drafters_too() {
                 let mut engine = Engine::new(Box::new(model), Some(Box::new(several)));
                 let setup = Setup { kind: kind.clone(), tree: tree.clone(), target, draft: plain };
                 worst = worst.max(setup.exact(&mut engine, &[1, 0, 1], 3));
+                runs += 1;
+            }
+        }
+    }
+    assert!(worst < 1e-12 && runs >= 18, "{worst:e} in {runs} runs");
+}
+
+/// One distribution of a draft and of n-grams, with every verifier and some trees.
+#[test]
+fn the_distribution_is_the_targets_with_n_grams_mixed_in() {
+    let mut rng = ChaCha12Rng::seed_from_u64(17);
+    let plain = Sampling::default();
+    let (mut worst, mut runs) = (0.0_f64, 0);
+    for tree in ["paths:1,2", "paths:2,2"] {
+        let tree: PolicyKind = tree.parse().unwrap();
+        for kind in VerifierKind::<RuleKind>::all() {
+            if kind.build().unwrap().supports(&tree.build().unwrap().form()).is_err() {
+                continue;
+            }
+            for draft_temperature in [1.0, 0.5, 0.0] {
+                let model = random_model(&mut rng, 3, 2);
+                let info = model.info().clone();
+                let draft = random_model(&mut rng, 3, 2);
+                let draft = ModelDrafter::new(Box::new(draft), &info.vocabulary).unwrap();
+                let ngrams = "ngram".parse::<DrafterKind>().unwrap().build(&info).unwrap();
+                let mixed = MixedDrafter::new(Box::new(draft), ngrams).unwrap();
+                let mut engine = Engine::new(Box::new(model), Some(Box::new(mixed)));
+                let draft = Sampling { temperature: draft_temperature, ..plain };
+                let setup = Setup { kind: kind.clone(), tree: tree.clone(), target: plain, draft };
+                // What was said before is said again.
+                worst = worst.max(setup.exact(&mut engine, &[1, 0, 2, 1, 0, 2, 1, 0], 3));
                 runs += 1;
             }
         }

@@ -19,6 +19,7 @@ impl ModelOptions {
         let mut all = vec![target, draft, words, stored(self.dtype), stored(self.draft_dtype)];
         all.extend(self.corpus.as_ref().map(|file| format!("quotes {}", file.display())));
         all.extend(self.draft_layers.as_ref().map(|layers| format!("reads layers {layers:?}")));
+        all.extend(self.mixes_ngrams().then(|| "n-grams mixed in".to_owned()));
         all.extend(self.rounded_cache());
         all.extend(self.on_llama());
         all
@@ -48,9 +49,10 @@ impl ModelOptions {
             .as_ref()
             .map_or(String::new(), |words| format!(", tokens {words}"));
         let cache = self.rounded_cache().map_or(String::new(), |cache| format!(", {cache}"));
+        let mixed = if self.mixes_ngrams() { ", n-grams mixed in" } else { "" };
         [
             format!("{target}, {}{cache}", stored(self.dtype)),
-            format!("{draft}, {}{words}", stored(self.draft_dtype)),
+            format!("{draft}, {}{words}{mixed}", stored(self.draft_dtype)),
         ]
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use polydraft_engine::{
-    Drafter, DrafterKind, Engine, Model, ModelDrafter, ModelInfo, SeveralDrafters,
+    Drafter, DrafterKind, Engine, MixedDrafter, Model, ModelDrafter, ModelInfo, SeveralDrafters,
 };
 use polydraft_models::{
     Bytes, LoadOptions, Loaded, Opened, Precision, TransformerModel, brings_mtp, is_head,
@@ -93,7 +93,11 @@ impl Loader<'_> {
             None => None,
         };
         let drafter = match with_draft || copy.is_some() {
-            true => Some(self.drafters(copy, &mut |one| one.open_drafter(&path, &mut target))?),
+            true => {
+                let info = target.model.info().clone();
+                let open = &mut |one: &Loader<'_>| one.open_drafter(&path, &mut target);
+                Some(self.with_ngrams(self.drafters(copy, open)?, &info)?)
+            }
             false => None,
         };
         let draft = match own {
@@ -133,6 +137,19 @@ impl Loader<'_> {
         Ok(Box::new(SeveralDrafters::new(all)?))
     }
 
+    /// The same with n-grams of the sequence mixed in, if that is wanted.
+    fn with_ngrams(
+        &self,
+        drafter: Box<dyn Drafter>,
+        target: &ModelInfo,
+    ) -> Result<Box<dyn Drafter>> {
+        if !self.options.mixes_ngrams() {
+            return Ok(drafter);
+        }
+        let ngrams = FALLBACK.parse::<DrafterKind>()?.build(target)?;
+        Ok(Box::new(MixedDrafter::new(drafter, ngrams)?))
+    }
+
     /// The name of the first draft with those of the further ones.
     fn and_further(&self, first: String) -> String {
         let further = self.options.further_drafts.iter().cloned();
@@ -150,6 +167,15 @@ impl Loader<'_> {
         ];
         if let Some((option, _)) = unused.iter().find(|(_, given)| *given && !with_draft) {
             self.listener.note(&format!("note: {option} is not used: nothing is drafted here"));
+        }
+        let mixes = options.mix_ngrams == Some(true);
+        if mixes && !options.further_drafts.is_empty() {
+            return Err(Usage::error(
+                "--mix-ngrams is for one draft: --draft ngram beside others draws paths of its own",
+            ));
+        }
+        if mixes && options.drafter().is_some() {
+            return Err(Usage::error("--mix-ngrams: n-grams are the draft already"));
         }
         let all = options.draft.iter().chain(&options.further_drafts);
         let ngram = options.drafter().is_some()
@@ -179,9 +205,10 @@ impl Loader<'_> {
         let drafter = match with_draft {
             false => None,
             true => {
+                let info = target.info().clone();
                 let beside =
                     &mut |one: &Loader<'_>| one.drafter_beside(path, &mut *target, &language);
-                Some(self.drafters(copy, beside)?)
+                Some(self.with_ngrams(self.drafters(copy, beside)?, &info)?)
             }
         };
         let draft = match kind {

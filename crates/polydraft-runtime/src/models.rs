@@ -27,6 +27,9 @@ pub struct ModelOptions {
     pub further_drafts: Vec<String>,
     /// A file whose n-grams `ngram` uses too.
     pub corpus: Option<PathBuf>,
+    /// Whether n-grams of the sequence are mixed into the draft's distribution; none is for draft
+    /// heads and MTP layers.
+    pub mix_ngrams: Option<bool>,
     /// Tokens that the draft may propose: how many of the first, or a file that lists them.
     pub draft_vocabulary: Option<String>,
     /// The layers of the target whose inputs a draft head reads.
@@ -140,6 +143,17 @@ impl ModelOptions {
     /// Whether the target's own layer that predicts further tokens drafts for it.
     pub(crate) fn drafts_by_mtp(&self) -> bool {
         self.draft.as_deref() == Some(MTP)
+    }
+
+    /// Whether n-grams are mixed into the draft's distribution: a head does not copy. Alone, a
+    /// model's own weights copy better than n-grams do.
+    pub(crate) fn mixes_ngrams(&self) -> bool {
+        let is_head = || {
+            let name = self.draft.as_deref();
+            let path = name.and_then(|name| locate(name, true).ok());
+            self.drafts_by_mtp() || path.is_some_and(|path| is_head(&path))
+        };
+        self.mix_ngrams.unwrap_or_else(|| self.further_drafts.is_empty() && is_head())
     }
 
     /// Whether it does, alone or beside others.

@@ -2,6 +2,7 @@
 
 mod excess;
 mod make;
+mod mix;
 mod sample;
 mod sampling;
 

@@ -32,6 +32,10 @@ pub struct ModelArgs {
     /// A file whose n-grams --draft ngram uses too: of the same kind as the expected output.
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
+    /// Whether n-grams of the sequence itself are mixed into the draft's distribution, by how often
+    /// they were right: on or off [default: on for a draft head and for 'mtp', which do not copy].
+    #[arg(long, value_name = "WHETHER", value_parser = whether)]
+    mix_ngrams: Option<bool>,
     /// Tokens that the draft may propose, which saves computation: a number, for so many of the
     /// first ids (tokenizers number frequent tokens first), or a file with a JSON list of ids or
     /// one that PyTorch saved (FR-Spec).
@@ -87,6 +91,7 @@ impl ModelArgs {
             draft: self.draft.first().cloned(),
             further_drafts: self.draft.iter().skip(1).cloned().collect(),
             corpus: self.corpus.clone(),
+            mix_ngrams: self.mix_ngrams,
             draft_vocabulary: self.draft_vocabulary.clone(),
             draft_layers: self.draft_layers.clone(),
             dtype: self.dtype,
@@ -104,6 +109,15 @@ impl ModelArgs {
     /// Options that contradict each other; models that cannot be loaded.
     pub fn load(&self, with_draft: bool) -> Result<Models> {
         self.options().load(with_draft, &Terminal)
+    }
+}
+
+/// On or off.
+fn whether(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("expected on or off, got {text:?}")),
     }
 }
 
