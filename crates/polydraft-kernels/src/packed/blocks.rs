@@ -1,7 +1,7 @@
 //! Blocks of 4 and 8 bits.
 //!
-//! They are ggml's Q8_0, Q4_0, Q4_1, Q4_K, IQ4_NL and IQ4_XS to the bit, laid out anew: thirty-two rows side by
-//! side, words of four or eight neighbouring columns; those of other bits are in
+//! They are ggml's Q8_0, Q4_0, Q4_1, Q4_K, IQ4_NL and IQ4_XS to the bit, laid out anew: thirty-two
+//! rows side by side, words of four or eight neighbouring columns; those of other bits are in
 //! [`planes`](super::planes).
 
 #![allow(unsafe_code)]

@@ -1,7 +1,5 @@
 //! The product of a tile, written once for every vector unit.
 
-use polydraft_gguf::IQ4_NUMBERS;
-
 use crate::fetch::{Cache, fetch};
 use crate::packed::block::{Block, Cut, Factors, Numbers};
 use crate::packed::inputs::Input;
@@ -9,10 +7,11 @@ use crate::packed::tiles::TILE;
 use crate::stack;
 
 /// The table of coded numbers as 128 + q, unsigned, for the instructions that want one side so.
+#[cfg(target_arch = "x86_64")]
 pub(super) const IQ4_RAISED: [u8; 16] = {
     let (mut raised, mut i) = ([0; 16], 0);
     while i < 16 {
-        raised[i] = IQ4_NUMBERS[i].cast_unsigned() ^ 0x80;
+        raised[i] = polydraft_gguf::IQ4_NUMBERS[i].cast_unsigned() ^ 0x80;
         i += 1;
     }
     raised
