@@ -5,8 +5,8 @@ that is worth by costs and by the clock.
   bench/mixed_drafts.py 'target/release/polydraft' FILE.gguf --dtype q8_0 --head demo/smollm2-head --costs COSTS.json -o RECORD
 
 Chains of --depth tokens of each draft alone and of their mixture (block verification, which is the best for one path), and a tree of
-one such path of each (specinfer, which takes distinct drafts). Each prompt is decoded in all ways in turn. COSTS.json is what 'polydraft generate --costs' left for the target and the head. A step
-costs its target pass and as many passes of the head as the path is long; n-grams cost nothing.
+one such path of each (specinfer, which takes distinct drafts). Each prompt is decoded in all ways in turn. COSTS.json is what
+'polydraft generate --costs' left for the target and the head. A step costs its target pass and as many passes of the head as the path is long; n-grams cost nothing.
 """
 
 import argparse

@@ -30,6 +30,7 @@ def openings():
 
 def forced(tokenizer, system):
     """Rows of tokens that are not drawn, and which begin a text, with their turn, as often as they should be drawn."""
+
     def encode(text):
         return tokenizer.encode(text, add_special_tokens=False).ids
 
@@ -58,9 +59,14 @@ def main():
     with safe_open(work / "shard-0000.safetensors", "pt") as file:
         lengths = file.get_tensor("lengths")[:HELD_OUT].tolist()
         count = sum(lengths)
-        held = {"lengths": lengths, "tokens": file.get_slice("tokens")[:count].tolist(),
-                "taught": file.get_slice("taught")[:count].tolist()}
-    out.write_text(json.dumps({"model": about, "forced": rows, "openings": begin, "held_out": held}))
+        held = {
+            "lengths": lengths,
+            "tokens": file.get_slice("tokens")[:count].tolist(),
+            "taught": file.get_slice("taught")[:count].tolist(),
+        }
+    out.write_text(
+        json.dumps({"model": about, "forced": rows, "openings": begin, "held_out": held})
+    )
 
 
 main()

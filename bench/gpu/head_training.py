@@ -81,7 +81,9 @@ class Texts:
         self.sums.append(sums.astype(np.float32))
         self.lengths.append(len(tokens))
         if len(self.lengths) > self.kept:
-            self.counts += np.bincount(tokens[taught.astype(bool)].astype(np.int64), minlength=len(self.counts))
+            self.counts += np.bincount(
+                tokens[taught.astype(bool)].astype(np.int64), minlength=len(self.counts)
+            )
 
     def settle(self):
         """All is written: to the device, and orders for learning."""
@@ -96,7 +98,7 @@ class Texts:
         self.long = torch.tensor(self.lengths, device=device)
 
     def tokens(self):
-        return sum(self.lengths[self.kept:])
+        return sum(self.lengths[self.kept :])
 
     def held_out(self):
         return list(range(self.kept))
@@ -110,7 +112,7 @@ class Texts:
     def epoch(self, size, seed):
         """Batches of texts of like length, in a random order."""
         rng = np.random.default_rng(seed)
-        lengths = np.array(self.lengths[self.kept:])
+        lengths = np.array(self.lengths[self.kept :])
         order = np.argsort(lengths + rng.random(len(lengths)) * 24) + self.kept
         batches = [order[i : i + size] for i in range(0, len(order) - size + 1, size)]
         rng.shuffle(batches)
@@ -134,11 +136,17 @@ class Texts:
 
 def attention_holds(device):
     """Whether the flash form gives what scores written out give, and its gradients."""
-    made = [torch.randn(2, 9, 77, 64, device=device, dtype=torch.bfloat16).requires_grad_() for _ in range(7)]
+    made = [
+        torch.randn(2, 9, 77, 64, device=device, dtype=torch.bfloat16).requires_grad_()
+        for _ in range(7)
+    ]
     query, keys, values = made[0], made[1:4], made[4:7]
     by = torch.randn(2, 9, 77, 64, device=device, dtype=torch.bfloat16)
     worst = 0.0
-    expected, found = attention.written_out(query, keys, values), attention.Joined.apply(query, *keys, *values)
+    expected, found = (
+        attention.written_out(query, keys, values),
+        attention.Joined.apply(query, *keys, *values),
+    )
     pairs = [(expected, found)]
     wanted = torch.autograd.grad((expected.float() * by).sum(), made)
     pairs += zip(wanted, torch.autograd.grad((found.float() * by).sum(), made))
@@ -166,9 +174,13 @@ class Job:
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda" if cuda else "cpu")
         self.dtype = torch.bfloat16 if cuda else torch.float32
-        self.record = {"what": "head-training", "gpu": torch.cuda.get_device_name() if cuda else "none",
-                       "torch": torch.__version__, "command": " ".join(["bench/gpu/head_training.py", *sys.argv[1:]]),
-                       "curve": []}
+        self.record = {
+            "what": "head-training",
+            "gpu": torch.cuda.get_device_name() if cuda else "none",
+            "torch": torch.__version__,
+            "command": " ".join(["bench/gpu/head_training.py", *sys.argv[1:]]),
+            "curve": [],
+        }
         self.words = json.loads(args.words.read_text())
         self.model = Small(args.model, self.words["model"], self.device, self.dtype)
         held, begin = [], 0
@@ -188,7 +200,15 @@ class Job:
 
     def write(self):
         args = self.args
-        writer = Writer(self.model, self.words["forced"], self.words["openings"], 512, args.slots, args.wave, args.seed)
+        writer = Writer(
+            self.model,
+            self.words["forced"],
+            self.words["openings"],
+            512,
+            args.slots,
+            args.wave,
+            args.seed,
+        )
         start, all_, drawn = self.clock(), 0, 0
         while self.texts.tokens() < args.tokens and self.clock() < start + args.write:
             begin = self.clock()
@@ -200,11 +220,19 @@ class Job:
                     self.texts.add(tokens, text[:, 1], text[:, 2])
             spent = self.clock() - begin
             speed = args.wave * args.slots / spent
-            self.say(f"{self.texts.tokens():,} tokens in {len(self.texts.lengths):,} texts of {all_:,}; {speed:,.0f} tokens/s")
+            self.say(
+                f"{self.texts.tokens():,} tokens in {len(self.texts.lengths):,} texts of {all_:,}; {speed:,.0f} tokens/s"
+            )
         wave = sum(map(len, self.texts.tokens_[-50:])) / 50
-        self.record["writing"] = {"tokens": self.texts.tokens(), "drawn": drawn, "texts": len(self.texts.lengths),
-                                  "drawn_texts": all_, "seconds": self.clock() - start, "slots": args.slots,
-                                  "mean_length": wave}
+        self.record["writing"] = {
+            "tokens": self.texts.tokens(),
+            "drawn": drawn,
+            "texts": len(self.texts.lengths),
+            "drawn_texts": all_,
+            "seconds": self.clock() - start,
+            "slots": args.slots,
+            "mean_length": wave,
+        }
         del writer
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -230,8 +258,14 @@ class Job:
         self.say(f"{self.texts.tokens():,} tokens in {len(self.texts.lengths):,} texts")
 
     def learners(self):
-        plan = learning.Plan(1e12, vocabulary=self.args.vocabulary, batch=self.args.batch, rate=self.args.rate,
-                             likeness=self.args.likeness, decay=self.args.decay)
+        plan = learning.Plan(
+            1e12,
+            vocabulary=self.args.vocabulary,
+            batch=self.args.batch,
+            rate=self.args.rate,
+            likeness=self.args.likeness,
+            decay=self.args.decay,
+        )
         found = {}
         for layers in self.args.layers:
             own = dataclasses.replace(plan, layers=layers)
@@ -253,17 +287,28 @@ class Job:
         for layers, learner in learners.items():
             learner.plan = dataclasses.replace(learner.plan, pass_texts=16)
             means = learner.check().means()
-            point |= {"tokens": learner.tokens, "steps": learner.steps, "rate": learner.rate(), "loss": learner.taught()}
-            point[f"layers_{layers}"] = {name: [round(x, 4) for x in values] for name, values in means.items()}
+            point |= {
+                "tokens": learner.tokens,
+                "steps": learner.steps,
+                "rate": learner.rate(),
+                "loss": learner.taught(),
+            }
+            point[f"layers_{layers}"] = {
+                name: [round(x, 4) for x in values] for name, values in means.items()
+            }
         self.record["curve"].append(point)
         self.say(json.dumps(point))
         self.save(learners)
 
     def judge_old(self, learners):
         """The head that was shipped before, on the same held-out samples."""
-        learner = learning.Learner(self.texts, learning.Plan(1.0, pass_texts=16), self.device, self.dtype)
+        learner = learning.Learner(
+            self.texts, learning.Plan(1.0, pass_texts=16), self.device, self.dtype
+        )
         self.take(learner, self.args.old)
-        self.record["old"] = {name: [round(x, 4) for x in v] for name, v in learner.check().means().items()}
+        self.record["old"] = {
+            name: [round(x, 4) for x in v] for name, v in learner.check().means().items()
+        }
         self.say("the old head", self.record["old"])
 
     def learn(self):
@@ -286,13 +331,20 @@ class Job:
                     for each in learners.values():
                         each.plan = dataclasses.replace(each.plan, tokens=planned)
                 if self.clock() > checked + self.args.check:
-                    self.say(f"epoch {seed}, {learner.tokens / (self.clock() - start):,.0f} tokens/s")
+                    self.say(
+                        f"epoch {seed}, {learner.tokens / (self.clock() - start):,.0f} tokens/s"
+                    )
                     self.check(learners)
                     checked = self.clock()
                 if self.clock() >= end:
                     break
             seed += 1
-        self.record["learning"] = {"seconds": self.clock() - start, "tokens": learner.tokens, "passes": seed, "batch": self.args.batch}
+        self.record["learning"] = {
+            "seconds": self.clock() - start,
+            "tokens": learner.tokens,
+            "passes": seed,
+            "batch": self.args.batch,
+        }
         if self.device.type == "cuda":
             self.record["memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
         self.check(learners)
@@ -317,7 +369,9 @@ class Job:
         texts = self.texts
         parts = np.array_split(np.arange(texts.kept, len(texts.lengths)), 3)
         for i, part in enumerate(parts):
-            numbers = np.concatenate([np.concatenate([[len(texts.tokens_[j])], texts.tokens_[j]]) for j in part]).astype(np.uint16)
+            numbers = np.concatenate(
+                [np.concatenate([[len(texts.tokens_[j])], texts.tokens_[j]]) for j in part]
+            ).astype(np.uint16)
             raw = numbers.view(np.uint8).reshape(-1, 2).T.tobytes()
             packed = zlib.compress(raw, 6)
             self.say("text", i, len(raw), len(packed))
@@ -333,7 +387,9 @@ def main():
     p.add_argument("--record", type=Path, required=True)
     p.add_argument("--old", type=Path, help="a head to judge beside")
     p.add_argument("--begin-with", type=Path, help="a head to go on from")
-    p.add_argument("--text", type=Path, nargs="+", help="what an earlier run wrote, in place of writing")
+    p.add_argument(
+        "--text", type=Path, nargs="+", help="what an earlier run wrote, in place of writing"
+    )
     p.add_argument("--likeness", type=float, default=0.5)
     p.add_argument("--decay", type=float, default=0.3)
     p.add_argument("--minutes", type=float, default=7.0, help="writing and learning")
@@ -350,7 +406,14 @@ def main():
     p.add_argument("--small", action="store_true", help="a trial on a CPU")
     args = p.parse_args()
     if args.small:
-        args.slots, args.wave, args.batch, args.write, args.minutes, args.check = 16, 120, 4, 40, 2.5, 20
+        args.slots, args.wave, args.batch, args.write, args.minutes, args.check = (
+            16,
+            120,
+            4,
+            40,
+            2.5,
+            20,
+        )
     args.out.mkdir(parents=True, exist_ok=True)
     job = Job(args)
     job.say(job.record["gpu"], "model ready")

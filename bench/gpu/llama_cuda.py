@@ -30,29 +30,54 @@ def libraries(folder):
     spec = importlib.util.find_spec("nvidia")
     for root in spec.submodule_search_locations if spec else []:
         found += sorted({str(x.parent) for x in Path(root).rglob("lib*.so*")})
-    return ":".join([*found, "/usr/local/nvidia/lib64", "/usr/local/cuda/lib64", os.environ.get("LD_LIBRARY_PATH", "")])
+    return ":".join(
+        [
+            *found,
+            "/usr/local/nvidia/lib64",
+            "/usr/local/cuda/lib64",
+            os.environ.get("LD_LIBRARY_PATH", ""),
+        ]
+    )
 
 
 class Job:
     def __init__(self, args):
         self.args, self.begun = args, time.monotonic()
-        self.env = {**os.environ, "LD_LIBRARY_PATH": libraries(args.programs), "GGML_BACKEND_PATH": ""}
+        self.env = {
+            **os.environ,
+            "LD_LIBRARY_PATH": libraries(args.programs),
+            "GGML_BACKEND_PATH": "",
+        }
         self.env.pop("GGML_BACKEND_PATH")
-        self.record = {"what": "llama-cuda", "gpu": None, "command": "bench/gpu/llama_cuda.py", "layers_on_gpu": args.layers, "checks": {}, "generate": [], "speed": []}
+        self.record = {
+            "what": "llama-cuda",
+            "gpu": None,
+            "command": "bench/gpu/llama_cuda.py",
+            "layers_on_gpu": args.layers,
+            "checks": {},
+            "generate": [],
+            "speed": [],
+        }
 
     def run(self, name, words, limit=60):
         command = [str(self.args.programs.resolve() / name), *map(str, words)]
         begin = time.monotonic()
         try:
-            done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=limit)
+            done = subprocess.run(
+                command, env=self.env, capture_output=True, text=True, timeout=limit
+            )
         except subprocess.TimeoutExpired:
             print("timed out", name, words[:2], flush=True)
             return None
         spent = time.monotonic() - begin
-        print(f"[{time.monotonic() - self.begun:6.1f}] {name} {' '.join(map(str, words))[:150]}: {done.returncode}, {spent:.1f} s")
+        print(
+            f"[{time.monotonic() - self.begun:6.1f}] {name} {' '.join(map(str, words))[:150]}: {done.returncode}, {spent:.1f} s"
+        )
         if done.returncode != 0:
             print(done.stderr[-1500:], flush=True)
-            self.record["checks"].setdefault("failures", []).append([name, *map(str, words), done.stderr[-500:]])
+            self.record["checks"].setdefault("failures", []).append(
+                [name, *map(str, words), done.stderr[-500:]]
+            )
             return None
         return done.stdout
 
@@ -64,7 +89,9 @@ class Job:
         self.record["llama_passes"] = found
         if self.args.cpu is not None:
             cpu = json.loads(self.args.cpu.read_text())["greedy"]
-            same = next((i for i, (a, b) in enumerate(zip(cpu, found["greedy"])) if a != b), len(cpu))
+            same = next(
+                (i for i, (a, b) in enumerate(zip(cpu, found["greedy"])) if a != b), len(cpu)
+            )
             self.record["checks"]["greedy_as_on_a_cpu"] = same
             print("the first", same, "greedy tokens are those of a CPU")
         print("llama.cpp's own loop:", found["tokens_per_second"], "tokens/s")
@@ -88,44 +115,96 @@ class Job:
             for repeat in range(args.repeats):
                 for prompt in PROMPTS[: args.prompts]:
                     for way, words in ways.items():
-                        common = ["--target", args.model, "--backend", "llama", "--gpu-layers", args.layers, "--chat", "--prompt", prompt,
-                                  "-n", args.tokens, "-t", temperature, "--seed", 7 + repeat, "--json"]
+                        common = [
+                            "--target",
+                            args.model,
+                            "--backend",
+                            "llama",
+                            "--gpu-layers",
+                            args.layers,
+                            "--chat",
+                            "--prompt",
+                            prompt,
+                            "-n",
+                            args.tokens,
+                            "-t",
+                            temperature,
+                            "--seed",
+                            7 + repeat,
+                            "--json",
+                        ]
                         out = self.run("polydraft", ["generate", *common, *words], 40)
                         if out is None:
                             continue
                         found = json.loads(out)
                         texts[prompt, way] = found["tokens"]
                         stats = found["stats"]
-                        self.record["generate"].append({
-                            "way": way, "temperature": temperature, "prompt": prompt, "tokens": len(found["tokens"]),
-                            "tokens_per_second": stats["tokens_per_second"], "per_call": stats["block_efficiency"],
-                            "time_ms": stats["time_ms"], "calls": stats["target_calls"]})
+                        self.record["generate"].append(
+                            {
+                                "way": way,
+                                "temperature": temperature,
+                                "prompt": prompt,
+                                "tokens": len(found["tokens"]),
+                                "tokens_per_second": stats["tokens_per_second"],
+                                "per_call": stats["block_efficiency"],
+                                "time_ms": stats["time_ms"],
+                                "calls": stats["target_calls"],
+                            }
+                        )
             if temperature == 0:
                 agree = {}
                 for (prompt, way), tokens in texts.items():
                     plain = texts.get((prompt, "plain"), [])
-                    same = next((i for i, (a, b) in enumerate(zip(plain, tokens)) if a != b), min(len(plain), len(tokens)))
+                    same = next(
+                        (i for i, (a, b) in enumerate(zip(plain, tokens)) if a != b),
+                        min(len(plain), len(tokens)),
+                    )
                     agree.setdefault(way, []).append([same, len(tokens)])
                 self.record["checks"]["greedy_as_plain"] = agree
                 print("the first tokens that are plain decoding's, of all:", agree)
         for temperature in (0, 1):
             for way in ways:
-                rows = [x for x in self.record["generate"] if x["way"] == way and x["temperature"] == temperature]
+                rows = [
+                    x
+                    for x in self.record["generate"]
+                    if x["way"] == way and x["temperature"] == temperature
+                ]
                 if rows:
                     speed = statistics.median(x["tokens_per_second"] for x in rows)
                     call = statistics.mean(x["per_call"] for x in rows)
-                    print(f"T = {temperature} {way:22} {speed:8.1f} tokens/s, {call:.2f} tokens a call")
+                    print(
+                        f"T = {temperature} {way:22} {speed:8.1f} tokens/s, {call:.2f} tokens a call"
+                    )
 
     def speed(self):
         for draft in (self.args.head, "ngram"):
             for temperature in (1, 0):
                 if time.monotonic() - self.begun > self.args.until:
                     return
-                words = ["bench", "speed", "--target", self.args.model, "--backend", "llama", "--draft", draft, "-t", temperature,
-                         "--gpu-layers", self.args.layers, "--seconds", self.args.seconds, "-n", 128, "--json"]
+                words = [
+                    "bench",
+                    "speed",
+                    "--target",
+                    self.args.model,
+                    "--backend",
+                    "llama",
+                    "--draft",
+                    draft,
+                    "-t",
+                    temperature,
+                    "--gpu-layers",
+                    self.args.layers,
+                    "--seconds",
+                    self.args.seconds,
+                    "-n",
+                    128,
+                    "--json",
+                ]
                 out = self.run("polydraft", words, 3 * self.args.seconds + 30)
                 if out is not None:
-                    self.record["speed"].append({"draft": str(draft), "temperature": temperature, "found": json.loads(out)})
+                    self.record["speed"].append(
+                        {"draft": str(draft), "temperature": temperature, "found": json.loads(out)}
+                    )
 
 
 def main():
@@ -138,14 +217,26 @@ def main():
     p.add_argument("--layers", type=int, default=99, help="on the GPU")
     p.add_argument("--tokens", type=int, default=200)
     p.add_argument("--trees", nargs="+", default=["auto", "4 tokens", "2 paths", "4 paths"])
-    p.add_argument("--only", choices=["passes", "generate", "speed"], nargs="+", default=["passes", "generate", "speed"])
+    p.add_argument(
+        "--only",
+        choices=["passes", "generate", "speed"],
+        nargs="+",
+        default=["passes", "generate", "speed"],
+    )
     p.add_argument("--prompts", type=int, default=4)
-    p.add_argument("--until", type=float, default=1e9, help="seconds after which nothing more is begun")
+    p.add_argument(
+        "--until", type=float, default=1e9, help="seconds after which nothing more is begun"
+    )
     p.add_argument("--repeats", type=int, default=1)
     p.add_argument("--seconds", type=int, default=12)
     args = p.parse_args()
     job = Job(args)
-    smi = subprocess.run("nvidia-smi --query-gpu=name,driver_version --format=csv,noheader", shell=True, capture_output=True, text=True)
+    smi = subprocess.run(
+        "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader",
+        shell=True,
+        capture_output=True,
+        text=True,
+    )
     job.record["gpu"] = smi.stdout.strip() or "none"
     try:
         for part in args.only:

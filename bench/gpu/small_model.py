@@ -34,7 +34,7 @@ class Small:
             made = torch.from_numpy(np.ascontiguousarray(made, dtype=np.float32))
             self.weights[t.name] = made.to(device, torch.float32 if made.dim() == 1 else dtype)
         self.layers = int(reader.fields["llama.block_count"].contents())
-        self. heads, self.kv = about["num_attention_heads"], about["num_key_value_heads"]
+        self.heads, self.kv = about["num_attention_heads"], about["num_key_value_heads"]
         self.width, self.eps = about["head_dim"], about["rms_norm_eps"]
         powers = torch.arange(self.width // 2, dtype=torch.float64) / (self.width // 2)
         angles = torch.arange(1024, dtype=torch.float64)[:, None] * about["rope_theta"] ** -powers
@@ -78,7 +78,9 @@ class Small:
         def attend(_, q, k, v):
             group = self.heads // self.kv
             k, v = (y.repeat_interleave(group, -2).transpose(1, 2) for y in (k, v))
-            return F.scaled_dot_product_attention(q.transpose(1, 2), k, v, is_causal=True).transpose(1, 2)
+            return F.scaled_dot_product_attention(
+                q.transpose(1, 2), k, v, is_causal=True
+            ).transpose(1, 2)
 
         x, found = self.embedding[tokens].float(), []
         for i in range(self.layers):
@@ -90,7 +92,9 @@ class Small:
     @torch.no_grad()
     def log_sums(self, last):
         """Of normed states [rows, hidden], the logarithm of the sum over the whole vocabulary."""
-        return torch.cat([torch.logsumexp(F.linear(x, self.embedding).float(), 1) for x in last.split(4096)])
+        return torch.cat(
+            [torch.logsumexp(F.linear(x, self.embedding).float(), 1) for x in last.split(4096)]
+        )
 
 
 class Writer:
@@ -141,7 +145,9 @@ class Writer:
 
     def begin(self, where):
         """A new text in the slots `where`; its first token is the row's first."""
-        drawn = self.openings[torch.randint(len(self.openings), (self.slots,), device=self.place.device)]
+        drawn = self.openings[
+            torch.randint(len(self.openings), (self.slots,), device=self.place.device)
+        ]
         hot = torch.rand(self.slots, device=self.place.device) < 0.5
         self.row.copy_(torch.where(where, drawn[:, 0], self.row))
         self.turn.copy_(torch.where(where, drawn[:, 1], self.turn))
@@ -157,7 +163,9 @@ class Writer:
         q = q.view(slots, model.kv, -1, model.width)
         scores = (q * model.width**-0.5) @ keys.transpose(-1, -2)
         scores = scores + self.unseen
-        return (torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ values).view(slots, model.heads, model.width)
+        return (torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ values).view(
+            slots, model.heads, model.width
+        )
 
     @torch.no_grad()
     def step(self):
@@ -178,7 +186,9 @@ class Writer:
         race = torch.empty_like(logits).exponential_().log_()
         drawn = (logits / tame[:, None] - race).argmax(1)
         must = self.at < self.lengths[self.row]
-        following = torch.where(must, self.table[self.row, self.at.clamp(max=self.table.shape[1] - 1)], drawn)
+        following = torch.where(
+            must, self.table[self.row, self.at.clamp(max=self.table.shape[1] - 1)], drawn
+        )
         taught = ~must & (self.turn != 0)
         # What is recorded is the next token, and whether it begins a text.
         ended = ~must & (drawn[:, None] == self.ends).any(1)
@@ -231,7 +241,9 @@ class Writer:
         for slot in range(self.slots):
             begin = 0
             for end in np.flatnonzero(out[:, slot, 1] & 2):
-                text = np.concatenate([*self.open[slot], self.recorded(out, sums, slot, begin, end + 1)])
+                text = np.concatenate(
+                    [*self.open[slot], self.recorded(out, sums, slot, begin, end + 1)]
+                )
                 self.open[slot] = [np.array([[out[end, slot, 2], 0, 0]])]
                 found.append(text)
                 begin = end + 1

@@ -17,7 +17,6 @@ use polydraft::{Distribution, NodeId, Sampling};
 use crate::{Model, ModelInfo, Result, Sequence, Sequences};
 
 pub use kind::DrafterKind;
-pub use mixed::MixedDrafter;
 pub use model::ModelDrafter;
 pub use several::SeveralDrafters;
 

@@ -36,9 +36,7 @@ mod trace;
 pub mod vocabulary;
 
 pub use costs::{MeasuredRequests, Measurement};
-pub use drafter::{
-    Drafter, DrafterInput, DrafterKind, MixedDrafter, ModelDrafter, SeveralDrafters,
-};
+pub use drafter::{Drafter, DrafterInput, DrafterKind, ModelDrafter, SeveralDrafters};
 pub use emitted::{Emitted, Origin, Piece};
 pub use engine::Engine;
 pub use error::{Error, Result};

@@ -3,9 +3,7 @@
 mod common;
 
 use polydraft::{PolicyKind, RuleKind, Sampling, VerifierKind};
-use polydraft_engine::{
-    Drafter, DrafterKind, Engine, MixedDrafter, Model, ModelDrafter, SeveralDrafters,
-};
+use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter, SeveralDrafters};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
@@ -68,7 +66,7 @@ fn the_distribution_is_the_targets_with_n_grams_mixed_in() {
                 let draft = random_model(&mut rng, 3, 2);
                 let draft = ModelDrafter::new(Box::new(draft), &info.vocabulary).unwrap();
                 let ngrams = "ngram".parse::<DrafterKind>().unwrap().build(&info).unwrap();
-                let mixed = MixedDrafter::new(Box::new(draft), ngrams).unwrap();
+                let mixed = SeveralDrafters::mixed(Box::new(draft), ngrams);
                 let mut engine = Engine::new(Box::new(model), Some(Box::new(mixed)));
                 let draft = Sampling { temperature: draft_temperature, ..plain };
                 let setup = Setup { kind: kind.clone(), tree: tree.clone(), target: plain, draft };

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use polydraft_engine::{
-    Drafter, DrafterKind, Engine, MixedDrafter, Model, ModelDrafter, ModelInfo, SeveralDrafters,
+    Drafter, DrafterKind, Engine, Model, ModelDrafter, ModelInfo, SeveralDrafters,
 };
 use polydraft_models::{
     Bytes, LoadOptions, Loaded, Opened, Precision, TransformerModel, brings_mtp, is_head,
@@ -147,7 +147,7 @@ impl Loader<'_> {
             return Ok(drafter);
         }
         let ngrams = FALLBACK.parse::<DrafterKind>()?.build(target)?;
-        Ok(Box::new(MixedDrafter::new(drafter, ngrams)?))
+        Ok(Box::new(SeveralDrafters::mixed(drafter, ngrams)))
     }
 
     /// The name of the first draft with those of the further ones.
@@ -174,7 +174,7 @@ impl Loader<'_> {
                 "--mix-ngrams is for one draft: --draft ngram beside others draws paths of its own",
             ));
         }
-        if mixes && options.drafter().is_some() {
+        if mixes && options.draft.as_deref() == Some(FALLBACK) {
             return Err(Usage::error("--mix-ngrams: n-grams are the draft already"));
         }
         let all = options.draft.iter().chain(&options.further_drafts);

@@ -1,4 +1,5 @@
-//! Several drafters as one: each draws paths of its own in one tree.
+//! Several drafters as one: each draws paths of its own in one tree, or n-grams are mixed into the
+//! distribution of another.
 //!
 //! Problem: drafts of different models, of a head and of n-grams, or of a model and of the target's
 //! own weights, in the tree of one pass.
@@ -9,6 +10,7 @@
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
+use super::mixed::mixed;
 use super::{Drafter, DrafterInput};
 use crate::{Error, Model, Result, Sequence, Sequences, Slots};
 
@@ -16,6 +18,8 @@ use crate::{Error, Model, Result, Sequence, Sequences, Slots};
 pub struct SeveralDrafters {
     drafters: Vec<Box<dyn Drafter>>,
     name: String,
+    /// Whether the second one's distributions are mixed into the first one's.
+    mixes: bool,
     /// By sequence, each drafter's own.
     sequences: Slots<Vec<Sequence>>,
 }
@@ -35,7 +39,26 @@ impl SeveralDrafters {
         }
         let names: Vec<&str> = drafters.iter().map(|drafter| drafter.name()).collect();
         let name = names.join(" + ");
-        Ok(Self { drafters, name, sequences: Slots::default() })
+        Ok(Self { drafters, name, mixes: false, sequences: Slots::default() })
+    }
+
+    /// A drafter with n-grams mixed into its distribution, so that it is one drafter still.
+    pub fn mixed(drafter: Box<dyn Drafter>, ngrams: Box<dyn Drafter>) -> Self {
+        let name = format!("{} with {}", drafter.name(), ngrams.name());
+        let drafters = vec![drafter, ngrams];
+        Self { drafters, name, mixes: true, sequences: Slots::default() }
+    }
+
+    fn own(
+        &self,
+        number: usize,
+        sequence: Sequence,
+        node: NodeId,
+        sampling: &Sampling,
+        spare: Option<Distribution>,
+    ) -> Result<Distribution> {
+        let own = self.sequences[sequence][number];
+        self.drafters[number].distribution(own, node, sampling, spare)
     }
 
     /// Each drafter with its own sequence.
@@ -139,7 +162,7 @@ impl Drafter for SeveralDrafters {
     }
 
     fn drafters(&self) -> usize {
-        self.drafters.len()
+        if self.mixes { 1 } else { self.drafters.len() }
     }
 
     fn attach(&mut self, target: &dyn Model) {
@@ -188,7 +211,10 @@ impl Drafter for SeveralDrafters {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
-        let own = self.sequences[sequence][number];
-        self.drafters[number].distribution(own, node, sampling, spare)
+        let own = self.own(number, sequence, node, sampling, spare)?;
+        if !self.mixes {
+            return Ok(own);
+        }
+        mixed(own, self.own(1, sequence, node, sampling, None)?, sampling)
     }
 }
