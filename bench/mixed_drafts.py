@@ -6,7 +6,8 @@ that is worth by costs and by the clock.
 
 Chains of --depth tokens of each draft alone and of their mixture (block verification, which is the best for one path), and a tree of
 one such path of each (specinfer, which takes distinct drafts). Each prompt is decoded in all ways in turn. COSTS.json is what
-'polydraft generate --costs' left for the target and the head. A step costs its target pass and as many passes of the head as the path is long; n-grams cost nothing.
+'polydraft generate --costs' left for the target and the head. A step costs its target pass and as many passes of the head as the path
+is long; n-grams cost nothing.
 """
 
 import argparse
