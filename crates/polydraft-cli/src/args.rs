@@ -11,7 +11,7 @@ mod template;
 
 pub use chat::{ChatArgs, opening};
 pub use ends::EndArgs;
-pub use models::ModelArgs;
+pub use models::{ModelArgs, RunModelArgs};
 pub use probability::probability;
 pub use sampling::SamplingArgs;
 pub use speculation::SpeculationArgs;

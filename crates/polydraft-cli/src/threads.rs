@@ -27,9 +27,9 @@ fn wanted(program: &Command, matches: &ArgMatches) -> Option<usize> {
         return None;
     }
     let given = matches.get_one::<u32>("threads").map(|threads| *threads as usize);
-    let small = || {
-        has("target") && places::is_small(matches.get_one::<String>("target").map(String::as_str))
-    };
+    let of = |name: &str| has(name).then(|| matches.get_one::<String>(name)).flatten();
+    let target = || of("target").or_else(|| of("unnamed"));
+    let small = || has("target") && places::is_small(target().map(String::as_str));
     Some(threads_or_all(given.or_else(|| small().then_some(1)), &Terminal))
 }
 
@@ -45,7 +45,8 @@ mod tests {
         let bench = Command::new("bench")
             .subcommand(Command::new("model").arg(threads()).arg(Arg::new("model")));
         let generate =
-            Command::new("generate").arg(threads()).arg(Arg::new("target").long("target"));
+            Command::new("generate").args([threads(), Arg::new("target").long("target")]);
+        let generate = generate.arg(Arg::new("unnamed"));
         let mut program =
             Command::new("polydraft").subcommands([bench, generate, Command::new("list")]);
         let mut of = |line: &str| {
@@ -58,6 +59,7 @@ mod tests {
         assert_eq!(of("polydraft bench model --threads 1"), Some(1));
         assert_eq!(of("polydraft generate"), Some(1), "the demo's target is small");
         assert_eq!(of("polydraft generate --target /nowhere"), all);
+        assert_eq!(of("polydraft generate /nowhere"), all);
         assert_eq!(of("polydraft list"), None);
     }
 }

@@ -64,6 +64,23 @@ fn seeds_reproduce_texts() {
     assert_eq!(out, again.0);
 }
 
+/// A text too short for measuring leaves nothing that later runs take for measured costs.
+#[test]
+fn costs_are_stored_once_they_are_measured() {
+    let cache = tempfile::tempdir().unwrap();
+    let stored = |args: &[&str]| {
+        let output = command(args).env("XDG_CACHE_HOME", cache.path()).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let files = fs::read_dir(cache.path().join("polydraft/costs")).into_iter().flatten();
+        let read = |file: std::io::Result<fs::DirEntry>| fs::read(file.unwrap().path()).unwrap();
+        files.map(read).map(|file| serde_json::from_slice(&file).unwrap()).collect::<Vec<Value>>()
+    };
+    assert_eq!(stored(&["--prompt", "pub fn ", "-n", "5"]), Vec::<Value>::new());
+    let [kept] = &stored(&["--prompt", "pub fn ", "-n", "200"])[..] else { panic!("one file") };
+    let seconds = |of: &str| kept["costs"][of][0]["seconds"].as_f64().unwrap();
+    assert!(seconds("draft") < seconds("target"), "{kept}");
+}
+
 #[test]
 fn json_has_the_promised_fields() {
     let args = ["--prompt", "impl ", "-n", "50", "--json", "--depth", "3", "--seed", "4"];

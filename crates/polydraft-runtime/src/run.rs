@@ -52,6 +52,16 @@ pub struct Run<R: RuleRegistry = RuleKind> {
     pub models: Models,
     /// Sampling and speculation of its requests.
     pub settings: Settings<R>,
+    measured: Measured<R>,
+}
+
+/// How far the costs of the adaptive tree are measured.
+enum Measured<R: RuleRegistry> {
+    /// Not at all: they are general ones, or nothing has an adaptive tree.
+    Not,
+    /// In part; nothing is drafted meanwhile.
+    Partly(Box<Measuring<R>>),
+    Wholly,
 }
 
 impl<R: RuleRegistry> Run<R> {
@@ -85,7 +95,7 @@ impl<R: RuleRegistry> Run<R> {
             speculation.each = sampling.each(which.drafts())?;
         }
         let settings = Settings { sampling: sampling.target(), speculation };
-        Ok(Self { description, models, settings })
+        Ok(Self { description, models, settings, measured: Measured::Not })
     }
 
     /// Gives the adaptive tree its costs: those of a file, those that were measured before for
@@ -94,10 +104,12 @@ impl<R: RuleRegistry> Run<R> {
     /// # Errors
     /// A file that holds no costs; failures of the models.
     pub fn measure(&mut self, listener: &dyn Listener) -> Result<()> {
-        let Self { description, models, settings } = self;
+        let Self { description, models, settings, measured } = self;
         let Some(speculation) = &mut settings.speculation else { return Ok(()) };
-        let file = description.speculation.costs.as_deref();
-        costs::settle(file, &description.models, models, &settings.sampling, speculation, listener)
+        let (file, which) = (description.speculation.costs.as_deref(), &description.models);
+        costs::settle(file, which, models, &settings.sampling, speculation, listener)?;
+        *measured = Measured::Wholly;
+        Ok(())
     }
 
     /// The costs of this run's steps, as [`measure`](Self::measure) finds them; the defaults where
@@ -130,41 +142,42 @@ impl<R: RuleRegistry> Run<R> {
         costs::known(file, models, &self.models, of, verifier).map(Some)
     }
 
-    /// As [`measure`](Self::measure), but where the costs are not known yet, they are not measured
-    /// now: what is returned measures them while the first text is being written
-    /// ([`complete`](Self::complete)). Until then nothing is drafted.
+    /// As [`measure`](Self::measure), but where the costs are not known yet, they are measured
+    /// while the first texts are being written ([`complete`](Self::complete)). Until then nothing
+    /// is drafted. Whether that is so.
     ///
     /// # Errors
     /// As for [`measure`](Self::measure).
-    pub fn measure_later(&mut self, listener: &dyn Listener) -> Result<Option<Box<Measuring<R>>>> {
+    pub fn measure_later(&mut self, listener: &dyn Listener) -> Result<bool> {
         let tree = self.settings.speculation.as_mut().and_then(|s| s.tree.auto_mut());
         // It takes a sequence besides the text's own.
         if tree.is_none() || self.models.engine.sequences() < 2 {
-            return self.measure(listener).map(|()| None);
+            return self.measure(listener).map(|()| false);
         }
         match self.known_costs()? {
             Some(Found::Unknown(measuring)) => {
                 self.set_costs(Costs::without_drafts());
-                Ok(Some(measuring))
+                self.measured = Measured::Partly(measuring);
             }
             Some(Found::Known(costs)) => {
                 self.set_costs(costs);
-                Ok(None)
+                self.measured = Measured::Wholly;
             }
-            None => Ok(None),
+            None => {}
         }
+        Ok(matches!(self.measured, Measured::Partly(_)))
     }
 
-    /// A session that was opened, to its end, and between its first steps what is to be measured.
-    /// `show` gets every piece of text as soon as it is decided, and returns whether to go on. A
-    /// text that ends before everything is measured leaves it unmeasured.
+    /// A session that was opened, to its end, and between its first steps what is to be measured
+    /// ([`measure_later`](Self::measure_later)). `show` gets every piece of text as soon as it is
+    /// decided, and returns whether to go on. What a short text leaves unmeasured the next one
+    /// measures.
     ///
     /// # Errors
     /// Failures of the models.
     pub fn complete(
         &mut self,
         mut session: Session,
-        measuring: Option<Box<Measuring<R>>>,
         show: &mut dyn FnMut(Piece) -> bool,
         listener: &dyn Listener,
     ) -> Result<Generation> {
@@ -173,8 +186,12 @@ impl<R: RuleRegistry> Run<R> {
             let _ = self.models.engine.close(session);
             return Err(error);
         }
-        let Some(mut measuring) = measuring else {
-            return Ok(self.models.engine.complete(session, show)?);
+        let mut measuring = match std::mem::replace(&mut self.measured, Measured::Not) {
+            Measured::Partly(measuring) => measuring,
+            measured => {
+                self.measured = measured;
+                return Ok(self.models.engine.complete(session, show)?);
+            }
         };
         loop {
             match self.step_and_measure(&mut session, &mut measuring, show) {
@@ -187,8 +204,11 @@ impl<R: RuleRegistry> Run<R> {
                 }
             }
         }
-        if !session.is_done() {
+        if session.is_done() {
+            self.measured = Measured::Partly(measuring);
+        } else {
             self.set_costs(measuring.finish(listener)?);
+            self.measured = Measured::Wholly;
             if let Some(speculation) = &self.settings.speculation {
                 session.speculate(speculation.build()?);
             }
@@ -229,17 +249,21 @@ impl<R: RuleRegistry> Run<R> {
     }
 
     /// Gives the adaptive tree these costs.
-    pub fn set_costs(&mut self, costs: Costs) {
+    fn set_costs(&mut self, costs: Costs) {
         let speculation = self.settings.speculation.as_mut();
         if let Some(auto) = speculation.and_then(|speculation| speculation.tree.auto_mut()) {
             auto.costs = costs;
         }
     }
 
-    /// Corrects the costs by the measured time of a generation, for the next one and for later
-    /// runs.
+    /// Corrects measured costs by the time of a generation, for the next one and for later runs.
     pub fn learn(&mut self, choices: Option<&Choices>, listener: &dyn Listener) {
-        let Self { description, models, settings } = self;
+        let Self { description, models, settings, measured } = self;
+        // General costs, and those by which nothing is drafted, must not be taken for measured ones
+        // by later runs.
+        if !matches!(measured, Measured::Wholly) {
+            return;
+        }
         let (file, options) = (description.speculation.costs.as_deref(), &description.models);
         costs::learn(file, options, models, settings, choices, listener);
     }

@@ -83,6 +83,44 @@ pub struct ModelArgs {
     backend: BackendArgs,
 }
 
+/// The models of a command that takes its target without the option's name too, as other programs
+/// that run models do.
+#[derive(Args, Debug, Clone)]
+pub struct RunModelArgs {
+    /// The target model, as --target takes it.
+    // By this name threads.rs and serve.rs ask for it.
+    #[arg(id = "unnamed", value_name = "MODEL", value_parser = model, conflicts_with = "target")]
+    model: Option<String>,
+    #[command(flatten)]
+    named: ModelArgs,
+}
+
+impl RunModelArgs {
+    /// What they say.
+    pub fn options(&self) -> ModelOptions {
+        let options = self.named.options();
+        ModelOptions { target: self.model.clone().or(options.target), ..options }
+    }
+
+    /// As [`ModelArgs::load`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(&self, with_draft: bool) -> Result<Models> {
+        self.options().load(with_draft, &Terminal)
+    }
+}
+
+/// A model, and not what was meant to be a prompt.
+fn model(text: &str) -> Result<String, String> {
+    match text.contains(char::is_whitespace) && !std::path::Path::new(text).exists() {
+        true => Err("expected a model, a directory, .gguf file or hub id; text for it follows \
+                     --prompt where a command has that"
+            .to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
 impl ModelArgs {
     /// What they say.
     pub fn options(&self) -> ModelOptions {

@@ -15,7 +15,7 @@ use polydraft_text::Language;
 use rand::Rng;
 use serde::Serialize;
 
-use crate::args::{ModelArgs, SamplingArgs, SpeculationArgs, probability};
+use crate::args::{RunModelArgs, SamplingArgs, SpeculationArgs, probability};
 use crate::commands::compare::parting;
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
@@ -90,7 +90,7 @@ pub struct Args<R: RuleRegistry = RuleKind> {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    models: ModelArgs,
+    models: RunModelArgs,
     #[command(flatten)]
     speculation: SpeculationArgs<R>,
     #[command(flatten)]

@@ -7,13 +7,12 @@ use std::io::Write;
 use anyhow::Result;
 use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Limits};
-use polydraft_runtime::costs::Measuring;
 use polydraft_runtime::{Description, Run, SeededRng, seeded};
 use polydraft_text::{Message, Rendering};
 
 use super::generate::printer::Printer;
 use super::generate::report::times_plain;
-use crate::args::{self, ModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs};
+use crate::args::{self, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs};
 use crate::interrupts::InterruptGuard;
 use crate::output::{Terminal, Verdict, complain, note};
 use input::{Input, Line};
@@ -53,7 +52,7 @@ pub struct Args {
     #[command(flatten)]
     template: TemplateArgs,
     #[command(flatten)]
-    models: ModelArgs,
+    models: RunModelArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
     #[command(flatten)]
@@ -76,10 +75,12 @@ pub fn run(args: Args) -> Result<()> {
     };
     let mut run = Run::open(description, &Terminal)?;
     // As in 'generate'.
-    let measuring = match args.seed {
-        Some(_) => run.measure(&Terminal).map(|()| None)?,
-        None => run.measure_later(&Terminal)?,
-    };
+    match args.seed {
+        Some(_) => run.measure(&Terminal)?,
+        None => {
+            run.measure_later(&Terminal)?;
+        }
+    }
     // Before the first question: a model without a template, or one whose template has no system
     // message.
     let variables = args.template.variables();
@@ -97,7 +98,6 @@ pub fn run(args: Args) -> Result<()> {
         rng: seeded(seed),
         messages: args.system.iter().map(Message::system).collect(),
         variables,
-        measuring,
         refused: 0,
     };
     run.settings.tell(&Terminal);
@@ -148,8 +148,6 @@ struct Talk {
     messages: Vec<Message>,
     /// For the chat template.
     variables: serde_json::Map<String, serde_json::Value>,
-    /// What is measured while the first answer is being written.
-    measuring: Option<Box<Measuring>>,
     /// How many messages could not be answered.
     refused: usize,
 }
@@ -183,11 +181,11 @@ impl Talk {
         };
         let orderly = InterruptGuard::begin();
         let mut printer = Printer::new(false, false);
-        let Self { limits, rng, measuring, .. } = self;
+        let Self { limits, rng, .. } = self;
         let request = run.request(&tokens, limits, rng)?;
         let session = run.models.engine.open(request)?;
         let show = &mut |piece| printer.show(piece) && !orderly.asked();
-        let made = run.complete(session, measuring.take(), show, &Terminal)?;
+        let made = run.complete(session, show, &Terminal)?;
         printer.finish()?;
         let end = if orderly.asked() { "; interrupted" } else { "" };
         drop(orderly);

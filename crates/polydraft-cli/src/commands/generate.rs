@@ -15,7 +15,7 @@ use polydraft_files::Kind;
 use polydraft_runtime::{Description, Models, Run, Usage, seeded};
 
 use super::score::TokenScore;
-use crate::args::{ChatArgs, EndArgs, ModelArgs, SamplingArgs, SpeculationArgs};
+use crate::args::{ChatArgs, EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs};
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal, note};
 use printer::Printer;
@@ -56,7 +56,7 @@ pub struct Args<R: RuleRegistry = RuleKind> {
     #[arg(long)]
     echo: bool,
     #[command(flatten)]
-    models: ModelArgs,
+    models: RunModelArgs,
     #[command(flatten)]
     speculation: SpeculationArgs<R>,
     #[command(flatten)]
@@ -130,8 +130,8 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     let tokens = args.chat.encode(language, &prompt, engine.info().context)?;
     engine.admits(&tokens)?;
     // Who gives a seed wants the same output next time: by the same costs from the first step on.
-    let measuring = match args.output.seed {
-        Some(_) => run.measure(&Terminal).map(|()| None)?,
+    let measured = match args.output.seed {
+        Some(_) => run.measure(&Terminal).map(|()| false)?,
         None => run.measure_later(&Terminal)?,
     };
     run.settings.tell(&Terminal);
@@ -156,10 +156,9 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     if let Some(top) = args.output.logprobs {
         session.record_scores(top);
     }
-    let measured = measuring.is_some();
     let orderly = InterruptGuard::begin();
     let show = &mut |piece| printer.show(piece) && !orderly.asked();
-    let generation = run.complete(session, measuring, show, &Terminal)?;
+    let generation = run.complete(session, show, &Terminal)?;
     let interrupted = orderly.asked();
     drop(orderly);
     let choices = generation.statistics.choices.as_ref();

@@ -11,7 +11,7 @@ use polydraft_files::Kind;
 use polydraft_text::Language;
 use serde::Serialize;
 
-use crate::args::ModelArgs;
+use crate::args::RunModelArgs;
 use crate::interrupts::InterruptGuard;
 use crate::output;
 
@@ -41,7 +41,7 @@ pub struct Args {
     )]
     top: usize,
     #[command(flatten)]
-    models: ModelArgs,
+    models: RunModelArgs,
     /// Print one JSON object, with all tokens.
     #[arg(long)]
     json: bool,

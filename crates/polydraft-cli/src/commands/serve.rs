@@ -10,7 +10,7 @@ use polydraft_models::Precision;
 use polydraft_runtime::{Description, Usage};
 use polydraft_server::{Capacity, LogLevel, Offered, Serving, Settings, is_key, origin};
 
-use crate::args::{EndArgs, ModelArgs, SamplingArgs, SpeculationArgs};
+use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs};
 use crate::interrupts;
 use crate::output::{Terminal, Verbosity, note, says};
 
@@ -33,7 +33,7 @@ pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
-    models: ModelArgs,
+    models: RunModelArgs,
     #[command(flatten)]
     speculation: SpeculationArgs,
     #[command(flatten)]
@@ -63,7 +63,7 @@ struct ServerArgs {
         long = "model",
         value_name = "NAME=MODEL[,draft=MODEL]",
         value_parser = named_model,
-        conflicts_with_all = ["target", "draft", "name"],
+        conflicts_with_all = ["target", "unnamed", "draft", "name"],
     )]
     models: Vec<NamedModel>,
     /// Minutes after which a model that nobody uses is unloaded; 0 is never [default: 5 with

@@ -15,7 +15,7 @@ use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
 use super::by_costs::ByCosts;
-use crate::args::ModelArgs;
+use crate::args::RunModelArgs;
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
 use crate::prompts;
@@ -39,7 +39,7 @@ Examples:
   time")]
 pub struct Args {
     #[command(flatten)]
-    models: ModelArgs,
+    models: RunModelArgs,
     /// A JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]} [default: the
     /// project's own, Rust code].
     #[arg(long, value_name = "FILE")]
