@@ -4,7 +4,7 @@
 //! The caller counts: which slots are the context and which the draft tree after it. Slots lie in
 //! pages of [`PAGE`]. Sequences with a common beginning hold the same pages; one that writes to a
 //! page that others hold takes a copy first. So sharing costs nothing, whoever goes on, and a
-//! growing sequence moves nothing.
+//! growing sequence moves nothing. Layers whose heads have another shape have pages of their own.
 
 mod recurrent;
 
@@ -17,10 +17,10 @@ use recurrent::Recurrent;
 pub(crate) use recurrent::StateForm;
 
 /// What is cached of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Form {
-    /// Its KV cache.
-    pub layout: Layout,
+    /// Its KV cache, of the layers of each shape.
+    pub layouts: Vec<Layout>,
     /// Numbers of the hidden states that are captured.
     pub watched: usize,
     /// What recurrent layers keep, if there are some.
@@ -35,15 +35,26 @@ impl Form {
     }
 
     fn page_bytes(&self) -> usize {
-        self.layout.page_bytes() + PAGE * self.watched * size_of::<f32>()
+        let pages: usize = self.layouts.iter().map(Layout::page_bytes).sum();
+        pages + PAGE * self.watched * size_of::<f32>()
     }
+}
+
+/// Where a layer's keys and values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct CachePlace {
+    /// Which of the shapes its heads have.
+    pub shape: usize,
+    /// Which of the layers of that shape it is.
+    pub layer: usize,
 }
 
 /// The KV cache of one sequence.
 #[derive(Debug)]
 pub(crate) struct Cache {
     form: Form,
-    pages: Vec<Arc<Page>>,
+    /// Those of each shape.
+    pages: Vec<Vec<Arc<Page>>>,
     /// Of each page its slots' hidden states, `[slots, watched]`.
     states: Vec<Arc<Vec<f32>>>,
     recurrent: Option<Box<Recurrent>>,
@@ -53,7 +64,8 @@ impl Cache {
     /// An empty one.
     pub fn new(form: Form) -> Self {
         let recurrent = form.recurrent.map(|form| Box::new(Recurrent::new(form)));
-        Self { form, pages: Vec::new(), states: Vec::new(), recurrent }
+        let pages = vec![Vec::new(); form.layouts.len()];
+        Self { form, pages, states: Vec::new(), recurrent }
     }
 
     /// The most slots, up to `slots`, after which tokens can be computed: all of them where no
@@ -102,29 +114,36 @@ impl Cache {
         self.recurrent.as_mut().map(|recurrent| recurrent.walk(layer))
     }
 
-    pub fn layout(&self) -> Layout {
-        self.form.layout
+    /// The layout of the pages of a shape.
+    pub fn layout(&self, shape: usize) -> Layout {
+        self.form.layouts[shape]
     }
 
-    pub fn pages(&self) -> &[Arc<Page>] {
-        &self.pages
+    /// The pages of the layers of a shape.
+    pub fn pages(&self, shape: usize) -> &[Arc<Page>] {
+        &self.pages[shape]
     }
 
     /// Makes room for so many slots; what is there stays.
     fn reserve(&mut self, slots: usize) -> Result<()> {
-        while self.pages.len() * PAGE < slots {
+        while self.states.len() * PAGE < slots {
             let (mut states, count) = (Vec::new(), PAGE * self.form.watched);
             states.try_reserve_exact(count).map_err(Error::from)?;
             states.resize(count, 0.0);
-            self.pages.push(Arc::new(Page::new(self.form.layout)?));
+            let new = self.form.layouts.iter().map(|layout| Page::new(*layout));
+            let new = new.collect::<Result<Vec<Page>>>()?;
+            for (pages, page) in self.pages.iter_mut().zip(new) {
+                pages.push(Arc::new(page));
+            }
             self.states.push(Arc::new(states));
         }
         Ok(())
     }
 
     /// Writes the key and value, `[heads, head]` each, of one slot in one layer.
-    pub fn write(&mut self, layer: usize, slot: usize, key: &[f32], value: &[f32]) {
-        Arc::make_mut(&mut self.pages[slot / PAGE]).write(layer, slot % PAGE, key, value);
+    pub fn write(&mut self, place: CachePlace, slot: usize, key: &[f32], value: &[f32]) {
+        let page = &mut self.pages[place.shape][slot / PAGE];
+        Arc::make_mut(page).write(place.layer, slot % PAGE, key, value);
     }
 
     /// Moves the contents of `slots`, which ascend and are not below `start`, to the slots from
@@ -133,9 +152,11 @@ impl Cache {
         for (to, &from) in (start..).zip(slots).filter(|(to, from)| to != *from) {
             let states = self.states_of(from).to_vec();
             self.capture_hidden_states(to, 0, &states);
-            for layer in 0..self.form.layout.layers {
-                let [key, value] = self.pages[from / PAGE].read(layer, from % PAGE);
-                self.write(layer, to, &key, &value);
+            for shape in 0..self.pages.len() {
+                for layer in 0..self.form.layouts[shape].layers {
+                    let [key, value] = self.pages[shape][from / PAGE].read(layer, from % PAGE);
+                    self.write(CachePlace { shape, layer }, to, &key, &value);
+                }
             }
         }
         if let Some(recurrent) = &mut self.recurrent {
@@ -146,15 +167,16 @@ impl Cache {
     /// Another one with the contents of the first `slots`. Changes of the one are not seen in the
     /// other.
     pub fn share(&self, slots: usize) -> Self {
-        let pages = slots.div_ceil(PAGE);
-        let (own, states) = (self.pages[..pages].to_vec(), self.states[..pages].to_vec());
+        let count = slots.div_ceil(PAGE);
+        let pages = self.pages.iter().map(|pages| pages[..count].to_vec()).collect();
+        let states = self.states[..count].to_vec();
         let recurrent = self.recurrent.as_ref().map(|own| Box::new(own.share(slots)));
-        Self { form: self.form, pages: own, states, recurrent }
+        Self { form: self.form.clone(), pages, states, recurrent }
     }
 
     /// Drops the pages wholly after the first `slots`.
     pub fn shorten(&mut self, slots: usize) {
-        self.pages.truncate(slots.div_ceil(PAGE));
+        self.pages.iter_mut().for_each(|pages| pages.truncate(slots.div_ceil(PAGE)));
         self.states.truncate(slots.div_ceil(PAGE));
         if let Some(recurrent) = &mut self.recurrent {
             recurrent.shorten(slots);
@@ -182,7 +204,7 @@ impl Cache {
     /// Bytes that it takes, those shared with other sequences included.
     pub fn bytes(&self) -> usize {
         let state = self.recurrent.as_ref().map_or(0, |recurrent| recurrent.bytes());
-        self.pages.len() * self.form.page_bytes() + state
+        self.states.len() * self.form.page_bytes() + state
     }
 }
 
@@ -192,22 +214,34 @@ mod tests {
 
     use super::*;
 
-    /// A head that does not fill its lines.
-    const LAYOUT: Layout = Layout { layers: 2, heads: 2, head: 40, held: CacheType::F32 };
+    /// Two layers of one shape, one of another; heads that do not fill their lines.
+    const LAYOUTS: [Layout; 2] = [
+        Layout { layers: 2, heads: 2, head: 40, held: CacheType::F32 },
+        Layout { layers: 1, heads: 1, head: 80, held: CacheType::F32 },
+    ];
+    const PLACES: [CachePlace; 3] = [
+        CachePlace { shape: 0, layer: 0 },
+        CachePlace { shape: 0, layer: 1 },
+        CachePlace { shape: 1, layer: 0 },
+    ];
 
     /// All of them halves too.
     fn numbers(seed: usize) -> Vec<f32> {
         (0..80).map(|i| ((7919 * seed + i) % 2048) as f32).collect()
     }
 
+    fn entry(slot: usize, layer: usize) -> [Vec<f32>; 2] {
+        [numbers(3 * slot + layer), numbers(500 + 3 * slot + layer)]
+    }
+
     fn filled(slots: usize, held: CacheType) -> Cache {
-        let mut cache =
-            Cache::new(Form { layout: Layout { held, ..LAYOUT }, watched: 33, recurrent: None });
+        let layouts = LAYOUTS.map(|layout| Layout { held, ..layout }).to_vec();
+        let mut cache = Cache::new(Form { layouts, watched: 33, recurrent: None });
         cache.reserve(slots).unwrap();
         for slot in 0..slots {
-            for layer in 0..2 {
-                let (key, value) = (numbers(2 * slot + layer), numbers(500 + 2 * slot + layer));
-                cache.write(layer, slot, &key, &value);
+            for (number, place) in PLACES.into_iter().enumerate() {
+                let [key, value] = entry(slot, number);
+                cache.write(place, slot, &key, &value);
             }
             cache.capture_hidden_states(slot, 0, &numbers(900 + slot)[..20]);
             cache.capture_hidden_states(slot, 20, &numbers(900 + slot)[20..33]);
@@ -216,9 +250,9 @@ mod tests {
     }
 
     fn holds(cache: &Cache, slot: usize, what: usize) -> bool {
-        (0..2).all(|layer| {
-            cache.pages[slot / PAGE].read(layer, slot % PAGE)
-                == [numbers(2 * what + layer), numbers(500 + 2 * what + layer)]
+        PLACES.into_iter().enumerate().all(|(number, place)| {
+            let page = &cache.pages(place.shape)[slot / PAGE];
+            page.read(place.layer, slot % PAGE) == entry(what, number)
         }) && cache.watched(slot..slot + 1) == numbers(900 + what)[..33]
     }
 
@@ -239,9 +273,9 @@ mod tests {
         let mut cache = filled(70, CacheType::F32);
         let mut other = cache.share(40);
         assert_eq!(other.bytes(), cache.bytes() / 3 * 2);
-        for layer in 0..2 {
-            cache.write(layer, 33, &numbers(7), &numbers(8));
-            other.write(layer, 34, &numbers(9), &numbers(10));
+        for place in PLACES {
+            cache.write(place, 33, &numbers(7), &numbers(8));
+            other.write(place, 34, &numbers(9), &numbers(10));
         }
         cache.capture_hidden_states(32, 0, &[7.0]);
         assert!(holds(&other, 32, 32) && !holds(&cache, 32, 32));

@@ -7,6 +7,8 @@ mod activation;
 mod attention;
 mod experts;
 mod gguf;
+mod heads;
+mod per_layer;
 mod recurrent;
 mod rope;
 
@@ -17,11 +19,14 @@ pub(crate) use activation::activation;
 pub use attention::{Attention, HeadNorms, Latent, Stretch};
 pub use experts::{Experts, Groups, Scores, Shared};
 pub(crate) use gguf::NAMES as FILE_NAMES;
+pub use heads::HeadShape;
+pub use per_layer::PerLayer;
 pub use recurrent::{Mixer, Recurrent};
 pub(crate) use rope::Lengths;
 pub use rope::{Frequencies, Pairs, Rope, Scaling};
 
 use crate::names::Names;
+use crate::precision::Use;
 
 /// The shape of a decoder, in the terms of Hugging Face.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,9 +46,10 @@ pub struct Config {
     pub layers: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads; it divides `heads`.
+    /// Key and value heads; it divides `heads`. Some layers may have
+    /// [others](Config::heads_when).
     pub key_value_heads: usize,
-    /// Width of a head.
+    /// Width of a head, likewise.
     pub head: usize,
     /// Tokens of the context.
     pub context: usize,
@@ -61,10 +67,17 @@ pub struct Config {
     pub final_norm: bool,
     /// The feed-forward blocks.
     pub feed_forward: FeedForward,
-    /// The experts of the layers that have some in the place of a feed-forward block.
+    /// Whether those of layers that attend to another one's keys and values are twice as wide.
+    pub widened: bool,
+    /// The experts of the layers that have some in the place of a feed-forward block, or beside
+    /// it.
     pub experts: Option<Experts>,
     /// The layers that keep a state in the place of a KV cache, if there are some.
     pub recurrent: Option<Recurrent>,
+    /// What every layer is told of a token besides, if it is told something.
+    pub per_layer: Option<PerLayer>,
+    /// Whether what a layer gives is multiplied by a number of its own.
+    pub layer_scales: bool,
     /// Which products add a bias.
     pub biases: Biases,
     /// What blocks give is multiplied by this before it is added to the residual stream.
@@ -161,13 +174,11 @@ pub struct Biases {
 impl Config {
     /// What no family may break.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if !self.heads.is_multiple_of(self.key_value_heads) {
-            return Err(format!(
-                "num_key_value_heads: expected a divisor of num_attention_heads = {}, got {}",
-                self.heads, self.key_value_heads
-            ));
-        }
+        self.check_heads()?;
         if let Positions::Rotary(rope) = &self.positions {
+            rope.check(self.heads_when(false).head)?;
+        }
+        if let Some(rope) = &self.attention.window_rope {
             rope.check(self.head)?;
         }
         let windows = self.attention.windowed.len();
@@ -196,21 +207,24 @@ impl Config {
         self.recurrent.as_ref().filter(|recurrent| recurrent.layers.get(layer) == Some(&true))
     }
 
-    /// The layers that have a KV cache.
-    pub(crate) fn attention_layers(&self) -> usize {
-        (0..self.layers).filter(|layer| self.recurrent_of(*layer).is_none()).count()
-    }
-
     /// Bytes of the state of a sequence beside its KV cache, whatever its length.
     pub fn state_bytes(&self) -> u64 {
         let Some(recurrent) = &self.recurrent else { return 0 };
-        let layers = self.layers - self.attention_layers();
-        (layers * recurrent.state(self.hidden) * size_of::<f32>()) as u64
+        let layers = (0..self.layers).filter(|layer| self.recurrent_of(*layer).is_some());
+        (layers.count() * recurrent.state(self.hidden) * size_of::<f32>()) as u64
     }
 
     /// The experts of a layer, if it has some.
     pub(crate) fn experts_of(&self, layer: usize) -> Option<&Experts> {
         self.experts.as_ref().filter(|experts| experts.layers.get(layer) == Some(&true))
+    }
+
+    /// Width inside a layer's feed-forward block.
+    pub(crate) fn intermediate_of(&self, layer: usize) -> usize {
+        match self.widened && self.borrows(layer) {
+            true => 2 * self.intermediate,
+            false => self.intermediate,
+        }
     }
 
     /// Whether a layer has the window.
@@ -219,22 +233,38 @@ impl Config {
             && self.attention.windowed.get(layer).copied().unwrap_or(false)
     }
 
-    /// Whether a tensor is only read by rows.
-    pub(crate) fn is_looked_up(&self, tensor: &str) -> bool {
+    /// What a tensor is read for, if it is a matrix.
+    pub(crate) fn use_of(&self, tensor: &str) -> Use {
         let base = tensor.strip_suffix(".weight").unwrap_or(tensor);
         // Some files leave out what the names begin with.
         let is =
             |name: &str| !name.is_empty() && (base == name || name.ends_with(&format!(".{base}")));
-        is(self.names.positions) || (!self.tied && is(self.names.embedding))
+        if is(self.names.per_layer.table) {
+            return Use::Table;
+        }
+        match is(self.names.positions) || (!self.tied && is(self.names.embedding)) {
+            true => Use::Rows,
+            false => Use::Products,
+        }
     }
 
-    /// Whether a tensor is read with the configuration, or is of layers that are not the model's
-    /// own: those that predict further tokens.
+    /// Whether a tensor is read with the configuration, or is not the model's own: of layers that
+    /// predict further tokens, and what would make the keys and values of a layer that attends to
+    /// another one's.
     pub(crate) fn is_read_elsewhere(&self, tensor: &str) -> bool {
-        let layer = tensor.strip_prefix(self.names.layers).and_then(|rest| rest.strip_prefix('.'));
-        let layer = layer.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
-        let extra = self.layers..self.layers + self.extra_layers;
-        tensor.starts_with("rope_f") || layer.is_some_and(|layer| extra.contains(&layer))
+        if tensor.starts_with("rope_f") {
+            return true;
+        }
+        let inner = tensor.strip_prefix(self.names.layers).and_then(|rest| rest.strip_prefix('.'));
+        let Some((layer, part)) = inner.and_then(|inner| inner.split_once('.')) else {
+            return false;
+        };
+        let Ok(layer) = layer.parse::<usize>() else { return false };
+        let Names { query_key_value, head_norms, .. } = self.names;
+        let mut borrowed = query_key_value.iter().skip(1).chain(&head_norms[1..]);
+        let is = |name: &str| part.strip_prefix(name).is_some_and(|end| end.starts_with('.'));
+        (self.layers..self.layers + self.extra_layers).contains(&layer)
+            || self.borrows(layer) && borrowed.any(|name| is(name))
     }
 
     /// Whether a tensor is an expert's, or has those of all of a layer.
@@ -247,30 +277,18 @@ impl Config {
         let mut known = names.mlp_in.iter().chain([&names.mlp_out]);
         self.experts.is_some()
             && inner.is_some_and(|inner| {
-                known.any(|name| {
-                    name.split('#').next().is_some_and(|begin| inner.starts_with(begin))
-                })
+                inner != names.scales
+                    && known.any(|name| {
+                        name.split('#').next().is_some_and(|begin| inner.starts_with(begin))
+                    })
             })
     }
 
     /// Whether a tensor of a directory is the model's, and not of parts that see or hear.
     pub(crate) fn is_its(&self, tensor: &str) -> bool {
-        let Names { embedding, layers, norm, head, .. } = self.names;
-        let is_text = || [embedding, layers, norm, head].iter().any(|own| tensor.starts_with(*own));
+        let Names { embedding, layers, norm, head, ref per_layer, .. } = *self.names;
+        let own = [embedding, layers, norm, head, per_layer.table, per_layer.from, per_layer.norm];
+        let is_text = || own.iter().any(|own| tensor.starts_with(*own));
         !self.is_nested || is_text()
-    }
-
-    /// Heads in the KV cache, and their width.
-    pub(crate) fn cached_heads(&self) -> [usize; 2] {
-        match &self.attention.latent {
-            None => [self.key_value_heads, self.head],
-            Some(latent) => [1, latent.cached()],
-        }
-    }
-
-    /// Bytes that the KV cache of one token takes, at `width` bytes a number.
-    pub fn cache_bytes(&self, width: usize) -> u64 {
-        let [heads, head] = self.cached_heads();
-        2 * (self.attention_layers() * heads * head * width) as u64
     }
 }

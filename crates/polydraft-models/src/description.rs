@@ -16,7 +16,7 @@ use crate::error::{Bytes, Error, Result};
 use crate::family::file::{file_architectures, of_gguf};
 use crate::family::{nested, qwen3_next};
 use crate::names::Names;
-use crate::precision::Precision;
+use crate::precision::{Precision, Use};
 use crate::weights::{Listed, Weights};
 
 /// A quantised self-draft must take less than this share of the bytes of the model's own matrices:
@@ -56,7 +56,8 @@ pub struct Description {
     pub language: Language,
     /// Numbers in all tensors.
     pub parameters: u64,
-    /// Those that a token is computed with: of experts it uses a few.
+    /// Those that a token is computed with: of experts it uses a few, of the table of what layers
+    /// are told of each token one row.
     pub active_parameters: u64,
     /// How matrices are stored, for example `BF16`; of several types the one of most numbers first.
     pub stored: String,
@@ -74,16 +75,16 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    pub fn add(&mut self, tensor: &Listed, looked_up: bool) {
+    pub fn add(&mut self, tensor: &Listed, used: Use) {
         match tensor.shape[..] {
             [rows, columns] => {
                 let shape = [rows, columns];
-                self.matrices.push(Sized { count: 1, shape, exact: tensor.exact, looked_up });
+                self.matrices.push(Sized { count: 1, shape, exact: tensor.exact, used });
             }
             // Of all experts, each with tiles of its own; a convolution's have one row.
             [count, rows, columns] if rows > 1 => {
                 let shape = [rows, columns];
-                self.matrices.push(Sized { count, shape, exact: tensor.exact, looked_up });
+                self.matrices.push(Sized { count, shape, exact: tensor.exact, used });
             }
             _ => self.rest = self.rest.saturating_add(tensor.numbers().saturating_mul(4)),
         }
@@ -104,15 +105,13 @@ struct Sized {
     shape: [usize; 2],
     /// In which it loses nothing.
     exact: Format,
-    /// Only read by rows.
-    looked_up: bool,
+    used: Use,
 }
 
 impl Sized {
     fn bytes(&self, precision: Precision) -> u64 {
         let [rows, columns] = self.shape;
-        let precision = if self.looked_up { precision.for_lookup() } else { precision };
-        let format = match precision {
+        let format = match precision.used_for(self.used) {
             Precision::File => self.exact,
             precision => precision.fitting(columns).format(),
         };
@@ -147,7 +146,8 @@ impl Description {
             weights.drop_others(|name| model.config.is_read_elsewhere(name));
             shapes::check(path, &model.config, &weights)?;
         }
-        let (mut types, mut of_experts) = (BTreeMap::<String, u64>::new(), 0u64);
+        let mut types = BTreeMap::<String, u64>::new();
+        let (mut of_experts, mut of_tables) = (0u64, 0u64);
         let own = |tensor: &Listed| !model.config.is_read_elsewhere(&tensor.name);
         for tensor in weights.tensors().into_iter().filter(own) {
             let numbers = tensor.numbers();
@@ -155,9 +155,14 @@ impl Description {
             if model.config.is_of_experts(&tensor.name) {
                 of_experts = of_experts.saturating_add(numbers);
             }
-            let looked_up = model.config.is_looked_up(&tensor.name);
-            model.sizes.add(&tensor, looked_up);
-            if tensor.shape.len() >= 2 && !looked_up {
+            let used = model.config.use_of(&tensor.name);
+            model.sizes.add(&tensor, used);
+            // Of which a token's row is read.
+            if let (Use::Table, [rows, columns]) = (used, &tensor.shape[..]) {
+                let others = rows.saturating_sub(1) as u64;
+                of_tables = of_tables.saturating_add(others.saturating_mul(*columns as u64));
+            }
+            if tensor.shape.len() >= 2 && used == Use::Products {
                 let count = types.entry(tensor.stored).or_default();
                 *count = count.saturating_add(numbers);
             }
@@ -166,7 +171,7 @@ impl Description {
             let idle = (experts.count - experts.used) as u128;
             (u128::from(of_experts) * idle / experts.count as u128) as u64
         });
-        model.active_parameters = model.parameters - idle;
+        model.active_parameters = model.parameters - idle - of_tables;
         let mut types: Vec<_> = types.into_iter().collect();
         types.sort_by_key(|(_, numbers)| std::cmp::Reverse(*numbers));
         let names: Vec<String> = types.into_iter().map(|(name, _)| name).collect();
@@ -181,7 +186,7 @@ impl Description {
 
     /// Bytes that a quantised self-draft takes besides: it shares all but the matrices of products.
     pub fn self_draft_bytes(&self, precision: Precision) -> u64 {
-        let multiplied = self.sizes.matrices.iter().filter(|matrix| !matrix.looked_up);
+        let multiplied = self.sizes.matrices.iter().filter(|matrix| matrix.used == Use::Products);
         multiplied.map(|matrix| matrix.bytes(precision)).fold(0, u64::saturating_add)
     }
 

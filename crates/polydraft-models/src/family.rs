@@ -11,6 +11,7 @@ mod exaone4;
 pub(crate) mod file;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod gpt_oss;
@@ -52,6 +53,8 @@ pub(crate) const FAMILIES: &[Family] = &[
     qwen3::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
+    gemma4::FAMILY,
+    gemma4::UNIFIED,
     opt::FAMILY,
     smollm3::FAMILY,
     granite::FAMILY,

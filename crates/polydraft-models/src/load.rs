@@ -150,7 +150,7 @@ impl EmbeddingAndHead {
         let Description { config, language, .. } = description;
         let (mut sizes, layers) = (Sizes::default(), format!("{}.", config.names.layers));
         for tensor in weights.tensors().iter().filter(|tensor| !tensor.name.starts_with(&layers)) {
-            sizes.add(tensor, config.is_looked_up(&tensor.name));
+            sizes.add(tensor, config.use_of(&tensor.name));
         }
         check_memory(path, precision, available_memory(), |precision| sizes.bytes(precision))?;
         Transformer::load(&config, weights, language.vocabulary.size(), 0, precision).map(Self)

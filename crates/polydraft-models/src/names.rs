@@ -27,6 +27,9 @@ pub(crate) struct Names {
     pub mlp_in: &'static [&'static str],
     pub mlp_out: &'static str,
     pub experts: ExpertNames,
+    pub per_layer: PerLayerNames,
+    /// What the layer's output is multiplied by, with its end.
+    pub layer_scale: &'static str,
     pub recurrent: RecurrentNames,
     pub further: FurtherNames,
     pub norm: &'static str,
@@ -65,6 +68,28 @@ pub(crate) struct ExpertNames {
     pub shared_out: &'static str,
     /// The product whose sigmoid the shared expert is multiplied by.
     pub shared_gate: &'static str,
+    /// Where experts are beside a feed-forward block: the weight of the router's norm, with its
+    /// end,
+    pub router_scale: &'static str,
+    /// what each expert is multiplied by, with its end,
+    pub scales: &'static str,
+    /// and the norms behind the block, before the experts and behind them.
+    pub norms: [&'static str; 3],
+}
+
+/// Of what every layer is told of a token besides.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PerLayerNames {
+    /// Of each token a row for all layers,
+    pub table: &'static str,
+    /// the product of the embedded token that is added to it, and that one's norm.
+    pub from: &'static str,
+    pub norm: &'static str,
+    /// In a layer: what decides how much of it counts, the way back to the layer's width, and the
+    /// norm of that.
+    pub gate: &'static str,
+    pub back: &'static str,
+    pub behind: &'static str,
 }
 
 /// Of a layer that keeps a state.
@@ -116,6 +141,8 @@ pub(crate) struct FurtherNames {
 pub(crate) enum Layout {
     /// `[experts, out, in]`
     Rows,
+    /// The same under names without an end.
+    Bare,
     /// `[experts, in, out]`, gate and up in turn; or `[experts, out, in]` in blocks of MXFP4.
     Columns,
 }
@@ -161,7 +188,23 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         shared_in: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
         shared_out: "mlp.shared_experts.down_proj",
         shared_gate: "",
+        router_scale: "router.scale",
+        scales: "router.per_expert_scale",
+        norms: [
+            "post_feedforward_layernorm_1",
+            "pre_feedforward_layernorm_2",
+            "post_feedforward_layernorm_2",
+        ],
     },
+    per_layer: PerLayerNames {
+        table: "model.embed_tokens_per_layer",
+        from: "model.per_layer_model_projection",
+        norm: "model.per_layer_projection_norm",
+        gate: "per_layer_input_gate",
+        back: "per_layer_projection",
+        behind: "post_per_layer_input_norm",
+    },
+    layer_scale: "layer_scalar",
     recurrent: RecurrentNames {
         into: "linear_attn.in_proj_qkv",
         gate: "linear_attn.in_proj_z",

@@ -38,6 +38,17 @@ pub enum Precision {
     File,
 }
 
+/// What a matrix is read for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Products with all of it.
+    Products,
+    /// A few rows at a time.
+    Rows,
+    /// The same of one that is larger than the rest of the model: it is not widened either.
+    Table,
+}
+
 impl Precision {
     /// All of them.
     pub const ALL: [Self; 10] = [
@@ -84,9 +95,14 @@ impl Precision {
         matches!(self, Self::Q4_0 | Self::Q4_1 | Self::Q5_1 | Self::Q4K)
     }
 
-    /// The type of a matrix that is only read by rows: never quantised.
-    pub(crate) fn for_lookup(self) -> Self {
-        if self.is_quantised() { Self::F32 } else { self }
+    /// The type of a matrix with such a use in a model of this type: what is read by rows is never
+    /// quantised.
+    pub(crate) fn used_for(self, of: Use) -> Self {
+        match of {
+            Use::Rows if self.is_quantised() => Self::F32,
+            Use::Table if self.is_quantised() => Self::File,
+            _ => self,
+        }
     }
 
     /// The format of a matrix of this type.

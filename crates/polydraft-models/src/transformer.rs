@@ -8,6 +8,7 @@
 //! (grouped queries), Miao et al. 2024 (SpecInfer, section 4: tree attention); for the rest see
 //! `family/`. Layout and names as in Hugging Face transformers.
 
+mod beside;
 mod copy;
 mod delta;
 mod dense;
@@ -18,10 +19,12 @@ pub(crate) mod layer;
 pub(crate) mod load;
 mod load_attention;
 mod load_mlp;
+mod load_per_layer;
 mod load_recurrent;
 mod mlp;
 pub(crate) mod norms;
 pub(crate) mod pass;
+mod per_layer;
 pub(crate) mod rotations;
 mod short_convolution;
 
@@ -37,6 +40,7 @@ use crate::importance::Importance;
 use crate::linear::Matrix;
 use layer::Layer;
 use pass::{Part, begin, end, positions, tokens, wanted};
+use per_layer::PerLayer;
 use rotations::Rotations;
 
 /// Tokens between two states of recurrent layers that are kept: a piece of a prompt.
@@ -59,6 +63,8 @@ pub(crate) struct Transformer {
     embedding: Arc<Matrix>,
     /// Around the layers, where tokens are embedded in another width.
     projections: Option<[Matrix; 2]>,
+    /// Makes inputs of the layers' own, if they have such.
+    per_layer: Option<PerLayer>,
     place: Place,
     pub layers: Vec<Layer>,
     norm: Option<Norm>,
@@ -109,11 +115,16 @@ impl Transformer {
     }
 
     pub fn new_cache(&self) -> Cache {
-        let [heads, head] = self.config.cached_heads();
-        let layers = self.layers.iter().filter(|layer| !layer.is_recurrent()).count();
-        let layout = Layout { layers, heads, head, held: self.held };
-        let recurrent = self.state_form(self.layers.len() - layers);
-        Cache::new(Form { layout, watched: self.watched(), recurrent })
+        let mut layouts: Vec<Layout> = Vec::new();
+        for [heads, head] in self.layers.iter().filter_map(|layer| layer.cached(&self.config)) {
+            match layouts.iter_mut().find(|of| [of.heads, of.head] == [heads, head]) {
+                Some(layout) => layout.layers += 1,
+                None => layouts.push(Layout { layers: 1, heads, head, held: self.held }),
+            }
+        }
+        let recurrent = self.layers.iter().filter(|layer| layer.is_recurrent()).count();
+        let recurrent = self.state_form(recurrent);
+        Cache::new(Form { layouts, watched: self.watched(), recurrent })
     }
 
     /// What so many recurrent layers keep of a sequence.
@@ -137,9 +148,15 @@ impl Transformer {
         let positions = positions(parts);
         let rotations = self.rotations(&positions);
         let mut x = self.embed(parts, &positions)?;
+        let told = match &self.per_layer {
+            None => None,
+            Some(per_layer) => Some((per_layer, per_layer.forward(&tokens(parts), &x)?)),
+        };
         for (i, layer) in self.layers.iter().enumerate() {
             self.note(HiddenState::After(i), &x, parts);
             x = layer.forward(&self.config, x, &rotations, parts)?;
+            let input = told.as_ref().map(|(per_layer, all)| per_layer.of_layer(all, i));
+            x = layer.end(&self.config, x, input.as_ref())?;
         }
         end(parts);
         self.note(HiddenState::After(self.layers.len()), &x, parts);
@@ -213,7 +230,8 @@ impl Transformer {
     pub fn weight_bytes(&self) -> usize {
         let layers = self.layers.iter().flat_map(Layer::matrices).map(|(_, matrix)| matrix);
         let outer = self.head.iter().chain([&self.embedding]).map(Arc::as_ref);
-        let outer = outer.chain(self.projections.iter().flatten());
+        let per_layer = self.per_layer.iter().flat_map(|all| [&*all.table, &all.from.matrix]);
+        let outer = outer.chain(self.projections.iter().flatten()).chain(per_layer);
         layers.chain(outer).map(Matrix::bytes).sum()
     }
 
@@ -221,7 +239,8 @@ impl Transformer {
     pub fn bytes_per_pass(&self) -> usize {
         // Of an embedding that is not the head too, one row; of experts those of one token.
         let embedding = self.head.as_ref().map_or(0, |_| self.embedding.bytes());
+        let table = self.per_layer.as_ref().map_or(0, |all| all.table.bytes());
         let idle = self.layers.iter().map(Layer::idle_bytes).sum::<usize>();
-        self.weight_bytes() - embedding - idle
+        self.weight_bytes() - embedding - table - idle
     }
 }

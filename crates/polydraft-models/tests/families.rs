@@ -8,7 +8,7 @@ use std::path::Path;
 
 use cases::*;
 use common::*;
-use polydraft_models::{Precision, architectures};
+use polydraft_models::{LoadOptions, Precision, architectures, load};
 use serde_json::Value;
 
 const TOLERANCE_BF16: f32 = 2e-2;
@@ -78,6 +78,21 @@ fn quantised_families_are_near() {
     for case in Case::all() {
         let worst = case.worst(&mut case.open(Precision::Q8_0));
         wrong.extend((worst <= 0.0 || worst >= 0.1).then(|| format!("{}: {worst:e}", case.name)));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The same weights once more, by way of what makes a self-draft of a model.
+#[test]
+fn self_drafts_of_every_family_compute_what_it_does() {
+    let mut wrong = Vec::new();
+    for case in Case::all() {
+        for (copy, most) in [(Precision::Bf16, TOLERANCE), (Precision::Q8_0, 0.1)] {
+            let options = LoadOptions { self_draft: Some(copy), ..LoadOptions::default() };
+            let loaded = load(case.directory.path(), options).unwrap();
+            let worst = case.worst(&mut Single::new(loaded.self_draft.unwrap()));
+            wrong.extend((worst >= most).then(|| format!("{}: {copy}: {worst:e}", case.name)));
+        }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

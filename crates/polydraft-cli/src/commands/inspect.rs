@@ -232,9 +232,9 @@ impl Report {
         line("model", self.directory.clone())?;
         let part = if self.text_part { ", its text part" } else { "" };
         line("family", format!("{}{part}", self.architecture))?;
-        let active = match &self.experts {
-            None => String::new(),
-            Some(_) => format!(", {} active for a token", count(self.active_parameters)),
+        let active = match self.active_parameters < self.parameters {
+            false => String::new(),
+            true => format!(", {} active for a token", count(self.active_parameters)),
         };
         line("parameters", format!("{} in {}{active}", count(self.parameters), self.stored))?;
         if let Some(Experts { count, used, shared, layers }) = &self.experts {

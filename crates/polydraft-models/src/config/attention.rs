@@ -1,6 +1,6 @@
 //! How queries attend to keys.
 
-use super::Rope;
+use super::{HeadShape, Rope};
 
 /// How queries attend to keys.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +17,13 @@ pub struct Attention {
     pub windowed: Vec<bool>,
     /// The rotation in those layers, if another.
     pub window_rope: Option<Rope>,
+    /// The heads in layers without the window, if others.
+    pub full: Option<HeadShape>,
+    /// Whether values are normed too, those of each head, without a weight.
+    pub value_norms: bool,
+    /// So many of the last layers have no keys and values: each attends to those of the last layer
+    /// before them with a window, or without one, as it has itself.
+    pub borrowing: usize,
     /// Which layers know nothing of positions; empty where all do.
     pub unrotated: Vec<bool>,
     /// What queries are multiplied by at their positions.
@@ -89,6 +96,9 @@ impl Attention {
             window: None,
             windowed: Vec::new(),
             window_rope: None,
+            full: None,
+            value_norms: false,
+            borrowing: 0,
             unrotated: Vec::new(),
             stretch: None,
             sinks: false,

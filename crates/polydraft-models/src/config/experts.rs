@@ -21,6 +21,11 @@ pub struct Experts {
     pub groups: Option<Groups>,
     /// An expert that computes every token.
     pub shared: Option<Shared>,
+    /// Whether they are beside a layer's feed-forward block, with norms of their own, and not in
+    /// its place. Their router has a norm too then.
+    pub beside: bool,
+    /// Whether what an expert gives is multiplied by a number of its own.
+    pub scaled: bool,
     /// Whether router and experts have biases.
     pub biased: bool,
     /// Which layers have experts.

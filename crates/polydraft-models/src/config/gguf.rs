@@ -8,7 +8,9 @@ use super::{
     Attention, Biases, Config, FedBack, FeedForward, HeadNorms, NormKind, NormOrder, Positions,
     Rope, Scaling,
 };
-use crate::names::{ExpertNames, FurtherNames, LatentNames, Layout, Names, Rates, RecurrentNames};
+use crate::names::{
+    ExpertNames, FurtherNames, LatentNames, Layout, Names, PerLayerNames, Rates, RecurrentNames,
+};
 
 /// The names of every architecture; those in a layer without its number.
 pub(crate) const NAMES: Names = Names {
@@ -44,7 +46,19 @@ pub(crate) const NAMES: Names = Names {
         shared_in: &["ffn_gate_shexp", "ffn_up_shexp"],
         shared_out: "ffn_down_shexp",
         shared_gate: "ffn_gate_inp_shexp",
+        router_scale: "ffn_gate_inp.scale",
+        scales: "ffn_down_exps.scale",
+        norms: ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"],
     },
+    per_layer: PerLayerNames {
+        table: "per_layer_token_embd",
+        from: "per_layer_model_proj",
+        norm: "per_layer_proj_norm",
+        gate: "inp_gate",
+        back: "proj",
+        behind: "post_norm",
+    },
+    layer_scale: "layer_output_scale.weight",
     recurrent: RecurrentNames {
         into: "attn_qkv",
         gate: "attn_gate",
@@ -117,8 +131,11 @@ impl Config {
                 activation: if model.gelu { Activation::GeluTanh } else { Activation::Silu },
                 gated: true,
             },
+            widened: false,
             experts: None,
             recurrent: None,
+            per_layer: None,
+            layer_scales: false,
             residual_scale: 1.0,
             logit_scale: 1.0,
             biases: Biases {

@@ -190,6 +190,23 @@ impl Rope {
         Ok(Self { scaling, amplitude, divisors, ..plain })
     }
 
+    /// That of heads of which the first pairs are turned as if all were, by so large a part, and
+    /// the others are not (`proportional`).
+    pub(crate) fn proportional(fields: &Fields, theta: f64, head: usize) -> Result<Self> {
+        let part = fields.number("partial_rotary_factor")?.unwrap_or(1.0);
+        if part > 1.0 {
+            return Err(format!("partial_rotary_factor: expected at most 1, got {part}"));
+        }
+        let turned = (part * head as f64 / 2.0) as usize;
+        let divisors = (0..head / 2).map(|pair| if pair < turned { 1.0 } else { f32::INFINITY });
+        let factor = fields.number("factor")?.unwrap_or(1.0);
+        let scaling = match factor == 1.0 {
+            true => Scaling::None,
+            false => Scaling::Linear { factor },
+        };
+        Ok(Self { scaling, divisors: divisors.collect(), ..Self::plain(theta) })
+    }
+
     /// Without a scaling.
     pub(crate) fn plain(theta: f64) -> Self {
         Self {

@@ -44,26 +44,24 @@ fn check_layers(directory: &Path, config: &Config, weights: &Weights) -> Result<
 
 /// The matrices of a model, with their shapes.
 fn matrices(config: &Config) -> impl Iterator<Item = (String, [usize; 2])> {
-    let Config { vocabulary, embedding, hidden, intermediate, names, .. } = *config;
-    let (queries, keys) = (config.heads * config.head, config.key_value_heads * config.head);
+    let Config { vocabulary, embedding, hidden, names, .. } = *config;
     let tables = [(names.embedding, false), (names.head, config.tied)];
     let tables = tables.into_iter().filter(|(_, is_other)| !is_other);
     let tables = tables.map(move |(name, _)| (format!("{name}.weight"), [vocabulary, embedding]));
     let layers = (0..config.layers).flat_map(move |layer| {
         let mut all: Vec<(&str, [usize; 2])> = Vec::new();
         if config.attention.latent.is_none() && config.recurrent_of(layer).is_none() {
-            let queries = if config.attention.gated { 2 * queries } else { queries };
-            match names.query_key_value {
-                [both] => all.push((both, [queries + 2 * keys, hidden])),
-                each => all.extend(
-                    each.iter()
-                        .zip([queries, keys, keys])
-                        .map(|(name, rows)| (*name, [rows, hidden])),
-                ),
-            }
-            all.push((names.output, [hidden, config.heads * config.head]));
+            let queries = config.heads * config.heads_of(layer).head;
+            let made = config.made_in(layer).into_iter().enumerate();
+            let gates = if config.attention.gated { queries } else { 0 };
+            all.extend(made.map(|(place, (name, rows))| match place {
+                0 => (name, [rows + gates, hidden]),
+                _ => (name, [rows, hidden]),
+            }));
+            all.push((names.output, [hidden, queries]));
         }
-        if config.experts_of(layer).is_none() {
+        if config.experts_of(layer).is_none_or(|experts| experts.beside) {
+            let intermediate = config.intermediate_of(layer);
             let sides = if config.feed_forward.gated { 2 } else { 1 };
             let rows = sides * intermediate / names.mlp_in.len();
             all.extend(names.mlp_in.iter().map(|name| (*name, [rows, hidden])));

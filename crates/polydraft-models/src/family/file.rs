@@ -6,6 +6,7 @@
 //! tensors in one. Deviations: where llama.cpp computes something else than transformers (groups of
 //! DeepSeek V2's experts, Phi-3's window), transformers counts.
 
+mod gemma4;
 mod hybrid;
 
 use std::collections::BTreeMap;
@@ -30,6 +31,8 @@ struct InFile {
     /// Whether rows of queries and keys are in the order of neighbours, where the family's own is
     /// that of halves.
     permuted: bool,
+    /// Common keys that are lists there, which `more` reads.
+    lists: &'static [&'static str],
     /// What it has besides the common keys.
     more: fn(&Keys, &mut Map<String, Value>) -> Result<()>,
 }
@@ -46,8 +49,14 @@ const POST: Names = Names { mlp_norms: ["post_attention_norm", ""], ..FILE_NAMES
 const UP: Names = Names { mlp_in: &["ffn_up"], ..FILE_NAMES };
 const PHI3: Names = Names { query_key_value: &["attn_qkv"], ..UP };
 
-const PLAIN: InFile =
-    InFile { name: "", family: |_| "", names: &FILE_NAMES, permuted: false, more: |_, _| Ok(()) };
+const PLAIN: InFile = InFile {
+    name: "",
+    family: |_| "",
+    names: &FILE_NAMES,
+    permuted: false,
+    lists: &[],
+    more: |_, _| Ok(()),
+};
 
 const FILES: &[InFile] = &[
     InFile { name: "llama", family: |_| "MixtralForCausalLM", permuted: true, ..PLAIN },
@@ -119,6 +128,14 @@ const FILES: &[InFile] = &[
                 false => windows(keys, fields, None),
             }
         },
+        ..PLAIN
+    },
+    InFile {
+        name: "gemma4",
+        family: |_| "Gemma4ForCausalLM",
+        names: &gemma4::NAMES,
+        lists: &["attention.head_count_kv", "feed_forward_length"],
+        more: gemma4::more,
         ..PLAIN
     },
     InFile { name: "seed_oss", family: |_| "SeedOssForCausalLM", names: &POST, ..PLAIN },
@@ -226,7 +243,7 @@ pub(crate) fn of_gguf(gguf: &Gguf) -> Option<Result<Found>> {
 
 fn read(file: &InFile, keys: &Keys) -> Result<Found> {
     keys.refuse_others()?;
-    let mut fields = keys.common()?;
+    let mut fields = keys.common(file.lists)?;
     (file.more)(keys, &mut fields)?;
     let architecture = (file.family)(keys);
     let family = FAMILIES.iter().find(|family| family.architecture == architecture);
@@ -246,7 +263,9 @@ fn read(file: &InFile, keys: &Keys) -> Result<Found> {
         config.norm = NormKind::Rms;
     }
     config.biases.feed_forward = keys.has_tensor("blk.0.ffn_up.bias");
+    config.layer_scales &= keys.has_tensor("blk.0.layer_output_scale.weight");
     if let Some(experts) = &mut config.experts {
+        experts.scaled &= keys.has_tensor("blk.0.ffn_down_exps.scale");
         let mut layers = 0..config.layers + config.extra_layers;
         experts.corrected =
             layers.any(|layer| keys.has_tensor(&format!("blk.{layer}.exp_probs_b.bias")));

@@ -11,7 +11,7 @@ use crate::names::{LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "Gemma2ForCausalLM", read };
 
-const NAMES: Names = Names {
+pub(super) const NAMES: Names = Names {
     attention_norms: ["input_layernorm", "post_attention_layernorm"],
     mlp_norms: ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
     ..LLAMA_NAMES

@@ -105,14 +105,24 @@ impl<'g> Keys<'g> {
         let Some(Key::Array(_)) = self.gguf.metadata().get(&self.key(key)) else {
             return Ok(None);
         };
+        Ok(Some(self.sizes(key, layers)?.into_iter().map(|value| value == 0).collect()))
+    }
+
+    /// A number for each layer, of a list or one for all.
+    pub fn sizes(&self, key: &str, layers: usize) -> Result<Vec<u64>> {
+        let Some(Key::Array(_)) = self.gguf.metadata().get(&self.key(key)) else {
+            return Ok(vec![self.needed(key)?; layers]);
+        };
         let all = self.get(key, |metadata, key| metadata.i32s(key))?.unwrap_or_default();
-        match all.len() == layers {
-            true => Ok(Some(all.into_iter().map(|value| value == 0).collect())),
-            false => {
-                let (key, got) = (self.key(key), all.len());
-                Err(format!("key {key}: expected {layers} values, one a layer, got {got}"))
-            }
+        if all.len() != layers {
+            let (key, got) = (self.key(key), all.len());
+            return Err(format!("key {key}: expected {layers} values, one a layer, got {got}"));
         }
+        let size = |value: i32| {
+            let key = self.key(key);
+            u64::try_from(value).map_err(|_| format!("key {key}: expected sizes, got {value}"))
+        };
+        all.into_iter().map(size).collect()
     }
 
     pub fn has_tensor(&self, name: &str) -> bool {
@@ -152,10 +162,10 @@ impl<'g> Keys<'g> {
         Ok(())
     }
 
-    /// The fields that all families have.
-    pub fn common(&self) -> Result<Map<String, Value>> {
+    /// The fields that all families have, but those of these keys.
+    pub fn common(&self, others: &[&str]) -> Result<Map<String, Value>> {
         let mut fields = Map::new();
-        for (key, names) in COMMON {
+        for (key, names) in COMMON.into_iter().filter(|(key, _)| !others.contains(key)) {
             let value =
                 match key.ends_with("epsilon") || key.ends_with("scale") || key.contains("base") {
                     true => self.number(key)?.map(|number| json!(number)),

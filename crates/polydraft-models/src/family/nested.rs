@@ -15,6 +15,8 @@ pub(super) struct Wrapper {
 
 pub(super) const WRAPPERS: &[Wrapper] = &[
     Wrapper { architecture: "Gemma3ForConditionalGeneration", text: "gemma3_text" },
+    Wrapper { architecture: "Gemma4ForConditionalGeneration", text: "gemma4_text" },
+    Wrapper { architecture: "Gemma4UnifiedForConditionalGeneration", text: "gemma4_unified_text" },
     Wrapper { architecture: "Mistral3ForConditionalGeneration", text: "mistral" },
     Wrapper { architecture: "Qwen2VLForConditionalGeneration", text: "qwen2_vl_text" },
     Wrapper { architecture: "Qwen2_5_VLForConditionalGeneration", text: "qwen2_5_vl_text" },
@@ -44,6 +46,8 @@ const TEXTS: &[(&str, &str)] = &[
     ("lfm2", "Lfm2ForCausalLM"),
     ("lfm2_moe", "Lfm2MoeForCausalLM"),
     ("gemma3_text", "Gemma3ForCausalLM"),
+    ("gemma4_text", "Gemma4ForCausalLM"),
+    ("gemma4_unified_text", "Gemma4UnifiedForCausalLM"),
     ("cohere2", "Cohere2ForCausalLM"),
 ];
 
@@ -53,6 +57,11 @@ fn defaults(text: &str) -> Value {
         "gemma3_text" => json!({
             "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4,
             "head_dim": 256, "max_position_embeddings": 131_072,
+        }),
+        "gemma4_text" | "gemma4_unified_text" => json!({
+            "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216,
+            "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4,
+            "max_position_embeddings": if text == "gemma4_text" { 131_072 } else { 262_144 },
         }),
         "mistral" | "llama" => json!({ "vocab_size": 32_000, "num_attention_heads": 32 }),
         _ => json!({}),

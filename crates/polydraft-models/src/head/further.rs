@@ -23,10 +23,12 @@ use polydraft_kernels::available_memory;
 use super::Head;
 use super::load::{HeadOptions, of_target};
 use super::net::{Join, Net};
+use crate::cache::CachePlace;
 use crate::config::{Config, Positions};
 use crate::description::{Sizes, check_memory, open};
 use crate::error::{Error, Result};
 use crate::model::TransformerModel;
+use crate::precision::Use;
 use crate::transformer::load::Loader;
 use crate::transformer::{Place, Transformer};
 use crate::weights::Weights;
@@ -56,7 +58,7 @@ pub fn load_mtp(path: &Path, target: &mut TransformerModel, options: &HeadOption
     let norm = loader.norm(&name(further.norm), hidden)?;
     let mut layer = loader.layer(number)?;
     // Its KV cache has no other.
-    layer.number = 0;
+    layer.place = CachePlace::default();
 
     let vocabulary = target.info().vocabulary.size();
     let (tokens, trunk) = (drafted(path, vocabulary, options)?, target.transformer());
@@ -65,7 +67,9 @@ pub fn load_mtp(path: &Path, target: &mut TransformerModel, options: &HeadOption
         false => of_target(trunk, &tokens, options.precision)?,
     };
     let place = match &config.positions {
-        Positions::Rotary(rope) => Place::Rotary(rope.frequencies(config.head), None),
+        Positions::Rotary(rope) => {
+            Place::Rotary(rope.frequencies(config.heads_when(false).head), None)
+        }
         Positions::Learned { .. } => {
             let problem = "expected rotary positions".to_owned();
             return Err(Error::File { path: path.to_owned(), problem });
@@ -134,7 +138,7 @@ fn check_size(
     for tensor in weights.tensors() {
         let inner = tensor.name.strip_prefix(&own);
         if inner.is_some_and(|inner| !copies.iter().any(|copy| inner.starts_with(copy))) {
-            sizes.add(&tensor, false);
+            sizes.add(&tensor, Use::Products);
         }
     }
     let available = options.memory.or_else(available_memory);

@@ -170,7 +170,7 @@ fn check_size(
 ) -> Result<()> {
     let mut sizes = Sizes::default();
     for tensor in weights.tensors().iter().filter(|tensor| !is_unread(&tensor.name)) {
-        sizes.add(tensor, config.is_looked_up(&tensor.name));
+        sizes.add(tensor, config.use_of(&tensor.name));
     }
     let cache = config.cache_bytes(CacheType::default().bytes());
     let cache = cache.saturating_mul(info.context.min(1_000) as u64);

@@ -138,7 +138,7 @@ impl Net {
                 from.plus(&first.attend(config, &joined, &rotations, parts)?)?
             }
         };
-        x = first.mlp_norms.around(x, |x| first.feed_forward(config, x))?;
+        x = first.mlp_norms.around_both(x, |from, x| first.feed_forward(config, from, x))?;
         for layer in decoder.layers.iter().skip(1) {
             x = layer.forward(config, x, &rotations, parts)?;
         }

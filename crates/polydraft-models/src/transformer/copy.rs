@@ -9,6 +9,7 @@ use polydraft_kernels::Mask;
 use super::Transformer;
 use super::layer::{Layer, Make};
 use super::pass::Part;
+use super::per_layer::PerLayer;
 use crate::copy_reader::CopyReader;
 use crate::error::Result;
 use crate::importance::{Importance, TOKENS};
@@ -22,6 +23,7 @@ const LOGITS: usize = 32;
 /// Names of matrices outside the layers.
 const PROJECTIONS: [&str; 2] = ["projection_in", "projection_out"];
 const HEAD: &str = "head";
+const PER_LAYER: &str = "per_layer";
 
 impl Transformer {
     /// As [`rounded`](Self::rounded), with errors weighed by the inputs of a sample text, if the
@@ -40,7 +42,8 @@ impl Transformer {
 
     /// Records the inputs of matrices from now on.
     fn listen(&mut self, inputs: impl Fn() -> Option<Importance>) {
-        for linear in self.layers.iter_mut().flat_map(Layer::products_mut) {
+        let per_layer = self.per_layer.iter_mut().map(|all| &mut all.from);
+        for linear in self.layers.iter_mut().flat_map(Layer::products_mut).chain(per_layer) {
             linear.inputs = inputs();
         }
         self.head_inputs = inputs();
@@ -93,6 +96,9 @@ impl Transformer {
         for (name, matrix) in PROJECTIONS.into_iter().zip(self.projections.iter().flatten()) {
             all.extend(matrix.bytes_by_name(name));
         }
+        if let Some(per_layer) = &self.per_layer {
+            all.extend(per_layer.from.matrix.bytes_by_name(PER_LAYER));
+        }
         all.extend(self.head().bytes_by_name(HEAD));
         all
     }
@@ -103,13 +109,14 @@ impl Transformer {
         &self,
         make: impl Fn(&str, &Matrix, Option<&Importance>) -> Result<Matrix>,
     ) -> Result<Self> {
+        let linear = |name: &str, of: &Linear| {
+            let matrix = make(name, &of.matrix, of.inputs.as_ref())?;
+            Ok(Linear { matrix, bias: of.bias.clone(), inputs: None })
+        };
         let layer = |(number, of): (usize, &Layer)| -> Result<Layer> {
-            let linear = |name: &str, of: &Linear| {
-                let matrix = make(&format!("{number}.{name}"), &of.matrix, of.inputs.as_ref())?;
-                Ok(Linear { matrix, bias: of.bias.clone(), inputs: None })
-            };
+            let linear = |name: &str, of: &Linear| linear(&format!("{number}.{name}"), of);
             let matrix = |name: &str, of: &Matrix| make(&format!("{number}.{name}"), of, None);
-            of.with(number, &Make { linear: &linear, matrix: &matrix })
+            of.with(&Make { linear: &linear, matrix: &matrix })
         };
         let projections = match &self.projections {
             None => None,
@@ -117,10 +124,18 @@ impl Transformer {
                 Some([make(PROJECTIONS[0], into, None)?, make(PROJECTIONS[1], out, None)?])
             }
         };
+        let per_layer = match &self.per_layer {
+            None => None,
+            Some(PerLayer { table, from, norm, width }) => {
+                let (table, from) = (Arc::clone(table), linear(PER_LAYER, from)?);
+                Some(PerLayer { table, from, norm: norm.clone(), width: *width })
+            }
+        };
         Ok(Self {
             config: self.config.clone(),
             embedding: Arc::clone(&self.embedding),
             projections,
+            per_layer,
             place: self.place.clone(),
             layers: self.layers.iter().enumerate().map(layer).collect::<Result<_>>()?,
             norm: self.norm.clone(),

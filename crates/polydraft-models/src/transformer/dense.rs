@@ -2,6 +2,7 @@
 
 use polydraft_kernels::Rows;
 
+use super::layer::Make;
 use crate::config::FeedForward;
 use crate::error::Result;
 use crate::linear::Linear;
@@ -23,5 +24,9 @@ impl Dense {
         let inner = self.into.forward(x)?;
         let width = if gated { inner.width() / 2 } else { inner.width() };
         self.out.forward(&activation.forward(&inner, width, gated))
+    }
+    /// The same with other matrices, by their names.
+    pub fn with(&self, [into, out]: [&str; 2], make: &Make) -> Result<Self> {
+        Ok(Self { into: (make.linear)(into, &self.into)?, out: (make.linear)(out, &self.out)? })
     }
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use polydraft_kernels::Rows;
 
 use super::dense::Dense;
+use super::layer::Make;
 use crate::config::{Experts as Shape, FeedForward, Groups, Scores};
 use crate::error::Result;
 use crate::linear::Linear;
@@ -27,6 +28,8 @@ pub(crate) struct Experts {
     pub router: Arc<Linear>,
     /// What is added to scores to choose by.
     pub correction: Option<Vec<f32>>,
+    /// What each one is multiplied by.
+    pub scales: Option<Vec<f32>>,
     pub each: Vec<Dense>,
     pub shared: Option<Shared>,
 }
@@ -41,9 +44,14 @@ pub(crate) struct Shared {
 
 impl Experts {
     pub fn forward(&self, config: FeedForward, x: &Rows) -> Result<Rows> {
+        self.routed(config, x, x)
+    }
+
+    /// With other numbers for the router.
+    pub fn routed(&self, config: FeedForward, scored: &Rows, x: &Rows) -> Result<Rows> {
         let width = x.width();
         let mut chosen: Vec<Vec<(usize, f32)>> = vec![Vec::new(); self.each.len()];
-        let logits = self.router.forward(x)?;
+        let logits = self.router.forward(scored)?;
         for (row, logits) in logits.numbers().chunks_exact(self.each.len().max(1)).enumerate() {
             for (expert, weight) in self.choose(logits) {
                 chosen[expert].push((row, weight));
@@ -70,6 +78,30 @@ impl Experts {
             }
         }
         Ok(sums.plus(&y)?)
+    }
+
+    /// The same with other matrices.
+    pub fn with(&self, make: &Make) -> Result<Self> {
+        let mut each = Vec::with_capacity(self.each.len());
+        for (number, expert) in self.each.iter().enumerate() {
+            let [into, out] = ["in", "out"].map(|end| format!("experts.{number}.{end}"));
+            each.push(expert.with([&into, &out], make)?);
+        }
+        let shared = match &self.shared {
+            None => None,
+            Some(Shared { block, gate }) => {
+                let block = block.with(["shared_in", "shared_out"], make)?;
+                Some(Shared { block, gate: gate.clone() })
+            }
+        };
+        Ok(Self {
+            shape: self.shape.clone(),
+            router: self.router.clone(),
+            correction: self.correction.clone(),
+            scales: self.scales.clone(),
+            each,
+            shared,
+        })
     }
 
     /// The experts of a token with the router's logits, and what each of them counts.
@@ -105,7 +137,8 @@ impl Experts {
         let chosen = best_of(&to_choose_by, used);
         let sum: f32 = chosen.iter().map(|expert| scores[*expert]).sum();
         let factor = if normalised { scale as f32 / (sum + 1e-20) } else { scale as f32 };
-        chosen.into_iter().map(|expert| (expert, factor * scores[expert])).collect()
+        let own = |expert: usize| self.scales.as_ref().map_or(1.0, |scales| scales[expert]);
+        chosen.into_iter().map(|expert| (expert, factor * scores[expert] * own(expert))).collect()
     }
 }
 

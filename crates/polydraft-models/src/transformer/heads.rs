@@ -5,16 +5,21 @@ use polydraft_kernels::{Norm, Part as Sequence, Rows, Rules, attend};
 use super::experts::sigmoid;
 use super::pass::Part;
 use super::rotations::{Angles, Rotations};
-use crate::config::Config;
+use crate::cache::CachePlace;
+use crate::config::{Config, HeadShape};
 use crate::error::Result;
 use crate::linear::Linear;
 
 #[derive(Debug)]
 pub(crate) struct Heads {
-    /// Queries, keys and values stacked, and what gates the output, if it is gated.
+    pub shape: HeadShape,
+    /// Queries, keys and values stacked, and what gates the output, if it is gated; of those what
+    /// it has.
     pub query_key_value: Linear,
-    /// Of queries and keys.
-    pub norms: Option<[Norm; 2]>,
+    /// Of queries, of keys and of values.
+    pub norms: [Option<Norm>; 3],
+    /// Whether it attends to the keys and values of another layer.
+    pub borrows: bool,
     pub output: Linear,
     pub windowed: bool,
     /// Whether it knows positions.
@@ -26,23 +31,24 @@ pub(crate) struct Heads {
 
 impl Heads {
     /// Attention of the tokens of all parts to their sequences; their entries go into the KV
-    /// caches. `layer` is which of the model's it is.
+    /// caches. `place` is where they are.
     pub fn forward(
         &self,
-        layer: usize,
+        place: CachePlace,
         config: &Config,
         x: &Rows,
         rotations: &Rotations,
         parts: &mut [Part],
     ) -> Result<Rows> {
-        let Config { heads, head, ref attention, .. } = *config;
+        let Config { heads, ref attention, .. } = *config;
+        let head = self.shape.head;
         let mut mixed = self.query_key_value.forward(x)?;
         let angles = rotations.of(self.windowed).filter(|_| self.rotated);
-        self.write(layer, config, &mut mixed, angles, parts)?;
+        self.write(place, config, &mut mixed, angles, parts)?;
         let rules = Rules {
-            layer,
+            layer: place.layer,
             layout: match parts.first() {
-                Some(part) => part.cache.layout(),
+                Some(part) => part.cache.layout(place.shape),
                 None => return self.output.forward(&Rows::new(Vec::new(), heads * head)),
             },
             heads,
@@ -51,7 +57,7 @@ impl Heads {
             softcap: attention.softcap.map(|cap| cap as f32),
             sinks: self.sinks.as_deref(),
         };
-        let mut found = attend(&sequences(parts), mixed.numbers(), rules);
+        let mut found = attend(&sequences(parts, place.shape), mixed.numbers(), rules);
         if self.gated {
             let gates = mixed.numbers().chunks_exact(mixed.width());
             for (row, gates) in found.chunks_exact_mut(heads * head).zip(gates) {
@@ -66,28 +72,25 @@ impl Heads {
     /// side by side.
     fn write(
         &self,
-        layer: usize,
+        place: CachePlace,
         config: &Config,
         mixed: &mut Rows,
         angles: Option<&Angles>,
         parts: &mut [Part],
     ) -> Result<()> {
-        let Config { heads, key_value_heads, head, ref attention, .. } = *config;
+        let Config { heads, ref attention, .. } = *config;
+        let HeadShape { key_value_heads, head, values_are_keys } = self.shape;
+        let [of_queries, of_keys, of_values] = &self.norms;
+        let mut own_values = Vec::new();
         let (scale, stride) = (attention.scale as f32, mixed.width());
         let mut rows = mixed.numbers_mut().chunks_exact_mut(stride.max(1)).enumerate();
         for part in &mut *parts {
             let slots = (part.start..part.end()).zip(&part.masks);
             for ((slot, mask), (row, numbers)) in slots.zip(&mut rows) {
                 let (queries, rest) = numbers.split_at_mut(heads * head);
-                let (keys, rest) = rest.split_at_mut(key_value_heads * head);
-                let values = &rest[..key_value_heads * head];
-                if let Some([of_queries, of_keys]) = &self.norms {
-                    of_queries.apply(queries)?;
-                    of_keys.apply(keys)?;
-                }
+                apply(of_queries, queries)?;
                 if let Some(angles) = angles {
                     angles.turn(row, queries, head);
-                    angles.turn(row, keys, head);
                 }
                 let scale = match attention.stretch {
                     None => scale,
@@ -96,17 +99,38 @@ impl Heads {
                 if scale != 1.0 {
                     queries.iter_mut().for_each(|value| *value *= scale);
                 }
-                part.cache.write(layer, slot, keys, values);
+                if self.borrows {
+                    continue;
+                }
+                let (keys, rest) = rest.split_at_mut(key_value_heads * head);
+                let values = match values_are_keys {
+                    false => &mut rest[..key_value_heads * head],
+                    true => {
+                        own_values.clear();
+                        own_values.extend_from_slice(keys);
+                        &mut own_values[..]
+                    }
+                };
+                apply(of_keys, keys)?;
+                apply(of_values, values)?;
+                if let Some(angles) = angles {
+                    angles.turn(row, keys, head);
+                }
+                part.cache.write(place, slot, keys, values);
             }
         }
         Ok(())
     }
 }
 
-/// What the tokens of all parts attend to.
-pub(super) fn sequences<'a>(parts: &'a [Part]) -> Vec<Sequence<'a>> {
+fn apply(norm: &Option<Norm>, numbers: &mut [f32]) -> Result<()> {
+    norm.as_ref().map_or(Ok(()), |norm| Ok(norm.apply(numbers)?))
+}
+
+/// What the tokens of all parts attend to, in layers of a shape.
+pub(super) fn sequences<'a>(parts: &'a [Part], shape: usize) -> Vec<Sequence<'a>> {
     let of = |part: &'a Part| Sequence {
-        pages: part.cache.pages(),
+        pages: part.cache.pages(shape),
         masks: &part.masks[..],
         end: part.end(),
     };

@@ -17,6 +17,7 @@ use polydraft_kernels::{Norm, Rows, Rules, attend};
 use super::heads::sequences;
 use super::pass::Part;
 use super::rotations::Rotations;
+use crate::cache::CachePlace;
 use crate::config::{Config, Latent as Shape};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
@@ -40,7 +41,7 @@ pub(crate) struct Latent {
 impl Latent {
     pub fn forward(
         &self,
-        layer: usize,
+        place: CachePlace,
         config: &Config,
         shape: &Shape,
         x: &Rows,
@@ -54,7 +55,7 @@ impl Latent {
             Some((down, norm)) => self.query.forward(&norm.forward(&down.forward(x)?)?)?,
         };
         let mut vectors = self.down.forward(x)?;
-        self.write(layer, shape, &mut vectors, rotations, parts)?;
+        self.write(place, shape, &mut vectors, rotations, parts)?;
 
         // Of every token all heads' queries, each Kᵀq beside what is turned.
         let count = queries.count();
@@ -77,11 +78,11 @@ impl Latent {
                 out.iter_mut().for_each(|number| *number *= scale);
             }
         }
-        let Some(layout) = parts.first().map(|part| part.cache.layout()) else {
+        let Some(layout) = parts.first().map(|part| part.cache.layout(place.shape)) else {
             return self.output.forward(&Rows::new(Vec::new(), heads * shape.value));
         };
         let rules = Rules {
-            layer,
+            layer: place.layer,
             layout,
             heads,
             stride: heads * width,
@@ -89,7 +90,8 @@ impl Latent {
             softcap: None,
             sinks: None,
         };
-        let found = Rows::new(attend(&sequences(parts), &absorbed, rules), heads * width);
+        let found =
+            Rows::new(attend(&sequences(parts, place.shape), &absorbed, rules), heads * width);
         let mut values = Vec::with_capacity(heads);
         for (number, matrix) in self.values.iter().enumerate() {
             values.push(matrix.forward(&found.columns(number * width, rank))?);
@@ -100,7 +102,7 @@ impl Latent {
     /// Norms and turns the vectors of all tokens, and writes them into the KV caches.
     fn write(
         &self,
-        layer: usize,
+        place: CachePlace,
         shape: &Shape,
         vectors: &mut Rows,
         rotations: &Rotations,
@@ -114,7 +116,7 @@ impl Latent {
                 if let Some(angles) = rotations.of(false) {
                     angles.turn(row, &mut vector[shape.rank..], shape.rotated);
                 }
-                part.cache.write(layer, slot, vector, vector);
+                part.cache.write(place, slot, vector, vector);
             }
         }
         Ok(())

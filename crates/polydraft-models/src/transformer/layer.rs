@@ -6,27 +6,32 @@ use polydraft_kernels::Rows;
 
 use super::delta::Delta;
 use super::dense::Dense;
-use super::experts::{Experts, Shared};
+use super::experts::Shared;
 use super::heads::Heads;
 use super::latent::Latent;
 use super::mlp::Mlp;
 use super::norms::Norms;
 use super::pass::Part;
+use super::per_layer::Told;
 use super::rotations::Rotations;
 use super::short_convolution::ShortConvolution;
+use crate::cache::CachePlace;
 use crate::config::{Config, NormOrder};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
 
 #[derive(Debug)]
 pub(crate) struct Layer {
-    /// Which of the model's layers of its kind it is: of those with a KV cache, or of the recurrent
-    /// ones.
-    pub number: usize,
+    /// Where its keys and values are, or the state that it keeps.
+    pub place: CachePlace,
     pub attention_norms: Norms,
     pub attention: Attention,
     pub mlp_norms: Norms,
     pub mlp: Mlp,
+    /// What it does with an input of its own, if it has one.
+    pub told: Option<Told>,
+    /// What its output is multiplied by.
+    pub scale: f64,
 }
 
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub(crate) enum Attention {
 
 /// The product that a recurrent layer begins with.
 const MIXED: &str = "mixed_in";
+/// Those of an input of the layer's own.
+const TOLD: [&str; 2] = ["told_gate", "told_back"];
 
 /// A name of a product inside a layer.
 pub(crate) type Name = Cow<'static, str>;
@@ -55,6 +62,17 @@ impl Layer {
         matches!(self.attention, Attention::Delta(_) | Attention::Convolution(_))
     }
 
+    /// Heads in the KV cache and their width, if it has keys and values of its own.
+    pub fn cached(&self, config: &Config) -> Option<[usize; 2]> {
+        match (&self.attention, &config.attention.latent) {
+            (Attention::Heads(heads), _) if !heads.borrows => {
+                Some([heads.shape.key_value_heads, heads.shape.head])
+            }
+            (Attention::Latent(_), Some(shape)) => Some([1, shape.cached()]),
+            _ => None,
+        }
+    }
+
     /// Attention of the tokens of all parts to their sequences; their entries go into the
     /// KV caches.
     pub fn attend(
@@ -65,22 +83,25 @@ impl Layer {
         parts: &mut [Part],
     ) -> Result<Rows> {
         match (&self.attention, &config.attention.latent) {
-            (Attention::Heads(heads), _) => heads.forward(self.number, config, x, rotations, parts),
+            (Attention::Heads(heads), _) => heads.forward(self.place, config, x, rotations, parts),
             (Attention::Latent(latent), Some(shape)) => {
-                latent.forward(self.number, config, shape, x, rotations, parts)
+                latent.forward(self.place, config, shape, x, rotations, parts)
             }
             // It is made where the configuration has its shape.
             (Attention::Latent(latent), None) => latent.output.forward(x),
-            (Attention::Delta(delta), _) => delta.forward(self.number, x, parts),
-            (Attention::Convolution(convolution), _) => convolution.forward(self.number, x, parts),
+            (Attention::Delta(delta), _) => delta.forward(self.place.layer, x, parts),
+            (Attention::Convolution(convolution), _) => {
+                convolution.forward(self.place.layer, x, parts)
+            }
         }
     }
 
-    pub fn feed_forward(&self, config: &Config, x: &Rows) -> Result<Rows> {
-        self.mlp.forward(config.feed_forward, x)
+    /// Of the residual stream, and of what the norm before the block made of it.
+    pub fn feed_forward(&self, config: &Config, residual: &Rows, x: &Rows) -> Result<Rows> {
+        self.mlp.forward(config.feed_forward, residual, x)
     }
 
-    /// The whole layer.
+    /// The whole layer, but for its [end](Self::end).
     pub fn forward(
         &self,
         config: &Config,
@@ -92,10 +113,18 @@ impl Layer {
         {
             let normed = norm.forward(&x)?;
             let x = x.plus(&self.attend(config, &normed, rotations, parts)?)?;
-            return Ok(x.plus(&self.feed_forward(config, &normed)?)?);
+            return Ok(x.plus(&self.feed_forward(config, &normed, &normed)?)?);
         }
         let x = self.attention_norms.around(x, |x| self.attend(config, x, rotations, parts))?;
-        self.mlp_norms.around(x, |x| self.feed_forward(config, x))
+        self.mlp_norms.around_both(x, |residual, x| self.feed_forward(config, residual, x))
+    }
+
+    /// What becomes of its output by an input of its own, if it has one, and by its scale.
+    pub fn end(&self, config: &Config, mut x: Rows, input: Option<&Rows>) -> Result<Rows> {
+        if let (Some(told), Some(input)) = (&self.told, input) {
+            x = told.forward(config.feed_forward.activation, x, input)?;
+        }
+        Ok(x.scaled(self.scale))
     }
 
     /// All that is multiplied with and may be stored in fewer bits, by name.
@@ -118,21 +147,23 @@ impl Layer {
             Attention::Convolution(convolution) => add(MIXED.into(), &convolution.into),
         }
         add("output".into(), self.attention.output());
-        match &self.mlp {
-            Mlp::Dense(Dense { into, out }) => {
-                add("mlp_in".into(), into);
-                add("mlp_out".into(), out);
+        if let Some(Dense { into, out }) = self.mlp.dense() {
+            add("mlp_in".into(), into);
+            add("mlp_out".into(), out);
+        }
+        if let Some(experts) = self.mlp.experts() {
+            for (number, Dense { into, out }) in experts.each.iter().enumerate() {
+                add(format!("experts.{number}.in").into(), into);
+                add(format!("experts.{number}.out").into(), out);
             }
-            Mlp::Experts(experts) => {
-                for (number, Dense { into, out }) in experts.each.iter().enumerate() {
-                    add(format!("experts.{number}.in").into(), into);
-                    add(format!("experts.{number}.out").into(), out);
-                }
-                if let Some(Shared { block, .. }) = &experts.shared {
-                    add("shared_in".into(), &block.into);
-                    add("shared_out".into(), &block.out);
-                }
+            if let Some(Shared { block, .. }) = &experts.shared {
+                add("shared_in".into(), &block.into);
+                add("shared_out".into(), &block.out);
             }
+        }
+        if let Some(Told { gate, back, .. }) = &self.told {
+            add(TOLD[0].into(), gate);
+            add(TOLD[1].into(), back);
         }
         if let Attention::Latent(latent) = &self.attention {
             for (what, parts) in [("keys", &latent.keys), ("values", &latent.values)] {
@@ -145,7 +176,7 @@ impl Layer {
 
     /// Bytes of the matrices that a pass over one token leaves alone.
     pub fn idle_bytes(&self) -> usize {
-        let Mlp::Experts(experts) = &self.mlp else { return 0 };
+        let Some(experts) = self.mlp.experts() else { return 0 };
         let of = |dense: &Dense| dense.into.matrix.bytes() + dense.out.matrix.bytes();
         let all: usize = experts.each.iter().map(of).sum();
         let count = experts.each.len().max(1);
@@ -164,26 +195,35 @@ impl Layer {
             Attention::Delta(delta) => vec![&mut delta.into, &mut delta.output],
             Attention::Convolution(of) => vec![&mut of.into, &mut of.output],
         };
-        match &mut self.mlp {
-            Mlp::Dense(dense) => all.extend([&mut dense.into, &mut dense.out]),
-            Mlp::Experts(experts) => {
-                let shared = experts.shared.as_mut().map(|shared| &mut shared.block);
-                for Dense { into, out } in experts.each.iter_mut().chain(shared) {
-                    all.extend([into, out]);
-                }
-            }
+        let (dense, experts) = self.mlp.parts_mut();
+        let of_experts = experts.into_iter().flat_map(|experts| {
+            let shared = experts.shared.as_mut().map(|shared| &mut shared.block);
+            experts.each.iter_mut().chain(shared)
+        });
+        for Dense { into, out } in dense.into_iter().chain(of_experts) {
+            all.extend([into, out]);
         }
+        all.extend(self.told.iter_mut().flat_map(|told| [&mut told.gate, &mut told.back]));
         all
     }
 
     /// The same with other matrices.
-    pub fn with(&self, number: usize, make: &Make) -> Result<Self> {
+    pub fn with(&self, make: &Make) -> Result<Self> {
+        let told = match &self.told {
+            None => None,
+            Some(Told { gate, back, norm }) => {
+                let gate = (make.linear)(TOLD[0], gate)?;
+                Some(Told { gate, back: (make.linear)(TOLD[1], back)?, norm: norm.clone() })
+            }
+        };
         Ok(Self {
-            number,
+            place: self.place,
             attention_norms: self.attention_norms.clone(),
             attention: self.attention.with(make)?,
             mlp_norms: self.mlp_norms.clone(),
             mlp: self.mlp.with(make)?,
+            told,
+            scale: self.scale,
         })
     }
 }
@@ -202,7 +242,9 @@ impl Attention {
         let output = (make.linear)("output", self.output())?;
         Ok(match self {
             Self::Heads(heads) => Self::Heads(Box::new(Heads {
+                shape: heads.shape,
                 query_key_value: (make.linear)("query_key_value", &heads.query_key_value)?,
+                borrows: heads.borrows,
                 norms: heads.norms.clone(),
                 output,
                 windowed: heads.windowed,
@@ -237,38 +279,6 @@ impl Attention {
                     values: each("values", &latent.values)?,
                     output,
                 }))
-            }
-        })
-    }
-}
-
-impl Mlp {
-    fn with(&self, make: &Make) -> Result<Self> {
-        let dense = |into: &str, out: &str, of: &Dense| -> Result<Dense> {
-            Ok(Dense { into: (make.linear)(into, &of.into)?, out: (make.linear)(out, &of.out)? })
-        };
-        Ok(match self {
-            Self::Dense(of) => Self::Dense(dense("mlp_in", "mlp_out", of)?),
-            Self::Experts(of) => {
-                let mut each = Vec::with_capacity(of.each.len());
-                for (number, expert) in of.each.iter().enumerate() {
-                    let [into, out] = ["in", "out"].map(|end| format!("experts.{number}.{end}"));
-                    each.push(dense(&into, &out, expert)?);
-                }
-                let shared = match &of.shared {
-                    None => None,
-                    Some(Shared { block, gate }) => {
-                        let block = dense("shared_in", "shared_out", block)?;
-                        Some(Shared { block, gate: gate.clone() })
-                    }
-                };
-                Self::Experts(Experts {
-                    shape: of.shape.clone(),
-                    router: of.router.clone(),
-                    correction: of.correction.clone(),
-                    each,
-                    shared,
-                })
             }
         })
     }

@@ -10,7 +10,7 @@ use super::{Place, Transformer};
 use crate::config::{Config, NormKind, NormOrder, Positions};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
-use crate::precision::Precision;
+use crate::precision::{Precision, Use};
 use crate::weights::{Part, Weights};
 
 /// Reads the tensors of one model.
@@ -32,6 +32,7 @@ impl Transformer {
             config,
             embedding,
             projections: None,
+            per_layer: None,
             place,
             layers,
             norm: None,
@@ -67,7 +68,7 @@ impl Transformer {
             Positions::Rotary(rope) => {
                 let windowed = config.attention.window_rope.as_ref();
                 Place::Rotary(
-                    rope.frequencies(config.head),
+                    rope.frequencies(config.heads_when(false).head),
                     windowed.map(|rope| rope.frequencies(config.head)),
                 )
             }
@@ -77,6 +78,10 @@ impl Transformer {
             }
         };
         let whole = layers == config.layers;
+        let per_layer = match config.per_layer.filter(|_| whole) {
+            None => None,
+            Some(shape) => Some(loader.per_layer(shape, vocabulary)?),
+        };
         let layers = (0..layers).map(|i| loader.layer(i)).collect::<Result<_>>()?;
         let norm = match config.final_norm {
             true => Some(loader.norm(names.norm, config.hidden)?),
@@ -95,6 +100,7 @@ impl Transformer {
             config: config.clone(),
             embedding: Arc::new(embedding),
             projections,
+            per_layer,
             place,
             layers,
             norm,
@@ -140,14 +146,17 @@ impl Loader<'_> {
             NormOrder::Parallel => Norms::default(),
             _ => self.norms(names.mlp_norms.map(name))?,
         };
-        let is_recurrent = self.config.recurrent_of(number).is_some();
-        let is_alike = |other: &usize| self.config.recurrent_of(*other).is_some() == is_recurrent;
         Ok(Layer {
-            number: (0..number).filter(is_alike).count(),
+            place: self.config.place_of(number),
             attention_norms,
             attention: self.attention(number, columns)?,
             mlp_norms,
             mlp: self.mlp(number)?,
+            told: self.told(number)?,
+            scale: match self.config.layer_scales {
+                false => 1.0,
+                true => f64::from(self.weights.vector(&name(names.layer_scale), 1)?[0]),
+            },
         })
     }
 
@@ -221,7 +230,12 @@ impl Loader<'_> {
 
     /// A matrix that is only read by rows.
     pub fn looked_up(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
-        Matrix::load(&mut self.weights, parts, columns, self.precision.for_lookup())
+        self.used_for(Use::Rows, parts, columns)
+    }
+
+    /// A matrix for such a use.
+    pub fn used_for(&mut self, of: Use, parts: &[Part], columns: usize) -> Result<Matrix> {
+        Matrix::load(&mut self.weights, parts, columns, self.precision.used_for(of))
     }
 }
 

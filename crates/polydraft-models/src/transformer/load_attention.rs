@@ -1,5 +1,7 @@
 //! The attention of a layer, from tensors on disk.
 
+use polydraft_kernels::Norm;
+
 use super::heads::Heads;
 use super::latent::Latent;
 use super::layer::Attention;
@@ -23,26 +25,32 @@ impl Loader<'_> {
     }
 
     fn heads(&mut self, number: usize, columns: usize) -> Result<Heads> {
-        let Config { hidden, head, heads, key_value_heads, names, biases, ref attention, .. } =
-            *self.config;
+        let Config { hidden, heads, names, biases, ref attention, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
-        let (queries, keys) = (heads * head, key_value_heads * head);
-        let parts: Vec<(String, usize)> = match names.query_key_value {
-            [all] => vec![(name(all), queries + 2 * keys)],
-            each => each.iter().map(|part| name(part)).zip([queries, keys, keys]).collect(),
-        };
+        let shape = self.config.heads_of(number);
+        let (head, borrows) = (shape.head, self.config.borrows(number));
+        let (queries, keys) = (heads * head, shape.key_value_heads * head);
+        let parts: Vec<(String, usize)> = self
+            .config
+            .made_in(number)
+            .into_iter()
+            .map(|(part, rows)| (name(part), rows))
+            .collect();
         let widths = match attention.head_norms {
             HeadNorms::None => None,
             HeadNorms::Each => Some([head, head]),
             HeadNorms::Whole => Some([queries, keys]),
         };
-        let norms = match widths {
-            None => None,
-            Some([query, key]) => {
-                let [of_queries, of_keys] = names.head_norms.map(name);
-                Some([self.norm(&of_queries, query)?, self.norm(&of_keys, key)?])
+        let mut norms = [None, None, None];
+        for (place, width) in widths.into_iter().flatten().enumerate() {
+            if place == 0 || !borrows {
+                norms[place] = Some(self.norm(&name(names.head_norms[place]), width)?);
             }
-        };
+        }
+        if attention.value_norms && !borrows {
+            let epsilon = self.config.norm_epsilon as f32;
+            norms[2] = Some(Norm::Rms { weight: vec![1.0; head], epsilon });
+        }
         let sinks = match attention.sinks {
             false => None,
             true => Some(self.weights.vector(&name(names.sinks), heads)?),
@@ -52,8 +60,10 @@ impl Loader<'_> {
             true => self.gated(number, columns)?,
         };
         Ok(Heads {
+            shape,
             query_key_value,
             norms,
+            borrows,
             output: self.linear(&[(name(names.output), hidden)], queries, biases.output)?,
             windowed: self.config.is_windowed(number),
             rotated: attention.unrotated.get(number) != Some(&true),

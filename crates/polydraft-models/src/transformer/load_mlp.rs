@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use polydraft_kernels::Norm;
+
+use super::beside::Beside;
 use super::dense::Dense;
 use super::experts::{Experts, Shared};
 use super::load::{Loader, row};
@@ -14,14 +17,34 @@ use crate::weights::Part;
 
 impl Loader<'_> {
     pub(super) fn mlp(&mut self, number: usize) -> Result<Mlp> {
-        let Config { intermediate, names, biases, .. } = *self.config;
-        match self.config.experts_of(number) {
-            Some(shape) => self.experts(number, &shape.clone()).map(Mlp::Experts),
-            None => {
-                let (names, biased) = ((names.mlp_in, names.mlp_out), biases.feed_forward);
-                self.dense(number, names, intermediate, biased).map(Mlp::Dense)
-            }
+        match self.config.experts_of(number).cloned() {
+            None => self.block_of(number).map(Mlp::Dense),
+            Some(shape) if !shape.beside => self.experts(number, &shape).map(Mlp::Experts),
+            Some(shape) => Ok(Mlp::Beside(Box::new(self.beside(number, &shape)?))),
         }
+    }
+
+    /// That of all tokens.
+    fn block_of(&mut self, number: usize) -> Result<Dense> {
+        let Config { names, biases, .. } = *self.config;
+        let (names, biased) = ((names.mlp_in, names.mlp_out), biases.feed_forward);
+        self.dense(number, names, self.config.intermediate_of(number), biased)
+    }
+
+    fn beside(&mut self, number: usize, shape: &Shape) -> Result<Beside> {
+        let Config { hidden, names, norm_epsilon, .. } = *self.config;
+        let [dense_norm, before, behind] = names.experts.norms.map(|part| self.name(number, part));
+        let scale = self.name(number, names.experts.router_scale);
+        let mut weight = self.weights.vector(&scale, hidden)?;
+        let factor = (hidden as f32).powf(-0.5);
+        weight.iter_mut().for_each(|weight| *weight *= factor);
+        Ok(Beside {
+            dense: self.block_of(number)?,
+            dense_norm: self.norm(&dense_norm, hidden)?,
+            router_norm: Norm::Rms { weight, epsilon: norm_epsilon as f32 },
+            norms: [self.norm(&before, hidden)?, self.norm(&behind, hidden)?],
+            experts: self.experts(number, shape)?,
+        })
     }
 
     fn name(&self, number: usize, part: &str) -> String {
@@ -56,6 +79,13 @@ impl Loader<'_> {
             false => None,
             true => {
                 let name = self.name(number, names.correction);
+                Some(self.weights.vector(&name, shape.count)?)
+            }
+        };
+        let scales = match shape.scaled {
+            false => None,
+            true => {
+                let name = self.name(number, names.scales);
                 Some(self.weights.vector(&name, shape.count)?)
             }
         };
@@ -97,7 +127,7 @@ impl Loader<'_> {
                 Some(Shared { block, gate })
             }
         };
-        Ok(Experts { shape: shape.clone(), router, correction, each, shared })
+        Ok(Experts { shape: shape.clone(), router, correction, scales, each, shared })
     }
 
     /// A small product that decides for many: never quantised.
@@ -130,7 +160,7 @@ impl Loader<'_> {
         let layout = names.experts.layout;
         let name = |of: &str| match layout {
             Layout::Rows => format!("{of}.bias"),
-            Layout::Columns => format!("{of}_bias"),
+            Layout::Bare | Layout::Columns => format!("{of}_bias"),
         };
         let width = 2 * shape.intermediate / into.len().max(1);
         let mut of_in = vec![Vec::new(); shape.count];
@@ -138,7 +168,7 @@ impl Loader<'_> {
             let all = self.weights.numbers(&name(part), &[shape.count, width])?;
             for (bias, own) in of_in.iter_mut().zip(all.chunks_exact(width)) {
                 match layout {
-                    Layout::Rows => bias.extend_from_slice(own),
+                    Layout::Rows | Layout::Bare => bias.extend_from_slice(own),
                     Layout::Columns => {
                         let halves = [0, 1].map(|from| own[from..].iter().step_by(2).copied());
                         bias.extend(halves.into_iter().flatten());
@@ -159,6 +189,7 @@ fn part(name: &str, [count, rows, columns]: [usize; 3], expert: usize, layout: L
     }
     match layout {
         Layout::Rows => Part::matrix(format!("{name}.weight"), [count, rows], expert),
+        Layout::Bare => Part::matrix(name.to_owned(), [count, rows], expert),
         Layout::Columns => {
             Part::turned(name.to_owned(), vec![count, columns], expert * columns, rows)
         }

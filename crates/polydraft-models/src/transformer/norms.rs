@@ -21,9 +21,18 @@ impl Default for Norms {
 
 impl Norms {
     pub fn around(&self, x: Rows, block: impl FnOnce(&Rows) -> Result<Rows>) -> Result<Rows> {
+        self.around_both(x, |_, x| block(x))
+    }
+
+    /// Of a block that is given x too.
+    pub fn around_both(
+        &self,
+        x: Rows,
+        block: impl FnOnce(&Rows, &Rows) -> Result<Rows>,
+    ) -> Result<Rows> {
         let mut y = match &self.before {
-            None => block(&x)?,
-            Some(norm) => block(&norm.forward(&x)?)?,
+            None => block(&x, &x)?,
+            Some(norm) => block(&x, &norm.forward(&x)?)?,
         };
         if let Some(norm) = &self.behind {
             y = norm.forward(&y)?;

@@ -1,0 +1,170 @@
+//! Gemma 4, its text part: layers that see everything have wider heads than those with a window,
+//! fewer of keys, which may be the values too, and turn a part of them; the upper layers attend to
+//! keys and values of lower ones; every layer is told of the token anew; experts beside a dense
+//! block. Norms count from zero here.
+//!
+//! Source: Gemma Team 2026; fields and their defaults as in Hugging Face transformers.
+
+use std::collections::BTreeMap;
+
+use polydraft_text::Fields;
+use serde_json::Value;
+
+use super::common::{Family, Result, plain_experts, set_window};
+use super::gemma2;
+use crate::config::{
+    Config, Experts, HeadNorms, HeadShape, Lengths, NormKind, PerLayer, Positions, Rope,
+};
+use crate::names::{ExpertNames, Layout, Names};
+
+pub(super) const FAMILY: Family = Family { architecture: "Gemma4ForCausalLM", read };
+/// The same without experts and without what layers are told.
+pub(super) const UNIFIED: Family =
+    Family { architecture: "Gemma4UnifiedForCausalLM", read: read_unified };
+
+const NAMES: Names = Names {
+    experts: ExpertNames {
+        router: "router.proj",
+        mlp_in: &["experts.gate_up_proj"],
+        mlp_out: "experts.down_proj",
+        layout: Layout::Bare,
+        ..gemma2::NAMES.experts
+    },
+    ..gemma2::NAMES
+};
+
+const WIDEST: usize = 1 << 12;
+
+fn read(family: &Family, fields: &Fields) -> Result<Config> {
+    let mut config = read_text(family, fields, 512)?;
+    let width = fields.get::<usize>("hidden_size_per_layer_input")?.unwrap_or(256);
+    if width > 0 {
+        let width = fields.size_or("hidden_size_per_layer_input", width, 1 << 16)?;
+        let vocabulary = fields.size_or("vocab_size_per_layer_input", 262_144, 1 << 24)?;
+        config.per_layer = Some(PerLayer { width, vocabulary });
+    }
+    if fields.flag("enable_moe_block", false)? {
+        let count = fields.size("num_experts", WIDEST)?;
+        let used = fields.size("top_k_experts", WIDEST)?;
+        let intermediate = fields.size("moe_intermediate_size", 1 << 20)?;
+        let experts = plain_experts(&config, [count, used, intermediate]);
+        config.experts = Some(Experts { normalised: true, beside: true, scaled: true, ..experts });
+    }
+    Ok(config)
+}
+
+fn read_unified(family: &Family, fields: &Fields) -> Result<Config> {
+    read_text(family, fields, 1024)
+}
+
+/// What both have, with the window where none is said.
+fn read_text(family: &Family, fields: &Fields, window: usize) -> Result<Config> {
+    if let Some("all") = fields.get::<String>("use_bidirectional_attention")?.as_deref() {
+        return Err("use_bidirectional_attention: expected null or vision, got \"all\"".to_owned());
+    }
+    let mut config = gemma2::gemma_like(family, fields)?;
+    config.norm = NormKind::Rms;
+    config.names = &NAMES;
+    config.logit_softcap = fields.number("final_logit_softcapping")?;
+    config.layer_scales = true;
+    config.widened = fields.flag("use_double_wide_mlp", false)?;
+    config.attention.scale = 1.0;
+    config.attention.head_norms = HeadNorms::Each;
+    config.attention.value_norms = true;
+    config.attention.borrowing = fields.get::<usize>("num_kv_shared_layers")?.unwrap_or(0);
+    let window = fields.size_or("sliding_window", window, 1 << 30)?;
+    set_window(&mut config, fields, Some(window), |layer| !(layer + 1).is_multiple_of(6))?;
+    // Whatever is listed, the last layer sees everything.
+    if let Some(last) = config.attention.windowed.last_mut() {
+        *last = false;
+    }
+    config.attention.full = Some(full_heads(&config, fields)?);
+    let [all, windowed] = rotations(&config, fields)?;
+    config.positions = Positions::Rotary(all);
+    config.attention.window_rope = Some(windowed);
+    Ok(config)
+}
+
+/// The heads of layers that see everything. Published files say them in fields of their own, those
+/// that transformers writes layer by layer.
+fn full_heads(config: &Config, fields: &Fields) -> Result<HeadShape> {
+    const BY_LAYER: &str = "per_layer_config";
+    let values_are_keys = fields.flag("attention_k_eq_v", false)?;
+    let key_value_heads = config.key_value_heads;
+    let Some(by_layer) = fields.get::<BTreeMap<String, BTreeMap<String, Value>>>(BY_LAYER)? else {
+        let own = match values_are_keys {
+            true => fields.size_or("num_global_key_value_heads", key_value_heads, WIDEST)?,
+            false => key_value_heads,
+        };
+        let head = fields.size_or("global_head_dim", 512, WIDEST)?;
+        return Ok(HeadShape { key_value_heads: own, head, values_are_keys });
+    };
+    let is_full = |layer: &usize| config.attention.windowed.get(*layer) == Some(&false);
+    let mut found = None;
+    for layer in (0..config.layers).filter(is_full) {
+        let nothing = BTreeMap::new();
+        let own = by_layer.get(&layer.to_string()).unwrap_or(&nothing);
+        let wrong = |e: String| format!("{BY_LAYER}: {layer}: {e}");
+        let own = Value::Object(own.clone().into_iter().collect());
+        let own = Fields::of(&own)?;
+        let shape = HeadShape {
+            key_value_heads: own
+                .size_or("num_key_value_heads", key_value_heads, WIDEST)
+                .map_err(wrong)?,
+            head: own.size_or("head_dim", config.head, WIDEST).map_err(wrong)?,
+            values_are_keys,
+        };
+        if *found.get_or_insert(shape) != shape {
+            return Err(wrong(
+                "expected the heads of the layers before it that see everything, \
+                              got others"
+                    .to_owned(),
+            ));
+        }
+    }
+    for (layer, own) in &by_layer {
+        let wrong = |e: String| format!("{BY_LAYER}: {layer}: {e}");
+        let known = ["head_dim", "num_key_value_heads"];
+        if let Some(field) = own.keys().find(|field| !known.contains(&&field[..])) {
+            return Err(wrong(format!("expected {}, got {field:?}", known.join(" or "))));
+        }
+        if !layer.parse().is_ok_and(|layer| is_full(&layer)) {
+            return Err(wrong("expected a layer that sees everything, got another".to_owned()));
+        }
+    }
+    let plain = HeadShape { key_value_heads, head: config.head, values_are_keys };
+    Ok(found.unwrap_or(plain))
+}
+
+/// Of the layers that see everything, and of those with a window.
+fn rotations(config: &Config, fields: &Fields) -> Result<[Rope; 2]> {
+    const FIELD: &str = "rope_parameters";
+    let by_kind = fields.object(FIELD)?;
+    let of = |kind: &str| match &by_kind {
+        None => Ok(None),
+        Some(all) => all.object(kind).map_err(|e| format!("{FIELD}: {e}")),
+    };
+    let head = config.heads_when(false).head;
+    let quarter = serde_json::json!({ "partial_rotary_factor": 0.25 });
+    let all = match of("full_attention")? {
+        None => Rope::proportional(&Fields::of(&quarter)?, 1_000_000.0, head)?,
+        Some(own) => {
+            let theta = own.number("rope_theta")?.unwrap_or(1_000_000.0);
+            match own.get::<String>("rope_type")?.as_deref() {
+                Some("proportional") => Rope::proportional(&own, theta, head)?,
+                _ => Rope::of(theta, Some((FIELD, own)), Lengths::of(config.context))?,
+            }
+        }
+    };
+    let windowed = match of("sliding_attention")? {
+        None => Rope::plain(10_000.0),
+        Some(own) => {
+            let theta = own.number("rope_theta")?.unwrap_or(10_000.0);
+            match own.get::<String>("rope_type")?.as_deref() {
+                Some("proportional") => Rope::proportional(&own, theta, config.head)?,
+                _ => Rope::of(theta, Some((FIELD, own)), Lengths::of(config.context))?,
+            }
+        }
+    };
+    Ok([all, windowed])
+}
