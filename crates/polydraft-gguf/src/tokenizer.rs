@@ -38,6 +38,9 @@ pub enum TokenizerKind {
     /// `llama`: as SentencePiece's BPE does it: neighbours are merged into the token with the
     /// highest score, and what is no token becomes bytes.
     SentencePiece,
+    /// `gemma4`: spaces are written as SentencePiece does it, neighbours are merged in the order of
+    /// a list, and what is no token becomes bytes.
+    Merged,
 }
 
 /// What a token is.
@@ -85,7 +88,7 @@ pub struct TokenizerDescription<'m> {
     pub types: Vec<TokenType>,
     /// By id; empty where there are none.
     pub scores: Vec<f32>,
-    /// Pairs, the first to be merged first; empty but for [`TokenizerKind::ByteLevel`].
+    /// Pairs, the first to be merged first; empty for [`TokenizerKind::SentencePiece`].
     pub merges: Vec<(&'m str, &'m str)>,
     /// Tokens with a role.
     pub special: SpecialTokens,
@@ -115,15 +118,19 @@ impl<'m> TokenizerDescription<'m> {
         let (kind, defaults) = match metadata.str(MODEL)? {
             "llama" => (
                 TokenizerKind::SentencePiece,
-                Defaults { begin: 1, end: 2, unknown: Some(0), add_begin: true },
+                Defaults { begin: Some(1), end: Some(2), unknown: Some(0), add_begin: true },
             ),
             "gpt2" => {
                 let pre = PreTokenizer::read(metadata)?;
-                let defaults =
-                    Defaults { begin: 11, end: 11, unknown: None, add_begin: pre.add_begin };
+                let (end, add_begin) = (Some(11), pre.add_begin);
+                let defaults = Defaults { begin: end, end, unknown: None, add_begin };
                 (TokenizerKind::ByteLevel(pre), defaults)
             }
-            other => return Err(metadata.wrong(MODEL, "llama or gpt2", shown(other))),
+            "gemma4" => {
+                let defaults = Defaults { begin: None, end: None, unknown: None, add_begin: true };
+                (TokenizerKind::Merged, defaults)
+            }
+            other => return Err(metadata.wrong(MODEL, "llama, gpt2 or gemma4", shown(other))),
         };
         let mut tokens: Vec<Cow<str>> =
             metadata.strings(TOKENS)?.into_iter().map(Cow::Borrowed).collect();
@@ -143,7 +150,7 @@ impl<'m> TokenizerDescription<'m> {
             None => Vec::new(),
         };
         let merges = match kind {
-            TokenizerKind::ByteLevel(_) => merges(metadata)?,
+            TokenizerKind::ByteLevel(_) | TokenizerKind::Merged => merges(metadata)?,
             TokenizerKind::SentencePiece => Vec::new(),
         };
         if kind == TokenizerKind::SentencePiece {
@@ -169,9 +176,10 @@ impl<'m> TokenizerDescription<'m> {
             merges,
             special,
             end_tokens,
-            add_begin: flag("add_bos_token", defaults.add_begin)?,
+            // As in llama.cpp, whatever such a file says.
+            add_begin: flag("add_bos_token", defaults.add_begin)? || kind == TokenizerKind::Merged,
             add_end: flag("add_eos_token", false)?,
-            // Where it is given for gpt2, llama.cpp reads it and never looks at it.
+            // Where it is given for another kind, llama.cpp reads it and never looks at it.
             add_space_prefix: kind == TokenizerKind::SentencePiece
                 && flag("add_space_prefix", true)?,
             strip_right: name.contains("phi-3") || name.contains("phi3"),
@@ -184,8 +192,8 @@ impl<'m> TokenizerDescription<'m> {
 
 /// What a kind of tokenizer has where no key says otherwise.
 pub(crate) struct Defaults {
-    begin: u32,
-    end: u32,
+    begin: Option<u32>,
+    end: Option<u32>,
     unknown: Option<u32>,
     add_begin: bool,
 }

@@ -76,10 +76,23 @@ fn sentence_piece() {
     });
 }
 
+/// As the tokenizer that was made in transformers' way, of which the file is.
+#[test]
+fn merged() {
+    let gguf = Gguf::open(&fixture("merged.gguf")).unwrap();
+    compare(&gguf, "merged.json", |_, _| {});
+    let d = TokenizerDescription::read(gguf.metadata()).unwrap();
+    assert_eq!(d.kind, TokenizerKind::Merged);
+    assert_eq!((d.special.begin, d.special.end, d.special.unknown), (Some(2), Some(1), Some(3)));
+    assert!(d.add_begin && !d.add_end && !d.add_space_prefix);
+    let ends: Vec<&str> = d.end_tokens.iter().map(|id| &*d.tokens[*id as usize]).collect();
+    assert_eq!(ends, ["<eos>", "<turn|>"]);
+}
+
 /// Texts come back, whatever is in them.
 #[test]
 fn decoding() {
-    for name in ["byte_level.gguf", "sentence_piece.gguf"] {
+    for name in ["byte_level.gguf", "sentence_piece.gguf", "merged.gguf"] {
         let gguf = Gguf::open(&fixture(name)).unwrap();
         let description = TokenizerDescription::read(gguf.metadata()).unwrap();
         let tokenizer = description.tokenizer().unwrap();
@@ -143,9 +156,14 @@ fn what_is_refused() {
     };
     let tokens = |writer: Writer| writer.strings("tokenizer.ggml.tokens", &["a", "b", "ab"]);
     let gpt2 = |merges: &[&str]| tokens(base("gpt2")).strings("tokenizer.ggml.merges", merges);
-    refused(&base("bert"), "model: expected llama or gpt2, got bert");
+    refused(&base("bert"), "model: expected llama, gpt2 or gemma4, got bert");
     refused(&base("gpt2"), "tokens: expected an array, got no such key");
     refused(&tokens(base("gpt2")), "merges: expected an array, got no such key");
+    refused(&tokens(base("gemma4")), "merges: expected an array, got no such key");
+    refused(
+        &tokens(base("gemma4")).strings("tokenizer.ggml.merges", &["a b"]),
+        "tokens: expected a token for every byte, got none that is <0x00>",
+    );
     refused(
         &gpt2(&["ab"]),
         "merges: expected two tokens with a space between, got \"ab\" as number 0",

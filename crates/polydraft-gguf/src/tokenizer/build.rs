@@ -25,6 +25,8 @@
 //!    are one; here such a letter becomes bytes at once. Published vocabularies have every letter
 //!    of their tokens as a token.
 //! 4. A merge that makes no token is an error here; llama.cpp would write its bytes one by one.
+//! 5. `gemma4`: more line breaks than any token has are the longest ones first, as with the
+//!    models' own tokenizer; llama.cpp looks for a token of all of them, then merges.
 
 use std::collections::{HashMap, HashSet};
 
@@ -62,6 +64,7 @@ impl TokenizerDescription<'_> {
         let mut tokenizer = match self.kind {
             TokenizerKind::ByteLevel(pre) => self.byte_level(pre)?,
             TokenizerKind::SentencePiece => self.sentence_piece()?,
+            TokenizerKind::Merged => self.merged()?,
         };
         tokenizer.add_tokens(self.added()).map_err(failed)?;
         if let Some(template) = self.template()? {
@@ -74,9 +77,8 @@ impl TokenizerDescription<'_> {
         self.tokens.iter().zip(0..).map(|(token, id)| (token.to_string(), id)).collect()
     }
 
-    fn byte_level(&self, pre: &PreTokenizer) -> Result<Tokenizer> {
-        let failed =
-            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+    /// The listed pairs, each once.
+    fn listed_merges(&self) -> Result<Vec<(String, String)>> {
         let known: HashSet<&str> = self.tokens.iter().map(|token| &**token).collect();
         let mut seen = HashSet::with_capacity(self.merges.len());
         let mut merges = Vec::with_capacity(self.merges.len());
@@ -98,8 +100,14 @@ impl TokenizerDescription<'_> {
                 merges.push(((*left).to_owned(), (*right).to_owned()));
             }
         }
+        Ok(merges)
+    }
+
+    fn byte_level(&self, pre: &PreTokenizer) -> Result<Tokenizer> {
+        let failed =
+            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
         let model = BPE::builder()
-            .vocab_and_merges(self.vocabulary(), merges)
+            .vocab_and_merges(self.vocabulary(), self.listed_merges()?)
             .ignore_merges(pre.ignore_merges)
             .build()
             .map_err(failed)?;
@@ -120,8 +128,6 @@ impl TokenizerDescription<'_> {
     }
 
     fn sentence_piece(&self) -> Result<Tokenizer> {
-        let failed =
-            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
         let ids: HashMap<&str, u32> =
             self.tokens.iter().zip(0..).map(|(token, id)| (&**token, id)).collect();
         if let Some(id) = self.tokens.iter().position(|token| token.len() > LONGEST_PIECE) {
@@ -129,6 +135,26 @@ impl TokenizerDescription<'_> {
                 (format!("tokens of at most {LONGEST_PIECE} bytes"), self.tokens[id].len());
             return Err(self.metadata.wrong(TOKENS, expected, format!("{bytes} as number {id}")));
         }
+        let merges = self.derived_merges(&ids);
+        self.with_bytes(&ids, merges)
+    }
+
+    /// Pairs across line breaks are none, and line breaks that follow each other are one token
+    /// where there is one.
+    fn merged(&self) -> Result<Tokenizer> {
+        let ids: HashMap<&str, u32> =
+            self.tokens.iter().zip(0..).map(|(token, id)| (&**token, id)).collect();
+        self.with_bytes(&ids, self.listed_merges()?)
+    }
+
+    /// Spaces as SentencePiece writes them, and bytes for what is no token.
+    fn with_bytes(
+        &self,
+        ids: &HashMap<&str, u32>,
+        merges: Vec<(String, String)>,
+    ) -> Result<Tokenizer> {
+        let failed =
+            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
         if let Some(byte) = (0..=255_u8)
             .map(|byte| format!("<0x{byte:02X}>"))
             .find(|byte| !ids.contains_key(&**byte))
@@ -140,7 +166,7 @@ impl TokenizerDescription<'_> {
             ));
         }
         let model = BPE::builder()
-            .vocab_and_merges(self.vocabulary(), self.derived_merges(&ids))
+            .vocab_and_merges(self.vocabulary(), merges)
             .byte_fallback(true)
             .build()
             .map_err(failed)?;
@@ -189,6 +215,8 @@ impl TokenizerDescription<'_> {
             let special = match kind {
                 TokenType::Control | TokenType::Unknown => true,
                 TokenType::UserDefined => false,
+                // Line breaks are looked for in these vocabularies, whatever their type.
+                _ if self.kind == TokenizerKind::Merged && is_line_breaks(token) => false,
                 _ => continue,
             };
             let strip = self.strip_right && !KEPT.contains(&&**token);
@@ -228,4 +256,8 @@ impl TokenizerDescription<'_> {
         builder.try_single(pieces).map_err(failed)?.special_tokens(tokens);
         builder.build().map(Some).map_err(|e| failed(e.to_string()))
     }
+}
+
+fn is_line_breaks(token: &str) -> bool {
+    !token.is_empty() && token.bytes().all(|byte| byte == b'\n')
 }

@@ -133,8 +133,8 @@ pub(super) fn read(
         Ok(id.and_then(|id| u32::try_from(id).ok()).filter(in_range))
     };
     let mut special = SpecialTokens {
-        begin: by_key("bos_token_id")?.or(Some(defaults.begin).filter(in_range)),
-        end: by_key("eos_token_id")?.or(Some(defaults.end).filter(in_range)),
+        begin: by_key("bos_token_id")?.or(defaults.begin.filter(in_range)),
+        end: by_key("eos_token_id")?.or(defaults.end.filter(in_range)),
         end_of_turn: by_key("eot_token_id")?,
         end_of_message: by_key("eom_token_id")?,
         unknown: by_key("unknown_token_id")?.or(defaults.unknown.filter(in_range)),
