@@ -34,12 +34,12 @@ use polydraft_engine::HiddenState;
 use polydraft_kernels::{CacheType, Layout, Norm, Rows};
 
 use crate::cache::{Cache, Form, StateForm};
-use crate::config::{Config, Frequencies, Mixer};
+use crate::config::{Config, Frequencies, Mixer, Rope};
 use crate::error::Result;
 use crate::importance::Importance;
 use crate::linear::Matrix;
 use layer::Layer;
-use pass::{Part, begin, end, positions, tokens, wanted};
+use pass::{Part, begin, end, narrow, positions, tokens, wanted};
 use per_layer::PerLayer;
 use rotations::Rotations;
 
@@ -53,6 +53,17 @@ pub(crate) enum Place {
     Rotary(Frequencies, Option<Frequencies>),
     /// Rows by position.
     Learned(Arc<Matrix>, usize),
+}
+
+impl Place {
+    /// By this rotation, and by that of layers with a window.
+    pub fn rotary(config: &Config, rope: &Rope) -> Self {
+        let windowed = config.attention.window_rope.as_ref();
+        Self::Rotary(
+            rope.frequencies(config.heads_when(false).head),
+            windowed.map(|rope| rope.frequencies(config.head)),
+        )
+    }
 }
 
 /// Weights and shape; the state of a sequence is in its [`Cache`].
@@ -146,13 +157,23 @@ impl Transformer {
     pub fn forward(&self, parts: &mut [Part]) -> Result<Vec<f32>> {
         begin(parts)?;
         let positions = positions(parts);
-        let rotations = self.rotations(&positions);
+        let mut rotations = self.rotations(&positions);
         let mut x = self.embed(parts, &positions)?;
-        let told = match &self.per_layer {
+        let mut told = match &self.per_layer {
             None => None,
             Some(per_layer) => Some((per_layer, per_layer.forward(&tokens(parts), &x)?)),
         };
         for (i, layer) in self.layers.iter().enumerate() {
+            if i == self.read_only()
+                && let Some(rows) = narrow(parts)
+            {
+                if rows.is_empty() {
+                    break;
+                }
+                x = x.select(&rows);
+                told = told.map(|(per_layer, all)| (per_layer, all.select(&rows)));
+                rotations = self.rotations(&pass::positions(parts));
+            }
             self.note(HiddenState::After(i), &x, parts);
             x = layer.forward(&self.config, x, &rotations, parts)?;
             let input = told.as_ref().map(|(per_layer, all)| per_layer.of_layer(all, i));
@@ -173,6 +194,15 @@ impl Transformer {
         }
         let Config { logit_scale, logit_softcap, .. } = self.config;
         Ok(self.head().forward(&x)?.scaled(logit_scale).capped(logit_softcap).into_numbers())
+    }
+
+    /// The first layer from which on nothing is left behind for later tokens, so that only tokens
+    /// whose logits are wanted go through it and those above it: no key, no value, no state that is
+    /// captured or recorded.
+    fn read_only(&self) -> usize {
+        let is_noted = !self.watched.is_empty() || self.head_inputs.is_some();
+        let borrowing = if is_noted { 0 } else { self.config.attention.borrowing };
+        self.layers.len().saturating_sub(borrowing)
     }
 
     /// The weights of the last norm, where it has these alone.

@@ -136,24 +136,31 @@ fn every_tensor_of_a_file_is_read() {
 /// A tensor that nobody reads would change what the model computes.
 #[test]
 fn unknown_tensors_and_keys_are_refused() {
-    let folder = fixtures().into_iter().find(|folder| folder.ends_with("olmo2")).unwrap();
-    let bytes = fs::read(folder.join("model.gguf")).unwrap();
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("model.gguf");
-    let refused = |from: &[u8], to: &[u8]| {
+    let refused = |fixture: &str, from: &[u8], to: &[u8]| {
         assert_eq!(from.len(), to.len());
-        let mut other = bytes.clone();
-        let at = other.windows(from.len()).position(|window| window == from).unwrap();
+        let folder = fixtures().into_iter().find(|folder| folder.ends_with(fixture)).unwrap();
+        let mut other = fs::read(folder.join("model.gguf")).unwrap();
+        let at = other.windows(from.len()).rposition(|window| window == from).unwrap();
         other[at..at + from.len()].copy_from_slice(to);
         fs::write(&path, other).unwrap();
         load(&path, Precision::F32.into()).unwrap_err().to_string()
     };
-    for (from, to, expected) in [
-        ("blk.0.attn_q_norm", "blk.0.attn_x_norm", "attn_q_norm.weight"),
-        ("olmo2.block_count", "olmo2.block_counx", "olmo2.block_count: expected a number"),
-        ("olmo2.embedding_length", "olmo2.embedding_lengxx", "hidden_size"),
+    for (fixture, from, to, expected) in [
+        ("olmo2", "blk.0.attn_q_norm", "blk.0.attn_x_norm", "attn_q_norm.weight"),
+        ("olmo2", "olmo2.block_count", "olmo2.block_counx", "olmo2.block_count: expected a number"),
+        ("olmo2", "olmo2.embedding_length", "olmo2.embedding_lengxx", "hidden_size"),
+        ("gemma4", "head_count_kv", "head_count_xx", "attention.head_count_kv: expected a number"),
+        ("gemma4", "feed_forward_length", "feed_forward_lengxx", "feed_forward_length: expected a"),
+        ("gemma4", "attention.sliding_window\u{4}", "attention.sliding_windox\u{4}", "a size"),
+        ("gemma4", "shared_kv_layers", "shared_kv_layerx", "feed_forward_length: expected 32 in"),
+        ("gemma4", "length_per_layer_input", "length_per_layer_inpux", "inp_gate"),
+        ("gemma4", "blk.4.layer_output_scale", "blk.4.layer_output_scalx", "layer_output_scale"),
+        ("gemma4-moe", "expert_used_count", "expert_used_counx", "top_k_experts: expected a"),
+        ("gemma4-moe", "blk.1.ffn_gate_inp.scale", "blk.1.ffn_gate_inp.scalx", "inp.scale"),
     ] {
-        let message = refused(from.as_bytes(), to.as_bytes());
-        assert!(message.contains(expected), "{message}");
+        let message = refused(fixture, from.as_bytes(), to.as_bytes());
+        assert!(message.contains(expected), "{fixture}: {from}: {message}");
     }
 }

@@ -64,6 +64,10 @@ struct Report {
     hidden: usize,
     heads: usize,
     key_value_heads: usize,
+    /// Those of layers that see everything, where they are others.
+    full_key_value_heads: Option<usize>,
+    /// Layers that attend to other layers' keys and values.
+    borrowing_layers: usize,
     context: usize,
     window: Option<usize>,
     positions: String,
@@ -205,6 +209,9 @@ impl Report {
             hidden: config.hidden,
             heads: config.heads,
             key_value_heads: config.key_value_heads,
+            full_key_value_heads: Some(config.heads_when(false).key_value_heads)
+                .filter(|heads| *heads != config.key_value_heads),
+            borrowing_layers: config.attention.borrowing,
             context: config.context,
             window: config.attention.window,
             positions: positions(&config.positions),
@@ -257,13 +264,23 @@ impl Report {
         if self.extra_layers > 0 {
             line("MTP", "a layer that predicts further tokens: --draft mtp".to_owned())?;
         }
+        let full = self
+            .full_key_value_heads
+            .map_or(String::new(), |heads| format!(", {heads} where a layer sees everything"));
         line(
             "shape",
             format!(
-                "{} layers, width {}, {} heads ({} key-value heads)",
+                "{} layers, width {}, {} heads ({} key-value heads{full})",
                 self.layers, self.hidden, self.heads, self.key_value_heads
             ),
         )?;
+        if self.borrowing_layers > 0 {
+            let layers = match self.borrowing_layers {
+                1 => "the last layer uses".to_owned(),
+                several => format!("the last {several} layers use"),
+            };
+            line("", format!("{layers} the KV cache of lower ones"))?;
+        }
         let window = self
             .window
             .map_or(String::new(), |w| format!("; a window of {w} in some or all layers"));

@@ -65,13 +65,7 @@ impl Transformer {
             ]),
         };
         let place = match &config.positions {
-            Positions::Rotary(rope) => {
-                let windowed = config.attention.window_rope.as_ref();
-                Place::Rotary(
-                    rope.frequencies(config.heads_when(false).head),
-                    windowed.map(|rope| rope.frequencies(config.head)),
-                )
-            }
+            Positions::Rotary(rope) => Place::rotary(config, rope),
             Positions::Learned { offset } => {
                 let part = whole(names.positions, config.context + offset);
                 Place::Learned(Arc::new(loader.looked_up(&[part], config.hidden)?), *offset)
