@@ -43,7 +43,7 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use common::Family;
-use nested::{WRAPPERS, text_of};
+use nested::{ASSISTANTS, WRAPPERS, Wrapper, text_of};
 
 /// Every family that can be loaded.
 pub(crate) const FAMILIES: &[Family] = &[
@@ -108,6 +108,41 @@ impl Config {
         Self::parse(&text).map_err(|problem| Error::File { path: path.to_owned(), problem })
     }
 
+    /// Whether a file's fields are those of a drafter that reads its target's KV cache.
+    pub(crate) fn is_assistant(said: &Value) -> bool {
+        assistant(said).is_some()
+    }
+
+    /// The layers of such a drafter.
+    ///
+    /// # Errors
+    /// As of [`read`](Self::read), with what such a drafter cannot have.
+    pub(crate) fn of_assistant(said: &Value) -> std::result::Result<Self, String> {
+        let (Some(wrapper), Some(outer)) = (assistant(said), said.as_object()) else {
+            return Err("architectures: expected an assistant's".to_owned());
+        };
+        let (own, mut text) = text_of(wrapper, outer)?;
+        // All layers are without keys and values, which is no model.
+        text["num_kv_shared_layers"] = 0.into();
+        let family = FAMILIES.iter().find(|family| family.architecture == own);
+        let family = family.ok_or_else(|| format!("{own}: expected a known family"))?;
+        let mut config = (family.read)(family, &Fields::of(&text)?)?;
+        config.check()?;
+        for (field, is_there) in [
+            ("hidden_size_per_layer_input", config.per_layer.is_some()),
+            ("enable_moe_block", config.experts.is_some()),
+            ("use_double_wide_mlp", config.widened),
+        ] {
+            if is_there {
+                return Err(format!("{field}: expected none in an assistant, got some"));
+            }
+        }
+        config.attention.borrowing = config.layers;
+        // Of its own token nothing is cached: that one is not counted.
+        config.attention.window = config.attention.window.map(|window| window.saturating_add(1));
+        Ok(config)
+    }
+
     fn parse(text: &str) -> std::result::Result<Self, String> {
         let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
         // The architecture first: another one's fields may be missing or mean something else.
@@ -139,4 +174,9 @@ impl Config {
         config.check()?;
         Ok(config)
     }
+}
+
+fn assistant(said: &Value) -> Option<&'static Wrapper> {
+    let name = said.get("architectures").and_then(|all| all.get(0)).and_then(Value::as_str)?;
+    ASSISTANTS.iter().find(|wrapper| wrapper.architecture == name)
 }

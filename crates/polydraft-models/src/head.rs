@@ -1,9 +1,11 @@
-//! Draft heads: drafters of a layer or two that read the target's hidden states (EAGLE).
+//! Draft heads: drafters of a few layers that read the target's hidden states (EAGLE), or its KV
+//! cache too.
 //!
 //! A head is asked level by level like any drafter, and gives its whole distribution at every node,
 //! over the target's vocabulary and zero outside of its own: every verifier works with it at every
 //! temperature. Published engines propose its most likely tokens as if they were certain.
 
+mod assistant;
 mod config;
 pub(crate) mod describe;
 pub(crate) mod further;
@@ -12,6 +14,7 @@ mod net;
 mod text;
 pub(crate) mod vocabulary;
 
+use std::any::Any;
 use std::ops::Range;
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
@@ -20,6 +23,7 @@ use polydraft_engine::{
 };
 
 use crate::error;
+use crate::model::TransformerModel;
 use net::{Found, Net};
 use text::Text;
 
@@ -120,7 +124,7 @@ impl Sequences for Head {
 
     fn open(&mut self) -> Result<Sequence> {
         let cache = self.net.decoder.new_cache();
-        Ok(self.texts.open(Text::new(cache)))
+        Ok(self.texts.open(Text::new(cache, self.net.follows())))
     }
 
     fn close(&mut self, sequence: Sequence) {
@@ -219,6 +223,17 @@ impl Drafter for Head {
                     known - told
                 ),
             });
+        }
+        if self.net.follows() {
+            let target = (target as &dyn Any).downcast_ref::<TransformerModel>();
+            let Some(target) = target else {
+                return Err(EngineError::Setting {
+                    setting: "target of an assistant",
+                    expected: "one of the same backend, whose KV cache it reads",
+                    got: "another".to_owned(),
+                });
+            };
+            self.text_mut(sequence).follow(target.beginning(of, known));
         }
         self.text_mut(sequence).tell(&features, width);
         Ok(())

@@ -23,6 +23,7 @@ use polydraft_engine::{
 };
 use polydraft_kernels::Error as KernelError;
 
+use crate::cache::Cache;
 use crate::config::Config;
 use crate::copy_reader::CopyReader;
 use crate::error;
@@ -186,6 +187,12 @@ impl TransformerModel {
     /// How many tokens of a sequence are computed.
     pub fn computed(&self, sequence: Sequence) -> usize {
         self.text(sequence).computed()
+    }
+
+    /// A KV cache of the first tokens of a sequence, of so many that are computed.
+    pub(crate) fn beginning(&self, sequence: Sequence, tokens: usize) -> Cache {
+        let text = self.text(sequence);
+        text.cache.share(tokens.min(text.computed()))
     }
 
     fn text(&self, sequence: Sequence) -> &Text {

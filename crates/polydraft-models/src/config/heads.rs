@@ -37,8 +37,13 @@ impl Config {
         if !self.borrows(layer) {
             return Some(layer);
         }
+        self.lender_when(self.is_windowed(layer))
+    }
+
+    /// The last layer with keys and values of its own, and with a window or without one.
+    pub(crate) fn lender_when(&self, windowed: bool) -> Option<usize> {
         let own = 0..self.layers - self.attention.borrowing;
-        own.rev().find(|other| self.is_windowed(*other) == self.is_windowed(layer))
+        own.rev().find(|layer| self.is_windowed(*layer) == windowed)
     }
 
     /// What of queries, keys and values a layer makes, by the names of their matrices with their

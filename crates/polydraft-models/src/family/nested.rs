@@ -31,6 +31,12 @@ pub(super) const WRAPPERS: &[Wrapper] = &[
     Wrapper { architecture: "Idefics3ForConditionalGeneration", text: "llama" },
 ];
 
+/// Drafters that come with a model and read its KV cache, around layers of a text part.
+pub(super) const ASSISTANTS: &[Wrapper] = &[
+    Wrapper { architecture: "Gemma4AssistantForCausalLM", text: "gemma4_text" },
+    Wrapper { architecture: "Gemma4UnifiedAssistantForCausalLM", text: "gemma4_unified_text" },
+];
+
 /// The architectures of text parts by their `model_type`.
 const TEXTS: &[(&str, &str)] = &[
     ("llama", "LlamaForCausalLM"),

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use polydraft_engine::HiddenState;
 
+use super::assistant::{self, Files};
 use super::config::Kind;
 use super::load::Headers;
 use crate::config::Config;
 use crate::error::Result;
-use crate::weights::Listed;
+use crate::weights::{Listed, Weights};
 
 /// A draft head beside the target that it is meant for.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,9 +33,22 @@ impl HeadDescription {
     /// # Errors
     /// As of [`load_head`](crate::load_head), as far as headers tell.
     pub fn read(directory: &Path, target: &Config, vocabulary: usize) -> Result<Self> {
+        let count = |weights: &Weights| {
+            weights.tensors().iter().map(Listed::numbers).fold(0, u64::saturating_add)
+        };
+        if let Some(said) = assistant::config_of(directory) {
+            let Files { weights, config } = Files::open(directory, &said, target, vocabulary)?;
+            return Ok(Self {
+                kind: "an assistant on the target's KV cache",
+                parameters: count(&weights),
+                layers: config.layers,
+                tokens: vocabulary,
+                reads: vec![HiddenState::Output],
+            });
+        }
         let Headers { weights, config, reads, tokens } =
             Headers::read(directory, target, vocabulary, None, None)?;
-        let parameters = weights.tensors().iter().map(Listed::numbers).fold(0, u64::saturating_add);
+        let parameters = count(&weights);
         let kind = match config.kind {
             Kind::Eagle1 => "EAGLE-1",
             Kind::Eagle3 { .. } => "EAGLE-3",

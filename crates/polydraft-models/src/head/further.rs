@@ -109,8 +109,8 @@ fn with_layer(mut config: Config) -> Config {
     config
 }
 
-/// The tokens that it may draft, ascending.
-fn drafted(path: &Path, vocabulary: usize, options: &HeadOptions) -> Result<Vec<Token>> {
+/// The tokens that may be drafted, ascending.
+pub(super) fn drafted(path: &Path, vocabulary: usize, options: &HeadOptions) -> Result<Vec<Token>> {
     let all = 0..vocabulary as Token;
     let Some(allowed) = &options.tokens else { return Ok(all.collect()) };
     let allowed: BTreeSet<Token> = allowed.iter().copied().collect();

@@ -9,6 +9,7 @@ use polydraft_engine::{HiddenState, Model, ModelInfo};
 use polydraft_kernels::{CacheType, available_memory};
 
 use super::Head;
+use super::assistant;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES, default_features, in_order};
 use super::net::{Combine, Join, Net};
 use crate::config::{Config, HeadNorms, Positions};
@@ -45,12 +46,13 @@ pub fn is_head(directory: &Path) -> bool {
     let config = config.unwrap_or_default();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
     let says = ["draft_vocab_size", "speculators_model_type", "eagle_config"];
-    says.iter().any(|field| config.get(field).is_some())
+    Config::is_assistant(&config)
+        || says.iter().any(|field| config.get(field).is_some())
         || open(directory).is_ok_and(|weights| weights.shape("fc.weight").is_some())
 }
 
-/// Loads an EAGLE head: `config.json` with `model.safetensors` (or shards with an index) or
-/// `pytorch_model.bin`. From then on the target captures the hidden states that the head reads;
+/// Loads an EAGLE head, or the assistant of a model: `config.json` with `model.safetensors` (or
+/// shards with an index) or `pytorch_model.bin`. From then on the target captures the hidden states that the head reads;
 /// tensors that the head's files leave out are the target's.
 ///
 /// ```no_run
@@ -73,7 +75,10 @@ pub fn load_head(
     target: &mut TransformerModel,
     options: &HeadOptions,
 ) -> Result<Head> {
-    let head = read(directory, target.transformer(), target.info(), options)?;
+    let head = match assistant::config_of(directory) {
+        Some(said) => assistant::read(directory, &said, target, options)?,
+        None => read(directory, target.transformer(), target.info(), options)?,
+    };
     target.capture_hidden_states(head.hidden_states())?;
     Ok(head)
 }
@@ -88,6 +93,10 @@ pub fn load_head_beside(
     target: &mut dyn Model,
     options: &HeadOptions,
 ) -> Result<Head> {
+    if assistant::config_of(directory).is_some() {
+        let problem = "expected a target on the native backend: an assistant reads its KV cache";
+        return Err(Error::File { path: directory.to_owned(), problem: problem.to_owned() });
+    }
     let head = read(directory, shared.transformer(), target.info(), options)?;
     target.capture_hidden_states(head.hidden_states())?;
     Ok(head)

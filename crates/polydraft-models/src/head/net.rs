@@ -57,6 +57,9 @@ pub(super) enum Join {
     },
     /// A layer of the model's own that predicts further tokens (MTP).
     Further { fc: Linear, token_norm: Norm, state_norm: Norm, fed_back: FedBack },
+    /// An assistant, which attends to the target's KV cache: what joins the target's embedding,
+    /// times `scale`, with its state, and what makes such a state of its own.
+    Following { before: Linear, after: Linear, scale: f64 },
 }
 
 /// From the target's states of a token to one state.
@@ -96,7 +99,15 @@ pub(super) struct Found {
 impl Net {
     /// Width of a state.
     pub fn width(&self) -> usize {
-        self.decoder.config.hidden
+        match self.follows() {
+            true => self.features,
+            false => self.decoder.config.hidden,
+        }
+    }
+
+    /// Whether it attends to the target's KV cache, and has none.
+    pub fn follows(&self) -> bool {
+        matches!(self.join, Join::Following { .. })
     }
 
     /// The states that steps begin with, of the target's states `[rows, features]`.
@@ -112,6 +123,19 @@ impl Net {
     pub fn forward(&self, parts: &mut [Part], states: Vec<f32>) -> Result<Found> {
         let decoder = &self.decoder;
         let config = &decoder.config;
+        if let Join::Following { before, scale, .. } = &self.join {
+            // As the last token, of which the target's cache has nothing yet.
+            let positions: Vec<usize> = positions(parts).into_iter().map(|at| at + 1).collect();
+            let rotations = decoder.rotations(&positions);
+            let token = decoder.embedding().rows(&tokens(parts))?.scaled(*scale);
+            let state = Rows::new(states, self.width());
+            let mut x = before.forward(&Rows::beside(&[token, state])?)?;
+            for layer in &decoder.layers {
+                x = layer.forward(config, x, &rotations, parts)?;
+                x = layer.end(config, x, None)?;
+            }
+            return self.read_out(x, parts);
+        }
         begin(parts)?;
         let rotations = decoder.rotations(&positions(parts));
         let state = Rows::new(states, self.width());
@@ -119,7 +143,7 @@ impl Net {
 
         let first = &decoder.layers[0];
         let mut x = match &self.join {
-            Join::Embedding(fc) => {
+            Join::Embedding(fc) | Join::Following { before: fc, .. } => {
                 let x = fc.forward(&Rows::beside(&[token, state])?)?;
                 first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
             }
@@ -155,6 +179,7 @@ impl Net {
         let state = match &self.join {
             Join::Features { fed_back: FedBack::AfterNorm, .. }
             | Join::Further { fed_back: FedBack::AfterNorm, .. } => normed,
+            Join::Following { after, .. } => after.forward(&normed)?,
             _ => x,
         };
         Ok(Found { logits, states: state.into_numbers() })

@@ -31,10 +31,13 @@ pub(super) struct Text {
     /// `[scored, hidden]`
     states: Vec<f32>,
     cache: Cache,
+    /// Whether the cache is the target's: then there is nothing to compute before the root, and all
+    /// nodes see the same.
+    follows: bool,
 }
 
 impl Text {
-    pub fn new(cache: Cache) -> Self {
+    pub fn new(cache: Cache, follows: bool) -> Self {
         Self {
             tokens: Vec::new(),
             told: 0,
@@ -45,6 +48,7 @@ impl Text {
             logits: Vec::new(),
             states: Vec::new(),
             cache,
+            follows,
         }
     }
 
@@ -53,7 +57,12 @@ impl Text {
     }
 
     pub fn cache_bytes(&self) -> usize {
-        self.cache.bytes()
+        if self.follows { 0 } else { self.cache.bytes() }
+    }
+
+    /// Takes the target's cache.
+    pub fn follow(&mut self, cache: Cache) {
+        self.cache = cache;
     }
 
     pub fn told(&self) -> usize {
@@ -89,6 +98,11 @@ impl Text {
     pub fn tell(&mut self, features: &[f32], width: usize) {
         self.features.extend_from_slice(features);
         self.told += features.len() / width;
+        if self.follows && self.told > 0 {
+            let last = self.told - 1;
+            self.features.drain(..(last - self.first) * width);
+            (self.first, self.computed) = (last, last);
+        }
     }
 
     /// The root's slot, if there is something to begin with: two tokens, and the states of all but
@@ -152,6 +166,9 @@ impl Text {
             if slot <= root {
                 tokens.push(self.tokens[slot + 1]);
                 masks.push(Mask { context: slot + 1, path: Vec::new() });
+            } else if self.follows {
+                tokens.push(tree.token(slot - root));
+                masks.push(Mask { context: root + 1, path: Vec::new() });
             } else {
                 let node = slot - root;
                 tokens.push(tree.token(node));

@@ -1,0 +1,312 @@
+//! An assistant as drafter: what it drafts against transformers', which heads/assistant.py asked.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::*;
+use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
+use polydraft_engine::{Drafter, Engine, Limits, Request, Sequences, Speculation};
+use polydraft_models::{
+    Description, Head, HeadDescription, HeadOptions, LoadOptions, Loaded, Precision,
+    TransformerModel, is_head, load, load_head,
+};
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+use serde_json::{Value, json};
+
+fn tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+fn assistant() -> PathBuf {
+    tests().join("heads/assistant")
+}
+
+fn target() -> Loaded {
+    load(&tests().join("fixtures/gemma4"), LoadOptions::default()).unwrap()
+}
+
+fn opened(directory: &Path) -> (TransformerModel, Head) {
+    let mut model = target().model;
+    let head = load_head(directory, &mut model, &HeadOptions::default()).unwrap();
+    (model, head)
+}
+
+/// A copy of the directory with changes.
+fn changed(
+    config: impl FnOnce(&mut Value),
+    tensors: impl FnOnce(&mut Tensors),
+) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::copy(assistant().join("config.json"), directory.path().join("config.json")).unwrap();
+    change_config(directory.path(), config);
+    let mut all = read_tensors(&assistant().join("model.safetensors"));
+    tensors(&mut all);
+    write_tensors(&all, &directory.path().join("model.safetensors"));
+    directory
+}
+
+/// The largest distance of log-probabilities from transformers', at every place and step.
+fn worst(directory: &Path) -> f64 {
+    let found = read_tensors(&assistant().join("expected.safetensors"));
+    let [steps, places, width] = found["logits"].shape[..] else { panic!("no steps") };
+    let text: Vec<Token> =
+        found["tokens"].integers().into_iter().map(|token| token as Token).collect();
+    let logits = found["logits"].values();
+    let (mut target, mut head) = opened(directory);
+    let mut worst = 0f64;
+    for place in 0..text.len() - 1 {
+        let (own, its) = (target.open().unwrap(), head.open().unwrap());
+        let known = &text[..place + 2];
+        target.extend(own, known).unwrap();
+        head.extend(its, known).unwrap();
+        target.prepare(own, usize::MAX).unwrap();
+        head.sync_target(its, &target, own, known.len() - 1).unwrap();
+        assert_eq!(head.prepare(its, usize::MAX).unwrap(), 0);
+        // Two paths, so that states of other nodes could be taken for one's own.
+        let mut tree = DraftTree::new();
+        let mut node = DraftTree::ROOT;
+        for step in 0..steps {
+            if step > 0 {
+                let Some(token) = text.get(place + 1 + step) else { break };
+                tree.add(node, (token + 1) % 60);
+                node = tree.add(node, *token);
+            }
+            head.score(&[(its, &tree)]).unwrap();
+            let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
+            let logits = &logits[(step * places + place) * width..][..width];
+            let top = logits.iter().fold(f32::NEG_INFINITY, |top, x| top.max(*x));
+            let sum: f64 = logits.iter().map(|x| f64::from(x - top).exp()).sum();
+            for (token, logit) in logits.iter().enumerate() {
+                let expected = f64::from(logit - top) - sum.ln();
+                worst = worst.max((q.probability(token as Token).ln() - expected).abs());
+            }
+        }
+        target.close(own);
+        head.close(its);
+    }
+    worst
+}
+
+#[test]
+fn drafts_are_those_of_transformers() {
+    assert!(is_head(&assistant()));
+    let worst = worst(&assistant());
+    assert!(worst < 1e-4, "{worst:e}");
+}
+
+/// Clusters of tokens are left aside, and so is a copy of the output matrix.
+#[test]
+fn what_saves_others_a_part_of_the_logits_is_not_read() {
+    let directory = changed(
+        |config| config["use_ordered_embeddings"] = json!(true),
+        |tensors| {
+            let zeros = |shape: &[usize]| Tensor::zeros(shape, Dtype::F32);
+            tensors.insert("masked_embedding.centroids.weight".into(), zeros(&[4, 16]));
+            tensors.insert("masked_embedding.token_ordering".into(), Tensor::whole(&[0; 62]));
+            let copy = tensors["model.embed_tokens.weight"].clone();
+            tensors.insert("lm_head.weight".into(), copy);
+        },
+    );
+    assert!(worst(directory.path()) < 1e-4);
+}
+
+/// That the comparison would notice it, if a feature or a tensor were left out.
+#[test]
+fn every_feature_and_tensor_is_compared() {
+    let mut unnoticed = Vec::new();
+    for (field, value) in [
+        ("/text_config/sliding_window", json!(4)),
+        ("/text_config/sliding_window", json!(6)),
+        ("/text_config/hidden_activation", json!("silu")),
+        ("/text_config/rope_parameters/full_attention/rope_theta", json!(20.0)),
+        ("/text_config/rope_parameters/full_attention/partial_rotary_factor", json!(0.25)),
+        ("/text_config/rope_parameters/sliding_attention/rope_theta", json!(500.0)),
+    ] {
+        let directory =
+            changed(|config| *config.pointer_mut(field).unwrap() = value.clone(), |_| ());
+        let off = worst(directory.path());
+        unnoticed.extend((off < 1e-3).then(|| format!("{field} = {value}: {off:e}")));
+    }
+    for name in read_tensors(&assistant().join("model.safetensors")).into_keys() {
+        let directory = changed(
+            |_| (),
+            |tensors| {
+                let old = &tensors[&name];
+                let mut values = old.values();
+                let half = values.len() / 2;
+                match &mut values[..] {
+                    [one] => *one *= 1.5,
+                    several => several.rotate_left(half + 1),
+                }
+                let new = Tensor::new(&values, &old.shape, Dtype::BF16);
+                tensors.insert(name.clone(), new);
+            },
+        );
+        let off = worst(directory.path());
+        // A norm is behind the last layer.
+        let invisible = name == "model.layers.2.layer_scalar";
+        unnoticed.extend((off < 1e-3 && !invisible).then(|| format!("{name}: {off:e}")));
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
+/// With one chain and with several paths, of one sequence and of several in turn, at temperature 0:
+/// the tokens of plain decoding.
+#[test]
+fn output_is_that_of_plain_decoding() {
+    let engine = || {
+        let Loaded { mut model, language, .. } = target();
+        let options = HeadOptions { precision: Precision::Q8_0, ..HeadOptions::default() };
+        let head = load_head(&assistant(), &mut model, &options).unwrap();
+        (Engine::new(Box::new(model), Some(Box::new(head))), language)
+    };
+    let decode =
+        |engine: &mut Engine, language: &polydraft_text::Language, paths: Option<usize>| {
+            let mut all = Vec::new();
+            for prompt in [&[5, 17, 3, 40][..], &[5, 17, 3, 40, 9, 22, 31, 8, 50, 2], &[5, 17, 4]] {
+                let speculation = paths.map(|paths| {
+                    let verifier = "nested-priority".parse::<VerifierKind>().unwrap();
+                    let tree = PolicyKind::paths(paths, 3).build().unwrap();
+                    Speculation::new(verifier.build().unwrap(), tree).unwrap()
+                });
+                let request = Request::new(prompt)
+                    .sampling(Sampling { temperature: 0.0, ..Sampling::default() })
+                    .speculation(speculation)
+                    .limits(Limits { max_tokens: Some(40), ..Limits::default() })
+                    .detokenizer(language.tokenizer.stream(prompt))
+                    .rng(ChaCha12Rng::seed_from_u64(1));
+                all.push(engine.generate(request, &mut |_| true).unwrap().tokens);
+            }
+            all
+        };
+    let (mut plain, language) = engine();
+    let expected = decode(&mut plain, &language, None);
+    assert_eq!(expected[0].len(), 40);
+    for paths in [1, 2, 4] {
+        let (mut engine, language) = engine();
+        assert_eq!(decode(&mut engine, &language, Some(paths)), expected, "{paths} paths");
+    }
+}
+
+/// A sequence that goes back, and one that shares its beginning: as if it had always been so.
+#[test]
+fn a_sequence_that_goes_back_drafts_as_a_new_one() {
+    let text: Vec<Token> = (0..40).map(|i| (7 * i * i + 3) % 60 + 2).collect();
+    let q = |target: &mut TransformerModel, head: &mut Head, own, its| {
+        target.prepare(own, usize::MAX).unwrap();
+        head.sync_target(its, target, own, target.len(own) - 1).unwrap();
+        let mut tree = DraftTree::new();
+        let node = tree.add(DraftTree::ROOT, 11);
+        head.score(&[(its, &tree)]).unwrap();
+        [DraftTree::ROOT, node].map(|node| {
+            let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
+            (0..62).map(|token| q.probability(token)).collect::<Vec<f64>>()
+        })
+    };
+    let (mut target, mut head) = opened(&assistant());
+    let (own, its) = (target.open().unwrap(), head.open().unwrap());
+    for sequences in [&text[..30], &text[..31], &text[..18], &text[..5]] {
+        let begin = target.len(own).min(sequences.len());
+        target.truncate(own, sequences.len());
+        head.truncate(its, sequences.len());
+        target.extend(own, &sequences[begin..]).unwrap();
+        head.extend(its, &sequences[begin..]).unwrap();
+        let found = q(&mut target, &mut head, own, its);
+        let (mut fresh, mut fresh_head) = opened(&assistant());
+        let (new, its) = (fresh.open().unwrap(), fresh_head.open().unwrap());
+        fresh.extend(new, sequences).unwrap();
+        fresh_head.extend(its, sequences).unwrap();
+        assert_eq!(found, q(&mut fresh, &mut fresh_head, new, its), "{}", sequences.len());
+    }
+    assert_eq!(head.cache_bytes(), 0);
+}
+
+/// Sequences of different lengths in one pass, each with a tree of its own, level by level.
+#[test]
+fn sequences_in_company_draft_as_alone() {
+    let texts: [&[Token]; 3] = [&[5, 17], &[9, 8, 7, 30, 31, 32, 33, 4, 60, 3, 2, 11], &[40; 7]];
+    let mut rng = ChaCha12Rng::seed_from_u64(4);
+    let trees = texts.map(|_| {
+        let mut tree = DraftTree::new();
+        grow(&mut tree, &mut rng, 7);
+        tree
+    });
+    let all = |alone: bool| {
+        let (mut target, mut head) = opened(&assistant());
+        let open: Vec<_> = texts
+            .iter()
+            .map(|text| {
+                let (own, its) = (target.open().unwrap(), head.open().unwrap());
+                target.extend(own, text).unwrap();
+                head.extend(its, text).unwrap();
+                target.prepare(own, usize::MAX).unwrap();
+                head.sync_target(its, &target, own, text.len() - 1).unwrap();
+                its
+            })
+            .collect();
+        let batch: Vec<_> = open.iter().copied().zip(&trees).collect();
+        for one in batch.chunks(if alone { 1 } else { 3 }) {
+            head.score(one).unwrap();
+        }
+        let mut found = Vec::new();
+        for (its, tree) in batch {
+            for node in 0..tree.len() {
+                let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
+                found.extend((0..62).map(|token| q.probability(token)));
+            }
+        }
+        found
+    };
+    assert_eq!(all(true), all(false));
+}
+
+#[test]
+fn a_part_of_the_vocabulary_is_drafted_from() {
+    let mut model = target().model;
+    let few = HeadOptions { tokens: Some(vec![3, 4, 9, 50]), ..HeadOptions::default() };
+    let head = load_head(&assistant(), &mut model, &few).unwrap();
+    assert_eq!(head.tokens(), [3, 4, 9, 50]);
+}
+
+#[test]
+fn what_it_is_can_be_said() {
+    let target = Description::read(&tests().join("fixtures/gemma4")).unwrap();
+    let read = HeadDescription::read(&assistant(), &target.config, 62).unwrap();
+    let tensors = read_tensors(&assistant().join("model.safetensors"));
+    let numbers: usize = tensors.values().map(|t| t.shape.iter().product::<usize>()).sum();
+    assert_eq!((read.layers, read.tokens, read.parameters), (3, 62, numbers as u64));
+    assert!(read.kind.contains("assistant"));
+}
+
+#[test]
+fn another_targets_is_refused_by_the_field() {
+    let refused = |directory: &Path, target: &str| {
+        let mut model = load(&tests().join(target), LoadOptions::default()).unwrap().model;
+        load_head(directory, &mut model, &HeadOptions::default()).unwrap_err().to_string()
+    };
+    let of = |field: &'static str, value: Value| {
+        changed(|config| *config.pointer_mut(field).unwrap() = value, |_| ())
+    };
+    let other = refused(&assistant(), "fixtures/gemma3");
+    assert!(other.contains("num_key_value_heads: expected, in layers with a window"), "{other}");
+    for (directory, expected) in [
+        (of("/backbone_hidden_size", json!(64)), "backbone_hidden_size: expected the target's 32"),
+        (of("/text_config/vocab_size", json!(61)), "vocab_size: expected the target's 62"),
+        (of("/text_config/head_dim", json!(16)), "expected, in layers with a window, the target's"),
+        (of("/text_config/enable_moe_block", json!(true)), "num_experts"),
+        (of("/text_config/use_double_wide_mlp", json!(true)), "use_double_wide_mlp: expected none"),
+        (of("/text_config/hidden_size_per_layer_input", json!(8)), "size_per_layer_input"),
+        (of("/text_config/intermediate_size", json!(32)), "gate_proj"),
+        (changed(|_| (), |all| drop(all.remove("post_projection.weight"))), "post_projection"),
+    ] {
+        let error = refused(directory.path(), "fixtures/gemma4");
+        assert!(error.contains(expected), "{error}");
+    }
+    let mut model = target().model;
+    let layers = HeadOptions { layers: Some(vec![1]), ..HeadOptions::default() };
+    let error = load_head(&assistant(), &mut model, &layers).unwrap_err().to_string();
+    assert!(error.contains("no choice of the target's layers"), "{error}");
+}
