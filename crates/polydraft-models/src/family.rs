@@ -152,6 +152,12 @@ impl Config {
         };
         let name = value.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
         let name = name.ok_or_else(|| format!("{}, got none", known()))?;
+        if Self::is_assistant(&value) {
+            return Err(format!(
+                "architectures: expected a model, got the assistant {name:?}, which drafts for \
+                 the model that it came with"
+            ));
+        }
         let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.architecture == name);
         let (own, text) = match (wrapper, value.as_object()) {
             (Some(wrapper), Some(outer)) => text_of(wrapper, outer)?,

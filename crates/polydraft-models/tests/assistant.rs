@@ -306,6 +306,8 @@ fn another_targets_is_refused_by_the_field() {
         assert!(error.contains(expected), "{error}");
     }
     let mut model = target().model;
+    let error = load(&assistant(), LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("architectures: expected a model, got the assistant"), "{error}");
     let layers = HeadOptions { layers: Some(vec![1]), ..HeadOptions::default() };
     let error = load_head(&assistant(), &mut model, &layers).unwrap_err().to_string();
     assert!(error.contains("no choice of the target's layers"), "{error}");

@@ -13,13 +13,14 @@ use serde_json::Value;
 use super::{read, repository, write};
 use crate::mutation::{self, Dice};
 
-const HEADS: [(&str, &str); 6] = [
+const HEADS: [(&str, &str); 7] = [
     ("eagle1", "model.safetensors"),
     ("original", "pytorch_model.bin"),
     ("specforge", "model.safetensors"),
     ("speculators", "model.safetensors"),
     ("speculators-qwen3", "model.safetensors"),
     ("whole", "model.safetensors"),
+    ("assistant", "model.safetensors"),
 ];
 
 /// A head with a file that is not as it should be drafts for a sound target.
@@ -43,7 +44,11 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
     write(&folder.join("config.json"), &mutation::written(dice, &config))?;
     write(&folder.join(weights), &tensors)?;
 
-    let mut target = load(&repository(&format!("{fixtures}/target")), LoadOptions::default())?;
+    let target = match head {
+        "assistant" => "crates/polydraft-models/tests/fixtures/gemma4".to_owned(),
+        _ => format!("{fixtures}/target"),
+    };
+    let mut target = load(&repository(&target), LoadOptions::default())?;
     is_head(&folder);
     let head = load_head(&folder, &mut target.model, &HeadOptions::default())?;
     let verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
