@@ -360,6 +360,34 @@ fn every_feature_of_layers_of_two_kinds_is_compared() {
     noticed(plans);
 }
 
+/// Fields that a file leaves out have transformers' defaults, and the last layer sees everything.
+#[test]
+fn what_gemma4_leaves_out_is_what_transformers_has() {
+    let changed = |fields: &[(&str, Value)]| {
+        let case = Case::named("gemma4-unified");
+        change_config(case.directory.path(), |config| {
+            for (field, value) in fields {
+                config[*field] = value.clone();
+            }
+        });
+        (alone(&mut case.open(Precision::F32), &case.tokens), case)
+    };
+    let said = json!({
+        "full_attention": {
+            "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25,
+        },
+        "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 },
+    });
+    let [nothing, everything] = [json!(null), said].map(|rotations| {
+        changed(&[("rope_parameters", rotations), ("sliding_window", json!(1024))])
+    });
+    assert_eq!(nothing.0, everything.0);
+    let window = changed(&[("rope_parameters", json!(null)), ("sliding_window", json!(null))]);
+    assert_eq!(window.0, nothing.0);
+    let (_, case) = changed(&[("layer_types", json!(["sliding_attention", "sliding_attention"]))]);
+    assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
+}
+
 /// What says which tensors there are, and of which shapes, is refused by their names.
 #[test]
 fn layers_of_two_kinds_have_the_tensors_that_are_said() {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use polydraft_text::Fields;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::common::{Family, Result, plain_experts, set_window};
 use super::gemma2;
@@ -115,11 +115,8 @@ fn full_heads(config: &Config, fields: &Fields) -> Result<HeadShape> {
             values_are_keys,
         };
         if *found.get_or_insert(shape) != shape {
-            return Err(wrong(
-                "expected the heads of the layers before it that see everything, \
-                              got others"
-                    .to_owned(),
-            ));
+            let problem = "expected the heads of the layers before it that see everything";
+            return Err(wrong(problem.to_owned()));
         }
     }
     for (layer, own) in &by_layer {
@@ -140,31 +137,23 @@ fn full_heads(config: &Config, fields: &Fields) -> Result<HeadShape> {
 fn rotations(config: &Config, fields: &Fields) -> Result<[Rope; 2]> {
     const FIELD: &str = "rope_parameters";
     let by_kind = fields.object(FIELD)?;
-    let of = |kind: &str| match &by_kind {
-        None => Ok(None),
-        Some(all) => all.object(kind).map_err(|e| format!("{FIELD}: {e}")),
+    let of = |kind: &str, default: Value, head: usize| {
+        let said = by_kind.as_ref().map(|all| all.object(kind)).transpose();
+        let said = said.map_err(|e| format!("{FIELD}: {e}"))?.flatten();
+        let own = said.unwrap_or(Fields::of(&default)?);
+        let theta = own.number("rope_theta")?;
+        let theta = theta.or(default["rope_theta"].as_f64()).unwrap_or(10_000.0);
+        match own.get::<String>("rope_type")?.as_deref() {
+            Some("proportional") => Rope::proportional(&own, theta, head),
+            _ => Rope::of(theta, Some((FIELD, own)), Lengths::of(config.context)),
+        }
     };
+    let full = json!({
+        "rope_theta": 1e6, "rope_type": "proportional", "partial_rotary_factor": 0.25,
+    });
     let head = config.heads_when(false).head;
-    let quarter = serde_json::json!({ "partial_rotary_factor": 0.25 });
-    let all = match of("full_attention")? {
-        None => Rope::proportional(&Fields::of(&quarter)?, 1_000_000.0, head)?,
-        Some(own) => {
-            let theta = own.number("rope_theta")?.unwrap_or(1_000_000.0);
-            match own.get::<String>("rope_type")?.as_deref() {
-                Some("proportional") => Rope::proportional(&own, theta, head)?,
-                _ => Rope::of(theta, Some((FIELD, own)), Lengths::of(config.context))?,
-            }
-        }
-    };
-    let windowed = match of("sliding_attention")? {
-        None => Rope::plain(10_000.0),
-        Some(own) => {
-            let theta = own.number("rope_theta")?.unwrap_or(10_000.0);
-            match own.get::<String>("rope_type")?.as_deref() {
-                Some("proportional") => Rope::proportional(&own, theta, config.head)?,
-                _ => Rope::of(theta, Some((FIELD, own)), Lengths::of(config.context))?,
-            }
-        }
-    };
-    Ok([all, windowed])
+    Ok([
+        of("full_attention", full, head)?,
+        of("sliding_attention", json!({ "rope_theta": 1e4 }), config.head)?,
+    ])
 }

@@ -3,7 +3,7 @@ the packages of ../fixtures/requirements.txt; it writes beside itself.
 
 expected.safetensors has
   tokens [T]              a text
-  logits [S, T - 1, V]    f32; of step s at place i: after the tokens up to i + 1 were decided and the s behind them drafted
+  logits [S, T - 1, V]    f32; of step s at place i: after the tokens up to i + 1 were decided, the s behind them drafted
 Each place is computed as transformers' own candidate generator does it, with drafted tokens that are given.
 """
 
@@ -26,7 +26,8 @@ def rope(theta, **more):
 def main():
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(3)
-    target = Gemma4ForCausalLM.from_pretrained(HERE.parent / "fixtures/gemma4", dtype=torch.float32, attn_implementation="eager").eval()
+    fixture = HERE.parent / "fixtures/gemma4"
+    target = Gemma4ForCausalLM.from_pretrained(fixture, dtype=torch.float32, attn_implementation="eager").eval()
     text = Gemma4TextConfig(
         vocab_size=TOKENS,
         hidden_size=16,
@@ -56,7 +57,8 @@ def main():
         if not (value.dtype.is_floating_point and ("layer_scalar" in name or isinstance(value, torch.nn.Parameter))):
             continue
         noise = torch.randn(value.shape, generator=generator)
-        new = 1.0 + 0.3 * noise if value.dim() == 1 else noise * (0.6 if "embed" in name else 1.2 / value.shape[-1] ** 0.5)
+        size = 0.6 if "embed" in name else 1.2 / value.shape[-1] ** 0.5
+        new = 1.0 + 0.3 * noise if value.dim() == 1 else size * noise
         if name.endswith("q_norm.weight"):
             new = 0.4 * new
         value.data.copy_(new.to(torch.bfloat16).float())
