@@ -28,7 +28,7 @@ pub use attention::{
 pub use error::{Error, Result};
 pub use norm::Norm;
 pub use packed::{Blocks, Format, Packed, Read};
-pub use recurrent::{DeltaRule, HeadsOfKeys, Memory, Step, Walk, convolve};
+pub use recurrent::{DeltaRule, HeadsOfKeys, Memory, StateSpace, Step, Walk, convolve};
 pub use rows::Rows;
 pub use system::{available_memory, give_back_memory, keep_memory};
 pub use threads::use_threads;

@@ -1,10 +1,14 @@
-//! Layers that keep a state of fixed size in the place of a KV cache: short convolutions and the
-//! gated delta rule.
+//! Layers that keep a state of fixed size in the place of a KV cache: short convolutions, the gated
+//! delta rule and state spaces.
 
 mod convolution;
 mod delta;
+mod state_space;
 #[cfg(test)]
 mod tests;
+mod walk;
 
 pub use convolution::convolve;
-pub use delta::{DeltaRule, HeadsOfKeys, Memory, Step, Walk};
+pub use delta::{DeltaRule, HeadsOfKeys};
+pub use state_space::StateSpace;
+pub use walk::{Memory, Step, Walk};

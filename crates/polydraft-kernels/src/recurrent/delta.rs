@@ -4,22 +4,18 @@
 //! Source: Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks), as Qwen3-Next has it.
 //! Method: of every token the head's matrix S `[key, value]` becomes
 //!     S' = a·S + k ⊗ (b · (v − kᵀ(a·S))),   and the output is qᵀS',
-//! with a decay a and a strength b of the token. A tree's nodes go on from their parents' matrices:
-//! a head walks the tree depth first with one matrix for each level, so that what lives is as deep
-//! as the tree, not as large. The tokens that are decided come first, and change the state itself.
+//! with a decay a and a strength b of the token. The state is `[value_heads, key, value]`; a row of a
+//! token has queries and keys, normed, then values, then of each head of values a and b.
 //! Deviations: 1. Prompts go token by token too, not in chunks: the numbers of a token are then the
 //! same, to the bit, however its sequence was cut, and in a tree those of its path alone. The
 //! matrices of a token are a hundredth of what its weights are to read.
 //! Complexity: three products of `key · value` numbers for each token and head, in the second
 //! cache.
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::Simd;
 
-use crate::pool;
+use super::walk::{self, Place, Rule, Shape, Walk};
 use crate::rows::Rows;
-
-/// Multiplications that are worth another thread.
-const GRAIN: usize = 1 << 17;
 
 /// Shapes of the heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,40 +41,6 @@ pub enum HeadsOfKeys {
     InTurn,
 }
 
-/// The state `[value_heads, key, value]` that a walk begins with.
-#[derive(Debug)]
-pub enum Memory<'a> {
-    /// It stays: no token is decided.
-    Fixed(&'a [f32]),
-    /// The decided tokens change it.
-    Moving(&'a mut [f32]),
-}
-
-/// A token of the tree that is walked through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
-    /// Its row.
-    pub row: usize,
-    /// How many of its ancestors are in the tree.
-    pub depth: usize,
-}
-
-/// What one sequence goes through in a pass.
-#[derive(Debug)]
-pub struct Walk<'a> {
-    /// What is there before.
-    pub memory: Memory<'a>,
-    /// [`DeltaRule::width`] numbers of each token: queries and keys, normed, then values, then of
-    /// each head of values a and b.
-    pub rows: &'a [f32],
-    /// The first so many rows are decided, one after the other.
-    pub settled: usize,
-    /// Others, each after its parent and before its parent's next child.
-    pub steps: &'a [Step],
-    /// The rows from here on are new: outputs are of them.
-    pub new: usize,
-}
-
 impl DeltaRule {
     /// Numbers of queries, keys and values.
     pub fn mixed(&self) -> usize {
@@ -100,47 +62,7 @@ impl DeltaRule {
     /// # Panics
     /// Rows that are not there, or a state of another size.
     pub fn forward(&self, walks: &mut [Walk]) -> Rows {
-        let Self { value_heads, key, value, .. } = *self;
-        let count = |walk: &Walk| walk.rows.len() / self.width() - walk.new;
-        let all: usize = walks.iter().map(count).sum();
-        let mut out = vec![0f32; all * value_heads * value];
-        let mut rows = out.chunks_exact_mut(value_heads * value);
-        let mut heads = Vec::with_capacity(walks.len() * value_heads);
-        let (mut steps, parts) = (0, walks.len());
-        for walk in walks {
-            let new = count(walk);
-            let mut outs: Vec<Vec<&mut [f32]>> = Vec::new();
-            outs.resize_with(value_heads, || Vec::with_capacity(new));
-            for row in rows.by_ref().take(new) {
-                for (head, out) in outs.iter_mut().zip(row.chunks_exact_mut(value)) {
-                    head.push(out);
-                }
-            }
-            steps += walk.settled + walk.steps.len();
-            let tokens = Tokens { rows: walk.rows, settled: walk.settled, steps: walk.steps };
-            let mut push = |head, memory, outs| {
-                heads.push(Head { rule: self, head, memory, tokens, new: walk.new, outs });
-            };
-            match &mut walk.memory {
-                Memory::Fixed(state) => {
-                    assert!(walk.settled == 0, "decided tokens change the state");
-                    let states = state.chunks_exact(key * value);
-                    for ((head, state), outs) in states.enumerate().zip(outs) {
-                        push(head, Memory::Fixed(state), outs);
-                    }
-                }
-                Memory::Moving(state) => {
-                    let states = state.chunks_exact_mut(key * value);
-                    for ((head, state), outs) in states.enumerate().zip(outs) {
-                        push(head, Memory::Moving(state), outs);
-                    }
-                }
-            }
-        }
-        let work = 3 * key * value * steps / parts.max(1);
-        let arch = Arch::new();
-        pool::each(heads, GRAIN / work.max(1) + 1, |head| arch.dispatch(head));
-        Rows::new(out, value_heads * value)
+        walk::outputs(self, walks)
     }
 
     /// The head of keys of a head of values.
@@ -166,23 +88,17 @@ impl DeltaRule {
     }
 }
 
-/// What all heads go through.
-#[derive(Clone, Copy)]
-struct Tokens<'a> {
-    rows: &'a [f32],
-    settled: usize,
-    steps: &'a [Step],
-}
+impl Rule for DeltaRule {
+    fn shape(&self) -> Shape {
+        let Self { value_heads: heads, key, value, .. } = *self;
+        Shape { width: self.width(), heads, memory: key * value, out: value }
+    }
 
-/// One head of values of one walk.
-struct Head<'a> {
-    rule: &'a DeltaRule,
-    head: usize,
-    memory: Memory<'a>,
-    tokens: Tokens<'a>,
-    new: usize,
-    /// Of each new row.
-    outs: Vec<&'a mut [f32]>,
+    #[inline(always)]
+    fn take_in<S: Simd>(&self, simd: S, place: Place, row: &[f32], out: &mut [f32]) {
+        let Place { head, from, state } = place;
+        take_in(simd, from, state, self.token(row, head), out);
+    }
 }
 
 /// A token's part in a head.
@@ -193,39 +109,6 @@ struct Token<'a> {
     value: &'a [f32],
     decay: f32,
     strength: f32,
-}
-
-impl WithSimd for Head<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let Self { rule, head, memory, tokens, new, mut outs } = self;
-        let token = |row: usize| rule.token(&tokens.rows[row * rule.width()..], head);
-        // What a token reads that did so in an earlier pass.
-        let mut again = vec![0f32; rule.value];
-        let mut out = |row: usize, take: &mut dyn FnMut(&mut [f32])| match row.checked_sub(new) {
-            Some(new) => take(outs[new]),
-            None => take(&mut again),
-        };
-        let state: &[f32] = match memory {
-            Memory::Fixed(state) => state,
-            Memory::Moving(state) => {
-                for row in 0..tokens.settled {
-                    out(row, &mut |out| take_in(simd, None, state, token(row), out));
-                }
-                state
-            }
-        };
-        let deepest = tokens.steps.iter().map(|step| step.depth + 1).max().unwrap_or(0);
-        let mut levels = vec![vec![0f32; state.len()]; deepest];
-        for Step { row, depth } in tokens.steps {
-            let (above, below) = levels.split_at_mut(*depth);
-            let from = above.last().map_or(state, Vec::as_slice);
-            let state = &mut below[0];
-            out(*row, &mut |out| take_in(simd, Some(from), state, token(*row), out));
-        }
-    }
 }
 
 /// The state after a token, from the one before or in its place, and what the token reads of it.
