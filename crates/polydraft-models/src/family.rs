@@ -16,6 +16,7 @@ mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod granite_hybrid;
 mod granite_moe;
 mod keys;
 mod lfm2;
@@ -34,6 +35,7 @@ pub(crate) mod qwen3_next;
 mod qwen_moe;
 mod seed_oss;
 mod smollm3;
+mod state_spaces;
 
 use std::path::Path;
 
@@ -44,6 +46,7 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use common::Family;
 use nested::{ASSISTANTS, WRAPPERS, Wrapper, text_of};
+use state_spaces::with_words_for_numbers;
 
 /// Every family that can be loaded.
 pub(crate) const FAMILIES: &[Family] = &[
@@ -79,6 +82,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     deepseek::V3,
     granite_moe::FAMILY,
     granite_moe::SHARED,
+    granite_hybrid::FAMILY,
     qwen3_next::NEXT,
     qwen3_next::DENSE,
     qwen3_next::MOE,
@@ -144,7 +148,8 @@ impl Config {
     }
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
-        let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        let text = with_words_for_numbers(text);
+        let value: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
         // The architecture first: another one's fields may be missing or mean something else.
         let known = || {
             let names: Vec<_> = architectures().chain(architectures_around_text()).collect();

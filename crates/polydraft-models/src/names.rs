@@ -108,6 +108,8 @@ pub(crate) struct RecurrentNames {
     pub rates: Rates,
     /// and what is added to them, with its end.
     pub shift: &'static str,
+    /// What a state space's values are multiplied by on their way past the state, with its end.
+    pub past: &'static str,
     pub convolution: &'static str,
     pub norm: &'static str,
     pub output: &'static str,
@@ -213,6 +215,7 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         rate: "linear_attn.A_log",
         rates: Rates::Logarithms,
         shift: "linear_attn.dt_bias",
+        past: "",
         convolution: "linear_attn.conv1d",
         norm: "linear_attn.norm",
         output: "linear_attn.out_proj",

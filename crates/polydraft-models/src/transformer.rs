@@ -25,8 +25,10 @@ mod mlp;
 pub(crate) mod norms;
 pub(crate) mod pass;
 mod per_layer;
+mod recurrent;
 pub(crate) mod rotations;
 mod short_convolution;
+mod state_space;
 
 use std::sync::Arc;
 
@@ -143,6 +145,7 @@ impl Transformer {
         let recurrent = self.config.recurrent.as_ref().filter(|_| layers > 0)?;
         let (inputs, memory) = match &recurrent.mixer {
             Mixer::Delta(rule) => (rule.width(), rule.state()),
+            Mixer::StateSpace { rule, .. } => (rule.width(), rule.memory()),
             Mixer::Convolution { .. } => (0, 0),
         };
         let channels = recurrent.channels(self.config.hidden);

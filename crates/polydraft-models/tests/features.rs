@@ -4,13 +4,10 @@
 mod cases;
 mod common;
 
-use cases::{Case, TOLERANCE};
+use cases::{Case, Plan, TOLERANCE, noticed};
 use common::*;
 use polydraft_models::{Precision, load};
 use serde_json::{Value, json};
-
-/// A fixture, and fields of its configuration with other values.
-type Plan<'a> = (&'a str, &'a [(&'a str, Value)]);
 
 /// Changes of config.json that transformers would notice, and so must the comparison.
 #[test]
@@ -86,29 +83,6 @@ fn every_feature_is_compared() {
         ),
     ];
     noticed(plans);
-}
-
-fn noticed(plans: &[Plan]) {
-    let mut unnoticed = Vec::new();
-    for (name, changes) in plans {
-        for (field, value) in *changes {
-            let case = Case::named(name);
-            change_config(case.directory.path(), |config| match field.strip_prefix('/') {
-                Some(_) => {
-                    let (parent, inner) = field.rsplit_once('/').unwrap();
-                    config.pointer_mut(parent).unwrap()[inner] = value.clone();
-                }
-                None => config[*field] = value.clone(),
-            });
-            let worst = case.worst(&mut case.open(Precision::F32));
-            // The two forms of gelu differ by little themselves.
-            let least = if value == "gelu_new" { TOLERANCE } else { 5.0 * TOLERANCE };
-            if worst <= least {
-                unnoticed.push(format!("{name}: {field} = {value}: {worst:e}"));
-            }
-        }
-    }
-    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
 }
 
 /// Those of 2024 to 2026.
@@ -269,53 +243,6 @@ fn every_feature_of_experts_is_compared() {
         ("granite-moe-shared", &[("num_experts_per_tok", json!(1))]),
     ];
     noticed(plans);
-}
-
-/// Those of which some layers keep a state.
-#[test]
-fn every_feature_of_hybrids_is_compared() {
-    const LINEAR: &str = "linear_attention";
-    const FULL: &str = "full_attention";
-    let plans: &[Plan] = &[
-        (
-            "qwen3-next",
-            &[
-                ("num_experts_per_tok", json!(1)),
-                ("norm_topk_prob", json!(false)),
-                ("rms_norm_eps", json!(1e-2)),
-                ("/rope_parameters/partial_rotary_factor", json!(1.0)),
-                ("/rope_parameters/rope_theta", json!(90.0)),
-                ("linear_heads_in_turn", json!(true)),
-            ],
-        ),
-        ("qwen3-5", &[("rms_norm_eps", json!(1e-2)), ("hidden_act", json!("gelu"))]),
-        (
-            "qwen3-5-nested",
-            &[
-                ("/text_config/rms_norm_eps", json!(1e-2)),
-                ("/text_config/linear_heads_in_turn", json!(true)),
-            ],
-        ),
-        ("qwen3-5-moe", &[("num_experts_per_tok", json!(1))]),
-        ("lfm2", &[("norm_eps", json!(1e-2)), ("/rope_parameters/rope_theta", json!(90.0))]),
-        (
-            "lfm2-moe",
-            &[
-                ("num_experts_per_tok", json!(1)),
-                ("norm_topk_prob", json!(false)),
-                ("routed_scaling_factor", json!(1.0)),
-            ],
-        ),
-    ];
-    noticed(plans);
-    // As lists and as intervals.
-    let case = Case::named("qwen3-next");
-    change_config(case.directory.path(), |config| {
-        assert_eq!(config["layer_types"], json!([LINEAR, FULL]));
-        config["layer_types"] = json!(null);
-        config["full_attention_interval"] = json!(2);
-    });
-    assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
 }
 
 /// Gemma 4's, of which some layers attend to others' keys and values.

@@ -67,6 +67,7 @@ pub(crate) const NAMES: Names = Names {
         rate: "ssm_a",
         rates: Rates::Plain,
         shift: "ssm_dt.bias",
+        past: "ssm_d",
         convolution: "ssm_conv1d",
         norm: "ssm_norm",
         output: "ssm_out",

@@ -1,9 +1,9 @@
 //! Layers that keep a state of fixed size in the place of a KV cache.
 
-use polydraft_kernels::DeltaRule;
+use polydraft_kernels::{DeltaRule, StateSpace};
 
 /// Layers that keep a state of fixed size in the place of a KV cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Recurrent {
     /// What they do.
     pub mixer: Mixer,
@@ -14,7 +14,7 @@ pub struct Recurrent {
 }
 
 /// What a recurrent layer does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mixer {
     /// The gated delta rule, after a convolution.
     Delta(DeltaRule),
@@ -22,6 +22,17 @@ pub enum Mixer {
     Convolution {
         /// Whether its products and the convolution add biases.
         biased: bool,
+    },
+    /// A state space, after a convolution.
+    StateSpace {
+        /// The shape of its state.
+        rule: StateSpace,
+        /// The least and the most that a step is.
+        steps: [f32; 2],
+        /// Whether its products add biases,
+        biased: bool,
+        /// and whether the convolution does.
+        convolution_biased: bool,
     },
 }
 
@@ -31,6 +42,7 @@ impl Recurrent {
         match &self.mixer {
             Mixer::Delta(rule) => rule.mixed(),
             Mixer::Convolution { .. } => hidden,
+            Mixer::StateSpace { rule, .. } => rule.mixed(),
         }
     }
 
@@ -40,6 +52,7 @@ impl Recurrent {
         match &self.mixer {
             Mixer::Delta(rule) => window + rule.state(),
             Mixer::Convolution { .. } => window,
+            Mixer::StateSpace { rule, .. } => window + rule.memory(),
         }
     }
 
@@ -59,6 +72,14 @@ impl Recurrent {
                 Err(format!(
                     "linear_num_key_heads: expected a divisor of linear_num_value_heads = \
                      {value_heads}, got {key_heads}"
+                ))
+            }
+            Mixer::StateSpace { rule: StateSpace { groups, heads, .. }, .. }
+                if !heads.is_multiple_of(*groups) =>
+            {
+                Err(format!(
+                    "groups of the state space: expected a divisor of its {heads} heads, got \
+                     {groups}"
                 ))
             }
             _ => Ok(()),

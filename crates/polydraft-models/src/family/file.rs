@@ -78,6 +78,14 @@ const FILES: &[InFile] = &[
         more: granite,
         ..PLAIN
     },
+    InFile {
+        name: "granitehybrid",
+        family: |_| "GraniteMoeHybridForCausalLM",
+        names: &hybrid::STATE_SPACE,
+        permuted: true,
+        more: hybrid::granite,
+        ..PLAIN
+    },
     InFile { name: "arcee", family: |_| "ArceeForCausalLM", names: &UP, permuted: true, ..PLAIN },
     InFile {
         name: "mistral3",

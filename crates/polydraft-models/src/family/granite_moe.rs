@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family = Family { architecture: "GraniteMoeForCausalLM"
 pub(super) const SHARED: Family =
     Family { architecture: "GraniteMoeSharedForCausalLM", read: read_shared };
 
-const NAMES: Names = Names {
+pub(super) const NAMES: Names = Names {
     experts: ExpertNames {
         router: "block_sparse_moe.router.layer",
         mlp_in: &["block_sparse_moe.input_linear"],

@@ -82,6 +82,10 @@ impl<'g> Keys<'g> {
         self.get(key, |metadata, key| metadata.f64(key))
     }
 
+    pub fn flag(&self, key: &str) -> Result<Option<bool>> {
+        self.get(key, |metadata, key| metadata.bool(key))
+    }
+
     fn text(&self, key: &str) -> Result<Option<&'g str>> {
         self.get(key, |metadata, key| metadata.str(key))
     }
@@ -156,7 +160,7 @@ impl<'g> Keys<'g> {
 
     /// What no decoder here has.
     pub fn refuse_others(&self) -> Result<()> {
-        if self.get("attention.causal", |metadata, key| metadata.bool(key))? == Some(false) {
+        if self.flag("attention.causal")? == Some(false) {
             return Err(format!("key {}: expected true, got false", self.key("attention.causal")));
         }
         Ok(())
@@ -186,7 +190,7 @@ impl<'g> Keys<'g> {
         {
             fields.insert("intermediate_size".into(), width);
         }
-        if let Some(normed) = self.get("expert_weights_norm", |metadata, key| metadata.bool(key))? {
+        if let Some(normed) = self.flag("expert_weights_norm")? {
             fields.insert("norm_topk_prob".into(), json!(normed));
         }
         let tied = !self.has_tensor("output.weight");

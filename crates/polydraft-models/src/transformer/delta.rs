@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
-use polydraft_kernels::{Activation, DeltaRule, Norm, Rows, convolve};
+use polydraft_kernels::{Activation, DeltaRule, Norm, Rows};
 
 use super::experts::sigmoid;
 use super::pass::Part;
+use super::recurrent::{Convolution, softplus, take_inputs};
 use crate::error::Result;
 use crate::linear::Linear;
 
@@ -28,8 +29,8 @@ pub(crate) struct Delta {
 pub(crate) struct Rest {
     /// Strengths, then decays: `[2 · value_heads, hidden]`.
     pub gates: Linear,
-    /// `[kernel, queries and keys and values]`
-    pub convolution: Vec<f32>,
+    /// Of queries, keys and values.
+    pub convolution: Convolution,
     /// What decays are multiplied by, of every head of values, and what is added to them before.
     pub rates: Vec<f32>,
     pub shifts: Vec<f32>,
@@ -46,17 +47,9 @@ impl Delta {
         let (rule, rest) = (&self.rule, &*self.rest);
         let mixed = self.into.forward(x)?;
         let gates = rest.gates.forward(x)?;
-        let mut rows = mixed.columns(0, rule.mixed()).into_numbers();
-        let mut given = &rows[..];
-        for part in &mut *parts {
-            let own;
-            (own, given) = given.split_at(part.tokens.len() * rule.mixed());
-            part.cache.take_channels(layer, own);
-        }
-        let windows = parts.iter().flat_map(|part| part.cache.windows(layer)).collect::<Vec<_>>();
-        let read = convolve(&windows, &rest.convolution, None, rule.mixed());
-        drop(windows);
-        rows = Activation::Silu.forward(&read, rule.mixed(), false).into_numbers();
+        let read = mixed.columns(0, rule.mixed());
+        let read = rest.convolution.forward(layer, read.numbers(), rule.mixed(), parts);
+        let mut rows = Activation::Silu.forward(&read, rule.mixed(), false).into_numbers();
 
         let mut inputs = Vec::with_capacity(x.count() * rule.width());
         let gates = gates.numbers().chunks_exact(2 * rule.value_heads);
@@ -70,12 +63,7 @@ impl Delta {
             inputs.extend(decays.iter().zip(scales).map(decay));
             inputs.extend(strengths.iter().map(|x| sigmoid(*x)));
         }
-        let mut given = &inputs[..];
-        for part in &mut *parts {
-            let own;
-            (own, given) = given.split_at(part.tokens.len() * rule.width());
-            part.cache.take_inputs(layer, own);
-        }
+        take_inputs(layer, &inputs, rule.width(), parts);
         let mut walks: Vec<_> =
             parts.iter_mut().filter_map(|part| part.cache.walk(layer)).collect();
         let mut found = rule.forward(&mut walks);
@@ -98,9 +86,4 @@ impl Delta {
             head.iter_mut().for_each(|x| *x *= factor);
         }
     }
-}
-
-/// ln(1 + eˣ)
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { x.exp().ln_1p() }
 }

@@ -15,6 +15,7 @@ use super::pass::Part;
 use super::per_layer::Told;
 use super::rotations::Rotations;
 use super::short_convolution::ShortConvolution;
+use super::state_space::StateSpaceLayer;
 use crate::cache::CachePlace;
 use crate::config::{Config, NormOrder};
 use crate::error::Result;
@@ -40,6 +41,7 @@ pub(crate) enum Attention {
     Latent(Box<Latent>),
     Delta(Box<Delta>),
     Convolution(Box<ShortConvolution>),
+    StateSpace(Box<StateSpaceLayer>),
 }
 
 /// The product that a recurrent layer begins with.
@@ -59,7 +61,7 @@ pub(crate) struct Make<'a> {
 impl Layer {
     /// Whether it keeps a state in the place of a KV cache.
     pub fn is_recurrent(&self) -> bool {
-        matches!(self.attention, Attention::Delta(_) | Attention::Convolution(_))
+        !matches!(self.attention, Attention::Heads(_) | Attention::Latent(_))
     }
 
     /// Heads in the KV cache and their width, if it has keys and values of its own.
@@ -93,6 +95,7 @@ impl Layer {
             (Attention::Convolution(convolution), _) => {
                 convolution.forward(self.place.layer, x, parts)
             }
+            (Attention::StateSpace(space), _) => space.forward(self.place.layer, x, parts),
         }
     }
 
@@ -145,6 +148,7 @@ impl Layer {
             }
             Attention::Delta(delta) => add(MIXED.into(), &delta.into),
             Attention::Convolution(convolution) => add(MIXED.into(), &convolution.into),
+            Attention::StateSpace(space) => add(MIXED.into(), &space.into),
         }
         add("output".into(), self.attention.output());
         if let Some(Dense { into, out }) = self.mlp.dense() {
@@ -194,6 +198,7 @@ impl Layer {
             }
             Attention::Delta(delta) => vec![&mut delta.into, &mut delta.output],
             Attention::Convolution(of) => vec![&mut of.into, &mut of.output],
+            Attention::StateSpace(of) => vec![&mut of.into, &mut of.output],
         };
         let (dense, experts) = self.mlp.parts_mut();
         let of_experts = experts.into_iter().flat_map(|experts| {
@@ -235,6 +240,7 @@ impl Attention {
             Self::Latent(latent) => &latent.output,
             Self::Delta(delta) => &delta.output,
             Self::Convolution(convolution) => &convolution.output,
+            Self::StateSpace(space) => &space.output,
         }
     }
 
@@ -258,8 +264,13 @@ impl Attention {
             }
             Self::Convolution(of) => {
                 let into = (make.linear)(MIXED, &of.into)?;
-                let (weights, bias) = (of.weights.clone(), of.bias.clone());
-                Self::Convolution(Box::new(ShortConvolution { into, weights, bias, output }))
+                let convolution = of.convolution.clone();
+                Self::Convolution(Box::new(ShortConvolution { into, convolution, output }))
+            }
+            Self::StateSpace(of) => {
+                let (rule, into) = (of.rule, (make.linear)(MIXED, &of.into)?);
+                let rest = of.rest.clone();
+                Self::StateSpace(Box::new(StateSpaceLayer { rule, into, output, rest }))
             }
             Self::Latent(latent) => {
                 let each = |what: &str, parts: &[Matrix]| -> Result<Vec<Matrix>> {

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use polydraft_kernels::{DeltaRule, Norm};
+use polydraft_kernels::{DeltaRule, Norm, StateSpace};
 
 use super::delta::{Delta, Rest};
 use super::layer::Attention;
 use super::load::{Loader, whole};
+use super::recurrent::Convolution;
 use super::short_convolution::ShortConvolution;
+use super::state_space::{self, StateSpaceLayer};
 use crate::config::{Config, Mixer, Recurrent};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
@@ -23,6 +25,12 @@ impl Loader<'_> {
             Mixer::Convolution { biased } => Attention::Convolution(Box::new(
                 self.short_convolution(number, shape.kernel, *biased)?,
             )),
+            Mixer::StateSpace { rule, steps, biased, convolution_biased } => {
+                let convolution =
+                    self.convolution(number, [shape.kernel, rule.mixed()], *convolution_biased)?;
+                let layer = self.state_space(number, *rule, *steps, convolution, *biased)?;
+                Attention::StateSpace(Box::new(layer))
+            }
         })
     }
 
@@ -34,20 +42,63 @@ impl Loader<'_> {
     ) -> Result<ShortConvolution> {
         let Config { hidden, names, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
-        let RecurrentNames { into, convolution, output, .. } = names.recurrent;
-        let bias = match biased {
-            false => None,
-            true => {
-                let name = name(&format!("{convolution}.bias"));
-                Some(Arc::new(self.weights.vector(&name, hidden)?))
-            }
-        };
+        let RecurrentNames { into, output, .. } = names.recurrent;
         Ok(ShortConvolution {
             into: self.linear(&[(name(into), 3 * hidden)], hidden, biased)?,
-            weights: Arc::new(self.convolution(&name(convolution), hidden, kernel)?),
-            bias,
+            convolution: Arc::new(self.convolution(number, [kernel, hidden], biased)?),
             output: self.linear(&[(name(output), hidden)], hidden, biased)?,
         })
+    }
+
+    fn state_space(
+        &mut self,
+        number: usize,
+        rule: StateSpace,
+        steps: [f32; 2],
+        convolution: Convolution,
+        biased: bool,
+    ) -> Result<StateSpaceLayer> {
+        let Config { hidden, names, norm_epsilon, .. } = *self.config;
+        let name = |part: &str| format!("{}.{number}.{part}", names.layers);
+        let RecurrentNames { into, output, shift, past, norm, .. } = names.recurrent;
+        let (inner, of_group) = (rule.inner(), rule.inner() / rule.groups);
+        let rows = inner + rule.mixed() + rule.heads;
+        let rest = state_space::Rest {
+            convolution,
+            rates: self.rates(number, rule.heads)?,
+            shifts: self.weights.vector(&name(shift), rule.heads)?,
+            past: self.flat(&name(past), [rule.heads, 1])?,
+            steps,
+            norm: Norm::Rms { weight: vec![1.0; of_group], epsilon: norm_epsilon as f32 },
+            weights: self.flat(&format!("{}.weight", name(norm)), [rule.groups, of_group])?,
+        };
+        Ok(StateSpaceLayer {
+            rule,
+            into: self.linear(&[(name(into), rows)], hidden, biased)?,
+            output: self.linear(&[(name(output), hidden)], inner, biased)?,
+            rest: Arc::new(rest),
+        })
+    }
+
+    /// What decays are multiplied by, of every head.
+    fn rates(&mut self, number: usize, heads: usize) -> Result<Vec<f32>> {
+        let names = self.config.names;
+        let name = format!("{}.{number}.{}", names.layers, names.recurrent.rate);
+        let mut rates = self.flat(&name, [heads, 1])?;
+        if names.recurrent.rates == Rates::Logarithms {
+            rates.iter_mut().for_each(|rate| *rate = -rate.exp());
+        }
+        Ok(rates)
+    }
+
+    /// The numbers of a small tensor, which is a vector in directories and in some files.
+    fn flat(&mut self, name: &str, [rows, columns]: [usize; 2]) -> Result<Vec<f32>> {
+        match self.weights {
+            Weights::Gguf(_) if !self.weights.is_vector(name) => {
+                self.weights.numbers(name, &[rows, columns])
+            }
+            _ => self.weights.vector(name, rows * columns),
+        }
     }
 
     fn delta(&mut self, number: usize, rule: DeltaRule, kernel: usize) -> Result<Delta> {
@@ -72,21 +123,13 @@ impl Loader<'_> {
             }
         };
         let gates = self.looked_up(&parts, hidden)?;
-        let mut rates = self.weights.vector(&name(names.recurrent.rate), value_heads)?;
-        if names.recurrent.rates == Rates::Logarithms {
-            rates.iter_mut().for_each(|rate| *rate = -rate.exp());
-        }
         let norm = format!("{}.weight", name(names.recurrent.norm));
         let weight = self.weights.vector(&norm, value)?;
         let output = [(name(names.recurrent.output), hidden)];
         let rest = Rest {
             gates: unbiased(gates),
-            convolution: self.convolution(
-                &name(names.recurrent.convolution),
-                rule.mixed(),
-                kernel,
-            )?,
-            rates,
+            convolution: self.convolution(number, [kernel, rule.mixed()], false)?,
+            rates: self.rates(number, value_heads)?,
             shifts: self.weights.vector(&name(names.recurrent.shift), value_heads)?,
             norm: Norm::Rms { weight, epsilon: norm_epsilon as f32 },
         };
@@ -98,15 +141,26 @@ impl Loader<'_> {
         })
     }
 
-    /// The weights of a convolution, `[kernel, channels]`.
-    fn convolution(&mut self, name: &str, channels: usize, kernel: usize) -> Result<Vec<f32>> {
+    fn convolution(
+        &mut self,
+        number: usize,
+        [kernel, channels]: [usize; 2],
+        biased: bool,
+    ) -> Result<Convolution> {
+        let names = self.config.names;
+        let name = format!("{}.{number}.{}", names.layers, names.recurrent.convolution);
         let shape: &[usize] = match &self.weights {
             Weights::Files(_) => &[channels, 1, kernel],
             Weights::Gguf(_) => &[channels, kernel],
         };
         let weights = self.weights.numbers(&format!("{name}.weight"), shape)?;
         let place = |at: usize| weights[at % channels * kernel + at / channels];
-        Ok((0..kernel * channels).map(place).collect())
+        let weights = (0..kernel * channels).map(place).collect();
+        let bias = match biased {
+            false => None,
+            true => Some(self.weights.vector(&format!("{name}.bias"), channels)?),
+        };
+        Ok(Convolution { weights, bias })
     }
 }
 

@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use polydraft_kernels::{Rows, convolve};
+use polydraft_kernels::Rows;
 
 use super::pass::Part;
+use super::recurrent::Convolution;
 use crate::error::Result;
 use crate::linear::Linear;
 
@@ -15,9 +16,7 @@ use crate::linear::Linear;
 pub(crate) struct ShortConvolution {
     /// b, c and x stacked.
     pub into: Linear,
-    /// `[kernel, hidden]`
-    pub weights: Arc<Vec<f32>>,
-    pub bias: Option<Arc<Vec<f32>>>,
+    pub convolution: Arc<Convolution>,
     pub output: Linear,
 }
 
@@ -30,15 +29,7 @@ impl ShortConvolution {
         for row in rows.clone() {
             given.extend(row[..width].iter().zip(&row[2 * width..]).map(|(b, x)| b * x));
         }
-        let mut left = &given[..];
-        for part in &mut *parts {
-            let own;
-            (own, left) = left.split_at(part.tokens.len() * width);
-            part.cache.take_channels(layer, own);
-        }
-        let windows = parts.iter().flat_map(|part| part.cache.windows(layer)).collect::<Vec<_>>();
-        let bias = self.bias.as_ref().map(|bias| &bias[..]);
-        let mut found = convolve(&windows, &self.weights, bias, width);
+        let mut found = self.convolution.forward(layer, &given, width, parts);
         for (found, row) in found.numbers_mut().chunks_exact_mut(width).zip(rows) {
             found.iter_mut().zip(&row[width..2 * width]).for_each(|(x, c)| *x *= c);
         }

@@ -145,3 +145,30 @@ impl Case {
         worst
     }
 }
+
+/// A fixture, and fields of its configuration with other values.
+pub type Plan<'a> = (&'a str, &'a [(&'a str, Value)]);
+
+/// That a comparison with transformers notices each of the changes.
+pub fn noticed(plans: &[Plan]) {
+    let mut unnoticed = Vec::new();
+    for (name, changes) in plans {
+        for (field, value) in *changes {
+            let case = Case::named(name);
+            change_config(case.directory.path(), |config| match field.strip_prefix('/') {
+                Some(_) => {
+                    let (parent, inner) = field.rsplit_once('/').unwrap();
+                    config.pointer_mut(parent).unwrap()[inner] = value.clone();
+                }
+                None => config[*field] = value.clone(),
+            });
+            let worst = case.worst(&mut case.open(Precision::F32));
+            // The two forms of gelu differ by little themselves.
+            let least = if value == "gelu_new" { TOLERANCE } else { 5.0 * TOLERANCE };
+            if worst <= least {
+                unnoticed.push(format!("{name}: {field} = {value}: {worst:e}"));
+            }
+        }
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}

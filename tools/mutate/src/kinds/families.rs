@@ -10,7 +10,7 @@ use super::{models, read, write};
 use crate::mutation::{self, Dice};
 
 /// Fixtures of a family each, with the files that llama.cpp's converter made of most.
-const MODELS: [&str; 38] = [
+const MODELS: [&str; 41] = [
     "fixtures/smollm3",
     "fixtures/granite",
     "fixtures/olmo2",
@@ -45,6 +45,9 @@ const MODELS: [&str; 38] = [
     "heads/mtp-qwen",
     "fixtures/lfm2",
     "fixtures/lfm2-moe",
+    "fixtures/granite-hybrid",
+    "fixtures/granite-hybrid-moe",
+    "fixtures/granite-hybrid-attention",
     "fixtures/gemma4",
     "fixtures/gemma4-moe",
     "fixtures/gemma4-nested",

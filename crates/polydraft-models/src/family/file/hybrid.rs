@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::common::Result;
 use super::super::keys::Keys;
-use super::{MOST_LAYERS, partial};
+use super::{MOST_LAYERS, granite as granite_factors, partial};
 use crate::config::FILE_NAMES;
 use crate::names::{Names, RecurrentNames};
 
@@ -18,6 +18,9 @@ pub(super) const LFM2: Names = Names {
     norm: "token_embd_norm",
     ..FILE_NAMES
 };
+
+pub(super) const STATE_SPACE: Names =
+    Names { recurrent: RecurrentNames { into: "ssm_in", ..FILE_NAMES.recurrent }, ..FILE_NAMES };
 
 /// Of the gated delta rule: a file has one width for a key and a value.
 pub(super) fn qwen3_next(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
@@ -61,6 +64,30 @@ pub(super) fn lfm2(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     let bias = (0..count).any(|layer| keys.has_tensor(&format!("blk.{layer}.shortconv.conv.bias")));
     fields.insert("conv_bias".into(), json!(bias));
     set_types(fields, is_convolution.unwrap_or_else(|| vec![false; count]), "conv");
+    Ok(())
+}
+
+/// Granite's factors, and a state space in layers that have no heads of keys.
+pub(super) fn granite(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
+    granite_factors(keys, fields)?;
+    fields.entry("num_local_experts").or_insert(json!(0));
+    let is_rotated = keys.flag("rope.scaling.finetuned")?.unwrap_or(true);
+    fields.insert("position_embedding_type".into(), json!(is_rotated.then_some("rope")));
+    let (inner, hidden) = (keys.needed("ssm.inner_size")?, keys.needed("embedding_length")?);
+    for (field, size) in [
+        ("mamba_d_conv", keys.needed("ssm.conv_kernel")?),
+        ("mamba_d_state", keys.needed("ssm.state_size")?),
+        ("mamba_n_groups", keys.needed("ssm.group_count")?),
+        ("mamba_n_heads", keys.needed("ssm.time_step_rank")?),
+        ("mamba_expand", inner / hidden.max(1)),
+    ] {
+        fields.insert(field.to_owned(), json!(size));
+    }
+    let count = layers(fields);
+    let bias = (0..count).any(|layer| keys.has_tensor(&format!("blk.{layer}.ssm_conv1d.bias")));
+    fields.insert("mamba_conv_bias".into(), json!(bias));
+    let is_recurrent = keys.zeros("attention.head_count_kv", count)?;
+    set_types(fields, is_recurrent.unwrap_or_else(|| vec![false; count]), "mamba");
     Ok(())
 }
 

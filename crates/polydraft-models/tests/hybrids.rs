@@ -1,0 +1,147 @@
+//! Families of which some layers keep a state: that the comparison with transformers would notice it,
+//! if a feature of theirs were left out, and what of them is refused.
+
+mod cases;
+mod common;
+
+use cases::{Case, Plan, TOLERANCE, noticed};
+use common::*;
+use polydraft_models::{Description, Precision, load};
+use serde_json::json;
+
+/// Those of which some layers keep a state.
+#[test]
+fn every_feature_of_hybrids_is_compared() {
+    const LINEAR: &str = "linear_attention";
+    const FULL: &str = "full_attention";
+    let plans: &[Plan] = &[
+        (
+            "qwen3-next",
+            &[
+                ("num_experts_per_tok", json!(1)),
+                ("norm_topk_prob", json!(false)),
+                ("rms_norm_eps", json!(1e-2)),
+                ("/rope_parameters/partial_rotary_factor", json!(1.0)),
+                ("/rope_parameters/rope_theta", json!(90.0)),
+                ("linear_heads_in_turn", json!(true)),
+            ],
+        ),
+        ("qwen3-5", &[("rms_norm_eps", json!(1e-2)), ("hidden_act", json!("gelu"))]),
+        (
+            "qwen3-5-nested",
+            &[
+                ("/text_config/rms_norm_eps", json!(1e-2)),
+                ("/text_config/linear_heads_in_turn", json!(true)),
+            ],
+        ),
+        ("qwen3-5-moe", &[("num_experts_per_tok", json!(1))]),
+        ("lfm2", &[("norm_eps", json!(1e-2)), ("/rope_parameters/rope_theta", json!(90.0))]),
+        (
+            "lfm2-moe",
+            &[
+                ("num_experts_per_tok", json!(1)),
+                ("norm_topk_prob", json!(false)),
+                ("routed_scaling_factor", json!(1.0)),
+            ],
+        ),
+        (
+            "granite-hybrid",
+            &[
+                ("rms_norm_eps", json!(1e-2)),
+                ("attention_multiplier", json!(null)),
+                ("embedding_multiplier", json!(2.0)),
+                ("residual_multiplier", json!(1.0)),
+                ("logits_scaling", json!(1.0)),
+                ("position_embedding_type", json!("nope")),
+                ("/rope_parameters/rope_theta", json!(90.0)),
+                ("hidden_act", json!("gelu")),
+                ("time_step_limit", json!(null)),
+                ("time_step_limit", json!([0.5, "Infinity"])),
+                ("time_step_limit", json!([0.0, 1.0])),
+            ],
+        ),
+        ("granite-hybrid/no-positions", &[("position_embedding_type", json!("rope"))]),
+        (
+            "granite-hybrid-moe",
+            &[("num_experts_per_tok", json!(1)), ("position_embedding_type", json!("rope"))],
+        ),
+        (
+            "granite-hybrid-attention",
+            &[("position_embedding_type", json!(null)), ("residual_multiplier", json!(1.0))],
+        ),
+    ];
+    noticed(plans);
+    // As lists and as intervals.
+    let case = Case::named("qwen3-next");
+    change_config(case.directory.path(), |config| {
+        assert_eq!(config["layer_types"], json!([LINEAR, FULL]));
+        config["layer_types"] = json!(null);
+        config["full_attention_interval"] = json!(2);
+    });
+    assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
+}
+
+/// What older files call layers and widths, and what the word for no bound is.
+#[test]
+fn granite_hybrids_are_read_as_they_are_published() {
+    let case = Case::named("granite-hybrid-moe");
+    change_config(case.directory.path(), |config| {
+        config["layer_types"] = json!(["mamba", "attention"]);
+        config["mamba_d_head"] = json!("auto");
+        config["time_step_limit"] = json!([0.0, "#"]);
+    });
+    let path = case.directory.path().join("config.json");
+    let text = std::fs::read_to_string(&path).unwrap().replace("\"#\"", "Infinity");
+    assert!(text.contains(" Infinity") || text.contains(",Infinity"));
+    std::fs::write(&path, text).unwrap();
+    assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
+}
+
+/// What says which tensors there are, and of which shapes, is refused by their names.
+#[test]
+fn state_spaces_have_the_tensors_that_are_said() {
+    for (field, value, expected) in [
+        ("mamba_n_groups", json!(3), "expected a divisor of its 4 heads, got 3"),
+        ("mamba_n_groups", json!(1), "layers.0.mamba."),
+        ("mamba_n_groups", json!(0), "mamba_n_groups"),
+        ("mamba_n_heads", json!(5), "mamba_d_head"),
+        ("mamba_n_heads", json!(128), "mamba_d_head"),
+        ("mamba_d_head", json!(8), "mamba_d_head"),
+        ("mamba_d_head", json!("wide"), "mamba_d_head"),
+        ("mamba_expand", json!(3), "mamba_d_head"),
+        ("mamba_d_state", json!(13), "layers.0.mamba."),
+        ("mamba_d_conv", json!(3), "layers.0.mamba.conv1d.weight"),
+        ("mamba_conv_bias", json!(false), "layers.0.mamba.conv1d.bias"),
+        ("mamba_proj_bias", json!(false), "_proj.bias"),
+        ("time_step_limit", json!([1.0, 0.5]), "time_step_limit: expected two numbers"),
+        ("time_step_limit", json!("Infinity"), "time_step_limit: expected two numbers"),
+        ("layer_types", json!(["mamba", "attention"]), "layer_types: expected 3 entries"),
+        ("layer_types", json!(["mamba", "attention", "moe"]), "got \"moe\""),
+        ("layer_types", json!(null), "expected a layer with attention"),
+        ("num_local_experts", json!(4), "num_experts_per_tok"),
+        ("shared_intermediate_size", json!(32), "shared_mlp.input_linear.weight"),
+    ] {
+        let case = Case::named("granite-hybrid");
+        change_config(case.directory.path(), |config| config[field] = value.clone());
+        let error = load(case.directory.path(), Precision::F32.into()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{field} = {value}: {error}");
+    }
+}
+
+/// A state is as large as it is said to be.
+#[test]
+fn state_spaces_are_described() {
+    let read = |name| Description::read(Case::named(name).directory.path()).unwrap();
+    let found = read("granite-hybrid");
+    let tensors =
+        read_tensors(&Case::named("granite-hybrid").directory.path().join("model.safetensors"));
+    let numbers: usize = tensors.values().map(|tensor| tensor.values().len()).sum();
+    assert_eq!(found.parameters, numbers as u64);
+    // Two layers with three tokens of the convolution, and four heads of 16 by 12.
+    assert_eq!(found.config.state_bytes(), 2 * 4 * (3 * (64 + 2 * 2 * 12) + 4 * 16 * 12));
+    let found = read("granite-hybrid-moe");
+    assert_eq!(found.config.state_bytes(), 4 * (2 * (64 + 2 * 16) + 8 * 8 * 16));
+    // Of two layers two of four experts.
+    assert_eq!(found.parameters - found.active_parameters, 2 * 2 * 3 * 32 * 32);
+    assert_eq!(read("granite-hybrid-attention").config.state_bytes(), 0);
+}
