@@ -72,6 +72,8 @@ pub struct Config {
     /// The experts of the layers that have some in the place of a feed-forward block, or beside
     /// it.
     pub experts: Option<Experts>,
+    /// Of every layer, which blocks it has; empty where all have both.
+    pub blocks: Vec<Blocks>,
     /// The layers that keep a state in the place of a KV cache, if there are some.
     pub recurrent: Option<Recurrent>,
     /// What every layer is told of a token besides, if it is told something.
@@ -151,6 +153,17 @@ pub enum NormOrder {
     Parallel,
 }
 
+/// The blocks of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocks {
+    /// Attention, or what keeps a state in its place, then a feed-forward block.
+    Both,
+    /// Attention alone, or what keeps a state.
+    Attention,
+    /// A feed-forward block alone.
+    FeedForward,
+}
+
 /// The feed-forward blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedForward {
@@ -199,7 +212,16 @@ impl Config {
             positive(name, value)?;
         }
         self.experts.as_ref().map_or(Ok(()), |experts| experts.check(self.layers))?;
-        self.recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent.check(self.layers))
+        self.recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent.check(self.layers))?;
+        match self.cached_layers().next() {
+            Some(_) => Ok(()),
+            None => Err("layer_types: expected a layer with attention, got none".to_owned()),
+        }
+    }
+
+    /// The blocks of a layer.
+    pub(crate) fn blocks_of(&self, layer: usize) -> Blocks {
+        self.blocks.get(layer).copied().unwrap_or(Blocks::Both)
     }
 
     /// What a layer does in the place of attention, if it is one that keeps a state.
@@ -252,7 +274,7 @@ impl Config {
     /// predict further tokens, and what would make the keys and values of a layer that attends to
     /// another one's.
     pub(crate) fn is_read_elsewhere(&self, tensor: &str) -> bool {
-        if tensor.starts_with("rope_f") {
+        if tensor.starts_with("rope_f") || tensor.starts_with("mtp.") {
             return true;
         }
         let inner = tensor.strip_prefix(self.names.layers).and_then(|rest| rest.strip_prefix('.'));

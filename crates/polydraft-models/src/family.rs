@@ -24,6 +24,7 @@ mod llama;
 mod ministral;
 mod mistral;
 mod mixtral;
+mod nemotron_h;
 pub(crate) mod nested;
 mod olmo2;
 mod olmoe;
@@ -83,6 +84,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     granite_moe::FAMILY,
     granite_moe::SHARED,
     granite_hybrid::FAMILY,
+    nemotron_h::FAMILY,
     qwen3_next::NEXT,
     qwen3_next::DENSE,
     qwen3_next::MOE,

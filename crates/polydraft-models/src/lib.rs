@@ -26,8 +26,9 @@ mod transformer;
 mod weights;
 
 pub use config::{
-    Attention, Biases, Config, Experts, FeedForward, Frequencies, Groups, HeadNorms, Latent, Mixer,
-    NormKind, NormOrder, Pairs, Positions, Recurrent, Rope, Scaling, Scores, Shared, Stretch,
+    Attention, Biases, Blocks, Config, Experts, FeedForward, Frequencies, Groups, HeadNorms,
+    Latent, Mixer, NormKind, NormOrder, Pairs, Positions, Recurrent, Rope, Scaling, Scores, Shared,
+    Stretch,
 };
 pub use description::{Description, LoadOptions, brings_mtp, is_gguf};
 pub use error::{Bytes, Error, Result};

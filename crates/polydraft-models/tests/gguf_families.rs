@@ -26,7 +26,7 @@ fn directory(fixture: &Path) -> tempfile::TempDir {
             config[field] = value.clone();
         }
         // In the file these are f32.
-        for number in ["rms_norm_eps", "layer_norm_eps"] {
+        for number in ["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"] {
             if let Some(epsilon) = config[number].as_f64() {
                 config[number] = f64::from(epsilon as f32).into();
             }

@@ -1,5 +1,5 @@
-//! Families of which some layers keep a state: that the comparison with transformers would notice it,
-//! if a feature of theirs were left out, and what of them is refused.
+//! Families of which some layers keep a state: that the comparison with transformers would notice
+//! it, if a feature of theirs were left out, and what of them is refused.
 
 mod cases;
 mod common;
@@ -66,6 +66,25 @@ fn every_feature_of_hybrids_is_compared() {
             &[("num_experts_per_tok", json!(1)), ("position_embedding_type", json!("rope"))],
         ),
         (
+            "nemotron-h",
+            &[
+                ("layer_norm_epsilon", json!(1e-2)),
+                ("mlp_hidden_act", json!("relu")),
+                ("time_step_min", json!(null)),
+            ],
+        ),
+        (
+            "nemotron-h-moe",
+            &[
+                ("num_experts_per_tok", json!(1)),
+                ("norm_topk_prob", json!(false)),
+                ("routed_scaling_factor", json!(1.0)),
+                ("n_group", json!(1)),
+                ("topk_group", json!(1)),
+                ("mlp_hidden_act", json!("relu")),
+            ],
+        ),
+        (
             "granite-hybrid-attention",
             &[("position_embedding_type", json!(null)), ("residual_multiplier", json!(1.0))],
         ),
@@ -128,6 +147,62 @@ fn state_spaces_have_the_tensors_that_are_said() {
     }
 }
 
+/// As published: a letter a layer.
+#[test]
+fn patterns_of_layers_are_read() {
+    for (name, pattern) in [("nemotron-h", "M-*-M"), ("nemotron-h-moe", "ME*")] {
+        let case = Case::named(name);
+        change_config(case.directory.path(), |config| {
+            config["layers_block_type"] = json!(null);
+            config["hybrid_override_pattern"] = json!(pattern);
+        });
+        assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE, "{name}");
+    }
+    for (name, field, value, expected) in [
+        ("nemotron-h", "hybrid_override_pattern", json!("M-*-"), "num_hidden_layers: expected 5"),
+        ("nemotron-h", "hybrid_override_pattern", json!("M-*M-"), "layers.4.mixer.up_proj"),
+        (
+            "nemotron-h",
+            "hybrid_override_pattern",
+            json!("M---M"),
+            "expected a layer with attention",
+        ),
+        ("nemotron-h", "hybrid_override_pattern", json!("M-*XM"), "moe, got \"X\""),
+        ("nemotron-h", "hybrid_override_pattern", json!(""), "expected 1 to 4096 layers, got 0"),
+        ("nemotron-h", "hybrid_override_pattern", json!(null), "expected a text, got none"),
+        ("nemotron-h", "hybrid_override_pattern", json!("M-*EM"), "mlp_bias: expected none"),
+        ("nemotron-h-moe", "moe_latent_size", json!(16), "moe_latent_size: expected none"),
+        ("nemotron-h-moe", "mamba_hidden_act", json!("gelu"), "mamba_hidden_act: expected silu"),
+        ("nemotron-h-moe", "n_groups", json!(3), "expected a divisor of its 4 heads, got 3"),
+        ("nemotron-h-moe", "moe_shared_expert_intermediate_size", json!(32), "shared_experts."),
+    ] {
+        let case = Case::named(name);
+        change_config(case.directory.path(), |config| {
+            if name == "nemotron-h" {
+                config["layers_block_type"] = json!(null);
+            }
+            config[field] = value.clone();
+        });
+        let error = load(case.directory.path(), Precision::F32.into()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{field} = {value}: {error}");
+    }
+}
+
+/// Of a layer that predicts further tokens nothing is read.
+#[test]
+fn layers_that_nemotron_h_drafts_with_are_left_on_disk() {
+    let case = Case::named("nemotron-h-moe");
+    let path = case.directory.path().join("model.safetensors");
+    let mut tensors = read_tensors(&path);
+    tensors.insert("mtp.layers.0.norm.weight".into(), Tensor::zeros(&[32], Dtype::F32));
+    write_tensors(&tensors, &path);
+    assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
+    tensors.insert("backbone.layers.0.mixer.E".into(), Tensor::zeros(&[32], Dtype::F32));
+    write_tensors(&tensors, &path);
+    let error = load(case.directory.path(), Precision::F32.into()).unwrap_err().to_string();
+    assert!(error.contains("mixer.E"), "{error}");
+}
+
 /// A state is as large as it is said to be.
 #[test]
 fn state_spaces_are_described() {
@@ -144,4 +219,10 @@ fn state_spaces_are_described() {
     // Of two layers two of four experts.
     assert_eq!(found.parameters - found.active_parameters, 2 * 2 * 3 * 32 * 32);
     assert_eq!(read("granite-hybrid-attention").config.state_bytes(), 0);
+    let found = read("nemotron-h");
+    assert_eq!(found.config.state_bytes(), 2 * 4 * (3 * (64 + 2 * 2 * 12) + 4 * 16 * 12));
+    // Keys and values of one layer of five.
+    assert_eq!(found.config.cache_bytes(4), 4 * 2 * 2 * 12);
+    let found = read("nemotron-h-moe");
+    assert_eq!(found.parameters - found.active_parameters, 4 * 2 * 32 * 32);
 }

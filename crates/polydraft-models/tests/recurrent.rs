@@ -12,8 +12,16 @@ use polydraft_models::{Precision, SequenceLimits, TransformerModel, load};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-const MODELS: [&str; 6] =
-    ["qwen3-5", "qwen3-next", "lfm2", "lfm2-moe", "granite-hybrid", "granite-hybrid-moe"];
+const MODELS: [&str; 8] = [
+    "qwen3-5",
+    "qwen3-next",
+    "lfm2",
+    "lfm2-moe",
+    "granite-hybrid",
+    "granite-hybrid-moe",
+    "nemotron-h",
+    "nemotron-h-moe",
+];
 
 /// A fixture with a longer context.
 fn model(name: &str, precision: Precision) -> TransformerModel {

@@ -200,6 +200,7 @@ impl Report {
                 kind: match recurrent.mixer {
                     Mixer::Delta(_) => "the gated delta rule",
                     Mixer::Convolution { .. } => "short convolutions",
+                    Mixer::StateSpace { .. } => "Mamba-2's state space",
                 },
                 state_bytes: config.state_bytes(),
             }),

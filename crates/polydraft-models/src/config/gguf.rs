@@ -134,6 +134,7 @@ impl Config {
             },
             widened: false,
             experts: None,
+            blocks: Vec::new(),
             recurrent: None,
             per_layer: None,
             layer_scales: false,

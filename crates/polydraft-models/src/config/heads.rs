@@ -1,6 +1,6 @@
 //! The heads of each layer, and whose keys and values it attends to.
 
-use super::Config;
+use super::{Blocks, Config};
 use crate::cache::CachePlace;
 
 /// The heads of a layer.
@@ -63,8 +63,9 @@ impl Config {
     }
 
     /// The layers that have keys and values of their own.
-    pub(super) fn cached_layers(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn cached_layers(&self) -> impl Iterator<Item = usize> {
         let own = (0..self.layers).filter(|layer| !self.borrows(*layer));
+        let own = own.filter(|layer| self.blocks_of(*layer) != Blocks::FeedForward);
         own.filter(|layer| self.recurrent_of(*layer).is_none())
     }
 

@@ -62,9 +62,6 @@ impl Recurrent {
             let got = self.layers.len();
             return Err(format!("layer_types: expected {layers} entries, one a layer, got {got}"));
         }
-        if self.layers.iter().all(|recurrent| *recurrent) {
-            return Err("layer_types: expected a layer with attention, got none".to_owned());
-        }
         match &self.mixer {
             Mixer::Delta(DeltaRule { key_heads, value_heads, .. })
                 if !value_heads.is_multiple_of(*key_heads) =>

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::config::Config;
+use crate::config::{Blocks, Config};
 use crate::error::{Error, Result};
 use crate::weights::Weights;
 
@@ -50,7 +50,9 @@ fn matrices(config: &Config) -> impl Iterator<Item = (String, [usize; 2])> {
     let tables = tables.map(move |(name, _)| (format!("{name}.weight"), [vocabulary, embedding]));
     let layers = (0..config.layers).flat_map(move |layer| {
         let mut all: Vec<(&str, [usize; 2])> = Vec::new();
-        if config.attention.latent.is_none() && config.recurrent_of(layer).is_none() {
+        let blocks = config.blocks_of(layer);
+        let is_plain = config.attention.latent.is_none() && config.recurrent_of(layer).is_none();
+        if is_plain && blocks != Blocks::FeedForward {
             let queries = config.heads * config.heads_of(layer).head;
             let made = config.made_in(layer).into_iter().enumerate();
             let gates = if config.attention.gated { queries } else { 0 };
@@ -60,7 +62,8 @@ fn matrices(config: &Config) -> impl Iterator<Item = (String, [usize; 2])> {
             }));
             all.push((names.output, [hidden, queries]));
         }
-        if config.experts_of(layer).is_none_or(|experts| experts.beside) {
+        let has_block = config.experts_of(layer).is_none_or(|experts| experts.beside);
+        if has_block && blocks != Blocks::Attention {
             let intermediate = config.intermediate_of(layer);
             let sides = if config.feed_forward.gated { 2 } else { 1 };
             let rows = sides * intermediate / names.mlp_in.len();

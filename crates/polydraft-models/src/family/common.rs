@@ -36,9 +36,22 @@ pub(super) fn llama_turned(family: &Family, fields: &Fields, default: f64) -> Re
 }
 
 const HEADS: usize = 1 << 12;
+/// No more are read.
+pub(super) const LAYERS: usize = 1 << 12;
 
 /// As [`llama_like`], with this rotation.
 pub(super) fn llama_with(family: &Family, fields: &Fields, rope: Rope) -> Result<Config> {
+    let layers = fields.size("num_hidden_layers", LAYERS)?;
+    llama_of(family, fields, rope, layers)
+}
+
+/// As [`llama_with`], of so many layers.
+pub(super) fn llama_of(
+    family: &Family,
+    fields: &Fields,
+    rope: Rope,
+    layers: usize,
+) -> Result<Config> {
     let hidden = fields.size("hidden_size", 1 << 17)?;
     let heads = fields.size("num_attention_heads", HEADS)?;
     let context = fields.size("max_position_embeddings", 1 << 30)?;
@@ -52,7 +65,7 @@ pub(super) fn llama_with(family: &Family, fields: &Fields, rope: Rope) -> Result
         embedding: hidden,
         hidden,
         intermediate: fields.size(inner, 1 << 20)?,
-        layers: fields.size("num_hidden_layers", 1 << 12)?,
+        layers,
         heads,
         key_value_heads: fields.size_or("num_key_value_heads", heads, HEADS)?,
         head,
@@ -69,6 +82,7 @@ pub(super) fn llama_with(family: &Family, fields: &Fields, rope: Rope) -> Result
         },
         widened: false,
         experts: None,
+        blocks: Vec::new(),
         recurrent: None,
         per_layer: None,
         layer_scales: false,

@@ -86,6 +86,20 @@ const FILES: &[InFile] = &[
         more: hybrid::granite,
         ..PLAIN
     },
+    InFile {
+        name: "nemotron_h",
+        family: |_| "NemotronHForCausalLM",
+        names: &hybrid::ONE_BLOCK,
+        more: hybrid::nemotron,
+        ..PLAIN
+    },
+    InFile {
+        name: "nemotron_h_moe",
+        family: |_| "NemotronHForCausalLM",
+        names: &hybrid::ONE_BLOCK,
+        more: hybrid::nemotron,
+        ..PLAIN
+    },
     InFile { name: "arcee", family: |_| "ArceeForCausalLM", names: &UP, permuted: true, ..PLAIN },
     InFile {
         name: "mistral3",
@@ -261,8 +275,7 @@ fn read(file: &InFile, keys: &Keys) -> Result<Found> {
     config.architecture = file.name;
     config.names = file.names;
     // What is there counts.
-    let attention = (0..config.layers).find(|layer| config.recurrent_of(*layer).is_none());
-    let attention = attention.unwrap_or(0);
+    let attention = config.cached_layers().next().unwrap_or(0);
     let has_bias = |part: &str| keys.has_tensor(&format!("blk.{attention}.{part}.bias"));
     config.biases.query_key_value = ["attn_q", "attn_qkv", "attn_q_a"].into_iter().any(has_bias);
     config.biases.output = has_bias("attn_output");
@@ -270,7 +283,8 @@ fn read(file: &InFile, keys: &Keys) -> Result<Found> {
     if config.norm == NormKind::RmsPlusOne {
         config.norm = NormKind::Rms;
     }
-    config.biases.feed_forward = keys.has_tensor("blk.0.ffn_up.bias");
+    config.biases.feed_forward =
+        (0..config.layers).any(|layer| keys.has_tensor(&format!("blk.{layer}.ffn_up.bias")));
     config.layer_scales &= keys.has_tensor("blk.0.layer_output_scale.weight");
     if let Some(experts) = &mut config.experts {
         experts.scaled &= keys.has_tensor("blk.0.ffn_down_exps.scale");

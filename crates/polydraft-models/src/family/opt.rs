@@ -66,6 +66,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         },
         widened: false,
         experts: None,
+        blocks: Vec::new(),
         recurrent: None,
         per_layer: None,
         layer_scales: false,

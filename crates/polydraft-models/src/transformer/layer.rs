@@ -26,9 +26,10 @@ pub(crate) struct Layer {
     /// Where its keys and values are, or the state that it keeps.
     pub place: CachePlace,
     pub attention_norms: Norms,
-    pub attention: Attention,
+    /// One of the two may be missing: it adds nothing.
+    pub attention: Option<Attention>,
     pub mlp_norms: Norms,
-    pub mlp: Mlp,
+    pub mlp: Option<Mlp>,
     /// What it does with an input of its own, if it has one.
     pub told: Option<Told>,
     /// What its output is multiplied by.
@@ -61,16 +62,17 @@ pub(crate) struct Make<'a> {
 impl Layer {
     /// Whether it keeps a state in the place of a KV cache.
     pub fn is_recurrent(&self) -> bool {
-        !matches!(self.attention, Attention::Heads(_) | Attention::Latent(_))
+        let is_cached = |of: &Attention| matches!(of, Attention::Heads(_) | Attention::Latent(_));
+        self.attention.as_ref().is_some_and(|attention| !is_cached(attention))
     }
 
     /// Heads in the KV cache and their width, if it has keys and values of its own.
     pub fn cached(&self, config: &Config) -> Option<[usize; 2]> {
         match (&self.attention, &config.attention.latent) {
-            (Attention::Heads(heads), _) if !heads.borrows => {
+            (Some(Attention::Heads(heads)), _) if !heads.borrows => {
                 Some([heads.shape.key_value_heads, heads.shape.head])
             }
-            (Attention::Latent(_), Some(shape)) => Some([1, shape.cached()]),
+            (Some(Attention::Latent(_)), Some(shape)) => Some([1, shape.cached()]),
             _ => None,
         }
     }
@@ -84,7 +86,8 @@ impl Layer {
         rotations: &Rotations,
         parts: &mut [Part],
     ) -> Result<Rows> {
-        match (&self.attention, &config.attention.latent) {
+        let Some(attention) = &self.attention else { return Ok(nothing(x)) };
+        match (attention, &config.attention.latent) {
             (Attention::Heads(heads), _) => heads.forward(self.place, config, x, rotations, parts),
             (Attention::Latent(latent), Some(shape)) => {
                 latent.forward(self.place, config, shape, x, rotations, parts)
@@ -101,7 +104,10 @@ impl Layer {
 
     /// Of the residual stream, and of what the norm before the block made of it.
     pub fn feed_forward(&self, config: &Config, residual: &Rows, x: &Rows) -> Result<Rows> {
-        self.mlp.forward(config.feed_forward, residual, x)
+        match &self.mlp {
+            None => Ok(nothing(x)),
+            Some(mlp) => mlp.forward(config.feed_forward, residual, x),
+        }
     }
 
     /// The whole layer, but for its [end](Self::end).
@@ -118,8 +124,18 @@ impl Layer {
             let x = x.plus(&self.attend(config, &normed, rotations, parts)?)?;
             return Ok(x.plus(&self.feed_forward(config, &normed, &normed)?)?);
         }
-        let x = self.attention_norms.around(x, |x| self.attend(config, x, rotations, parts))?;
-        self.mlp_norms.around_both(x, |residual, x| self.feed_forward(config, residual, x))
+        let x = match self.attention {
+            None => x,
+            Some(_) => {
+                self.attention_norms.around(x, |x| self.attend(config, x, rotations, parts))?
+            }
+        };
+        match self.mlp {
+            None => Ok(x),
+            Some(_) => {
+                self.mlp_norms.around_both(x, |residual, x| self.feed_forward(config, residual, x))
+            }
+        }
     }
 
     /// What becomes of its output by an input of its own, if it has one, and by its scale.
@@ -138,24 +154,27 @@ impl Layer {
             all.push((name, matrix));
         };
         match &self.attention {
-            Attention::Heads(heads) => add("query_key_value".into(), &heads.query_key_value),
-            Attention::Latent(latent) => {
+            None => {}
+            Some(Attention::Heads(heads)) => add("query_key_value".into(), &heads.query_key_value),
+            Some(Attention::Latent(latent)) => {
                 if let Some((down, _)) = &latent.query_down {
                     add("query_down".into(), down);
                 }
                 add("query".into(), &latent.query);
                 add("down".into(), &latent.down);
             }
-            Attention::Delta(delta) => add(MIXED.into(), &delta.into),
-            Attention::Convolution(convolution) => add(MIXED.into(), &convolution.into),
-            Attention::StateSpace(space) => add(MIXED.into(), &space.into),
+            Some(Attention::Delta(delta)) => add(MIXED.into(), &delta.into),
+            Some(Attention::Convolution(convolution)) => add(MIXED.into(), &convolution.into),
+            Some(Attention::StateSpace(space)) => add(MIXED.into(), &space.into),
         }
-        add("output".into(), self.attention.output());
-        if let Some(Dense { into, out }) = self.mlp.dense() {
+        if let Some(attention) = &self.attention {
+            add("output".into(), attention.output());
+        }
+        if let Some(Dense { into, out }) = self.mlp.as_ref().and_then(Mlp::dense) {
             add("mlp_in".into(), into);
             add("mlp_out".into(), out);
         }
-        if let Some(experts) = self.mlp.experts() {
+        if let Some(experts) = self.mlp.as_ref().and_then(Mlp::experts) {
             for (number, Dense { into, out }) in experts.each.iter().enumerate() {
                 add(format!("experts.{number}.in").into(), into);
                 add(format!("experts.{number}.out").into(), out);
@@ -169,7 +188,7 @@ impl Layer {
             add(TOLD[0].into(), gate);
             add(TOLD[1].into(), back);
         }
-        if let Attention::Latent(latent) = &self.attention {
+        if let Some(Attention::Latent(latent)) = &self.attention {
             for (what, parts) in [("keys", &latent.keys), ("values", &latent.values)] {
                 let named = parts.iter().enumerate();
                 all.extend(named.map(|(n, matrix)| (format!("{what}.{n}").into(), matrix)));
@@ -180,7 +199,7 @@ impl Layer {
 
     /// Bytes of the matrices that a pass over one token leaves alone.
     pub fn idle_bytes(&self) -> usize {
-        let Some(experts) = self.mlp.experts() else { return 0 };
+        let Some(experts) = self.mlp.as_ref().and_then(Mlp::experts) else { return 0 };
         let of = |dense: &Dense| dense.into.matrix.bytes() + dense.out.matrix.bytes();
         let all: usize = experts.each.iter().map(of).sum();
         let count = experts.each.len().max(1);
@@ -190,17 +209,18 @@ impl Layer {
     /// All whose inputs can be recorded.
     pub fn products_mut(&mut self) -> Vec<&mut Linear> {
         let mut all = match &mut self.attention {
-            Attention::Heads(heads) => vec![&mut heads.query_key_value, &mut heads.output],
-            Attention::Latent(latent) => {
+            None => Vec::new(),
+            Some(Attention::Heads(heads)) => vec![&mut heads.query_key_value, &mut heads.output],
+            Some(Attention::Latent(latent)) => {
                 let mut all = vec![&mut latent.query, &mut latent.down, &mut latent.output];
                 all.extend(latent.query_down.as_mut().map(|(down, _)| down));
                 all
             }
-            Attention::Delta(delta) => vec![&mut delta.into, &mut delta.output],
-            Attention::Convolution(of) => vec![&mut of.into, &mut of.output],
-            Attention::StateSpace(of) => vec![&mut of.into, &mut of.output],
+            Some(Attention::Delta(delta)) => vec![&mut delta.into, &mut delta.output],
+            Some(Attention::Convolution(of)) => vec![&mut of.into, &mut of.output],
+            Some(Attention::StateSpace(of)) => vec![&mut of.into, &mut of.output],
         };
-        let (dense, experts) = self.mlp.parts_mut();
+        let (dense, experts) = self.mlp.as_mut().map_or((None, None), Mlp::parts_mut);
         let of_experts = experts.into_iter().flat_map(|experts| {
             let shared = experts.shared.as_mut().map(|shared| &mut shared.block);
             experts.each.iter_mut().chain(shared)
@@ -224,13 +244,18 @@ impl Layer {
         Ok(Self {
             place: self.place,
             attention_norms: self.attention_norms.clone(),
-            attention: self.attention.with(make)?,
+            attention: self.attention.as_ref().map(|of| of.with(make)).transpose()?,
             mlp_norms: self.mlp_norms.clone(),
-            mlp: self.mlp.with(make)?,
+            mlp: self.mlp.as_ref().map(|of| of.with(make)).transpose()?,
             told,
             scale: self.scale,
         })
     }
+}
+
+/// What a block that is not there adds.
+fn nothing(x: &Rows) -> Rows {
+    Rows::new(vec![0.0; x.numbers().len()], x.width())
 }
 
 impl Attention {

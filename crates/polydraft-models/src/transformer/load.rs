@@ -7,7 +7,7 @@ use polydraft_kernels::{CacheType, Norm, Rows};
 use super::layer::Layer;
 use super::norms::Norms;
 use super::{Place, Transformer};
-use crate::config::{Config, NormKind, NormOrder, Positions};
+use crate::config::{Blocks, Config, NormKind, NormOrder, Positions};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
 use crate::precision::{Precision, Use};
@@ -123,7 +123,10 @@ impl Loader<'_> {
     pub fn layer(&mut self, number: usize) -> Result<Layer> {
         let Config { names, hidden, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
-        let norms = self.norms(names.attention_norms.map(name))?;
+        let norms = match self.config.blocks_of(number) {
+            Blocks::FeedForward => Norms::default(),
+            Blocks::Both | Blocks::Attention => self.norms(names.attention_norms.map(name))?,
+        };
         self.block(number, norms, hidden)
     }
 
@@ -136,16 +139,24 @@ impl Loader<'_> {
     ) -> Result<Layer> {
         let Config { names, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
+        let blocks = self.config.blocks_of(number);
         let mlp_norms = match self.config.norm_order {
+            _ if blocks == Blocks::Attention => Norms::default(),
             NormOrder::Parallel => Norms::default(),
             _ => self.norms(names.mlp_norms.map(name))?,
         };
         Ok(Layer {
             place: self.config.place_of(number),
             attention_norms,
-            attention: self.attention(number, columns)?,
+            attention: match blocks {
+                Blocks::FeedForward => None,
+                Blocks::Both | Blocks::Attention => Some(self.attention(number, columns)?),
+            },
             mlp_norms,
-            mlp: self.mlp(number)?,
+            mlp: match blocks {
+                Blocks::Attention => None,
+                Blocks::Both | Blocks::FeedForward => Some(self.mlp(number)?),
+            },
             told: self.told(number)?,
             scale: match self.config.layer_scales {
                 false => 1.0,

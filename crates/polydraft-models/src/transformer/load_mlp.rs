@@ -90,7 +90,8 @@ impl Loader<'_> {
             }
         };
         let inner = shape.intermediate;
-        let rows = 2 * inner / names.mlp_in.len().max(1);
+        let sides = if self.config.feed_forward.gated { 2 } else { 1 };
+        let rows = sides * inner / names.mlp_in.len().max(1);
         let into: Vec<String> = names.mlp_in.iter().map(|part| self.name(number, part)).collect();
         let out = self.name(number, names.mlp_out);
         let mut each = Vec::with_capacity(shape.count);

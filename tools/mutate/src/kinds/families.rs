@@ -10,7 +10,7 @@ use super::{models, read, write};
 use crate::mutation::{self, Dice};
 
 /// Fixtures of a family each, with the files that llama.cpp's converter made of most.
-const MODELS: [&str; 41] = [
+const MODELS: [&str; 43] = [
     "fixtures/smollm3",
     "fixtures/granite",
     "fixtures/olmo2",
@@ -48,6 +48,8 @@ const MODELS: [&str; 41] = [
     "fixtures/granite-hybrid",
     "fixtures/granite-hybrid-moe",
     "fixtures/granite-hybrid-attention",
+    "fixtures/nemotron-h",
+    "fixtures/nemotron-h-moe",
     "fixtures/gemma4",
     "fixtures/gemma4-moe",
     "fixtures/gemma4-nested",

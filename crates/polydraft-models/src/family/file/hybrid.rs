@@ -6,7 +6,7 @@ use super::super::common::Result;
 use super::super::keys::Keys;
 use super::{MOST_LAYERS, granite as granite_factors, partial};
 use crate::config::FILE_NAMES;
-use crate::names::{Names, RecurrentNames};
+use crate::names::{ExpertNames, Names, RecurrentNames};
 
 pub(super) const LFM2: Names = Names {
     recurrent: RecurrentNames {
@@ -21,6 +21,18 @@ pub(super) const LFM2: Names = Names {
 
 pub(super) const STATE_SPACE: Names =
     Names { recurrent: RecurrentNames { into: "ssm_in", ..FILE_NAMES.recurrent }, ..FILE_NAMES };
+
+/// Of one block a layer, with one norm.
+pub(super) const ONE_BLOCK: Names = Names {
+    mlp_norms: ["attn_norm", ""],
+    mlp_in: &["ffn_up"],
+    experts: ExpertNames {
+        mlp_in: &["ffn_up_exps"],
+        shared_in: &["ffn_up_shexp"],
+        ..FILE_NAMES.experts
+    },
+    ..STATE_SPACE
+};
 
 /// Of the gated delta rule: a file has one width for a key and a value.
 pub(super) fn qwen3_next(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
@@ -88,6 +100,46 @@ pub(super) fn granite(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()
     fields.insert("mamba_conv_bias".into(), json!(bias));
     let is_recurrent = keys.zeros("attention.head_count_kv", count)?;
     set_types(fields, is_recurrent.unwrap_or_else(|| vec![false; count]), "mamba");
+    Ok(())
+}
+
+/// Layers with attention are those that have heads of keys, layers with a feed-forward block or
+/// experts those that have a width inside.
+pub(super) fn nemotron(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
+    let heads = keys.needed("ssm.time_step_rank")?;
+    for (field, size) in [
+        ("conv_kernel", keys.needed("ssm.conv_kernel")?),
+        ("ssm_state_size", keys.needed("ssm.state_size")?),
+        ("n_groups", keys.needed("ssm.group_count")?),
+        ("mamba_num_heads", heads),
+        ("mamba_head_dim", keys.needed("ssm.inner_size")? / heads.max(1)),
+    ] {
+        fields.insert(field.to_owned(), json!(size));
+    }
+    for (field, other) in [
+        ("layer_norm_epsilon", "layer_norm_eps"),
+        ("layer_norm_epsilon", "rms_norm_eps"),
+        ("moe_shared_expert_intermediate_size", "shared_expert_intermediate_size"),
+    ] {
+        let value = fields.get(other).cloned();
+        fields.extend(value.map(|value| (field.to_owned(), value)));
+    }
+    let latent = keys.size("moe_latent_size")?;
+    fields.extend(latent.map(|size| ("moe_latent_size".to_owned(), json!(size))));
+    let count = layers(fields);
+    let (cached, inner) =
+        (keys.sizes("attention.head_count_kv", count)?, keys.sizes("feed_forward_length", count)?);
+    let has_experts = keys.size("expert_count")?.is_some_and(|count| count > 0);
+    let kind = |(cached, inner)| match (cached, inner) {
+        (0, 0) => "mamba",
+        (_, 0) => "attention",
+        _ if has_experts => "moe",
+        _ => "mlp",
+    };
+    let kinds: Vec<&str> = cached.into_iter().zip(inner).map(kind).collect();
+    fields.insert("layers_block_type".into(), json!(kinds));
+    let bias = (0..count).any(|layer| keys.has_tensor(&format!("blk.{layer}.ssm_conv1d.bias")));
+    fields.insert("use_conv_bias".into(), json!(bias));
     Ok(())
 }
 

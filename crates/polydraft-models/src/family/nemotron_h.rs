@@ -1,0 +1,150 @@
+//! Nemotron-H and Nemotron 3: every layer is one block, which is a state space, attention without
+//! positions, a feed-forward block of ReLU squared, or experts of such.
+//!
+//! Source: NVIDIA 2025 (Nemotron-H); Dao, Gu 2024 (Mamba-2).
+
+use polydraft_kernels::StateSpace;
+use polydraft_text::Fields;
+
+use super::common::{Family, LAYERS, Result, llama_of, sigmoid_experts};
+use crate::config::{
+    Attention, Biases, Blocks, Config, FeedForward, Mixer, Recurrent, Rope, Shared, activation,
+};
+use crate::names::{ExpertNames, LLAMA_NAMES, Names, RecurrentNames};
+
+pub(super) const FAMILY: Family = Family { architecture: "NemotronHForCausalLM", read };
+
+const NAMES: Names = Names {
+    embedding: "backbone.embeddings",
+    layers: "backbone.layers",
+    query_key_value: &["mixer.q_proj", "mixer.k_proj", "mixer.v_proj"],
+    output: "mixer.o_proj",
+    attention_norms: ["norm", ""],
+    mlp_norms: ["norm", ""],
+    mlp_in: &["mixer.up_proj"],
+    mlp_out: "mixer.down_proj",
+    experts: ExpertNames {
+        router: "mixer.gate",
+        correction: "mixer.gate.e_score_correction_bias",
+        mlp_in: &["mixer.experts.#.up_proj"],
+        mlp_out: "mixer.experts.#.down_proj",
+        shared_in: &["mixer.shared_experts.up_proj"],
+        shared_out: "mixer.shared_experts.down_proj",
+        ..LLAMA_NAMES.experts
+    },
+    recurrent: RecurrentNames {
+        into: "mixer.in_proj",
+        rate: "mixer.A_log",
+        shift: "mixer.dt_bias",
+        past: "mixer.D",
+        convolution: "mixer.conv1d",
+        norm: "mixer.norm",
+        output: "mixer.out_proj",
+        ..LLAMA_NAMES.recurrent
+    },
+    norm: "backbone.norm_f",
+    ..LLAMA_NAMES
+};
+
+/// What a layer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    StateSpace,
+    Attention,
+    Dense,
+    Experts,
+}
+
+fn read(family: &Family, fields: &Fields) -> Result<Config> {
+    const WIDEST: usize = 1 << 12;
+    let kinds = kinds(fields)?;
+    let is = |kind: Kind| kinds.iter().map(|own| *own == kind).collect::<Vec<bool>>();
+    let mut config = llama_of(family, fields, Rope::plain(10_000.0), kinds.len())?;
+    config.head = fields.size_or("head_dim", 128, WIDEST)?;
+    config.key_value_heads = fields.size_or("num_key_value_heads", 8, WIDEST)?;
+    config.attention = Attention::plain(config.head);
+    config.attention.unrotated = vec![true; config.layers];
+    config.norm_epsilon = fields.number("layer_norm_epsilon")?.unwrap_or(1e-5);
+    config.feed_forward =
+        FeedForward { activation: activation(fields, "mlp_hidden_act", "relu2")?, gated: false };
+    let biased = fields.flag("mlp_bias", false)?;
+    config.biases = Biases { feed_forward: biased, ..Biases::default() };
+    config.blocks = kinds
+        .iter()
+        .map(|kind| match kind {
+            Kind::StateSpace | Kind::Attention => Blocks::Attention,
+            Kind::Dense | Kind::Experts => Blocks::FeedForward,
+        })
+        .collect();
+    if kinds.contains(&Kind::Experts) {
+        for (field, is_there) in [
+            ("mlp_bias", biased),
+            ("moe_latent_size", fields.get::<usize>("moe_latent_size")?.is_some()),
+        ] {
+            if is_there {
+                return Err(format!("{field}: expected none where there are experts, got one"));
+            }
+        }
+        let mut experts = sigmoid_experts(&config, fields, [8, 2, 7688])?;
+        let intermediate = fields.size_or("moe_shared_expert_intermediate_size", 7688, 1 << 20)?;
+        experts.shared = Some(Shared { intermediate, gated: false });
+        experts.layers = is(Kind::Experts);
+        config.experts = Some(experts);
+    }
+    if kinds.contains(&Kind::StateSpace) {
+        config.recurrent = Some(Recurrent {
+            mixer: state_space(fields)?,
+            kernel: fields.size_or("conv_kernel", 4, 1 << 8)?,
+            layers: is(Kind::StateSpace),
+        });
+    }
+    config.names = &NAMES;
+    Ok(config)
+}
+
+/// A letter a layer, or a name.
+fn kinds(fields: &Fields) -> Result<Vec<Kind>> {
+    let of = |field: &str, said: &str| match said {
+        "M" | "mamba" | "linear_attention" => Ok(Kind::StateSpace),
+        "*" | "attention" | "full_attention" => Ok(Kind::Attention),
+        "-" | "mlp" => Ok(Kind::Dense),
+        "E" | "moe" => Ok(Kind::Experts),
+        other => Err(format!("{field}: expected mamba, attention, mlp or moe, got {other:?}")),
+    };
+    let (names, letters) = ("layers_block_type", "hybrid_override_pattern");
+    let listed: Vec<Kind> = match fields.get::<Vec<String>>(names)? {
+        Some(listed) => listed.iter().map(|said| of(names, said)).collect::<Result<_>>()?,
+        None => {
+            let pattern = fields.get::<String>(letters)?;
+            let pattern = pattern.ok_or_else(|| format!("{letters}: expected a text, got none"))?;
+            let mut each = [0u8; 4];
+            pattern
+                .chars()
+                .map(|letter| of(letters, letter.encode_utf8(&mut each)))
+                .collect::<Result<_>>()?
+        }
+    };
+    match listed.len() {
+        1..=LAYERS => Ok(listed),
+        got => Err(format!("{letters}: expected 1 to {LAYERS} layers, got {got}")),
+    }
+}
+
+fn state_space(fields: &Fields) -> Result<Mixer> {
+    const WIDEST: usize = 1 << 12;
+    let act = fields.get::<String>("mamba_hidden_act")?.unwrap_or_else(|| "silu".to_owned());
+    if act != "silu" {
+        return Err(format!("mamba_hidden_act: expected silu, got {act:?}"));
+    }
+    Ok(Mixer::StateSpace {
+        rule: StateSpace {
+            groups: fields.size_or("n_groups", 8, WIDEST)?,
+            heads: fields.size_or("mamba_num_heads", 128, 1 << 14)?,
+            state: fields.size_or("ssm_state_size", 128, WIDEST)?,
+            value: fields.size_or("mamba_head_dim", 64, WIDEST)?,
+        },
+        steps: [fields.number("time_step_min")?.unwrap_or(0.001) as f32, f32::INFINITY],
+        biased: fields.flag("use_bias", false)?,
+        convolution_biased: fields.flag("use_conv_bias", true)?,
+    })
+}
