@@ -23,7 +23,7 @@ impl Cache {
     /// For so many bytes of weights and the inputs that they meet.
     ///
     /// On Intel's CPUs the second cache: the way into the first one has room for a few lines, and
-    /// loads wait behind them. (A Xeon with AVX-512, two threads: with the first one, one row cost
+    /// loads wait for them. (A Xeon with AVX-512, two threads: with the first one, one row cost
     /// 1.05 to 1.2 times as much, two 1.15 and four 1.2 in q8_0.) On others the first cache as long
     /// as inputs leave it room: what was asked for must not be gone when its turn comes. (An EPYC
     /// with AVX-512, one thread: with the second one, two rows in f32 cost 1.26 times as much, four

@@ -40,7 +40,7 @@ impl Form {
     }
 }
 
-/// Where a layer's keys and values are.
+/// Where a layer's KV cache is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CachePlace {
     /// Which of the shapes its heads have.

@@ -67,7 +67,7 @@ pub struct Config {
     pub final_norm: bool,
     /// The feed-forward blocks.
     pub feed_forward: FeedForward,
-    /// Whether those of layers that attend to another one's keys and values are twice as wide.
+    /// Whether those of layers that attend to another one's KV cache are twice as wide.
     pub widened: bool,
     /// The experts of the layers that have some in the place of a feed-forward block, or beside
     /// it.
@@ -271,7 +271,7 @@ impl Config {
     }
 
     /// Whether a tensor is read with the configuration, or is not the model's own: of layers that
-    /// predict further tokens, and what would make the keys and values of a layer that attends to
+    /// predict further tokens, and what would make the KV cache of a layer that attends to
     /// another one's.
     pub(crate) fn is_read_elsewhere(&self, tensor: &str) -> bool {
         if tensor.starts_with("rope_f") || tensor.starts_with("mtp.") {

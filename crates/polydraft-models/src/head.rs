@@ -11,6 +11,7 @@ pub(crate) mod describe;
 pub(crate) mod further;
 pub(crate) mod load;
 mod net;
+pub(crate) mod options;
 mod text;
 pub(crate) mod vocabulary;
 

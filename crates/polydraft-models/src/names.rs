@@ -73,7 +73,7 @@ pub(crate) struct ExpertNames {
     pub router_scale: &'static str,
     /// what each expert is multiplied by, with its end,
     pub scales: &'static str,
-    /// and the norms behind the block, before the experts and behind them.
+    /// and the norms after the block, before the experts and after them.
     pub norms: [&'static str; 3],
 }
 

@@ -21,6 +21,7 @@ mod load_attention;
 mod load_mlp;
 mod load_per_layer;
 mod load_recurrent;
+mod make;
 mod mlp;
 pub(crate) mod norms;
 pub(crate) mod pass;
@@ -199,7 +200,7 @@ impl Transformer {
         Ok(self.head().forward(&x)?.scaled(logit_scale).capped(logit_softcap).into_numbers())
     }
 
-    /// The first layer from which on nothing is left behind for later tokens, so that only tokens
+    /// The first layer from which on nothing is left for later tokens, so that only tokens
     /// whose logits are wanted go through it and those above it: no key, no value, no state that is
     /// captured or recorded.
     fn read_only(&self) -> usize {

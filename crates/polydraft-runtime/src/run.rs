@@ -143,7 +143,7 @@ impl<R: RuleRegistry> Run<R> {
     }
 
     /// As [`measure`](Self::measure), but where the costs are not known yet, they are measured
-    /// while the first texts are being written ([`complete`](Self::complete)). Until then nothing
+    /// while the first outputs are being written ([`complete`](Self::complete)). Until then nothing
     /// is drafted. Whether that is so.
     ///
     /// # Errors

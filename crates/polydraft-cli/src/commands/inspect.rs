@@ -66,7 +66,7 @@ struct Report {
     key_value_heads: usize,
     /// Those of layers that see everything, where they are others.
     full_key_value_heads: Option<usize>,
-    /// Layers that attend to other layers' keys and values.
+    /// Layers that attend to other layers' KV caches.
     borrowing_layers: usize,
     context: usize,
     window: Option<usize>,

@@ -4,8 +4,8 @@
 //! Source: Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks), as Qwen3-Next has it.
 //! Method: of every token the head's matrix S `[key, value]` becomes
 //!     S' = a·S + k ⊗ (b · (v − kᵀ(a·S))),   and the output is qᵀS',
-//! with a decay a and a strength b of the token. The state is `[value_heads, key, value]`; a row of a
-//! token has queries and keys, normed, then values, then of each head of values a and b.
+//! with a decay a and a strength b of the token. The state is `[value_heads, key, value]`; a row of
+//! a token has queries and keys, normed, then values, then of each head of values a and b.
 //! Deviations: 1. Prompts go token by token too, not in chunks: the numbers of a token are then the
 //! same, to the bit, however its sequence was cut, and in a tree those of its path alone. The
 //! matrices of a token are a hundredth of what its weights are to read.

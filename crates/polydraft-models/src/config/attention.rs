@@ -21,7 +21,7 @@ pub struct Attention {
     pub full: Option<HeadShape>,
     /// Whether values are normed too, those of each head, without a weight.
     pub value_norms: bool,
-    /// So many of the last layers have no keys and values: each attends to those of the last layer
+    /// So many of the last layers have no KV cache: each attends to that of the last layer
     /// before them with a window, or without one, as it has itself.
     pub borrowing: usize,
     /// Which layers know nothing of positions; empty where all do.

@@ -1,4 +1,4 @@
-//! The heads of each layer, and whose keys and values it attends to.
+//! The heads of each layer, and whose KV cache it attends to.
 
 use super::{Blocks, Config};
 use crate::cache::CachePlace;
@@ -27,12 +27,12 @@ impl Config {
         self.heads_when(self.is_windowed(layer))
     }
 
-    /// Whether a layer attends to the keys and values of another one.
+    /// Whether a layer attends to the KV cache of another one.
     pub(crate) fn borrows(&self, layer: usize) -> bool {
         layer < self.layers && layer >= self.layers - self.attention.borrowing
     }
 
-    /// Whose keys and values a layer attends to; `None` where a layer that borrows finds none.
+    /// Whose KV cache a layer attends to; `None` where a layer that borrows finds none.
     fn lender_of(&self, layer: usize) -> Option<usize> {
         if !self.borrows(layer) {
             return Some(layer);
@@ -40,7 +40,7 @@ impl Config {
         self.lender_when(self.is_windowed(layer))
     }
 
-    /// The last layer with keys and values of its own, and with a window or without one.
+    /// The last layer with a KV cache of its own, and with a window or without one.
     pub(crate) fn lender_when(&self, windowed: bool) -> Option<usize> {
         let own = 0..self.layers - self.attention.borrowing;
         own.rev().find(|layer| self.is_windowed(*layer) == windowed)
@@ -62,7 +62,7 @@ impl Config {
         }
     }
 
-    /// The layers that have keys and values of their own.
+    /// The layers that have a KV cache of their own.
     pub(crate) fn cached_layers(&self) -> impl Iterator<Item = usize> {
         let own = (0..self.layers).filter(|layer| !self.borrows(*layer));
         let own = own.filter(|layer| self.blocks_of(*layer) != Blocks::FeedForward);

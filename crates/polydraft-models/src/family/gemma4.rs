@@ -1,6 +1,6 @@
 //! Gemma 4, its text part: layers that see everything have wider heads than those with a window,
 //! fewer of keys, which may be the values too, and turn a part of them; the upper layers attend to
-//! keys and values of lower ones; every layer is told of the token anew; experts beside a dense
+//! the KV caches of lower ones; every layer is told of the token anew; experts beside a dense
 //! block. Norms count from zero here.
 //!
 //! Source: Gemma Team 2026; fields and their defaults as in Hugging Face transformers.

@@ -22,9 +22,8 @@ use polydraft_kernels::available_memory;
 use serde_json::Value;
 
 use super::Head;
-use super::further::drafted;
-use super::load::HeadOptions;
 use super::net::{Join, Net};
+use super::options::HeadOptions;
 use crate::config::{Config, HeadShape, Positions};
 use crate::description::{Sizes, check_memory};
 use crate::error::{Error, Result};
@@ -135,7 +134,7 @@ pub(super) fn read(
         layers.push(layer);
     }
     let norm = loader.norm(config.names.norm, hidden)?;
-    let tokens = drafted(directory, vocabulary, options)?;
+    let tokens = options.drafted(directory, vocabulary)?;
     let output = output(&mut loader, vocabulary, &tokens)?;
     let place = match &config.positions {
         Positions::Rotary(rope) => Place::rotary(&config, rope),

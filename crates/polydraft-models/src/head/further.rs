@@ -12,17 +12,16 @@
 //! engines run it as one chain of its most likely tokens.
 //! Complexity: a layer and the output matrix for each drafted token.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use polydraft::Token;
 use polydraft_engine::{HiddenState, Model};
 use polydraft_kernels::available_memory;
 
 use super::Head;
-use super::load::{HeadOptions, of_target};
+use super::load::of_target;
 use super::net::{Join, Net};
+use super::options::HeadOptions;
 use crate::cache::CachePlace;
 use crate::config::{Config, Positions};
 use crate::description::{Sizes, check_memory, open};
@@ -61,7 +60,7 @@ pub fn load_mtp(path: &Path, target: &mut TransformerModel, options: &HeadOption
     layer.place = CachePlace::default();
 
     let vocabulary = target.info().vocabulary.size();
-    let (tokens, trunk) = (drafted(path, vocabulary, options)?, target.transformer());
+    let (tokens, trunk) = (options.drafted(path, vocabulary)?, target.transformer());
     let output = match tokens.len() == vocabulary {
         true => Arc::clone(trunk.head()),
         false => of_target(trunk, &tokens, options.precision)?,
@@ -107,21 +106,6 @@ fn with_layer(mut config: Config) -> Config {
     config.layers = more;
     config.extra_layers -= 1;
     config
-}
-
-/// The tokens that may be drafted, ascending.
-pub(super) fn drafted(path: &Path, vocabulary: usize, options: &HeadOptions) -> Result<Vec<Token>> {
-    let all = 0..vocabulary as Token;
-    let Some(allowed) = &options.tokens else { return Ok(all.collect()) };
-    let allowed: BTreeSet<Token> = allowed.iter().copied().collect();
-    let ids: Vec<Token> = all.filter(|id| allowed.contains(id)).collect();
-    match ids.is_empty() {
-        false => Ok(ids),
-        true => {
-            let problem = "expected at least one token that may be drafted, got none".to_owned();
-            Err(Error::File { path: path.to_owned(), problem })
-        }
-    }
 }
 
 /// That there is memory enough for the layer's weights.

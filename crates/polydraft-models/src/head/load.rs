@@ -12,6 +12,7 @@ use super::Head;
 use super::assistant;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES, default_features, in_order};
 use super::net::{Combine, Join, Net};
+use super::options::HeadOptions;
 use crate::config::{Config, HeadNorms, Positions};
 use crate::description::{Sizes, check_memory};
 use crate::error::{Error, Result};
@@ -23,21 +24,6 @@ use crate::transformer::load::Loader;
 use crate::transformer::norms::Norms;
 use crate::transformer::{Place, Transformer};
 use crate::weights::{Part, Weights};
-
-/// How to load a head.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct HeadOptions {
-    /// The type of its weight matrices.
-    pub precision: Precision,
-    /// The layers of the target whose inputs it reads, where its files say something else than it
-    /// was trained with. Files number the same layers in two conventions. A wrong choice costs
-    /// acceptance.
-    pub layers: Option<Vec<usize>>,
-    /// Tokens that it may draft, of those that it can; all if none.
-    pub tokens: Option<Vec<Token>>,
-    /// Bytes that it may take; `None` is what the system says is free, if it says.
-    pub memory: Option<u64>,
-}
 
 /// Whether a directory holds a draft head, and not a model of its own.
 pub fn is_head(directory: &Path) -> bool {

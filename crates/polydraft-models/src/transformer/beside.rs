@@ -13,11 +13,11 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(crate) struct Beside {
     pub dense: Dense,
-    /// Behind it.
+    /// After it.
     pub dense_norm: Norm,
     /// Before the router.
     pub router_norm: Norm,
-    /// Before the experts and behind them.
+    /// Before the experts and after them.
     pub norms: [Norm; 2],
     pub experts: Experts,
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use polydraft_kernels::Mask;
 
 use super::Transformer;
-use super::layer::{Layer, Make};
+use super::layer::Layer;
+use super::make::Make;
 use super::pass::Part;
 use super::per_layer::PerLayer;
 use crate::copy_reader::CopyReader;

@@ -2,7 +2,7 @@
 
 use polydraft_kernels::Rows;
 
-use super::layer::Make;
+use super::make::Make;
 use crate::config::FeedForward;
 use crate::error::Result;
 use crate::linear::Linear;

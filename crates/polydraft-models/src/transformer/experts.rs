@@ -16,7 +16,7 @@ use std::sync::Arc;
 use polydraft_kernels::Rows;
 
 use super::dense::Dense;
-use super::layer::Make;
+use super::make::Make;
 use crate::config::{Experts as Shape, FeedForward, Groups, Scores};
 use crate::error::Result;
 use crate::linear::Linear;

@@ -18,7 +18,7 @@ pub(crate) struct Heads {
     pub query_key_value: Linear,
     /// Of queries, of keys and of values.
     pub norms: [Option<Norm>; 3],
-    /// Whether it attends to the keys and values of another layer.
+    /// Whether it attends to the KV cache of another layer.
     pub borrows: bool,
     pub output: Linear,
     pub windowed: bool,

@@ -1,7 +1,5 @@
 //! One decoder layer.
 
-use std::borrow::Cow;
-
 use polydraft_kernels::Rows;
 
 use super::delta::Delta;
@@ -9,6 +7,7 @@ use super::dense::Dense;
 use super::experts::Shared;
 use super::heads::Heads;
 use super::latent::Latent;
+use super::make::{Make, Name};
 use super::mlp::Mlp;
 use super::norms::Norms;
 use super::pass::Part;
@@ -23,7 +22,7 @@ use crate::linear::{Linear, Matrix};
 
 #[derive(Debug)]
 pub(crate) struct Layer {
-    /// Where its keys and values are, or the state that it keeps.
+    /// Where its KV cache is, or the state that it keeps.
     pub place: CachePlace,
     pub attention_norms: Norms,
     /// One of the two may be missing: it adds nothing.
@@ -50,15 +49,6 @@ const MIXED: &str = "mixed_in";
 /// Those of an input of the layer's own.
 const TOLD: [&str; 2] = ["told_gate", "told_back"];
 
-/// A name of a product inside a layer.
-pub(crate) type Name = Cow<'static, str>;
-
-/// Makes another product, or another matrix, of one of this name.
-pub(crate) struct Make<'a> {
-    pub linear: &'a dyn Fn(&str, &Linear) -> Result<Linear>,
-    pub matrix: &'a dyn Fn(&str, &Matrix) -> Result<Matrix>,
-}
-
 impl Layer {
     /// Whether it keeps a state in the place of a KV cache.
     pub fn is_recurrent(&self) -> bool {
@@ -66,7 +56,7 @@ impl Layer {
         self.attention.as_ref().is_some_and(|attention| !is_cached(attention))
     }
 
-    /// Heads in the KV cache and their width, if it has keys and values of its own.
+    /// Heads in the KV cache and their width, if it has a KV cache of its own.
     pub fn cached(&self, config: &Config) -> Option<[usize; 2]> {
         match (&self.attention, &config.attention.latent) {
             (Some(Attention::Heads(heads)), _) if !heads.borrows => {

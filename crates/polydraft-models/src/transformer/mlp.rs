@@ -5,7 +5,7 @@ use polydraft_kernels::Rows;
 use super::beside::Beside;
 use super::dense::Dense;
 use super::experts::Experts;
-use super::layer::Make;
+use super::make::Make;
 use crate::config::FeedForward;
 use crate::error::Result;
 

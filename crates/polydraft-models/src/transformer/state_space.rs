@@ -1,9 +1,9 @@
 //! A layer of a state space: see [`StateSpace`] for what it computes of values, decays and what
 //! neighbouring heads share; here is how they are made, and what becomes of the output.
 //!
-//! Source: Dao, Gu 2024 (Mamba-2), as Granite 4 and Nemotron-H have it: values and what is shared go
-//! through one short convolution and SiLU; a step of each head decides how much of its value enters
-//! and how much of the state stays; outputs are gated, then normed by groups of heads.
+//! Source: Dao, Gu 2024 (Mamba-2), as Granite 4 and Nemotron-H have it: values and what is shared
+//! go through one short convolution and SiLU; a step of each head decides how much of its value
+//! enters and how much of the state stays; outputs are gated, then normed by groups of heads.
 
 use std::sync::Arc;
 

@@ -130,9 +130,10 @@ unsafe fn put_together<L: Lanes>(cut: &Cut, j: usize, at: usize) -> L::Fours {
     }
 }
 
-/// Asks the memory for a share of what lies ahead, if it is this turn's to ask. The shares are asked
-/// for between the products, where a CPU has room for them: all at once they made loads wait, and one
-/// row in 4 bits took 1.2 times as long. A compiler would put them together again without the fence.
+/// Asks the memory for a share of what lies ahead, if it is this turn's to ask. The shares are
+/// asked for between the products, where a CPU has room for them: all at once they made loads wait,
+/// and one row in 4 bits took 1.2 times as long. A compiler would put them together again without
+/// the fence.
 #[inline(always)]
 fn ask<B: Block>(w: &B, part: usize, ahead: Option<Cache>, share: usize, shares: usize) {
     if let Some(cache) = ahead {
