@@ -215,7 +215,7 @@ impl Report {
             borrowing_layers: config.attention.borrowing,
             context: config.context,
             window: config.attention.window,
-            positions: positions(&config.positions),
+            positions: positions(&config.positions, &config.attention.unrotated),
             embedding_rows: config.vocabulary,
             tokens: model.language.vocabulary.size(),
             tokenizer: model.language.tokenizer.kind(),
@@ -404,8 +404,11 @@ impl Draft {
     }
 }
 
-fn positions(positions: &Positions) -> String {
+fn positions(positions: &Positions, unrotated: &[bool]) -> String {
     match positions {
+        Positions::Rotary(_) if !unrotated.is_empty() && unrotated.iter().all(|none| *none) => {
+            "none".to_owned()
+        }
         Positions::Learned { .. } => "learned".to_owned(),
         Positions::Rotary(rope) => {
             let scaling = match &rope.scaling {
