@@ -6,6 +6,7 @@ mod delta;
 mod state_space;
 #[cfg(test)]
 mod tests;
+mod update;
 mod walk;
 
 pub use convolution::convolve;

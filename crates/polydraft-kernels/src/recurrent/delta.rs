@@ -14,6 +14,7 @@
 
 use pulp::Simd;
 
+use super::update::{Update, block};
 use super::walk::{self, Place, Rule, Shape, Walk};
 use crate::rows::Rows;
 
@@ -97,7 +98,7 @@ impl Rule for DeltaRule {
     #[inline(always)]
     fn take_in<S: Simd>(&self, simd: S, place: Place, row: &[f32], out: &mut [f32]) {
         let Place { head, from, state } = place;
-        take_in(simd, from, state, self.token(row, head), out);
+        self.token(row, head).take_in(simd, from, state, out);
     }
 }
 
@@ -111,86 +112,47 @@ struct Token<'a> {
     strength: f32,
 }
 
-/// The state after a token, from the one before or in its place, and what the token reads of it.
-#[inline(always)]
-fn take_in<S: Simd>(
-    simd: S,
-    from: Option<&[f32]>,
-    state: &mut [f32],
-    token: Token,
-    out: &mut [f32],
-) {
-    // Columns do not know of each other: of some of them the first pass leaves all in the first
-    // cache.
-    let width = token.value.len();
-    let lanes = size_of::<S::f32s>() / size_of::<f32>();
-    let mut at = 0;
-    while width - at >= 4 * lanes {
-        columns::<S, 4>(simd, from, state, token, &mut out[at..], at);
-        at += 4 * lanes;
+impl Update for Token<'_> {
+    fn width(&self) -> usize {
+        self.value.len()
     }
-    while width - at >= lanes {
-        columns::<S, 1>(simd, from, state, token, &mut out[at..], at);
-        at += lanes;
-    }
-    for column in at..width {
-        let before = |state: &[f32], row: usize| from.unwrap_or(state)[row * width + column];
-        let mut found = 0f32;
-        for (row, key) in token.key.iter().enumerate() {
-            found = before(state, row).mul_add(*key, found);
-        }
-        let change = (token.value[column] - token.decay * found) * token.strength;
-        let mut sum = 0f32;
-        for (row, (key, query)) in token.key.iter().zip(token.query).enumerate() {
-            let after = key.mul_add(change, token.decay * before(state, row));
-            state[row * width + column] = after;
-            sum = after.mul_add(*query, sum);
-        }
-        out[column] = sum;
-    }
-}
 
-/// `COUNT` vectors of columns from column `at` on.
-#[inline(always)]
-fn columns<S: Simd, const COUNT: usize>(
-    simd: S,
-    from: Option<&[f32]>,
-    state: &mut [f32],
-    token: Token,
-    out: &mut [f32],
-    at: usize,
-) {
-    let width = token.value.len();
-    let wide = COUNT * size_of::<S::f32s>() / size_of::<f32>();
-    let block = |state: &[f32], row: usize| -> [S::f32s; COUNT] {
-        let numbers = &from.unwrap_or(state)[row * width + at..][..wide];
-        let vectors = S::as_simd_f32s(numbers).0;
-        std::array::from_fn(|i| vectors[i])
-    };
-    let mut found = [simd.splat_f32s(0.0); COUNT];
-    for (row, key) in token.key.iter().enumerate() {
-        let key = simd.splat_f32s(*key);
-        for (sum, x) in found.iter_mut().zip(block(state, row)) {
-            *sum = simd.mul_add_f32s(x, key, *sum);
-        }
+    fn decay(&self) -> f32 {
+        self.decay
     }
-    let (decay, strength) = (simd.splat_f32s(token.decay), simd.splat_f32s(token.strength));
-    let values = S::as_simd_f32s(&token.value[at..at + wide]).0;
-    let change: [S::f32s; COUNT] = std::array::from_fn(|i| {
-        let known = simd.mul_f32s(decay, found[i]);
-        simd.mul_f32s(simd.sub_f32s(values[i], known), strength)
-    });
-    let mut sums = [simd.splat_f32s(0.0); COUNT];
-    for (row, (key, query)) in token.key.iter().zip(token.query).enumerate() {
-        let (key, query) = (simd.splat_f32s(*key), simd.splat_f32s(*query));
-        let before = block(state, row);
-        let after = S::as_mut_simd_f32s(&mut state[row * width + at..][..wide]).0;
-        for i in 0..COUNT {
-            let x = simd.mul_add_f32s(key, change[i], simd.mul_f32s(decay, before[i]));
-            after[i] = x;
-            sums[i] = simd.mul_add_f32s(x, query, sums[i]);
-        }
+
+    fn rows(&self) -> [&[f32]; 2] {
+        [self.key, self.query]
     }
-    let (outs, _) = S::as_mut_simd_f32s(&mut out[..wide]);
-    outs.copy_from_slice(&sums);
+
+    #[inline(always)]
+    fn changes<S: Simd, const COUNT: usize>(
+        &self,
+        simd: S,
+        before: &[f32],
+        at: usize,
+    ) -> [S::f32s; COUNT] {
+        let mut found = [simd.splat_f32s(0.0); COUNT];
+        for (row, key) in self.key.iter().enumerate() {
+            let key = simd.splat_f32s(*key);
+            for (sum, x) in found.iter_mut().zip(block::<S, COUNT>(before, self.width(), row, at)) {
+                *sum = simd.mul_add_f32s(x, key, *sum);
+            }
+        }
+        let (decay, strength) = (simd.splat_f32s(self.decay), simd.splat_f32s(self.strength));
+        let values = block::<S, COUNT>(self.value, self.width(), 0, at);
+        std::array::from_fn(|i| {
+            let known = simd.mul_f32s(decay, found[i]);
+            simd.mul_f32s(simd.sub_f32s(values[i], known), strength)
+        })
+    }
+
+    #[inline(always)]
+    fn change(&self, before: &[f32], column: usize) -> f32 {
+        let mut found = 0f32;
+        for (row, key) in self.key.iter().enumerate() {
+            found = before[row * self.width() + column].mul_add(*key, found);
+        }
+        (self.value[column] - self.decay * found) * self.strength
+    }
 }

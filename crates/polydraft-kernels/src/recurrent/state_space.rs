@@ -12,6 +12,7 @@
 
 use pulp::Simd;
 
+use super::update::{Update, block};
 use super::walk::{self, Place, Rule, Shape, Walk};
 use crate::rows::Rows;
 
@@ -79,7 +80,7 @@ impl Rule for StateSpace {
     #[inline(always)]
     fn take_in<S: Simd>(&self, simd: S, place: Place, row: &[f32], out: &mut [f32]) {
         let Place { head, from, state } = place;
-        take_in(simd, from, state, self.token(row, head), out);
+        self.token(row, head).take_in(simd, from, state, out);
     }
 }
 
@@ -93,65 +94,31 @@ struct Token<'a> {
     decay: f32,
 }
 
-/// The state after a token, from the one before or in its place, and what the token reads of it.
-#[inline(always)]
-fn take_in<S: Simd>(
-    simd: S,
-    from: Option<&[f32]>,
-    state: &mut [f32],
-    token: Token,
-    out: &mut [f32],
-) {
-    let width = token.value.len();
-    let lanes = size_of::<S::f32s>() / size_of::<f32>();
-    let mut at = 0;
-    while width - at >= 4 * lanes {
-        columns::<S, 4>(simd, from, state, token, &mut out[at..], at);
-        at += 4 * lanes;
+impl Update for Token<'_> {
+    fn width(&self) -> usize {
+        self.value.len()
     }
-    while width - at >= lanes {
-        columns::<S, 1>(simd, from, state, token, &mut out[at..], at);
-        at += lanes;
-    }
-    for column in at..width {
-        let mut sum = 0f32;
-        for (row, (write, read)) in token.write.iter().zip(token.read).enumerate() {
-            let before = from.unwrap_or(state)[row * width + column];
-            let after = write.mul_add(token.value[column], token.decay * before);
-            state[row * width + column] = after;
-            sum = after.mul_add(*read, sum);
-        }
-        out[column] = sum;
-    }
-}
 
-/// `COUNT` vectors of columns from column `at` on.
-#[inline(always)]
-fn columns<S: Simd, const COUNT: usize>(
-    simd: S,
-    from: Option<&[f32]>,
-    state: &mut [f32],
-    token: Token,
-    out: &mut [f32],
-    at: usize,
-) {
-    let width = token.value.len();
-    let wide = COUNT * size_of::<S::f32s>() / size_of::<f32>();
-    let decay = simd.splat_f32s(token.decay);
-    let values = S::as_simd_f32s(&token.value[at..at + wide]).0;
-    let mut sums = [simd.splat_f32s(0.0); COUNT];
-    for (row, (write, read)) in token.write.iter().zip(token.read).enumerate() {
-        let (write, read) = (simd.splat_f32s(*write), simd.splat_f32s(*read));
-        let range = row * width + at..row * width + at + wide;
-        let numbers = S::as_simd_f32s(&from.unwrap_or(state)[range.clone()]).0;
-        let before: [S::f32s; COUNT] = std::array::from_fn(|i| numbers[i]);
-        let after = S::as_mut_simd_f32s(&mut state[range]).0;
-        for i in 0..COUNT {
-            let x = simd.mul_add_f32s(write, values[i], simd.mul_f32s(decay, before[i]));
-            after[i] = x;
-            sums[i] = simd.mul_add_f32s(x, read, sums[i]);
-        }
+    fn decay(&self) -> f32 {
+        self.decay
     }
-    let (outs, _) = S::as_mut_simd_f32s(&mut out[..wide]);
-    outs.copy_from_slice(&sums);
+
+    fn rows(&self) -> [&[f32]; 2] {
+        [self.write, self.read]
+    }
+
+    #[inline(always)]
+    fn changes<S: Simd, const COUNT: usize>(
+        &self,
+        _simd: S,
+        _before: &[f32],
+        at: usize,
+    ) -> [S::f32s; COUNT] {
+        block::<S, COUNT>(self.value, self.width(), 0, at)
+    }
+
+    #[inline(always)]
+    fn change(&self, _before: &[f32], column: usize) -> f32 {
+        self.value[column]
+    }
 }
