@@ -76,7 +76,7 @@ pub struct Config {
     pub blocks: Vec<Blocks>,
     /// The layers that keep a state in the place of a KV cache, if there are some.
     pub recurrent: Option<Recurrent>,
-    /// What every layer is told of a token besides, if it is told something.
+    /// The input that every layer has of a token, if there is one.
     pub per_layer: Option<PerLayer>,
     /// Whether what a layer gives is multiplied by a number of its own.
     pub layer_scales: bool,

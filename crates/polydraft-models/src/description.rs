@@ -56,8 +56,8 @@ pub struct Description {
     pub language: Language,
     /// Numbers in all tensors.
     pub parameters: u64,
-    /// Those that a token is computed with: of experts it uses a few, of the table of what layers
-    /// are told of each token one row.
+    /// Those that a token is computed with: of experts it uses a few, of the table of
+    /// per-layer inputs one row.
     pub active_parameters: u64,
     /// How matrices are stored, for example `BF16`; of several types the one of most numbers first.
     pub stored: String,

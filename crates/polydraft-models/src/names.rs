@@ -77,7 +77,7 @@ pub(crate) struct ExpertNames {
     pub norms: [&'static str; 3],
 }
 
-/// Of what every layer is told of a token besides.
+/// Of per-layer inputs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PerLayerNames {
     /// Of each token a row for all layers,
@@ -89,7 +89,7 @@ pub(crate) struct PerLayerNames {
     /// norm of that.
     pub gate: &'static str,
     pub back: &'static str,
-    pub behind: &'static str,
+    pub after: &'static str,
 }
 
 /// Of a layer that keeps a state.
@@ -204,7 +204,7 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         norm: "model.per_layer_projection_norm",
         gate: "per_layer_input_gate",
         back: "per_layer_projection",
-        behind: "post_per_layer_input_norm",
+        after: "post_per_layer_input_norm",
     },
     layer_scale: "layer_scalar",
     recurrent: RecurrentNames {

@@ -163,7 +163,7 @@ impl Transformer {
         let positions = positions(parts);
         let mut rotations = self.rotations(&positions);
         let mut x = self.embed(parts, &positions)?;
-        let mut told = match &self.per_layer {
+        let mut inputs = match &self.per_layer {
             None => None,
             Some(per_layer) => Some((per_layer, per_layer.forward(&tokens(parts), &x)?)),
         };
@@ -175,12 +175,12 @@ impl Transformer {
                     break;
                 }
                 x = x.select(&rows);
-                told = told.map(|(per_layer, all)| (per_layer, all.select(&rows)));
+                inputs = inputs.map(|(per_layer, all)| (per_layer, all.select(&rows)));
                 rotations = self.rotations(&pass::positions(parts));
             }
             self.note(HiddenState::After(i), &x, parts);
             x = layer.forward(&self.config, x, &rotations, parts)?;
-            let input = told.as_ref().map(|(per_layer, all)| per_layer.of_layer(all, i));
+            let input = inputs.as_ref().map(|(per_layer, all)| per_layer.of_layer(all, i));
             x = layer.end(&self.config, x, input.as_ref())?;
         }
         end(parts);

@@ -144,7 +144,7 @@ fn what_they_take_is_counted() {
     }
 }
 
-/// Parameters are those that are read, and of the table of what layers are told a token computes
+/// Parameters are those that are read, and of the table of per-layer inputs a token computes
 /// with a row; it stays as it is stored where weights are quantised.
 #[test]
 fn parameters_and_bytes_are_those_of_what_is_read() {

@@ -101,14 +101,6 @@ impl RunModelArgs {
         let options = self.named.options();
         ModelOptions { target: self.model.clone().or(options.target), ..options }
     }
-
-    /// As [`ModelArgs::load`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn load(&self, with_draft: bool) -> Result<Models> {
-        self.options().load(with_draft, &Terminal)
-    }
 }
 
 /// A model, and not what was meant to be a prompt.

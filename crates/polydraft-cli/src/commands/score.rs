@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::args::RunModelArgs;
 use crate::interrupts::InterruptGuard;
-use crate::output;
+use crate::output::{self, Terminal};
 
 /// Print the perplexity of a text under the target model, and the log-probability of every token.
 ///
@@ -104,7 +104,7 @@ impl TokenScore {
 /// Models that cannot be loaded; a text with nothing to score.
 pub fn run(args: Args) -> Result<()> {
     let text = read(&args)?;
-    let mut models = args.models.load(false)?;
+    let mut models = args.models.options().load(false, &Terminal)?;
     let tokens = models.language.tokenizer.encode(&text)?;
     let from = usize::from(!models.engine.info().begins);
     ensure!(

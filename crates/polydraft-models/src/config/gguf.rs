@@ -56,7 +56,7 @@ pub(crate) const NAMES: Names = Names {
         norm: "per_layer_proj_norm",
         gate: "inp_gate",
         back: "proj",
-        behind: "post_norm",
+        after: "post_norm",
     },
     layer_scale: "layer_output_scale.weight",
     recurrent: RecurrentNames {

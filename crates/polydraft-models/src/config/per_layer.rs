@@ -1,4 +1,4 @@
-//! What every layer is told of a token besides what the layers before it leave.
+//! The input that every layer has of a token, besides what the layers before it leave.
 
 /// A small embedding of each token for each layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Gemma 4, its text part: layers that see everything have wider heads than those with a window,
 //! fewer of keys, which may be the values too, and turn a part of them; the upper layers attend to
-//! the KV caches of lower ones; every layer is told of the token anew; experts beside a dense
+//! the KV caches of lower ones; every layer has an input of the token; experts beside a dense
 //! block. Norms count from zero here.
 //!
 //! Source: Gemma Team 2026; fields and their defaults as in Hugging Face transformers.
@@ -18,7 +18,7 @@ use crate::config::{
 use crate::names::{ExpertNames, Layout, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "Gemma4ForCausalLM", read };
-/// The same without experts and without what layers are told.
+/// The same without experts and per-layer inputs.
 pub(super) const UNIFIED: Family =
     Family { architecture: "Gemma4UnifiedForCausalLM", read: read_unified };
 

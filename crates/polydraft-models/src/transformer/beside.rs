@@ -25,10 +25,10 @@ pub(crate) struct Beside {
 impl Beside {
     /// Of the residual stream and of what its norm made of it.
     pub fn forward(&self, config: FeedForward, residual: &Rows, x: &Rows) -> Result<Rows> {
-        let [before, behind] = &self.norms;
+        let [before, after] = &self.norms;
         let dense = self.dense_norm.forward(&self.dense.forward(config, x)?)?;
         let scored = self.router_norm.forward(residual)?;
         let found = self.experts.routed(config, &scored, &before.forward(residual)?)?;
-        Ok(dense.plus(&behind.forward(&found)?)?)
+        Ok(dense.plus(&after.forward(&found)?)?)
     }
 }

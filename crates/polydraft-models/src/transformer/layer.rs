@@ -11,7 +11,7 @@ use super::make::{Make, Name};
 use super::mlp::Mlp;
 use super::norms::Norms;
 use super::pass::Part;
-use super::per_layer::Told;
+use super::per_layer::PerLayerBlock;
 use super::rotations::Rotations;
 use super::short_convolution::ShortConvolution;
 use super::state_space::StateSpaceLayer;
@@ -30,7 +30,7 @@ pub(crate) struct Layer {
     pub mlp_norms: Norms,
     pub mlp: Option<Mlp>,
     /// What it does with an input of its own, if it has one.
-    pub told: Option<Told>,
+    pub per_layer: Option<PerLayerBlock>,
     /// What its output is multiplied by.
     pub scale: f64,
 }
@@ -47,7 +47,7 @@ pub(crate) enum Attention {
 /// The product that a recurrent layer begins with.
 const MIXED: &str = "mixed_in";
 /// Those of an input of the layer's own.
-const TOLD: [&str; 2] = ["told_gate", "told_back"];
+const PER_LAYER: [&str; 2] = ["per_layer_gate", "per_layer_back"];
 
 impl Layer {
     /// Whether it keeps a state in the place of a KV cache.
@@ -130,8 +130,8 @@ impl Layer {
 
     /// What becomes of its output by an input of its own, if it has one, and by its scale.
     pub fn end(&self, config: &Config, mut x: Rows, input: Option<&Rows>) -> Result<Rows> {
-        if let (Some(told), Some(input)) = (&self.told, input) {
-            x = told.forward(config.feed_forward.activation, x, input)?;
+        if let (Some(per_layer), Some(input)) = (&self.per_layer, input) {
+            x = per_layer.forward(config.feed_forward.activation, x, input)?;
         }
         Ok(x.scaled(self.scale))
     }
@@ -174,9 +174,9 @@ impl Layer {
                 add("shared_out".into(), &block.out);
             }
         }
-        if let Some(Told { gate, back, .. }) = &self.told {
-            add(TOLD[0].into(), gate);
-            add(TOLD[1].into(), back);
+        if let Some(PerLayerBlock { gate, back, .. }) = &self.per_layer {
+            add(PER_LAYER[0].into(), gate);
+            add(PER_LAYER[1].into(), back);
         }
         if let Some(Attention::Latent(latent)) = &self.attention {
             for (what, parts) in [("keys", &latent.keys), ("values", &latent.values)] {
@@ -218,17 +218,25 @@ impl Layer {
         for Dense { into, out } in dense.into_iter().chain(of_experts) {
             all.extend([into, out]);
         }
-        all.extend(self.told.iter_mut().flat_map(|told| [&mut told.gate, &mut told.back]));
+        all.extend(
+            self.per_layer
+                .iter_mut()
+                .flat_map(|per_layer| [&mut per_layer.gate, &mut per_layer.back]),
+        );
         all
     }
 
     /// The same with other matrices.
     pub fn with(&self, make: &Make) -> Result<Self> {
-        let told = match &self.told {
+        let per_layer = match &self.per_layer {
             None => None,
-            Some(Told { gate, back, norm }) => {
-                let gate = (make.linear)(TOLD[0], gate)?;
-                Some(Told { gate, back: (make.linear)(TOLD[1], back)?, norm: norm.clone() })
+            Some(PerLayerBlock { gate, back, norm }) => {
+                let gate = (make.linear)(PER_LAYER[0], gate)?;
+                Some(PerLayerBlock {
+                    gate,
+                    back: (make.linear)(PER_LAYER[1], back)?,
+                    norm: norm.clone(),
+                })
             }
         };
         Ok(Self {
@@ -237,7 +245,7 @@ impl Layer {
             attention: self.attention.as_ref().map(|of| of.with(make)).transpose()?,
             mlp_norms: self.mlp_norms.clone(),
             mlp: self.mlp.as_ref().map(|of| of.with(make)).transpose()?,
-            told,
+            per_layer,
             scale: self.scale,
         })
     }

@@ -157,7 +157,7 @@ impl Loader<'_> {
                 Blocks::Attention => None,
                 Blocks::Both | Blocks::FeedForward => Some(self.mlp(number)?),
             },
-            told: self.told(number)?,
+            per_layer: self.per_layer_block(number)?,
             scale: match self.config.layer_scales {
                 false => 1.0,
                 true => f64::from(self.weights.vector(&name(names.layer_scale), 1)?[0]),

@@ -1,9 +1,9 @@
-//! What layers are told of tokens, from tensors on disk.
+//! Per-layer inputs, from tensors on disk.
 
 use std::sync::Arc;
 
 use super::load::{Loader, whole};
-use super::per_layer::{PerLayer, Told};
+use super::per_layer::{PerLayer, PerLayerBlock};
 use crate::config::{Config, PerLayer as Shape};
 use crate::error::Result;
 use crate::linear::Linear;
@@ -31,7 +31,7 @@ impl Loader<'_> {
     }
 
     /// What a layer does with its own input, if there are such.
-    pub(super) fn told(&mut self, number: usize) -> Result<Option<Told>> {
+    pub(super) fn per_layer_block(&mut self, number: usize) -> Result<Option<PerLayerBlock>> {
         let Config { hidden, names, per_layer, .. } = *self.config;
         let Some(Shape { width, .. }) = per_layer else { return Ok(None) };
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
@@ -41,7 +41,7 @@ impl Loader<'_> {
         };
         let gate = linear(names.per_layer.gate, width, hidden)?;
         let back = linear(names.per_layer.back, hidden, width)?;
-        let norm = self.norm(&name(names.per_layer.behind), hidden)?;
-        Ok(Some(Told { gate, back, norm }))
+        let norm = self.norm(&name(names.per_layer.after), hidden)?;
+        Ok(Some(PerLayerBlock { gate, back, norm }))
     }
 }

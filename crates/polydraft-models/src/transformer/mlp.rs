@@ -51,6 +51,7 @@ impl Mlp {
             Self::Beside(both) => (Some(&mut both.dense), Some(&mut both.experts)),
         }
     }
+
     /// The same with other matrices.
     pub fn with(&self, make: &Make) -> Result<Self> {
         let dense = |of: &Dense| of.with(["mlp_in", "mlp_out"], make);

@@ -1,4 +1,4 @@
-//! What every layer is told of a token besides what the layers before it leave (per-layer
+//! The input that every layer has of a token, besides what the layers before it leave (per-layer
 //! embeddings).
 //!
 //! Source: Gemma Team 2025 (Gemma 3n) and 2026 (Gemma 4). Of a token with row t of the table and
@@ -44,7 +44,7 @@ impl PerLayer {
 
 /// What a layer does with its own.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct PerLayerBlock {
     /// `[width, hidden]`
     pub gate: Linear,
     /// `[hidden, width]`
@@ -52,7 +52,7 @@ pub(crate) struct Told {
     pub norm: Norm,
 }
 
-impl Told {
+impl PerLayerBlock {
     pub fn forward(&self, activation: Activation, x: Rows, input: &Rows) -> Result<Rows> {
         let both = Rows::beside(&[self.gate.forward(&x)?, input.clone()])?;
         let inner = activation.forward(&both, input.width(), true);

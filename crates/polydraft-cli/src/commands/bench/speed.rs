@@ -164,7 +164,7 @@ pub fn run(args: Args) -> Result<()> {
     sampling.validate().map_err(Usage::error)?;
     let fixed = fixed(&args)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
-    let mut models = args.models.load(true)?;
+    let mut models = args.models.options().load(true, &Terminal)?;
     let mut ways = vec![Way {
         name: "none".to_owned(),
         settings: Settings { sampling, speculation: None },

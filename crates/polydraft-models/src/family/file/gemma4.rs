@@ -67,7 +67,7 @@ pub(super) fn more(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     let values_are_keys = (0..own)
         .find(is_full)
         .is_some_and(|layer| !keys.has_tensor(&format!("blk.{layer}.attn_v.weight")));
-    let told = keys.size("embedding_length_per_layer_input")?.unwrap_or(0);
+    let width = keys.size("embedding_length_per_layer_input")?.unwrap_or(0);
     let (count, used) = (keys.size("expert_count")?, keys.size("expert_used_count")?);
     for (field, value) in [
         ("head_dim", json!(narrow)),
@@ -77,7 +77,7 @@ pub(super) fn more(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
         ("num_kv_shared_layers", json!(borrowing)),
         ("intermediate_size", json!(first)),
         ("use_double_wide_mlp", json!(is_wide)),
-        ("hidden_size_per_layer_input", json!(told)),
+        ("hidden_size_per_layer_input", json!(width)),
         ("vocab_size_per_layer_input", fields.get("vocab_size").cloned().unwrap_or_default()),
         ("enable_moe_block", json!(count.is_some_and(|count| count > 0))),
         ("num_experts", json!(count)),
