@@ -56,6 +56,24 @@ fn template_variables_are_a_json_object_for_conversations() {
     assert_eq!(code, Some(0), "{message}");
 }
 
+#[test]
+fn another_chat_template_takes_the_models_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("template.jinja");
+    let name = file.to_str().unwrap();
+    let line = ["generate", "-p", "x", "-n", "2", "--chat-template", name];
+    fails(&line, 2, &["--chat-template has no meaning without --chat"]);
+    let line = [&line[..], &["--chat", "--show-prompt"]].concat();
+    fails(&line, 1, &["cannot read the chat template"]);
+    std::fs::write(&file, "{% for m in messages %}").unwrap();
+    fails(&line, 1, &["template.jinja"]);
+    std::fs::write(&file, "{{ greeting }}, {{ messages[0].content }}{{ eos_token }}").unwrap();
+    let (code, _, message) =
+        said(&[&line[..], &["--chat-template-kwargs", "{\"greeting\": \"Hello\"}"]].concat());
+    assert_eq!(code, Some(0), "{message}");
+    assert!(message.contains("Hello, x<"), "{message}");
+}
+
 /// What is typed wins over the file; options that contradict each other are an error, whoever says
 /// them.
 #[test]

@@ -31,10 +31,18 @@ impl ModelOptions {
                 listener.progress(&what, done, 1);
             }
         };
+        let template = self.template.read()?;
         tells(0);
         let loaded = Loader { options: self, listener }.load(with_draft);
         tells(1);
-        loaded
+        let mut loaded = loaded?;
+        let language = &mut loaded.language;
+        if let Some((text, file)) = template {
+            language.use_template(&text, file)?;
+        }
+        let chat = language.chat.take();
+        language.chat = chat.map(|chat| chat.with_variables(&self.template.variables));
+        Ok(loaded)
     }
 
     /// Loads target and draft as two models, for users of both distributions.

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use polydraft_engine::{DrafterKind, Engine};
 use polydraft_llama::CacheType;
 use polydraft_models::{Precision, is_gguf, is_head};
-use polydraft_text::Language;
+use polydraft_text::{ChatTemplate, Language, SpecialTokens};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::backend::{Backend, BackendOptions};
 use crate::places::{demo, locate, weight_bytes};
@@ -47,8 +48,35 @@ pub struct ModelOptions {
     pub cache_type: Option<CacheType>,
     /// Never uses the network.
     pub offline: bool,
+    /// How conversations are put to the model, where it is not as the model says.
+    pub template: TemplateOptions,
     /// The backends, and the settings of llama.cpp.
     pub backend: BackendOptions,
+}
+
+/// What overrides a model's own chat template.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TemplateOptions {
+    /// A file with another one, in Jinja.
+    pub file: Option<PathBuf>,
+    /// Its variables where a conversation says nothing of them.
+    pub variables: Map<String, Value>,
+}
+
+impl TemplateOptions {
+    /// The file's text.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no template.
+    pub(crate) fn read(&self) -> Result<Option<(String, &Path)>> {
+        let Some(file) = &self.file else { return Ok(None) };
+        let text = polydraft_files::read_text(file, polydraft_files::Kind::SETTINGS)
+            .with_context(|| format!("cannot read the chat template {}", file.display()))?;
+        // Before anything is loaded.
+        ChatTemplate::from_source(&text, SpecialTokens::default(), file)?;
+        Ok(Some((text, file)))
+    }
 }
 
 /// Loaded models.

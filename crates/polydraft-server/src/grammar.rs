@@ -20,6 +20,7 @@
 
 mod calls;
 mod form;
+mod gbnf;
 mod literal;
 mod mask;
 mod schema;
@@ -283,6 +284,45 @@ mod tests {
         let forced = Mask::new(&grammar).forced(&[]);
         let text = String::from_utf8(grammars.0.tok_env().tok_trie().decode(&forced)).unwrap();
         assert_eq!(text, add[..add.find("1").unwrap()]);
+    }
+
+    /// JSON and others as llama.cpp's notation has them.
+    #[test]
+    fn grammars_in_gbnf_mean_what_they_say() {
+        let grammars = bytes();
+        let of =
+            |text: &str| grammars.make(Form::grammar(text.to_owned(), "grammar").unwrap()).unwrap();
+        let json = of(r#"
+            # As in llama.cpp's examples.
+            root   ::= object
+            value  ::= object | array | string | number | ("true" | "false" | "null") ws
+            object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
+            array  ::= "[" ws ( value ("," ws value)* )? "]" ws
+            string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+            number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ws
+            ws ::= | " " | "\n" [ \t]{0,20}"#);
+        let pairs = of("root ::= pair+\npair ::= \"(\" pair* \")\"\n       | \"[\" pair \"]\"");
+        let words =
+            of("root ::= \"yes\" | \"no\" [!.]? | any-other\nany-other ::= [a-c]{2,3} \"\"");
+        for (grammar, text, expected) in [
+            (&json, "{}", true),
+            (&json, "{\"a\": [1, -2.5, {\"b\":null}], \"c\": \"\\u00e4\\n\"}", true),
+            (&json, "{\"a\": [1, -2.5, {\"b\":null}}", false),
+            (&json, "{\"a\" 1}", false),
+            (&json, "[]", false),
+            (&pairs, "()", true),
+            (&pairs, "(()[()])()", true),
+            (&pairs, "(()", false),
+            (&pairs, "[]", false),
+            (&words, "yes", true),
+            (&words, "no!", true),
+            (&words, "no", true),
+            (&words, "yes!", false),
+            (&words, "abc", true),
+            (&words, "a", false),
+        ] {
+            assert_eq!(accepts(&grammars, grammar, text), expected, "{text}");
+        }
     }
 
     /// Draft, verifier and what is certain leave the distribution of plain decoding with the mask,

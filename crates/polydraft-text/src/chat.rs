@@ -22,6 +22,7 @@ use minijinja::value::{Kwargs, Serde, Value, merge_maps};
 use minijinja::{Environment, ErrorKind, context};
 use polydraft_files::Kind;
 use serde::Serialize;
+use serde_json::Map;
 
 use crate::contained::contained;
 use crate::files::read_optional_text;
@@ -103,6 +104,8 @@ pub struct ChatTemplate {
     path: PathBuf,
     calls: Option<CallForm>,
     reasoning: Option<ReasoningForm>,
+    /// Its variables where a conversation says nothing of them.
+    variables: Map<String, serde_json::Value>,
     /// The one for conversations with tools, where that is another.
     with_tools: Option<Box<Self>>,
 }
@@ -147,6 +150,14 @@ impl ChatTemplate {
         Self { with_tools: template.map(Box::new), ..self }
     }
 
+    /// The same with values of variables for all conversations that do not say them otherwise, such
+    /// as `{"enable_thinking": false}`.
+    pub fn with_variables(mut self, variables: &Map<String, serde_json::Value>) -> Self {
+        self.with_tools = self.with_tools.map(|other| Box::new(other.with_variables(variables)));
+        self.variables.extend(variables.clone());
+        self
+    }
+
     /// From the template's text and the special tokens that it may name; `path` is the file that it
     /// is from, for messages.
     ///
@@ -173,8 +184,16 @@ impl ChatTemplate {
         match contained(|| environment(text)) {
             Ok(Ok(environment)) => {
                 let (calls, reasoning) = (CallForm::of(text), ReasoningForm::of(text));
-                let source = text.to_owned();
-                Ok(Self { environment, source, tokens, path, calls, reasoning, with_tools: None })
+                Ok(Self {
+                    environment,
+                    source: text.to_owned(),
+                    tokens,
+                    path,
+                    calls,
+                    reasoning,
+                    variables: Map::new(),
+                    with_tools: None,
+                })
             }
             Ok(Err(e)) => Err(Error::Template { path, problem: describe(&e) }),
             Err(panic) => Err(Error::Template { path, problem: broke(&panic) }),
@@ -229,17 +248,20 @@ impl ChatTemplate {
             return template.render_with(messages, how);
         }
         let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
+        let mut all = self.variables.clone();
+        all.extend(
+            variables.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),
+        );
         let context = context! {
             messages => Value::from(Serde(messages)),
             // As transformers has it: there, and none.
             tools => (!tools.is_empty()).then(|| Value::from(Serde(tools))),
             add_generation_prompt => ending == Ending::Answer,
             continue_final_message => ending == Ending::Continue,
-            ..merge_maps([Value::from(Serde(tokens)), Value::from(Serde(variables))])
+            ..merge_maps([Value::from(Serde(tokens)), Value::from(Serde(&all))])
         };
         let of_tools: usize = tools.iter().map(|tool| tool.to_string().len()).sum();
-        let of_variables: usize =
-            variables.into_iter().flatten().map(|(_, value)| value.to_string().len()).sum();
+        let of_variables: usize = all.values().map(|value| value.to_string().len()).sum();
         let given = of_variables + of_tools + messages.iter().map(Message::size).sum::<usize>();
         let rendered = contained(|| {
             limits::bounded(given, |out| {

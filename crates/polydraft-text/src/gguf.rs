@@ -26,13 +26,14 @@ impl Language {
         };
         let text = Tokenizer::from_parts(tokenizer, path).with_rows(rows);
         let vocabulary = without_padding(text.vocabulary(rows)?, &description);
+        let special_tokens = roles(&description);
         let chat = match description.chat_template {
             None => None,
             Some(source) => {
                 let named =
                     description.named_templates.iter().find(|(name, _)| *name == WITH_TOOLS);
                 let of =
-                    |source: &str| ChatTemplate::from_source(source, roles(&description), path);
+                    |source: &str| ChatTemplate::from_source(source, special_tokens.clone(), path);
                 Some(of(source)?.with_tools(named.map(|(_, source)| of(source)).transpose()?))
             }
         };
@@ -43,6 +44,7 @@ impl Language {
             vocabulary,
             end_tokens,
             chat,
+            special_tokens,
             sampling: PublishedSampling::default(),
         })
     }

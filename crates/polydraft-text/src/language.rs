@@ -33,6 +33,7 @@ use crate::{
 ///         SpecialTokens::from_roles([]),
 ///         "chat.jinja",
 ///     )?),
+///     special_tokens: SpecialTokens::from_roles([]),
 ///     sampling: Default::default(),
 /// };
 /// assert_eq!(language.encode_chat(&[Message::user("hi")])?, [0, 1]);
@@ -51,6 +52,8 @@ pub struct Language {
     pub end_tokens: Vec<Token>,
     /// How conversations are put to the model, if it was trained for them.
     pub chat: Option<ChatTemplate>,
+    /// Tokens by role, which chat templates name.
+    pub special_tokens: SpecialTokens,
     /// How its makers would sample.
     pub sampling: PublishedSampling,
 }
@@ -75,15 +78,26 @@ impl Language {
             true => end_tokens.to_vec(),
             false => published.end_tokens,
         };
-        let chat = ChatTemplate::read_with(directory, special)?;
+        let chat = ChatTemplate::read_with(directory, special.clone())?;
         Ok(Self {
             name,
             tokenizer: text,
             vocabulary,
             end_tokens,
             chat,
+            special_tokens: special,
             sampling: published.sampling,
         })
+    }
+
+    /// Puts conversations to the model by this template in place of its own; `path` is the file
+    /// that it is from, for messages.
+    ///
+    /// # Errors
+    /// A text that is no template.
+    pub fn use_template(&mut self, text: &str, path: &Path) -> Result<()> {
+        self.chat = Some(ChatTemplate::from_source(text, self.special_tokens.clone(), path)?);
+        Ok(())
     }
 
     /// The tokens of a conversation, up to where the model answers.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use polydraft::Token;
-use polydraft_runtime::Usage;
+use polydraft_runtime::{TemplateOptions, Usage};
 use polydraft_text::{Language, Message, Rendering};
 
 use super::template::TemplateArgs;
@@ -32,6 +32,11 @@ pub struct ChatArgs {
 }
 
 impl ChatArgs {
+    /// How the prompt is put to the model as a message.
+    pub fn template(&self) -> TemplateOptions {
+        self.template.options()
+    }
+
     /// Whether the prompt is a message of a conversation.
     pub fn is_conversation(&self) -> bool {
         self.chat
@@ -40,14 +45,13 @@ impl ChatArgs {
     /// The prompt as the tokens that the model continues, whose context holds `context` tokens.
     pub fn encode(&self, language: &Language, prompt: &str, context: usize) -> Result<Vec<Token>> {
         if !self.chat {
-            if self.template.is_given() {
-                return Err(Usage::error("--chat-template-kwargs has no meaning without --chat"));
+            if let Some(option) = self.template.given() {
+                return Err(Usage::error(format!("{option} has no meaning without --chat")));
             }
             return Ok(language.tokenizer.encode_within(prompt, context)?);
         }
         let messages = opening(self.system.as_deref(), prompt);
-        let variables = self.template.variables();
-        let how = Rendering { variables: Some(&variables), ..Rendering::default() };
+        let how = Rendering::default();
         if self.show_prompt
             && let Some(template) = &language.chat
         {

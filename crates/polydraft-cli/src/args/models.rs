@@ -130,6 +130,7 @@ impl ModelArgs {
             cache_type: self.cache_type,
             offline: self.offline,
             backend: self.backend.options(),
+            ..ModelOptions::default()
         }
     }
 

@@ -1,13 +1,18 @@
-//! Variables for a chat template.
+//! Another chat template, and variables for it.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use polydraft_runtime::TemplateOptions;
 use serde_json::{Map, Value};
 
-/// Variables that a model's chat template reads.
+/// How conversations are put to a model.
 #[derive(Args, Debug, Clone, Default)]
 pub struct TemplateArgs {
+    /// A file with a chat template, in Jinja, in place of the model's own.
+    #[arg(long, value_name = "FILE", help_heading = "Chat")]
+    chat_template: Option<PathBuf>,
     /// Variables for the chat template, as a JSON object, such as '{\"enable_thinking\": false}'
     /// for models that would think first.
     #[arg(long, value_name = "JSON", help_heading = "Chat")]
@@ -32,13 +37,17 @@ impl FromStr for Variables {
 const EXAMPLE: &str = r#"{"enable_thinking": false}"#;
 
 impl TemplateArgs {
-    /// Whether any are given.
-    pub fn is_given(&self) -> bool {
-        self.chat_template_kwargs.is_some()
+    /// The option that is given, if one is.
+    pub fn given(&self) -> Option<&'static str> {
+        let variables = self.chat_template_kwargs.as_ref().map(|_| "--chat-template-kwargs");
+        self.chat_template.as_ref().map(|_| "--chat-template").or(variables)
     }
 
-    /// The variables.
-    pub fn variables(&self) -> Map<String, Value> {
-        self.chat_template_kwargs.clone().map(|variables| variables.0).unwrap_or_default()
+    /// What they say.
+    pub fn options(&self) -> TemplateOptions {
+        TemplateOptions {
+            file: self.chat_template.clone(),
+            variables: self.chat_template_kwargs.clone().map(|given| given.0).unwrap_or_default(),
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use anyhow::Result;
 use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Limits};
-use polydraft_runtime::{Description, Run, SeededRng, seeded};
+use polydraft_runtime::{Description, ModelOptions, Run, SeededRng, seeded};
 use polydraft_text::{Message, Rendering};
 
 use super::generate::printer::Printer;
@@ -68,7 +68,7 @@ const HELP: &str =
 /// Options that contradict each other; models that cannot be loaded or have no chat template.
 pub fn run(args: Args) -> Result<()> {
     let description = Description {
-        models: args.models.options(),
+        models: ModelOptions { template: args.template.options(), ..args.models.options() },
         speculation: args.speculation.options(),
         sampling: args.sampling.options(),
         published_sampling: !args.ignore_published,
@@ -83,11 +83,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     // Before the first question: a model without a template, or one whose template has no system
     // message.
-    let variables = args.template.variables();
     let (opening, room) =
         (args::opening(args.system.as_deref(), "?"), run.models.engine.info().context);
-    let how = Rendering { variables: Some(&variables), ..Rendering::default() };
-    run.models.language.encode_chat_with(&opening, &how, room)?;
+    run.models.language.encode_chat_with(&opening, &Rendering::default(), room)?;
     let seed = args.seed.unwrap_or_else(rand::random);
     let mut talk = Talk {
         limits: Limits {
@@ -97,7 +95,6 @@ pub fn run(args: Args) -> Result<()> {
         },
         rng: seeded(seed),
         messages: args.system.iter().map(Message::system).collect(),
-        variables,
         refused: 0,
     };
     run.settings.tell(&Terminal);
@@ -147,7 +144,6 @@ struct Talk {
     rng: SeededRng,
     messages: Vec<Message>,
     /// For the chat template.
-    variables: serde_json::Map<String, serde_json::Value>,
     /// How many messages could not be answered.
     refused: usize,
 }
@@ -161,7 +157,7 @@ impl Talk {
         }
         self.messages.push(Message::user(message));
         let room = run.models.engine.info().context;
-        let how = Rendering { variables: Some(&self.variables), ..Rendering::default() };
+        let how = Rendering::default();
         let encoded = run.models.language.encode_chat_with(&self.messages, &how, room);
         let tokens = match encoded.map(|prompt| prompt.tokens) {
             Ok(tokens) if tokens.len() < room => tokens,

@@ -12,7 +12,7 @@ use polydraft::RuleKind;
 use polydraft::coupling::RuleRegistry;
 use polydraft_engine::Limits;
 use polydraft_files::Kind;
-use polydraft_runtime::{Description, Models, Run, Usage, seeded};
+use polydraft_runtime::{Description, ModelOptions, Models, Run, Usage, seeded};
 
 use super::score::TokenScore;
 use crate::args::{ChatArgs, EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs};
@@ -198,7 +198,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
 impl<R: RuleRegistry> Args<R> {
     fn description(&self) -> Description<R> {
         Description {
-            models: self.models.options(),
+            models: ModelOptions { template: self.chat.template(), ..self.models.options() },
             speculation: self.speculation.options(),
             sampling: self.sampling.options(),
             published_sampling: self.chat.uses_published(),

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use polydraft_models::Precision;
-use polydraft_runtime::{Description, Usage};
+use polydraft_runtime::{Description, ModelOptions, Usage};
 use polydraft_server::{Capacity, LogLevel, Offered, Serving, Settings, is_key, origin};
 
-use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs};
+use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs};
 use crate::interrupts;
 use crate::output::{Terminal, Verbosity, note, says};
 
@@ -38,6 +38,8 @@ pub struct Args {
     speculation: SpeculationArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
+    #[command(flatten)]
+    template: TemplateArgs,
     #[command(flatten)]
     texts: TextArgs,
 }
@@ -136,7 +138,7 @@ struct TextArgs {
 pub fn run(args: Args) -> Result<()> {
     let key = args.server.key()?;
     let description = Description {
-        models: args.models.options(),
+        models: ModelOptions { template: args.template.options(), ..args.models.options() },
         speculation: args.speculation.options(),
         sampling: args.sampling.options(),
         // The server applies it to conversations only.

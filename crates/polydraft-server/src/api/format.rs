@@ -18,8 +18,13 @@ use crate::worker::Failure;
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum Format {
     Text {},
-    JsonObject {},
-    JsonSchema { json_schema: Schema },
+    JsonObject {
+        /// llama.cpp's way to say which.
+        schema: Option<Value>,
+    },
+    JsonSchema {
+        json_schema: Schema,
+    },
 }
 
 #[derive(Deserialize)]
@@ -38,13 +43,15 @@ struct Schema {
 /// Bytes of a schema, or of what else describes a form.
 const MOST: usize = 64 << 10;
 
-/// Names of the parameter for the form of structured outputs, and its older ones.
+/// Names of the parameter for the form of structured outputs, its older ones and llama.cpp's.
 const STRUCTURED: &str = "structured_outputs";
-const OLDER: [(&str, &str); 4] = [
+const OTHERS: [(&str, &str); 6] = [
     ("guided_json", "json"),
     ("guided_regex", "regex"),
     ("guided_choice", "choice"),
     ("guided_grammar", "grammar"),
+    ("json_schema", "json"),
+    ("grammar", "grammar"),
 ];
 
 /// The form that a request asks for in any of the ways there are; none where any output is allowed.
@@ -53,8 +60,9 @@ const OLDER: [(&str, &str); 4] = [
 /// Two of them; a form that is none; a schema that is too large, or would take too much to enforce.
 pub fn form(common: &mut Common) -> Result<Option<Form>, Problem> {
     let mut structured = common.structured_outputs.take().map(|value| (STRUCTURED, value));
-    for (name, member) in OLDER {
-        let Some(value) = common.rest.remove(name).filter(|value| !value.is_null()) else {
+    for (name, member) in OTHERS {
+        let says = |value: &Value| !value.is_null() && value != "";
+        let Some(value) = common.rest.remove(name).filter(says) else {
             continue;
         };
         if structured.is_some() {
@@ -80,7 +88,7 @@ pub fn in_format(format: Option<&Value>, param: &'static str) -> Result<Option<F
     let Some(format) = format else { return Ok(None) };
     let schema = match read(format.clone()).map_err(|problem| problem.of(param))? {
         Format::Text {} => return Ok(None),
-        Format::JsonObject {} => json!({ "type": "object" }),
+        Format::JsonObject { schema } => schema.unwrap_or_else(|| json!({ "type": "object" })),
         Format::JsonSchema { json_schema } => json_schema.schema,
     };
     json_form(schema, param).map(Some)
@@ -134,7 +142,7 @@ fn in_structured(value: Value, param: &'static str) -> Result<Option<Form>, Prob
         }
         Structured::Grammar(text) => {
             sized(&text, param)?;
-            Form::grammar(text, param)
+            Form::grammar(text, param).map_err(wrong)?
         }
     };
     Ok(Some(form))

@@ -78,8 +78,9 @@ pub struct Common {
     #[schema(value_type = Option<Object>)]
     pub response_format: Option<Value>,
     /// The form of the output, one of `{"json": schema}`, `{"json_object": true}`, `{"regex": ..}`,
-    /// `{"choice": [..]}` and `{"grammar": ..}` in Lark's notation. The older parameters
-    /// guided_json, guided_regex, guided_choice and guided_grammar say the same.
+    /// `{"choice": [..]}` and `{"grammar": ..}` in Lark's notation or in GBNF. The older parameters
+    /// guided_json, guided_regex, guided_choice and guided_grammar say the same, and llama.cpp's
+    /// json_schema and grammar.
     #[schema(value_type = Option<Object>)]
     pub structured_outputs: Option<Value>,
     /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens

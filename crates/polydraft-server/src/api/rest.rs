@@ -7,7 +7,7 @@ use super::error::Problem;
 
 /// Parameters of other servers that change the output, and the values with which they change
 /// nothing. They are not supported here.
-const CHANGING: [(&str, &[&str]); 48] = [
+const CHANGING: [(&str, &[&str]); 52] = [
     ("add_generation_prompt", &["true"]),
     ("add_special_tokens", &["true"]),
     ("allowed_token_ids", &["[]"]),
@@ -25,6 +25,10 @@ const CHANGING: [(&str, &[&str]); 48] = [
     ("function_call", &[r#""none""#]),
     ("functions", &["[]"]),
     ("grammar", &[r#""""#]),
+    ("guided_choice", &[]),
+    ("guided_grammar", &[]),
+    ("guided_json", &[]),
+    ("guided_regex", &[]),
     ("include_stop_str_in_output", &["false"]),
     ("input", &[]),
     ("json_schema", &["{}"]),

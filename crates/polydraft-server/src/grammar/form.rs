@@ -5,6 +5,7 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
 use super::calls::CallGrammar;
+use super::gbnf;
 use super::literal::literal;
 use super::schema::rewritten;
 
@@ -98,9 +99,13 @@ impl Form {
         Ok(Self::of(Kind::Lark(format!("start: {}\n", choices.join(" | "))), param))
     }
 
-    /// What a grammar in Lark's notation derives from `start`.
-    pub fn grammar(text: String, param: &'static str) -> Self {
-        Self::of(Kind::Lark(text), param)
+    /// What a grammar derives, in Lark's notation from `start`, or in GBNF from `root`.
+    ///
+    /// # Errors
+    /// A grammar in GBNF that is none, or too large.
+    pub fn grammar(text: String, param: &'static str) -> Result<Self, String> {
+        let text = if gbnf::is_gbnf(&text) { gbnf::lark(&text)? } else { text };
+        Ok(Self::of(Kind::Lark(text), param))
     }
 
     /// The same after any text that ends with this mark: a model's reasoning. A grammar whose

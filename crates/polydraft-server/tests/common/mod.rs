@@ -42,15 +42,17 @@ pub fn language() -> Language {
     let template = "{% for m in messages %}\
         {% if m.content == 'bad' %}{{ raise_exception('no such words') }}{% endif %}\
         {{ m.content }} {% endfor %}";
-    let special = SpecialTokens::from_roles([]);
+    let special_tokens = SpecialTokens::from_roles([]);
     Language {
         name: "table".to_owned(),
         vocabulary: text.vocabulary(6).unwrap(),
         tokenizer: text,
         end_tokens: vec![END],
         chat: Some(
-            ChatTemplate::from_source(template, special, "/secret/place/chat.jinja").unwrap(),
+            ChatTemplate::from_source(template, special_tokens.clone(), "/secret/place/chat.jinja")
+                .unwrap(),
         ),
+        special_tokens,
         sampling: Default::default(),
     }
 }

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Stands in for llama-server in its own tests: takes its command line, starts another server.
+
+Which one is in the environment: PEERS_SERVER=polydraft translates the options and starts PEERS_PROGRAM, PEERS_SERVER=llama-server
+starts PEERS_PROGRAM with the options as they are. Either way the model is PEERS_MODEL, as the tests' own ones are on a hub. An option
+without a counterpart is left out: what a test wanted of it, the test will miss.
+"""
+
+import os
+import sys
+
+# Of llama-server's options, those that say which model: with their value, they give way to PEERS_MODEL.
+MODELS = {"--model", "--model-url", "--hf-repo", "--hf-file"}
+# How they are called by `polydraft serve`.
+SAME = {
+    "--port": "--port", "--temp": "--temperature", "--n-predict": "--max-tokens", "--parallel": "--parallel",
+    "--api-key": "--api-key", "--chat-template-file": "--chat-template",
+}
+# Without a value.
+FLAGS = {
+    "--offline", "--cont-batching", "--embedding", "--reranking", "--metrics", "--kv-unified", "--swa-full", "--slots", "--no-slots",
+    "--context-shift", "--no-ui", "--no-models-autoload", "--jinja", "--no-jinja", "--no-mmproj", "--no-cache-idle-slots",
+    "--ui-mcp-proxy", "--backend_sampling", "--verbose",
+}
+
+
+def pairs(arguments):
+    """Options with their values, or None."""
+    rest = list(arguments)
+    while rest:
+        option = rest.pop(0)
+        yield option, None if option in FLAGS else rest.pop(0)
+
+
+def translated(arguments):
+    # As llama-server does: any name of the model, pages from anywhere.
+    answer = ["serve", os.environ["PEERS_MODEL"], "--ignore-published"]
+    for option, value in pairs(arguments):
+        if option in SAME:
+            answer += [SAME[option], value]
+        elif option == "--alias":
+            answer += [part for name in value.split(",") for part in ("--name", name)]
+        elif option == "--cors-origins" and "://" in value:
+            answer += ["--cors", value]
+        elif option == "--host":
+            answer += ["--host", value.split(",")[0]]
+        elif option == "--reasoning" and value != "auto":
+            answer += ["--chat-template-kwargs", '{"enable_thinking": %s}' % ("true" if value == "on" else "false")]
+        elif option == "--spec-type" or option == "--model-draft":
+            answer += [] if "--draft" in answer else ["--draft", "self"]
+    if "--draft" not in answer:
+        answer += ["--verifier", "none"]
+    if "--cors-origins" not in arguments:
+        answer += ["--cors", "*"]
+    return [*answer, "--name", "*"]
+
+
+def as_they_are(arguments):
+    answer = ["--model", os.environ["PEERS_MODEL"]]
+    for option, value in pairs(arguments):
+        if option == "--model-draft":
+            value = os.environ["PEERS_MODEL"]
+        if option not in MODELS | {"--offline"}:
+            answer += [option] if value is None else [option, value]
+    return answer
+
+
+if __name__ == "__main__":
+    arguments = {"polydraft": translated, "llama-server": as_they_are}[os.environ["PEERS_SERVER"]](sys.argv[1:])
+    os.execv(os.environ["PEERS_PROGRAM"], [os.environ["PEERS_PROGRAM"], *arguments])

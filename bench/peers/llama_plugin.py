@@ -1,0 +1,58 @@
+"""A plugin for pytest that runs llama-server's tests on another model, and notes what each of them asked for.
+
+Texts and token counts of the tests' own model (of 260,000 weights) are not those of ours: a text that a test compares with a pattern
+must only be there, and where a test's parameters say how many tokens a prompt has, any number is taken.
+"""
+
+import json
+import os
+
+import pytest
+import utils
+
+
+class AnyCount(int):
+    """Equal to every positive number."""
+
+    def __eq__(self, other):
+        return isinstance(other, int) and other > 0
+
+    __hash__ = int.__hash__
+
+
+ANY = {"n_prompt": AnyCount(), "re_content": ""}
+asked, notes = [], []
+
+
+def noting(method):
+    def ask(self, verb, path, *rest, **named):
+        asked.append(f"{verb} {path.split('?')[0]}")
+        return method(self, verb, path, *rest, **named)
+
+    return ask
+
+
+utils.ServerPreset.load_all = staticmethod(lambda: None)
+utils.match_regex = lambda regex, text: isinstance(text, str)
+for name in ("make_request", "make_stream_request"):
+    setattr(utils.ServerProcess, name, noting(getattr(utils.ServerProcess, name)))
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        for name in ANY.keys() & (parameters.params.keys() if parameters else set()):
+            parameters.params[name] = ANY[name]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    if call.when == "setup":
+        asked.clear()
+    if report.outcome == "skipped" or call.when == "call":
+        why = str(call.excinfo.value).splitlines()[0][:300] if call.excinfo else None
+        notes.append({"test": item.nodeid, "outcome": report.outcome, "asked": sorted(set(asked)), "why": why})
+        with open(os.environ["PEERS_NOTES"], "w", encoding="utf-8") as file:
+            json.dump(notes, file)

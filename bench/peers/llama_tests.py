@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""llama-server's own tests, from the source package of llama-cpp-python, against `polydraft serve` and llama-server.
+
+  bench/peers/llama_tests.py --source DIR --model smollm2.gguf --polydraft target/release/polydraft \\
+      [--llama-server build/bin/llama-server] [-k EXPRESSION] [--json FILE]
+
+DIR holds llama.cpp's sources (llama-cpp-python's vendor/llama.cpp). Needs what DIR/tools/server/tests/requirements.txt names. Tests
+of routes that are not here are counted apart; so are those that llama-server itself does not pass with this model, where it is given:
+they are about the tests' own model. Each other failure needs its reason in llama_reasons.json. Exit code 1 if one has none.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# Files that are about other models or other programs from the first line to the last.
+OTHERS = {
+    "test_embedding": "embeddings", "test_rerank": "rerankers", "test_infill": "filling in the middle", "test_lora": "LoRA",
+    "test_vision_api": "pictures", "test_mcp_servers": "tools that the server runs", "test_tools_builtin": "tools that the server runs",
+    "test_proxy": "a proxy for its page", "test_router": "its router", "test_sleep": "its sleeping", "test_stream": "its router",
+    "test_slot_save": "slots in files", "test_ctx_shift": "dropping a context's start", "test_kv_keep_only_active": "its log",
+    "test_compat_gcp": "Vertex AI's routes",
+}
+
+
+def run(source, model, kind, program, expression):
+    """What became of each test: its outcome, the routes that it asked for, and why it failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        # The tests open files of the sources by paths relative to their own folder.
+        place = Path(folder, "tools", "server", "tests")
+        shutil.copytree(source / "tools" / "server" / "tests", place)
+        os.symlink((source / "models").resolve(), Path(folder, "models"))
+        notes = Path(folder, "notes.json")
+        env = {
+            **os.environ, "LLAMA_SERVER_BIN_PATH": str(HERE / "as_llama_server.py"), "PEERS_SERVER": kind,
+            "PEERS_PROGRAM": str(Path(program).resolve()), "PEERS_MODEL": str(Path(model).resolve()), "PEERS_NOTES": str(notes),
+            "PYTHONPATH": f"{HERE}{os.pathsep}{place}", "PORT": "8188",
+        }
+        files = [str(path.relative_to(place)) for path in sorted(place.glob("unit/test_*.py")) if path.stem not in OTHERS]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "llama_plugin", "-p", "no:cacheprovider", "-m", "not slow", *files]
+        subprocess.run(command + (["-k", expression] if expression else []), cwd=place, env=env, stdout=sys.stderr, check=False)
+        return {note.pop("test"): note for note in json.loads(notes.read_text())}
+
+
+def routes(program, model):
+    """The server's routes, as patterns, from its own description."""
+    import socket
+    import time
+    import urllib.request
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([program, "serve", model, "--draft", "none", "--port", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(300):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json") as answer:
+                    paths = json.load(answer)["paths"]
+                    break
+            except OSError:
+                time.sleep(0.1)
+        else:
+            sys.exit("the server does not answer")
+    finally:
+        server.terminate()
+        server.wait()
+    found = {(verb.upper(), re.sub(r"\{[^}]*\}", "[^/]+", path)) for path, verbs in paths.items() for verb in verbs}
+    # The pages, and the same without /v1.
+    found |= {("GET", "/"), ("GET", "/health")}
+    return found | {(verb, path.removeprefix("/v1")) for verb, path in found}
+
+
+def is_here(asked, known):
+    verb, path = asked.split(" ", 1)
+    return verb == "OPTIONS" or any(verb == v and re.fullmatch(p, path) for v, p in known)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--polydraft", required=True)
+    parser.add_argument("--llama-server")
+    parser.add_argument("-k", dest="expression")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    known = routes(args.polydraft, args.model)
+    ours = run(args.source, args.model, "polydraft", args.polydraft, args.expression)
+    theirs = run(args.source, args.model, "llama-server", args.llama_server, args.expression) if args.llama_server else {}
+    reasons = json.loads((HERE / "llama_reasons.json").read_text())
+    counts = {"passed": 0, "failed, with a reason": 0, "failed": 0, "routes not here": 0, "not passed by llama-server": 0, "skipped": 0}
+    unexplained = []
+    for test, note in ours.items():
+        note["routes not here"] = [asked for asked in note["asked"] if not is_here(asked, known)]
+        if note["outcome"] == "skipped":
+            kind = "skipped"
+        elif note["outcome"] == "passed":
+            kind = "passed"
+        elif note["routes not here"]:
+            kind = "routes not here"
+        elif theirs and theirs.get(test, {}).get("outcome") != "passed":
+            kind = "not passed by llama-server"
+        elif any(re.search(pattern, test) for pattern in reasons):
+            kind = "failed, with a reason"
+        else:
+            kind = "failed"
+            unexplained.append((test, note["why"]))
+        note["counted as"] = kind
+        counts[kind] += 1
+    judged = counts["passed"] + counts["failed, with a reason"] + counts["failed"]
+    print(json.dumps(counts, indent=1), f"\n{counts['passed']} of {judged} that are about routes of both: "
+          f"{100 * counts['passed'] / max(judged, 1):.0f} %")
+    for test, why in unexplained:
+        print("without a reason:", test, "|", why)
+    if args.json:
+        args.json.write_text(json.dumps({"counts": counts, "others": OTHERS, "reasons": reasons, "tests": ours, "llama-server": {
+            test: note["outcome"] for test, note in theirs.items()}}, indent=1) + "\n")
+    sys.exit(1 if unexplained else 0)
+
+
+if __name__ == "__main__":
+    main()
