@@ -12,14 +12,15 @@ they are about the tests' own model. Each other failure needs its reason in llam
 import argparse
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+import peers
+
+HERE = peers.HERE
 # Files that are about other models or other programs from the first line to the last.
 OTHERS = {
     "test_embedding": "embeddings", "test_rerank": "rerankers", "test_infill": "filling in the middle", "test_lora": "LoRA",
@@ -49,40 +50,6 @@ def run(source, model, kind, program, expression):
         return {note.pop("test"): note for note in json.loads(notes.read_text())}
 
 
-def routes(program, model):
-    """The server's routes, as patterns, from its own description."""
-    import socket
-    import time
-    import urllib.request
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen([program, "serve", model, "--draft", "none", "--port", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(300):
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json") as answer:
-                    paths = json.load(answer)["paths"]
-                    break
-            except OSError:
-                time.sleep(0.1)
-        else:
-            sys.exit("the server does not answer")
-    finally:
-        server.terminate()
-        server.wait()
-    found = {(verb.upper(), re.sub(r"\{[^}]*\}", "[^/]+", path)) for path, verbs in paths.items() for verb in verbs}
-    # The pages, and the same without /v1.
-    found |= {("GET", "/"), ("GET", "/health")}
-    return found | {(verb, path.removeprefix("/v1")) for verb, path in found}
-
-
-def is_here(asked, known):
-    verb, path = asked.split(" ", 1)
-    return verb == "OPTIONS" or any(verb == v and re.fullmatch(p, path) for v, p in known)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True)
@@ -92,38 +59,10 @@ def main():
     parser.add_argument("-k", dest="expression")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    known = routes(args.polydraft, args.model)
+    known = peers.routes(args.polydraft, args.model)
     ours = run(args.source, args.model, "polydraft", args.polydraft, args.expression)
     theirs = run(args.source, args.model, "llama-server", args.llama_server, args.expression) if args.llama_server else {}
-    reasons = json.loads((HERE / "llama_reasons.json").read_text())
-    counts = {"passed": 0, "failed, with a reason": 0, "failed": 0, "routes not here": 0, "not passed by llama-server": 0, "skipped": 0}
-    unexplained = []
-    for test, note in ours.items():
-        note["routes not here"] = [asked for asked in note["asked"] if not is_here(asked, known)]
-        if note["outcome"] == "skipped":
-            kind = "skipped"
-        elif note["outcome"] == "passed":
-            kind = "passed"
-        elif note["routes not here"]:
-            kind = "routes not here"
-        elif theirs and theirs.get(test, {}).get("outcome") != "passed":
-            kind = "not passed by llama-server"
-        elif any(re.search(pattern, test) for pattern in reasons):
-            kind = "failed, with a reason"
-        else:
-            kind = "failed"
-            unexplained.append((test, note["why"]))
-        note["counted as"] = kind
-        counts[kind] += 1
-    judged = counts["passed"] + counts["failed, with a reason"] + counts["failed"]
-    print(json.dumps(counts, indent=1), f"\n{counts['passed']} of {judged} that are about routes of both: "
-          f"{100 * counts['passed'] / max(judged, 1):.0f} %")
-    for test, why in unexplained:
-        print("without a reason:", test, "|", why)
-    if args.json:
-        args.json.write_text(json.dumps({"counts": counts, "others": OTHERS, "reasons": reasons, "tests": ours, "llama-server": {
-            test: note["outcome"] for test, note in theirs.items()}}, indent=1) + "\n")
-    sys.exit(1 if unexplained else 0)
+    sys.exit(peers.report("llama-server", ours, theirs, known, "llama_reasons.json", args.json))
 
 
 if __name__ == "__main__":
