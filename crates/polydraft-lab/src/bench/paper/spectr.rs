@@ -1,5 +1,5 @@
-//! SpecTr (Sun et al. 2023), tables 1 to 4 and figures 4 to 6: block efficiency of walks with K-SEQ,
-//! passes over several sequences (`latency`), and distributions with formulas (`simple`).
+//! SpecTr (Sun et al. 2023), tables 1 to 4 and figures 4 to 6: block efficiency of walks with
+//! K-SEQ, passes over several sequences (`latency`), and distributions with formulas (`simple`).
 
 use anyhow::Result;
 use polydraft::PolicyKind;
