@@ -114,8 +114,13 @@ fn order(source: &Source, index: usize, one: &Entry, other: &Entry) -> Option<Or
 
 fn verdict(source: usize, more: &Entry, less: &Entry, theirs: Option<f64>, ours: Value) -> Order {
     let at = |entry: &Entry| (entry.row.clone(), entry.column.clone());
-    Order { source, more: at(more), less: at(less), theirs, ours, verdict: Verdict::of(ours) }
+    let few = (1..FEWEST).contains(&more.series.len());
+    let verdict = if few { Verdict::Undecided } else { Verdict::of(ours) };
+    Order { source, more: at(more), less: at(less), theirs, ours, verdict }
 }
+
+/// Of fewer sequences two standard errors mean nothing.
+const FEWEST: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -190,6 +195,20 @@ mod tests {
         table.entries[1].ours.error = Some(0.1);
         compare(&mut table);
         assert!(table.orders.is_empty());
+    }
+
+    #[test]
+    fn few_sequences_decide_nothing() {
+        for (count, verdict) in [(3, Verdict::Undecided), (4, Verdict::Reproduced)] {
+            let mut table = Table::of_rows("paths", "", 2);
+            for (row, by) in [("K = 1", 0.0), ("K = 2", 0.5)] {
+                let values = [1.0, 5.0, 2.0, 7.0].map(|value| value + by);
+                table.add_series(row, "greedy-block", samples(&values[..count]));
+            }
+            table.beside(sources("gbv", "paths"));
+            compare(&mut table);
+            assert_eq!(table.orders[0].verdict, verdict, "{count}");
+        }
     }
 
     #[test]
