@@ -1,13 +1,18 @@
 //! `polydraft-lab bench paper`: the papers' tables, reproduced.
 
+mod bound;
 mod canonical;
+mod decay;
 mod delayed;
+mod failures;
 mod gbv;
 mod global_resolution;
 mod lab;
+mod latency;
 mod order;
 mod orders;
 mod ranks;
+mod simple;
 mod spechub;
 mod spectr;
 mod table;
@@ -91,7 +96,8 @@ pub struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Paper {
-    /// Sun et al. 2023: block efficiency of walks with K-SEQ by numbers of paths and depths.
+    /// Sun et al. 2023: block efficiency of walks with K-SEQ by numbers of paths and depths; passes
+    /// over several sequences; distributions with formulas.
     Spectr,
     /// Sun et al. 2024: acceptance of the first and the second draft; binary, ternary and Sequoia
     /// trees.

@@ -37,7 +37,7 @@ pub fn section(record: &Record) -> Result<Section> {
             section.figure(&format!("{}: {}", table.title, panel.title), "", &chart)?;
         }
         let theirs: Vec<String> =
-            (0..table.theirs.len()).map(|i| format!("theirs {}", letter(i))).collect();
+            table.figures().iter().map(|&i| format!("theirs {}", letter(i))).collect();
         let differs = table.entries.iter().any(|entry| entry.less_first.is_some());
         let less = differs.then_some("less first of row");
         let head: Vec<&str> = ["", "", "ours"]
@@ -69,9 +69,8 @@ fn row(table: &Table, entry: &Entry, differs: bool) -> Vec<Cell> {
         let less = less_first.map(|less| number(less.value, table.decimals, less.error));
         cells.push(Cell::Figure(less.unwrap_or_default()));
     }
-    cells.extend(
-        theirs.iter().map(|theirs| Cell::maybe(theirs.map(|theirs| theirs.value), table.decimals)),
-    );
+    let figures = table.figures().into_iter().map(|index| theirs[index].map(|own| own.value));
+    cells.extend(figures.map(|own| Cell::maybe(own, table.decimals)));
     cells
 }
 
@@ -81,7 +80,10 @@ fn ordered(table: &Table, order: &Order) -> Vec<Cell> {
         Cell::words(letter(order.source).to_string()),
         Cell::words(name(&order.more)),
         Cell::words(name(&order.less)),
-        Cell::number(order.theirs, table.decimals, None),
+        match order.theirs {
+            Some(theirs) => Cell::number(theirs, table.decimals, None),
+            None => Cell::words(order.by()),
+        },
         Cell::number(order.ours.value, table.decimals, order.ours.error),
         Cell::words(order.verdict.name()),
     ]

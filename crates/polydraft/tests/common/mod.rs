@@ -2,8 +2,10 @@
 
 #![allow(dead_code)] // each test uses its own part
 
+use std::collections::HashMap;
+
 use polydraft::conformance::tree::{Exact, Pair, exact, random_pair};
-use polydraft::{PolicyKind, VerifierKind};
+use polydraft::{Distribution, PolicyKind, Token, VerifierKind};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -73,4 +75,23 @@ pub fn probs(size: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let weights: Vec<f64> = (0..size).map(|_| uniform(rng).powf(flatness) + 1e-9).collect();
     let sum: f64 = weights.iter().sum();
     weights.iter().map(|weight| weight / sum).collect()
+}
+
+/// Distributions of a next token that depend on the last token only: the first one after nothing,
+/// then those after token 0, 1, ..
+pub fn markov(distributions: &[&[f64]], depth: usize) -> HashMap<Vec<Token>, Distribution> {
+    let mut all = HashMap::new();
+    let mut texts = vec![Vec::new()];
+    for _ in 0..=depth {
+        let mut longer = Vec::new();
+        for text in texts {
+            let own = text.last().map_or(0, |last: &Token| *last as usize + 1);
+            all.insert(text.clone(), Distribution::new(distributions[own].to_vec()).unwrap());
+            longer.extend(
+                (0..distributions[0].len() as Token).map(|token| [&text[..], &[token]].concat()),
+            );
+        }
+        texts = longer;
+    }
+    all
 }

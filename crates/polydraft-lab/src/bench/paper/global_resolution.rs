@@ -1,5 +1,6 @@
-//! Global Resolution (Thomas and Pal 2025), tables 1 to 4 and figures 1 to 4: the time of solvers,
-//! how often they succeed, the best acceptance within a time, acceptances by drafts, and the walk.
+//! Global Resolution (Thomas and Pal 2025), tables 1 to 4 and figures 1 to 5: the time of solvers,
+//! how often they succeed, also by temperature, the best acceptance within a time, acceptances by
+//! drafts, and the walk.
 //!
 //! Their drafts are i.i.d. from the draft's k likeliest tokens, their walks have paths of eight
 //! tokens with k = 100, and draw from the target where there is no solution (appendix R). That walk
@@ -31,7 +32,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     // A cell's share, had every one of them no end.
     let begun = Instant::now();
     let share =
-        lab.end(0.35).duration_since(begun).as_secs_f64() / (rows.len() * columns.len()) as f64;
+        lab.end(0.3).duration_since(begun).as_secs_f64() / (rows.len() * columns.len()) as f64;
     let work = Work {
         rows,
         budget: 2.0 * share,
@@ -44,6 +45,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     tables(&data).into_iter().for_each(|table| lab.keep(table));
     optima(lab)?;
     published(lab)?;
+    super::failures::measure(lab, 0.1, &as_published())?;
     walks(lab)
 }
 
@@ -52,9 +54,11 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
 fn optima(lab: &mut Lab) -> Result<()> {
     let (temperatures, tops, counts): (&[f64], &[Option<usize>], &[usize]) = match lab.quick {
         true => (&[1.0], &[Some(10), None], &[2, 3]),
-        false => {
-            (&[1.0, 0.2, 0.6], &[Some(10), Some(100), Some(1000), None], &[1, 2, 3, 4, 5, 6, 8, 10])
-        }
+        false => (
+            &[1.0, 0.2, 0.4, 0.6, 0.8],
+            &[Some(10), Some(100), Some(1000), None],
+            &[1, 2, 3, 4, 5, 6, 8, 10],
+        ),
     };
     let mut nodes = Vec::new();
     for &temperature in temperatures {
@@ -195,5 +199,5 @@ fn walks(lab: &mut Lab) -> Result<()> {
         cases.push(case);
     }
     let title = "Tokens per call, T = 1, drafts from the 100 likeliest tokens";
-    lab.efficiencies(0.4, Table::of_rows("efficiency", title, 2), &cases)
+    lab.efficiencies(0.35, Table::of_rows("efficiency", title, 2), &cases)
 }

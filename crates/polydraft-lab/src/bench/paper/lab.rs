@@ -13,7 +13,7 @@ use polydraft_cli::prompts;
 use polydraft_engine::Engine;
 use polydraft_reference::comparison::{Part, Sample, exact_for};
 use polydraft_reference::{RuleKind, VerifierKind, importance};
-use polydraft_runtime::{Models, seeded};
+use polydraft_runtime::{ModelOptions, Models, seeded};
 
 use super::orders;
 use super::ranks;
@@ -77,6 +77,8 @@ pub fn importance(truncation: usize, alphabet: Option<usize>) -> (VerifierKind, 
 /// Models, prompts, and the time limit.
 pub struct Lab {
     pub models: Models,
+    /// How they were loaded.
+    pub options: ModelOptions,
     pub prompts: Vec<Vec<Token>>,
     /// Whether only the main rows are wanted.
     pub quick: bool,
@@ -110,6 +112,7 @@ impl Lab {
     ) -> Result<Self> {
         let (quick, time) = extent;
         let prompts = prompts::read(file)?;
+        let options = models.options();
         let models = models.load(true)?;
         let prompts = prompts::encode(&prompts, &models)?;
         let bar = ProgressBar::new(time.as_secs()).with_style(ProgressStyle::with_template(
@@ -118,6 +121,7 @@ impl Lab {
         let (orderly, begun) = (InterruptGuard::begin(), Instant::now());
         Ok(Self {
             models,
+            options,
             prompts,
             quick,
             seed,

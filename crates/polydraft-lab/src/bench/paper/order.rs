@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::theirs::Value;
 
-/// Two figures of theirs, the larger one first, and ours.
+/// Two figures of theirs, the larger one first, or what their text says of two; and ours.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
     /// The number of the source.
@@ -12,11 +12,25 @@ pub struct Order {
     /// Row and column of the larger figure, and of the smaller one.
     pub more: (String, String),
     pub less: (String, String),
-    /// Their difference, above 0.
-    pub theirs: f64,
+    /// Their difference, above 0; none where only the text states the order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub theirs: Option<f64>,
     /// Ours, with its standard error.
     pub ours: Value,
     pub verdict: Verdict,
+}
+
+impl Order {
+    /// Their difference, in words where it has no number.
+    pub fn by(&self) -> String {
+        self.theirs.map_or_else(|| "its text".to_owned(), short)
+    }
+}
+
+/// As published: without zeros at the end that nobody printed.
+pub fn short(value: f64) -> String {
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// What our difference says about an order, at two standard errors.

@@ -11,6 +11,9 @@ use super::theirs::{Source, Value};
 
 /// The difference of two values of ours; none where they are not values of the same sequences.
 fn difference(a: &Entry, b: &Entry) -> Option<Value> {
+    if exact(a) && exact(b) {
+        return Some(Value { value: a.ours.value - b.ours.value, error: Some(0.0) });
+    }
     let (one, other) = (&a.series, &b.series);
     let alike = |(a, b): (&Sample, &Sample)| a.prompt == b.prompt;
     if one.len() != other.len() || one.is_empty() || !one.iter().zip(other).all(alike) {
@@ -31,6 +34,11 @@ fn difference(a: &Entry, b: &Entry) -> Option<Value> {
     let off: Vec<Sample> = one.iter().zip(other).map(off).collect();
     let (_, error) = comparison::mean(&off, |sample| sample.tokens[0]);
     Some(Value { value, error: Some(error).filter(|error| error.is_finite()) })
+}
+
+/// Whether a value has no error: a formula's.
+fn exact(entry: &Entry) -> bool {
+    entry.series.is_empty() && entry.ours.error == Some(0.0)
 }
 
 /// Adds the orders that figures of the sources have in this table, and what ours are less the first
@@ -72,8 +80,18 @@ fn orders(table: &Table) -> Vec<Order> {
                 }
             }
         }
+        orders.extend(claims(table, source, index));
     }
     orders
+}
+
+/// The orders that the text of a source states, where both are here.
+fn claims(table: &Table, source: &Source, index: usize) -> Vec<Order> {
+    let claims = source.claims.iter().filter_map(|(row, column, other_row, other)| {
+        let (more, less) = (table.entry(row, column)?, table.entry(other_row, other)?);
+        Some(verdict(index, more, less, None, difference(more, less)?))
+    });
+    claims.collect()
 }
 
 /// The number of parts in which the names of two rows differ.
@@ -91,17 +109,18 @@ fn order(source: &Source, index: usize, one: &Entry, other: &Entry) -> Option<Or
         return None;
     }
     let (more, less) = if theirs > 0.0 { (one, other) } else { (other, one) };
-    let ours = difference(more, less)?;
-    let at = |entry: &Entry| (entry.row.clone(), entry.column.clone());
-    Some(Order {
-        source: index,
-        more: at(more),
-        less: at(less),
-        theirs: theirs.abs(),
-        ours,
-        verdict: Verdict::of(ours),
-    })
+    Some(verdict(index, more, less, Some(theirs.abs()), difference(more, less)?))
 }
+
+fn verdict(source: usize, more: &Entry, less: &Entry, theirs: Option<f64>, ours: Value) -> Order {
+    let at = |entry: &Entry| (entry.row.clone(), entry.column.clone());
+    let few = (1..FEWEST).contains(&more.series.len());
+    let verdict = if few { Verdict::Undecided } else { Verdict::of(ours) };
+    Order { source, more: at(more), less: at(less), theirs, ours, verdict }
+}
+
+/// Of fewer sequences two standard errors mean nothing.
+const FEWEST: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -151,6 +170,45 @@ mod tests {
         assert_eq!(found, [Verdict::Reproduced, Verdict::Contradicted], "{:?}", table.orders);
         let undecided = Value { value: 0.1, error: Some(0.06) };
         assert_eq!(Verdict::of(undecided), Verdict::Undecided);
+    }
+
+    /// What a text states is an order without a number; values of formulas have no error.
+    #[test]
+    fn claims_are_orders() {
+        let mut table = Table::new("bernoulli", "", 4);
+        table.add("b = 0.1, K = 2", "OTM", 0.9, Some(0.0));
+        table.add("b = 0.1, K = 2", "k-seq", 0.8, Some(0.0));
+        let mut source = sources("spectr", "bernoulli").remove(0);
+        assert!(source.claims.len() > 2);
+        let at = |column: &str| ("b = 0.1, K = 2".to_owned(), column.to_owned());
+        let claim = |more: &str, less: &str| {
+            let (more, less) = (at(more), at(less));
+            (more.0, more.1, less.0, less.1)
+        };
+        source.claims = vec![claim("OTM", "k-seq"), claim("k-seq", "OTM"), claim("OTM", "nobody")];
+        table.beside(vec![source]);
+        compare(&mut table);
+        let found: Vec<_> = table.orders.iter().map(|order| order.verdict).collect();
+        assert_eq!(found, [Verdict::Reproduced, Verdict::Contradicted]);
+        assert!(table.orders.iter().all(|order| order.by() == "its text"));
+        // Estimates without sequences in common are not compared.
+        table.entries[1].ours.error = Some(0.1);
+        compare(&mut table);
+        assert!(table.orders.is_empty());
+    }
+
+    #[test]
+    fn few_sequences_decide_nothing() {
+        for (count, verdict) in [(3, Verdict::Undecided), (4, Verdict::Reproduced)] {
+            let mut table = Table::of_rows("paths", "", 2);
+            for (row, by) in [("K = 1", 0.0), ("K = 2", 0.5)] {
+                let values = [1.0, 5.0, 2.0, 7.0].map(|value| value + by);
+                table.add_series(row, "greedy-block", samples(&values[..count]));
+            }
+            table.beside(sources("gbv", "paths"));
+            compare(&mut table);
+            assert_eq!(table.orders[0].verdict, verdict, "{count}");
+        }
     }
 
     #[test]

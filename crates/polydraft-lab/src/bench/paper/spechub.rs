@@ -1,5 +1,5 @@
-//! SpecHub (Sun et al. 2024), tables 1 to 7 and figure 6: acceptance of the first and the
-//! second draft, random distributions (`toy`), and trees.
+//! SpecHub (Sun et al. 2024), tables 1 to 7 and figures 6 and 7: acceptance of the first and the
+//! second draft, of up to ten (`decay`), random distributions (`toy`), and trees.
 //!
 //! Their tree 2^d has d levels with the root among them: 2^2 is one level of two drafts. Binary
 //! Sequoia trees are the best of so many drafted tokens with two children at most, for each way to
@@ -61,7 +61,8 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
         }
     }
     let title = "Acceptance of two drafts at a node";
-    lab.acceptances(0.15, Table::of_columns("acceptance", title, 4), &nodes)?;
+    lab.acceptances(0.12, Table::of_columns("acceptance", title, 4), &nodes)?;
+    super::decay::measure(lab)?;
     super::toy::measure(lab)?;
     for &temperature in temperatures.iter().filter(|temperature| **temperature > 0.3) {
         trees(lab, temperature)?;
@@ -140,7 +141,7 @@ fn trees(lab: &mut Lab, temperature: f64) -> Result<()> {
     cases.sort_by_key(|(place, _)| *place);
     let cases: Vec<Case> = cases.into_iter().map(|(_, case)| case).collect();
     let title = format!("Tokens per call of trees, T = {temperature}");
-    let share = if lab.quick { 0.65 } else { 0.35 };
+    let share = if lab.quick { 0.65 } else { 0.32 };
     let name = format!("trees-{temperature}");
     lab.efficiencies(share, Table::of_columns(&name, &title, 3), &cases)
 }

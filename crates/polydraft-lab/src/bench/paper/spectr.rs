@@ -1,4 +1,5 @@
-//! SpecTr (Sun et al. 2023), tables 1 and 4: block efficiency of walks with K-SEQ.
+//! SpecTr (Sun et al. 2023), tables 1 to 4 and figures 4 to 6: block efficiency of walks with
+//! K-SEQ, passes over several sequences (`latency`), and distributions with formulas (`simple`).
 
 use anyhow::Result;
 use polydraft::PolicyKind;
@@ -30,5 +31,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
             cases.push(case);
         }
     }
-    lab.efficiencies(0.95, Table::of_rows("efficiency", "Tokens per call, T = 1", 2), &cases)
+    lab.efficiencies(0.9, Table::of_rows("efficiency", "Tokens per call, T = 1", 2), &cases)?;
+    super::latency::measure(lab)?;
+    super::simple::measure(lab)
 }

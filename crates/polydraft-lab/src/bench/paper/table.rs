@@ -8,7 +8,7 @@ use polydraft_reference::comparison::{self, Sample};
 use serde::{Deserialize, Serialize};
 
 use super::Report;
-use super::order::{Compares, Order, Verdict};
+use super::order::{Compares, Order, Verdict, short};
 use super::theirs::{Source, Value};
 use crate::plot::{Best, Dot, Dots, Panel, WIDTH};
 
@@ -103,11 +103,20 @@ impl Table {
         });
     }
 
-    /// Puts the figures of `sources` beside ours, those that have none here left out.
+    /// The entry at a row and a column.
+    pub fn entry(&self, row: &str, column: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.row == row && entry.column == column)
+    }
+
+    /// Puts the figures of `sources` beside ours, those that say nothing of what is here left out.
     pub fn beside(&mut self, sources: Vec<Source>) {
         for source in sources {
             let of = |entry: &Entry| source.figure(&entry.row, &entry.column);
-            if self.entries.iter().any(|entry| of(entry).is_some()) {
+            let mut claims = source.claims.iter();
+            let has = |row: &str, column: &str| self.entry(row, column).is_some();
+            if self.entries.iter().any(|entry| of(entry).is_some())
+                || claims.any(|claim| has(&claim.0, &claim.1) && has(&claim.2, &claim.3))
+            {
                 self.entries.iter_mut().for_each(|entry| {
                     let theirs = of(entry);
                     entry.theirs.push(theirs);
@@ -141,8 +150,7 @@ impl Table {
     pub fn chart(&self) -> Dots {
         let (rows, columns) = (self.names(|entry| &entry.row), self.names(|entry| &entry.column));
         let dot = |row: &String, column: &String| {
-            let entry =
-                self.entries.iter().find(|entry| entry.row == *row && entry.column == *column)?;
+            let entry = self.entry(row, column)?;
             let Value { value, error } = entry.ours;
             Some(Dot { value, error, limit: matches!(column.as_str(), "bound" | "optimal") })
         };
@@ -175,7 +183,7 @@ impl Table {
         if differs {
             write!(out, " {:>18}", "less first of row")?;
         }
-        for index in 0..self.theirs.len() {
+        for &index in &self.figures() {
             write!(out, " {:>9}", format!("theirs {}", letter(index)))?;
         }
         writeln!(out)?;
@@ -197,15 +205,9 @@ impl Table {
                 });
                 write!(out, " {less:<18}")?;
             }
-            let theirs: String = entry
-                .theirs
-                .iter()
-                .map(|theirs| {
-                    theirs.map_or(format!(" {:>8}", "-"), |theirs| {
-                        format!(" {:>8}", short(theirs.value))
-                    })
-                })
-                .collect();
+            let of = |index: &usize| entry.theirs[*index].map(|theirs| short(theirs.value));
+            let figure = |index| format!(" {:>8}", of(index).unwrap_or_else(|| "-".to_owned()));
+            let theirs: String = self.figures().iter().map(figure).collect();
             writeln!(out, "{theirs}")?;
         }
         if let Some(remark) = &self.remark {
@@ -215,6 +217,12 @@ impl Table {
             writeln!(out, "theirs {}, on their models: {source}; {models}", letter(index))?;
         }
         self.print_orders(out)
+    }
+
+    /// The sources that have figures here, and not only a text that states orders.
+    pub fn figures(&self) -> Vec<usize> {
+        let has = |index: &usize| self.entries.iter().any(|entry| entry.theirs[*index].is_some());
+        (0..self.theirs.len()).filter(has).collect()
     }
 
     /// An error, in the table's decimals.
@@ -242,7 +250,7 @@ impl Table {
                 count(Verdict::Undecided)
             )?;
             for order in own().filter(|order| order.verdict != Verdict::Reproduced) {
-                let Order { more, less, theirs, ours, verdict, .. } = order;
+                let Order { more, less, ours, verdict, .. } = order;
                 let decimals = self.decimals;
                 // What both have in common is said once.
                 let (place, more, less) = match more.0 == less.0 {
@@ -253,7 +261,7 @@ impl Table {
                     out,
                     "  {}: {place}: {more} over {less} by {}, ours by {:.decimals$}{}",
                     verdict.name(),
-                    short(*theirs),
+                    order.by(),
                     ours.value,
                     self.within(*ours)
                 )?;
@@ -261,12 +269,6 @@ impl Table {
         }
         Ok(())
     }
-}
-
-/// As published: without zeros at the end that nobody printed.
-fn short(value: f64) -> String {
-    let text = format!("{value:.4}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// What a source is called beside the figures.

@@ -23,7 +23,13 @@ pub struct Source {
     /// Row, column, value, and its error where one was published.
     #[serde(skip_serializing, default)]
     figures: Vec<(String, String, f64, Option<f64>)>,
+    /// Orders that its text states where no figures can be read.
+    #[serde(skip_serializing, default)]
+    pub claims: Vec<Claim>,
 }
+
+/// The row and the column of what is said to be more, and of what is said to be less.
+pub type Claim = (String, String, String, String);
 
 impl Source {
     /// What it has at a row and a column of ours.
@@ -45,6 +51,8 @@ struct Stored {
     /// Errors in the shape of the rows' values, if they were published.
     #[serde(default)]
     errors: Vec<Vec<Option<f64>>>,
+    #[serde(default)]
+    claims: Vec<Claim>,
 }
 
 /// The tables of a paper that have figures for one of ours.
@@ -54,6 +62,7 @@ pub fn sources(paper: &str, table: &str) -> Vec<Source> {
     stored
         .map(|stored| Source {
             figures: figures(&stored),
+            claims: stored.claims,
             source: stored.source,
             models: stored.models,
         })
@@ -78,9 +87,9 @@ mod tests {
     #[test]
     fn the_data_are_whole() {
         let all: Vec<Stored> = serde_json::from_str(ALL).expect("JSON");
-        for Stored { paper, table, source, columns, rows, .. } in &all {
+        for Stored { paper, table, source, columns, rows, claims, .. } in &all {
             assert!(source.contains("20"), "{paper} {table}: a year");
-            assert!(!rows.is_empty(), "{paper} {table}");
+            assert!(rows.is_empty() != claims.is_empty(), "{paper} {table}");
             for (row, values) in rows {
                 assert_eq!(values.len(), columns.len(), "{paper} {table} {row}");
             }

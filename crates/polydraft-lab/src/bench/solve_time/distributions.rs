@@ -9,6 +9,7 @@ use rand_chacha::ChaCha12Rng;
 use crate::observe::{self, Look, Plan};
 
 /// Logits of target and draft, shape `[vocabulary]` each, at a position of a sequence.
+#[derive(Clone)]
 pub struct Pair {
     pub target: Vec<f32>,
     draft: Vec<f32>,

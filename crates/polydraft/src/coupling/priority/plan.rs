@@ -15,7 +15,7 @@ use pulp::{Arch, NullaryFnOnce};
 use super::grid::Cell;
 use super::masses::Choice;
 use super::pool::{Individual, Pool, Spread, TooFine};
-use super::shares::{Entry, Layout, Profile, Shares};
+use super::shares::{Entry, FINEST, Layout, Profile, Shares};
 use crate::priorities::Piece;
 
 /// Tables that the first pass adds to in turn.
@@ -161,6 +161,8 @@ impl Plan {
             self.sort(p, q);
         }
         self.collect(q);
+        // Next to nothing of what may be lost anyway.
+        self.shares.tolerance = (1e-7 * negligible).max(FINEST);
         self.shares.share(profile, &self.entries, choice, layout);
         self.gains.clear();
         self.gains.extend(

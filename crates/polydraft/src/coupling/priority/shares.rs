@@ -42,8 +42,10 @@ struct Block {
 }
 
 /// The shares of all entries. Reusable: sharing again keeps the memory.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Shares {
+    /// Relative error of a mass at which a search stops: it costs at most that much acceptance.
+    pub(super) tolerance: f64,
     intervals: Vec<Interval>,
     ends: Vec<usize>,
     masses: Masses,
@@ -51,6 +53,20 @@ pub struct Shares {
     blocks: Vec<Block>,
     /// The block of each entry.
     block: Vec<u32>,
+}
+
+impl Default for Shares {
+    fn default() -> Self {
+        Self {
+            tolerance: FINEST,
+            intervals: Vec::new(),
+            ends: Vec::new(),
+            masses: Masses::default(),
+            gaps: Vec::new(),
+            blocks: Vec::new(),
+            block: Vec::new(),
+        }
+    }
 }
 
 impl Shares {
@@ -123,13 +139,11 @@ impl Shares {
             let entry = entries[index];
             let mut mass = 0.0;
             if entry.length > 0.0 && own > 0.0 {
-                let first = self.intervals.len();
                 // What is left to intervals once the spread part has its mean.
                 let wanted =
                     ((self.masses.own[index] - (1.0 - own) * entry.length * mean) / own).max(0.0);
-                frontier = self.lay_out(profile, frontier, start + length, entry.length, wanted);
-                let intervals = self.intervals[first..].iter();
-                mass = intervals.map(|own| own.length * profile.mean(own.start, own.length)).sum();
+                (frontier, mass) =
+                    self.lay_out(profile, frontier, start + length, entry.length, wanted);
             }
             self.masses.own[index] = own * mass + (1.0 - own) * entry.length * spread_mean;
             self.ends.push(self.intervals.len());
@@ -166,8 +180,8 @@ impl Shares {
         }
     }
 
-    /// Finds a set of this length and mass for one entry and returns the new frontier: everything
-    /// above it, up to `end`, is free, below it the gaps are.
+    /// Finds a set of this length and mass for one entry. Returns the new frontier: everything
+    /// above it, up to `end`, is free, below it the gaps are; and the mass that the set has.
     fn lay_out(
         &mut self,
         profile: &impl Profile,
@@ -175,123 +189,150 @@ impl Shares {
         end: f64,
         length: f64,
         mass: f64,
-    ) -> f64 {
-        let room = end - frontier;
+    ) -> (f64, f64) {
+        let (room, tolerance) = (end - frontier, self.tolerance * mass);
+        let at_frontier = length * profile.mean(frontier, length);
         if length <= NOTHING * end {
             self.intervals.push(Interval { start: frontier, length });
-            return frontier + length;
+            return (frontier + length, at_frontier);
         }
-        let missing = mass - length * profile.mean(frontier, length);
-        if length <= room && missing >= -TOLERANCE * mass {
-            let mut start = frontier;
-            if missing > TOLERANCE * mass {
-                let slid = slide(profile, frontier, end - length, length, mass / length);
+        let missing = mass - at_frontier;
+        if length <= room && missing >= -tolerance {
+            let (mut start, mut got) = (frontier, at_frontier);
+            if missing > tolerance {
+                let slid = slide(profile, (frontier, end - length), length, mass, tolerance);
                 // A gap of a rounding error would only be in the way.
-                if slid - frontier > SNAP * end {
-                    self.gaps.push(Interval { start: frontier, length: slid - frontier });
-                    start = slid;
+                if slid.place - frontier > SNAP * end {
+                    let gap = slid.place - frontier;
+                    self.gaps.push(Interval { start: frontier, length: gap });
+                    (start, got) = (slid.place, mass + length * slid.value);
                 }
             }
             self.intervals.push(Interval { start, length });
-            return start + length;
+            return (start + length, got);
         }
         // Its mean is below that at the frontier: take from the gaps, nearest first, and the rest
         // at the frontier.
-        let (mut length, mut mass) = (length, mass);
+        let (mut left, mut wanted, mut got) = (length, mass, 0.0);
+        // The mass of what is left, were it all at the frontier.
+        let mut at_frontier = at_frontier;
         while let Some(gap) = self.gaps.last_mut() {
             let whole = gap.length * profile.mean(gap.start, gap.length);
-            if gap.length <= length {
-                let rest = length - gap.length;
-                if rest > room || whole + rest * profile.mean(frontier, rest) >= mass {
+            if gap.length <= left {
+                let rest = left - gap.length;
+                let of_rest = rest * profile.mean(frontier, rest);
+                if rest > room || whole + of_rest >= wanted {
                     self.intervals.push(*gap);
                     self.gaps.pop();
-                    (length, mass) = (rest, mass - whole);
+                    (left, wanted, got) = (rest, wanted - whole, got + whole);
+                    at_frontier = of_rest;
                     continue;
                 }
             }
-            let taken = cut(profile, *gap, frontier, room, length, mass);
-            let taken =
-                if gap.length >= length && length - taken <= SNAP * end { length } else { taken };
+            let excess = at_frontier - wanted;
+            let places = (frontier, room);
+            let taken = cut(profile, *gap, places, (left, wanted), (excess, tolerance));
+            let taken = if gap.length >= left && left - taken <= SNAP * end { left } else { taken };
             if taken > 0.0 {
                 gap.length -= taken;
-                self.intervals.push(Interval { start: gap.start + gap.length, length: taken });
-                length -= taken;
+                let start = gap.start + gap.length;
+                self.intervals.push(Interval { start, length: taken });
+                got += taken * profile.mean(start, taken);
+                left -= taken;
                 if gap.length <= 0.0 {
                     self.gaps.pop();
                 }
             }
             break;
         }
-        if length <= 0.0 {
-            return frontier;
+        if left <= 0.0 {
+            return (frontier, got);
         }
-        self.intervals.push(Interval { start: frontier, length });
-        frontier + length
+        self.intervals.push(Interval { start: frontier, length: left });
+        (frontier + left, got + left * profile.mean(frontier, left))
     }
 }
 
-/// Relative error at which a search stops: it costs at most that much acceptance.
-const TOLERANCE: f64 = 1e-14;
+/// The smallest useful tolerance.
+pub(super) const FINEST: f64 = 1e-14;
+/// After so many evaluations it stops in any case.
+const TRIES: usize = 80;
 /// Lengths of this part of the segment are rounding errors.
 const SNAP: f64 = 1e-15;
 /// Entries this short stay where the frontier is: they carry nothing, and their mean has lost its
 /// digits if their length is a subnormal number.
 const NOTHING: f64 = 1e-25;
 
-/// The start in [low, high] of the interval of this length with this mean.
-fn slide(profile: &impl Profile, low: f64, high: f64, length: f64, mean: f64) -> f64 {
+/// The start in [low, high] of the interval of this length with this mass. The value found is by
+/// how much its mean is too large.
+fn slide(
+    profile: &impl Profile,
+    (low, high): (f64, f64),
+    length: f64,
+    mass: f64,
+    tolerance: f64,
+) -> Found {
+    let mean = mass / length;
     search(low, high, profile.guess(mean) - 0.5 * length, |start| {
         let slope = (profile.density(start + length) - profile.density(start)) / length;
-        (profile.mean(start, length) - mean, slope, TOLERANCE * mean)
+        (profile.mean(start, length) - mean, slope, tolerance / length)
     })
 }
 
 /// How much to take from the top of `gap`, the rest of `length` coming from the frontier, to get
-/// this mass.
+/// this mass to a tolerance. With nothing taken it would be `excess` more.
 fn cut(
     profile: &impl Profile,
     gap: Interval,
-    frontier: f64,
-    room: f64,
-    length: f64,
-    mass: f64,
+    (frontier, room): (f64, f64),
+    (length, mass): (f64, f64),
+    (excess, tolerance): (f64, f64),
 ) -> f64 {
     let least = (length - room).max(0.0).min(gap.length);
     let most = gap.length.min(length);
     let end = gap.start + gap.length;
-    // Negated, to be rising.
-    search(least, most, 0.5 * (least + most), |taken| {
+    let slope =
+        |taken: f64| profile.density(frontier + (length - taken)) - profile.density(end - taken);
+    // From nothing taken on along the slope there; negated, to be rising.
+    search(least, most, excess / slope(0.0), |taken| {
         let rest = length - taken;
         let got = taken * profile.mean(end - taken, taken) + rest * profile.mean(frontier, rest);
-        let slope = profile.density(frontier + rest) - profile.density(end - taken);
-        (mass - got, slope, TOLERANCE * mass)
+        (mass - got, slope(taken), tolerance)
     })
+    .place
+}
+
+/// Where a search ended, and the value there.
+struct Found {
+    place: f64,
+    value: f64,
 }
 
 /// The root of a rising function in [low, high], or the end where it is nearest to 0: Newton's
 /// method inside a bracket. `evaluate` gives value, slope, and the size of value to accept.
-fn search(low: f64, high: f64, guess: f64, evaluate: impl Fn(f64) -> (f64, f64, f64)) -> f64 {
+fn search(low: f64, high: f64, guess: f64, evaluate: impl Fn(f64) -> (f64, f64, f64)) -> Found {
     let (mut low, mut high) = (low, high);
     if low >= high {
-        return low;
+        return Found { place: low, value: evaluate(low).0 };
     }
-    let mut x = if guess > low && guess < high { guess } else { 0.5 * (low + high) };
-    for _ in 0..80 {
-        let (value, slope, tolerance) = evaluate(x);
-        if value.abs() <= tolerance {
-            break;
+    let mut place = if guess > low && guess < high { guess } else { 0.5 * (low + high) };
+    let mut tries = 0;
+    loop {
+        let (value, slope, tolerance) = evaluate(place);
+        tries += 1;
+        if value.abs() <= tolerance || tries == TRIES {
+            return Found { place, value };
         }
         if value < 0.0 {
-            low = x
+            low = place
         } else {
-            high = x
+            high = place
         }
-        let newton = x - value / slope;
+        let newton = place - value / slope;
         let next = if newton > low && newton < high { newton } else { 0.5 * (low + high) };
-        if (next - x).abs() <= 1e-16 * x.abs() {
-            break;
+        if (next - place).abs() <= 1e-16 * place.abs() {
+            return Found { place, value };
         }
-        x = next;
+        place = next;
     }
-    x
 }
