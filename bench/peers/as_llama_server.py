@@ -49,7 +49,7 @@ def translated(arguments):
         elif option == "--spec-type" or option == "--model-draft":
             answer += [] if "--draft" in answer else ["--draft", "self"]
     if "--draft" not in answer:
-        answer += ["--verifier", "none"]
+        answer += ["--draft", "ngram"]
     if "--cors-origins" not in arguments:
         answer += ["--cors", "*"]
     return [*answer, "--name", "*"]

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """vLLM's own tests of its OpenAI-compatible server, from its source package, against `polydraft serve`.
 
-  bench/peers/vllm_tests.py --source DIR --model smollm2.gguf --tokenizer DIR --polydraft target/release/polydraft \\
-      [-k EXPRESSION] [--json FILE]
+  bench/peers/vllm_tests.py --source DIR --model smollm2.gguf --tokenizer DIR --chat-template FILE \\
+      --polydraft target/release/polydraft [-k EXPRESSION] [--json FILE]
 
---source is vLLM's source package, --tokenizer a folder with the model's tokenizer as transformers reads it. Needs pytest,
+--source is vLLM's source package, --tokenizer a folder with the model's tokenizer as transformers reads it, --chat-template one
+that knows of tools, as the models that the tests name have (llama.cpp's models/templates/Qwen-Qwen3-0.6B.jinja). Needs pytest,
 pytest-asyncio, openai, anthropic, requests, jsonschema, regex and transformers; vLLM itself is not needed. Tests of routes that are
 not here, and of vLLM's own modules, are counted apart. Each other failure needs its reason in vllm_reasons.json. Exit code 1 if one
 has none.
@@ -51,7 +52,7 @@ def run(args):
         notes = Path(folder, "notes.json")
         env = {
             **os.environ, "PEERS_PROGRAM": str(Path(args.polydraft).resolve()), "PEERS_MODEL": str(Path(args.model).resolve()),
-            "PEERS_NOTES": str(notes), "PEERS_TOKENIZER": str(args.tokenizer.resolve()), "PEERS_VERIFIER": args.verifier,
+            "PEERS_NOTES": str(notes), "PEERS_TOKENIZER": str(args.tokenizer.resolve()), "PEERS_TEMPLATE": str(args.chat_template.resolve()),
             "PYTHONPATH": str(peers.HERE),
         }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "vllm_plugin", "-p", "no:cacheprovider",
@@ -67,7 +68,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--polydraft", required=True)
-    parser.add_argument("--verifier", default="none")
+    parser.add_argument("--chat-template", type=Path, required=True)
     parser.add_argument("-k", dest="expression")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -13,7 +13,7 @@ SAME = {"--chat-template": "--chat-template", "--default-chat-template-kwargs": 
 
 
 def translated(model, arguments):
-    answer, rest = ["--name", model, "--name", "*", "--ignore-published", "--verifier", os.environ["PEERS_VERIFIER"]], list(arguments)
+    answer, rest = ["--name", model, "--name", "*", "--ignore-published", "--draft", "ngram"], list(arguments)
     while rest:
         option = rest.pop(0)
         if option == "--served-model-name":
@@ -22,7 +22,8 @@ def translated(model, arguments):
         elif SAME.get(option):
             value = rest.pop(0)
             answer += [SAME[option], value if isinstance(value, str) else json.dumps(value)]
-    return answer
+    # The models that the tests name know of tools.
+    return answer if "--chat-template" in answer else [*answer, "--chat-template", os.environ["PEERS_TEMPLATE"]]
 
 
 class RemoteOpenAIServer:
@@ -47,10 +48,10 @@ class RemoteOpenAIServer:
         return f"{self.url_root}/{'/'.join(part.strip('/') for part in parts if part)}"
 
     def _openai(self, kind, named):
-        return kind(base_url=self.url_for("v1"), api_key=self.DUMMY_API_KEY, max_retries=0, **{"timeout": 60, **named})
+        return kind(base_url=self.url_for("v1"), api_key=self.DUMMY_API_KEY, max_retries=0, **{"timeout": 20, **named})
 
     def _anthropic(self, kind, named):
-        return kind(base_url=self.url_for(), api_key=self.DUMMY_API_KEY, max_retries=0, **{"timeout": 60, **named})
+        return kind(base_url=self.url_for(), api_key=self.DUMMY_API_KEY, max_retries=0, **{"timeout": 20, **named})
 
     def get_client(self, **named):
         return self._openai(openai.OpenAI, named)

@@ -12,7 +12,11 @@ use super::error::Problem;
 pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        let problem = Problem::invalid(polydraft_files::in_words(error.into_inner()));
-        if path == "." { problem } else { problem.of(&path) }
+        let words = polydraft_files::in_words(error.into_inner());
+        match path.as_str() {
+            "." => Problem::invalid(words),
+            // Many clients show nothing but the message.
+            _ => Problem::invalid(format_args!("{path}: {words}")).of(&path),
+        }
     })
 }
