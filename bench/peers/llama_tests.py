@@ -30,6 +30,9 @@ OTHERS = {
     "test_compat_gcp": "Vertex AI's routes",
 }
 
+# What only llama-server's own name would satisfy, and what is asked instead.
+INSTEAD = {'system_fingerprint.startswith("b")': 'system_fingerprint.startswith(("b", "fp_"))'}
+
 
 def run(source, model, kind, program, expression):
     """What became of each test: its outcome, the routes that it asked for, and why it failed."""
@@ -38,6 +41,11 @@ def run(source, model, kind, program, expression):
         place = Path(folder, "tools", "server", "tests")
         shutil.copytree(source / "tools" / "server" / "tests", place)
         os.symlink((source / "models").resolve(), Path(folder, "models"))
+        for path in place.glob("unit/test_*.py"):
+            text = path.read_text(encoding="utf-8")
+            for old, new in INSTEAD.items():
+                text = text.replace(old, new)
+            path.write_text(text, encoding="utf-8")
         notes = Path(folder, "notes.json")
         env = {
             **os.environ, "LLAMA_SERVER_BIN_PATH": str(HERE / "as_llama_server.py"), "PEERS_SERVER": kind,

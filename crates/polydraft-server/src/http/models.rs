@@ -1,5 +1,6 @@
 //! What the server says of its models, and of answers that it stores.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -41,7 +42,10 @@ fn named(fleet: &Fleet) -> Vec<(String, Status, Option<Arc<App>>)> {
         let own = app.as_ref().map_or("", |app| app.name());
         let names =
             names.iter().map(|name| if name == "*" { own.to_owned() } else { name.clone() });
-        let names: Vec<String> = names.filter(|name| !name.is_empty()).collect();
+        let mut names: Vec<String> = names.filter(|name| !name.is_empty()).collect();
+        // '*' beside a name of its own says nothing further.
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
         names.into_iter().map(move |name| (name, status, app.clone())).collect::<Vec<_>>()
     };
     fleet.all().flat_map(of).collect()

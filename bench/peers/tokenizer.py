@@ -1,0 +1,19 @@
+#!/usr/bin/env python3
+"""Writes a GGUF file's tokenizer as a folder that transformers reads.
+
+  bench/peers/tokenizer.py MODEL.gguf FOLDER
+
+Needs transformers below 5 and gguf; torch, which transformers asks for, is not needed for that.
+"""
+
+import sys
+from pathlib import Path
+
+import transformers
+import transformers.modeling_gguf_pytorch_utils as reader
+
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
+reader.is_torch_available = lambda: True
+model = Path(sys.argv[1])
+transformers.AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name).save_pretrained(sys.argv[2])
