@@ -13,7 +13,7 @@ SAME = {"--chat-template": "--chat-template", "--default-chat-template-kwargs": 
 
 
 def translated(model, arguments):
-    answer, rest = ["--name", model, "--name", "*", "--ignore-published", "--draft", "ngram"], list(arguments)
+    answer, rest = ["--name", model, "--name", "*", "--ignore-published", "--draft", "ngram", "-n", "400"], list(arguments)
     while rest:
         option = rest.pop(0)
         if option == "--served-model-name":

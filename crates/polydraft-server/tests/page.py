@@ -47,6 +47,9 @@ def talk(page, shot):
     page.screenshot(path=shot, full_page=True)
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, f"the page is {wide} pixels too wide"
+    # What sticks out on the left makes no page wider.
+    cut = page.evaluate("[...document.querySelectorAll('select, button, input, textarea')].filter(one => one.getBoundingClientRect().left < 0).length")
+    assert cut == 0, f"{cut} controls stick out on the left"
     assert not foreign, foreign
     assert not problems, problems
 
