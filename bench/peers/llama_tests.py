@@ -50,7 +50,7 @@ def run(source, model, kind, program, expression):
         env = {
             **os.environ, "LLAMA_SERVER_BIN_PATH": str(HERE / "as_llama_server.py"), "PEERS_SERVER": kind,
             "PEERS_PROGRAM": str(Path(program).resolve()), "PEERS_MODEL": str(Path(model).resolve()), "PEERS_NOTES": str(notes),
-            "PYTHONPATH": f"{HERE}{os.pathsep}{place}", "PORT": "8188",
+            "PYTHONPATH": f"{HERE}{os.pathsep}{place}", "PORT": str(peers.free_port()),
         }
         files = [str(path.relative_to(place)) for path in sorted(place.glob("unit/test_*.py")) if path.stem not in OTHERS]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "llama_plugin", "-p", "no:cacheprovider", "-m", "not slow", *files]

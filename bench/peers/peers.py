@@ -8,7 +8,8 @@ import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-KINDS = ["passed", "failed, with a reason", "failed", "routes not here", "not passed by its own server", "asks no server", "skipped"]
+KINDS = ["passed", "failed, with a reason", "failed", "about another model", "routes not here", "not passed by its own server",
+         "asks no server", "skipped"]
 
 
 def start(program, model, port, *options):
@@ -61,7 +62,10 @@ def is_here(asked, known):
 
 
 def judge(ours, theirs, known, reasons):
-    """Counts each test as one of KINDS; what failed for no known reason."""
+    """Counts each test as one of KINDS; what failed for no known reason.
+
+    Reasons are by a pattern of the test's name; one that begins with "model: " is about what another model would write.
+    """
     counts, unexplained, given = dict.fromkeys(KINDS, 0), [], json.loads((HERE / reasons).read_text())
     for test, note in ours.items():
         note["routes not here"] = [asked for asked in note["asked"] if not is_here(asked, known)]
@@ -77,7 +81,8 @@ def judge(ours, theirs, known, reasons):
         elif not note["asked"] and not theirs:
             kind = "asks no server"
         elif reason:
-            kind, note["reason"] = "failed, with a reason", reason
+            kind = "about another model" if reason.startswith("model: ") else "failed, with a reason"
+            note["reason"] = reason
         else:
             kind = "failed"
             unexplained.append((test, note["why"]))

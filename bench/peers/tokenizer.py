@@ -16,4 +16,8 @@ if len(sys.argv) != 3:
     sys.exit(__doc__)
 reader.is_torch_available = lambda: True
 model = Path(sys.argv[1])
-transformers.AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name).save_pretrained(sys.argv[2])
+tokenizer = transformers.AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name, add_bos_token=False)
+# It puts the begin token before every text, whatever the file says.
+tokenizer.add_bos_token = False
+tokenizer.update_post_processor()
+tokenizer.save_pretrained(sys.argv[2])

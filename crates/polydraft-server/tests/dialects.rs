@@ -243,6 +243,49 @@ fn prompts_are_scored() {
     assert_eq!(chat["prompt_logprobs"].as_array().unwrap().len(), 2, "{chat}");
 }
 
+/// Ids of tokens are those that decode to the text, with and without a stream, and log-probabilities
+/// come only where they were asked for.
+#[test]
+fn token_ids_are_told_where_they_are_asked_for() {
+    let server = start(NOW, |_| ());
+    let ids = |value: &Value| -> Vec<u64> {
+        value.as_array().into_iter().flatten().map(|id| id.as_u64().unwrap()).collect()
+    };
+    let body = json!({ "messages": said("a b"), "return_token_ids": true, "seed": 1,
+        "max_tokens": 4, "ignore_eos": true });
+    let whole = post(&server, "/v1/chat/completions", body.clone());
+    let choice = &whole["choices"][0];
+    assert_eq!(ids(&whole["prompt_token_ids"]), [0, 1], "{whole}");
+    let told = ids(&choice["token_ids"]);
+    assert_eq!((told.len(), &choice["logprobs"]), (4, &Value::Null), "{whole}");
+    let words: Vec<_> = ["a", "b", "c", "d", "end", "x"].into();
+    let expected: Vec<_> = told.iter().map(|id| words[*id as usize]).collect();
+    let content = choice["message"]["content"].as_str().unwrap();
+    assert_eq!(content.split_whitespace().collect::<Vec<_>>(), expected, "{whole}");
+    let mut stream = body.clone();
+    stream["stream"] = json!(true);
+    let chunks: Vec<Value> = server
+        .post("/v1/chat/completions", &stream)
+        .events()
+        .iter()
+        .filter_map(|event| serde_json::from_str(event).ok())
+        .collect();
+    assert_eq!(ids(&chunks[0]["prompt_token_ids"]), [0, 1]);
+    assert!(chunks[1..].iter().all(|chunk| chunk.get("prompt_token_ids").is_none()));
+    let streamed: Vec<_> =
+        chunks.iter().flat_map(|chunk| ids(&chunk["choices"][0]["token_ids"])).collect();
+    assert_eq!(streamed, told);
+    let named = json!({ "messages": said("a b"), "return_tokens_as_token_ids": true, "seed": 1,
+        "max_tokens": 2, "logprobs": true });
+    let named = post(&server, "/v1/chat/completions", named);
+    let token = named["choices"][0]["logprobs"]["content"][0]["token"].as_str().unwrap();
+    assert!(token.starts_with("token_id:"), "{named}");
+    let silent = json!({ "messages": said("a b"), "max_tokens": 2 });
+    let silent = post(&server, "/v1/chat/completions", silent);
+    assert!(silent.get("prompt_token_ids").is_none(), "{silent}");
+    assert!(silent["choices"][0].get("token_ids").is_none(), "{silent}");
+}
+
 #[test]
 fn lengths_and_ends() {
     let server = start(NOW, |_| ());

@@ -201,6 +201,13 @@ impl Answer {
         }
     }
 
+    /// In conversations the prompt's ids stand beside the choices: there is one prompt.
+    fn list_prompt_ids(&self, frame: &mut Value) {
+        if let (Shape::Chat, Some(prompts)) = (self.shape, &self.prompts) {
+            frame["prompt_token_ids"] = json!(prompts[0]);
+        }
+    }
+
     /// What is new of one sequence.
     fn chunk(&mut self, index: usize) -> Value {
         let part = &mut self.parts[index];
@@ -240,8 +247,10 @@ impl Answer {
                 if !text.is_empty() {
                     delta["content"] = text.into();
                 }
-                json!({ "index": index, "delta": delta, "logprobs": logprobs,
-                    "finish_reason": finish_reason })
+                let mut choice = json!({ "index": index, "delta": delta, "logprobs": logprobs,
+                    "finish_reason": finish_reason });
+                self.list_ids(&mut choice, None, &scores);
+                choice
             }
         };
         let prompt = self.listed(prompt.as_ref());
@@ -251,6 +260,9 @@ impl Answer {
         let mut chunk = self.frame(true, vec![choice]);
         if let Some(prompt) = prompt.filter(|_| self.shape == Shape::Chat) {
             chunk["prompt_logprobs"] = prompt;
+        }
+        if first {
+            self.list_prompt_ids(&mut chunk);
         }
         if !traces.is_empty() {
             chunk["steps"] = traces.iter().map(|trace| steps::step(&self.text, trace)).collect();
@@ -335,8 +347,10 @@ impl Reply for Answer {
                     if !reasoning.is_empty() {
                         message["reasoning_content"] = reasoning.into();
                     }
-                    json!({ "index": index, "message": message, "logprobs": logprobs,
-                        "finish_reason": finish_reason })
+                    let mut choice = json!({ "index": index, "message": message,
+                        "logprobs": logprobs, "finish_reason": finish_reason });
+                    self.list_ids(&mut choice, None, &scores);
+                    choice
                 }
             }
         });
@@ -345,6 +359,7 @@ impl Reply for Answer {
         if let Some(prompt) = of_chat {
             whole["prompt_logprobs"] = prompt;
         }
+        self.list_prompt_ids(&mut whole);
         whole["usage"] = json!(self.usage);
         whole
     }

@@ -53,6 +53,13 @@ pub struct Chat {
     /// Where the model's reasoning goes, if its chat template marks it: `"auto"` into
     /// `reasoning_content`, `"none"` with its marks into the content.
     reasoning_format: Option<String>,
+    /// Whether the answer has the ids of its tokens, `token_ids`, and of the prompt's,
+    /// `prompt_token_ids`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    return_token_ids: bool,
+    /// Whether log-probabilities name tokens as `token_id:7` instead of by their strings.
+    #[serde(default, deserialize_with = "null_is_default")]
+    return_tokens_as_token_ids: bool,
     /// Whether the model goes on with the last message, an answer's beginning.
     #[serde(default, deserialize_with = "null_is_default")]
     continue_final_message: bool,
@@ -96,6 +103,9 @@ pub fn prepare_as(
     let top = own.logprobs.unwrap_or(own.top_logprobs.is_some_and(|top| top > 0));
     let top = top.then(|| within("top_logprobs", own.top_logprobs.unwrap_or(0), 0, MOST_TOP));
     asked.scores = top.transpose()?;
+    let scored = asked.scores.is_some();
+    // Tokens come with their scores.
+    asked.scores = asked.scores.or(own.return_token_ids.then_some(0));
     asked.prompt_scores = prompt_scores(own.prompt_logprobs)?;
     let lists = asked.prompt_scores.is_some();
     let ending = ending(own.continue_final_message, own.add_generation_prompt)?;
@@ -119,6 +129,13 @@ pub fn prepare_as(
     let mut conversation = Conversation::of(app, wanted)?;
     if lists {
         conversation.answer.lists_prompt_scores();
+    }
+    if own.return_token_ids {
+        let prompt = conversation.asked.prompt.clone();
+        conversation.answer.lists_token_ids(vec![prompt], scored);
+    }
+    if own.return_tokens_as_token_ids {
+        conversation.answer.names_tokens_by_id();
     }
     Ok(conversation.prepared(common.stream, ignored, in_form))
 }

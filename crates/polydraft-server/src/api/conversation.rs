@@ -47,7 +47,8 @@ pub struct Wanted {
 
 /// The same, ready for the engine.
 pub struct Conversation {
-    asked: RequestParams,
+    /// What the engine is asked for.
+    pub asked: RequestParams,
     form: Option<Form>,
     /// Its answer.
     pub answer: Answer,
