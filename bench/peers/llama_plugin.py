@@ -8,6 +8,7 @@ import json
 import os
 
 import pytest
+import requests
 import utils
 
 
@@ -27,7 +28,11 @@ asked, notes = [], []
 def noting(method):
     def ask(self, verb, path, *rest, **named):
         asked.append(f"{verb} {path.split('?')[0]}")
-        return method(self, verb, path, *rest, **named)
+        answer = method(self, verb, path, *rest, **named)
+        if isinstance(getattr(answer, "headers", None), dict):
+            # Names of headers have no case.
+            answer.headers = requests.structures.CaseInsensitiveDict(answer.headers)
+        return answer
 
     return ask
 
