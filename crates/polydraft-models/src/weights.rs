@@ -1,6 +1,7 @@
 //! The tensors of a model, each read from its file once: of a directory or of a GGUF file.
 
 mod element;
+mod fp8;
 mod gguf;
 mod listed;
 mod memory;
@@ -175,7 +176,10 @@ impl Weights {
 
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
         match self {
-            Self::Files(files) => files.take(name, shape).map(Stored::Plain),
+            Self::Files(files) => match files.fp8(name, shape)? {
+                Some(stored) => Ok(Stored::Fp8(Box::new(stored))),
+                None => files.take(name, shape).map(Stored::Plain),
+            },
             Self::Gguf(file) => file.take(name, shape).map(Stored::Blocked),
         }
     }
