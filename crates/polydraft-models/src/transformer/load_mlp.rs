@@ -131,8 +131,8 @@ impl Loader<'_> {
         Ok(Experts { shape: shape.clone(), router, correction, scales, each, shared })
     }
 
-    /// What a layer's experts are called. Qwen3.5's are published in two tensors, but for FP8, where
-    /// each has its own.
+    /// What a layer's experts are called. Qwen3.5's are published in two tensors, but for FP8,
+    /// where each has its own.
     fn expert_names(&self, number: usize) -> ExpertNames {
         let names = self.config.names.experts;
         let is_there = |names: &ExpertNames| {

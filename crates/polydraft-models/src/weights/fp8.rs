@@ -5,35 +5,8 @@ use half::f16;
 use safetensors::tensor::Dtype;
 
 use super::element::{Element, not_finite};
-use super::safetensors::Stored;
+use super::safetensors::{Scaled, Stored};
 use crate::error::{Error, Result};
-
-/// What follows a matrix's name in that of its scales, whatever the directory's maker calls the
-/// inverse: all of them are what numbers are multiplied by.
-pub(super) const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
-/// What follows its name without `weight` in that of a scale of the inputs; and what may follow
-/// that of a tensor with all experts.
-const INPUTS: [&str; 2] = ["input_scale", "activation_scale"];
-/// Ends of names of scales of a KV cache in 8 bits.
-const CACHE: [&str; 3] = [".k_scale", ".v_scale", ".kv_scale"];
-
-/// Whether a tensor of this type is such a matrix.
-pub(super) fn is_fp8(dtype: Dtype) -> bool {
-    matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2)
-}
-
-/// Whether a tensor says how inputs, or keys and values, were rounded, beside a matrix of one of
-/// these names. Here they are not rounded.
-pub(super) fn is_of_activations(name: &str, matrices: &[String]) -> bool {
-    let inputs = INPUTS.iter().find_map(|end| name.strip_suffix(end));
-    CACHE.iter().any(|end| name.ends_with(end))
-        || inputs.is_some_and(|base| {
-            matrices.iter().any(|matrix| {
-                matrix.strip_suffix("weight") == Some(base)
-                    || base.strip_suffix('_') == Some(matrix.as_str())
-            })
-        })
-}
 
 /// Rows of bytes, each of which has a scale.
 pub(crate) struct Fp8 {
@@ -45,14 +18,10 @@ pub(crate) struct Fp8 {
 }
 
 impl Fp8 {
-    /// Of a tensor of this shape, with its scales; `block` is what `config.json` says.
-    pub fn new(
-        numbers: Stored,
-        shape: &[usize],
-        (scales, of_scales): (&Stored, &[usize]),
-        block: Option<[usize; 2]>,
-    ) -> Result<Self> {
-        let Some(grid) = Grid::of(shape, of_scales, block) else {
+    /// Of a tensor of this shape.
+    pub fn new(scaled: Scaled, shape: &[usize]) -> Result<Self> {
+        let Scaled { numbers, scales, shape: of_scales, block } = scaled;
+        let Some(grid) = Grid::of(shape, &of_scales, block) else {
             let got = format!("shape {of_scales:?}");
             return Err(scales.wrong(Grid::expected(shape, block), got));
         };
@@ -252,23 +221,5 @@ mod tests {
         assert_eq!(Grid::of(&[200, 70], &[2, 2], None), None);
         let expected = Grid::expected(&[200, 70], block);
         assert!(expected.contains("[200, 1]") && expected.contains("[2, 2]"), "{expected}");
-    }
-
-    #[test]
-    fn scales_of_inputs_are_known_by_their_matrix() {
-        let matrices = ["a.q_proj.weight".to_owned(), "a.experts.gate_up_proj".to_owned()];
-        let is = |name: &str| is_of_activations(name, &matrices);
-        for name in [
-            "a.q_proj.input_scale",
-            "a.q_proj.activation_scale",
-            "a.experts.gate_up_proj_activation_scale",
-            "a.k_proj.k_scale",
-            "a.v_scale",
-        ] {
-            assert!(is(name), "{name}");
-        }
-        for name in ["a.o_proj.input_scale", "input_scale", "a.q_proj.weight_scale", "a.scale"] {
-            assert!(!is(name), "{name}");
-        }
     }
 }

@@ -10,9 +10,9 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::Deserialize;
 
 use super::element::{Element, not_finite};
-use super::fp8::{self, Fp8, is_fp8};
 use super::listed::{Listed, MXFP4_BYTES};
 use super::pickle;
+use super::scales::{SCALES, is_fp8, is_of_activations};
 use crate::error::{Error, Result};
 use crate::quantisation;
 
@@ -116,14 +116,14 @@ impl Files {
     /// with rounded inputs need.
     fn set_scales_apart(&mut self) -> Result<()> {
         let matrices = self.tensors.iter().filter(|(_, (_, info))| is_fp8(info.dtype));
-        let matrices: Vec<String> = matrices.map(|(name, _)| name.clone()).collect();
+        let matrices: BTreeSet<String> = matrices.map(|(name, _)| name.clone()).collect();
         if matrices.is_empty() {
             return Ok(());
         }
         self.block = quantisation::block(&self.directory)?;
-        self.tensors.retain(|name, _| !fp8::is_of_activations(name, &matrices));
+        self.tensors.retain(|name, _| !is_of_activations(name, &matrices));
         for matrix in matrices {
-            let mut names = fp8::SCALES.iter().map(|end| format!("{matrix}{end}"));
+            let mut names = SCALES.iter().map(|end| format!("{matrix}{end}"));
             if let Some(name) = names.find(|name| self.tensors.contains_key(name))
                 && let Some((shard, info)) = self.tensors.remove(&name)
             {
@@ -260,18 +260,18 @@ impl Files {
     }
 
     /// A matrix of this shape in FP8, if it is stored so.
-    pub fn fp8(&mut self, name: &str, shape: &[usize]) -> Result<Option<Fp8>> {
+    pub fn fp8(&mut self, name: &str, shape: &[usize]) -> Result<Option<Scaled>> {
         if !self.tensors.get(name).is_some_and(|(_, info)| is_fp8(info.dtype)) {
             return Ok(None);
         }
         let numbers = self.find(name, shape)?;
         let Some((own, shard, info)) = self.scales.get(name) else {
-            let [one, other] = fp8::SCALES.map(|end| format!("{name}{end}"));
+            let [one, other] = SCALES.map(|end| format!("{name}{end}"));
             let expected = format!("its scales in a tensor {one} or {other}");
             return Err(numbers.wrong(expected, "no such tensor".to_owned()));
         };
         let scales = self.stored(own, *shard, info);
-        Fp8::new(numbers, shape, (&scales, &info.shape), self.block).map(Some)
+        Ok(Some(Scaled { numbers, scales, shape: info.shape.clone(), block: self.block }))
     }
 
     /// Takes a tensor, which must have this shape.
@@ -385,6 +385,16 @@ fn exact(dtype: Dtype) -> Format {
         Dtype::BF16 => Format::Bf16,
         _ => Format::F32,
     }
+}
+
+/// A matrix in FP8 with its scales.
+pub(crate) struct Scaled {
+    pub numbers: Stored,
+    pub scales: Stored,
+    /// That of the scales.
+    pub shape: Vec<usize>,
+    /// Rows and columns that share a scale, where the configuration says so.
+    pub block: Option<[usize; 2]>,
 }
 
 /// A tensor in its file.
