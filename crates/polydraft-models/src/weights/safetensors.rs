@@ -280,7 +280,7 @@ impl Files {
         match stored.dtype {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(stored),
             other => {
-                let expected = "type F32, F16, BF16 or F8_E4M3 with scales".to_owned();
+                let expected = "type F32, F16 or BF16, or F8_E4M3 with scales".to_owned();
                 Err(stored.wrong(expected, format!("type {other:?}")))
             }
         }

@@ -2,14 +2,14 @@
 //! before them, and the expression that splits text.
 //!
 //! # Source
-//! mistral-common's `Tekkenizer`, which gives the file to tiktoken; merges are derived from ranks as
-//! in transformers' `TikTokenConverter`.
+//! mistral-common's `Tekkenizer`, which gives the file to tiktoken; merges are derived from ranks
+//! as in transformers' `TikTokenConverter`.
 //!
 //! # Deviations
 //! tiktoken merges, among all neighbours, those whose union has the lowest rank. Here pairs have an
 //! order of their own, in which that rank comes first: the two can differ only where a token can be
 //! made from two overlapping pairs at once. Special tokens are found in text, as in all tokenizers
-//! here; mistral-common puts them around texts itself.
+//! here; mistral-common puts them there itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
