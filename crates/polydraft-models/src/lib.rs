@@ -20,6 +20,7 @@ mod load;
 mod model;
 mod names;
 mod precision;
+mod quantisation;
 mod self_draft_cache;
 mod self_draft_file;
 mod transformer;

@@ -56,7 +56,7 @@ pub(crate) struct LatentNames {
 
 /// Of the experts of a layer. `#` stands for an expert's number; where there is none, a tensor has
 /// all of them, and its whole name stands here.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpertNames {
     pub router: &'static str,
     /// What is added to scores to choose by, with its end.
@@ -75,6 +75,20 @@ pub(crate) struct ExpertNames {
     pub scales: &'static str,
     /// and the norms after the block, before the experts and after them.
     pub norms: [&'static str; 3],
+}
+
+impl ExpertNames {
+    /// What experts are called that a directory has in two tensors, gates above the others, where
+    /// the family's usual names are of one each.
+    pub fn stacked(&self) -> Option<Self> {
+        let usual = &LLAMA_NAMES.experts;
+        (self.mlp_in == usual.mlp_in && self.mlp_out == usual.mlp_out).then_some(Self {
+            mlp_in: &["mlp.experts.gate_up_proj"],
+            mlp_out: "mlp.experts.down_proj",
+            layout: Layout::Bare,
+            ..*self
+        })
+    }
 }
 
 /// Of per-layer inputs.

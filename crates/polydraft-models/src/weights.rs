@@ -1,6 +1,7 @@
 //! The tensors of a model, each read from its file once: of a directory or of a GGUF file.
 
 mod element;
+mod fp8;
 mod gguf;
 mod listed;
 mod memory;
@@ -9,6 +10,7 @@ mod part;
 pub(crate) mod pickle;
 mod rows;
 mod safetensors;
+mod scales;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,7 @@ use std::path::{Path, PathBuf};
 use polydraft_gguf::{Gguf, MXFP4_NUMBERS, ModelDescription};
 
 use crate::error::{Error, Result};
+use fp8::Fp8;
 pub(crate) use listed::Listed;
 use memory::Memory;
 use mxfp4::Mxfp4;
@@ -175,7 +178,10 @@ impl Weights {
 
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
         match self {
-            Self::Files(files) => files.take(name, shape).map(Stored::Plain),
+            Self::Files(files) => match files.fp8(name, shape)? {
+                Some(scaled) => Ok(Stored::Fp8(Box::new(Fp8::new(scaled, shape)?))),
+                None => files.take(name, shape).map(Stored::Plain),
+            },
             Self::Gguf(file) => file.take(name, shape).map(Stored::Blocked),
         }
     }

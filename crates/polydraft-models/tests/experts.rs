@@ -224,3 +224,41 @@ fn experts_of_a_file_are_held_as_they_are() {
         }
     }
 }
+
+#[test]
+fn experts_in_one_tensor_are_those_one_by_one() {
+    for name in ["qwen3-5-moe", "qwen3-moe"] {
+        let (each, all) = (fixture(name), fixture(name));
+        let path = all.path().join("model.safetensors");
+        let mut tensors = read_tensors(&path);
+        let mut layers = 0;
+        for layer in 0..8 {
+            let begin = format!("model.layers.{layer}.mlp.experts");
+            let mut take = |expert: usize, part: &str| {
+                tensors.remove(&format!("{begin}.{expert}.{part}_proj.weight"))
+            };
+            let (mut into, mut out, mut count) = (Vec::new(), Vec::new(), 0);
+            while let Some(gate) = take(count, "gate") {
+                into.extend(gate.values());
+                into.extend(take(count, "up").unwrap().values());
+                out.extend(take(count, "down").unwrap().values());
+                count += 1;
+            }
+            if count == 0 {
+                continue;
+            }
+            let inner = into.len() / (2 * count * 32);
+            let into = Tensor::new(&into, &[count, 2 * inner, 32], Dtype::BF16);
+            tensors.insert(format!("{begin}.gate_up_proj"), into);
+            let out = Tensor::new(&out, &[count, 32, inner], Dtype::BF16);
+            tensors.insert(format!("{begin}.down_proj"), out);
+            layers += 1;
+        }
+        assert!(layers > 0, "{name}");
+        write_tensors(&tensors, &path);
+        let logits = |d: &Path| alone(&mut open(d, Precision::Bf16), &TEXT[..6]);
+        assert_eq!(logits(all.path()), logits(each.path()), "{name}");
+        let [all, each] = [all, each].map(|d| Description::read(d.path()).unwrap());
+        assert_eq!(all.active_parameters, each.active_parameters, "{name}");
+    }
+}

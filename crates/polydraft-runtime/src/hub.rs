@@ -32,9 +32,16 @@ const UNREAD: [&str; 3] = ["consolidated*", "*/*.safetensors*", "*/*.json"];
 /// Where some draft heads have their weights; of models with both, it is the same once more.
 const PICKLE: &str = "pytorch_model.bin";
 
+/// The tokenizer of models of Mistral's without any other.
+const TEKKEN: &str = "tekken.json";
+
 /// The folder of a model in the cache, downloaded if need be; `offline` uses no network.
 pub fn fetch(id: &str, offline: bool) -> Result<PathBuf> {
     let folder = snapshot(id, offline, &FILES)?;
+    if !["tokenizer.json", "vocab.json"].iter().any(|name| folder.join(name).exists()) {
+        // Whoever reads the tokenizer says what is missing.
+        let _ = snapshot(id, offline, &[TEKKEN]);
+    }
     let files = std::fs::read_dir(&folder)?.flatten();
     match files
         .map(|file| file.path())

@@ -3,6 +3,7 @@
 mod around;
 mod bytes;
 mod long;
+mod tekken;
 mod vocabulary_files;
 
 use std::collections::{BTreeMap, HashSet};
@@ -54,8 +55,8 @@ struct Inner {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a model directory: `tokenizer.json` or, as the OPT models have it,
-    /// `vocab.json` with `merges.txt`.
+    /// Reads the tokenizer of a model directory: `tokenizer.json`, or `tekken.json` as Mistral has
+    /// it, or `vocab.json` with `merges.txt` as the OPT models have it.
     ///
     /// # Errors
     /// Files that are missing, cannot be read or are no tokenizer.
@@ -68,6 +69,13 @@ impl Tokenizer {
         let path = directory.join("tokenizer.json");
         if let Some(bytes) = read_optional(&path, Kind::TOKENIZER)? {
             return Self::parse_with(&bytes, path, special);
+        }
+        let path = directory.join(tekken::FILE);
+        if let Some(bytes) = read_optional(&path, Kind::TOKENIZER)? {
+            return match contained(|| tekken::parse(&bytes, &path, special)) {
+                Ok(read) => read.map(|tokenizer| Self::new(tokenizer, path)),
+                Err(panic) => Err(mangled(path, &panic)),
+            };
         }
         match contained(|| vocabulary_files::read(directory, special)) {
             Ok(read) => read.map(|(tokenizer, path)| Self::new(tokenizer, path)),

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::quantisation;
 
 /// What a file of Git LFS begins with that was not fetched.
 pub(crate) const POINTER: &[u8] = b"version https://git-lfs";
@@ -38,7 +39,8 @@ pub(super) fn check(directory: &Path) -> Result<()> {
         return wrong(&directory.join(file), problem.to_owned());
     }
     let text = polydraft_files::read(&config, polydraft_files::Kind::SETTINGS).ok();
-    match text.and_then(|text| quantised(&text)) {
+    let said = text.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    match said.and_then(|config| quantisation::unread(&config)) {
         Some(method) => wrong(
             &config,
             format!(
@@ -48,21 +50,6 @@ pub(super) fn check(directory: &Path) -> Result<()> {
         ),
         None => Ok(()),
     }
-}
-
-/// By what the weights were quantised, if they were.
-fn quantised(config: &[u8]) -> Option<String> {
-    let config: Value = serde_json::from_slice(config).ok()?;
-    if let Some(quantisation) = config.get("quantization_config").filter(|value| value.is_object())
-    {
-        let method = quantisation.get("quant_method").and_then(Value::as_str);
-        if method == Some("mxfp4") {
-            return None;
-        }
-        return Some(method.unwrap_or("an unnamed method").to_owned());
-    }
-    let mlx = config.get("quantization").and_then(|value| value.get("group_size"));
-    mlx.map(|_| "MLX".to_owned())
 }
 
 /// The name of a GGUF file here.
@@ -119,15 +106,13 @@ mod tests {
         assert!(problem(&files).contains("git lfs pull"));
         for (config, method) in [
             (r#"{"quantization_config": {"quant_method": "awq"}}"#, "awq"),
-            (r#"{"quantization_config": {"quant_method": "fp8"}}"#, "fp8"),
-            (r#"{"quantization_config": {}}"#, "unnamed"),
-            (r#"{"quantization": {"group_size": 64, "bits": 4}}"#, "MLX"),
+            (r#"{"quantization_config": {"quant_method": "gptq"}}"#, "gptq"),
         ] {
             assert!(problem(&[("config.json", config)]).contains(method), "{config}");
         }
         for read in [
             r#"{"quantization_config": null}"#,
-            r#"{"quantization_config": {"quant_method": "mxfp4"}}"#,
+            r#"{"quantization_config": {"quant_method": "fp8"}}"#,
         ] {
             assert_eq!(problem(&[("config.json", read)]), "");
         }

@@ -12,7 +12,7 @@ use super::mlp::Mlp;
 use crate::config::{Config, Experts as Shape, Shared as SharedShape};
 use crate::error::Result;
 use crate::linear::Linear;
-use crate::names::Layout;
+use crate::names::{ExpertNames, Layout};
 use crate::weights::Part;
 
 impl Loader<'_> {
@@ -71,8 +71,8 @@ impl Loader<'_> {
     }
 
     fn experts(&mut self, number: usize, shape: &Shape) -> Result<Experts> {
-        let Config { hidden, names, .. } = *self.config;
-        let names = &names.experts;
+        let Config { hidden, .. } = *self.config;
+        let names = self.expert_names(number);
         let router = self.name(number, names.router);
         let router = self.in_full(&router, shape.count, shape.biased)?;
         let correction = match shape.corrected {
@@ -129,6 +129,16 @@ impl Loader<'_> {
             }
         };
         Ok(Experts { shape: shape.clone(), router, correction, scales, each, shared })
+    }
+
+    /// What a layer's experts are called. Qwen3.5's are published in two tensors, but for FP8,
+    /// where each has its own.
+    fn expert_names(&self, number: usize) -> ExpertNames {
+        let names = self.config.names.experts;
+        let is_there = |names: &ExpertNames| {
+            names.mlp_in.iter().any(|part| self.weights.has(&self.name(number, part)))
+        };
+        names.stacked().filter(is_there).unwrap_or(names)
     }
 
     /// A small product that decides for many: never quantised.

@@ -7,6 +7,7 @@ use polydraft_gguf::TensorType;
 use polydraft_kernels::{Blocks, Format, Read};
 
 use super::element::Element;
+use super::fp8::Fp8;
 use super::gguf::Blocked;
 use super::memory::Memory;
 use super::mxfp4::Mxfp4;
@@ -46,6 +47,7 @@ pub(super) enum Stored {
     Plain(safetensors::Stored),
     Blocked(Blocked),
     Mxfp4(Mxfp4),
+    Fp8(Box<Fp8>),
     Memory(Memory),
 }
 
@@ -56,6 +58,7 @@ impl Stored {
             Self::Plain(stored) => stored.read(first * columns, values),
             Self::Blocked(stored) => stored.read(first, columns, values),
             Self::Mxfp4(stored) => stored.read(first, columns, values),
+            Self::Fp8(stored) => stored.read(first, columns, values),
             Self::Memory(memory) => {
                 memory.read(first, columns, values);
                 Ok(())
@@ -69,6 +72,8 @@ impl Stored {
             Self::Plain(stored) => stored.exact(),
             Self::Blocked(stored) => stored.exact(),
             Self::Mxfp4(stored) => stored.exact(),
+            // A number of four bits times one of 24.
+            Self::Fp8(_) => Format::F32,
             Self::Memory(memory) => memory.exact(),
         }
     }
@@ -76,7 +81,7 @@ impl Stored {
     /// The type of its blocks, if it is in such.
     fn kind(&self) -> Option<TensorType> {
         match self {
-            Self::Plain(_) | Self::Memory(_) => None,
+            Self::Plain(_) | Self::Fp8(_) | Self::Memory(_) => None,
             Self::Blocked(stored) => Some(stored.kind().held_as()),
             Self::Mxfp4(_) => Some(TensorType::MXFP4.held_as()),
         }
@@ -162,7 +167,7 @@ impl Blocks<Error> for Rows {
             Stored::Blocked(stored) => stored.blocks(first, bytes),
             Stored::Mxfp4(stored) => stored.blocks(first, bytes),
             // Not asked for: `Read::blocks` looks at every part.
-            Stored::Plain(_) | Stored::Memory(_) => Ok(()),
+            Stored::Plain(_) | Stored::Fp8(_) | Stored::Memory(_) => Ok(()),
         })
     }
 

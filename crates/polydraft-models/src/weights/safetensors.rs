@@ -12,7 +12,9 @@ use serde::Deserialize;
 use super::element::{Element, not_finite};
 use super::listed::{Listed, MXFP4_BYTES};
 use super::pickle;
+use super::scales::{SCALES, is_fp8, is_of_activations};
 use crate::error::{Error, Result};
+use crate::quantisation;
 
 /// One safetensors file.
 #[derive(Debug)]
@@ -33,6 +35,10 @@ pub(crate) struct Files {
     directory: PathBuf,
     shards: Vec<Shard>,
     tensors: BTreeMap<String, (usize, TensorInfo)>,
+    /// Those that have the scales of a matrix in FP8, with their names, by the matrix's name.
+    scales: BTreeMap<String, (String, usize, TensorInfo)>,
+    /// Rows and columns of the blocks that have a scale each.
+    block: Option<[usize; 2]>,
     /// Names of those that were read.
     taken: BTreeSet<String>,
 }
@@ -51,11 +57,19 @@ const LONGEST_HEADER: u64 = polydraft_files::Kind::INDEX.most;
 
 impl Files {
     pub fn open(directory: &Path) -> Result<Self> {
+        let mut files = Self::open_all(directory)?;
+        files.set_scales_apart()?;
+        Ok(files)
+    }
+
+    fn open_all(directory: &Path) -> Result<Self> {
         let (single, index) = (directory.join(SINGLE), directory.join(INDEX));
         let mut weights = Self {
             directory: directory.to_owned(),
             shards: Vec::new(),
             tensors: BTreeMap::new(),
+            scales: BTreeMap::new(),
+            block: None,
             taken: BTreeSet::new(),
         };
         if single.exists() {
@@ -98,6 +112,27 @@ impl Files {
         Ok(weights)
     }
 
+    /// Takes the scales of matrices in FP8 from among the tensors, and drops what only products
+    /// with rounded inputs need.
+    fn set_scales_apart(&mut self) -> Result<()> {
+        let matrices = self.tensors.iter().filter(|(_, (_, info))| is_fp8(info.dtype));
+        let matrices: BTreeSet<String> = matrices.map(|(name, _)| name.clone()).collect();
+        if matrices.is_empty() {
+            return Ok(());
+        }
+        self.block = quantisation::block(&self.directory)?;
+        self.tensors.retain(|name, _| !is_of_activations(name, &matrices));
+        for matrix in matrices {
+            let mut names = SCALES.iter().map(|end| format!("{matrix}{end}"));
+            if let Some(name) = names.find(|name| self.tensors.contains_key(name))
+                && let Some((shard, info)) = self.tensors.remove(&name)
+            {
+                self.scales.insert(matrix, (name, shard, info));
+            }
+        }
+        Ok(())
+    }
+
     fn add_shard(&mut self, path: PathBuf, counts: impl Fn(&str) -> bool) -> Result<()> {
         let read = |source| Error::Read { path: path.clone(), source };
         let mut file = polydraft_files::open(&path).map_err(read)?;
@@ -126,7 +161,11 @@ impl Files {
             Some(Listed {
                 name: name.clone(),
                 shape: info.shape.clone(),
-                stored: format!("{:?}", info.dtype),
+                stored: match info.dtype {
+                    Dtype::F8_E4M3 => "FP8".to_owned(),
+                    Dtype::F8_E5M2 => "FP8 (E5M2)".to_owned(),
+                    other => format!("{other:?}"),
+                },
                 exact: exact(info.dtype),
             })
         })
@@ -135,6 +174,8 @@ impl Files {
     pub fn rename(&mut self, rename: impl Fn(&str) -> String) {
         let tensors = std::mem::take(&mut self.tensors);
         self.tensors = tensors.into_iter().map(|(name, tensor)| (rename(&name), tensor)).collect();
+        let scales = std::mem::take(&mut self.scales);
+        self.scales = scales.into_iter().map(|(name, scales)| (rename(&name), scales)).collect();
     }
 
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
@@ -187,13 +228,10 @@ impl Files {
     /// out.
     pub fn prepend(&mut self, prefix: &str) {
         if !self.tensors.keys().any(|name| name.starts_with(prefix)) {
-            let tensors = std::mem::take(&mut self.tensors);
-            let renamed =
-                tensors.into_iter().map(|(name, tensor)| match name.starts_with("lm_head.") {
-                    true => (name, tensor),
-                    false => (format!("{prefix}{name}"), tensor),
-                });
-            self.tensors = renamed.collect();
+            self.rename(|name| match name.starts_with("lm_head.") {
+                true => name.to_owned(),
+                false => format!("{prefix}{name}"),
+            });
         }
     }
 
@@ -221,13 +259,29 @@ impl Files {
         Ok(Some([numbers, scales]))
     }
 
+    /// A matrix of this shape in FP8, if it is stored so.
+    pub fn fp8(&mut self, name: &str, shape: &[usize]) -> Result<Option<Scaled>> {
+        if !self.tensors.get(name).is_some_and(|(_, info)| is_fp8(info.dtype)) {
+            return Ok(None);
+        }
+        let numbers = self.find(name, shape)?;
+        let Some((own, shard, info)) = self.scales.get(name) else {
+            let [one, other] = SCALES.map(|end| format!("{name}{end}"));
+            let expected = format!("its scales in a tensor {one} or {other}");
+            return Err(numbers.wrong(expected, "no such tensor".to_owned()));
+        };
+        let scales = self.stored(own, *shard, info);
+        Ok(Some(Scaled { numbers, scales, shape: info.shape.clone(), block: self.block }))
+    }
+
     /// Takes a tensor, which must have this shape.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
         let stored = self.find(name, shape)?;
         match stored.dtype {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(stored),
             other => {
-                Err(stored.wrong("type F32, F16 or BF16".to_owned(), format!("type {other:?}")))
+                let expected = "type F32, F16 or BF16, or F8_E4M3 with scales".to_owned();
+                Err(stored.wrong(expected, format!("type {other:?}")))
             }
         }
     }
@@ -252,17 +306,21 @@ impl Files {
                 got: "no tensor of that name".to_owned(),
             });
         };
-        let shard = &self.shards[*shard];
-        let stored = Stored {
-            name: name.to_owned(),
-            path: shard.path.clone(),
-            start: shard.data + info.data_offsets.0 as u64,
-            dtype: info.dtype,
-        };
+        let stored = self.stored(name, *shard, info);
         if info.shape != shape {
             return Err(stored.wrong(format!("shape {shape:?}"), format!("shape {:?}", info.shape)));
         }
         Ok(stored)
+    }
+
+    fn stored(&self, name: &str, shard: usize, info: &TensorInfo) -> Stored {
+        let shard = &self.shards[shard];
+        Stored {
+            name: name.to_owned(),
+            path: shard.path.clone(),
+            start: shard.data + info.data_offsets.0 as u64,
+            dtype: info.dtype,
+        }
     }
 
     /// That nothing is left, but for what the predicate allows.
@@ -329,6 +387,16 @@ fn exact(dtype: Dtype) -> Format {
     }
 }
 
+/// A matrix in FP8 with its scales.
+pub(crate) struct Scaled {
+    pub numbers: Stored,
+    pub scales: Stored,
+    /// That of the scales.
+    pub shape: Vec<usize>,
+    /// Rows and columns that share a scale, where the configuration says so.
+    pub block: Option<[usize; 2]>,
+}
+
 /// A tensor in its file.
 pub(crate) struct Stored {
     name: String,
@@ -341,6 +409,10 @@ pub(crate) struct Stored {
 impl Stored {
     pub fn exact(&self) -> Format {
         exact(self.dtype)
+    }
+
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
     }
 
     pub fn wrong(&self, expected: String, got: String) -> Error {

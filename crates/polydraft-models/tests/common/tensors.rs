@@ -43,6 +43,16 @@ impl Tensor {
         Self { dtype: Dtype::U8, shape: shape.to_vec(), bytes }
     }
 
+    /// Of a type's bytes.
+    pub fn raw(bytes: Vec<u8>, shape: &[usize], dtype: Dtype) -> Self {
+        Self { dtype, shape: shape.to_vec(), bytes }
+    }
+
+    /// As they lie in the file.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Zeros of 32 bits.
     pub fn zeros(shape: &[usize], dtype: Dtype) -> Self {
         Self { dtype, shape: shape.to_vec(), bytes: vec![0; 4 * shape.iter().product::<usize>()] }

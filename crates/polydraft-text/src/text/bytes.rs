@@ -34,12 +34,24 @@ impl Tokenizer {
 /// The byte that a character stands for in GPT-2's table: itself, where it is visible, and else
 /// those that are not are numbered from 256 on.
 fn byte(sign: char) -> Option<u8> {
-    let visible = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let code = u32::from(sign);
     match u8::try_from(code) {
-        Ok(byte) => Some(byte).filter(visible),
-        Err(_) => (0..=255u8).filter(|byte| !visible(byte)).nth(code as usize - 256),
+        Ok(byte) => Some(byte).filter(is_visible),
+        Err(_) => (0..=255u8).filter(|byte| !is_visible(byte)).nth(code as usize - 256),
     }
+}
+
+/// The character that stands for a byte there.
+pub(super) fn sign(byte: u8) -> char {
+    if is_visible(&byte) {
+        return char::from(byte);
+    }
+    let number = (0..byte).filter(|byte| !is_visible(byte)).count() as u32;
+    char::from_u32(256 + number).unwrap_or_default()
+}
+
+fn is_visible(byte: &u8) -> bool {
+    matches!(byte, 33..=126 | 161..=172 | 174..=255)
 }
 
 #[cfg(test)]
@@ -57,5 +69,6 @@ mod tests {
             Some(vec![32, 0xf0, 0xa0])
         );
         assert_eq!(byte('中'), None);
+        assert!((0..=255).all(|number| byte(sign(number)) == Some(number)));
     }
 }

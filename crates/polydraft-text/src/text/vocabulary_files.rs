@@ -17,7 +17,7 @@ pub(super) fn read(directory: &Path, special: &SpecialTokens) -> Result<(HfToken
     let [vocabulary, merges] = ["vocab.json", "merges.txt"].map(|name| directory.join(name));
     // A link that leads nowhere is there: reading it reports it.
     if [&vocabulary, &merges].iter().any(|path| path.symlink_metadata().is_err()) {
-        let expected = "tokenizer.json, or vocab.json with merges.txt";
+        let expected = "tokenizer.json, tekken.json, or vocab.json with merges.txt";
         return Err(Error::Missing { directory: directory.to_owned(), expected });
     }
     for path in [&vocabulary, &merges] {

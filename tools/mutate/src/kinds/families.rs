@@ -10,7 +10,7 @@ use super::{models, read, write};
 use crate::mutation::{self, Dice};
 
 /// Fixtures of a family each, with the files that llama.cpp's converter made of most.
-const MODELS: [&str; 43] = [
+const MODELS: [&str; 47] = [
     "fixtures/smollm3",
     "fixtures/granite",
     "fixtures/olmo2",
@@ -54,6 +54,10 @@ const MODELS: [&str; 43] = [
     "fixtures/gemma4-moe",
     "fixtures/gemma4-nested",
     "fixtures/gemma4-unified",
+    "fp8/blocks",
+    "fp8/edges",
+    "fp8/scales",
+    "fp8/stacked",
 ];
 
 pub fn model(dice: &mut Dice, folder: &Path) -> Result<()> {

@@ -1,0 +1,203 @@
+//! What `quantization_config` says of a directory's weights: whether they are read here, and in
+//! which blocks they have scales.
+//!
+//! Sources: DeepSeek-AI 2024 (V3), Qwen's `-FP8` directories; transformers' `fp8` and `fbgemm_fp8`;
+//! compressed-tensors.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+
+/// Formats of compressed-tensors in which a number of 8 bits with a floating point is one byte.
+const BYTES: [&str; 2] = ["float-quantized", "naive-quantized"];
+
+/// By what weights were quantised that are not read here.
+pub(crate) fn unread(config: &Value) -> Option<String> {
+    let Some(said) = said(config) else {
+        let mlx = config.get("quantization").and_then(|value| value.get("group_size"));
+        return mlx.map(|_| "MLX".to_owned());
+    };
+    let text = |field: &str| said.get(field).and_then(Value::as_str);
+    match text("quant_method") {
+        Some("mxfp4" | "fp8" | "fbgemm_fp8") => None,
+        Some("modelopt") if text("quant_algo") == Some("FP8") => None,
+        Some(method @ "compressed-tensors") => {
+            unread_format(said).map(|format| format!("{method} ({format})"))
+        }
+        method => Some(method.unwrap_or("an unnamed method").to_owned()),
+    }
+}
+
+/// The format of compressed-tensors that is not read, if there is one.
+fn unread_format(said: &Value) -> Option<String> {
+    let name = |value: &Value| value.as_str().map(str::to_owned);
+    let whole = said.get("format").and_then(name).unwrap_or("no format".to_owned());
+    let sparse = said.get("sparsity_config").and_then(|sparsity| sparsity.get("format"));
+    if let Some(sparse) = sparse.and_then(name).filter(|format| format != "dense") {
+        return Some(sparse);
+    }
+    let of_group = |group: &Value| {
+        let format = group.get("format").and_then(name).unwrap_or_else(|| whole.clone());
+        let weights = weights_of(group)?;
+        let (bits, kind) = (weights.get("num_bits"), weights.get("type"));
+        let is_fp8 = bits.and_then(Value::as_u64) == Some(8)
+            && kind.and_then(Value::as_str) == Some("float");
+        (!is_fp8 || !BYTES.contains(&format.as_str())).then_some(format)
+    };
+    groups(said).find_map(of_group)
+}
+
+/// Rows and columns of the blocks that have a scale each, where `config.json` says so.
+///
+/// # Errors
+/// Sizes that are none, or several of them.
+pub(crate) fn block(directory: &Path) -> Result<Option<[usize; 2]>> {
+    let path = directory.join("config.json");
+    let text = polydraft_files::read(&path, polydraft_files::Kind::SETTINGS).ok();
+    let config = text.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    let Some(said) = config.as_ref().and_then(said) else { return Ok(None) };
+    block_of(said)
+        .map_err(|problem| Error::File { path, problem: format!("quantization_config: {problem}") })
+}
+
+fn block_of(said: &Value) -> std::result::Result<Option<[usize; 2]>, String> {
+    let given = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
+    if let Some(block) = given(said.get("weight_block_size")) {
+        return sizes("weight_block_size", &block).map(Some);
+    }
+    let mut found: Option<[usize; 2]> = None;
+    for weights in groups(said).filter_map(weights_of) {
+        let block = match weights.get("strategy").and_then(Value::as_str) {
+            Some("block") => given(weights.get("block_structure")),
+            Some("group") => {
+                given(weights.get("group_size")).map(|size| serde_json::json!([1, size]))
+            }
+            _ => None,
+        };
+        let Some(block) = block else { continue };
+        let block = sizes("block_structure or group_size", &block)?;
+        if let Some(other) = found.filter(|other| *other != block) {
+            return Err(format!("expected blocks of one size, got {other:?} and {block:?}"));
+        }
+        found = Some(block);
+    }
+    Ok(found)
+}
+
+/// Two sizes; older versions of compressed-tensors write `128x128`.
+fn sizes(field: &str, value: &Value) -> std::result::Result<[usize; 2], String> {
+    let numbers: Vec<Option<usize>> = match value {
+        Value::Array(all) => {
+            all.iter().map(|one| one.as_u64().and_then(|one| usize::try_from(one).ok())).collect()
+        }
+        Value::String(text) => text.split('x').map(|one| one.parse().ok()).collect(),
+        _ => Vec::new(),
+    };
+    match numbers[..] {
+        [Some(rows @ 1..), Some(columns @ 1..)] => Ok([rows, columns]),
+        _ => Err(format!("{field}: expected two whole numbers above 0, got {value}")),
+    }
+}
+
+/// What was quantised in one way each.
+fn groups(said: &Value) -> impl Iterator<Item = &Value> {
+    said.get("config_groups").and_then(Value::as_object).into_iter().flat_map(|all| all.values())
+}
+
+fn weights_of(group: &Value) -> Option<&Value> {
+    group.get("weights").filter(|weights| !weights.is_null())
+}
+
+/// The object itself, of the whole model or of its text part.
+fn said(config: &Value) -> Option<&Value> {
+    let text = config.get("text_config");
+    [Some(config), text]
+        .into_iter()
+        .flatten()
+        .flat_map(|config| ["quantization_config", "compression_config"].map(|key| config.get(key)))
+        .flatten()
+        .find(|value| value.is_object())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn compressed(format: &str, weights: &Value) -> Value {
+        let group = json!({"targets": ["Linear"], "weights": weights});
+        json!({"quantization_config": {
+            "quant_method": "compressed-tensors", "format": format,
+            "config_groups": {"group_0": group},
+        }})
+    }
+
+    #[test]
+    fn what_is_not_read_has_a_name() {
+        let with = |said: Value| json!({ "quantization_config": said });
+        let fp8 = json!({"num_bits": 8, "type": "float", "strategy": "channel"});
+        let int = json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128});
+        let mut sparse = compressed("float-quantized", &fp8);
+        sparse["quantization_config"]["sparsity_config"] = json!({"format": "sparse-24-bitmask"});
+        let mut mixed = compressed("mixed-precision", &fp8);
+        let group = json!({"format": "nvfp4-pack-quantized", "weights": {"num_bits": 4}});
+        mixed["quantization_config"]["config_groups"]["group_0"]["format"] =
+            json!("float-quantized");
+        let mut nested = json!({"text_config": with(json!({"quant_method": "awq"}))});
+        for (config, method) in [
+            (with(json!({"quant_method": "awq"})), "awq"),
+            (with(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"})), "modelopt"),
+            (with(json!({})), "an unnamed method"),
+            (json!({"quantization": {"group_size": 64, "bits": 4}}), "MLX"),
+            (compressed("pack-quantized", &int), "compressed-tensors (pack-quantized)"),
+            (compressed("mxfp8-quantized", &fp8), "compressed-tensors (mxfp8-quantized)"),
+            (compressed("naive-quantized", &int), "compressed-tensors (naive-quantized)"),
+            (sparse, "compressed-tensors (sparse-24-bitmask)"),
+            (nested.clone(), "awq"),
+        ] {
+            assert_eq!(unread(&config).as_deref(), Some(method), "{config}");
+        }
+        nested["text_config"]["quantization_config"]["quant_method"] = json!("fp8");
+        for config in [
+            json!({}),
+            json!({"quantization_config": null}),
+            with(json!({"quant_method": "mxfp4"})),
+            with(json!({"quant_method": "fp8", "activation_scheme": "dynamic"})),
+            with(json!({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0})),
+            with(json!({"quant_method": "modelopt", "quant_algo": "FP8"})),
+            compressed("float-quantized", &fp8),
+            mixed.clone(),
+            nested,
+        ] {
+            assert_eq!(unread(&config), None, "{config}");
+        }
+        mixed["quantization_config"]["config_groups"]["group_1"] = group;
+        let method = unread(&mixed).unwrap();
+        assert_eq!(method, "compressed-tensors (nvfp4-pack-quantized)");
+    }
+
+    #[test]
+    fn blocks_are_two_sizes() {
+        let block = |said: Value| block_of(&said);
+        assert_eq!(block(json!({})), Ok(None));
+        assert_eq!(block(json!({"weight_block_size": null})), Ok(None));
+        assert_eq!(block(json!({"weight_block_size": [128, 64]})), Ok(Some([128, 64])));
+        for wrong in [json!([0, 128]), json!([128]), json!(128), json!([-1, 2]), json!([1.5, 2])] {
+            let problem = block(json!({ "weight_block_size": wrong })).unwrap_err();
+            assert!(problem.contains("two whole numbers above 0"), "{problem}");
+        }
+        let group = |weights: Value| json!({ "weights": weights });
+        let of = |groups: Value| block(json!({ "config_groups": groups }));
+        let blocks = group(json!({"strategy": "block", "block_structure": [128, 128]}));
+        let written = group(json!({"strategy": "block", "block_structure": "128x128"}));
+        let groups = group(json!({"strategy": "group", "group_size": 64}));
+        let rows = group(json!({"strategy": "channel", "group_size": null}));
+        assert_eq!(of(json!({"a": rows, "b": blocks})), Ok(Some([128, 128])));
+        assert_eq!(of(json!({"a": written, "b": blocks})), Ok(Some([128, 128])));
+        assert_eq!(of(json!({ "a": groups })), Ok(Some([1, 64])));
+        assert!(of(json!({"a": groups, "b": blocks})).unwrap_err().contains("one size"));
+    }
+}

@@ -1,0 +1,225 @@
+//! Matrices in FP8 as directories have them: a byte a number, and scales in a tensor of their own:
+//! one of all, one a row, or one a block.
+
+use half::f16;
+use safetensors::tensor::Dtype;
+
+use super::element::{Element, not_finite};
+use super::safetensors::{Scaled, Stored};
+use crate::error::{Error, Result};
+
+/// Rows of bytes, each of which has a scale.
+pub(crate) struct Fp8 {
+    numbers: Stored,
+    /// What each byte stands for.
+    values: [f32; 256],
+    scales: Vec<f32>,
+    grid: Grid,
+}
+
+impl Fp8 {
+    /// Of a tensor of this shape.
+    pub fn new(scaled: Scaled, shape: &[usize]) -> Result<Self> {
+        let Scaled { numbers, scales, shape: of_scales, block } = scaled;
+        let Some(grid) = Grid::of(shape, &of_scales, block) else {
+            let got = format!("shape {of_scales:?}");
+            return Err(scales.wrong(Grid::expected(shape, block), got));
+        };
+        let mut read = vec![0.0; of_scales.iter().product()];
+        match scales.dtype() {
+            Dtype::F8_E8M0 => {
+                let bytes: Vec<[u8; 1]> = scales.bytes(0, read.len())?;
+                for (scale, [byte]) in read.iter_mut().zip(bytes) {
+                    *scale = e8m0(byte);
+                }
+                if let Some((at, got)) = not_finite(&read) {
+                    return Err(
+                        scales.wrong("finite scales".into(), format!("{got} at entry {at}"))
+                    );
+                }
+            }
+            Dtype::F32 | Dtype::F16 | Dtype::BF16 => scales.read(0, &mut read)?,
+            other => {
+                let expected = "scales of type F32, F16, BF16 or F8_E8M0".to_owned();
+                return Err(scales.wrong(expected, format!("type {other:?}")));
+            }
+        }
+        let value = if numbers.dtype() == Dtype::F8_E5M2 { e5m2 } else { e4m3 };
+        let values = std::array::from_fn(|byte| value(byte as u8));
+        Ok(Self { numbers, values, scales: read, grid })
+    }
+
+    /// Reads rows of `columns` values from row `first` on.
+    pub fn read<T: Element>(&self, first: usize, columns: usize, values: &mut [T]) -> Result<()> {
+        let bytes: Vec<[u8; 1]> = self.numbers.bytes(first * columns, values.len())?;
+        let (columns, width) = (columns.max(1), self.grid.block[1].max(1));
+        let rows = values.chunks_mut(columns).zip(bytes.chunks(columns));
+        for (row, (values, bytes)) in (first..).zip(rows) {
+            let blocks = values.chunks_mut(width).zip(bytes.chunks(width));
+            for ((values, bytes), scale) in blocks.zip(&self.scales[self.grid.first(row)..]) {
+                for (value, [byte]) in values.iter_mut().zip(bytes) {
+                    let wide = self.values[usize::from(*byte)] * scale;
+                    *value = T::from_f32(wide.to_le_bytes());
+                }
+            }
+        }
+        match not_finite(values) {
+            None => Ok(()),
+            Some((at, got)) => Err(self.wrong(first + at / columns, at % columns, got)),
+        }
+    }
+
+    fn wrong(&self, row: usize, column: usize, got: f32) -> Error {
+        let got = format!("{got} in row {row}, column {column}");
+        self.numbers.wrong("finite numbers, times their scales too".to_owned(), got)
+    }
+}
+
+/// Which scale is that of a number.
+#[derive(Debug, PartialEq, Eq)]
+struct Grid {
+    /// Rows of a matrix: a tensor may have several, one after the other.
+    rows: usize,
+    /// Rows and columns that share a scale.
+    block: [usize; 2],
+    /// Rows of scales that a matrix has, and scales in one.
+    scales: [usize; 2],
+}
+
+impl Grid {
+    /// That of a tensor of this shape whose scales have that one, if they fit.
+    fn of(shape: &[usize], scales: &[usize], block: Option<[usize; 2]>) -> Option<Self> {
+        let (columns, before) = shape.split_last()?;
+        let (rows, count) = before.split_last().unwrap_or((&1, &[]));
+        if scales.iter().all(|size| *size == 1) {
+            let rows = before.iter().product();
+            return Some(Self { rows, block: [rows, *columns], scales: [1, 1] });
+        }
+        let of_one = scales.strip_prefix(count)?;
+        let blocks = |block: [usize; 2]| [rows.div_ceil(block[0]), columns.div_ceil(block[1])];
+        let block = match *of_one {
+            [] | [1] | [1, 1] => [*rows, *columns],
+            [each] | [each, 1] if each == *rows => [1, *columns],
+            [down, across] if block.map(blocks) == Some([down, across]) => block?,
+            _ => return None,
+        };
+        let scales = [of_one.first().copied().unwrap_or(1), of_one.get(1).copied().unwrap_or(1)];
+        Some(Self { rows: *rows, block, scales })
+    }
+
+    /// What shapes scales may have.
+    fn expected(shape: &[usize], block: Option<[usize; 2]>) -> String {
+        let [.., rows, columns] = *shape else { return "a scale of shape [1]".to_owned() };
+        let count = &shape[..shape.len() - 2];
+        let with = |end: &[usize]| [count, end].concat();
+        let rows_each = with(&[rows, 1]);
+        let of_blocks = match block {
+            None => "; config.json says nothing of blocks".to_owned(),
+            Some(block) => {
+                let grid = with(&[rows.div_ceil(block[0]), columns.div_ceil(block[1])]);
+                format!(", or {grid:?} for blocks of {block:?}")
+            }
+        };
+        format!("scales of shape [1] or {rows_each:?}{of_blocks}")
+    }
+
+    /// The scale of a row's first numbers; those of the others follow.
+    fn first(&self, row: usize) -> usize {
+        let (matrix, row) = (row / self.rows, row % self.rows);
+        (matrix * self.scales[0] + row / self.block[0]) * self.scales[1]
+    }
+}
+
+/// A sign, four bits of exponent, three of mantissa, no infinities: the bits of f16 but for an
+/// exponent that counts from 7 in place of 15, subnormal numbers included.
+fn e4m3(byte: u8) -> f32 {
+    let size = byte & 0x7f;
+    if size == 0x7f {
+        return f32::NAN;
+    }
+    let value = f16::from_bits(u16::from(size) << 7).to_f32() * 256.0;
+    if byte == size { value } else { -value }
+}
+
+/// The upper half of f16.
+fn e5m2(byte: u8) -> f32 {
+    f16::from_bits(u16::from(byte) << 8).to_f32()
+}
+
+/// A power of two.
+fn e8m0(byte: u8) -> f32 {
+    match byte {
+        255 => f32::NAN,
+        // Below the normal numbers.
+        0 => f32::from_bits(1 << 22),
+        exponent => f32::from_bits(u32::from(exponent) << 23),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the definition: sign, exponent and mantissa.
+    fn defined(byte: u8, mantissa_bits: i32, bias: i32) -> f64 {
+        let bits = i32::from(byte & 0x7f);
+        let (exponent, mantissa) = (bits >> mantissa_bits, bits & ((1 << mantissa_bits) - 1));
+        let part = f64::from(mantissa) / f64::from(1 << mantissa_bits);
+        let size = match exponent {
+            0 => part * 2f64.powi(1 - bias),
+            _ => (1.0 + part) * 2f64.powi(exponent - bias),
+        };
+        if byte < 128 { size } else { -size }
+    }
+
+    #[test]
+    fn every_byte_is_what_the_format_says() {
+        for byte in 0..=255u8 {
+            let (narrow, wide) = (e4m3(byte), e5m2(byte));
+            match byte & 0x7f {
+                0x7f => assert!(narrow.is_nan(), "{byte}"),
+                _ => assert_eq!(f64::from(narrow), defined(byte, 3, 7), "{byte}"),
+            }
+            match byte & 0x7f {
+                0x7d.. => assert!(wide.is_nan(), "{byte}"),
+                0x7c => assert!(wide.is_infinite(), "{byte}"),
+                _ => assert_eq!(f64::from(wide), defined(byte, 2, 15), "{byte}"),
+            }
+            assert_eq!(narrow.is_sign_negative() || byte & 0x7f == 0x7f, byte >= 127, "{byte}");
+        }
+        assert_eq!([e4m3(0x7e), e4m3(1)], [448.0, 2f32.powi(-9)]);
+        assert_eq!([e8m0(127), e8m0(128), e8m0(254)], [1.0, 2.0, 2f32.powi(127)]);
+        assert_eq!(f64::from(e8m0(0)), 2f64.powi(-127));
+    }
+
+    #[test]
+    fn every_number_has_its_scale() {
+        let block = Some([128, 64]);
+        let grid = |shape: &[usize], scales: &[usize]| Grid::of(shape, scales, block);
+        let firsts = |grid: Grid, rows: &[usize]| {
+            rows.iter().map(|row| grid.first(*row)).collect::<Vec<_>>()
+        };
+        for scales in [&[][..], &[1], &[1, 1]] {
+            let one = grid(&[200, 70], scales).unwrap();
+            assert_eq!((one.block, firsts(one, &[0, 199])), ([200, 70], vec![0, 0]));
+        }
+        for scales in [&[200][..], &[200, 1]] {
+            let each = grid(&[200, 70], scales).unwrap();
+            assert_eq!((each.block, firsts(each, &[0, 199])), ([1, 70], vec![0, 199]));
+        }
+        let blocks = grid(&[200, 70], &[2, 2]).unwrap();
+        assert_eq!(firsts(blocks, &[0, 127, 128, 199]), [0, 0, 2, 2]);
+        let stacked = grid(&[3, 200, 70], &[3, 2, 2]).unwrap();
+        assert_eq!(firsts(stacked, &[199, 200, 328, 599]), [2, 4, 6, 10]);
+        for scales in [&[3][..], &[3, 1], &[3, 1, 1]] {
+            let each = grid(&[3, 200, 70], scales).unwrap();
+            assert_eq!(firsts(each, &[199, 200, 599]), [0, 1, 2]);
+        }
+        for wrong in [&[2][..], &[2, 1], &[1, 2], &[70], &[1, 70], &[2, 2, 1], &[0], &[2, 0]] {
+            assert_eq!(grid(&[200, 70], wrong), None, "{wrong:?}");
+        }
+        assert_eq!(Grid::of(&[200, 70], &[2, 2], None), None);
+        let expected = Grid::expected(&[200, 70], block);
+        assert!(expected.contains("[200, 1]") && expected.contains("[2, 2]"), "{expected}");
+    }
+}
