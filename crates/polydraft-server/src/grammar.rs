@@ -298,7 +298,8 @@ mod tests {
             value  ::= object | array | string | number | ("true" | "false" | "null") ws
             object ::= "{" ws ( string ":" ws value ("," ws string ":" ws value)* )? "}" ws
             array  ::= "[" ws ( value ("," ws value)* )? "]" ws
-            string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
+            string ::= "\"" ( [^"\\\x7F\x00-\x1F] |
+                "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
             number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ws
             ws ::= | " " | "\n" [ \t]{0,20}"#);
         let pairs = of("root ::= pair+\npair ::= \"(\" pair* \")\"\n       | \"[\" pair \"]\"");

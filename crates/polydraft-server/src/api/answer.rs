@@ -175,7 +175,7 @@ impl Answer {
         match (self.scored, self.shape) {
             (false, _) => Value::Null,
             (true, Shape::Chat) => {
-                json!({ "content": tokens::chat(&self.text, scores), "refusal": null })
+                json!({ "content": tokens::chat(&self.text, self.naming, scores), "refusal": null })
             }
             (true, Shape::Completion) => {
                 let part = &mut self.parts[number];

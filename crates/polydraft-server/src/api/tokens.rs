@@ -68,25 +68,26 @@ impl Named {
     }
 }
 
-fn top(text: &Tokenizer, token: Token, logprob: f64) -> TopToken {
+fn top(text: &Tokenizer, naming: Naming, token: Token, logprob: f64) -> TopToken {
     let Named { string, bytes, .. } = Named::of(text, token);
-    TopToken { token: string, logprob: logprob.max(LEAST), bytes }
+    let token = if naming == Naming::Id { naming.of(text, token) } else { string };
+    TopToken { token, logprob: logprob.max(LEAST), bytes }
 }
 
 /// As conversations have them.
-pub fn chat(text: &Tokenizer, scores: &[Scored]) -> Vec<ChatToken> {
+pub fn chat(text: &Tokenizer, naming: Naming, scores: &[Scored]) -> Vec<ChatToken> {
     let of = |scored: &Scored| ChatToken {
-        own: top(text, scored.token, scored.logprob),
+        own: top(text, naming, scored.token, scored.logprob),
         top_logprobs: scored
             .top
             .iter()
-            .map(|&(token, logprob)| top(text, token, logprob))
+            .map(|&(token, logprob)| top(text, naming, token, logprob))
             .collect(),
     };
     scores.iter().map(of).collect()
 }
 
-/// How log-probabilities of completions name tokens.
+/// How log-probabilities name tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// By their strings.

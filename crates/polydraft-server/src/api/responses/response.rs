@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::super::answer::Answer;
 use super::super::conversation::is_cut;
 use super::super::error::Problem;
-use super::super::{Reply, Sent, tokens};
+use super::super::tokens::{self, Naming};
+use super::super::{Reply, Sent};
 use super::store::{Store, Stored};
 use crate::worker::Event;
 
@@ -98,7 +99,7 @@ impl Response {
     }
 
     fn part(&self) -> Value {
-        let logprobs = tokens::chat(self.inner.tokenizer(), self.inner.scores());
+        let logprobs = tokens::chat(self.inner.tokenizer(), Naming::String, self.inner.scores());
         json!({ "type": "output_text", "text": self.inner.first().0, "annotations": [],
             "logprobs": logprobs })
     }
@@ -258,7 +259,7 @@ impl Reply for Response {
             let index = self.begun(Item::Message, &mut events);
             let scores = &self.inner.scores()[self.scored..];
             let (mut delta, scored) = (self.at(index), scores.len());
-            delta["logprobs"] = json!(tokens::chat(self.inner.tokenizer(), scores));
+            delta["logprobs"] = json!(tokens::chat(self.inner.tokenizer(), Naming::String, scores));
             self.scored += scored;
             delta["delta"] = new.into();
             events.push(self.event("response.output_text.delta", delta));
