@@ -100,7 +100,7 @@ def report(name, ours, theirs, known, reasons, output):
     for test, why in unexplained:
         print("without a reason:", test, "|", why)
     if output:
-        kept = {test: {word: note[word] for word in ("counted as", "reason", "why", "routes not here") if note.get(word)}
+        kept = {test: {word: note[word] for word in ("counted as", "reason", "routes not here") if note.get(word)}
                 for test, note in ours.items() if note["counted as"] not in ("passed", "asks no server")}
         record = {"what": "peers", "tests of": name, "date": time.strftime("%F"), "counts": counts, "share": round(share, 3),
                   "not passed": kept}
