@@ -61,12 +61,13 @@ fn another_chat_template_takes_the_models_place() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("template.jinja");
     let name = file.to_str().unwrap();
-    let line = ["generate", "-p", "x", "-n", "2", "--chat-template", name];
-    fails(&line, 2, &["--chat-template has no meaning without --chat"]);
-    let line = [&line[..], &["--chat", "--show-prompt"]].concat();
+    let alone = ["generate", "-p", "x", "-n", "2", "--chat-template", name];
+    let line = [&alone[..], &["--chat", "--show-prompt"]].concat();
     fails(&line, 1, &["cannot read the chat template"]);
     std::fs::write(&file, "{% for m in messages %}").unwrap();
     fails(&line, 1, &["template.jinja"]);
+    std::fs::write(&file, "hello").unwrap();
+    fails(&alone, 2, &["--chat-template has no meaning without --chat"]);
     std::fs::write(&file, "{{ greeting }}, {{ messages[0].content }}{{ eos_token }}").unwrap();
     let (code, _, message) =
         said(&[&line[..], &["--chat-template-kwargs", "{\"greeting\": \"Hello\"}"]].concat());
