@@ -243,7 +243,7 @@ fn prompts_are_scored() {
     assert_eq!(chat["prompt_logprobs"].as_array().unwrap().len(), 2, "{chat}");
 }
 
-/// Ids of tokens are those that decode to the text, with and without a stream, and log-probabilities
+/// Ids of tokens are those that decode to the text, with and without a stream. Log-probabilities
 /// come only where they were asked for.
 #[test]
 fn token_ids_are_told_where_they_are_asked_for() {
