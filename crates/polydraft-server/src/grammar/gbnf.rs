@@ -16,6 +16,8 @@ use std::fmt::Write as _;
 
 use parse::{Node, Rules, parse};
 
+/// Parts within parts of an expression at most, rules that are written out included.
+const DEPTH: usize = 256;
 /// Bytes of Lark that a grammar may become: regular rules are written out where they are used.
 const MOST: usize = 256 << 10;
 
@@ -42,32 +44,32 @@ pub(super) fn lark(text: &str) -> Result<String, String> {
     writer.grammar()
 }
 
-/// Rules that lead back to themselves, or to one that does.
+/// Rules that lead back to themselves, or to one that does: those that are left when, again and
+/// again, what uses no rule that is left is taken away.
 fn recursive(rules: &Rules) -> BTreeSet<&str> {
-    // What each rule leads to, in ever more steps.
-    let mut leads: BTreeMap<&str, BTreeSet<&str>> =
-        rules.iter().map(|(name, node)| (&**name, node.names())).collect();
-    loop {
-        let further: BTreeMap<&str, BTreeSet<&str>> = leads
-            .iter()
-            .map(|(name, to)| {
-                let behind = to.iter().flat_map(|one| leads[one].iter().copied());
-                (*name, to.iter().copied().chain(behind).collect())
-            })
-            .collect();
-        if further == leads {
-            break;
+    let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut waits: BTreeMap<&str, usize> = BTreeMap::new();
+    for (name, node) in rules {
+        let names = node.names();
+        waits.insert(name, names.len());
+        for used in names {
+            users.entry(used).or_default().push(name);
         }
-        leads = further;
     }
-    let own: BTreeSet<&str> =
-        leads.iter().filter(|(name, to)| to.contains(**name)).map(|(name, _)| *name).collect();
-    let leads_there = |to: &BTreeSet<&str>| to.iter().any(|one| own.contains(one));
-    leads
-        .iter()
-        .filter(|(name, to)| own.contains(**name) || leads_there(to))
-        .map(|(name, _)| *name)
-        .collect()
+    let mut free: Vec<&str> =
+        waits.iter().filter(|(_, left)| **left == 0).map(|(name, _)| *name).collect();
+    while let Some(name) = free.pop() {
+        waits.remove(name);
+        for user in users.remove(name).unwrap_or_default() {
+            if let Some(left) = waits.get_mut(user) {
+                *left -= 1;
+                if *left == 0 {
+                    free.push(user);
+                }
+            }
+        }
+    }
+    waits.into_keys().collect()
 }
 
 struct Writer<'r> {
@@ -129,14 +131,16 @@ impl Writer<'_> {
     fn terminal(&self, parts: &[Node]) -> Result<String, String> {
         let mut regex = String::new();
         for part in parts {
-            self.regex(part, &mut regex)?;
+            self.regex(part, DEPTH, &mut regex)?;
         }
         Ok(if regex.is_empty() { "\"\"".to_owned() } else { format!("/{regex}/") })
     }
 
-    /// As a regular expression between slashes.
-    fn regex(&self, node: &Node, out: &mut String) -> Result<(), String> {
+    /// As a regular expression between slashes, of at most so many parts within parts.
+    fn regex(&self, node: &Node, depth: usize, out: &mut String) -> Result<(), String> {
         sized(out)?;
+        let deeper = || format!("expected at most {DEPTH} parts of a grammar within each other");
+        let depth = depth.checked_sub(1).ok_or_else(deeper)?;
         match node {
             Node::Text(text) => out.extend(text.chars().map(code)),
             Node::Class(class) => {
@@ -152,12 +156,12 @@ impl Writer<'_> {
             }
             Node::Rule(name) => {
                 out.push_str("(?:");
-                self.regex(&self.rules[name], out)?;
+                self.regex(&self.rules[name], depth, out)?;
                 out.push(')');
             }
             Node::Sequence(parts) => {
                 for part in parts {
-                    self.regex(part, out)?;
+                    self.regex(part, depth, out)?;
                 }
             }
             Node::Either(parts) => {
@@ -166,13 +170,13 @@ impl Writer<'_> {
                     if number > 0 {
                         out.push('|');
                     }
-                    self.regex(part, out)?;
+                    self.regex(part, depth, out)?;
                 }
                 out.push(')');
             }
             Node::Repeated { part, least, most } => {
                 out.push_str("(?:");
-                self.regex(part, out)?;
+                self.regex(part, depth, out)?;
                 let most = most.map_or(String::new(), |most| most.to_string());
                 let _ = write!(out, "){{{least},{most}}}");
             }
@@ -258,6 +262,31 @@ mod tests {
             let got = lark(text).expect_err(text);
             assert!(got.contains(problem), "{text}: {got}");
         }
+    }
+
+    /// However deep it is, and however many rules lead to each other, a grammar is refused or
+    /// written, in a moment and in little memory.
+    #[test]
+    fn deep_grammars_are_refused() {
+        let rules = |last: &str| {
+            let mut text = "root ::= r0\n".to_owned();
+            for number in 0..4000 {
+                let _ = writeln!(text, "r{number} ::= r{}", number + 1);
+            }
+            text + "r4000 ::= " + last
+        };
+        assert!(lark(&rules("\"a\"")).expect_err("too deep").contains("within each other"));
+        let ring = lark(&rules("\"a\" r0?")).expect("a grammar");
+        assert_eq!(ring.lines().count(), 4003);
+        for text in [
+            format!("root ::= \"a\"{}", "?".repeat(60_000)),
+            format!("root ::= {}\"a\"", "(".repeat(60_000)),
+            format!("root ::= {}\"a\"{}", "(".repeat(60), "*+?)".repeat(60)),
+            format!("root ::= {}root | \"a\"{}", "(".repeat(60), "????)".repeat(60)),
+        ] {
+            let _ = lark(&text);
+        }
+        assert!(lark("root ::= \"a\"?????").is_err());
     }
 
     /// Regular rules are written out where they are used, which may double at each step.

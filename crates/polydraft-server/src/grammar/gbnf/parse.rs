@@ -9,6 +9,8 @@ pub type Rules = BTreeMap<String, Node>;
 
 /// Brackets within brackets at most.
 const DEPTH: usize = 64;
+/// Repetitions of a repetition at most, without brackets.
+const IN_A_ROW: usize = 4;
 /// Repetitions at most, as in llama.cpp.
 const REPETITIONS: u32 = 2000;
 
@@ -94,9 +96,13 @@ impl Parser {
         if depth > DEPTH {
             return Err(format!("expected at most {DEPTH} brackets within each other"));
         }
-        let mut parts = Vec::new();
+        let (mut parts, mut in_a_row) = (Vec::new(), 0);
         let ends = |word: &Word| matches!(word, Word::Begins(_) | Word::Sign('|' | ')'));
         while let Some(word) = self.words.next_if(|word| !ends(word)) {
+            in_a_row = if matches!(word, Word::Repeat(..)) { in_a_row + 1 } else { 0 };
+            if in_a_row > IN_A_ROW {
+                return Err(format!("expected at most {IN_A_ROW} repetitions in a row"));
+            }
             let part = match word {
                 Word::Name(name) => Node::Rule(name),
                 Word::Text(text) => Node::Text(text),
