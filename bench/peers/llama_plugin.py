@@ -4,12 +4,11 @@ Texts and token counts of the tests' own model (of 260,000 weights) are not thos
 must only be there, and where a test's parameters say how many tokens a prompt has, any number is taken.
 """
 
-import json
-import os
-
-import pytest
 import requests
 import utils
+from noted import asked
+
+pytest_plugins = ["noted"]
 
 
 class AnyCount(int):
@@ -22,7 +21,6 @@ class AnyCount(int):
 
 
 ANY = {"n_prompt": AnyCount(), "re_content": ""}
-asked, notes = [], []
 
 
 def noting(method):
@@ -48,16 +46,3 @@ def pytest_collection_modifyitems(items):
         parameters = getattr(item, "callspec", None)
         for name in ANY.keys() & (parameters.params.keys() if parameters else set()):
             parameters.params[name] = ANY[name]
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    outcome = yield
-    report = outcome.get_result()
-    if call.when == "setup":
-        asked.clear()
-    if report.outcome == "skipped" or call.when == "call":
-        why = str(call.excinfo.value).splitlines()[0][:300] if call.excinfo else None
-        notes.append({"test": item.nodeid, "outcome": report.outcome, "asked": sorted(set(asked)), "why": why})
-        with open(os.environ["PEERS_NOTES"], "w", encoding="utf-8") as file:
-            json.dump(notes, file)

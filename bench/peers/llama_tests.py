@@ -10,10 +10,8 @@ they are about the tests' own model. Each other failure needs its reason in llam
 """
 
 import argparse
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -46,16 +44,14 @@ def run(source, model, kind, program, expression):
             for old, new in INSTEAD.items():
                 text = text.replace(old, new)
             path.write_text(text, encoding="utf-8")
-        notes = Path(folder, "notes.json")
         env = {
             **os.environ, "LLAMA_SERVER_BIN_PATH": str(HERE / "as_llama_server.py"), "PEERS_SERVER": kind,
-            "PEERS_PROGRAM": str(Path(program).resolve()), "PEERS_MODEL": str(Path(model).resolve()), "PEERS_NOTES": str(notes),
+            "PEERS_PROGRAM": str(Path(program).resolve()), "PEERS_MODEL": str(Path(model).resolve()),
             "PYTHONPATH": f"{HERE}{os.pathsep}{place}", "PORT": str(peers.free_port()),
         }
         files = [str(path.relative_to(place)) for path in sorted(place.glob("unit/test_*.py")) if path.stem not in OTHERS]
         command = [sys.executable, "-m", "pytest", "-q", "-p", "llama_plugin", "-p", "no:cacheprovider", "-m", "not slow", *files]
-        subprocess.run(command + (["-k", expression] if expression else []), cwd=place, env=env, stdout=sys.stderr, check=False)
-        return {note.pop("test"): note for note in json.loads(notes.read_text())}
+        return peers.noted(command + (["-k", expression] if expression else []), place, env)
 
 
 def main():

@@ -3,6 +3,8 @@
 import json
 import re
 import subprocess
+import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -14,8 +16,9 @@ KINDS = ["passed", "failed, with a reason", "failed", "about another model", "ro
 
 def start(program, model, port, *options):
     """A server that answers."""
-    server = subprocess.Popen(
-        [program, "serve", model, "--port", str(port), *options], stderr=subprocess.PIPE, text=True, errors="replace")
+    # A file, not a pipe, which a server that logs would fill.
+    log = tempfile.TemporaryFile("w+", errors="replace")
+    server = subprocess.Popen([program, "serve", model, "--port", str(port), *options], stderr=log)
     for _ in range(600):
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health"):
@@ -23,14 +26,15 @@ def start(program, model, port, *options):
         except OSError:
             time.sleep(0.1)
         if server.poll() is not None:
-            raise RuntimeError(f"the server ended: {server.stderr.read()}")
+            log.seek(0)
+            raise RuntimeError(f"the server ended: {log.read()}")
     server.kill()
     raise RuntimeError("the server does not answer")
 
 
 def stop(server):
     server.terminate()
-    server.communicate()
+    server.wait()
 
 
 def free_port():
@@ -39,6 +43,13 @@ def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
+
+
+def noted(command, folder, env):
+    """Runs pytest with the plugin `noted`; by test its outcome, the routes that it asked for, and why it failed."""
+    notes = Path(folder, "notes.json")
+    subprocess.run(command, cwd=folder, env={**env, "PEERS_NOTES": str(notes)}, stdout=sys.stderr, check=False)
+    return {note.pop("test"): note for note in json.loads(notes.read_text())}
 
 
 def routes(program, model):

@@ -7,17 +7,16 @@ asked a server for anything, and are counted apart.
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import json
 import os
 import sys
 import types
 from unittest import mock
 from urllib.parse import urlsplit
 
-import pytest
 import requests
+from noted import asked
 
-asked, notes = [], []
+pytest_plugins = ["noted"]
 
 
 def get_tokenizer(*_, **__):
@@ -75,16 +74,3 @@ for library in filter(importlib.util.find_spec, ("httpx", "httpx2")):
     clients = importlib.import_module(library)
     for kind in (clients.Client, clients.AsyncClient):
         noting(kind, "send", lambda rest, named: (rest[0].method, rest[0].url))
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    outcome = yield
-    found = outcome.get_result()
-    if call.when == "setup":
-        asked.clear()
-    if found.outcome == "skipped" or call.when == "call" or (call.when == "setup" and found.outcome == "failed"):
-        why = (str(call.excinfo.value).splitlines() or [""])[0][:300] if call.excinfo else None
-        notes.append({"test": item.nodeid, "outcome": found.outcome, "asked": sorted(set(asked)), "why": why})
-        with open(os.environ["PEERS_NOTES"], "w", encoding="utf-8") as file:
-            json.dump(notes, file)

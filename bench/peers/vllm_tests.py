@@ -12,10 +12,8 @@ has none.
 """
 
 import argparse
-import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -49,17 +47,14 @@ def run(args):
         shutil.copy(peers.HERE / "vllm_utils.py", tests / "utils.py")
         for package in [tests, *(path for path in tests.rglob("*") if path.is_dir())]:
             (package / "__init__.py").touch()
-        notes = Path(folder, "notes.json")
         env = {
             **os.environ, "PEERS_PROGRAM": str(Path(args.polydraft).resolve()), "PEERS_MODEL": str(Path(args.model).resolve()),
-            "PEERS_NOTES": str(notes), "PEERS_TOKENIZER": str(args.tokenizer.resolve()), "PEERS_TEMPLATE": str(args.chat_template.resolve()),
+            "PEERS_TOKENIZER": str(args.tokenizer.resolve()), "PEERS_TEMPLATE": str(args.chat_template.resolve()),
             "PYTHONPATH": str(peers.HERE),
         }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "vllm_plugin", "-p", "no:cacheprovider",
                    *(f"tests/entrypoints/{file}" for file in FILES)]
-        subprocess.run(command + (["-k", args.expression] if args.expression else []), cwd=folder, env=env, stdout=sys.stderr,
-                       check=False)
-        return {note.pop("test"): note for note in json.loads(notes.read_text())}
+        return peers.noted(command + (["-k", args.expression] if args.expression else []), folder, env)
 
 
 def main():
