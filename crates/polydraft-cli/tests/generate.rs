@@ -198,7 +198,8 @@ fn the_context_ends_the_text() {
 
 #[test]
 fn drafts_are_shown_with_and_without_colour() {
-    let args = ["--prompt", "impl ", "-n", "30", "--seed", "2", "--show-drafts"];
+    // The adaptive tree goes by costs that other tests teach meanwhile.
+    let args = ["--prompt", "impl ", "-n", "30", "--seed", "2", "--depth", "3", "--show-drafts"];
     let (marked, legend) = ok(&args);
     assert!(!marked.contains('\u{1b}') && !legend.contains('\u{1b}'));
     assert!(legend.contains("accepted draft · [correction] · {bonus}"), "{legend}");
@@ -207,7 +208,7 @@ fn drafts_are_shown_with_and_without_colour() {
     let quiet =
         command(&[&args[..], &["--color", "auto"]].concat()).env("NO_COLOR", "1").output().unwrap();
     assert_eq!(text(&quiet.stdout), marked);
-    let (plain, _) = ok(&args[..6]);
+    let (plain, _) = ok(&args[..8]);
     let mut stripped = coloured;
     while let Some(start) = stripped.find('\u{1b}') {
         let end = start + stripped[start..].find('m').unwrap();
