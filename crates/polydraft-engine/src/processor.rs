@@ -8,7 +8,7 @@
 //! times the token's count in the output so far, less the presence penalty if that is not 0; before
 //! the temperature. The prompt's tokens are not counted. The repetition penalty is that of Keskar
 //! et al., CTRL (arXiv 1909.05858), section 4.1, as transformers and vLLM have it; a least length
-//! as vLLM's `min_tokens`.
+//! as vLLM's `min_tokens`, allowed tokens as its `allowed_token_ids`.
 //! Complexity: a copy of the logits, and the tokens of the output and the path, for each node that
 //! a verifier looks at.
 //! Deviations: 1. CTRL divides a logit by the penalty; as in transformers, one below 0 is
@@ -134,6 +134,42 @@ impl LogitsProcessor for Repetition {
             let Some(logit) = logits.get_mut(token as usize) else { continue };
             *logit = if *logit > 0.0 { *logit / self.penalty } else { *logit * self.penalty };
         }
+    }
+}
+
+/// Forbids all tokens but these, of which there must be one.
+///
+/// ```
+/// use polydraft_engine::{AllowedTokens, LogitsProcessor};
+///
+/// let mut logits = [0.0; 3];
+/// AllowedTokens::new(&[2, 0]).process(&[], &[], &mut logits);
+/// assert_eq!(logits, [0.0, f32::NEG_INFINITY, 0.0]);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedTokens {
+    /// In ascending order.
+    tokens: Vec<Token>,
+}
+
+impl AllowedTokens {
+    /// These.
+    pub fn new(tokens: &[Token]) -> Self {
+        let mut tokens = tokens.to_vec();
+        tokens.sort_unstable();
+        Self { tokens }
+    }
+}
+
+impl LogitsProcessor for AllowedTokens {
+    fn process(&self, _decided: &[Token], _path: &[Token], logits: &mut [f32]) {
+        let mut begin = 0;
+        for &token in &self.tokens {
+            let end = (token as usize).max(begin).min(logits.len());
+            logits[begin..end].fill(f32::NEG_INFINITY);
+            begin = (token as usize).saturating_add(1).min(logits.len());
+        }
+        logits[begin..].fill(f32::NEG_INFINITY);
     }
 }
 

@@ -4,6 +4,8 @@
 //! longer than the context, windows: the first is as long as the context, each later one begins
 //! half a context further on, so that every token is scored after at least half a context.
 
+use std::sync::Arc;
+
 use polydraft::{DraftTree, Token};
 
 use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
@@ -170,16 +172,21 @@ fn behind(
     Ok(scored)
 }
 
-/// The score of a token by logits of shape `[vocabulary]`, with the `top` likeliest.
-fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
+/// From a logit among logits of shape `[vocabulary]` to its log-probability; `token` must be one.
+fn normalized(logits: &[f32], token: Token) -> Result<impl Fn(Token) -> f64> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
-    let (Some(&own), true) = (logits.get(token as usize), sum.is_finite()) else {
+    if token as usize >= logits.len() || !sum.is_finite() {
         let (operation, expected) = ("score", "finite logits for every token".to_owned());
         let got = format!("{most} as the largest, for token {token} of {}", logits.len());
         return Err(polydraft::Error::Unsupported { operation, expected, got }.into());
-    };
-    let logprob = |logit: f32| f64::from(logit - most) - sum.ln();
+    }
+    Ok(move |token: Token| f64::from(logits[token as usize] - most) - sum.ln())
+}
+
+/// The score of a token by logits of shape `[vocabulary]`, with the `top` likeliest.
+fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
+    let logprob = normalized(logits, token)?;
     let mut order: Vec<Token> = (0..logits.len() as Token).collect();
     let count = top.min(order.len());
     let likelier =
@@ -189,23 +196,58 @@ fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
     }
     order.truncate(count);
     order.sort_unstable_by(likelier);
-    let top = order.into_iter().map(|token| (token, logprob(logits[token as usize]))).collect();
-    Ok(Scored { token, logprob: logprob(own), top })
+    let top = order.into_iter().map(|token| (token, logprob(token))).collect();
+    Ok(Scored { token, logprob: logprob(token), top })
+}
+
+/// Which tokens' log-probabilities are recorded beside that of a decided token.
+///
+/// ```
+/// use polydraft_engine::Alternatives;
+///
+/// assert_eq!(Alternatives::from(3), Alternatives::Likeliest(3));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Alternatives {
+    /// So many of the likeliest ones, the likeliest first.
+    Likeliest(usize),
+    /// These, however likely they are, and the decided token; the likeliest first.
+    These(Arc<[Token]>),
+}
+
+impl From<usize> for Alternatives {
+    fn from(count: usize) -> Self {
+        Self::Likeliest(count)
+    }
+}
+
+/// The score of a token by logits of shape `[vocabulary]`, with its alternatives.
+fn with_alternatives(logits: &[f32], token: Token, alternatives: &Alternatives) -> Result<Scored> {
+    let these = match alternatives {
+        Alternatives::Likeliest(count) => return of(logits, token, *count),
+        Alternatives::These(these) => these,
+    };
+    let logprob = normalized(logits, token)?;
+    let there = these.iter().copied().filter(|token| (*token as usize) < logits.len());
+    let mut top: Vec<(Token, f64)> =
+        there.chain([token]).map(|token| (token, logprob(token))).collect();
+    top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    top.dedup();
+    Ok(Scored { token, logprob: logprob(token), top })
 }
 
 /// Records the scores of the tokens that a session decides.
-#[derive(Default)]
 pub(crate) struct ScoreRecorder {
-    /// How many of the likeliest alternatives of each.
-    top: usize,
+    /// What is recorded beside each.
+    alternatives: Alternatives,
     /// Of the current step.
     of_step: Vec<Scored>,
     scores: Vec<Scored>,
 }
 
 impl ScoreRecorder {
-    pub fn new(top: usize) -> Self {
-        Self { top, ..Self::default() }
+    pub fn new(alternatives: Alternatives) -> Self {
+        Self { alternatives, of_step: Vec::new(), scores: Vec::new() }
     }
 
     /// Those that were not taken yet.
@@ -216,7 +258,8 @@ impl ScoreRecorder {
 
 impl StepObserver for ScoreRecorder {
     fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
-        let of = |(before, token)| of(step.logits(before), token, self.top);
+        let of =
+            |(before, token)| with_alternatives(step.logits(before), token, &self.alternatives);
         self.of_step = step.decided().map(of).collect::<Result<_>>()?;
         Ok(())
     }
@@ -236,6 +279,20 @@ mod tests {
     use crate::TableModel;
 
     /// A token is as likely as the one before it says, whatever the window.
+    #[test]
+    fn named_alternatives_have_their_scores() {
+        let logits = [1.0, 3.0, f32::NEG_INFINITY, 2.0];
+        let all = of(&logits, 3, 4).unwrap();
+        let these = Alternatives::These([2, 3, 0, 3, 9].into());
+        let named = with_alternatives(&logits, 3, &these).unwrap();
+        assert_eq!(named.logprob, all.logprob);
+        assert_eq!(named.top, [all.top[1], all.top[2], all.top[3]]);
+        assert_eq!(named.top.last(), Some(&(2, f64::NEG_INFINITY)));
+        // The decided token comes with them, where it is none of them.
+        let named = with_alternatives(&logits, 1, &Alternatives::These([0].into())).unwrap();
+        assert_eq!(named.top, [all.top[0], all.top[2]]);
+    }
+
     #[test]
     fn long_texts_are_scored_in_windows() {
         let json =

@@ -6,7 +6,7 @@ use polydraft::gumbel::{self, SharedRandomness, WithSharedRandomness};
 use polydraft::{Draft, RandomSource, Sampling, Token};
 
 use crate::observer::StepObserver;
-use crate::score::ScoreRecorder;
+use crate::score::{Alternatives, ScoreRecorder};
 use crate::stop::StopScanner;
 use crate::trace::TraceRecorder;
 use crate::{
@@ -198,11 +198,11 @@ impl<'c> Session<'c> {
     }
 
     /// From now on every token's log-probability is recorded for
-    /// [`take_scores`](Self::take_scores), with the `top` likeliest alternatives: of the target's
-    /// own distribution at temperature 1, as [`score`](crate::score()) would give them afterwards,
-    /// without a further pass.
-    pub fn record_scores(&mut self, top: usize) {
-        self.observers.scores = Some(ScoreRecorder::new(top));
+    /// [`take_scores`](Self::take_scores), with some alternatives, such as the `2` likeliest: of
+    /// the target's own distribution at temperature 1, as [`score`](crate::score()) would give them
+    /// afterwards, without a further pass.
+    pub fn record_scores(&mut self, alternatives: impl Into<Alternatives>) {
+        self.observers.scores = Some(ScoreRecorder::new(alternatives.into()));
     }
 
     /// The scores of the tokens decided since the last time.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use polydraft::{Distribution, PolicyKind, RandomSource, Sampling, Token, VerifierKind, enumerate};
 use polydraft_engine::{
-    Engine, LeastTokens, Limits, LogitsProcessor, ModelDrafter, Penalties, Repetition, Request,
-    Speculation, TableModel,
+    AllowedTokens, Engine, LeastTokens, Limits, LogitsProcessor, ModelDrafter, Penalties,
+    Repetition, Request, Speculation, TableModel,
 };
 
 const TARGET: &str = r#"{"vocabulary": 3, "next": {
@@ -82,6 +82,7 @@ fn processors() -> Vec<fn() -> Box<dyn LogitsProcessor>> {
             Box::new(Penalties { repetition: Some(repetition), bias, ..Penalties::default() })
         },
         || Box::new(LeastTokens { tokens: 2, end_tokens: vec![2] }),
+        || Box::new(AllowedTokens::new(&[2, 0, 2])),
         || Box::new(NoRepetition),
         || Box::new(Certain),
     ]

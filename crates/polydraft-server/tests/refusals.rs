@@ -58,6 +58,12 @@ fn what_is_wrong_is_named() {
         ("repetition_penalty", json!(0)),
         ("repeat_last_n", json!("all")),
         ("stop_token_ids", json!([6])),
+        ("allowed_token_ids", json!([0, 6])),
+        ("logprob_token_ids", json!([])),
+        ("logprob_token_ids", json!([6])),
+        ("truncate_prompt_tokens", json!(0)),
+        ("truncate_prompt_tokens", json!(512)),
+        ("truncation_side", json!("middle")),
         ("structured_outputs", json!({ "xml": "" })),
         ("guided_choice", json!([])),
         ("dry_multiplier", json!(0.8)),
@@ -83,6 +89,12 @@ fn what_is_wrong_is_named() {
         assert_eq!((status, &error["param"]), (400, &json!(name)), "{name} {value}: {error}");
         assert_eq!(error["type"], "invalid_request_error");
     }
+    let wrong = json!({ "b": 1, "a": 2, "0": 3, "6": 4 });
+    let (_, error) = refused(&server, "/v1/completions", &with("logit_bias", wrong));
+    assert!(error["message"].as_str().unwrap().contains(r#"["6", "a", "b"]"#), "{error}");
+    let mut both = with("allowed_token_ids", json!([0]));
+    both["structured_outputs"] = json!({ "choice": ["a", "b"] });
+    assert_eq!(refused(&server, "/v1/completions", &both).1["param"], "allowed_token_ids");
     let code = |body: &Value| refused(&server, "/v1/completions", body).1["code"].clone();
     assert_eq!(code(&with("tools", json!([{}]))), "unsupported_parameter");
     assert_eq!(code(&with("prompt", json!(vec![0; 600]))), "context_length_exceeded");

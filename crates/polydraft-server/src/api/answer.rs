@@ -26,6 +26,18 @@ pub enum Shape {
     Chat,
 }
 
+/// Where a stream tells the usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UsageTold {
+    /// Nowhere.
+    #[default]
+    Never,
+    /// In a last chunk of its own.
+    AtTheEnd,
+    /// There, and in every chunk so far.
+    Always,
+}
+
 impl Answer {
     /// The first sequence, as far as it is known, and its finish reason if it has ended.
     pub fn first(&self) -> (&str, Option<Finish>) {
@@ -104,7 +116,7 @@ pub struct Answer {
     /// The prompts' tokens, where ids are listed.
     prompts: Option<Vec<Vec<Token>>>,
     naming: Naming,
-    include_usage: bool,
+    usage_told: UsageTold,
     usage: Usage,
     /// By prompt, its first token.
     firsts: Vec<Token>,
@@ -119,7 +131,7 @@ impl Answer {
         model: Option<String>,
         shape: Shape,
         asked: &[RequestParams],
-        include_usage: bool,
+        usage_told: UsageTold,
         echo: Vec<String>,
     ) -> Self {
         let prefix = if shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
@@ -148,7 +160,7 @@ impl Answer {
             prompt_scored: false,
             prompts: None,
             naming: Naming::String,
-            include_usage,
+            usage_told,
             usage,
             firsts: asked.iter().map(|asked| asked.prompt.first().copied().unwrap_or(0)).collect(),
             parts: parts.collect(),
@@ -233,13 +245,8 @@ impl Answer {
             }
             Shape::Chat => {
                 let mut delta = json!({});
-                if first {
-                    delta["role"] = "assistant".into();
-                }
                 if !calls.is_empty() {
                     delta["tool_calls"] = calls.into();
-                } else if first {
-                    delta["content"] = "".into();
                 }
                 if !reasoning.is_empty() {
                     delta["reasoning_content"] = reasoning.into();
@@ -261,21 +268,35 @@ impl Answer {
         if let Some(prompt) = prompt.filter(|_| self.shape == Shape::Chat) {
             chunk["prompt_logprobs"] = prompt;
         }
-        if first {
-            self.list_prompt_ids(&mut chunk);
-        }
         if !traces.is_empty() {
             chunk["steps"] = traces.iter().map(|trace| steps::step(&self.text, trace)).collect();
         }
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
+        self.with_usage(chunk)
+    }
+
+    fn with_usage(&self, mut chunk: Value) -> Value {
+        match self.usage_told {
+            UsageTold::Never => {}
+            UsageTold::AtTheEnd => chunk["usage"] = Value::Null,
+            UsageTold::Always => chunk["usage"] = self.usage.so_far(),
         }
         chunk
     }
 
+    /// Who speaks, which is said before what is said.
+    fn role_chunk(&self, index: usize) -> Value {
+        let delta = json!({ "role": "assistant", "content": "" });
+        let choice = json!({ "index": index, "delta": delta, "logprobs": null,
+            "finish_reason": null });
+        let mut chunk = self.frame(true, vec![choice]);
+        self.list_prompt_ids(&mut chunk);
+        self.with_usage(chunk)
+    }
+
     /// The last chunk, if it was asked for.
     fn usage_chunk(&self) -> Option<Value> {
-        let mut chunk = self.include_usage.then(|| self.frame(true, Vec::new()))?;
+        let told = self.usage_told != UsageTold::Never;
+        let mut chunk = told.then(|| self.frame(true, Vec::new()))?;
         chunk["usage"] = json!(self.usage);
         Some(chunk)
     }
@@ -295,8 +316,10 @@ impl Reply for Answer {
                 of_prompt.for_each(|part| part.prompt_scores = Some(scores.clone()));
                 Ok(text)
             }
-            Event::More { text, piece, scores, traces } => {
+            Event::More { text, tokens, piece, scores, traces } => {
                 let part = &mut self.parts[text];
+                self.usage.count(part.tokens + tokens, part.tokens);
+                part.tokens += tokens;
                 part.push(piece);
                 part.scores.extend(scores);
                 part.traces.extend(traces);
@@ -306,7 +329,8 @@ impl Reply for Answer {
             Event::End { finish: Finish::Stopped, .. } => Err(Failure::Stopping.into()),
             Event::End { text, finish, tokens, cached, statistics } => {
                 self.parts[text].finish(finish);
-                self.usage.add(tokens, &statistics);
+                self.usage.count(tokens, self.parts[text].tokens);
+                self.usage.add(&statistics);
                 self.usage.prompt_tokens_details.cached_tokens += cached;
                 Ok(text)
             }
@@ -366,10 +390,12 @@ impl Reply for Answer {
 
     fn more(&mut self, text: usize) -> Vec<Sent> {
         // What may yet become a call is not sent.
-        match self.parts[text].is_news() {
-            true => vec![Sent::data(self.chunk(text))],
-            false => Vec::new(),
+        if !self.parts[text].is_news() {
+            return Vec::new();
         }
+        let role = (self.shape == Shape::Chat && !self.parts[text].begun)
+            .then(|| Sent::data(self.role_chunk(text)));
+        role.into_iter().chain([Sent::data(self.chunk(text))]).collect()
     }
 
     fn end(&mut self) -> Vec<Sent> {

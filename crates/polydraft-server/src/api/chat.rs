@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`: answers to conversations.
 
+use polydraft_engine::Alternatives;
 use polydraft_text::Ending;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -63,6 +64,9 @@ pub struct Chat {
     /// Whether the model goes on with the last message, an answer's beginning.
     #[serde(default, deserialize_with = "null_is_default")]
     continue_final_message: bool,
+    /// Whether the answer then begins with that message.
+    #[serde(default, deserialize_with = "null_is_default")]
+    echo: bool,
     /// Whether the prompt ends with what makes the model answer. Default: yes, unless
     /// continue_final_message.
     add_generation_prompt: Option<bool>,
@@ -99,13 +103,14 @@ pub fn prepare_as(
         return Err(Problem::invalid(problem).of("max_tokens"));
     }
     let max_tokens = own.max_completion_tokens.or(own.max_tokens);
+    let truncation = common.truncation(app)?;
     let mut asked = common.asked(app, &app.chat, max_tokens)?;
     let top = own.logprobs.unwrap_or(own.top_logprobs.is_some_and(|top| top > 0));
     let top = top.then(|| within("top_logprobs", own.top_logprobs.unwrap_or(0), 0, MOST_TOP));
-    asked.scores = top.transpose()?;
+    asked.scores = asked.scores.or(top.transpose()?.map(Into::into));
     let scored = asked.scores.is_some();
     // Tokens come with their scores.
-    asked.scores = asked.scores.or(own.return_token_ids.then_some(0));
+    asked.scores = asked.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
     asked.prompt_scores = prompt_scores(own.prompt_logprobs)?;
     let lists = asked.prompt_scores.is_some();
     let ending = ending(own.continue_final_message, own.add_generation_prompt)?;
@@ -124,7 +129,9 @@ pub fn prepare_as(
         variables: variables(own.chat_template_kwargs, own.reasoning_effort),
         ending,
         reasoning,
-        include_usage: common.stream_options.unwrap_or_default().include_usage,
+        usage: common.stream_options.unwrap_or_default().usage(),
+        echo: own.echo,
+        truncation,
     };
     let mut conversation = Conversation::of(app, wanted)?;
     if lists {

@@ -1,6 +1,7 @@
 //! `/v1/completions`: continuations of prompts.
 
 use polydraft::Token;
+use polydraft_engine::Alternatives;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -75,19 +76,22 @@ pub fn prepare_as(
     let form = format::form(&mut common)?;
     let own: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
     let ignored = ignored(&own.rest, app.settings.strict)?;
+    let truncation = common.truncation(app)?;
     let mut asked = common.asked(app, &app.completions, own.max_tokens)?;
-    asked.scores = own.logprobs.map(|top| within("logprobs", top, 0, MOST_TOP)).transpose()?;
+    let top = own.logprobs.map(|top| within("logprobs", top, 0, MOST_TOP)).transpose()?;
+    asked.scores = asked.scores.or(top.map(Into::into));
     let scored = asked.scores.is_some();
     // Tokens come with their scores.
-    asked.scores = asked.scores.or(own.return_token_ids.then_some(0));
+    asked.scores = asked.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
     let listed = prompt_scores(own.prompt_logprobs)?;
-    asked.prompt_scores = asked.scores.filter(|_| own.echo && scored).max(listed);
+    asked.prompt_scores = top.filter(|_| own.echo).max(listed);
     let Some(prompt) = own.prompt else {
         return Err(Problem::invalid("the parameter prompt is missing").of("prompt"));
     };
     let text = &app.language.tokenizer;
-    let encode = |prompt: &String| Ok(text.encode_within(prompt, app.context)?);
-    let prompts: Vec<Vec<Token>> = match &prompt {
+    let most = if truncation.is_some() { usize::MAX } else { app.context };
+    let encode = |prompt: &String| Ok(text.encode_within(prompt, most)?);
+    let mut prompts: Vec<Vec<Token>> = match &prompt {
         Prompt::Text(prompt) => vec![encode(prompt)?],
         Prompt::Texts(prompts) => {
             within("prompt", prompts.len(), 1, app.limits.texts)?;
@@ -98,6 +102,10 @@ pub fn prepare_as(
         Prompt::Lists(lists) => lists.clone(),
     };
     within("prompt", prompts.len(), 1, app.limits.texts)?;
+    if let Some(truncation) = truncation {
+        let cut = |prompt| truncation.cut(prompt, app.context, asked.limits.max_tokens);
+        prompts.iter_mut().for_each(cut);
+    }
     let echo = match (own.echo, prompt) {
         (false, _) => Vec::new(),
         (true, Prompt::Text(prompt)) => vec![prompt],
@@ -111,7 +119,7 @@ pub fn prepare_as(
     for asked in &asked {
         app.check(asked)?;
     }
-    let usage = common.stream_options.unwrap_or_default().include_usage;
+    let usage = common.stream_options.unwrap_or_default().usage();
     let mut answer = Answer::new(app, common.model, Shape::Completion, &asked, usage, echo);
     if listed.is_some() {
         answer.lists_prompt_scores();

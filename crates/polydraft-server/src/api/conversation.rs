@@ -4,8 +4,9 @@ use polydraft_engine::Finish;
 use polydraft_text::{Ending, Message, Rendering};
 use serde_json::{Map, Value};
 
-use super::answer::{Answer, Shape};
+use super::answer::{Answer, Shape, UsageTold};
 use super::error::Problem;
+use super::params::Truncation;
 use super::reasoning::Reasoning;
 use super::tools::Tools;
 use super::{Prepared, Reply};
@@ -41,8 +42,12 @@ pub struct Wanted {
     pub ending: Ending,
     /// What becomes of its reasoning.
     pub reasoning: ReasoningMode,
-    /// Whether a stream ends with its usage.
-    pub include_usage: bool,
+    /// Where a stream tells its usage.
+    pub usage: UsageTold,
+    /// Whether the answer begins with what it goes on with.
+    pub echo: bool,
+    /// What becomes of a long prompt.
+    pub truncation: Option<Truncation>,
 }
 
 /// The same, ready for the engine.
@@ -63,8 +68,12 @@ impl Conversation {
         let Wanted { mut asked, messages, tools, form, variables, ending, .. } = wanted;
         let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
         let how = Rendering { tools: listed, variables: Some(&variables), ending };
-        let prompt = app.language.encode_chat_with(&messages, &how, app.context)?;
+        let most = if wanted.truncation.is_some() { usize::MAX } else { app.context };
+        let prompt = app.language.encode_chat_with(&messages, &how, most)?;
         asked.prompt = prompt.tokens;
+        if let Some(truncation) = wanted.truncation {
+            truncation.cut(&mut asked.prompt, app.context, asked.limits.max_tokens);
+        }
         let marks = app.language.chat.as_ref().and_then(|template| template.reasoning());
         let marks = marks.filter(|_| wanted.reasoning == ReasoningMode::Apart);
         let said = messages.last().filter(|_| ending == Ending::Continue);
@@ -86,8 +95,9 @@ impl Conversation {
         }
         app.check(&asked)?;
         let asked = [asked];
-        let mut answer =
-            Answer::new(app, wanted.model, Shape::Chat, &asked, wanted.include_usage, Vec::new());
+        let echo = said.filter(|_| wanted.echo).map(|said| said.content.clone());
+        let echo = echo.into_iter().collect();
+        let mut answer = Answer::new(app, wanted.model, Shape::Chat, &asked, wanted.usage, echo);
         if let Some(tools) = &tools {
             answer.reads_calls(|| tools.calls());
         }

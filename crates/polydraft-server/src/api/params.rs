@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use polydraft::{Sampling, Token};
-use polydraft_engine::{Limits, Penalties, Repetition};
+use polydraft_engine::{AllowedTokens, Alternatives, Limits, Penalties, Repetition};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 use utoipa::ToSchema;
 
+use super::answer::UsageTold;
 use super::error::Problem;
 use super::speculation;
 use crate::worker::RequestParams;
@@ -28,6 +29,14 @@ pub struct Common {
     pub min_p: Option<f64>,
     /// Added to the logits of tokens, by id, from -100 to 100.
     pub logit_bias: Option<BTreeMap<String, f32>>,
+    /// The ids of the only tokens that are possible.
+    pub allowed_token_ids: Option<Vec<Token>>,
+    /// Ids of tokens whose log-probabilities come with every token's, instead of the likeliest.
+    pub logprob_token_ids: Option<Vec<Token>>,
+    /// Tokens of the prompt at most: others are cut off. -1: as many as leave room for the output.
+    pub truncate_prompt_tokens: Option<i64>,
+    /// On which side: `"left"`, where the prompt begins, or `"right"`. Default: left.
+    pub truncation_side: Option<String>,
     /// Subtracted from a token's logit for every time that it was generated, from -2 to 2.
     pub frequency_penalty: Option<f32>,
     /// Subtracted from a token's logit if it was generated, from -2 to 2.
@@ -103,12 +112,21 @@ pub struct StreamOptions {
     /// not supported.
     #[serde(default, deserialize_with = "null_is_default")]
     pub include_obfuscation: bool,
-    /// Whether every chunk has the usage so far: not supported, the last one has it.
-    #[serde(default, deserialize_with = "null_is_default", rename = "continuous_usage_stats")]
-    pub _continuous_usage: bool,
+    /// Whether every chunk has the usage so far, beside include_usage.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub continuous_usage_stats: bool,
 }
 
 impl StreamOptions {
+    /// Where a stream of them tells the usage.
+    pub fn usage(&self) -> UsageTold {
+        match (self.include_usage, self.continuous_usage_stats) {
+            (false, _) => UsageTold::Never,
+            (true, false) => UsageTold::AtTheEnd,
+            (true, true) => UsageTold::Always,
+        }
+    }
+
     /// Whether they change nothing.
     pub fn is_neutral(&self) -> bool {
         !self.include_usage && !self.include_obfuscation
@@ -155,6 +173,44 @@ pub fn within(param: &str, value: usize, least: usize, most: usize) -> Result<us
     }
 }
 
+/// Where prompts lose tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+}
+
+/// What becomes of long prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Truncation {
+    /// Tokens at most; none: as many as leave room for the output.
+    most: Option<usize>,
+    side: Side,
+}
+
+impl Truncation {
+    /// Cuts a prompt off, before an output of so many tokens at most.
+    pub fn cut(self, prompt: &mut Vec<Token>, context: usize, max_tokens: Option<usize>) {
+        let room = context.saturating_sub(max_tokens.unwrap_or(1).max(1)).max(1);
+        let (length, most) = (prompt.len(), self.most.unwrap_or(room));
+        match self.side {
+            Side::Left => drop(prompt.drain(..length.saturating_sub(most))),
+            Side::Right => prompt.truncate(most),
+        }
+    }
+}
+
+/// These ids, if there are tokens of them.
+fn known<'a>(param: &str, listed: &'a [Token], vocabulary: usize) -> Result<&'a [Token], Problem> {
+    match listed.iter().find(|token| **token as usize >= vocabulary) {
+        None => Ok(listed),
+        Some(got) => {
+            let problem = format!("{param}: expected token ids below {vocabulary}, got {got}");
+            Err(Problem::invalid(problem).of(param))
+        }
+    }
+}
+
 /// How many of the likeliest alternatives of each of a prompt's tokens are wanted.
 ///
 /// # Errors
@@ -166,8 +222,8 @@ pub fn prompt_scores(asked: Option<usize>) -> Result<Option<usize>, Problem> {
 /// Stop strings at most, and the bytes of each.
 const STOPS: usize = 16;
 const STOP_BYTES: usize = 1024;
-/// Token ids at most that end an output.
-const STOP_TOKENS: usize = 256;
+/// Token ids at most that end an output, or whose log-probabilities are told.
+const MOST_LISTED: usize = 256;
 /// Of the likeliest alternatives of each token.
 pub const MOST_TOP: usize = 20;
 
@@ -217,6 +273,7 @@ impl Common {
             prompt: Vec::new(),
             sampling,
             penalties: self.penalties(app.vocabulary)?,
+            allowed: self.allowed(app.vocabulary)?,
             least_tokens: self.min_tokens.unwrap_or(0),
             grammar: None,
             speculation,
@@ -229,7 +286,7 @@ impl Common {
             seeded: self.seed.is_some(),
             marks: Vec::new(),
             count: within("n", self.n.unwrap_or(1), 1, app.limits.texts)?,
-            scores: None,
+            scores: self.scores(app.vocabulary)?,
             prompt_scores: None,
             traces: self.traces()?,
         })
@@ -238,14 +295,52 @@ impl Common {
     fn end_tokens(&self, vocabulary: usize, defaults: &Defaults) -> Result<Vec<Token>, Problem> {
         let mut all = if self.ignore_eos { Vec::new() } else { defaults.end_tokens.clone() };
         let more = self.stop_token_ids.as_deref().unwrap_or_default();
-        within("stop_token_ids", more.len(), 0, STOP_TOKENS)?;
-        if let Some(got) = more.iter().find(|token| **token as usize >= vocabulary) {
-            let problem =
-                format!("stop_token_ids: expected token ids below {vocabulary}, got {got}");
-            return Err(Problem::invalid(problem).of("stop_token_ids"));
-        }
-        all.extend(more);
+        within("stop_token_ids", more.len(), 0, MOST_LISTED)?;
+        all.extend(known("stop_token_ids", more, vocabulary)?);
         Ok(all)
+    }
+
+    /// An empty list is no limit: there would be nothing to sample.
+    fn allowed(&self, vocabulary: usize) -> Result<Option<AllowedTokens>, Problem> {
+        let listed = self.allowed_token_ids.as_deref().filter(|listed| !listed.is_empty());
+        let Some(listed) = listed else { return Ok(None) };
+        within("allowed_token_ids", listed.len(), 1, vocabulary)?;
+        Ok(Some(AllowedTokens::new(known("allowed_token_ids", listed, vocabulary)?)))
+    }
+
+    fn scores(&self, vocabulary: usize) -> Result<Option<Alternatives>, Problem> {
+        let Some(listed) = &self.logprob_token_ids else { return Ok(None) };
+        within("logprob_token_ids", listed.len(), 1, MOST_LISTED)?;
+        let listed = known("logprob_token_ids", listed, vocabulary)?;
+        Ok(Some(Alternatives::These(listed.into())))
+    }
+
+    /// How prompts are cut off, if they are.
+    ///
+    /// # Errors
+    /// Values that there are not.
+    pub fn truncation(&self, app: &App) -> Result<Option<Truncation>, Problem> {
+        let wrong = |param, problem: String| Err(Problem::invalid(problem).of(param));
+        let side = match self.truncation_side.as_deref() {
+            None | Some("left") => Side::Left,
+            Some("right") => Side::Right,
+            Some(got) => {
+                let problem = format!("truncation_side: expected left or right, got {got:?}");
+                return wrong("truncation_side", problem);
+            }
+        };
+        let (param, most) = ("truncate_prompt_tokens", app.context.saturating_sub(1));
+        Ok(match self.truncate_prompt_tokens {
+            None => None,
+            Some(-1) => Some(Truncation { most: None, side }),
+            Some(got) => match usize::try_from(got) {
+                Ok(got) if (1..=most).contains(&got) => Some(Truncation { most: Some(got), side }),
+                _ => {
+                    let problem = format!("{param}: expected -1, or 1 to {most}, got {got}");
+                    return wrong(param, problem);
+                }
+            },
+        })
     }
 
     fn repetition(&self) -> Result<Option<Repetition>, Problem> {
@@ -297,15 +392,22 @@ impl Common {
             got => Err(Problem::invalid(format_args!("{param}: expected from -2 to 2, got {got}"))
                 .of(param)),
         };
+        let wrong = |expected: String| {
+            Problem::invalid(format!("logit_bias: expected {expected}")).of("logit_bias")
+        };
+        let id = |id: &str| id.parse().ok().filter(|token: &Token| (*token as usize) < vocabulary);
+        let given = self.logit_bias.iter().flatten();
+        let unknown: Vec<&str> =
+            given.map(|(name, _)| &**name).filter(|name| id(name).is_none()).collect();
+        if !unknown.is_empty() {
+            let (shown, more) = unknown.split_at(unknown.len().min(8));
+            let more =
+                if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+            return Err(wrong(format!("token ids below {vocabulary}, got {shown:?}{more}")));
+        }
         let mut bias = BTreeMap::new();
-        for (id, &value) in self.logit_bias.iter().flatten() {
-            let wrong = |expected: String| {
-                Problem::invalid(format!("logit_bias: expected {expected}")).of("logit_bias")
-            };
-            let token: Option<Token> =
-                id.parse().ok().filter(|token| (*token as usize) < vocabulary);
-            let token =
-                token.ok_or_else(|| wrong(format!("token ids below {vocabulary}, got {id:?}")))?;
+        for (name, &value) in self.logit_bias.iter().flatten() {
+            let Some(token) = id(name) else { continue };
             if !(-100.0..=100.0).contains(&value) {
                 return Err(wrong(format!("values from -100 to 100, got {value}")));
             }

@@ -80,6 +80,8 @@ pub struct Part {
     pub offset: usize,
     /// Whether its first chunk was sent.
     pub begun: bool,
+    /// Its tokens so far.
+    pub tokens: usize,
     /// Tells reasoning apart, where there may be some.
     pub reasoner: Option<Reasoning>,
     /// Parses calls in the output, where there may be some.

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::answer::UsageTold;
 use super::conversation::{Conversation, ReasoningMode, Wanted};
 use super::error::Problem;
 use super::messages::{Calling, Content, message, variables};
@@ -126,8 +127,10 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     }
     let format = own.text.and_then(|text| text.format);
     let form = format::in_format(format.clone().map(as_in_chat).as_ref(), "text.format")?;
+    let truncation = common.truncation(app)?;
     let mut asked = common.asked(app, &app.chat, own.max_output_tokens)?;
-    asked.scores = scores(own.include.as_deref(), own.top_logprobs)?;
+    let scores = scores(own.include.as_deref(), own.top_logprobs)?;
+    asked.scores = asked.scores.or(scores.map(Into::into));
     let mut messages: Vec<Message> = own.instructions.iter().map(Message::system).collect();
     let previous = own.previous_response_id.as_deref();
     let items = items(app, own.input, previous)?;
@@ -165,7 +168,9 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
         variables: variables(own.chat_template_kwargs, effort),
         ending: Ending::Answer,
         reasoning: ReasoningMode::Apart,
-        include_usage: false,
+        usage: UsageTold::Never,
+        echo: false,
+        truncation,
     };
     let previous = own.previous_response_id;
     let conversation = Conversation::of(app, wanted)?;

@@ -7,10 +7,9 @@ use super::error::Problem;
 
 /// Parameters of other servers that change the output, and the values with which they change
 /// nothing. They are not supported here.
-const CHANGING: [(&str, &[&str]); 52] = [
+const CHANGING: [(&str, &[&str]); 50] = [
     ("add_generation_prompt", &["true"]),
     ("add_special_tokens", &["true"]),
-    ("allowed_token_ids", &["[]"]),
     ("audio", &[]),
     ("background", &["false"]),
     ("bad_words", &["[]"]),
@@ -53,7 +52,6 @@ const CHANGING: [(&str, &[&str]); 52] = [
     ("top_a", &["0", "0.0"]),
     ("top_logprobs", &["0"]),
     ("top_n_sigma", &["-1", "-1.0", "0", "0.0"]),
-    ("truncate_prompt_tokens", &["-1"]),
     ("typical", &["1", "1.0"]),
     ("typical_p", &["1", "1.0"]),
     ("use_beam_search", &["false"]),

@@ -2,6 +2,7 @@
 
 use polydraft_engine::Statistics;
 use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 /// The usage of an answer.
@@ -47,10 +48,21 @@ impl Usage {
         Self { prompt_tokens: tokens, total_tokens: tokens, ..Self::default() }
     }
 
-    /// Adds a sequence of so many tokens.
-    pub fn add(&mut self, tokens: usize, statistics: &Statistics) {
-        self.completion_tokens += tokens;
-        self.total_tokens += tokens;
+    /// Counts so many tokens of a sequence, of which some were counted before.
+    pub fn count(&mut self, tokens: usize, before: usize) {
+        self.completion_tokens = self.completion_tokens + tokens - before;
+        self.total_tokens = self.total_tokens + tokens - before;
+    }
+
+    /// The usage so far, as part of a stream: its speculation is known at the end.
+    pub fn so_far(&self) -> Value {
+        let Self { prompt_tokens, completion_tokens, total_tokens, .. } = self;
+        json!({ "prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens,
+            "total_tokens": total_tokens })
+    }
+
+    /// Adds the speculation of a sequence.
+    pub fn add(&mut self, statistics: &Statistics) {
         let Speculated { target_calls, forced_tokens, draft_tokens, drafted, accepted } =
             &mut self.speculation;
         *target_calls += statistics.target_calls;

@@ -72,6 +72,11 @@ async fn decode(
         blocking(move || prepare(&at, body)).await?;
     let ignored = Ignored::of(&ignored);
     if let Some(form) = form {
+        if asked.iter().any(|asked| asked.allowed.is_some()) {
+            // There may be no token that both allow.
+            let problem = "allowed_token_ids cannot be given beside a form of the output or tools";
+            return Err(Problem::invalid(problem).of("allowed_token_ids"));
+        }
         let end_tokens = asked.first().map(|asked| asked.limits.end_tokens.clone());
         let grammar = grammar(app.clone(), form, end_tokens.unwrap_or_default()).await?;
         asked.iter_mut().for_each(|asked| asked.grammar = Some(grammar.clone()));

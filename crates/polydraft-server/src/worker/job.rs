@@ -6,7 +6,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use polydraft::{Sampling, Token};
-use polydraft_engine::{Finish, Limits, Penalties, Scored, Statistics, Trace, TracedNode};
+use polydraft_engine::{
+    AllowedTokens, Alternatives, Finish, Limits, Penalties, Scored, Statistics, Trace, TracedNode,
+};
 use polydraft_runtime::Speculation;
 
 use crate::grammar::Grammar;
@@ -21,6 +23,8 @@ pub struct RequestParams {
     pub sampling: Sampling,
     /// Biases and penalties.
     pub penalties: Penalties,
+    /// The only tokens that are possible; none is no limit.
+    pub allowed: Option<AllowedTokens>,
     /// Tokens of an output at least: before, nothing ends it.
     pub least_tokens: usize,
     /// The form that the outputs must have, if there is one.
@@ -38,10 +42,9 @@ pub struct RequestParams {
     pub marks: Vec<&'static str>,
     /// How many sequences.
     pub count: usize,
-    /// How many of the likeliest alternatives are sent with every token; none where they were not
-    /// asked for.
-    pub scores: Option<usize>,
-    /// The same for the prompt's tokens, but for the first.
+    /// Which alternatives are sent with every token; none where they were not asked for.
+    pub scores: Option<Alternatives>,
+    /// How many of the likeliest are sent with the prompt's tokens, but for the first.
     pub prompt_scores: Option<usize>,
     /// How many tokens of each distribution are sent with every step; none where they were not
     /// asked for.
@@ -61,8 +64,8 @@ impl RequestParams {
 pub enum Event {
     /// The scores of its prompt's tokens, but for the first; for all sequences of the prompt.
     Prompt { text: usize, scores: Vec<Scored> },
-    /// More of it is certain.
-    More { text: usize, piece: String, scores: Vec<Scored>, traces: Vec<Trace> },
+    /// More of it is certain: so many tokens.
+    More { text: usize, tokens: usize, piece: String, scores: Vec<Scored>, traces: Vec<Trace> },
     /// It is complete, having taken so many tokens; so many of its prompt's were cached.
     End { text: usize, finish: Finish, tokens: usize, cached: usize, statistics: Box<Statistics> },
     /// It cannot be, and neither can the others of the request.
@@ -283,7 +286,8 @@ mod tests {
             seeded: false,
             marks: Vec::new(),
             count: 1,
-            scores: Some(20),
+            allowed: None,
+            scores: Some(Alternatives::Likeliest(20)),
             prompt_scores: None,
             traces: None,
         };
@@ -293,6 +297,7 @@ mod tests {
             let scores = vec![Scored { token: 0, logprob: 0.0, top: vec![(0, 0.0); 20] }; 1000];
             jobs[0].tell(Event::More {
                 text: 0,
+                tokens: 1000,
                 piece: "a".repeat(1000),
                 scores,
                 traces: Vec::new(),

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use polydraft::Token;
 use polydraft_engine::{
-    Engine, LeastTokens, LogitsProcessor, Penalties, Request, Scored, Scorer, Session,
+    AllowedTokens, Engine, LeastTokens, LogitsProcessor, Penalties, Request, Scored, Scorer,
+    Session,
 };
 use polydraft_runtime::seeded;
 use polydraft_text::Language;
@@ -21,6 +22,7 @@ use crate::telemetry::Telemetry;
 struct Changes {
     penalties: Penalties,
     mask: Option<Mask>,
+    allowed: Option<AllowedTokens>,
     least: LeastTokens,
 }
 
@@ -32,11 +34,9 @@ impl Changes {
         }
         let (tokens, end_tokens) = (asked.least_tokens, asked.limits.end_tokens.clone());
         let least = LeastTokens { tokens, end_tokens };
-        (!penalties.is_neutral() || mask.is_some() || tokens > 0).then_some(Self {
-            penalties,
-            mask,
-            least,
-        })
+        let allowed = asked.allowed.clone();
+        let changes = !penalties.is_neutral() || mask.is_some() || allowed.is_some() || tokens > 0;
+        changes.then_some(Self { penalties, mask, allowed, least })
     }
 }
 
@@ -45,6 +45,9 @@ impl LogitsProcessor for Changes {
         self.penalties.process(decided, path, logits);
         if let Some(mask) = &self.mask {
             mask.process(decided, path, logits);
+        }
+        if let Some(allowed) = &self.allowed {
+            allowed.process(decided, path, logits);
         }
         self.least.process(decided, path, logits);
     }
@@ -119,8 +122,8 @@ impl Text {
             if let Some(changes) = Changes::of(asked, mask.clone()) {
                 session.process(Box::new(changes));
             }
-            if let Some(top) = asked.scores {
-                session.record_scores(top);
+            if let Some(alternatives) = asked.scores.clone() {
+                session.record_scores(alternatives);
             }
             if let Some(top) = asked.traces {
                 session.trace(top);
@@ -267,8 +270,8 @@ impl Running {
             let (pieces, scores) = (text.session.take_pieces(), text.session.take_scores());
             let traces = text.session.take_traces();
             let piece: String = pieces.into_iter().map(|piece| piece.text).collect();
-            if !piece.is_empty() || !scores.is_empty() || !traces.is_empty() {
-                self.job.tell(Event::More { text: number, piece, scores, traces });
+            if tokens > 0 || !piece.is_empty() || !scores.is_empty() || !traces.is_empty() {
+                self.job.tell(Event::More { text: number, tokens, piece, scores, traces });
             }
             if text.goes_on() {
                 self.texts.push(text);

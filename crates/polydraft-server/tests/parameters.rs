@@ -1,0 +1,134 @@
+//! Parameters that vLLM's clients send: tokens by id, prompts cut off, usage in every chunk.
+
+mod common;
+
+use std::time::Duration;
+
+use common::start;
+use serde_json::{Value, json};
+
+const NOW: Duration = Duration::ZERO;
+
+fn chunks(events: &[&str]) -> Vec<Value> {
+    events[..events.len() - 1].iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+}
+
+#[test]
+fn only_allowed_tokens_are_sampled() {
+    let server = start(NOW, |_| ());
+    for speculation in [json!("none"), json!({ "verifier": "traversal" })] {
+        let body = json!({ "prompt": "a", "seed": 3, "max_tokens": 60, "temperature": 1,
+            "allowed_token_ids": [3, 1], "speculation": speculation });
+        let text = server.complete(body)["choices"][0]["text"].as_str().unwrap().to_owned();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        assert_eq!(words.len(), 60);
+        assert!(words.contains(&"b") && words.contains(&"d"), "{text}");
+        assert!(words.iter().all(|word| ["b", "d"].contains(word)), "{text}");
+    }
+    // No limit, as nothing could be sampled.
+    server.complete(json!({ "prompt": "a", "max_tokens": 2, "allowed_token_ids": [] }));
+}
+
+#[test]
+fn named_tokens_have_their_log_probabilities() {
+    let server = start(NOW, |_| ());
+    // After "c a" the target says 0.1, 0.6, 0.1, 0.1, 0.1, 0; b is the likeliest.
+    let body = json!({ "prompt": "c a", "temperature": 0, "max_tokens": 1,
+        "logprob_token_ids": [2, 5], "return_tokens_as_token_ids": true });
+    let answer = server.complete(body.clone());
+    let logprobs = &answer["choices"][0]["logprobs"];
+    let top = logprobs["top_logprobs"][0].as_object().unwrap();
+    let names: Vec<&String> = top.keys().collect();
+    assert_eq!(names, ["token_id:1", "token_id:2", "token_id:5"]);
+    assert!((top["token_id:2"].as_f64().unwrap() - 0.1f64.ln()).abs() < 1e-6);
+    assert!(top["token_id:5"].as_f64().unwrap() < -30.0);
+    let mut chat = body;
+    chat.as_object_mut().unwrap().remove("prompt");
+    chat["messages"] = json!([{ "role": "user", "content": "c a" }]);
+    let answer = server.post("/v1/chat/completions", &chat).json();
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let listed = content[0]["top_logprobs"].as_array().unwrap();
+    assert_eq!(listed.len(), 3, "{answer}");
+    assert_eq!(listed[0]["token"], "token_id:1");
+}
+
+#[test]
+fn prompts_are_cut_off_on_either_side() {
+    let server = start(NOW, |_| ());
+    let ids = |changes: Value| {
+        let mut body = json!({ "prompt": [0, 1, 2, 3, 0, 1, 2, 3], "max_tokens": 1,
+            "return_token_ids": true });
+        body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let answer = server.complete(body);
+        answer["choices"][0]["prompt_token_ids"].clone()
+    };
+    let cut = |side| json!({ "truncate_prompt_tokens": 3, "truncation_side": side });
+    assert_eq!(ids(cut(json!("left"))), json!([1, 2, 3]));
+    assert_eq!(ids(cut(json!(null))), json!([1, 2, 3]));
+    assert_eq!(ids(cut(json!("right"))), json!([0, 1, 2]));
+    assert_eq!(ids(json!({ "truncate_prompt_tokens": 9 })).as_array().unwrap().len(), 8);
+    // Room for the output is left.
+    let long = json!({ "prompt": "a ".repeat(700), "truncate_prompt_tokens": -1,
+        "max_tokens": 12 });
+    assert_eq!(ids(long).as_array().unwrap().len(), 500);
+    let messages = json!([{ "role": "user", "content": "a b ".repeat(700) + "d" }]);
+    let body = json!({ "messages": messages, "truncate_prompt_tokens": 2, "max_tokens": 1,
+        "return_token_ids": true });
+    let answer = server.post("/v1/chat/completions", &body).json();
+    assert_eq!(answer["prompt_token_ids"], json!([1, 3]));
+}
+
+#[test]
+fn the_usage_may_come_with_every_chunk() {
+    let server = start(NOW, |_| ());
+    let options = json!({ "include_usage": true, "continuous_usage_stats": true });
+    let messages = json!([{ "role": "user", "content": "a b" }]);
+    let body = json!({ "messages": messages, "max_tokens": 40, "seed": 4, "logprobs": true,
+        "stream": true, "stream_options": options });
+    let reply = server.post("/v1/chat/completions", &body);
+    let mut tokens = 0;
+    for chunk in chunks(&reply.events()) {
+        let choice = &chunk["choices"][0];
+        tokens += choice["logprobs"]["content"].as_array().map_or(0, Vec::len);
+        let usage = &chunk["usage"];
+        assert_eq!(usage["prompt_tokens"], 2);
+        // The chunk that says who speaks comes with the first tokens.
+        if choice["delta"]["role"].is_null() {
+            assert_eq!(usage["completion_tokens"], tokens, "{chunk}");
+        }
+        let sum = ["prompt_tokens", "completion_tokens"].map(|of| usage[of].as_u64().unwrap());
+        assert_eq!(usage["total_tokens"], sum.iter().sum::<u64>());
+    }
+    assert!(tokens > 0);
+}
+
+#[test]
+fn a_stream_says_who_speaks_before_it_says_what() {
+    let server = start(NOW, |_| ());
+    let messages = json!([{ "role": "user", "content": "a b" }]);
+    let body = json!({ "messages": messages, "max_tokens": 5, "n": 2, "stream": true });
+    let reply = server.post("/v1/chat/completions", &body);
+    let mut begun = [false; 2];
+    for chunk in chunks(&reply.events()) {
+        let choice = &chunk["choices"][0];
+        let index = choice["index"].as_u64().unwrap() as usize;
+        let expected = json!({ "role": "assistant", "content": "" });
+        assert_eq!(choice["delta"] == expected, !begun[index], "{chunk}");
+        begun[index] = true;
+    }
+    assert_eq!(begun, [true; 2]);
+}
+
+#[test]
+fn an_answer_may_begin_with_what_it_goes_on_with() {
+    let server = start(NOW, |_| ());
+    let messages =
+        json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b c" }]);
+    let content = |echo: bool| {
+        let body = json!({ "messages": messages, "max_tokens": 4, "seed": 6,
+            "continue_final_message": true, "echo": echo });
+        let answer = server.post("/v1/chat/completions", &body).json();
+        answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(content(true), format!("b c{}", content(false)));
+}
