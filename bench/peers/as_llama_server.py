@@ -40,12 +40,17 @@ def translated(arguments):
             answer += [SAME[option], value]
         elif option == "--alias":
             answer += [part for name in value.split(",") for part in ("--name", name)]
-        elif option == "--cors-origins" and "://" in value:
+        elif option == "--cors-origins" and ("://" in value or value == "localhost"):
             answer += ["--cors", value]
         elif option == "--host":
             answer += ["--host", value.split(",")[0]]
-        elif option == "--reasoning" and value != "auto":
-            answer += ["--chat-template-kwargs", '{"enable_thinking": %s}' % ("true" if value == "on" else "false")]
+        elif option == "--reasoning":
+            # There it is set unless it is off; here templates know nothing of it unless they are told.
+            answer += ["--chat-template-kwargs", '{"enable_thinking": %s}' % ("false" if value == "off" else "true")]
+        elif option == "--ctx-size":
+            # There the slots share it.
+            slots = 1 if "--kv-unified" in arguments else int(dict(pairs(arguments)).get("--parallel", 1))
+            answer += ["--context", str(int(value) // slots)]
         elif option == "--spec-type" or option == "--model-draft":
             answer += [] if "--draft" in answer else ["--draft", "self"]
     if "--draft" not in answer:

@@ -58,8 +58,11 @@ pub struct Settings {
     pub capacity: Capacity,
     /// The API key, if there is one.
     pub key: Option<String>,
-    /// Origins of pages that may send requests: none, or these, or `*` for all.
+    /// Origins of pages that may send requests: none, or these, or `*` for all, or `localhost` for
+    /// those of the browser's own machine.
     pub origins: Vec<String>,
+    /// Tokens of a prompt and its output together at most; none is what the model's context holds.
+    pub context: Option<usize>,
     /// Bytes of a request's body at most.
     pub body: usize,
     /// How long a stop waits for running requests.
@@ -76,6 +79,7 @@ impl Default for Settings {
             capacity: Capacity { texts: 32, tokens: usize::MAX, queue: 256 },
             key: None,
             origins: Vec::new(),
+            context: None,
             body: 2 << 20,
             grace: std::time::Duration::from_secs(30),
             strict: false,
@@ -97,7 +101,7 @@ pub(crate) struct App {
     pub speculation: Option<Speculation>,
     pub completions: Defaults,
     pub chat: Defaults,
-    /// The target's context length, and its vocabulary size.
+    /// The context length, of the target or as the settings have it, and the vocabulary size.
     pub context: usize,
     pub vocabulary: usize,
     /// Whether the target can decode from an empty prompt.
@@ -128,7 +132,8 @@ impl App {
     ) -> std::io::Result<(Arc<Self>, JoinHandle<()>)> {
         let ServedModel { engine, language, draft, speculation, costs, completions, chat, tokens } =
             served;
-        let (context, vocabulary) = (engine.info().context, engine.info().vocabulary.size());
+        let context = settings.context.unwrap_or(usize::MAX).min(engine.info().context);
+        let vocabulary = engine.info().vocabulary.size();
         let (begins, drafters) = (engine.info().begins, engine.drafters());
         let mut limits = settings.capacity;
         limits.texts = limits.texts.min(engine.sequences()).max(1);
@@ -164,6 +169,12 @@ impl App {
     /// Its own name.
     pub fn name(&self) -> &str {
         self.names.first().map_or("", |name| if name == "*" { &self.language.name } else { name })
+    }
+
+    /// Ends outputs where the context of the settings ends.
+    pub fn limit(&self, asked: &mut RequestParams) {
+        let room = self.context.saturating_sub(asked.prompt.len());
+        asked.limits.max_tokens = Some(asked.limits.max_tokens.unwrap_or(room).min(room));
     }
 
     /// A prompt that can never fit, or that no model could continue, is refused before it waits,

@@ -1,7 +1,7 @@
 //! The web side: routes, and what stands before them.
 
 mod answering;
-mod guard;
+pub mod guard;
 mod models;
 mod pages;
 mod routes;

@@ -14,6 +14,7 @@ use tracing::Level;
 use crate::api::speculation::fits;
 use crate::app::{Defaults, ServedModel, Settings};
 use crate::fleet::{Described, Fleet};
+use crate::http::guard::LOCAL;
 use crate::http::server::Server;
 use crate::worker::CostsToUse;
 
@@ -233,7 +234,7 @@ fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<Se
     Ok(ServedModel { engine, language, draft, speculation, costs, completions, chat, tokens })
 }
 
-/// Where a page is from, as a browser says it, or `*`.
+/// Where a page is from, as a browser says it, or `*`, or `localhost` for any port of it.
 ///
 /// # Errors
 /// What is neither.
@@ -241,11 +242,15 @@ pub fn origin(text: &str) -> Result<String, String> {
     let uri = text.parse::<Uri>().unwrap_or_default();
     let said =
         uri.scheme_str().zip(uri.authority()).map(|(scheme, host)| format!("{scheme}://{host}"));
-    match text == "*" || said.is_some_and(|said| said == text && said.to_lowercase() == said) {
+    match ["*", LOCAL].contains(&text)
+        || said.is_some_and(|said| said == text && said.to_lowercase() == said)
+    {
         true => Ok(text.to_owned()),
-        false => Err("expected '*', or scheme and host as browsers say them, such as \
+        false => {
+            Err("expected '*', 'localhost', or scheme and host as browsers say them, such as \
                       https://example.org or http://localhost:3000"
-            .to_owned()),
+                .to_owned())
+        }
     }
 }
 
@@ -261,9 +266,14 @@ mod tests {
 
     #[test]
     fn origins_are_as_browsers_say_them() {
-        for right in
-            ["*", "https://example.org", "http://localhost:3000", "http://[::1]:80", "app://here"]
-        {
+        for right in [
+            "*",
+            "localhost",
+            "https://example.org",
+            "http://localhost:3000",
+            "http://[::1]:80",
+            "app://here",
+        ] {
             assert_eq!(origin(right), Ok(right.to_owned()));
         }
         for wrong in [

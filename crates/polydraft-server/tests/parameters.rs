@@ -132,3 +132,21 @@ fn an_answer_may_begin_with_what_it_goes_on_with() {
     };
     assert_eq!(content(true), format!("b c{}", content(false)));
 }
+
+#[test]
+fn a_shorter_context_ends_outputs_and_refuses_prompts() {
+    let server = start(NOW, |settings| settings.context = Some(10));
+    let body = |words: usize| {
+        json!({ "prompt": "a ".repeat(words), "ignore_eos": true,
+        "max_tokens": 100 })
+    };
+    let answer = server.complete(body(4));
+    assert_eq!(answer["usage"]["completion_tokens"], 6);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    let reply = server.post("/v1/completions", &body(10));
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["code"]),
+        (400, &json!("context_length_exceeded"))
+    );
+    assert_eq!(server.get("/v1/models").json()["data"][0]["max_model_len"], 10);
+}

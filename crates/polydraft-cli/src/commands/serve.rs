@@ -79,8 +79,8 @@ struct ServerArgs {
     /// A file whose first line is the key.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Origin whose pages may send requests, such as https://example.org; '*' is from anywhere. May
-    /// be repeated.
+    /// Origin whose pages may send requests, such as https://example.org; 'localhost' is any port
+    /// of the browser's own machine, '*' is anywhere. May be repeated.
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     cors: Vec<String>,
     /// Sequences in a batch at most.
@@ -103,6 +103,10 @@ struct ServerArgs {
     /// and draft [default: half of what is free at the start].
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     cache_memory: Option<u64>,
+    /// Tokens of a prompt and its output together at most, of every model [default: what its
+    /// context holds].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    context: Option<u32>,
     /// Size limit of a request's body, in bytes.
     #[arg(
         long,
@@ -254,6 +258,7 @@ impl Args {
                 },
                 key,
                 origins: server.cors,
+                context: server.context.map(|context| context as usize),
                 body: server.max_body as usize,
                 grace: Duration::from_secs(server.grace),
                 strict: server.strict,

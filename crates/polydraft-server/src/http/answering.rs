@@ -71,6 +71,9 @@ async fn decode(
     let Prepared { mut asked, form, mut answer, stream, ignored } =
         blocking(move || prepare(&at, body)).await?;
     let ignored = Ignored::of(&ignored);
+    if app.settings.context.is_some() {
+        asked.iter_mut().for_each(|asked| app.limit(asked));
+    }
     if let Some(form) = form {
         if asked.iter().any(|asked| asked.allowed.is_some()) {
             // There may be no token that both allow.

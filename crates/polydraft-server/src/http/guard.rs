@@ -5,18 +5,21 @@ use std::time::{Duration, Instant};
 
 use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use subtle::ConstantTimeEq;
-use tower_http::cors::{AllowHeaders, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::api::error::{Dialect, Problem};
 use crate::fleet::Fleet;
 
 /// Where Anthropic's clients put the key.
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// What stands for all origins of the browser's own machine.
+pub const LOCAL: &str = "localhost";
 
 /// How long a body may take to arrive.
 const BODY: Duration = Duration::from_secs(30);
@@ -80,7 +83,22 @@ fn may_ask(origins: &[String], origin: &HeaderValue, headers: &HeaderMap) -> boo
     let (origin, host) = (origin.as_bytes(), headers.get(header::HOST).map(HeaderValue::as_bytes));
     let own = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
     let own = own.zip(host).is_some_and(|(own, host)| own.eq_ignore_ascii_case(host));
-    own || origins.iter().any(|allowed| allowed == "*" || allowed.as_bytes() == origin)
+    own || is_allowed(origins, origin)
+}
+
+fn is_allowed(origins: &[String], origin: &[u8]) -> bool {
+    origins.iter().any(|allowed| match allowed.as_str() {
+        "*" => true,
+        LOCAL => is_local(origin),
+        allowed => allowed.as_bytes() == origin,
+    })
+}
+
+/// Whether a page comes from a server on the browser's own machine.
+fn is_local(origin: &[u8]) -> bool {
+    let uri: Option<Uri> = std::str::from_utf8(origin).ok().and_then(|text| text.parse().ok());
+    let host = uri.as_ref().and_then(Uri::host);
+    host.is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host))
 }
 
 /// The body, if it has at most so many bytes and is not too slow.
@@ -142,13 +160,34 @@ pub fn cors(origins: &[String]) -> Option<CorsLayer> {
     // Clients send headers of their own, such as x-stainless-lang: none of them means anything
     // here.
     let layer = CorsLayer::new().allow_methods(Any).allow_headers(AllowHeaders::mirror_request());
-    Some(match origins.iter().any(|origin| origin == "*") {
-        true => layer.allow_origin(Any),
-        false => layer.allow_origin(
-            origins
-                .iter()
-                .filter_map(|origin| HeaderValue::from_str(origin).ok())
-                .collect::<Vec<_>>(),
-        ),
-    })
+    let origins = origins.to_vec();
+    let allowed = AllowOrigin::predicate(move |origin, _| is_allowed(&origins, origin.as_bytes()));
+    Some(layer.allow_origin(allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_of_this_machine() {
+        let local = [LOCAL.to_owned()];
+        for origin in
+            ["http://localhost", "https://localhost:80", "http://127.0.0.1:3", "http://[::1]:9"]
+        {
+            assert!(is_allowed(&local, origin.as_bytes()), "{origin}");
+        }
+        for origin in [
+            "http://notlocalhost",
+            "http://localhost.evil.com",
+            "http://evil.com/localhost",
+            "http://localhost@evil.com",
+            "null",
+            "",
+        ] {
+            assert!(!is_allowed(&local, origin.as_bytes()), "{origin}");
+        }
+        assert!(is_allowed(&["*".to_owned()], b"null"));
+        assert!(!is_allowed(&["http://a".to_owned()], b"http://a:1"));
+    }
 }
