@@ -97,6 +97,12 @@ pub trait Model: Sequences + Any {
         None
     }
 
+    /// Calls `work` with every number below `count`, once each, on the threads that compute the
+    /// model where there are several: sessions are verified on them.
+    fn spread(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        (0..count).for_each(work);
+    }
+
     /// Captures these hidden states of all tokens from now on, for drafters that need them. To be
     /// called before a sequence is opened.
     ///

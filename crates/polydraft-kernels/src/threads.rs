@@ -6,6 +6,7 @@
 use rayon::ThreadPoolBuilder;
 
 use crate::error::{Error, Result};
+use crate::pool;
 
 /// Starts `threads` threads, at least one, for all models of the process, the one that asks
 /// included. The first call counts; without one, the first product starts one per core.
@@ -27,4 +28,20 @@ pub fn use_threads(threads: usize) -> Result<()> {
         got if got == expected => Ok(()),
         got => Err(Error::Threads { expected, got }),
     }
+}
+
+/// Calls `work` with every number below `count`, once each, on the threads of products: for what
+/// is done between products, for each sequence of a batch.
+///
+/// ```
+/// use std::sync::atomic::{AtomicUsize, Ordering};
+///
+/// let sum = AtomicUsize::new(0);
+/// polydraft_kernels::spread(10, &|number| {
+///     sum.fetch_add(number, Ordering::Relaxed);
+/// });
+/// assert_eq!(sum.into_inner(), 45);
+/// ```
+pub fn spread(count: usize, work: &(dyn Fn(usize) + Sync)) {
+    pool::split(count, 1, &|range| range.for_each(work));
 }

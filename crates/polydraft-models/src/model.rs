@@ -398,6 +398,10 @@ impl Model for TransformerModel {
         self.text(sequence).logits(node, self.width())
     }
 
+    fn spread(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        polydraft_kernels::spread(count, work);
+    }
+
     fn outputs(&self) -> Option<&[Token]> {
         self.outputs.as_deref()
     }

@@ -1,13 +1,18 @@
 //! Verification: the target's scores of a batch's trees, and what each session emits.
+//!
+//! Sessions know nothing of each other: what one emits depends on its own logits and random
+//! decisions alone, so they may be verified on several threads, to the same result.
 
-use polydraft::{Outcome, RandomSource, gumbel};
+use std::sync::{Mutex, PoisonError};
+
+use polydraft::{NodeId, Outcome, RandomSource, gumbel};
 
 use super::clock::Clock;
 use super::models::Models;
 use crate::distributions::{Changed, Pool, StepDistributions};
 use crate::observer::{StepObserver, VerifiedStep};
 use crate::session::with_clocks;
-use crate::{Error, Model, Result, Session, Speculation};
+use crate::{Error, Result, Session, Speculation};
 
 /// What was decided for a session.
 pub(super) struct Decided {
@@ -35,18 +40,46 @@ pub(super) fn verify(
     clock: &mut Clock,
 ) -> Vec<Option<Decided>> {
     let target = models.target.as_ref();
-    let decided = batch
-        .iter_mut()
-        .map(|session| decide(target, pool, session).map_err(|error| session.fail(error)).ok());
-    let decided = decided.collect();
+    let name = &*target.info().name;
+    let mut nodes = 0;
+    let mut places = Vec::with_capacity(batch.len());
+    for session in batch {
+        let logits = |node: NodeId| target.logits(session.target, node);
+        let logits: Vec<&[f32]> = (0..session.draft.tree().len()).map(logits).collect();
+        nodes += logits.len();
+        places.push(Mutex::new(Place { session, logits, decided: None }));
+    }
+    // Nobody waits at these locks: each place is taken once.
+    let work = |number: usize| {
+        let mut place = places[number].lock().unwrap_or_else(PoisonError::into_inner);
+        let Place { session, logits, decided } = &mut *place;
+        *decided = decide(name, std::mem::take(logits), pool, session)
+            .map_err(|error| session.fail(error))
+            .ok();
+    };
+    match nodes.saturating_mul(target.info().vocabulary.size()) > WORTH_THREADS {
+        true => target.spread(places.len(), &work),
+        false => (0..places.len()).for_each(work),
+    }
     clock.verified();
-    decided
+    let places = places.into_iter().map(Mutex::into_inner);
+    places.map(|place| place.unwrap_or_else(PoisonError::into_inner).decided).collect()
 }
 
-fn decide(target: &dyn Model, pool: &Pool, session: &mut Session) -> Result<Decided> {
+/// A session, its target's logits by node, and what is decided.
+struct Place<'a, 'c> {
+    session: &'a mut Session<'c>,
+    logits: Vec<&'a [f32]>,
+    decided: Option<Decided>,
+}
+
+/// Logits of all sessions together above which several threads are worth waking.
+const WORTH_THREADS: usize = 1 << 15;
+
+/// What a session emits, by the logits at the nodes of its tree, by a target of this name.
+fn decide(name: &str, logits: Vec<&[f32]>, pool: &Pool, session: &mut Session) -> Result<Decided> {
     let Session { speculation, rng, clocks, draft, processor, observers, tokens, .. } = session;
-    let (tree, sequence) = (draft.tree(), session.target);
-    let logits = (0..tree.len()).map(|node| target.logits(sequence, node)).collect();
+    let tree = draft.tree();
     let changed = processor.as_deref().map(|processor| Changed {
         processor,
         decided: tokens,
@@ -72,7 +105,7 @@ fn decide(target: &dyn Model, pool: &Pool, session: &mut Session) -> Result<Deci
         (Ok(outcome), _) => observed.map(|()| Decided { outcome, fallbacks }),
         // Whatever the verifier returned.
         (Err(_), Some(source)) => {
-            let model = target.info().name.clone();
+            let model = name.to_owned();
             Err(Error::Logits { role: "target", model, source })
         }
         (Err(error), None) => Err(error.into()),
