@@ -37,7 +37,8 @@ def translated(arguments):
     answer = ["serve", os.environ["PEERS_MODEL"], "--ignore-published"]
     for option, value in pairs(arguments):
         if option in SAME:
-            answer += [SAME[option], value]
+            # There -1 is no limit.
+            answer += [SAME[option], "0" if (option, value) == ("--n-predict", "-1") else value]
         elif option == "--alias":
             answer += [part for name in value.split(",") for part in ("--name", name)]
         elif option == "--cors-origins" and ("://" in value or value == "localhost"):

@@ -8,6 +8,7 @@ pub mod completions;
 mod conversation;
 pub mod error;
 pub mod format;
+pub mod llama;
 mod messages;
 pub mod ollama;
 pub mod openapi;
@@ -37,13 +38,13 @@ use crate::worker::{Event, RequestParams};
 use error::Problem;
 
 /// A valid request.
-pub struct Prepared {
+pub struct Prepared<A = Box<dyn Reply>> {
     /// For the engine, prompt by prompt.
     pub asked: Vec<RequestParams>,
     /// The form that all its outputs must have: its grammar is still to be built.
     pub form: Option<Form>,
     /// How its answer looks.
-    pub answer: Box<dyn Reply>,
+    pub answer: A,
     /// Whether it is sent as it is decided.
     pub stream: bool,
     /// Parameters that it had and that nothing was done about.

@@ -44,6 +44,11 @@ impl Answer {
         self.parts.first().map_or(("", None), |part| (&part.text, part.finish))
     }
 
+    /// All sequences, as far as they are known.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
     /// What the model thought in the first sequence, as far as it is known.
     pub fn reasoning(&self) -> &str {
         self.parts.first().map_or("", |part| &part.reasoning)
@@ -329,7 +334,8 @@ impl Reply for Answer {
             Event::End { finish: Finish::Stopped, .. } => Err(Failure::Stopping.into()),
             Event::End { text, finish, tokens, cached, statistics } => {
                 self.parts[text].finish(finish);
-                self.usage.count(tokens, self.parts[text].tokens);
+                let before = std::mem::replace(&mut self.parts[text].tokens, tokens);
+                self.usage.count(tokens, before);
                 self.usage.add(&statistics);
                 self.usage.prompt_tokens_details.cached_tokens += cached;
                 Ok(text)

@@ -72,6 +72,15 @@ pub fn prepare_as(
     body: Value,
     in_form: impl FnOnce(Answer) -> Box<dyn Reply>,
 ) -> Result<Prepared, Problem> {
+    let Prepared { asked, form, answer, stream, ignored } = made(app, body)?;
+    Ok(Prepared { asked, form, answer: in_form(answer), stream, ignored })
+}
+
+/// The same with the answer in no form yet.
+///
+/// # Errors
+/// What is wrong with the request.
+pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     let mut common: Common = read(body)?;
     let form = format::form(&mut common)?;
     let own: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
@@ -130,5 +139,5 @@ pub fn prepare_as(
     if own.return_tokens_as_token_ids {
         answer.names_tokens_by_id();
     }
-    Ok(Prepared { asked, form, answer: in_form(answer), stream: common.stream, ignored })
+    Ok(Prepared { asked, form, answer, stream: common.stream, ignored })
 }

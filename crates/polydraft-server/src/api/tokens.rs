@@ -87,6 +87,30 @@ pub fn chat(text: &Tokenizer, naming: Naming, scores: &[Scored]) -> Vec<ChatToke
     scores.iter().map(of).collect()
 }
 
+/// A token of an answer of llama.cpp's own route.
+#[derive(Debug, Serialize)]
+pub struct TokenWithId {
+    id: Token,
+    #[serde(flatten)]
+    own: TopToken,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_logprobs: Option<Vec<TokenWithId>>,
+}
+
+/// As llama.cpp's own route has them.
+pub fn with_ids(text: &Tokenizer, scores: &[Scored]) -> Vec<TokenWithId> {
+    let of = |token, logprob, top_logprobs| TokenWithId {
+        id: token,
+        own: top(text, Naming::String, token, logprob),
+        top_logprobs,
+    };
+    let scored = |scored: &Scored| {
+        let all = scored.top.iter().map(|&(token, logprob)| of(token, logprob, None)).collect();
+        of(scored.token, scored.logprob, Some(all))
+    };
+    scores.iter().map(scored).collect()
+}
+
 /// How log-probabilities name tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {

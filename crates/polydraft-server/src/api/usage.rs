@@ -42,6 +42,13 @@ pub struct Speculated {
     accepted: Vec<usize>,
 }
 
+impl Speculated {
+    /// Tokens drafted, and how many of them were accepted.
+    pub fn drafts(&self) -> (usize, usize) {
+        (self.draft_tokens, self.accepted.iter().sum())
+    }
+}
+
 impl Usage {
     /// Of prompts with so many tokens, before anything was generated.
     pub fn of_prompts(tokens: usize) -> Self {

@@ -15,7 +15,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::answering::{Prepare, answer};
 use super::{guard, models, pages, texts};
 use crate::api::error::{Dialect, Problem};
-use crate::api::{Json, anthropic, chat, completions, ollama, openapi, responses};
+use crate::api::{Json, anthropic, chat, completions, llama, ollama, openapi, responses};
 use crate::fleet::{Fleet, Status};
 
 /// All routes.
@@ -40,6 +40,7 @@ pub fn router(fleet: Arc<Fleet>) -> Router {
         .route("/api/show", post(models::show))
         .route("/api/version", get(version))
         .route("/version", get(version))
+        .route("/completion", decodes(llama::prepare, Dialect::OpenAi))
         .route("/tokenize", post(texts::tokenize))
         .route("/detokenize", post(texts::detokenize))
         .route("/tokenizer_info", get(texts::tokenizer_info))
