@@ -76,7 +76,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            capacity: Capacity { texts: 32, tokens: usize::MAX, queue: 256 },
+            capacity: Capacity { texts: 32, tokens: usize::MAX, queue: 1024 },
             key: None,
             origins: Vec::new(),
             context: None,

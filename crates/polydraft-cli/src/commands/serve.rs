@@ -96,7 +96,7 @@ struct ServerArgs {
     #[arg(long)]
     strict: bool,
     /// Requests that may wait in the queue; more are refused with status 429.
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 1024)]
     queue: usize,
     /// Memory for the KV cache of running sequences, in MiB: a request waits until what it may need
     /// is free. The prefix cache of finished sequences comes on top, up to 1 GiB each for target

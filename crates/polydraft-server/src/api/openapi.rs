@@ -90,6 +90,7 @@ pub fn description() -> Value {
         "/api/generate": free("Ollama's completions"),
         "/api/show": free("What Ollama says of a model"),
         "/api/tags": get("Ollama's list of models", "application/json"),
+        "/completion": free("Completions in llama.cpp's own form"),
         "/tokenize": free("The tokens of a text or a conversation"),
         "/detokenize": free("The text of tokens"),
         "/apply-template": free("A conversation as the model reads it"),
