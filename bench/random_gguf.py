@@ -4,7 +4,8 @@
 
 Shapes: qwen3.5-0.8b, qwen3.5-4b (hybrids of the gated delta rule and attention), qwen3.5-35b-a3b (the same with
 experts), lfm2-1.2b (short convolutions and attention), qwen3-30b-a3b (experts). Matrices are of one type, norms and small tensors in f32.
-Needs the package gguf. Texts of such a model mean nothing; its speed is that of the published one.
+granite-4.0-h-1b and -tiny (Mamba-2 and attention, the latter with experts), nemotron-nano-9b-v2 (the same in layers of one block),
+gemma4-e2b (windows, shared KV, embeddings for each layer). Needs the package gguf. Texts of such a model mean nothing; its speed is that of the published one.
 """
 
 import argparse
@@ -15,6 +16,10 @@ import numpy as np
 
 QWEN = dict(
     arch="qwen35", head=256, kernel=4, key=128, value=128, key_heads=16, vocabulary=248_320, interval=4, turned=64
+)
+GRANITE = dict(
+    arch="granitehybrid", hidden=1536, layers=40, heads=12, kv=4, head=128, vocabulary=100_352, tied=True,
+    attention=(5, 15, 25, 35), state=128, state_heads=48, state_head=64, groups=1, kernel=4,
 )
 SHAPES = {
     "qwen3.5-0.8b": QWEN | dict(hidden=1024, inner=3584, layers=24, heads=8, kv=2, value_heads=16, tied=True),
@@ -30,10 +35,23 @@ SHAPES = {
         arch="lfm2", hidden=2048, inner=8192, layers=16, heads=32, kv=8, head=64, kernel=3, vocabulary=65_536, tied=True
     )
     | dict(attention=(2, 5, 8, 10, 12, 14)),
+    "granite-4.0-h-1b": GRANITE | dict(inner=4096),
+    "granite-4.0-h-tiny": GRANITE | dict(inner=512, experts=64, used=6, shared=1024),
+    "nemotron-nano-9b-v2": dict(
+        arch="nemotron_h", hidden=4480, inner=15_680, layers=56, heads=40, kv=8, head=128, vocabulary=131_072, tied=False
+    )
+    | dict(state=128, state_heads=128, state_head=80, groups=8, kernel=4)
+    | dict(blocks="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"),
+    "gemma4-e2b": dict(
+        arch="gemma4", hidden=1536, inner=6144, layers=35, heads=8, kv=1, head=512, near=256, window=512, vocabulary=262_144, tied=True
+    )
+    | dict(interval=5, reusing=20, per_layer=256),
 }
 
 
 def is_attention(shape, layer):
+    if "blocks" in shape:
+        return shape["blocks"][layer] == "*"
     return layer in shape["attention"] if "attention" in shape else (layer + 1) % shape["interval"] == 0
 
 
@@ -64,13 +82,78 @@ class Maker:
         value = center + 0.1 * self.rng.standard_normal(dims)
         self.writer.add_tensor(name, value.astype(np.float32))
 
+    def state_space(self, at):
+        """A block of Mamba-2."""
+        s = self.shape
+        values, groups = s["state_heads"] * s["state_head"], s["groups"]
+        convolved = values + 2 * groups * s["state"]
+        self.matrix(at + "ssm_in.weight", values + convolved + s["state_heads"], s["hidden"])
+        self.matrix(at + "ssm_out.weight", s["hidden"], values)
+        self.numbers(at + "ssm_conv1d.weight", convolved, s["kernel"], center=0.3)
+        self.numbers(at + "ssm_conv1d.bias", convolved, center=0.0)
+        self.numbers(at + "ssm_a", s["state_heads"], 1, center=-1.0)
+        self.numbers(at + "ssm_d", s["state_heads"], 1)
+        self.numbers(at + "ssm_dt.bias", s["state_heads"], center=0.0)
+        self.numbers(at + "ssm_norm.weight", groups, values // groups)
+
+    def plain_attention(self, at, head):
+        """Without norms of heads."""
+        s = self.shape
+        self.matrix(at + "attn_q.weight", s["heads"] * head, s["hidden"])
+        self.matrix(at + "attn_k.weight", s["kv"] * head, s["hidden"])
+        self.matrix(at + "attn_v.weight", s["kv"] * head, s["hidden"])
+        self.matrix(at + "attn_output.weight", s["hidden"], s["heads"] * head)
+
+    def one_block(self, i):
+        """Layers of Nemotron-H have one block."""
+        s, at = self.shape, f"blk.{i}."
+        self.numbers(at + "attn_norm.weight", s["hidden"])
+        if s["blocks"][i] == "M":
+            self.state_space(at)
+        elif s["blocks"][i] == "*":
+            self.plain_attention(at, s["head"])
+        else:
+            self.matrix(at + "ffn_up.weight", s["inner"], s["hidden"])
+            self.matrix(at + "ffn_down.weight", s["hidden"], s["inner"])
+
+    def gemma_layer(self, i):
+        s, at = self.shape, f"blk.{i}."
+        hidden, reuses = s["hidden"], i >= self.layers - self.reusing()
+        head = s["head"] if is_attention(s, i) else s["near"]
+        inner = s["inner"] * (2 if reuses else 1)
+        for norm in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_norm"):
+            self.numbers(f"{at}{norm}.weight", hidden)
+        self.numbers(at + "layer_output_scale.weight", 1)
+        self.matrix(at + "attn_q.weight", s["heads"] * head, hidden)
+        self.numbers(at + "attn_q_norm.weight", head)
+        self.matrix(at + "attn_output.weight", hidden, s["heads"] * head)
+        if not reuses:
+            self.matrix(at + "attn_k.weight", s["kv"] * head, hidden)
+            self.matrix(at + "attn_v.weight", s["kv"] * head, hidden)
+            self.numbers(at + "attn_k_norm.weight", head)
+        self.matrix(at + "ffn_gate.weight", inner, hidden)
+        self.matrix(at + "ffn_up.weight", inner, hidden)
+        self.matrix(at + "ffn_down.weight", hidden, inner)
+        self.matrix(at + "inp_gate.weight", s["per_layer"], hidden)
+        self.matrix(at + "proj.weight", hidden, s["per_layer"])
+
+    def reusing(self):
+        """Layers at the end that read lower ones' KV cache."""
+        return self.shape["reusing"] * self.layers // self.shape["layers"]
+
     def layer(self, i):
+        if "blocks" in self.shape:
+            return self.one_block(i)
+        if "per_layer" in self.shape:
+            return self.gemma_layer(i)
         s, at = self.shape, f"blk.{i}."
         hidden, heads, kv, head = s["hidden"], s["heads"], s["kv"], s["head"]
         lfm2, delta = s["arch"] == "lfm2", "key_heads" in s
         self.numbers(at + "attn_norm.weight", hidden)
         self.numbers(at + ("post_attention_norm.weight" if delta else "ffn_norm.weight"), hidden)
-        if is_attention(s, i):
+        if "state" in s:
+            self.plain_attention(at, s["head"]) if is_attention(s, i) else self.state_space(at)
+        elif is_attention(s, i):
             self.matrix(at + "attn_q.weight", heads * head * (2 if delta else 1), hidden)
             self.matrix(at + "attn_k.weight", kv * head, hidden)
             self.matrix(at + "attn_v.weight", kv * head, hidden)
@@ -102,8 +185,9 @@ class Maker:
                 ("gate", (inner, hidden)), ("up", (inner, hidden)), ("down", (hidden, inner))
             ]:
                 self.matrix(at + f"ffn_{part}_exps.weight", count, *dims)
-                if delta:
-                    self.matrix(at + f"ffn_{part}_shexp.weight", *dims)
+                if delta or "shared" in s:
+                    shared = [s.get("shared", inner) if n == inner else n for n in dims]
+                    self.matrix(at + f"ffn_{part}_shexp.weight", *shared)
         else:
             self.matrix(at + "ffn_gate.weight", inner, hidden)
             self.matrix(at + "ffn_up.weight", inner, hidden)
@@ -114,12 +198,17 @@ class Maker:
         w.add_block_count(self.layers)
         w.add_context_length(32_768)
         w.add_embedding_length(s["hidden"])
-        w.add_feed_forward_length(s["inner"])
+        if "blocks" not in s and "per_layer" not in s:
+            w.add_feed_forward_length(s["inner"])
         w.add_head_count(s["heads"])
         w.add_layer_norm_rms_eps(1e-6)
         w.add_rope_freq_base(10_000_000.0)
         w.add_vocab_size(s["vocabulary"])
-        if s["arch"] == "lfm2":
+        if "state" in s:
+            self.keys_of_states()
+        elif "per_layer" in s:
+            self.keys_of_gemma()
+        elif s["arch"] == "lfm2":
             w.add_head_count_kv([s["kv"] if is_attention(s, i) else 0 for i in range(self.layers)])
             w.add_shortconv_l_cache(s["kernel"])
         else:
@@ -141,6 +230,48 @@ class Maker:
             w.add_expert_feed_forward_length(s["inner"])
             if "key_heads" in s:
                 w.add_expert_shared_feed_forward_length(s["inner"])
+
+    def keys_of_states(self):
+        s, w = self.shape, self.writer
+        w.add_head_count_kv([s["kv"] if is_attention(s, i) else 0 for i in range(self.layers)])
+        w.add_ssm_conv_kernel(s["kernel"])
+        w.add_ssm_state_size(s["state"])
+        w.add_ssm_group_count(s["groups"])
+        w.add_ssm_time_step_rank(s["state_heads"])
+        w.add_ssm_inner_size(s["state_heads"] * s["state_head"])
+        if "blocks" in s:
+            w.add_feed_forward_length([s["inner"] if s["blocks"][i] == "-" else 0 for i in range(self.layers)])
+            w.add_key_length(s["head"])
+            w.add_value_length(s["head"])
+            w.add_rope_dimension_count(s["head"])
+            w.add_layer_norm_eps(1e-5)
+            return
+        w.add_rope_dimension_count(s["head"])
+        w.add_rope_scaling_finetuned(False)
+        w.add_attention_scale(s["head"] ** -0.5)
+        w.add_embedding_scale(12.0)
+        w.add_residual_scale(0.22)
+        w.add_logit_scale(8.0)
+        w.add_expert_shared_feed_forward_length(s.get("shared", s["inner"]))
+
+    def keys_of_gemma(self):
+        s, w = self.shape, self.writer
+        full = [is_attention(s, i) for i in range(self.layers)]
+        reusing = self.reusing()
+        w.add_feed_forward_length([s["inner"] * (2 if i >= self.layers - reusing else 1) for i in range(self.layers)])
+        w.add_head_count_kv([s["kv"]] * self.layers)
+        w.add_rope_freq_base_swa(10_000.0)
+        w.add_final_logit_softcapping(30.0)
+        w.add_sliding_window(s["window"])
+        w.add_sliding_window_pattern([not one for one in full])
+        w.add_shared_kv_layers(reusing)
+        w.add_embedding_length_per_layer_input(s["per_layer"])
+        for add, head in [
+            (w.add_key_length, s["head"]), (w.add_value_length, s["head"]), (w.add_key_length_swa, s["near"]),
+            (w.add_value_length_swa, s["near"]), (w.add_rope_dimension_count, s["head"]),
+            (w.add_rope_dimension_count_swa, s["near"]),
+        ]:
+            add(head)
 
     def vocabulary(self):
         count = self.shape["vocabulary"]
@@ -164,6 +295,13 @@ class Maker:
         if not s["tied"]:
             self.matrix("output.weight", s["vocabulary"], s["hidden"])
         self.numbers("token_embd_norm.weight" if s["arch"] == "lfm2" else "output_norm.weight", s["hidden"])
+        if "per_layer" in s:
+            self.matrix("per_layer_token_embd.weight", s["vocabulary"], self.layers * s["per_layer"])
+            self.matrix("per_layer_model_proj.weight", self.layers * s["per_layer"], s["hidden"])
+            self.numbers("per_layer_proj_norm.weight", s["per_layer"])
+            # Frequencies of the wide heads: a quarter turns.
+            turned = np.where(np.arange(s["head"] // 2) < s["head"] // 8, 1.0, 1e30)
+            self.writer.add_tensor("rope_freqs.weight", turned.astype(np.float32))
         for i in range(self.layers):
             self.layer(i)
             print(f"\rlayer {i + 1} of {self.layers}", end="", file=sys.stderr)
