@@ -16,9 +16,10 @@
 //! goes there: nothing is masked.
 //! Complexity: a copy of the parser and a mask for each node that is drawn from or that a verifier
 //! looks at.
-//! Deviations: none.
+//! Deviations: after a hundred digits in a row a number of JSON ends ([`digits`]).
 
 mod calls;
+mod digits;
 mod form;
 mod gbnf;
 mod literal;
@@ -34,12 +35,17 @@ use polydraft::Token;
 use polydraft_text::Tokenizer;
 use serde_json::Value;
 
+use digits::Digits;
+
 pub use calls::CallGrammar;
 pub use form::Form;
 pub use mask::{Grammar, Mask};
 
 /// Makes grammars for one tokenizer and its end tokens.
-pub struct Grammars(ParserFactory);
+pub struct Grammars {
+    factory: ParserFactory,
+    digits: Arc<Digits>,
+}
 
 /// Certain bytes in which the next token is searched.
 const NEAR: usize = 256;
@@ -117,11 +123,12 @@ impl Grammars {
         }
         let trie = TokTrie::from(&TokRxInfo::new(vocabulary as u32, end), &bytes)
             .with_eos_tokens(end_tokens);
+        let digits = Arc::new(Digits::of(&trie));
         let environment: TokEnv = Arc::new(Tokens { trie, text });
         let mut factory =
             ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
         factory.quiet().limits_mut().verbose_errors = false;
-        Ok(Self(factory))
+        Ok(Self { factory, digits })
     }
 
     /// The outputs of a form.
@@ -130,8 +137,9 @@ impl Grammars {
     /// What is no schema, is too large, or has parts that cannot be enforced.
     pub fn make(&self, form: Form) -> Result<Grammar, String> {
         let param = form.param;
+        let digits = form.is_json().then(|| self.digits.clone());
         let made = catch_unwind(AssertUnwindSafe(|| {
-            let mut matcher = Matcher::new(self.0.create_parser(form.library_grammar()));
+            let mut matcher = Matcher::new(self.factory.create_parser(form.library_grammar()));
             match matcher.get_error() {
                 Some(error) => Err(error),
                 None => matcher
@@ -141,7 +149,7 @@ impl Grammars {
             }
         }));
         let matcher = made.map_err(|_| "a schema that the library broke down on".to_owned())??;
-        Ok(Grammar { matcher, param })
+        Ok(Grammar { matcher, param, digits })
     }
 }
 
@@ -219,7 +227,7 @@ mod tests {
 
     /// Whether a text is one of the grammar's, token by token.
     fn accepts(grammars: &Grammars, grammar: &Grammar, text: &str) -> bool {
-        let (mask, trie) = (Mask::new(grammar), grammars.0.tok_env().tok_trie());
+        let (mask, trie) = (Mask::new(grammar), grammars.factory.tok_env().tok_trie());
         let tokens = [trie.greedy_tokenize(text.as_bytes()), vec![trie.eos_token()]].concat();
         (0..tokens.len()).all(|length| {
             let mut logits = vec![0.0; trie.vocab_size()];
@@ -282,7 +290,8 @@ mod tests {
         let calls = CallGrammar { form: Hermes, tools, several: false, free: false };
         let grammar = grammars.make(Form::calls(&calls, "tools").unwrap()).unwrap();
         let forced = Mask::new(&grammar).forced(&[]);
-        let text = String::from_utf8(grammars.0.tok_env().tok_trie().decode(&forced)).unwrap();
+        let text =
+            String::from_utf8(grammars.factory.tok_env().tok_trie().decode(&forced)).unwrap();
         assert_eq!(text, add[..add.find("1").unwrap()]);
     }
 
@@ -404,7 +413,7 @@ mod tests {
         let grammars = bytes();
         let literal = "ab: ".repeat(500);
         let grammar = grammars.make(json_of(json!({ "enum": [literal] }))).unwrap();
-        let (mask, trie) = (Mask::new(&grammar), grammars.0.tok_env().tok_trie());
+        let (mask, trie) = (Mask::new(&grammar), grammars.factory.tok_env().tok_trie());
         let mut decided = Vec::new();
         while decided.last() != Some(&trie.eos_token()) {
             let forced = mask.forced(&decided);
@@ -433,7 +442,7 @@ mod tests {
         let grammar =
             grammars.make(json_of(json!({ "type": "string", "pattern": "^(a{1000}){1000}$" })));
         let mask = Mask::new(&grammar.unwrap());
-        let mut logits = vec![0.0; grammars.0.tok_env().tok_trie().vocab_size()];
+        let mut logits = vec![0.0; grammars.factory.tok_env().tok_trie().vocab_size()];
         mask.process(&[], &[], &mut logits);
         assert!(logits.contains(&0.0) && mask.failure().is_none());
         mask.process(&[Token::from(b'"')], &[], &mut logits);

@@ -25,6 +25,8 @@ pub struct Form {
     kind: Kind,
     /// What ends the reasoning before the output, if there is to be some.
     after: Option<&'static str>,
+    /// Whether outputs are JSON, and calls of it, and nothing else.
+    json: bool,
     /// The parameter that asks for it.
     pub param: &'static str,
 }
@@ -39,7 +41,8 @@ enum Kind {
 
 impl Form {
     fn of(kind: Kind, param: &'static str) -> Self {
-        Self { kind, after: None, param }
+        let json = matches!(kind, Kind::Json(_));
+        Self { kind, after: None, json, param }
     }
 
     /// JSON of a schema.
@@ -64,7 +67,8 @@ impl Form {
         calls.tools.iter().try_fold(1, |known, (_, schema)| multiple(known, schema))?;
         let tools = calls.tools.iter().map(enforceable).collect::<Result<_, _>>()?;
         let CallGrammar { form, several, free, .. } = *calls;
-        Ok(Self::of(Kind::Lark(CallGrammar { form, tools, several, free }.lark()), param))
+        let lark = CallGrammar { form, tools, several, free }.lark();
+        Ok(Self { json: !free, ..Self::of(Kind::Lark(lark), param) })
     }
 
     /// The same, or calls of tools.
@@ -79,7 +83,7 @@ impl Form {
         };
         let lark = lark.replacen("start: ", "calls: ", 1);
         let lark = format!("start: calls | json\njson: %json {schema}\n{lark}");
-        Ok(Self::of(Kind::Lark(lark), self.param))
+        Ok(Self { json: true, ..Self::of(Kind::Lark(lark), self.param) })
     }
 
     /// What a regular expression matches, whole.
@@ -112,6 +116,11 @@ impl Form {
     /// start rule is not found stays as it is.
     pub fn after(self, mark: &'static str) -> Self {
         Self { after: Some(mark), ..self }
+    }
+
+    /// Whether outputs are JSON, from their first token on.
+    pub(super) fn is_json(&self) -> bool {
+        self.json && self.after.is_none()
     }
 
     /// For the library.

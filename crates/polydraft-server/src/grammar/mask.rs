@@ -9,12 +9,16 @@ use llguidance::toktrie::SimpleVob;
 use polydraft::Token;
 use polydraft_engine::LogitsProcessor;
 
+use super::digits::Digits;
+
 /// A grammar at the beginning of the output.
 #[derive(Clone)]
 pub struct Grammar {
     pub(super) matcher: Matcher,
     /// The parameter that asks for it.
     pub param: &'static str,
+    /// Where numbers are to end.
+    pub(super) digits: Option<Arc<Digits>>,
 }
 
 impl fmt::Debug for Grammar {
@@ -31,6 +35,9 @@ pub struct Mask(Arc<Mutex<Place>>);
 struct Place {
     known: usize,
     matcher: Matcher,
+    digits: Option<Arc<Digits>>,
+    /// Digits in a row at their end.
+    row: usize,
     /// By the drafted tokens after them: draft and target need the same masks.
     masks: HashMap<Vec<Token>, Masked>,
     /// Why the parser gave up, once it has.
@@ -54,8 +61,10 @@ pub(super) const FORCED: usize = 32;
 impl Mask {
     /// At the beginning of the output.
     pub fn new(grammar: &Grammar) -> Self {
-        let (matcher, masks) = (grammar.matcher.clone(), HashMap::new());
-        Self(Arc::new(Mutex::new(Place { known: 0, matcher, masks, failure: None })))
+        let Grammar { matcher, digits, .. } = grammar.clone();
+        let masks = HashMap::new();
+        let place = Place { known: 0, matcher, digits, row: 0, masks, failure: None };
+        Self(Arc::new(Mutex::new(place)))
     }
 
     /// Why there is no distribution after some token, where the parser gave up there: a form may
@@ -75,6 +84,9 @@ impl Mask {
             // What was decided had a mask: it is taken, or the parser has failed and says so below.
             let new = &decided[place.known..];
             let _ = place.matcher.consume_tokens(new);
+            if let Some(digits) = &place.digits {
+                place.row = digits.after(place.row, new);
+            }
             place.known = decided.len();
             place.masks.clear();
         }
@@ -87,6 +99,7 @@ impl Mask {
             return masked.clone();
         }
         let mut here = place.matcher.clone();
+        let (digits, row) = (place.digits.clone(), place.row);
         drop(place);
         let before = here.is_error();
         let mut failure = None;
@@ -100,7 +113,12 @@ impl Mask {
                     failure = Some(error.to_string());
                     Masked::Everything
                 },
-                |mask| Masked::But(Arc::new(mask)),
+                |mask| {
+                    Masked::But(Arc::new(match digits {
+                        Some(digits) => digits.bound(mask, digits.after(row, path)),
+                        None => mask,
+                    }))
+                },
             )
         };
         let mut place = self.place();
