@@ -125,6 +125,11 @@ fn plain_decoding_needs_no_draft() {
         "--json",
     ];
     let json: Value = serde_json::from_str(&ok(&args).0).unwrap();
+    // The same in other words.
+    let none = [&args[..2], &["--draft", "none"], &args[4..]].concat();
+    let same: Value = serde_json::from_str(&ok(&none).0).unwrap();
+    assert_eq!(same["stats"]["target_calls"], 9);
+    fails(&[&none[..], &["--paths", "3"]].concat(), 2, &["--paths", "--verifier none"]);
     assert_eq!(json["stats"]["target_calls"], 9);
     assert_eq!(json["stats"]["block_efficiency"], 1.0);
 }

@@ -197,7 +197,7 @@ fn a_draft_that_is_not_there_says_what_would_do() {
         fails(
             &["generate", "-p", "x", "--draft", name],
             1,
-            &[name, "self:TYPE", "ngram", "--verifier none"],
+            &[name, "self:TYPE", "ngram", "or none"],
         );
     }
     fails(&["generate", "-p", "x", "--tree", "auto", "--depth", "3"], 2, &["--tree auto:1,3"]);

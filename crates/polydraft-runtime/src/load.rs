@@ -358,8 +358,7 @@ impl Loader<'_> {
             true => Ok(path),
             false => anyhow::bail!(
                 "--draft {name}: expected a model directory, a .gguf file or a draft head, or \
-                 self, \
-                 self:TYPE, mtp or ngram, got nothing there; --verifier none drafts nothing"
+                 self, self:TYPE, mtp, ngram or none, got nothing there"
             ),
         }
     }

@@ -41,6 +41,17 @@ impl<R: RuleRegistry> Default for Description<R> {
     }
 }
 
+impl<R: RuleRegistry> Description<R> {
+    /// The same with plain decoding said in one way: the draft `none` is no draft.
+    fn without_none(mut self) -> Self {
+        if self.models.draft.as_deref() == Some("none") && self.models.further_drafts.is_empty() {
+            self.models.draft = None;
+            self.speculation.verifier = None;
+        }
+        self
+    }
+}
+
 /// Tokens of a prompt that are prefilled between two looks at how far it has come.
 const READ: usize = 512;
 
@@ -82,6 +93,7 @@ impl<R: RuleRegistry> Run<R> {
     /// [`Usage`](crate::Usage) where the description contradicts itself; models that cannot be
     /// loaded.
     pub fn open(description: Description<R>, listener: &dyn Listener) -> Result<Self> {
+        let description = description.without_none();
         let Description { models: which, speculation, sampling, published_sampling } = &description;
         let demo = which.demo_acceptance();
         let mut speculation = speculation.resolve(sampling, which.drafts(), demo.as_deref())?;
