@@ -2,7 +2,7 @@
 """llama-server's own tests, from the source package of llama-cpp-python, against `polydraft serve` and llama-server.
 
   bench/peers/llama_tests.py --source DIR --model smollm2.gguf --polydraft target/release/polydraft \\
-      [--llama-server build/bin/llama-server] [-k EXPRESSION] [--json FILE]
+      [--llama-server build/bin/llama-server] [--own FILE] [-k EXPRESSION] [--json FILE]
 
 DIR holds llama.cpp's sources (llama-cpp-python's vendor/llama.cpp). Needs what DIR/tools/server/tests/requirements.txt names. Tests
 of routes that are not here are counted apart; so are those that llama-server itself does not pass with this model, where it is given:
@@ -10,6 +10,7 @@ they are about the tests' own model. Each other failure needs its reason in llam
 """
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -60,12 +61,20 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--polydraft", required=True)
     parser.add_argument("--llama-server")
+    parser.add_argument("--own", type=Path, help="llama-server's own outcomes: read if they are there, else written")
     parser.add_argument("-k", dest="expression")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     known = peers.routes(args.polydraft, args.model)
     ours = run(args.source, args.model, "polydraft", args.polydraft, args.expression)
-    theirs = run(args.source, args.model, "llama-server", args.llama_server, args.expression) if args.llama_server else {}
+    if args.own and args.own.exists():
+        theirs = {test: {"outcome": outcome} for test, outcome in json.loads(args.own.read_text()).items()}
+    elif args.llama_server:
+        theirs = run(args.source, args.model, "llama-server", args.llama_server, args.expression)
+        if args.own:
+            args.own.write_text(json.dumps({test: note["outcome"] for test, note in theirs.items()}, indent=1) + "\n")
+    else:
+        theirs = {}
     sys.exit(peers.report("llama-server", ours, theirs, known, "llama_reasons.json", args.json))
 
 

@@ -70,6 +70,9 @@ fn biases_and_ends_in_its_forms() {
     let biases = json!([[2, false], ["d", -100], [END, false], [5, -100.0]]);
     let body = json!({ "prompt": "a", "temperature": 0, "n_predict": 6, "logit_bias": biases });
     assert_eq!(ask(body)["content"].as_str().unwrap().trim(), "b a b a b a");
+    let biases = json!({ "2": -100, "d": false, "end": -100, "5": -100 });
+    let body = json!({ "prompt": "a", "temperature": 0, "n_predict": 4, "logit_bias": biases });
+    assert_eq!(ask(body)["content"].as_str().unwrap().trim(), "b a b a");
     let body = json!({ "prompt": "a", "temperature": 0, "n_predict": 30, "stop": ["b"] });
     let answer = ask(body);
     assert_eq!((&answer["stop_type"], &answer["stopping_word"]), (&json!("word"), &json!("b")));
@@ -94,7 +97,8 @@ fn biases_and_ends_in_its_forms() {
 #[test]
 fn a_stream_says_what_the_whole_says() {
     let server = start(NOW, |_| ());
-    let mut body = json!({ "prompt": "a b", "seed": 11, "n_predict": 40, "n_probs": 1, "return_tokens": true });
+    let mut body = json!({ "prompt": "a b", "seed": 11, "n_predict": 40, "n_probs": 1,
+        "return_tokens": true });
     let whole = server.post("/completion", &body).json();
     body["stream"] = true.into();
     let reply = server.post("/completion", &body);

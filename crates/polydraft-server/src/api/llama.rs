@@ -2,6 +2,8 @@
 
 mod reply;
 
+use std::collections::BTreeMap;
+
 use polydraft::Token;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -36,10 +38,10 @@ struct Completion {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a list of pairs of a token, or a text, and a bias")]
+#[serde(untagged, expecting = "pairs of a token, or a text, and a bias")]
 enum Biases {
     Pairs(Vec<(Biased, Bias)>),
-    Object(Map<String, Value>),
+    Object(BTreeMap<String, Bias>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -128,7 +130,7 @@ fn is_prompt(part: &Value) -> bool {
 fn encoded(app: &App, prompt: Value) -> Result<Vec<Token>, Problem> {
     let tokenizer = &app.language.tokenizer;
     let wrong = || {
-        let expected = "expected a text, tokens with texts among them, an object with \
+        let expected = "expected a string, tokens with strings among them, an object with \
                         prompt_string, or a list of these";
         Problem::invalid(format_args!("prompt: {expected}")).of("prompt")
     };
@@ -169,8 +171,11 @@ fn encoded(app: &App, prompt: Value) -> Result<Vec<Token>, Problem> {
 
 /// Biases by token. Of a text, each of its tokens gets the bias.
 fn as_object(app: &App, biases: Biases) -> Result<Map<String, Value>, Problem> {
+    let named = |name: String| name.parse().map_or(Biased::Text(name), Biased::Token);
     let pairs = match biases {
-        Biases::Object(object) => return Ok(object),
+        Biases::Object(object) => {
+            object.into_iter().map(|(name, bias)| (named(name), bias)).collect()
+        }
         Biases::Pairs(pairs) => pairs,
     };
     let mut object = Map::new();
