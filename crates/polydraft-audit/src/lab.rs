@@ -10,7 +10,7 @@ use crate::answer::{Answer, Choice, Key, Spoken};
 use crate::error::Result;
 use crate::evidence::{Bettor, Context, Odds, Trail, smallest_found};
 use crate::prompts::{Kind, candidates};
-use crate::server::{Ask, Dialect, Prompt, Server, Told, is_end};
+use crate::server::{Ask, Prompt, Server, Told, is_end};
 use crate::setting::{Cell, Conditional, Counting, Past, Setting};
 use crate::{Listener, Options, probe};
 
@@ -79,7 +79,7 @@ impl Lab<'_> {
 
     /// Whether distributions can be known at all.
     pub fn knows(&self) -> bool {
-        self.truth().abilities.top > 0 && self.server.abilities.dialect != Dialect::Chat
+        self.truth().abilities.top > 0 && self.server.abilities.tells_tokens()
     }
 
     /// Asks, and notes what was drafted.

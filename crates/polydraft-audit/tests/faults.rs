@@ -84,6 +84,29 @@ fn servers_may_tell_little() {
     }
 }
 
+/// A reference may tell ids of tokens where the server tells texts, and the other way round.
+#[test]
+fn a_reference_may_name_tokens_otherwise() {
+    let all = Telling::default();
+    let text = Telling { ids: false, ..all };
+    // One that tells no tokens at all is compared by what it answers.
+    let silent = Telling { top: 0, ..text };
+    for (own, others) in [(text, all), (all, text), (silent, all)] {
+        let reference = Tiny::start(Fault::None, others, 6);
+        for fault in [Fault::None, Fault::CorrectionFromTarget] {
+            let tiny = Tiny::start(fault, own, 7);
+            let options = Options {
+                reference: Some(reference.address()),
+                requests: 6000,
+                ..tiny.options(&["temperature-1", "reference"], 5)
+            };
+            let report = audit(&options, &Silent).expect("an audit");
+            let is_fault = report.verdict == Verdict::Fault;
+            assert_eq!(is_fault, fault != Fault::None, "{own:?} {:#?}", verdicts(&report));
+        }
+    }
+}
+
 /// Penalties may count the prompt's tokens, as llama.cpp's do: that is no fault.
 #[test]
 fn penalties_may_count_prompts() {

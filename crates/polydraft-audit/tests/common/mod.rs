@@ -321,7 +321,8 @@ impl State {
             };
             let mut part = json!({ "index": choice, "text": text,
                 "finish_reason": if stopped { "stop" } else { "length" } });
-            if self.telling.ids {
+            let ids = self.telling.ids && body["return_token_ids"] == true;
+            if ids {
                 part["token_ids"] = json!(answer);
                 part["prompt_token_ids"] = json!(prompt);
             }
@@ -329,9 +330,9 @@ impl State {
                 part["logprobs"] = match self.telling.echo && body["echo"] == true {
                     true => {
                         let all: Vec<u32> = prompt.iter().chain(&answer).copied().collect();
-                        self.logprobs(&[], &all, top as usize)
+                        self.logprobs(&[], &all, top as usize, ids)
                     }
-                    false => self.logprobs(&prompt, &answer, top as usize),
+                    false => self.logprobs(&prompt, &answer, top as usize, ids),
                 };
             }
             parts.push(part);
@@ -346,8 +347,8 @@ impl State {
             "completion_tokens": counted } })
     }
 
-    fn logprobs(&self, prompt: &[u32], answer: &[u32], top: usize) -> Value {
-        let name = |id: u32| match self.telling.ids {
+    fn logprobs(&self, prompt: &[u32], answer: &[u32], top: usize, ids: bool) -> Value {
+        let name = |id: u32| match ids {
             true => format!("token_id:{id}"),
             false if id == END => "</s>".to_owned(),
             false => text_of(&[id]),
