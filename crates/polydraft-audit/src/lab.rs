@@ -38,6 +38,14 @@ impl Opening {
     }
 }
 
+/// Whether two of the likeliest tokens have one text: which of them came is not told, nor, where
+/// the texts are an object's names, how likely the other one is. Then there is one less of them.
+fn is_ambiguous(token: &Spoken, top: usize) -> bool {
+    let mut keys: Vec<&Key> = token.top.iter().map(|scored| &scored.key).collect();
+    keys.sort();
+    keys.len() < top || keys.windows(2).any(|pair| pair[0] == pair[1])
+}
+
 /// Tokens that are at least so likely are told as text, to see which of them end answers.
 const NAMED: f64 = 0.005;
 
@@ -264,6 +272,9 @@ impl Lab<'_> {
 
     fn conditional(&self, token: Spoken) -> Option<Conditional> {
         let (ids, top) = (self.truth().abilities.ids, self.truth().abilities.top);
+        if !ids && is_ambiguous(&token, top) {
+            return None;
+        }
         let mut cells = Vec::new();
         for scored in token.top.into_iter().take(top) {
             let text = self.truth().known_text(&scored.key);

@@ -6,7 +6,7 @@ use crate::Listener;
 use crate::client::{Call, Client};
 use crate::error::{Error, Result};
 use crate::journal::Reply;
-use crate::server::{Abilities, Ask, Dialect, Grammar, Prompt, Server, Told, said};
+use crate::server::{Abilities, Ask, Dialect, Grammar, Prompt, Server, Told, is_end, said};
 use crate::setting::Setting;
 
 /// Numbers of likeliest tokens that servers are asked for, most first.
@@ -57,6 +57,10 @@ fn look(server: &mut Server, listener: &dyn Listener) -> Result<()> {
     }
     if !server.by_text && (!server.abilities.ids || !server.abilities.ids_alone) {
         llama(server, listener)?;
+    }
+    if server.abilities.top > 0 && !server.abilities.ids && !joins(server, listener)? {
+        listener.note("its tokens' texts do not add up to its answers: they are not looked at");
+        server.abilities.top = 0;
     }
     if server.abilities.top > 0 {
         server.abilities.processed = processed(server, listener)?;
@@ -169,6 +173,19 @@ fn llama(server: &mut Server, listener: &dyn Listener) -> Result<()> {
         };
     }
     Ok(())
+}
+
+/// Whether the texts of tokens add up to the answer that they are of: some tokenizers write a token
+/// that is written by itself without its blank, and where it stood cannot be asked for then.
+fn joins(server: &Server, listener: &dyn Listener) -> Result<bool> {
+    let greedy = Setting { temperature: 0.0, ..Setting::default() };
+    let answer = server.ask(&Ask::new(Prompt::Text(PROMPT.to_owned()), 16, greedy), listener)?;
+    let choice = answer.first();
+    let texts = choice.tokens.iter().map(|token| token.text.as_str());
+    let joined: String = texts.filter(|text| !is_end(text)).collect();
+    // Parts of characters are no text by themselves.
+    let whole = |text: &str| !text.contains(char::REPLACEMENT_CHARACTER);
+    Ok(joined.trim() == choice.text.trim() || !whole(&joined) || !whole(&choice.text))
 }
 
 /// Whether log-probabilities change with the temperature.
