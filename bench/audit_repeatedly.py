@@ -97,6 +97,7 @@ def summary(report, seed, seconds):
         "corrected_p": min(1.0, values[smallest] * len(values)) if smallest else None,
         "p_values": {name: float(f"{value:.4g}") for name, value in values.items()},
         "tokens": together["seen"] if together else 0, "would_find": together and together["would_find"],
+        "said": together and together["said"],
         "requests": report["requests"], "seconds": round(seconds, 1), "speculation": report["speculation"],
     }
 

@@ -319,7 +319,7 @@ fn described(server: &Server) -> String {
 
 fn truth(lab: &Lab<'_>) -> String {
     let by = match &lab.reference {
-        Some(reference) if reference.abilities.top > 0 => {
+        Some(reference) if lab.knows() && reference.abilities.top > 0 => {
             format!("log-probabilities of {} in requests of one token", reference.client.url(""))
         }
         Some(reference) => format!("answers of {}", reference.client.url("")),

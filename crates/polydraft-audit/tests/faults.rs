@@ -103,6 +103,8 @@ fn a_reference_may_name_tokens_otherwise() {
             let report = audit(&options, &Silent).expect("an audit");
             let is_fault = report.verdict == Verdict::Fault;
             assert_eq!(is_fault, fault != Fault::None, "{own:?} {:#?}", verdicts(&report));
+            let by = if own.top == 0 { "answers of " } else { "log-probabilities of " };
+            assert!(report.truth.starts_with(by), "{}", report.truth);
         }
     }
 }

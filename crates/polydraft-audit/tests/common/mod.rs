@@ -386,7 +386,12 @@ impl State {
             let mut likely: Vec<(String, f64)> =
                 ranked.iter().take(top.min(self.telling.top)).map(of).collect();
             let doubled = matches!(self.telling.texts, Texts::Doubled | Texts::DoubledInObject);
-            if doubled && !ids && ranked[0] != END && ranked[0] % 2 == 0 && likely.len() > 1 {
+            if doubled
+                && !ids
+                && ranked[0] != END
+                && ranked[0].is_multiple_of(2)
+                && likely.len() > 1
+            {
                 let (name, logprob) = likely[0].clone();
                 likely[0].1 = logprob + 0.4f64.ln();
                 likely.pop();
