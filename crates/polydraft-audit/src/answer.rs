@@ -42,6 +42,18 @@ pub struct Choice {
     pub stopped: bool,
 }
 
+impl Choice {
+    /// From now on its tokens go by their texts.
+    pub fn forget_ids(&mut self) {
+        for token in &mut self.tokens {
+            token.key = Key::Text(token.text.clone());
+            for scored in &mut token.top {
+                scored.key = Key::Text(scored.text.clone());
+            }
+        }
+    }
+}
+
 /// An answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {

@@ -10,7 +10,7 @@ use crate::answer::{Answer, Choice, Key, Spoken};
 use crate::error::Result;
 use crate::evidence::{Bettor, Context, Odds, Trail, smallest_found};
 use crate::prompts::{Kind, candidates};
-use crate::server::{Ask, Dialect, Prompt, Server, Told, is_end};
+use crate::server::{Ask, Prompt, Server, Told, is_end};
 use crate::setting::{Cell, Conditional, Counting, Past, Setting};
 use crate::{Listener, Options, probe};
 
@@ -36,6 +36,14 @@ impl Opening {
             None => Prompt::Text(self.text.clone()),
         }
     }
+}
+
+/// Whether two of the likeliest tokens have one text: which of them came is not told, nor, where
+/// the texts are an object's names, how likely the other one is. Then there is one less of them.
+fn is_ambiguous(token: &Spoken, top: usize) -> bool {
+    let mut keys: Vec<&Key> = token.top.iter().map(|scored| &scored.key).collect();
+    keys.sort();
+    keys.len() < top || keys.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 /// Tokens that are at least so likely are told as text, to see which of them end answers.
@@ -79,7 +87,7 @@ impl Lab<'_> {
 
     /// Whether distributions can be known at all.
     pub fn knows(&self) -> bool {
-        self.truth().abilities.top > 0 && self.server.abilities.dialect != Dialect::Chat
+        self.truth().abilities.top > 0 && self.server.abilities.tells_tokens()
     }
 
     /// Asks, and notes what was drafted.
@@ -264,6 +272,9 @@ impl Lab<'_> {
 
     fn conditional(&self, token: Spoken) -> Option<Conditional> {
         let (ids, top) = (self.truth().abilities.ids, self.truth().abilities.top);
+        if !ids && is_ambiguous(&token, top) {
+            return None;
+        }
         let mut cells = Vec::new();
         for scored in token.top.into_iter().take(top) {
             let text = self.truth().known_text(&scored.key);

@@ -68,11 +68,14 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
     let deadline = Deadline { listener, until: options.time.map(|time| begun + time) };
     let listener = &deadline;
     let checks = chosen(options)?;
-    let server = connect(&options.server, options, None, listener)?;
-    let reference = match &options.reference {
+    let mut server = connect(&options.server, options, None, listener)?;
+    let mut reference = match &options.reference {
         None => None,
         Some(address) => Some(connect(address, options, Some("reference"), listener)?),
     };
+    if let Some(reference) = &mut reference {
+        agree(&mut server, reference, listener)?;
+    }
     let before = Counters::read(&server.client);
     let mut lab = Lab {
         server,
@@ -161,6 +164,22 @@ fn connect(
     let server = probe::probe(client, address.model.clone(), listener)?;
     listener.note(&described(&server));
     Ok(server)
+}
+
+/// Has both name tokens in one way: by their texts where one of them tells no ids.
+fn agree(server: &mut Server, reference: &mut Server, listener: &dyn Listener) -> Result<()> {
+    let both = [&server.abilities, &reference.abilities];
+    let compared = reference.abilities.top > 0 && server.abilities.tells_tokens();
+    if !compared || both[0].ids == both[1].ids {
+        return Ok(());
+    }
+    for side in [server, reference] {
+        if side.abilities.ids {
+            probe::by_text(side, listener)?;
+            listener.note(&described(side));
+        }
+    }
+    Ok(())
 }
 
 /// Rounds of all checks in turn, until they are done or nothing is left to spend. Also why they
@@ -300,7 +319,7 @@ fn described(server: &Server) -> String {
 
 fn truth(lab: &Lab<'_>) -> String {
     let by = match &lab.reference {
-        Some(reference) if reference.abilities.top > 0 => {
+        Some(reference) if lab.knows() && reference.abilities.top > 0 => {
             format!("log-probabilities of {} in requests of one token", reference.client.url(""))
         }
         Some(reference) => format!("answers of {}", reference.client.url("")),

@@ -6,7 +6,7 @@ use crate::Listener;
 use crate::client::{Call, Client};
 use crate::error::{Error, Result};
 use crate::journal::Reply;
-use crate::server::{Abilities, Ask, Dialect, Grammar, Prompt, Server, Told, said};
+use crate::server::{Abilities, Ask, Dialect, Grammar, Prompt, Server, Told, is_end, said};
 use crate::setting::Setting;
 
 /// Numbers of likeliest tokens that servers are asked for, most first.
@@ -20,34 +20,53 @@ pub fn probe(client: Client, model: Option<String>, listener: &dyn Listener) -> 
         Some(model) => model,
         None => first_model(&client)?,
     };
-    let blank = Abilities {
-        dialect: Dialect::Completions,
-        top_k_off: None,
-        top: 0,
-        ids: false,
-        ids_alone: false,
-        echo: false,
-        processed: false,
-    };
-    let mut server = Server::new(client, model, blank);
-    if !completions(&mut server, listener)? {
+    let mut server = Server::new(client, model, BLANK);
+    look(&mut server, listener)?;
+    Ok(server)
+}
+
+/// What nobody has looked at.
+const BLANK: Abilities = Abilities {
+    dialect: Dialect::Completions,
+    top_k_off: None,
+    top: 0,
+    ids: false,
+    ids_alone: false,
+    echo: false,
+    processed: false,
+};
+
+/// Looks at a server once more, and takes its tokens by their texts: for such as are compared with
+/// those of a server that tells no ids.
+pub fn by_text(server: &mut Server, listener: &dyn Listener) -> Result<()> {
+    server.by_text = true;
+    server.abilities = BLANK;
+    look(server, listener)
+}
+
+fn look(server: &mut Server, listener: &dyn Listener) -> Result<()> {
+    if !completions(server, listener)? {
         server.abilities.dialect = Dialect::Chat;
         let ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
-        if let Some(refusal) = refused(&server, &ask, listener)? {
+        if let Some(refusal) = refused(server, &ask, listener)? {
             return Err(Error::Untestable(format!(
                 "neither /v1/completions nor /v1/chat/completions takes a plain request: {refusal}"
             )));
         }
-        return Ok(server);
+        return Ok(());
     }
-    if !server.abilities.ids || !server.abilities.ids_alone {
-        llama(&mut server, listener)?;
+    if !server.by_text && (!server.abilities.ids || !server.abilities.ids_alone) {
+        llama(server, listener)?;
+    }
+    if server.abilities.top > 0 && !server.abilities.ids && !joins(server, listener)? {
+        listener.note("its tokens' texts do not add up to its answers: they are not looked at");
+        server.abilities.top = 0;
     }
     if server.abilities.top > 0 {
-        server.abilities.processed = processed(&server, listener)?;
-        server.abilities.echo = echo(&server, listener)?;
+        server.abilities.processed = processed(server, listener)?;
+        server.abilities.echo = echo(server, listener)?;
     }
-    Ok(server)
+    Ok(())
 }
 
 fn first_model(client: &Client) -> Result<String> {
@@ -86,6 +105,9 @@ fn completions(server: &mut Server, listener: &dyn Listener) -> Result<bool> {
     for (ids, top_k_off) in
         [(true, Some(0)), (true, Some(-1)), (false, Some(0)), (false, Some(-1)), (false, None)]
     {
+        if ids && server.by_text {
+            continue;
+        }
         server.abilities.ids = ids;
         server.abilities.top_k_off = top_k_off;
         match refused(server, &plain, listener)? {
@@ -125,6 +147,7 @@ fn tokens(server: &mut Server, listener: &dyn Listener) -> Result<()> {
         }
     }
     server.abilities.top = 0;
+    server.abilities.ids = server.abilities.ids_alone;
     Ok(())
 }
 
@@ -150,6 +173,19 @@ fn llama(server: &mut Server, listener: &dyn Listener) -> Result<()> {
         };
     }
     Ok(())
+}
+
+/// Whether the texts of tokens add up to the answer that they are of: some tokenizers write a token
+/// that is written by itself without its blank, and where it stood cannot be asked for then.
+fn joins(server: &Server, listener: &dyn Listener) -> Result<bool> {
+    let greedy = Setting { temperature: 0.0, ..Setting::default() };
+    let answer = server.ask(&Ask::new(Prompt::Text(PROMPT.to_owned()), 16, greedy), listener)?;
+    let choice = answer.first();
+    let texts = choice.tokens.iter().map(|token| token.text.as_str());
+    let joined: String = texts.filter(|text| !is_end(text)).collect();
+    // Parts of characters are no text by themselves.
+    let whole = |text: &str| !text.contains(char::REPLACEMENT_CHARACTER);
+    Ok(joined.trim() == choice.text.trim() || !whole(&joined) || !whole(&choice.text))
 }
 
 /// Whether log-probabilities change with the temperature.

@@ -102,12 +102,21 @@ pub struct Abilities {
     pub processed: bool,
 }
 
+impl Abilities {
+    /// Whether it tells which tokens an answer has.
+    pub fn tells_tokens(&self) -> bool {
+        self.dialect != Dialect::Chat && (self.ids_alone || self.top > 0)
+    }
+}
+
 /// A server that is asked.
 #[derive(Debug)]
 pub struct Server {
     pub client: Client,
     pub model: String,
     pub abilities: Abilities,
+    /// Whether tokens go by their texts though the server may tell ids.
+    pub by_text: bool,
     /// What tokens are as text.
     lexicon: Mutex<HashMap<u32, String>>,
 }
@@ -115,7 +124,7 @@ pub struct Server {
 impl Server {
     /// Of an address and a model, with what was found out about it.
     pub fn new(client: Client, model: String, abilities: Abilities) -> Self {
-        Self { client, model, abilities, lexicon: Mutex::default() }
+        Self { client, model, abilities, by_text: false, lexicon: Mutex::default() }
     }
 
     /// A request in its words.
@@ -279,6 +288,9 @@ impl Server {
                     Answer::read(body).map_err(|reason| Error::Unreadable { url, reason })?;
                 let mut lexicon = self.lexicon.lock().expect("nothing panics with it");
                 for choice in &mut answer.choices {
+                    if self.by_text {
+                        choice.forget_ids();
+                    }
                     for token in &mut choice.tokens {
                         for scored in &token.top {
                             learn(&mut lexicon, &scored.key, &scored.text);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Fault, Telling, Tiny, verdicts};
+use common::{Fault, Telling, Texts, Tiny, verdicts};
 use polydraft_audit::{Options, Silent, Verdict, audit};
 
 fn found(fault: Fault, check: &str) {
@@ -81,6 +81,61 @@ fn servers_may_tell_little() {
         let options = Options { requests: 4000, ..right.options(&[], 3) };
         let report = audit(&options, &Silent).expect("an audit");
         assert_ne!(report.verdict, Verdict::Fault, "{telling:?} {:#?}", verdicts(&report));
+    }
+}
+
+/// A reference may tell ids of tokens where the server tells texts, and the other way round.
+#[test]
+fn a_reference_may_name_tokens_otherwise() {
+    let all = Telling::default();
+    let text = Telling { ids: false, ..all };
+    // One that tells no tokens at all is compared by what it answers.
+    let silent = Telling { top: 0, ..text };
+    for (own, others) in [(text, all), (all, text), (silent, all)] {
+        let reference = Tiny::start(Fault::None, others, 6);
+        for fault in [Fault::None, Fault::CorrectionFromTarget] {
+            let tiny = Tiny::start(fault, own, 7);
+            let options = Options {
+                reference: Some(reference.address()),
+                requests: 6000,
+                ..tiny.options(&["temperature-1", "reference"], 5)
+            };
+            let report = audit(&options, &Silent).expect("an audit");
+            let is_fault = report.verdict == Verdict::Fault;
+            assert_eq!(is_fault, fault != Fault::None, "{own:?} {:#?}", verdicts(&report));
+            let by = if own.top == 0 { "answers of " } else { "log-probabilities of " };
+            assert!(report.truth.starts_with(by), "{}", report.truth);
+        }
+    }
+}
+
+/// Two tokens may have one text: where that is so, nothing is bet.
+#[test]
+fn tokens_may_have_one_text() {
+    for (texts, echo) in [(Texts::Doubled, true), (Texts::DoubledInObject, false)] {
+        let telling = Telling { ids: false, top: 5, echo, texts, ..Telling::default() };
+        for fault in [Fault::None, Fault::CorrectionFromTarget] {
+            let tiny = Tiny::start(fault, telling, 4);
+            let options = Options { requests: 6000, ..tiny.options(&["temperature-1"], 4) };
+            let report = audit(&options, &Silent).expect("an audit");
+            let is_fault = report.verdict == Verdict::Fault;
+            assert_eq!(is_fault, fault != Fault::None, "{texts:?} {:#?}", verdicts(&report));
+        }
+    }
+}
+
+/// Texts of tokens that do not add up to the answer say nothing of where it could be continued.
+#[test]
+fn tokens_may_lack_their_blanks() {
+    let telling = Telling { ids: false, texts: Texts::Stripped, ..Telling::default() };
+    let reference = Tiny::start(Fault::None, Telling::default(), 6);
+    for fault in [Fault::None, Fault::CorrectionFromTarget] {
+        let tiny = Tiny::start(fault, telling, 5);
+        let reference = Some(reference.address());
+        let options = Options { reference, ..tiny.options(&["temperature-1", "reference"], 4) };
+        let report = audit(&options, &Silent).expect("an audit");
+        let is_fault = report.verdict == Verdict::Fault;
+        assert_eq!(is_fault, fault != Fault::None, "{fault:?} {:#?}", verdicts(&report));
     }
 }
 

@@ -18,7 +18,7 @@ pub const GAP: f64 = 0.25;
 /// Compares greedy answers with what requests of one token say.
 pub fn look(lab: &mut Lab<'_>) -> Result<Outcome> {
     if !lab.knows() {
-        let lacking = "neither the server nor a reference tells log-probabilities of tokens";
+        let lacking = "the server does not tell its tokens, or nobody their log-probabilities";
         return Ok(Outcome::not_applicable(lacking));
     }
     let mut openings = lab.choose(Kind::Plain, 3)?;

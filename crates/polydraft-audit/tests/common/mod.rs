@@ -66,11 +66,31 @@ pub struct Telling {
     pub penalises_prompts: bool,
     /// Whether there are conversations alone.
     pub chat: bool,
+    /// What is wrong with the texts of tokens.
+    pub texts: Texts,
+}
+
+/// How tokens are written where they are told as texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Texts {
+    Plain,
+    /// Without the blanks that they begin with.
+    Stripped,
+    /// One of the tokens is two with one text, told as a list has them or as an object does.
+    Doubled,
+    DoubledInObject,
 }
 
 impl Default for Telling {
     fn default() -> Self {
-        Self { ids: true, top: 20, echo: true, penalises_prompts: false, chat: false }
+        Self {
+            ids: true,
+            top: 20,
+            echo: true,
+            penalises_prompts: false,
+            chat: false,
+            texts: Texts::Plain,
+        }
     }
 }
 
@@ -321,7 +341,8 @@ impl State {
             };
             let mut part = json!({ "index": choice, "text": text,
                 "finish_reason": if stopped { "stop" } else { "length" } });
-            if self.telling.ids {
+            let ids = self.telling.ids && body["return_token_ids"] == true;
+            if ids {
                 part["token_ids"] = json!(answer);
                 part["prompt_token_ids"] = json!(prompt);
             }
@@ -329,9 +350,9 @@ impl State {
                 part["logprobs"] = match self.telling.echo && body["echo"] == true {
                     true => {
                         let all: Vec<u32> = prompt.iter().chain(&answer).copied().collect();
-                        self.logprobs(&[], &all, top as usize)
+                        self.logprobs(&[], &all, top as usize, ids)
                     }
-                    false => self.logprobs(&prompt, &answer, top as usize),
+                    false => self.logprobs(&prompt, &answer, top as usize, ids),
                 };
             }
             parts.push(part);
@@ -346,10 +367,11 @@ impl State {
             "completion_tokens": counted } })
     }
 
-    fn logprobs(&self, prompt: &[u32], answer: &[u32], top: usize) -> Value {
-        let name = |id: u32| match self.telling.ids {
+    fn logprobs(&self, prompt: &[u32], answer: &[u32], top: usize, ids: bool) -> Value {
+        let name = |id: u32| match ids {
             true => format!("token_id:{id}"),
             false if id == END => "</s>".to_owned(),
+            false if self.telling.texts == Texts::Stripped => text_of(&[id]).trim().to_owned(),
             false => text_of(&[id]),
         };
         let shift = usize::from(self.fault == Fault::LogprobsShifted);
@@ -360,13 +382,38 @@ impl State {
             let p = Sampler::plain(1.0).apply(&logits, &[], 0, true);
             let mut ranked: Vec<u32> = (0..VOCABULARY as u32).collect();
             ranked.sort_by(|a, b| p[*b as usize].total_cmp(&p[*a as usize]));
-            let of = |id: &u32| (name(*id), Value::from(p[*id as usize].ln()));
-            let object: Map<String, Value> =
+            let of = |id: &u32| (name(*id), p[*id as usize].ln());
+            let mut likely: Vec<(String, f64)> =
                 ranked.iter().take(top.min(self.telling.top)).map(of).collect();
+            let doubled = matches!(self.telling.texts, Texts::Doubled | Texts::DoubledInObject);
+            if doubled
+                && !ids
+                && ranked[0] != END
+                && ranked[0].is_multiple_of(2)
+                && likely.len() > 1
+            {
+                let (name, logprob) = likely[0].clone();
+                likely[0].1 = logprob + 0.4f64.ln();
+                likely.pop();
+                likely.push((name, logprob + 0.6f64.ln()));
+            }
             tokens.push(name(*token));
             own.push(p[answer[place] as usize].ln());
-            tops.push(object);
+            tops.push(likely);
         }
+        if self.telling.texts == Texts::Doubled {
+            let listed =
+                |(token, logprob): &(String, f64)| json!({ "token": token, "logprob": logprob });
+            let all = tokens.iter().zip(&own).zip(&tops).map(|((token, logprob), tops)| {
+                let tops: Vec<Value> = tops.iter().map(listed).collect();
+                json!({ "token": token, "logprob": logprob, "top_logprobs": tops })
+            });
+            return json!({ "content": all.collect::<Vec<Value>>() });
+        }
+        let object = |tops: Vec<(String, f64)>| -> Map<String, Value> {
+            tops.into_iter().map(|(name, logprob)| (name, logprob.into())).collect()
+        };
+        let tops: Vec<Map<String, Value>> = tops.into_iter().map(object).collect();
         match self.telling.top {
             0 => Value::Null,
             _ => json!({ "tokens": tokens, "token_logprobs": own, "top_logprobs": tops }),

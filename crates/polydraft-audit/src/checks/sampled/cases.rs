@@ -140,7 +140,7 @@ impl Case {
     /// What is asked for; or what the server lacks.
     pub fn prepare(&self, lab: &mut Lab<'_>) -> Result<std::result::Result<Prepared, String>> {
         if !lab.knows() {
-            let lacking = "neither the server nor a reference tells log-probabilities of tokens";
+            let lacking = "the server does not tell its tokens, or nobody their log-probabilities";
             return Ok(Err(lacking.to_owned()));
         }
         let openings = lab.choose(self.kind, self.openings)?;
