@@ -43,7 +43,7 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// From now on its tokens go by their texts.
+    /// From now on its tokens go by their strings.
     pub fn forget_ids(&mut self) {
         for token in &mut self.tokens {
             token.key = Key::Text(token.text.clone());

@@ -39,7 +39,7 @@ impl Opening {
 }
 
 /// Whether two of the likeliest tokens have one text: which of them came is not told, nor, where
-/// the texts are an object's names, how likely the other one is. Then there is one less of them.
+/// the strings are an object's names, how likely the other one is. Then there is one less of them.
 fn is_ambiguous(token: &Spoken, top: usize) -> bool {
     let mut keys: Vec<&Key> = token.top.iter().map(|scored| &scored.key).collect();
     keys.sort();

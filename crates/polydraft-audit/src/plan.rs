@@ -166,7 +166,7 @@ fn connect(
     Ok(server)
 }
 
-/// Has both name tokens in one way: by their texts where one of them tells no ids.
+/// Has both name tokens in one way: by their strings where one of them tells no ids.
 fn agree(server: &mut Server, reference: &mut Server, listener: &dyn Listener) -> Result<()> {
     let both = [&server.abilities, &reference.abilities];
     let compared = reference.abilities.top > 0 && server.abilities.tells_tokens();

@@ -59,7 +59,7 @@ fn look(server: &mut Server, listener: &dyn Listener) -> Result<()> {
         llama(server, listener)?;
     }
     if server.abilities.top > 0 && !server.abilities.ids && !joins(server, listener)? {
-        listener.note("its tokens' texts do not add up to its answers: they are not looked at");
+        listener.note("its tokens' strings do not add up to its answers: they are not looked at");
         server.abilities.top = 0;
     }
     if server.abilities.top > 0 {
@@ -175,8 +175,8 @@ fn llama(server: &mut Server, listener: &dyn Listener) -> Result<()> {
     Ok(())
 }
 
-/// Whether the texts of tokens add up to the answer that they are of: some tokenizers write a token
-/// that is written by itself without its blank, and where it stood cannot be asked for then.
+/// Whether the strings of tokens add up to the answer that they are of: some tokenizers write a
+/// token that is written by itself without its blank, and where it stood cannot be asked for then.
 fn joins(server: &Server, listener: &dyn Listener) -> Result<bool> {
     let greedy = Setting { temperature: 0.0, ..Setting::default() };
     let answer = server.ask(&Ask::new(Prompt::Text(PROMPT.to_owned()), 16, greedy), listener)?;

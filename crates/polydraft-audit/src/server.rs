@@ -115,7 +115,7 @@ pub struct Server {
     pub client: Client,
     pub model: String,
     pub abilities: Abilities,
-    /// Whether tokens go by their texts though the server may tell ids.
+    /// Whether tokens go by their strings though the server may tell ids.
     pub by_text: bool,
     /// What tokens are as text.
     lexicon: Mutex<HashMap<u32, String>>,

@@ -126,7 +126,7 @@ fn is_prompt(part: &Value) -> bool {
     part.is_array() || part.is_object() || part.is_string()
 }
 
-/// The tokens of one prompt: a text, an object with one, or tokens with texts among them.
+/// The tokens of one prompt: a text, an object with one, or tokens with strings among them.
 fn encoded(app: &App, prompt: Value) -> Result<Vec<Token>, Problem> {
     let tokenizer = &app.language.tokenizer;
     let wrong = || {
