@@ -86,7 +86,7 @@ fn texts(
     let draft = Box::new(table("draft", 5.0));
     let drafter = ModelDrafter::new(draft, &Vocabulary::numbered(VOCABULARY)).unwrap();
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
-    let mut open = |engine: &mut Engine, seed: u64| -> Session<'static> {
+    let open = |engine: &mut Engine, seed: u64| -> Session<'static> {
         let speculation = (verifier != "none").then(|| {
             let verifier: VerifierKind = verifier.parse().unwrap();
             let tree: PolicyKind = "paths:2,2".parse().unwrap();
