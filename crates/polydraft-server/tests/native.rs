@@ -38,6 +38,13 @@ fn it_says_what_completions_say() {
         assert_eq!(token["logprob"], choice["logprobs"]["token_logprobs"][number]);
         assert_eq!(token["top_logprobs"].as_array().unwrap().len(), 2);
     }
+    // What nothing is done about is named.
+    let reply = server.post(
+        "/completion",
+        &json!({ "prompt": "a", "n_predict": 1,
+        "cache_prompt": true, "samplers": ["top_k"], "n_keep": -1 }),
+    );
+    assert!(reply.head.contains("x-polydraft-ignored: cache_prompt, n_keep, samplers"));
     // Prompts in all their forms.
     let content = |prompt: Value| {
         let answer = ask(json!({ "prompt": prompt, "seed": 7, "n_predict": 5 }));

@@ -58,9 +58,9 @@ enum Bias {
     Never(bool),
 }
 
-/// What llama.cpp's clients send of memory and slots, which is the server's to decide, and orders
-/// of filters that say nothing new.
-const SETTLED: [&str; 6] = ["cache_prompt", "id_slot", "n_keep", "slot_id", "samplers", "min_keep"];
+/// What llama.cpp's clients send though it is their default, in whatever words: ignored by name,
+/// but for `--strict`.
+const USUAL: [&str; 2] = ["n_keep", "samplers"];
 /// The least bias there is: a token that has it is as good as impossible.
 const NEVER: f64 = -100.0;
 
@@ -76,7 +76,9 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
         return Err(problem.code("unsupported_parameter"));
     }
     let mut body = own.rest;
-    body.retain(|name, _| !SETTLED.contains(&name.as_str()));
+    let strict = app.settings.strict;
+    let usual: Vec<&str> =
+        USUAL.into_iter().filter(|name| !strict && body.remove(*name).is_some()).collect();
     let mut set = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
     let prompt = own.prompt.unwrap_or(Value::Null);
     let listed =
@@ -116,7 +118,8 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     };
     let model = app.name().to_owned();
     let made = completions::made(app, Value::Object(body))?;
-    let Prepared { asked, form, answer, stream, ignored } = made;
+    let Prepared { asked, form, answer, stream, mut ignored } = made;
+    ignored.extend(usual.into_iter().map(str::to_owned));
     let answer: Box<dyn Reply> = Box::new(Native::new(answer, model, app.context, &asked, told));
     Ok(Prepared { asked, form, answer, stream, ignored })
 }

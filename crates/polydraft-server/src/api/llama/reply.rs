@@ -34,7 +34,7 @@ pub struct Native {
     lengths: Vec<usize>,
     /// By sequence: bytes and tokens sent.
     sent: Vec<(usize, usize)>,
-    /// By sequence, what it may end with.
+    /// The stop strings.
     stops: Vec<String>,
     begun: Instant,
     /// When the prompt had been read, about: at the first token.
