@@ -9,7 +9,7 @@ use super::page::{Cell, Section};
 use super::record::Record;
 
 /// Known records, by two JSON pointers that all of them have, and no others.
-const KNOWN: [([&str; 2], &str); 12] = [
+const KNOWN: [([&str; 2], &str); 13] = [
     (
         ["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"],
         "bench/load.py: the server under load",
@@ -33,6 +33,7 @@ const KNOWN: [([&str; 2], &str); 12] = [
     (["/rows", "/costs"], "a head beside n-grams in one tree"),
     (["/what", "/gpu"], "bench/gpu: on a GPU"),
     (["/what", "/rows"], "bench/llama_server.py: the server beside llama-server, in turn"),
+    (["/audits", "/error_rate"], "bench/audit_repeatedly.py: many audits of a lossless server"),
     (["/rows", "/provenance"], "bindings/python/bench: inside transformers"),
 ];
 
