@@ -61,6 +61,8 @@ const QUIET: f64 = 1.5;
 pub struct Measurement {
     text: Vec<Token>,
     contexts: [usize; CONTEXTS.len()],
+    /// No chain is longer.
+    levels: usize,
     follows: bool,
     /// The part that comes: a round of one context, and in it a kind of steps.
     round: usize,
@@ -85,6 +87,7 @@ impl Measurement {
         Self {
             text: if text.is_empty() { vec![0] } else { text.to_vec() },
             contexts: CONTEXTS.map(|length| length.min(context / 2)),
+            levels: engine.draft_levels().unwrap_or(usize::MAX).max(1),
             follows: engine.drafts_from_kv_cache(),
             round: 0,
             kind: 0,
@@ -129,6 +132,12 @@ impl Measurement {
         Ok(goes_on)
     }
 
+    /// Tokens of the chains, as long as the draft makes them.
+    fn chains(&self) -> impl Iterator<Item = usize> {
+        let levels = self.levels;
+        CHAINS.into_iter().map(move |tokens| tokens.min(levels))
+    }
+
     fn context(&self, length: usize) -> Vec<Token> {
         self.text.iter().copied().cycle().take(length).collect()
     }
@@ -168,16 +177,19 @@ impl Measurement {
             Pass { tokens, seconds: before - longer * contexts[0] as f64, longer }
         };
         let (mut target, mut most) = (Vec::new(), [0.0_f64; 2]);
-        for (kind, tokens) in CHAINS.into_iter().enumerate() {
+        for (kind, tokens) in self.chains().enumerate() {
             // More is never cheaper: where it seems so, chance did it.
             most = [0, 1].map(|place| most[place].max(least[place][kind][1]));
+            if target.last().is_some_and(|last: &Pass| last.tokens == 1 + tokens) {
+                continue;
+            }
             let mut pass = pass(1 + tokens, most);
             pass.seconds =
                 target.last().map_or(pass.seconds, |last: &Pass| last.seconds.max(pass.seconds));
             target.push(pass);
         }
         let draft = least.map(|[_, one, .., most]| {
-            let passes = (CHAINS[CHAINS.len() - 1] - CHAINS[1]) as f64;
+            let passes = self.chains().max().unwrap_or(1).saturating_sub(CHAINS[1]).max(1) as f64;
             ((most[0] - one[0]) / passes).max(0.0).min(one[0])
         });
         let Pass { seconds, longer, .. } = pass(1, draft);

@@ -61,6 +61,11 @@ pub trait Drafter: Sequences {
     /// Its context length: tokens of a sequence, drafted ones included.
     fn context(&self) -> usize;
 
+    /// Levels of a tree that it has distributions for: nodes deeper than the last of them have none.
+    fn levels(&self) -> usize {
+        usize::MAX
+    }
+
     /// Sequences that may be open at once.
     fn sequences(&self) -> usize {
         usize::MAX

@@ -101,6 +101,11 @@ impl Engine {
         self.models.drafter.as_ref().map(|drafter| drafter.context())
     }
 
+    /// Levels of a tree that the drafter has distributions for, if there is a drafter.
+    pub fn draft_levels(&self) -> Option<usize> {
+        self.models.drafter.as_ref().map(|drafter| drafter.levels())
+    }
+
     /// Tokens of all sequences together, where target or drafter has allocated memory for so many
     /// beforehand.
     pub fn room(&self) -> Option<usize> {

@@ -6,6 +6,7 @@
 //! temperature. Published engines propose its most likely tokens as if they were certain.
 
 mod assistant;
+pub(crate) mod block;
 mod config;
 pub(crate) mod describe;
 pub(crate) mod further;

@@ -36,6 +36,8 @@ pub use error::{Bytes, Error, Result};
 pub use family::file::file_architectures;
 pub use family::{architectures, architectures_around_text};
 pub use head::Head;
+pub use head::block::BlockHead;
+pub use head::block::load::{is_block_head, load_block_head, load_block_head_beside};
 pub use head::describe::HeadDescription;
 pub use head::further::load_mtp;
 pub use head::load::{is_head, load_head, load_head_beside};

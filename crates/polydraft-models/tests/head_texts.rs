@@ -9,8 +9,8 @@ use polydraft_engine::{Engine, Speculation};
 use polydraft_models::Loaded;
 
 fn engine(name: &str) -> Engine {
-    let (target, head) = open_head(name);
-    Engine::new(Box::new(target), Some(Box::new(head)))
+    let (target, head) = open_drafter(name);
+    Engine::new(Box::new(target), Some(head))
 }
 
 fn ways() -> Vec<(VerifierKind, PolicyKind)> {
@@ -36,7 +36,7 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
         ["a", "what a tree is", "x y z"].map(|text| plain.language.tokenizer.encode(text).unwrap());
     let expected: Vec<_> =
         prompts.iter().map(|prompt| plain.decode(prompt, greedy, None, None, 0).tokens).collect();
-    for name in HEADS {
+    for name in HEADS.into_iter().chain(BLOCKS) {
         for way in &ways() {
             let mut engine = engine(name);
             let request = |i: usize| {
@@ -76,7 +76,7 @@ fn the_same_seed_gives_the_same_text_whatever_the_company() {
             .limits(polydraft_engine::Limits::tokens(30))
             .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed))
     };
-    for name in ["speculators", "eagle1"] {
+    for name in ["speculators", "eagle1", "dflash", "dspark", "dflash2"] {
         let alone = engine(name).generate(request(&text("to be or"), 3), &mut |_| true).unwrap();
         let mut engine = engine(name);
         // A text that begins alike has been read before, and two more are written beside it.
@@ -102,7 +102,7 @@ fn temperature_one_gives_the_targets_distribution_also_of_tokens_that_the_head_c
     let prompt = language.tokenizer.encode("to be or not").unwrap();
     // Few tokens, so that some texts are much likelier than others.
     let sampling = Sampling { top_k: Some(8), ..Sampling::default() };
-    for name in HEADS {
+    for name in HEADS.into_iter().chain(["dflash", "dspark-speculators", "dflash2"]) {
         for way in ways() {
             let mut engine = engine(name);
             let mut request = |run: usize| {

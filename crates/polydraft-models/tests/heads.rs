@@ -404,7 +404,7 @@ fn malformed_heads_are_refused_by_name() {
         "speculators",
         "/speculators_model_type",
         json!("peagle"),
-        "expected eagle3, got \"peagle\"",
+        "expected eagle3, dflash, dflash2, dspark, got \"peagle\"",
     );
     let both = json!({"norm_before_fc": true, "fc_norm": true});
     field("specforge", "/eagle_config", both, "norm_before_fc: expected false beside fc_norm");

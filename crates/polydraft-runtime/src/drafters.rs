@@ -6,8 +6,9 @@ use anyhow::{Context, Result};
 use polydraft::Token;
 use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo};
 use polydraft_models::{
-    EmbeddingAndHead, Head, HeadOptions, Loaded, Precision, TransformerModel, is_head, load_head,
-    load_head_beside, load_mtp, read_tokens,
+    EmbeddingAndHead, Head, HeadOptions, Loaded, Precision, TransformerModel, is_block_head,
+    is_head, load_block_head, load_block_head_beside, load_head, load_head_beside, load_mtp,
+    read_tokens,
 };
 use polydraft_text::Language;
 
@@ -15,6 +16,13 @@ use crate::Usage;
 use crate::backend::Backend;
 use crate::load::Loader;
 use crate::models::{Own, advise};
+
+/// What is done when a head cannot be loaded.
+const LOADING: &str = "loading the draft head";
+
+fn boxed(drafter: impl Drafter + 'static) -> Box<dyn Drafter> {
+    Box::new(drafter)
+}
 
 impl Loader<'_> {
     /// The drafter of a target on the native backend, whose files are in `path`.
@@ -31,10 +39,11 @@ impl Loader<'_> {
             return self.draft_model(&draft, target.info(), language);
         }
         let options = self.head_options(language)?;
-        let head = load_head(&draft, target, &options)
-            .map_err(advise)
-            .context("loading the draft head")?;
-        Ok(Box::new(head))
+        let head = match is_block_head(&draft) {
+            true => load_block_head(&draft, target, path, &options).map(boxed),
+            false => load_head(&draft, target, &options).map(boxed),
+        };
+        head.map_err(advise).context(LOADING)
     }
 
     /// The drafter of a target on llama.cpp that is in `path`.
@@ -55,7 +64,7 @@ impl Loader<'_> {
         }
         let draft = self.draft_path()?;
         match is_head(&draft) {
-            true => Ok(Box::new(self.head_beside(&draft, path, target, language)?)),
+            true => self.head_beside(&draft, path, target, language),
             false => self.draft_model(&draft, target.info(), language),
         }
     }
@@ -79,11 +88,14 @@ impl Loader<'_> {
         path: &Path,
         target: &mut dyn Model,
         language: &Language,
-    ) -> Result<Head> {
+    ) -> Result<Box<dyn Drafter>> {
         let options = self.head_options(language)?;
         let shared = EmbeddingAndHead::load(path, options.precision);
-        let load = shared.and_then(|shared| load_head_beside(head, &shared, target, &options));
-        load.map_err(advise).context("loading the draft head")
+        let load = shared.and_then(|shared| match is_block_head(head) {
+            true => load_block_head_beside(head, &shared, target, path, &options).map(boxed),
+            false => load_head_beside(head, &shared, target, &options).map(boxed),
+        });
+        load.map_err(advise).context(LOADING)
     }
 
     fn head_options(&self, language: &Language) -> Result<HeadOptions> {

@@ -83,7 +83,11 @@ fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
             timed.policy = kind.build()?;
         }
         let context_length = 256 + step % 64;
-        timed.policy.begin_step(&StepContext { batch_size: 1, context_length });
+        timed.policy.begin_step(&StepContext {
+            batch_size: 1,
+            context_length,
+            ..StepContext::default()
+        });
         let draft = draw(&timed, &drafter, &mut rng)?;
         nodes += draft.tree().len() - 1;
         asked += usize::from(!draft.asked().is_empty());

@@ -47,6 +47,8 @@ pub struct StepContext {
     pub batch_size: usize,
     /// Tokens of the sequence so far.
     pub context_length: usize,
+    /// Levels of a tree that the draft has distributions for, where that is not any number.
+    pub levels: Option<usize>,
 }
 
 /// Decides where a draft tree grows.

@@ -157,6 +157,10 @@ impl Drafter for SeveralDrafters {
         self.drafters.iter().map(|drafter| drafter.context()).min().unwrap_or(0)
     }
 
+    fn levels(&self) -> usize {
+        self.drafters.iter().map(|drafter| drafter.levels()).min().unwrap_or(0)
+    }
+
     fn sequences(&self) -> usize {
         self.drafters.iter().map(|drafter| drafter.sequences()).min().unwrap_or(0)
     }

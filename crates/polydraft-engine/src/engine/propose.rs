@@ -15,11 +15,13 @@ pub(super) fn propose(
     batch: &mut Vec<&mut Session>,
     clock: &mut Clock,
 ) -> Result<()> {
+    let levels = models.drafter.as_ref().map(|drafter| drafter.levels());
+    let levels = levels.filter(|levels| *levels < usize::MAX);
     for session in batch.iter_mut() {
         session.draft.clear(&mut pool.spare());
         if let Some(speculation) = &mut session.speculation {
             let context_length = models.target.len(session.target);
-            let context = StepContext { batch_size: session.batch_size, context_length };
+            let context = StepContext { batch_size: session.batch_size, context_length, levels };
             speculation.policy.begin_step(&context);
         }
     }
@@ -92,7 +94,8 @@ fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize 
     let room = target.info().context.saturating_sub(target.len(session.target));
     // The drafter scores all but the last of the tokens it drafts.
     let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
-    speculation.policy.depth().min(session.left().min(room).saturating_sub(1)).min(drafter_room)
+    let most = session.left().min(room).saturating_sub(1);
+    speculation.policy.depth().min(most).min(drafter_room).min(drafter.levels())
 }
 
 /// The next level's nodes at which something may be drawn.

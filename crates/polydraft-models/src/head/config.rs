@@ -12,6 +12,7 @@ use polydraft_engine::HiddenState;
 use polydraft_text::Fields;
 use serde_json::Value;
 
+use super::block::config::{Block, FORMATS, is_block};
 use crate::config::{Biases, Config, FedBack};
 use crate::error::{Error, Result};
 use crate::family::common::{Family, llama_like};
@@ -52,6 +53,8 @@ pub(super) enum Kind {
     Eagle1,
     /// Li et al. 2025, with what came after it.
     Eagle3 { norms: FeatureNorms, residual: Residual, fed_back: FedBack },
+    /// Several tokens at once.
+    Block(Block),
 }
 
 /// How the target's states are normed before they are joined.
@@ -91,8 +94,10 @@ impl HeadConfig {
             check_nested(nested)?;
         }
         let format = fields.get::<String>("speculators_model_type")?;
-        if let Some(other) = format.as_ref().filter(|format| *format != "eagle3") {
-            return Err(format!("speculators_model_type: expected eagle3, got {other:?}"));
+        let is_block = is_block(&value);
+        if let Some(other) = format.as_ref().filter(|format| *format != "eagle3" && !is_block) {
+            let known = FORMATS.join(", ");
+            return Err(format!("speculators_model_type: expected eagle3, {known}, got {other:?}"));
         }
         let layer = match fields.object("transformer_layer_config")? {
             Some(layer) => layer,
@@ -110,7 +115,9 @@ impl HeadConfig {
             output: bias,
             feed_forward: layer.flag("mlp_bias", false)?,
         };
-        refuse_windows(&layer)?;
+        if !is_block {
+            refuse_windows(&layer)?;
+        }
         let draft_vocabulary = fields.get::<usize>("draft_vocab_size")?;
         if let Some(got) = draft_vocabulary.filter(|size| !(1..=layers.vocabulary).contains(size)) {
             let most = layers.vocabulary;
@@ -118,11 +125,15 @@ impl HeadConfig {
                 "draft_vocab_size: expected from 1 to vocab_size = {most}, got {got}"
             ));
         }
-        let first =
-            draft_vocabulary.is_none() && format.is_none() && fc_columns == Some(2 * layers.hidden);
-        let kind = match first {
-            true => Kind::Eagle1,
-            false => eagle3(&fields, nested.as_ref(), format.is_some())?,
+        let first = !is_block
+            && draft_vocabulary.is_none()
+            && format.is_none()
+            && fc_columns == Some(2 * layers.hidden);
+        let shape = [layers.layers, layers.hidden];
+        let kind = match () {
+            () if is_block => Kind::Block(Block::read(&value, &fields, &layer, shape)?),
+            () if first => Kind::Eagle1,
+            () => eagle3(&fields, nested.as_ref(), format.is_some())?,
         };
         layers.final_norm = !first;
         let logit_scale = fields.get::<f64>("logit_scale")?.unwrap_or(1.0);
@@ -131,18 +142,18 @@ impl HeadConfig {
         }
         layers.check()?;
         Ok(Self {
-            kind,
             target_hidden: fields.get("target_hidden_size")?,
-            features: if first {
-                Some(vec![HiddenState::Output])
-            } else {
-                features(&fields, nested.as_ref())?
+            features: match &kind {
+                Kind::Eagle1 => Some(vec![HiddenState::Output]),
+                Kind::Eagle3 { .. } => features(&fields, nested.as_ref())?,
+                Kind::Block(block) => block.reads.clone(),
             },
             feature_count: fields.get("num_aux_hidden_states")?,
             draft_vocabulary,
             bias: fields.get("bias")?,
             logit_scale,
             layers,
+            kind,
         })
     }
 }

@@ -52,6 +52,7 @@ impl HeadDescription {
         let kind = match config.kind {
             Kind::Eagle1 => "EAGLE-1",
             Kind::Eagle3 { .. } => "EAGLE-3",
+            Kind::Block(block) => block.name,
         };
         Ok(Self { kind, parameters, layers: config.layers.layers, tokens: tokens.ids.len(), reads })
     }

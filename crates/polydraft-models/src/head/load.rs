@@ -10,6 +10,7 @@ use polydraft_kernels::{CacheType, available_memory};
 
 use super::Head;
 use super::assistant;
+use super::block::config::Block;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES, default_features, in_order};
 use super::net::{Combine, Join, Net};
 use super::options::HeadOptions;
@@ -31,7 +32,7 @@ pub fn is_head(directory: &Path) -> bool {
         polydraft_files::read_text(&directory.join("config.json"), polydraft_files::Kind::SETTINGS);
     let config = config.unwrap_or_default();
     let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
-    let says = ["draft_vocab_size", "speculators_model_type", "eagle_config"];
+    let says = ["draft_vocab_size", "speculators_model_type", "eagle_config", "dflash_config"];
     Config::is_assistant(&config)
         || says.iter().any(|field| config.get(field).is_some())
         || open(directory).is_ok_and(|weights| weights.shape("fc.weight").is_some())
@@ -121,6 +122,10 @@ fn read(
             };
             (join, loader.block(0, Norms::default(), 2 * hidden)?)
         }
+        Kind::Block(Block { name, .. }) => {
+            let problem = format!("expected a head of single tokens, got {name}, one of blocks");
+            return Err(Error::File { path: directory.join("config.json"), problem });
+        }
     };
     let mut layers = vec![first];
     for number in 1..config.layers.layers {
@@ -156,7 +161,7 @@ fn read(
 }
 
 /// That there is memory enough for its weights and a context of 1,000 tokens.
-fn check_size(
+pub(super) fn check_size(
     directory: &Path,
     info: &ModelInfo,
     options: &HeadOptions,
@@ -174,7 +179,7 @@ fn check_size(
 }
 
 /// Whether a tensor of this name is not needed.
-fn is_unread(name: &str) -> bool {
+pub(super) fn is_unread(name: &str) -> bool {
     name == "t2d" || name.ends_with("rotary_emb.inv_freq") || name.starts_with("verifier_")
 }
 
@@ -260,8 +265,11 @@ fn check(
         return Err(format!("{field}: expected the target's {}, got {got}", trunk.hidden));
     }
     let reads = match (layers, &config.features, &config.kind) {
-        (Some(layers), _, Kind::Eagle3 { .. }) => in_order(layers.to_vec())?,
+        (Some(layers), _, Kind::Eagle3 { .. } | Kind::Block(_)) => in_order(layers.to_vec())?,
         (_, Some(features), _) => features.clone(),
+        (_, None, Kind::Block(_)) => {
+            return Err("target_layer_ids: expected layers of the target, got none".to_owned());
+        }
         (_, None, _) => default_features(trunk.layers)?,
     };
     if let Some(got) = config.feature_count.filter(|count| *count != reads.len()) {
@@ -284,9 +292,9 @@ pub(super) struct Tokens {
     /// Ascending.
     pub ids: Vec<Token>,
     /// The row of each in the output matrix,
-    rows: Vec<u32>,
+    pub rows: Vec<u32>,
     /// which has so many.
-    count: usize,
+    pub count: usize,
 }
 
 fn tokens(
@@ -330,7 +338,7 @@ fn tokens(
     Ok(Tokens { ids, rows, count })
 }
 
-fn fc(loader: &mut Loader, columns: usize, biased: bool) -> Result<Linear> {
+pub(super) fn fc(loader: &mut Loader, columns: usize, biased: bool) -> Result<Linear> {
     loader.linear(&[("fc".to_owned(), loader.config.hidden)], columns, biased)
 }
 
@@ -353,7 +361,11 @@ fn combine(
 }
 
 /// The head's own embedding, or the target's.
-fn embedding(loader: &mut Loader, trunk: &Transformer, vocabulary: usize) -> Result<Arc<Matrix>> {
+pub(super) fn embedding(
+    loader: &mut Loader,
+    trunk: &Transformer,
+    vocabulary: usize,
+) -> Result<Arc<Matrix>> {
     let Config { hidden, vocabulary: rows, .. } = *loader.config;
     let name = format!("{}.weight", NAMES.embedding);
     if loader.weights.shape(&name).is_some() {
@@ -367,7 +379,11 @@ fn embedding(loader: &mut Loader, trunk: &Transformer, vocabulary: usize) -> Res
 }
 
 /// The head's own output matrix, or rows of the target's.
-fn output(loader: &mut Loader, trunk: &Transformer, tokens: &Tokens) -> Result<Arc<Matrix>> {
+pub(super) fn output(
+    loader: &mut Loader,
+    trunk: &Transformer,
+    tokens: &Tokens,
+) -> Result<Arc<Matrix>> {
     let hidden = loader.config.hidden;
     let name = format!("{}.weight", NAMES.head);
     if loader.weights.shape(&name).is_some() {

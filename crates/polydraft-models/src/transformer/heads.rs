@@ -1,6 +1,6 @@
 //! Attention with a key and a value for each of its heads, or for groups of them.
 
-use polydraft_kernels::{Norm, Part as Sequence, Rows, Rules, attend};
+use polydraft_kernels::{Layout, Norm, Part as Sequence, Rows, Rules, attend};
 
 use super::experts::sigmoid;
 use super::pass::Part;
@@ -45,19 +45,34 @@ impl Heads {
         let mut mixed = self.query_key_value.forward(x)?;
         let angles = rotations.of(self.windowed).filter(|_| self.rotated);
         self.write(place, config, &mut mixed, angles, parts)?;
+        let Some(part) = parts.first() else {
+            return self.output.forward(&Rows::new(Vec::new(), heads * head));
+        };
+        let seen = (&sequences(parts, place.shape)[..], part.cache.layout(place.shape));
+        self.look(place, config, &mixed, seen, attention.window.filter(|_| self.windowed))
+    }
+
+    /// What queries among `mixed`, a row for each mask, find in the KV caches.
+    pub fn look(
+        &self,
+        place: CachePlace,
+        config: &Config,
+        mixed: &Rows,
+        (sequences, layout): (&[Sequence], Layout),
+        window: Option<usize>,
+    ) -> Result<Rows> {
+        let Config { heads, ref attention, .. } = *config;
+        let head = self.shape.head;
         let rules = Rules {
             layer: place.layer,
-            layout: match parts.first() {
-                Some(part) => part.cache.layout(place.shape),
-                None => return self.output.forward(&Rows::new(Vec::new(), heads * head)),
-            },
+            layout,
             heads,
             stride: mixed.width(),
-            window: attention.window.filter(|_| self.windowed),
+            window,
             softcap: attention.softcap.map(|cap| cap as f32),
             sinks: self.sinks.as_deref(),
         };
-        let mut found = attend(&sequences(parts, place.shape), mixed.numbers(), rules);
+        let mut found = attend(sequences, mixed.numbers(), rules);
         if self.gated {
             let gates = mixed.numbers().chunks_exact(mixed.width());
             for (row, gates) in found.chunks_exact_mut(heads * head).zip(gates) {
@@ -70,7 +85,7 @@ impl Heads {
 
     /// Writes the entries of all parts into the KV caches, and makes queries ready; all of them
     /// side by side.
-    fn write(
+    pub fn write(
         &self,
         place: CachePlace,
         config: &Config,

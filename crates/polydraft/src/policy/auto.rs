@@ -169,9 +169,14 @@ impl Auto {
         let may = FREE * plain + PROBING * self.estimate.choices.seconds;
         self.probes = !asks && self.lost + loss <= may;
         self.most = match asks && self.due == 0 {
-            true => self.longest,
+            true => self.longest(),
             false => usize::from(self.probes),
         };
+    }
+
+    /// As deep as a tree may be.
+    fn longest(&self) -> usize {
+        self.longest.min(self.estimate.context.levels.unwrap_or(usize::MAX))
     }
 
     /// What drawing at a node and on from there brings, by the depth that it comes to: tokens, and
@@ -181,7 +186,7 @@ impl Auto {
         let (before, pass) = (self.estimate.target(1 + from), self.estimate.draft(1));
         let before = if from == 0 { (1.0 - CAUTION) * before } else { before };
         let (mut accepted, mut gain) = (reached * (1.0 - here), 0.0);
-        (from + 1..=self.longest).map(move |depth| {
+        (from + 1..=self.longest()).map(move |depth| {
             gain += accepted;
             accepted *= 1.0 - self.acceptance.average;
             let drafted = (depth - from - 1) as f64 * pass;

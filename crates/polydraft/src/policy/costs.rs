@@ -14,10 +14,10 @@ use crate::{Error, Result};
 /// // By tokens: seconds without context, and more for every token of context.
 /// let costs = r#"{"target": [[1, 1.0], [4, 1.5, 0.001], [8, 2.5, 0.002]], "draft": [[1, 0.1]]}"#;
 /// let costs: Costs = serde_json::from_str(costs)?;
-/// let after = |context_length| StepContext { batch_size: 1, context_length };
+/// let after = |context_length| StepContext { batch_size: 1, context_length, ..StepContext::default() };
 /// assert_eq!((costs.target.at(1, &after(50)), costs.target.at(6, &after(0))), (1.0, 2.0));
 /// // Two sequences, four tokens of each.
-/// assert_eq!(costs.target.at(4, &StepContext { batch_size: 2, context_length: 250 }), 3.0);
+/// assert_eq!(costs.target.at(4, &StepContext { batch_size: 2, context_length: 250, ..StepContext::default() }), 3.0);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -196,7 +196,7 @@ mod tests {
     }
 
     fn after(context_length: usize) -> StepContext {
-        StepContext { batch_size: 1, context_length }
+        StepContext { batch_size: 1, context_length, ..StepContext::default() }
     }
 
     #[test]
@@ -208,7 +208,12 @@ mod tests {
         near(costs.target.at(4, &after(600)), 4.0);
         near(costs.target.at(2, &after(0)), 0.9 + 0.7 / 3.0);
         near(costs.target.at(8, &after(0)), 3.2);
-        near(costs.target.at(1, &StepContext { batch_size: 8, context_length: 0 }), 3.2);
+        near(
+            costs
+                .target
+                .at(1, &StepContext { batch_size: 8, context_length: 0, ..StepContext::default() }),
+            3.2,
+        );
         assert_eq!((costs.rejected, &costs.draft), (0.25, &Costs::default().draft));
         let text = serde_json::to_string(&costs).unwrap();
         assert_eq!(serde_json::from_str::<Costs>(&text).unwrap(), costs);

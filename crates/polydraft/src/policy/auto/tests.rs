@@ -47,7 +47,7 @@ fn live(
 }
 
 fn begin(policy: &mut Auto, batch_size: usize, context_length: usize) {
-    policy.begin_step(&StepContext { batch_size, context_length });
+    policy.begin_step(&StepContext { batch_size, context_length, ..StepContext::default() });
 }
 
 fn plain(policy: &Auto) -> u64 {
@@ -321,4 +321,20 @@ fn settings_out_of_range_are_refused() {
         let refused = Settings { costs, ..Settings::default() }.build().map(|_| ()).unwrap_err();
         assert!(refused.to_string().contains("from 0 to 1"), "{refused}");
     }
+}
+
+#[test]
+fn no_deeper_than_the_draft_goes() {
+    let mut policy = auto(12, Costs::of_cheap_drafts());
+    begin(&mut policy, 1, 0);
+    assert_eq!(policy.depth(), 12);
+    policy.begin_step(&StepContext { batch_size: 1, levels: Some(2), ..StepContext::default() });
+    assert_eq!(policy.depth(), 2);
+    // Nor does it count on what is deeper: where two levels do not pay, twelve would.
+    let dear = || costs(&[(1, 1.0), (2, 2.1), (3, 3.1), (13, 3.2)], 0.0);
+    let mut policy = auto(12, Costs { rejected: 0.05, ..dear() });
+    begin(&mut policy, 1, 0);
+    assert!(policy.rate > 1.5, "{}", policy.rate);
+    policy.begin_step(&StepContext { batch_size: 1, levels: Some(2), ..StepContext::default() });
+    assert!((policy.rate - 1.0).abs() < 1e-9, "{}", policy.rate);
 }

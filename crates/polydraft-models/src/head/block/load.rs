@@ -1,0 +1,212 @@
+//! From a block head's directory to a drafter, with what it borrows from its target.
+
+use std::path::Path;
+
+use polydraft_engine::{Model, ModelInfo};
+
+use super::BlockHead;
+use super::config::{Block, ConvolutionShape, LinkShape, is_block};
+use super::convolution::Convolution;
+use super::link::Link;
+use super::net::Net;
+use crate::config::Positions;
+use crate::description::Description;
+use crate::error::{Error, Result};
+use crate::head::config::{Kind, NAMES};
+use crate::head::load::{Headers, check_size, embedding, fc, is_unread, output};
+use crate::head::options::HeadOptions;
+use crate::load::EmbeddingAndHead;
+use crate::model::TransformerModel;
+use crate::transformer::load::Loader;
+use crate::transformer::{Place, Transformer};
+use crate::weights::{Part, Weights};
+
+/// Whether a directory holds a head that predicts blocks, by its `config.json`.
+pub fn is_block_head(directory: &Path) -> bool {
+    let path = directory.join("config.json");
+    let text = polydraft_files::read_text(&path, polydraft_files::Kind::SETTINGS).ok();
+    text.and_then(|text| serde_json::from_str(&text).ok()).is_some_and(|config| is_block(&config))
+}
+
+/// Loads a head that predicts blocks (DFlash, DFlash-2, DSpark) for a target, whose files are in
+/// `path`. As with [`load_head`](crate::load_head), the target then captures the hidden states that
+/// the head reads.
+///
+/// # Errors
+/// As for [`load_head`](crate::load_head).
+pub fn load_block_head(
+    directory: &Path,
+    target: &mut TransformerModel,
+    path: &Path,
+    options: &HeadOptions,
+) -> Result<BlockHead> {
+    let head = read(directory, target.transformer(), target.info(), path, options)?;
+    target.capture_hidden_states(head.hidden_states())?;
+    Ok(head)
+}
+
+/// As [`load_block_head`], for a target on another backend, with its embedding and head.
+///
+/// # Errors
+/// As for [`load_block_head`]; a target that does not give the hidden states that the head reads.
+pub fn load_block_head_beside(
+    directory: &Path,
+    shared: &EmbeddingAndHead,
+    target: &mut dyn Model,
+    path: &Path,
+    options: &HeadOptions,
+) -> Result<BlockHead> {
+    let head = read(directory, shared.transformer(), target.info(), path, options)?;
+    target.capture_hidden_states(head.hidden_states())?;
+    Ok(head)
+}
+
+fn read(
+    directory: &Path,
+    trunk: &Transformer,
+    info: &ModelInfo,
+    path: &Path,
+    options: &HeadOptions,
+) -> Result<BlockHead> {
+    let vocabulary = info.vocabulary.size();
+    let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
+    let Headers { weights, config, reads, tokens } =
+        Headers::read(directory, &trunk.config, vocabulary, layers, allowed)?;
+    let file = |problem: String| Error::File { path: directory.join("config.json"), problem };
+    let Kind::Block(block) = &config.kind else {
+        return Err(file("expected a head that predicts blocks, got one of single tokens".into()));
+    };
+    check_size(directory, info, options, &weights, &config.layers)?;
+
+    let hidden = config.layers.hidden;
+    let precision = options.precision;
+    let mut loader = Loader { config: &config.layers, weights, precision };
+    let width = reads.len() * trunk.config.hidden;
+    let fc = fc(&mut loader, width, config.bias.unwrap_or(false))?;
+    let context_norm = loader.norm("hidden_norm", hidden)?;
+    let mut layers = Vec::with_capacity(config.layers.layers);
+    let mut convolutions = Vec::new();
+    for number in 0..config.layers.layers {
+        layers.push(loader.layer(number)?);
+        if let Some(shape) = block.convolution {
+            convolutions.push([
+                convolution(&mut loader, number, "attention_conv", shape)?,
+                convolution(&mut loader, number, "mlp_conv", shape)?,
+            ]);
+        }
+    }
+    let norm = loader.norm(NAMES.norm, hidden)?;
+    let mask = mask(&mut loader, trunk, path, block.mask)?;
+    let embedding = embedding(&mut loader, trunk, vocabulary)?;
+    let link = link(&mut loader, block, &tokens.rows, tokens.count)?;
+    let output = output(&mut loader, trunk, &tokens)?;
+    let Positions::Rotary(rope) = &config.layers.positions else {
+        return Err(file("expected rotary positions".to_owned()));
+    };
+    let place = Place::rotary(&config.layers, rope);
+    loader.weights.finish(|name| is_unread(name) || name.starts_with("confidence_head."))?;
+
+    let mut decoder = Transformer::of_parts(config.layers.clone(), embedding, place, layers);
+    decoder.set_norm(Some(norm));
+    decoder.set_head(output);
+    let net = Net {
+        decoder,
+        fc,
+        context_norm,
+        sights: block.sights.clone(),
+        convolutions,
+        link,
+        mask,
+        embedding_scale: block.embedding_scale,
+        block: block.length,
+        from_anchor: block.from_anchor,
+        logit_scale: config.logit_scale * block.logit_scale,
+        softcap: block.softcap,
+        tokens: tokens.ids,
+        features: width,
+        reads,
+    };
+    let name =
+        directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
+    Ok(BlockHead::new(name, vocabulary, info.context, net))
+}
+
+fn convolution(
+    loader: &mut Loader,
+    layer: usize,
+    name: &str,
+    ConvolutionShape { taps, group }: ConvolutionShape,
+) -> Result<Convolution> {
+    let hidden = loader.config.hidden;
+    let name = format!("{}.{layer}.{name}", NAMES.layers);
+    let base = loader.weights.numbers(&format!("{name}.base_kernel"), &[2, taps, hidden])?;
+    let project = (format!("{name}.kernel_projection"), 2 * taps * (hidden / group));
+    Ok(Convolution { base, project: loader.linear(&[project], hidden, false)?, taps, group })
+}
+
+/// What links the tokens of a block; of the output's `count` rows those of `rows` can be drafted.
+fn link(loader: &mut Loader, block: &Block, rows: &[u32], count: usize) -> Result<Link> {
+    let (hidden, vocabulary) = (loader.config.hidden, loader.config.vocabulary);
+    match block.link {
+        LinkShape::None => Ok(Link::None),
+        LinkShape::Markov { rank } => {
+            let from = Part::of("markov_head.markov_w1.weight".to_owned(), vocabulary, vocabulary);
+            let from = loader.looked_up(&[from], rank)?;
+            let mut to =
+                loader.linear(&[("markov_head.markov_w2".to_owned(), count)], rank, false)?;
+            if rows.len() != count || !rows.is_sorted() {
+                to.matrix = to.matrix.select(rows)?;
+            }
+            Ok(Link::Markov { from, to })
+        }
+        LinkShape::Lattice { rank, candidates } => {
+            let mut table = |name: &str| {
+                let name = format!("candidate_selector.{name}_codebook");
+                loader.looked_up(&[Part::of(name, vocabulary, vocabulary)], rank)
+            };
+            let (before, after) = (table("predecessor")?, table("successor")?);
+            let project = ("candidate_selector.hidden_projection".to_owned(), rank);
+            let project = loader.linear(&[project], hidden, false)?;
+            Ok(Link::Lattice { candidates, before, after, project })
+        }
+    }
+}
+
+/// The embedding of "not known": a row of the head's own embedding, or of the target's, whose rows
+/// beyond its tokenizer's tokens are on disk only.
+fn mask(loader: &mut Loader, trunk: &Transformer, path: &Path, token: usize) -> Result<Vec<f32>> {
+    let hidden = loader.config.hidden;
+    let name = format!("{}.weight", NAMES.embedding);
+    if loader.weights.shape(&name).is_some() {
+        let rows = loader.config.vocabulary;
+        return row(&mut loader.weights, &name, rows, token, hidden);
+    }
+    if trunk.config.embedding != hidden {
+        let expected = format!("one of {hidden} columns");
+        let got = format!("no tensor of that name, and a target's of {}", trunk.config.embedding);
+        return Err(loader.weights.wrong(&name, expected, got));
+    }
+    let (description, mut weights) = Description::open(path)?;
+    let names = description.config.names;
+    weights.prepend(names.prefix());
+    let name = format!("{}.weight", names.embedding);
+    row(&mut weights, &name, description.config.vocabulary, token, hidden)
+}
+
+/// One row of a matrix.
+fn row(
+    weights: &mut Weights,
+    name: &str,
+    rows: usize,
+    token: usize,
+    width: usize,
+) -> Result<Vec<f32>> {
+    if token >= rows {
+        let expected = format!("a row for mask_token_id = {token}");
+        return Err(weights.wrong(name, expected, format!("{rows} rows")));
+    }
+    let part = Part { first: token, wanted: 1, ..Part::of(name.to_owned(), rows, rows) };
+    let mut numbers = vec![0f32; width];
+    weights.stacked(&[part], width)?.read(0, &mut numbers)?;
+    Ok(numbers)
+}

@@ -1,0 +1,444 @@
+//! Heads that predict blocks against the logits of heads/, which block.py made.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::heads::*;
+use common::*;
+use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
+use polydraft_engine::{
+    Drafter, Engine, Limits, Measurement, Request, Sequence, Sequences, Speculation,
+};
+use polydraft_models::{
+    BlockHead, HeadDescription, HeadOptions, Precision, TransformerModel, is_block_head, is_head,
+    load_block_head,
+};
+
+/// What block.py expects: a text, and `[place][level]` the probabilities of all tokens.
+struct Expected {
+    text: Vec<Token>,
+    distributions: Vec<Vec<Vec<f64>>>,
+}
+
+impl Expected {
+    fn read(name: &str) -> Self {
+        let found = read_tensors(&folder(name).join("expected.safetensors"));
+        let text = found["tokens"].integers().into_iter().map(|t| t as Token).collect();
+        let [_, levels, width] = found["logits"].shape[..] else { panic!("no levels") };
+        let logits: Vec<f64> = found["logits"].values().into_iter().map(f64::from).collect();
+        let probs = |logits: &[f64]| {
+            let top = logits.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
+            let sum: f64 = logits.iter().map(|x| (x - top).exp()).sum();
+            logits.iter().map(|x| (x - top).exp() / sum).collect()
+        };
+        let places = logits.chunks_exact(levels * width);
+        let distributions =
+            places.map(|place| place.chunks_exact(width).map(probs).collect()).collect();
+        Self { text, distributions }
+    }
+}
+
+/// A text that both have read.
+struct Pair {
+    target: TransformerModel,
+    head: BlockHead,
+    sequences: [Sequence; 2],
+}
+
+impl Pair {
+    fn open(name: &str) -> Self {
+        Self::at(&folder(name), &HeadOptions::default()).unwrap()
+    }
+
+    fn at(directory: &Path, options: &HeadOptions) -> polydraft_models::Result<Self> {
+        let mut target = target().model;
+        let mut head = load_block_head(directory, &mut target, &folder("target"), options)?;
+        let sequences = [target.open().unwrap(), head.open().unwrap()];
+        Ok(Self { target, head, sequences })
+    }
+
+    fn reset(&mut self) {
+        self.target.close(self.sequences[0]);
+        self.head.close(self.sequences[1]);
+        self.sequences = [self.target.open().unwrap(), self.head.open().unwrap()];
+    }
+
+    /// Reads on, `chunk` tokens at a time.
+    fn extend(&mut self, tokens: &[Token], chunk: usize) {
+        let [own, its] = self.sequences;
+        self.target.extend(own, tokens).unwrap();
+        self.head.extend(its, tokens).unwrap();
+        loop {
+            let left = self.target.prepare(own, chunk).unwrap();
+            self.head.sync_target(its, &self.target, own, self.target.len(own) - 1 - left).unwrap();
+            if left.max(self.head.prepare(its, chunk).unwrap()) == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The largest distance of what is drafted along `path` from log-probabilities; infinite where
+    /// only one of both is zero.
+    fn distance(&mut self, path: &[Token], expected: &[Vec<f64>]) -> f64 {
+        assert_eq!(expected.len(), self.head.levels());
+        let mut tree = DraftTree::new();
+        let (mut node, mut worst) = (DraftTree::ROOT, 0.0_f64);
+        for (level, expected) in expected.iter().enumerate() {
+            if level > 0 {
+                node = tree.add(node, path[level - 1]);
+            }
+            self.head.score(&[(self.sequences[1], &tree)]).unwrap();
+            worst = worst.max(apart(&self.probs(self.sequences[1], node), expected));
+        }
+        worst
+    }
+
+    fn probs(&self, sequence: Sequence, node: usize) -> Vec<f64> {
+        self.head.distribution(sequence, node, &Sampling::default(), None).unwrap().to_vec()
+    }
+
+    /// The largest distance in a whole text, read to each place at once and token by token.
+    fn all(&mut self, Expected { text, distributions }: &Expected) -> f64 {
+        let mut worst = 0.0_f64;
+        for (place, expected) in distributions.iter().enumerate() {
+            self.reset();
+            self.extend(&text[..=place], 5);
+            worst = worst.max(self.distance(&text[place + 1..], expected));
+        }
+        self.reset();
+        for (place, expected) in distributions.iter().enumerate() {
+            self.extend(&[text[place]], 9);
+            worst = worst.max(self.distance(&text[place + 1..], expected));
+        }
+        worst
+    }
+}
+
+fn apart(found: &[f64], expected: &[f64]) -> f64 {
+    let of = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a.ln() - b.ln()).abs() };
+    found.iter().zip(expected).map(of).fold(0.0, f64::max)
+}
+
+#[test]
+fn every_variant_gives_the_distributions_of_its_published_form() {
+    for name in BLOCKS {
+        let worst = Pair::open(name).all(&Expected::read(name));
+        assert!(worst < 1e-4, "{name}: {worst:e}");
+    }
+}
+
+/// What was read, and drafted, after a place that is gone back to is as if it had never been.
+#[test]
+fn tokens_that_are_taken_back_leave_no_trace() {
+    for name in BLOCKS {
+        let mut pair = Pair::open(name);
+        let Expected { text, distributions } = Expected::read(name);
+        let place = distributions.len() / 2;
+        for left in [0, 1, 2, place, place + 1] {
+            pair.reset();
+            pair.extend(&[&text[..left], &text[..4]].concat(), 5);
+            let [own, its] = pair.sequences;
+            pair.head.score(&[(its, &DraftTree::new())]).unwrap();
+            pair.target.truncate(own, left);
+            pair.head.truncate(its, left);
+            pair.extend(&text[left..=place], 5);
+            let worst = pair.distance(&text[place + 1..], &distributions[place]);
+            assert!(worst < 1e-4, "{name}, {left}: {worst:e}");
+        }
+    }
+}
+
+#[test]
+fn trees_in_company_are_scored_as_alone() {
+    for name in BLOCKS {
+        let Expected { text, .. } = Expected::read(name);
+        let mut pair = Pair::open(name);
+        let sequences: Vec<Sequence> = [3, 18, 2, 11, 1]
+            .into_iter()
+            .map(|length| {
+                let own = [pair.target.open().unwrap(), pair.head.open().unwrap()];
+                pair.target.extend(own[0], &text[..length]).unwrap();
+                while pair.target.prepare(own[0], 64).unwrap() > 0 {}
+                pair.head.extend(own[1], &text[..length]).unwrap();
+                pair.head.sync_target(own[1], &pair.target, own[0], length - 1).unwrap();
+                own[1]
+            })
+            .collect();
+        // One is deeper than a block: there any token is as good as another.
+        let mut tree = DraftTree::new();
+        let nodes =
+            [(0, 7), (0, 8), (1, 9), (1, 7), (3, 3), (2, 9), (5, 4), (7, 8), (8, 3), (9, 3)];
+        for (parent, token) in nodes {
+            tree.add(parent, token);
+        }
+        let all = |pair: &Pair, sequence| -> Vec<Vec<f64>> {
+            (0..tree.len()).map(|node| pair.probs(sequence, node)).collect()
+        };
+        // All at once, whole trees; then each by itself and level by level.
+        let batch: Vec<_> = sequences.iter().map(|own| (*own, &tree)).collect();
+        pair.head.score(&batch).unwrap();
+        let together: Vec<_> = sequences.iter().map(|own| all(&pair, *own)).collect();
+        for (own, together) in sequences.iter().zip(together) {
+            pair.head.extend(*own, &[]).unwrap();
+            let mut growing = DraftTree::new();
+            for node in 1..=tree.len() {
+                pair.head.score(&[(*own, &growing)]).unwrap();
+                if node < tree.len() {
+                    growing.add(tree.parent(node), tree.token(node));
+                }
+            }
+            assert!(all(&pair, *own) == together, "{name}");
+            let tokens = pair.head.tokens();
+            let even = 1.0 / tokens.len() as f64;
+            let deep = together[tree.len() - 1][tokens[1] as usize];
+            assert!((deep - even).abs() < 1e-9 && tree.depth(tree.len() - 1) >= 6, "{deep}");
+        }
+    }
+}
+
+#[test]
+fn a_smaller_vocabulary_is_the_same_distribution_on_fewer_tokens() {
+    // Of candidates there are always as many: fewer tokens give others.
+    for name in BLOCKS.into_iter().filter(|name| !name.starts_with("dflash2")) {
+        let text = Expected::read(name).text;
+        let mut whole = Pair::open(name);
+        let kept: Vec<Token> = whole.head.tokens().iter().copied().step_by(3).collect();
+        let options = HeadOptions { tokens: Some(kept.clone()), ..HeadOptions::default() };
+        let mut cut = Pair::at(&folder(name), &options).unwrap();
+        assert_eq!(cut.head.tokens(), kept);
+        let [mut whole, cut] = [&mut whole, &mut cut].map(|pair| {
+            pair.extend(&text, 64);
+            pair.head.score(&[(pair.sequences[1], &DraftTree::new())]).unwrap();
+            pair.probs(pair.sequences[1], 0)
+        });
+        let mass: f64 = kept.iter().map(|t| whole[*t as usize]).sum();
+        (0..)
+            .zip(&mut whole)
+            .for_each(|(t, p)| *p = if kept.contains(&t) { *p / mass } else { 0.0 });
+        assert!(whole.iter().zip(&cut).all(|(a, b)| (a - b).abs() <= 2e-6 * a), "{name}");
+    }
+}
+
+/// A head's directory with something changed.
+fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(folder(name)).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
+    }
+    change(directory.path());
+    directory
+}
+
+#[test]
+fn every_tensor_counts() {
+    for name in BLOCKS {
+        let expected = Expected::read(name);
+        for tensor in read_tensors(&folder(name).join("model.safetensors")).keys() {
+            if tensor == "d2t" {
+                continue;
+            }
+            let found = changed(name, |directory| {
+                let path = directory.join("model.safetensors");
+                let mut tensors = read_tensors(&path);
+                let old = &tensors[tensor];
+                let other = |(i, x): (usize, f32)| 1.5 * x + 0.1 * (i % 3) as f32;
+                let numbers: Vec<f32> = old.values().into_iter().enumerate().map(other).collect();
+                let new = Tensor::new(&numbers, &old.shape, Dtype::F32);
+                tensors.insert(tensor.clone(), new);
+                write_tensors(&tensors, &path);
+            });
+            let mut pair = Pair::at(found.path(), &HeadOptions::default()).unwrap();
+            let worst = pair.all(&expected);
+            let counts = !tensor.starts_with("confidence_head");
+            assert_eq!(worst > 1e-3, counts, "{name}, {tensor}: {worst:e}");
+        }
+    }
+}
+
+#[test]
+fn every_field_counts() {
+    use serde_json::json;
+    let distance = |name: &str, path: &str, value: serde_json::Value| {
+        let found = changed(name, |directory| {
+            change_config(directory, |config| {
+                assert_ne!(*config.pointer(path).expect(path), value);
+                *config.pointer_mut(path).unwrap() = value;
+            });
+        });
+        let mut pair = Pair::at(found.path(), &HeadOptions::default()).unwrap();
+        pair.all(&Expected::read(name))
+    };
+    for (name, path, value) in [
+        ("dflash", "/dflash_config/mask_token_id", json!(62)),
+        ("dflash", "/dflash_config/target_layer_ids", json!([1, 3, 6])),
+        ("dflash", "/rope_theta", json!(900.0)),
+        ("dflash-causal", "/dflash_config/causal", json!(false)),
+        ("dflash-windows", "/sliding_window", json!(4)),
+        ("dflash-windows", "/layer_types", json!(["sliding_attention", "full_attention"])),
+        ("dflash-speculators", "/aux_hidden_state_layer_ids", json!([3, 5])),
+        ("dflash-speculators", "/mask_token_id", json!(61)),
+        ("dspark", "/target_layer_ids", json!([2, 4])),
+        ("dflash2", "/dflash_config/output_multiplier", json!(1.0)),
+        ("dflash2", "/dflash_config/input_embedding_scale", json!(1.0)),
+        ("dflash2", "/dflash_config/selector_top_k", json!(6)),
+        ("dflash2-capped", "/dflash_config/final_logit_softcapping", json!(5.0)),
+    ] {
+        let worst = distance(name, path, value);
+        assert!(worst > 1e-3, "{name}, {path}: {worst:e}");
+    }
+    // Another length of block is another head, with other levels.
+    for (name, levels) in [("dflash", 5), ("dspark", 6)] {
+        let found = changed(name, |directory| {
+            change_config(directory, |config| config["block_size"] = json!(6));
+        });
+        let pair = Pair::at(found.path(), &HeadOptions::default()).unwrap();
+        assert_eq!(pair.head.levels(), levels, "{name}");
+    }
+}
+
+fn described(directory: &Path) -> polydraft_models::Result<HeadDescription> {
+    let target = target();
+    HeadDescription::read(directory, target.model.config(), target.language.vocabulary.size())
+}
+
+#[test]
+fn what_is_not_computed_is_refused_by_name() {
+    use serde_json::json;
+    for (name, path, value, expected) in [
+        ("dflash", "/vocab_size", json!(65), "vocab_size: expected the target's 64, got 65"),
+        ("dflash", "/hidden_size", json!(48), "hidden_size: expected the target's 32, got 48"),
+        ("dflash", "/block_size", json!(1), "block_size: expected from 2 to 1024, got 1"),
+        ("dflash", "/block_size", json!(null), "block_size: expected a size, got none"),
+        ("dflash", "/dflash_config/mask_token_id", json!(null), "mask_token_id: expected one"),
+        ("dflash", "/dflash_config/mask_token_id", json!(64), "a row for mask_token_id = 64"),
+        ("dflash", "/dflash_config/target_layer_ids", json!([0, 8]), "at most its 8, got 9"),
+        ("dflash", "/dflash_config/target_layer_ids", json!([]), "expected layers of the target"),
+        ("dflash", "/dflash_config", json!({"new": 1}), "expected no unknown choice, got new"),
+        ("dflash", "/dflash_config", json!({"use_swa": true}), "use_swa: expected false, got true"),
+        ("dflash-windows", "/sliding_window", json!(null), "sliding_window: expected a width"),
+        (
+            "dflash-speculators",
+            "/sliding_window_non_causal",
+            json!(true),
+            "layer_types: expected full_attention where positions see what follows them",
+        ),
+        ("dspark-speculators", "/markov_head_type", json!("gated"), "expected vanilla, got"),
+        (
+            "dflash2",
+            "/dflash_config/selector_rank",
+            json!(null),
+            "selector_rank: expected one beside selector_top_k",
+        ),
+        (
+            "dflash2-capped",
+            "/dflash_config",
+            json!({
+                "output_multiplier": 0.5, "final_logit_softcapping": 3.0, "mask_token_id": 63,
+                "target_layer_ids": [4],
+            }),
+            "final_logit_softcapping: expected none beside output_multiplier",
+        ),
+        ("dflash2", "/dflash_config/conv_group_size", json!(8), "kernel_projection.weight"),
+        ("dflash2", "/dflash_config/conv_group_size", json!(5), "conv_group_size"),
+        ("dspark", "/markov_rank", json!(7), "markov_head.markov_w1.weight"),
+    ] {
+        let found = changed(name, |directory| {
+            change_config(directory, |config| {
+                *config.pointer_mut(path).expect(path) = value.clone();
+            });
+        });
+        let error = Pair::at(found.path(), &HeadOptions::default()).map(drop).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains(expected), "{name}, {path} = {value}: {error}");
+        if let Err(described) = described(found.path()) {
+            assert_eq!(described.to_string(), error);
+        }
+    }
+}
+
+#[test]
+fn block_heads_are_told_from_others_and_described() {
+    for name in BLOCKS {
+        assert!(is_head(&folder(name)) && is_block_head(&folder(name)), "{name}");
+        let HeadDescription { kind, layers, .. } = described(&folder(name)).unwrap();
+        let expected = match name {
+            _ if name.starts_with("dflash2") => "DFlash-2",
+            _ if name.starts_with("dspark") => "DSpark",
+            _ => "DFlash",
+        };
+        assert_eq!((kind, layers), (expected, 2), "{name}");
+        let error = polydraft_models::load_head(
+            &folder(name),
+            &mut target().model,
+            &HeadOptions::default(),
+        );
+        assert!(error.unwrap_err().to_string().contains("one of blocks"), "{name}");
+    }
+    for name in HEADS {
+        assert!(!is_block_head(&folder(name)), "{name}");
+    }
+}
+
+#[test]
+fn they_fit_or_say_what_would() {
+    for name in BLOCKS {
+        let at = |memory| {
+            let options = HeadOptions { memory: Some(memory), ..HeadOptions::default() };
+            Pair::at(&folder(name), &options).map(drop).map_err(|e| e.to_string())
+        };
+        assert_eq!(at(1 << 20), Ok(()), "{name}");
+        let found = at(10_000).unwrap_err();
+        assert!(found.contains("as f32") && found.contains("10.0 kB are free"), "{name}: {found}");
+    }
+}
+
+#[test]
+fn quantised_blocks_stay_close() {
+    for name in BLOCKS {
+        let options = HeadOptions { precision: Precision::Q8_0, ..HeadOptions::default() };
+        let Expected { text, .. } = Expected::read(name);
+        let mut found = [HeadOptions::default(), options].map(|options| {
+            let mut pair = Pair::at(&folder(name), &options).unwrap();
+            pair.extend(&text[..12], 64);
+            pair.head.score(&[(pair.sequences[1], &DraftTree::new())]).unwrap();
+            pair.probs(pair.sequences[1], 0)
+        });
+        let [exact, rounded] = &mut found;
+        let apart: f64 = exact.iter().zip(rounded).map(|(a, b)| (*a - *b).abs()).sum::<f64>() / 2.0;
+        assert!(apart < 0.1 && apart > 0.0, "{name}: {apart}");
+    }
+}
+
+/// Nobody draws where a block has no distribution, and costs are of trees that there are.
+#[test]
+fn trees_and_costs_end_with_the_block() {
+    let speculation = |tree: &PolicyKind| {
+        let verifier: VerifierKind = "block".parse().unwrap();
+        Speculation::new(verifier.build().unwrap(), tree.build().unwrap()).unwrap()
+    };
+    for (name, levels) in [("dflash", 4), ("dspark", 4), ("dflash2-capped", 2)] {
+        let (target, head) = open_drafter(name);
+        let mut engine = Engine::new(Box::new(target), Some(head));
+        assert_eq!(engine.draft_levels(), Some(levels));
+        let request = Request::new(&[3, 4, 5][..])
+            .speculation(speculation(&PolicyKind::chain(11)))
+            .limits(Limits::tokens(24))
+            .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(1));
+        let statistics = engine.generate(request, &mut |_| true).unwrap().statistics;
+        assert_eq!(statistics.drafted.len(), levels, "{statistics:?}");
+        let mut request = |prompt, tree: PolicyKind| {
+            Ok(Request::new(prompt)
+                .speculation(speculation(&tree))
+                .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(1)))
+        };
+        let mut measurement = Measurement::new(&engine, &[3, 4, 5]);
+        while measurement.advance(&mut engine, &mut request).unwrap() {}
+        let tokens: Vec<usize> =
+            measurement.costs().target.0.iter().map(|pass| pass.tokens).collect();
+        let expected: &[usize] = if levels == 2 { &[1, 2, 3] } else { &[1, 2, 4, 5] };
+        assert_eq!(tokens, expected, "{name}");
+    }
+}
