@@ -360,6 +360,15 @@ fn what_is_not_computed_is_refused_by_name() {
 }
 
 #[test]
+fn an_embedding_beside_the_weights_is_refused() {
+    let found = changed("dflash", |directory| {
+        fs::write(directory.join("mask_embedding.pt"), b"PK").unwrap();
+    });
+    let error = Pair::at(found.path(), &HeadOptions::default()).map(drop).unwrap_err().to_string();
+    assert!(error.contains("mask_embedding.pt: expected"), "{error}");
+}
+
+#[test]
 fn block_heads_are_told_from_others_and_described() {
     for name in BLOCKS {
         assert!(is_head(&folder(name)) && is_block_head(&folder(name)), "{name}");

@@ -1,7 +1,7 @@
 //! Block heads: drafters of a few layers that predict a whole block of tokens in one pass.
 //!
 //! Problem: an EAGLE head computes one pass for each token of a path; its cost grows with depth.
-//! Sources: Chen, Liang and Liu 2026 (DFlash); what DSpark and DFlash-2 add to it, as their
+//! Sources: Chen et al. 2026 (DFlash); what DSpark and DFlash-2 add to it, as their
 //! published configurations and vLLM's and llama.cpp's forward passes say. See `net.rs` for what is
 //! computed, and `link.rs` for how a block's tokens hang together.
 //! Deviations: 1. Engines draw one chain from a block. Here every node of a tree gets its whole

@@ -76,6 +76,11 @@ fn read(
     let Kind::Block(block) = &config.kind else {
         return Err(file("expected a head that predicts blocks, got one of single tokens".into()));
     };
+    let other = directory.join("mask_embedding.pt");
+    if other.exists() {
+        let problem = "expected the embedding of mask_token_id in the weights, got it in this file";
+        return Err(Error::File { path: other, problem: problem.to_owned() });
+    }
     check_size(directory, info, options, &weights, &config.layers)?;
 
     let hidden = config.layers.hidden;

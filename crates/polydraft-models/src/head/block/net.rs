@@ -1,7 +1,7 @@
 //! The forward pass of a block head.
 //!
 //! Problem: the tokens that follow a sequence, all in one pass, from the target's states of it.
-//! Source: Chen, Liang and Liu 2026 (DFlash).
+//! Source: Chen et al. 2026 (DFlash).
 //! Method: with the target's states F_i of token i, H_i = rms(fc·F_i) is what the head knows of the
 //! context. Its layers are Qwen3's; in each, keys and values of the context are made of H, whatever
 //! the layer below left, and kept. Then the block: the embedding of the last token, and of a token
