@@ -61,7 +61,7 @@ pub trait Drafter: Sequences {
     /// Its context length: tokens of a sequence, drafted ones included.
     fn context(&self) -> usize;
 
-    /// Levels of a tree that it has distributions for: nodes deeper than the last of them have none.
+    /// Levels of a tree that it has distributions for: deeper nodes have none.
     fn levels(&self) -> usize {
         usize::MAX
     }

@@ -13,6 +13,7 @@ pub(crate) mod further;
 pub(crate) mod load;
 mod net;
 pub(crate) mod options;
+mod reads;
 mod text;
 pub(crate) mod vocabulary;
 

@@ -13,6 +13,7 @@ use polydraft_text::Fields;
 use serde_json::Value;
 
 use super::block::config::{Block, FORMATS, is_block};
+use super::reads::in_order;
 use crate::config::{Biases, Config, FedBack};
 use crate::error::{Error, Result};
 use crate::family::common::{Family, llama_like};
@@ -204,15 +205,6 @@ fn features(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<HiddenS
     }
 }
 
-/// States come from the lowest layer to the highest, whatever the order they are written in.
-pub(super) fn in_order(mut layers: Vec<usize>) -> Read<Vec<HiddenState>> {
-    layers.sort_unstable();
-    match layers.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(format!("expected layers that differ, got {} twice", pair[0])),
-        None => Ok(layers.into_iter().map(HiddenState::After).collect()),
-    }
-}
-
 /// Choices that exist in `eagle_config`, and the values that the forward pass knows.
 fn check_nested(nested: &serde_json::Map<String, Value>) -> Read<()> {
     for (name, value) in nested {
@@ -241,17 +233,5 @@ fn refuse_windows(layer: &Fields) -> Read<()> {
     match types.iter().find(|kind| *kind != "full_attention") {
         Some(other) => Err(format!("layer_types: expected full_attention, got {other:?}")),
         None => Ok(()),
-    }
-}
-
-/// The layers that heads read where nothing is said: the second, the middle one, the last but two.
-pub(super) fn default_features(layers: usize) -> Read<Vec<HiddenState>> {
-    let numbers = vec![2, layers / 2, layers.saturating_sub(3)];
-    match numbers.is_sorted_by(|a, b| a < b) {
-        true => in_order(numbers),
-        false => Err(format!(
-            "eagle_aux_hidden_state_layer_ids: expected layers for a target of only {layers}, got \
-             none"
-        )),
     }
 }

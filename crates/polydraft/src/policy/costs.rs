@@ -14,10 +14,12 @@ use crate::{Error, Result};
 /// // By tokens: seconds without context, and more for every token of context.
 /// let costs = r#"{"target": [[1, 1.0], [4, 1.5, 0.001], [8, 2.5, 0.002]], "draft": [[1, 0.1]]}"#;
 /// let costs: Costs = serde_json::from_str(costs)?;
-/// let after = |context_length| StepContext { batch_size: 1, context_length, ..StepContext::default() };
-/// assert_eq!((costs.target.at(1, &after(50)), costs.target.at(6, &after(0))), (1.0, 2.0));
+/// let of = |batch_size, context_length| {
+///     StepContext { batch_size, context_length, ..StepContext::default() }
+/// };
+/// assert_eq!((costs.target.at(1, &of(1, 50)), costs.target.at(6, &of(1, 0))), (1.0, 2.0));
 /// // Two sequences, four tokens of each.
-/// assert_eq!(costs.target.at(4, &StepContext { batch_size: 2, context_length: 250, ..StepContext::default() }), 3.0);
+/// assert_eq!(costs.target.at(4, &of(2, 250)), 3.0);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

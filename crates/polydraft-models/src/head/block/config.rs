@@ -10,7 +10,7 @@ use polydraft_text::Fields;
 use serde_json::Value;
 
 use super::net::Sight;
-use crate::head::config::in_order;
+use crate::head::reads::in_order;
 
 type Read<T> = Result<T, String>;
 

@@ -6,7 +6,7 @@
 //! and computed by vLLM (`qwen3_dspark.py`, `qwen3_dflash2.py`).
 //! Method: to the logits of a level comes, after token t,
 //!     Markov:   W2 · w1[t], with w1[t] and the rows of W2 of a small rank;
-//!     lattice:  Σ_r a[t]_r · (P h)_r · b[c]_r for each of the level's k likeliest tokens c, h being
+//!     lattice:  Σ_r a[t]_r (P h)_r b[c]_r for each of the level's k likeliest tokens c, h being
 //!               the state of the level; no other token is drafted.
 //! In both the distribution given the path depends on its last token alone, and is known exactly.
 //! Complexity: rank × vocabulary for a node of the first, rank × k of the second.

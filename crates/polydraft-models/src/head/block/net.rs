@@ -3,12 +3,12 @@
 //! Problem: the tokens that follow a sequence, all in one pass, from the target's states of it.
 //! Source: Chen et al. 2026 (DFlash).
 //! Method: with the target's states F_i of token i, H_i = rms(fc·F_i) is what the head knows of the
-//! context. Its layers are Qwen3's; in each, keys and values of the context are made of H, whatever
-//! the layer below left, and kept. Then the block: the embedding of the last token, and of a token
+//! context. Its layers are Qwen3's; in each, the KV cache of the context is made of H, whatever the
+//! layer below left. Then the block: the embedding of the last token, and of a token
 //! for "not known" at each of the positions after it. Their queries see the whole context and each
 //! other. After the last norm the output matrix gives the logits of the token *at* a position, or,
 //! in heads that begin with the last token's, of the token after it.
-//! Deviations: the context's new keys and values are made in the same product as the block's.
+//! Deviations: what is new of the context goes through the same product as the block.
 
 use polydraft::Token;
 use polydraft_engine::HiddenState;
