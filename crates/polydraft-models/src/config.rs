@@ -274,7 +274,10 @@ impl Config {
     /// predict further tokens, and what would make the KV cache of a layer that attends to
     /// another one's.
     pub(crate) fn is_read_elsewhere(&self, tensor: &str) -> bool {
-        if tensor.starts_with("rope_f") || tensor.starts_with("mtp.") {
+        if tensor.starts_with("rope_f")
+            || tensor.starts_with("mtp.")
+            || tensor.contains("mtp_layers.")
+        {
             return true;
         }
         let inner = tensor.strip_prefix(self.names.layers).and_then(|rest| rest.strip_prefix('.'));

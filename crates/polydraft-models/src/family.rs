@@ -54,6 +54,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     llama::FAMILY,
     mistral::FAMILY,
     qwen2::FAMILY,
+    qwen2::MIMO,
     qwen3::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,

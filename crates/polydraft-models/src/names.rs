@@ -144,8 +144,10 @@ pub(crate) struct FurtherNames {
     /// The norms of the embedded token and of the state that it is joined with.
     pub token_norm: &'static str,
     pub state_norm: &'static str,
-    /// The product of both side by side.
+    /// The product of both side by side,
     pub join: &'static str,
+    /// the state before the token.
+    pub state_first: bool,
     /// The norm before the output matrix.
     pub norm: &'static str,
     /// What begins the names of its copies of the model's embedding and output matrix.
@@ -238,6 +240,7 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         token_norm: "enorm",
         state_norm: "hnorm",
         join: "eh_proj",
+        state_first: false,
         norm: "shared_head.norm",
         copies: &["embed_tokens.", "shared_head.head."],
     },

@@ -13,8 +13,14 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
 /// Directories, and a file that llama.cpp's converter made of one.
-const MODELS: [&str; 5] =
-    ["mtp-glm", "mtp-deepseek", "mtp-glm/model.gguf", "mtp-qwen", "mtp-qwen/model.gguf"];
+const MODELS: [&str; 6] = [
+    "mtp-glm",
+    "mtp-deepseek",
+    "mtp-glm/model.gguf",
+    "mtp-qwen",
+    "mtp-qwen/model.gguf",
+    "mtp-mimo",
+];
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/heads").join(name)

@@ -76,6 +76,7 @@ pub(crate) const NAMES: Names = Names {
         token_norm: "nextn.enorm",
         state_norm: "nextn.hnorm",
         join: "nextn.eh_proj",
+        state_first: false,
         norm: "nextn.shared_head_norm",
         copies: &["nextn.embed_tokens.", "nextn.shared_head_head."],
     },

@@ -104,7 +104,9 @@ fn shared(fields: &Fields) -> Result<Shared> {
 /// The name of a tensor of the layer that predicts further tokens as other families have it, after
 /// so many layers.
 pub(crate) fn renamed_further(name: &str, layers: usize) -> Option<String> {
-    let inner = name.strip_prefix("model.").unwrap_or(name).strip_prefix("mtp.")?;
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    // MiMo's have all of theirs inside the layer.
+    let inner = name.strip_prefix("mtp.").or_else(|| name.strip_prefix("mtp_"))?;
     if let Some(own) = inner.strip_prefix("layers.") {
         let (number, rest) = own.split_once('.')?;
         return Some(format!("model.layers.{}.{rest}", layers + number.parse::<usize>().ok()?));

@@ -86,7 +86,13 @@ pub fn load_mtp(path: &Path, target: &mut TransformerModel, options: &HeadOption
     decoder.set_head(output);
     let net = Net {
         decoder,
-        join: Join::Further { fc, token_norm, state_norm, fed_back: config.fed_back },
+        join: Join::Further {
+            fc,
+            token_norm,
+            state_norm,
+            state_first: further.state_first,
+            fed_back: config.fed_back,
+        },
         tokens,
         logit_scale,
         reads: vec![HiddenState::Output],

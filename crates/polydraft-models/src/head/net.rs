@@ -56,7 +56,14 @@ pub(super) enum Join {
         fed_back: FedBack,
     },
     /// A layer of the model's own that predicts further tokens (MTP).
-    Further { fc: Linear, token_norm: Norm, state_norm: Norm, fed_back: FedBack },
+    Further {
+        fc: Linear,
+        token_norm: Norm,
+        state_norm: Norm,
+        /// Whether the state is the first of both.
+        state_first: bool,
+        fed_back: FedBack,
+    },
     /// An assistant, which attends to the target's KV cache: what joins the target's embedding,
     /// times `scale`, with its state, and what makes such a state of its own.
     Following { before: Linear, after: Linear, scale: f64 },
@@ -147,8 +154,11 @@ impl Net {
                 let x = fc.forward(&Rows::beside(&[token, state])?)?;
                 first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
             }
-            Join::Further { fc, token_norm, state_norm, .. } => {
-                let joined = [token_norm.forward(&token)?, state_norm.forward(&state)?];
+            Join::Further { fc, token_norm, state_norm, state_first, .. } => {
+                let mut joined = [token_norm.forward(&token)?, state_norm.forward(&state)?];
+                if *state_first {
+                    joined.reverse();
+                }
                 let x = fc.forward(&Rows::beside(&joined)?)?;
                 first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
             }

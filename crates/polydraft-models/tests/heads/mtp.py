@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM, DeepseekV3Config, Glm4MoeConfig, Qwen3_5TextConfig
+from transformers import AutoModelForCausalLM, DeepseekV3Config, Glm4MoeConfig, Qwen2Config, Qwen3_5TextConfig
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "fixtures"))
@@ -87,6 +87,12 @@ MODELS["mtp-qwen"] = (
     ),
     "",
 )
+# The state before the token, and names of its own.
+MODELS["mtp-mimo"] = (
+    Qwen2Config(**{k: v for k, v in SHAPE.items() if k not in EXPERTS}, num_key_value_heads=2, rope_parameters=rope()),
+    "",
+)
+MIMO_NAMES = {"enorm": "token_layernorm", "hnorm": "hidden_layernorm", "norm": "final_layernorm", "eh_proj": "input_proj"}
 QWEN_NAMES = {
     "enorm": "pre_fc_norm_embedding",
     "hnorm": "pre_fc_norm_hidden",
@@ -99,7 +105,7 @@ def normed(x, weight, epsilon=1e-6):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
 
 
-def steps(model, whole, further, tokens, epsilon, feeds_normed):
+def steps(model, whole, further, tokens, epsilon, feeds_normed, state_first):
     """Logits of every step at every place: the layer over all that is decided, then over what it drafts itself."""
     layer, embed = whole.layers[-1], model.model.embed_tokens
     with torch.no_grad():
@@ -107,7 +113,8 @@ def steps(model, whole, further, tokens, epsilon, feeds_normed):
 
     def join(states, ids):
         e = normed(embed(torch.tensor(ids)), further["enorm"], epsilon)
-        return torch.cat([e, normed(states, further["hnorm"], epsilon)], dim=-1) @ further["eh_proj"].T
+        both = [e, normed(states, further["hnorm"], epsilon)]
+        return torch.cat(both[::-1] if state_first else both, dim=-1) @ further["eh_proj"].T
 
     def run(x):
         places = torch.arange(len(x))[None]
@@ -142,9 +149,9 @@ def main():
         state = on_disk(whole)
         fields = published(config, type(whole).__name__, False)
         last = config.num_hidden_layers - 1
-        own, is_qwen = f"model.layers.{last}.", name == "mtp-qwen"
+        own, is_qwen, is_mimo = f"model.layers.{last}.", name == "mtp-qwen", name == "mtp-mimo"
         trunk_fields = {"num_hidden_layers": last}
-        if is_qwen:
+        if is_qwen or is_mimo:
             trunk_fields["layer_types"] = config.layer_types[:last]
         trunk_config = type(config)(**config.to_dict() | trunk_fields)
         trunk_config._attn_implementation = "eager"
@@ -164,6 +171,11 @@ def main():
                 stored = value - 1.0 if "norm" in part else value
                 state[f"mtp.{QWEN_NAMES[part]}.weight"] = stored.to(torch.bfloat16)
                 further[part] = (bf16(stored) + 1.0) if "norm" in part else value
+        elif is_mimo:
+            state = {k.replace(own, "model.mtp_layers.0."): v for k, v in state.items()}
+            for part, value in further.items():
+                state[f"model.mtp_layers.0.{MIMO_NAMES[part]}.weight"] = value.to(torch.bfloat16)
+            fields["architectures"] = ["MiMoForCausalLM"]
         else:
             names = {"norm": "shared_head.norm"}
             for part, value in further.items():
@@ -178,7 +190,7 @@ def main():
         tokenizer().save(str(folder / "tokenizer.json"))
         save(state, folder / "model.safetensors")
         tokens = torch.randint(2, VOCABULARY, (LENGTH,), generator=generator).tolist()
-        logits = steps(trunk, whole.model, further, tokens, config.rms_norm_eps, is_qwen)
+        logits = steps(trunk, whole.model, further, tokens, config.rms_norm_eps, is_qwen or is_mimo, is_mimo)
         save({"tokens": torch.tensor(tokens), "logits": logits}, folder / "expected.safetensors")
         print(f"{name}: logits {logits.std():.2f}")
 

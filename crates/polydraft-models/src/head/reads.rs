@@ -1,0 +1,26 @@
+//! Which hidden states of its target a head reads.
+
+use polydraft_engine::HiddenState;
+
+type Read<T> = Result<T, String>;
+
+/// States come from the lowest layer to the highest, whatever the order they are written in.
+pub(super) fn in_order(mut layers: Vec<usize>) -> Read<Vec<HiddenState>> {
+    layers.sort_unstable();
+    match layers.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("expected layers that differ, got {} twice", pair[0])),
+        None => Ok(layers.into_iter().map(HiddenState::After).collect()),
+    }
+}
+
+/// The layers that heads read where nothing is said: the second, the middle one, the last but two.
+pub(super) fn default_features(layers: usize) -> Read<Vec<HiddenState>> {
+    let numbers = vec![2, layers / 2, layers.saturating_sub(3)];
+    match numbers.is_sorted_by(|a, b| a < b) {
+        true => in_order(numbers),
+        false => Err(format!(
+            "eagle_aux_hidden_state_layer_ids: expected layers for a target of only {layers}, got \
+             none"
+        )),
+    }
+}
