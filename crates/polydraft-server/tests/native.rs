@@ -42,7 +42,7 @@ fn it_says_what_completions_say() {
     let reply = server.post(
         "/completion",
         &json!({ "prompt": "a", "n_predict": 1,
-        "cache_prompt": true, "samplers": ["top_k"], "n_keep": -1 }),
+        "cache_prompt": true, "samplers": ["top_k", "temp"], "n_keep": -1 }),
     );
     assert!(reply.head.contains("x-polydraft-ignored: cache_prompt, n_keep, samplers"));
     // Prompts in all their forms.
@@ -93,12 +93,37 @@ fn biases_and_ends_in_its_forms() {
         ("logit_bias", json!([[0, true]])),
         ("post_sampling_probs", json!(true)),
         ("mirostat", json!(2)),
+        ("samplers", json!(7)),
     ] {
         let mut body = json!({ "prompt": "a" });
         body[name] = value;
         let reply = server.post("/completion", &body);
         assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(name)), "{body}");
     }
+}
+
+/// A filter that `samplers` leaves out does nothing, and an order that is not ours is said.
+#[test]
+fn samplers_choose_among_filters() {
+    let server = start(NOW, |_| ());
+    let ask = |body: Value| server.post("/completion", &body);
+    let body = |samplers: Value| {
+        json!({ "prompt": "a", "seed": 5, "n_predict": 30, "temperature": 1.0, "top_k": 1,
+            "samplers": samplers })
+    };
+    let free = json!({ "prompt": "a", "seed": 5, "n_predict": 30, "temperature": 1.0 });
+    let [free, cut, all, none] = [
+        ask(free),
+        ask(body(json!(null))),
+        ask(body(json!(["temperature", "top_k"]))),
+        ask(body(json!(["temperature"]))),
+    ];
+    assert_eq!(none.json()["content"], free.json()["content"]);
+    assert_eq!(all.json()["content"], cut.json()["content"]);
+    assert_ne!(cut.json()["content"], free.json()["content"]);
+    assert!(all.ignored().is_empty());
+    let other = ask(body(json!(["top_k", "temperature"])));
+    assert_eq!(other.ignored(), ["samplers"]);
 }
 
 #[test]

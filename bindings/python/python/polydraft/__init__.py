@@ -16,4 +16,4 @@ from .errors import Error
 from .traces import Replayed, replay
 from .verification import enumerate_decisions, verify, verify_arrays
 
-__all__ = [name for name in dir() if not name.startswith("_") and name not in ("auditing", "traces", "verification")] + ["__version__"]
+__all__ = [name for name in dir() if not name.startswith("_") and name not in ("auditing", "paths", "traces", "verification")] + ["__version__"]

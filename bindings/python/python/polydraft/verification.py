@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ._native import Draft, Outcome, Rng, Sampling, Verifier
+from .paths import are_paths, verify_paths
+
+if TYPE_CHECKING:
+    import torch
+
+    from .gpu import Verified
 
 __all__ = ["enumerate_decisions", "verify", "verify_arrays"]
 
@@ -24,32 +30,72 @@ def _verifier(verifier: Verifier | str | dict) -> Verifier:
     return _named(verifier) if isinstance(verifier, str) else Verifier(verifier)
 
 
+@overload
 def verify(
-    draft: Draft | Sequence[Draft],
+    draft: Draft,
     target: Any,
-    rng: Rng | int | None | Sequence[Rng | int] = None,
+    rng: Rng | int | None = None,
     *,
     verifier: Verifier | str | dict = "nested-priority",
     sampling: Sampling | None = None,
-) -> Outcome | list[Outcome]:
+) -> Outcome: ...
+
+
+@overload
+def verify(
+    draft: Sequence[Draft],
+    target: Any,
+    rng: Sequence[Rng | int] | None = None,
+    *,
+    verifier: Verifier | str | dict = "nested-priority",
+    sampling: Sampling | None = None,
+) -> list[Outcome]: ...
+
+
+@overload
+def verify(
+    draft: tuple[torch.Tensor, torch.Tensor],
+    target: torch.Tensor,
+    rng: Any = None,
+    *,
+    verifier: Verifier | str | dict = "nested-priority",
+    sampling: Sampling | None = None,
+    draft_sampling: Sampling | None = None,
+) -> Verified: ...
+
+
+def verify(
+    draft: Any,
+    target: Any,
+    rng: Any = None,
+    *,
+    verifier: Verifier | str | dict = "nested-priority",
+    sampling: Sampling | None = None,
+    draft_sampling: Sampling | None = None,
+) -> Any:
     """Decides what to emit: a path of the draft and one more token, with exactly the target's distribution.
 
     Args:
-        draft: a `Draft`; or a list of them, for a batch.
+        draft: a `Draft`; or a list of them, for a batch. Or, for B sequences of K i.i.d. paths of L tokens each, a pair of
+            torch tensors: tokens `[B, K, L]`, and the logits that they were drawn from, `[B, K, L, V]`.
         target: the target's logits at the draft's nodes, the root first: float32 or float64, `[nodes, vocabulary]`. They are
             made into distributions only where the verifier looks. Or a list of `Distribution`. For a batch a list of such, or one
-            array `[batch, nodes, vocabulary]` with at least as many rows as each draft has nodes.
+            array `[batch, nodes, vocabulary]` with at least as many rows as each draft has nodes. For a pair of tensors a
+            tensor `[B, 1 + K·L, V]`: after no token, then after path 0's first token, its first two, and so on, path by path.
         rng: an `Rng`, or a seed; none for one that nobody has seen before. For a batch a list: each sequence has its own,
-            so that what it gets does not depend on the others.
-        verifier: a `Verifier`, or one of `polydraft.VERIFIERS`.
+            so that what it gets does not depend on the others. For a pair of tensors a seed or a `torch.Generator` for all; on
+            a GPU also the uniforms themselves, `[B, polydraft.gpu.uniforms_needed(..)]`, for CUDA graphs.
+        verifier: a `Verifier`, or one of `polydraft.VERIFIERS`; on a GPU one of `polydraft.gpu.METHODS`.
         sampling: temperature and filters, applied to the logits.
+        draft_sampling: for a pair of tensors, those that the draft was drawn with. Default: as `sampling`.
 
     Returns:
-        An `Outcome`, or a list of them.
+        An `Outcome`, or a list of them; for a pair of tensors a `polydraft.gpu.Verified`, on their device. Tensors on a GPU are
+        decided there, without waiting for it; on a CPU by the Rust core.
 
     Raises:
         errors.Unsupported: a verifier that is not exact for such a draft.
-        errors.InvalidInput: logits that make no distribution, or of another shape.
+        errors.InvalidInput: logits that make no distribution, or of another shape; on a GPU `Verified.status` says the former.
 
     >>> import numpy as np
     >>> logits = np.log(np.array([[0.5, 0.3, 0.2]], dtype=np.float32))
@@ -58,9 +104,18 @@ def verify(
     >>> len(outcome.tokens) == len(outcome.accepted) + 1
     True
     """
+    if are_paths(draft):
+        return verify_paths(draft, target, rng, verifier, sampling, draft_sampling)
+    if draft_sampling is not None:
+        raise TypeError("verify: draft_sampling is for a pair of tensors: a Draft knows what it was drawn with")
+    if getattr(getattr(target, "device", None), "type", "cpu") != "cpu":
+        raise TypeError(
+            f"verify: expected the target's logits in the CPU's memory beside a Draft, got them on {target.device}; for tensors "
+            "there give a pair in place of the Draft: (tokens [B, K, L], logits [B, K, L, V])"
+        )
     working = _verifier(verifier)
     if isinstance(draft, Draft):
-        return working.verify(draft, target, rng, sampling)  # type: ignore[arg-type]
+        return working.verify(draft, target, rng, sampling)
     drafts = list(draft)
     rngs = [None] * len(drafts) if rng is None else rng
     if isinstance(rngs, (int, Rng)):

@@ -1,6 +1,7 @@
 //! `/completion`: llama.cpp's own route, translated into `/v1/completions`.
 
 mod reply;
+mod samplers;
 
 use std::collections::BTreeMap;
 
@@ -58,9 +59,8 @@ enum Bias {
     Never(bool),
 }
 
-/// What llama.cpp's clients send though it is their default, in whatever words: ignored by name,
-/// but for `--strict`.
-const USUAL: [&str; 2] = ["n_keep", "samplers"];
+/// What llama.cpp's clients send though it is their default: ignored by name, but for `--strict`.
+const USUAL: &str = "n_keep";
 /// The least bias there is: a token that has it is as good as impossible.
 const NEVER: f64 = -100.0;
 
@@ -77,8 +77,11 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     }
     let mut body = own.rest;
     let strict = app.settings.strict;
-    let usual: Vec<&str> =
-        USUAL.into_iter().filter(|name| !strict && body.remove(*name).is_some()).collect();
+    let mut usual = Vec::new();
+    if !strict {
+        usual.extend(body.remove(USUAL).map(|_| USUAL));
+        usual.extend(samplers::apply(&mut body)?.then_some(samplers::NAME));
+    }
     let mut set = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
     let prompt = own.prompt.unwrap_or(Value::Null);
     let listed =

@@ -4,8 +4,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use polydraft::{PolicyKind, VerifierKind};
-use polydraft_engine::{Engine, Limits, Request, Speculation};
-use polydraft_models::{HeadOptions, LoadOptions, is_head, load, load_head};
+use polydraft_engine::{Drafter, Engine, Limits, Request, Speculation};
+use polydraft_models::{
+    HeadOptions, LoadOptions, is_block_head, is_head, load, load_block_head, load_head,
+};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -13,7 +15,7 @@ use serde_json::Value;
 use super::{read, repository, write};
 use crate::mutation::{self, Dice};
 
-const HEADS: [(&str, &str); 7] = [
+const HEADS: [(&str, &str); 11] = [
     ("eagle1", "model.safetensors"),
     ("original", "pytorch_model.bin"),
     ("specforge", "model.safetensors"),
@@ -21,6 +23,10 @@ const HEADS: [(&str, &str); 7] = [
     ("speculators-qwen3", "model.safetensors"),
     ("whole", "model.safetensors"),
     ("assistant", "model.safetensors"),
+    ("dflash", "model.safetensors"),
+    ("dflash-windows", "model.safetensors"),
+    ("dspark-speculators", "model.safetensors"),
+    ("dflash2", "model.safetensors"),
 ];
 
 /// A head with a file that is not as it should be drafts for a sound target.
@@ -48,14 +54,19 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
         "assistant" => "crates/polydraft-models/tests/fixtures/gemma4".to_owned(),
         _ => format!("{fixtures}/target"),
     };
-    let mut target = load(&repository(&target), LoadOptions::default())?;
+    let path = repository(&target);
+    let mut target = load(&path, LoadOptions::default())?;
     is_head(&folder);
-    let head = load_head(&folder, &mut target.model, &HeadOptions::default())?;
+    let options = HeadOptions::default();
+    let head: Box<dyn Drafter> = match is_block_head(&folder) {
+        true => Box::new(load_block_head(&folder, &mut target.model, &path, &options)?),
+        false => Box::new(load_head(&folder, &mut target.model, &options)?),
+    };
     let verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
     let request = Request::new([3, 4])
         .speculation(Speculation::new(verifier, PolicyKind::paths(2, 2).build()?)?)
         .limits(Limits::tokens(4))
         .rng(ChaCha8Rng::seed_from_u64(1));
-    Engine::new(Box::new(target.model), Some(Box::new(head))).generate(request, &mut |_| true)?;
+    Engine::new(Box::new(target.model), Some(head)).generate(request, &mut |_| true)?;
     Ok(())
 }
