@@ -14,6 +14,7 @@ pytest.importorskip("safetensors")
 
 from polydraft.train import estimate  # noqa: I001
 from polydraft.train.attention import Joined, written_out
+from polydraft.train.block import BlockHead, BlockShape
 from polydraft.train.head import Head, Shape, rotations, turn
 from polydraft.train.learning import Learner, Plan
 from polydraft.train.losses import DECAY, Figures, Output, Taught, acceptance, divergence, rejection
@@ -115,6 +116,58 @@ def test_the_unrolled_head_is_the_head_step_by_step(layers):
             for place in (0, 3, 9):
                 for got, want in zip(found, step_by_step(head, states[text], embedded[text], place, 4)):
                     assert (got[text, place] - want).abs().max() < 1e-5
+
+
+def block_at(head, states, embedded, place, steps):
+    """One place of one text: a block, position by position, with all scores written out."""
+    shape = head.shape
+    heads, shared, width = shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim
+    cos, sin = rotations(shape, 64, torch.device("cpu"))
+
+    def rms(x, name):
+        return x / (x.square().mean(-1, keepdim=True) + shape.rms_norm_eps).sqrt() * head[name + ".weight"]
+
+    def project(x, name, position):
+        own = (head[name + "_proj.weight"] @ x).view(-1, width)
+        return own if name.endswith("v") else turn(rms(own, name + "_norm"), cos[position], sin[position])
+
+    known = [rms(head["fc.weight"] @ states[i], "hidden_norm") for i in range(place + 1)]
+    rows = [embedded[place + 1]] + [head.mask] * (shape.block_size - 1)
+    for number in range(shape.num_hidden_layers):
+        name = f"layers.{number}."
+        normed = [rms(x, name + "input_layernorm") for x in rows]
+        both = [*enumerate(known), *((place + 1 + b, x) for b, x in enumerate(normed))]
+        cache = [[project(x, f"{name}self_attn.{part}", at) for part in "kv"] for at, x in both]
+        for b, x in enumerate(normed):
+            seen = []
+            for i, query in enumerate(project(x, name + "self_attn.q", place + 1 + b)):
+                kv = i * shared // heads
+                weights = (torch.stack([query @ key[kv] for key, _ in cache]) / width**0.5).softmax(0)
+                seen.append(sum(w * value[kv] for w, (_, value) in zip(weights, cache)))
+            y = rows[b] + head[name + "self_attn.o_proj.weight"] @ torch.cat(seen)
+            inner = rms(y, name + "post_attention_layernorm")
+            gate, up = (head[f"{name}mlp.{part}_proj.weight"] @ inner for part in ("gate", "up"))
+            rows[b] = y + head[name + "mlp.down_proj.weight"] @ (gate * gate.sigmoid() * up)
+    return [rms(x, "norm") for x in rows[1 : 1 + steps]]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_blocks_of_all_places_are_those_of_each(layers):
+    shape = BlockShape(32, 48, 4, 2, 8, 300.0, 1e-5, layers, 5, 3, (0, 3, 7))
+    head = BlockHead(shape, torch.float32, noise(32, seed=5).abs() + 0.5, noise(32, seed=6))
+    with torch.no_grad():
+        for i, weight in enumerate(head.parameters()):
+            weight += 0.1 * noise(*weight.shape, seed=i)
+        states, embedded = noise(2, 14, 96, seed=3), noise(2, 14, 32, seed=4)
+        for steps in (4, 2):
+            found = head.unroll(states, embedded, steps)
+            assert len(found) == steps
+            for text, place in ((0, 0), (1, 3), (0, 9)):
+                for got, want in zip(found, block_at(head, states[text], embedded[text], place, steps)):
+                    assert (got[text, place] - want).abs().max() < 1e-5
+    # Everything that is learned has a gradient.
+    sum(x.square().sum() for x in head.unroll(states, embedded, 4)).backward()
+    assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in head.parameters())
 
 
 def test_gradients_of_the_loss_are_autograds():
@@ -254,16 +307,19 @@ def command(*options, code=0):
 
 
 @models
-def test_the_command_makes_a_head_that_drafts(tmp_path):
+@pytest.mark.parametrize("form", ["eagle3", "block"])
+def test_the_command_makes_a_head_that_drafts(tmp_path, form):
     out, work = tmp_path / "head", tmp_path / "work"
     small = ["--longest", 64, "--shard", 3000, "--together", 8, "--precision", "f32", "--threads", 2, "--check", 2000]
+    small += ["--form", form]
     line = ["--target", TARGET, "--out", out, "--work", work, "--tokens", 6000, "--draft-vocabulary", 512, *small]
     done = command(*line, "--passes", 1, "--json")
     points = [json.loads(line) for line in done.stdout.splitlines()]
     assert points[-1]["tokens"] >= 6000 and len(points[-1]["acceptance"]) == 4
-    assert "a pass of the head costs" in done.stderr and "accepted at T = 1" in done.stderr
+    assert "a draft of the head costs" in done.stderr and "accepted at T = 1" in done.stderr
     stored = load_file(out / "model.safetensors")
     assert stored["d2t"].shape == (512,) and stored["fc.weight"].dtype == torch.bfloat16
+    assert ("layers.0.self_attn.q_norm.weight" in stored) == (form == "block")
     engine = polydraft.Engine(TARGET, str(out))
     generation = engine.generate(engine.encode("fn main() {"), tree="paths:1,3", max_tokens=60, seed=1)
     plain = polydraft.Engine(TARGET).generate(engine.encode("fn main() {"), max_tokens=60, sampling=polydraft.Sampling(0.0))
@@ -272,6 +328,10 @@ def test_the_command_makes_a_head_that_drafts(tmp_path):
     # It goes on from there: more passes over the same text.
     more = command("--out", out, "--work", work, "--only", "learn", "--passes", 2, "--json", *small)
     assert json.loads(more.stdout.splitlines()[-1])["tokens"] >= 12000
+    # Another form does not.
+    other = ["--form", "eagle3" if form == "block" else "block"]
+    refused = command("--out", out, "--work", work, "--only", "learn", *small, *other, code=1).stderr
+    assert "expected a head of the form" in refused
 
 
 @models

@@ -1,6 +1,6 @@
 """What a head will give, from what passes cost here, before it has learned anything.
 
-A step with a chain of L drafts costs a pass of the target over L + 1 tokens and L passes of the head, and gives
+A step with a chain of L drafts costs a pass of the target over L + 1 tokens and what the head takes for L levels, and gives
 1 + a + a^2 + .. + a^L tokens where each is accepted with probability a. `polydraft bench speed` measures the costs with a
 head of the right shape; its weights do not matter for that.
 """
@@ -23,10 +23,12 @@ SHOWN = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
 @dataclass(frozen=True)
 class Costs:
-    """In passes of the target over one token: of its passes over 1, 2, .. tokens, and of one pass of the head."""
+    """In passes of the target over one token: of its passes over 1, 2, .. tokens, of each level of a draft, and what the
+    first takes beyond another: of a head that predicts blocks nearly all."""
 
     target: tuple[float, ...]
     head: float
+    first: float = 0.0
 
     def gain(self, acceptance: Sequence[float]) -> tuple[float, int]:
         """Times as fast as plain decoding with the best length of a chain, and that length. The last of the acceptances, by
@@ -35,7 +37,7 @@ class Costs:
         for length in range(1, len(self.target)):
             reached *= acceptance[min(length, len(acceptance)) - 1]
             tokens += reached
-            best = max(best, (tokens / (self.target[length] + length * self.head), length))
+            best = max(best, (tokens / (self.target[length] + self.first + length * self.head), length))
         return best
 
 
@@ -60,12 +62,14 @@ def measure(target: Path, head: Path, dtype: str | None, threads: int | None) ->
         raise RuntimeError(f"measuring what passes cost: {done.stderr.strip() or done.returncode}")
     costs: dict[str, Any] = json.loads(done.stdout)["costs"]
     one = at(costs["target"], 1)
-    return Costs(tuple(at(costs["target"], n) / one for n in range(1, LONGEST + 2)), at(costs["draft"], 1) / one)
+    passes = tuple(at(costs["target"], n) / one for n in range(1, LONGEST + 2))
+    return Costs(passes, at(costs["draft"], 1) / one, costs["first"] / one)
 
 
 def table(costs: Costs) -> str:
     lines = [
-        f"here a pass of the head costs {costs.head:.3f} of the target's, one of the target over 4 tokens {costs.target[3]:.2f}, "
+        f"here a draft of the head costs {costs.first + costs.head:.3f} of the target's pass and each further level "
+        f"{costs.head:.3f}, one of the target over 4 tokens {costs.target[3]:.2f}, "
         f"over 8 {costs.target[7]:.2f}",
         "acceptance " + "  ".join(f"{a:5.1f}" for a in SHOWN),
         "times plain " + " ".join(f"{costs.gain([a])[0]:6.2f}" for a in SHOWN),

@@ -1,10 +1,9 @@
-"""Writes a head in the layout that EAGLE-3's authors publish theirs in: what `--draft` takes."""
+"""Writes a head in the layout that EAGLE-3's or DFlash's authors publish theirs in: what `--draft` takes."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .head import Head
+from .forms import AnyHead
 
 
-def export(head: Head, tokens: Tensor, rows: Tensor | None, model: dict[str, Any], folder: Path) -> None:
+def export(head: AnyHead, tokens: Tensor, rows: Tensor | None, model: dict[str, Any], folder: Path) -> None:
     """`config.json` and `model.safetensors` (bf16) in `folder`. The head says `tokens`; their `rows` of the target's output
     matrix are written too if they are given, for programs that do not take them from there."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
-        **asdict(head.shape),
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
+        **head.shape.config(),
         "attention_bias": False,
         "mlp_bias": False,
         "hidden_act": "silu",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from .attention import attend, widen
 from .norm import rms_norm
-
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,11 @@ class Shape:
         """Layers of the target's own shape; `model` is the folder's `model.json`."""
         own = {field.name: model[field.name] for field in fields(cls) if field.name in model}
         return cls(**own, eagle_aux_hidden_state_layer_ids=tuple(model["layers"]), num_hidden_layers=layers)
+
+    def config(self) -> dict[str, Any]:
+        """What `config.json` says of it beside what all heads say."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**own, "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
 
     def layer(self, number: int) -> str:
         """What the names of a layer's parameters begin with: heads of one layer are published with a name of their own."""
@@ -159,7 +163,16 @@ def initial(name: str, dims: tuple[int, ...], generator: torch.Generator) -> Ten
     return weights
 
 
-def rotations(shape: Shape, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
+class Turned(Protocol):
+    """What says how heads are turned."""
+
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def rope_theta(self) -> float: ...
+
+
+def rotations(shape: Turned, positions: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosines and sines of every position, `[positions, head]`."""
     half = shape.head_dim // 2
     powers = torch.arange(half, device=device, dtype=torch.float64) / half

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .head import Head, Shape
+from .forms import new
 from .losses import Figures, Loss, Output, Taught, divergence, look, rejection
 from .text import Batch, Folder
 
@@ -37,6 +37,8 @@ class Plan:
     pass_texts: int = 4
     # Decoder layers of the head.
     layers: int = 1
+    # As `--form` says it.
+    form: str = "eagle3"
 
 
 class Learner:
@@ -44,7 +46,11 @@ class Learner:
 
     def __init__(self, folder: Folder, plan: Plan, device: torch.device, dtype: torch.dtype) -> None:
         self.folder, self.plan, self.device, self.dtype = folder, plan, device, dtype
-        self.head = Head(Shape.of_target(folder.model, plan.layers), dtype, folder.matrix("norm")).to(device)
+        embedding = folder.matrix("embedding")
+        assert embedding is not None
+        self.embedding = embedding.to(device)
+        made = new(plan.form, folder.model, plan.layers, plan.steps, dtype, embedding, folder.matrix("norm"))
+        self.head = made.to(device)
         norms = [x for x in self.head.parameters() if x.dim() == 1]
         products = [x for x in self.head.parameters() if x.dim() > 1]
         self.optimizers = [
@@ -54,9 +60,6 @@ class Learner:
         self.steps, self.tokens = 0, 0
         # How often each text was learned from.
         self.visits: list[int] = []
-        embedding = folder.matrix("embedding")
-        assert embedding is not None
-        self.embedding = embedding.to(device)
         self.say(folder.frequent(plan.vocabulary)[0])
 
     def say(self, tokens: Tensor) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ABOUT = """\
-Trains a draft head (EAGLE-3) for a model of yours.
+Trains a draft head (EAGLE-3, or DFlash) for a model of yours.
 
 The model writes text itself (both sides of conversations from its own template, code, prose, lists), with its hidden states,
 by polydraft's own engine; a head learns from that with PyTorch. First it is measured what passes cost on this machine: a
@@ -80,9 +80,22 @@ def parser() -> argparse.ArgumentParser:
         "--draft-vocabulary", type=whole, default=8192, metavar="N", help="tokens the head can say [default: 8192]"
     )
     head.add_argument(
-        "--head-layers", type=whole, default=1, metavar="N", help="decoder layers of the head: accepted more, and slower [default: 1]"
+        "--head-layers",
+        type=whole,
+        default=1,
+        metavar="N",
+        help="decoder layers of the head: accepted more, and slower [default: 1]",
     )
-    head.add_argument("--unroll", type=whole, default=4, metavar="N", help="steps of a draft that are unrolled [default: 4]")
+    head.add_argument(
+        "--form",
+        choices=["eagle3", "block"],
+        default="eagle3",
+        help="eagle3: a pass for each token of a path; block: one for a whole block, however\nmany paths are drawn (DFlash) "
+        "[default: eagle3]",
+    )
+    head.add_argument(
+        "--unroll", type=whole, default=4, metavar="N", help="steps of a draft that are unrolled; tokens of a block [default: 4]"
+    )
     head.add_argument("--begin-with", type=Path, metavar="HEAD", help="go on from a head of this shape, such as a published one")
     head.add_argument("--drafts", type=whole, default=1, metavar="K", help="drafts whose joint acceptance is taught [default: 1]")
     head.add_argument(

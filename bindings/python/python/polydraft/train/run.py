@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from . import device, estimate
 from .export import export
-from .head import Head, Shape
+from .forms import AnyHead, new
 from .learning import Learner, Plan
 from .losses import Figures
 from .text import Folder
@@ -116,14 +116,15 @@ def say_estimate(args: argparse.Namespace, work: Path) -> None:
     model = json.loads((work / "model.json").read_text())
     tokens = torch.arange(min(args.draft_vocabulary, model["tokens"]))
     with tempfile.TemporaryDirectory() as folder:
-        export(Head(Shape.of_target(model, args.head_layers), torch.float32, None), tokens, None, model, Path(folder))
+        head = new(args.form, model, args.head_layers, args.unroll, torch.float32, None, None)
+        export(head, tokens, None, model, Path(folder))
         try:
             costs = estimate.measure(args.target, Path(folder), args.dtype, None)
         except RuntimeError as problem:
             print(f"no estimate: {problem}", file=sys.stderr)
             return
     print(estimate.table(costs), file=sys.stderr)
-    (work / "estimate.json").write_text(json.dumps({"target": costs.target, "head": costs.head}) + "\n")
+    (work / "estimate.json").write_text(json.dumps({"target": costs.target, "head": costs.head, "first": costs.first}) + "\n")
 
 
 def learn(args: argparse.Namespace, work: Path, writer: Writer | None) -> int:
@@ -135,7 +136,7 @@ def learn(args: argparse.Namespace, work: Path, writer: Writer | None) -> int:
     planned = max(0 if args.text or (writer is None and args.tokens is None) else tokens(args), folder.tokens()) * args.passes
     plan = Plan(
         planned, args.draft_vocabulary, args.unroll, args.drafts, args.likeness, args.rate, args.decay, args.batch,
-        layers=args.head_layers,
+        layers=args.head_layers, form=args.form,
     )
     learner = Learner(folder, plan, where, device.dtype(args.precision, where))
     checkpoint = work / "checkpoint.pt"
@@ -155,11 +156,12 @@ def resume(learner: Learner, checkpoint: Path) -> None:
     try:
         learner.load(checkpoint)
     except RuntimeError as problem:
-        expected = f"{checkpoint}: expected a head of {learner.plan.layers} decoder layers"
-        raise Refused(f"{expected}; --head-layers as it was begun with, or another --work, goes on") from problem
+        plan = learner.plan
+        expected = f"{checkpoint}: expected a head of the form {plan.form} and {plan.layers} decoder layers"
+        raise Refused(f"{expected}; --form and --head-layers as it was begun with, or another --work, go on") from problem
 
 
-def begin_with(head: Head, folder: Path) -> None:
+def begin_with(head: AnyHead, folder: Path) -> None:
     """Takes the weights of a head that was trained before."""
     stored = load_file(folder / "model.safetensors")
     for name, weight in head.named().items():
@@ -167,7 +169,7 @@ def begin_with(head: Head, folder: Path) -> None:
         if found is None or found.shape != weight.shape:
             shape = None if found is None else list(found.shape)
             expected = f"{folder}: {name}: expected the shape {list(weight.shape)}, got {shape}"
-            raise Refused(f"{expected}; --layers, --head-layers and the target decide it")
+            raise Refused(f"{expected}; --form, --layers, --head-layers and the target decide it")
         weight.data.copy_(found)
 
 
@@ -183,7 +185,7 @@ def learning(args: argparse.Namespace, work: Path, writer: Writer | None, learne
     costs = None
     if (work / "estimate.json").exists():
         kept = json.loads((work / "estimate.json").read_text())
-        costs = estimate.Costs(tuple(kept["target"]), kept["head"])
+        costs = estimate.Costs(tuple(kept["target"]), kept["head"], kept.get("first", 0.0))
     checked, clock, begun = learner.tokens // args.check, time.monotonic(), learner.tokens
     try:
         while learner.tokens < plan.tokens:
