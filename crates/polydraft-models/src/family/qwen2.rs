@@ -1,6 +1,6 @@
 //! Qwen2 and Qwen2.5: Llama with biases on queries, keys and values, and a sliding window in the
-//! upper layers that published models switch off. MiMo: the same, with a layer that predicts further
-//! tokens.
+//! upper layers that published models switch off. MiMo: the same, with a layer that predicts
+//! further tokens.
 //!
 //! Sources: Yang et al. 2024; Xiaomi 2025 (MiMo).
 
