@@ -2,6 +2,7 @@
 
 mod around;
 mod bytes;
+mod growth;
 mod long;
 mod tekken;
 mod vocabulary_files;
@@ -97,6 +98,7 @@ impl Tokenizer {
             let mut tokenizer = HfTokenizer::from_bytes(bytes).map_err(|e| {
                 format!("expected a tokenizer in Hugging Face's format: {}", in_words(e))
             })?;
+            growth::check(&tokenizer)?;
             around::apply(&mut tokenizer, special).map_err(|e| e.to_string())?;
             Ok(Self::new(tokenizer, path.clone()))
         };

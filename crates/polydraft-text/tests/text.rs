@@ -313,6 +313,29 @@ fn endless_white_space_is_refused() {
 }
 
 /// Files with which the library panics: none of it reaches the caller, and the file is named.
+/// A step that puts a long text in the place of a blank makes a short prompt a very long one.
+#[test]
+fn steps_that_make_texts_grow_are_refused() {
+    let replace = |length: usize| json!({ "type": "Replace", "pattern": { "String": " " }, "content": "x".repeat(length) });
+    let sequence = |part: Value| json!({ "type": "Sequence", "normalizers": [part] });
+    let decoders = |part: Value| json!({ "type": "Sequence", "decoders": [part] });
+    let prepend = |length: usize| json!({ "type": "Prepend", "prepend": "▁".repeat(length / 3) });
+    for (field, step) in [
+        ("normalizer", &replace as &dyn Fn(usize) -> Value),
+        ("normalizer", &|length| sequence(replace(length))),
+        ("normalizer", &|length| sequence(prepend(length))),
+        ("decoder", &|length| decoders(replace(length))),
+    ] {
+        assert!(changed(|file| file[field] = step(256)).is_ok(), "{field}");
+        let error = changed(|file| file[field] = step(258)).unwrap_err().to_string();
+        let expected = format!("{field}: ");
+        assert!(
+            error.contains(&expected) && error.contains("at most 256 bytes, got 258"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn mangled_tokenizers_are_errors() {
     let text = "a text to encode, ünïcode too: 日本語";
