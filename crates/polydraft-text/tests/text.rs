@@ -316,7 +316,10 @@ fn endless_white_space_is_refused() {
 /// A step that puts a long text in the place of a blank makes a short prompt a very long one.
 #[test]
 fn steps_that_make_texts_grow_are_refused() {
-    let replace = |length: usize| json!({ "type": "Replace", "pattern": { "String": " " }, "content": "x".repeat(length) });
+    let replace = |length: usize| {
+        let content = "x".repeat(length);
+        json!({ "type": "Replace", "pattern": { "String": " " }, "content": content })
+    };
     let sequence = |part: Value| json!({ "type": "Sequence", "normalizers": [part] });
     let decoders = |part: Value| json!({ "type": "Sequence", "decoders": [part] });
     let prepend = |length: usize| json!({ "type": "Prepend", "prepend": "▁".repeat(length / 3) });
