@@ -1,7 +1,7 @@
-//! Tokenizers that make texts grow without end are refused.
+//! Tokenizers that make a prompt grow without end are refused.
 //!
 //! Problem: a normalizer may put any text in the place of a blank. A file of 15 kB made a prompt of
-//! a few thousand blanks take ten seconds of a processor.
+//! a few thousand blanks take ten seconds.
 //! Source: ours; the mutation harness found it.
 //! Complexity: that of writing down the steps around the tokenizer's model, which are small.
 
