@@ -215,18 +215,8 @@ impl Drafter for Head {
         if known <= told {
             return Ok(());
         }
-        let (width, features) = (self.net.features, target.hidden_states(of, told..known)?);
-        if known >= self.text(sequence).len() || features.len() != (known - told) * width {
-            return Err(EngineError::Setting {
-                setting: "hidden states of the target",
-                expected: "those that were asked for, of tokens before the last",
-                got: format!(
-                    "{} numbers, {width} a token, for {} tokens",
-                    features.len(),
-                    known - told
-                ),
-            });
-        }
+        let (width, length) = (self.net.features, self.text(sequence).len());
+        let features = reads::states(target, of, [told, known, length], width)?;
         if self.net.follows() {
             let target = (target as &dyn Any).downcast_ref::<TransformerModel>();
             let Some(target) = target else {

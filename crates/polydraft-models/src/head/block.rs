@@ -24,6 +24,7 @@ use polydraft_engine::{
     Slots,
 };
 
+use super::reads::states;
 use crate::error;
 use net::{Net, Work};
 use text::Text;
@@ -192,18 +193,8 @@ impl Drafter for BlockHead {
         if known <= told {
             return Ok(());
         }
-        let (width, features) = (self.net.features, target.hidden_states(of, told..known)?);
-        if known >= self.len(sequence) || features.len() != (known - told) * width {
-            return Err(EngineError::Setting {
-                setting: "hidden states of the target",
-                expected: "those that were asked for, of tokens before the last",
-                got: format!(
-                    "{} numbers, {width} a token, for {} tokens",
-                    features.len(),
-                    known - told
-                ),
-            });
-        }
+        let (width, length) = (self.net.features, self.len(sequence));
+        let features = states(target, of, [told, known, length], width)?;
         self.texts[sequence].tell(&features, width);
         Ok(())
     }

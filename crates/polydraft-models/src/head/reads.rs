@@ -1,6 +1,6 @@
-//! Which hidden states of its target a head reads.
+//! Which hidden states of its target a head reads, and how it gets them.
 
-use polydraft_engine::HiddenState;
+use polydraft_engine::{Error as EngineError, HiddenState, Model, Sequence};
 
 type Read<T> = Result<T, String>;
 
@@ -23,4 +23,27 @@ pub(super) fn default_features(layers: usize) -> Read<Vec<HiddenState>> {
              none"
         )),
     }
+}
+
+/// The target's states of the tokens from number `told` to before `known`, of a sequence that has
+/// `length` tokens; `width` numbers each.
+///
+/// # Errors
+/// A target that captures others, or does not know so many.
+pub(super) fn states(
+    target: &dyn Model,
+    of: Sequence,
+    [told, known, length]: [usize; 3],
+    width: usize,
+) -> polydraft_engine::Result<Vec<f32>> {
+    let features = target.hidden_states(of, told..known)?;
+    if known >= length || features.len() != (known - told) * width {
+        let numbers = features.len();
+        return Err(EngineError::Setting {
+            setting: "hidden states of the target",
+            expected: "those that were asked for, of tokens before the last",
+            got: format!("{numbers} numbers, {width} a token, for {} tokens", known - told),
+        });
+    }
+    Ok(features)
 }
