@@ -307,15 +307,15 @@ def command(*options, code=0):
 
 
 @models
-@pytest.mark.parametrize("form", ["eagle3", "block"])
-def test_the_command_makes_a_head_that_drafts(tmp_path, form):
+@pytest.mark.parametrize("form, tokens", [("eagle3", 6000), ("block", 1500)])
+def test_the_command_makes_a_head_that_drafts(tmp_path, form, tokens):
     out, work = tmp_path / "head", tmp_path / "work"
-    small = ["--longest", 64, "--shard", 3000, "--together", 8, "--precision", "f32", "--threads", 2, "--check", 2000]
+    small = ["--longest", 64, "--shard", tokens // 2, "--together", 8, "--precision", "f32", "--threads", 2, "--check", 2000]
     small += ["--form", form]
-    line = ["--target", TARGET, "--out", out, "--work", work, "--tokens", 6000, "--draft-vocabulary", 512, *small]
+    line = ["--target", TARGET, "--out", out, "--work", work, "--tokens", tokens, "--draft-vocabulary", 512, *small]
     done = command(*line, "--passes", 1, "--json")
     points = [json.loads(line) for line in done.stdout.splitlines()]
-    assert points[-1]["tokens"] >= 6000 and len(points[-1]["acceptance"]) == 4
+    assert points[-1]["tokens"] >= tokens and len(points[-1]["acceptance"]) == 4
     assert "a draft of the head costs" in done.stderr and "accepted at T = 1" in done.stderr
     stored = load_file(out / "model.safetensors")
     assert stored["d2t"].shape == (512,) and stored["fc.weight"].dtype == torch.bfloat16
@@ -325,10 +325,11 @@ def test_the_command_makes_a_head_that_drafts(tmp_path, form):
     plain = polydraft.Engine(TARGET).generate(engine.encode("fn main() {"), max_tokens=60, sampling=polydraft.Sampling(0.0))
     greedy = engine.generate(engine.encode("fn main() {"), tree="paths:1,3", max_tokens=60, sampling=polydraft.Sampling(0.0))
     assert "accepted" in generation.origins and plain.tokens == greedy.tokens
-    # It goes on from there: more passes over the same text.
-    more = command("--out", out, "--work", work, "--only", "learn", "--passes", 2, "--json", *small)
-    assert json.loads(more.stdout.splitlines()[-1])["tokens"] >= 12000
-    # Another form does not.
+    if form == "eagle3":
+        # It goes on from there: more passes over the same text.
+        more = command("--out", out, "--work", work, "--only", "learn", "--passes", 2, "--json", *small)
+        assert json.loads(more.stdout.splitlines()[-1])["tokens"] >= 2 * tokens
+    # Another form does not go on from there.
     other = ["--form", "eagle3" if form == "block" else "block"]
     refused = command("--out", out, "--work", work, "--only", "learn", *small, *other, code=1).stderr
     assert "expected a head of the form" in refused
