@@ -17,12 +17,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from .attention import attend, widen
-from .head import initial, rotations, turn
-from .norm import rms_norm
+from .head import Learned, rotations, turn
 
 
 @dataclass(frozen=True)
@@ -81,27 +80,15 @@ class BlockShape:
         return {**own, "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "dflash_config": choices}
 
 
-class BlockHead(nn.Module):
-    """The parts of a head that are learned, in f32; products are computed in `dtype`."""
+class BlockHead(Learned):
+    """A block head."""
+
+    shape: BlockShape
 
     def __init__(self, shape: BlockShape, dtype: torch.dtype, last_norm: Tensor | None, mask: Tensor, seed: int = 1) -> None:
-        super().__init__()
-        self.shape, self.dtype = shape, dtype
-        generator = torch.Generator().manual_seed(seed)
-        self.weights = nn.ParameterDict()
-        for name, dims in shape.parameters().items():
-            self.weights[name.replace(".", "/")] = nn.Parameter(initial(name, dims, generator))
-        if last_norm is not None:
-            self["norm.weight"].data.copy_(last_norm)
+        super().__init__(shape, dtype, last_norm, seed)
         # It is the target's, and stands still.
         self.register_buffer("mask", mask, persistent=False)
-
-    def __getitem__(self, name: str) -> nn.Parameter:
-        return self.weights[name.replace(".", "/")]
-
-    def named(self) -> dict[str, nn.Parameter]:
-        """Every parameter under the name that it is published with."""
-        return {name: self[name] for name in self.shape.parameters()}
 
     def unroll(self, states: Tensor, embedded: Tensor, steps: int) -> list[Tensor]:
         """The normed states of the first `steps` predicted positions, `[samples, places, hidden]` each.
@@ -147,13 +134,3 @@ class BlockHead(nn.Module):
         """The norm of each head."""
         weight = self[name + ".weight"]
         return F.rms_norm(x.float(), weight.shape, weight, self.shape.rms_norm_eps).to(self.dtype)
-
-    def product(self, x: Tensor, name: str) -> Tensor:
-        return F.linear(x, self[name + ".weight"].to(self.dtype))
-
-    def norm(self, x: Tensor, name: str) -> Tensor:
-        return rms_norm(x, self[name + ".weight"], self.shape.rms_norm_eps)
-
-    def heads(self, x: Tensor) -> Tensor:
-        """`[samples, places, heads * head]` to `[samples, heads, places, head]`."""
-        return x.unflatten(-1, (-1, self.shape.head_dim)).transpose(1, 2)

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .forms import AnyHead
+from .head import Learned
 
 
-def export(head: AnyHead, tokens: Tensor, rows: Tensor | None, model: dict[str, Any], folder: Path) -> None:
+def export(head: Learned, tokens: Tensor, rows: Tensor | None, model: dict[str, Any], folder: Path) -> None:
     """`config.json` and `model.safetensors` (bf16) in `folder`. The head says `tokens`; their `rows` of the target's output
     matrix are written too if they are given, for programs that do not take them from there."""
     folder.mkdir(parents=True, exist_ok=True)

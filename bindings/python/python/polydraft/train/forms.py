@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .block import BlockHead, BlockShape
-from .head import Head, Shape
-
-AnyHead = Union[Head, BlockHead]
+from .head import Head, Learned, Shape
 
 
 def new(
     form: str, model: dict[str, Any], layers: int, steps: int, dtype: torch.dtype, embedding: Tensor | None, norm: Tensor | None
-) -> AnyHead:
+) -> Learned:
     """A head of a form, of so many layers of the target's own shape, which drafts so many tokens. `model` is the folder's
     `model.json`, `embedding` the target's, if it is at hand, and `norm` the weights of its last norm."""
     if form == "eagle3":

@@ -77,12 +77,24 @@ class Shape:
         return found
 
 
-class Head(nn.Module):
-    """The parts of a head that are learned, in f32; products are computed in `dtype`."""
+class AnyShape(Protocol):
+    """What the shapes of all forms say."""
 
-    def __init__(self, shape: Shape, dtype: torch.dtype, last_norm: Tensor | None, seed: int = 1) -> None:
+    @property
+    def rms_norm_eps(self) -> float: ...
+    @property
+    def head_dim(self) -> int: ...
+    def parameters(self) -> dict[str, tuple[int, ...]]: ...
+    def config(self) -> dict[str, Any]: ...
+
+
+class Learned(nn.Module):
+    """The parts of a head of any form that are learned, in f32; products are computed in `dtype`."""
+
+    def __init__(self, shape: AnyShape, dtype: torch.dtype, last_norm: Tensor | None, seed: int) -> None:
         super().__init__()
-        self.shape, self.dtype = shape, dtype
+        self.shape: AnyShape = shape
+        self.dtype = dtype
         generator = torch.Generator().manual_seed(seed)
         self.weights = nn.ParameterDict()
         for name, dims in shape.parameters().items():
@@ -97,6 +109,29 @@ class Head(nn.Module):
     def named(self) -> dict[str, nn.Parameter]:
         """Every parameter under the name that it is published with."""
         return {name: self[name] for name in self.shape.parameters()}
+
+    def product(self, x: Tensor, name: str) -> Tensor:
+        return F.linear(x, self[name + ".weight"].to(self.dtype))
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        return rms_norm(x, self[name + ".weight"], self.shape.rms_norm_eps)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """`[samples, places, heads * head]` to `[samples, heads, places, head]`."""
+        return x.unflatten(-1, (-1, self.shape.head_dim)).transpose(1, 2)
+
+    def unroll(self, states: Tensor, embedded: Tensor, steps: int) -> list[Tensor]:
+        """The normed states that say each of the tokens that a draft has, `[samples, places, hidden]` each."""
+        raise NotImplementedError
+
+
+class Head(Learned):
+    """An EAGLE-3 head."""
+
+    shape: Shape
+
+    def __init__(self, shape: Shape, dtype: torch.dtype, last_norm: Tensor | None, seed: int = 1) -> None:
+        super().__init__(shape, dtype, last_norm, seed)
 
     def unroll(self, states: Tensor, embedded: Tensor, steps: int) -> list[Tensor]:
         """The normed states of every step, `[samples, places, hidden]` each.
@@ -136,16 +171,6 @@ class Head(nn.Module):
         values.append(widen(self.heads(self.product(x, name + "v_proj")), wide))
         attended = attend(query, keys, values).transpose(1, 2).flatten(2)
         return self.product(attended, name + "o_proj").float()
-
-    def product(self, x: Tensor, name: str) -> Tensor:
-        return F.linear(x, self[name + ".weight"].to(self.dtype))
-
-    def norm(self, x: Tensor, name: str) -> Tensor:
-        return rms_norm(x, self[name + ".weight"], self.shape.rms_norm_eps)
-
-    def heads(self, x: Tensor) -> Tensor:
-        """`[samples, places, heads * head]` to `[samples, heads, places, head]`."""
-        return x.unflatten(-1, (-1, self.shape.head_dim)).transpose(1, 2)
 
 
 def initial(name: str, dims: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 from . import device, estimate
 from .export import export
-from .forms import AnyHead, new
+from .forms import new
+from .head import Learned
 from .learning import Learner, Plan
 from .losses import Figures
 from .text import Folder
@@ -161,7 +162,7 @@ def resume(learner: Learner, checkpoint: Path) -> None:
         raise Refused(f"{expected}; --form and --head-layers as it was begun with, or another --work, go on") from problem
 
 
-def begin_with(head: AnyHead, folder: Path) -> None:
+def begin_with(head: Learned, folder: Path) -> None:
     """Takes the weights of a head that was trained before."""
     stored = load_file(folder / "model.safetensors")
     for name, weight in head.named().items():
