@@ -12,8 +12,7 @@ use polydraft_engine::{
     Drafter, Engine, Limits, Measurement, Request, Sequence, Sequences, Speculation,
 };
 use polydraft_models::{
-    BlockHead, HeadDescription, HeadOptions, Precision, TransformerModel, is_block_head, is_head,
-    load_block_head,
+    BlockHead, HeadDescription, HeadOptions, Precision, is_block_head, is_head, load_block_head,
 };
 
 /// What block.py expects: a text, and `[place][level]` the probabilities of all tokens.
@@ -40,43 +39,17 @@ impl Expected {
     }
 }
 
-/// A text that both have read.
-struct Pair {
-    target: TransformerModel,
-    head: BlockHead,
-    sequences: [Sequence; 2],
-}
+type Pair = HeadPair<BlockHead>;
 
-impl Pair {
+impl HeadPair<BlockHead> {
     fn open(name: &str) -> Self {
         Self::at(&folder(name), &HeadOptions::default()).unwrap()
     }
 
     fn at(directory: &Path, options: &HeadOptions) -> polydraft_models::Result<Self> {
         let mut target = target().model;
-        let mut head = load_block_head(directory, &mut target, &folder("target"), options)?;
-        let sequences = [target.open().unwrap(), head.open().unwrap()];
-        Ok(Self { target, head, sequences })
-    }
-
-    fn reset(&mut self) {
-        self.target.close(self.sequences[0]);
-        self.head.close(self.sequences[1]);
-        self.sequences = [self.target.open().unwrap(), self.head.open().unwrap()];
-    }
-
-    /// Reads on, `chunk` tokens at a time.
-    fn extend(&mut self, tokens: &[Token], chunk: usize) {
-        let [own, its] = self.sequences;
-        self.target.extend(own, tokens).unwrap();
-        self.head.extend(its, tokens).unwrap();
-        loop {
-            let left = self.target.prepare(own, chunk).unwrap();
-            self.head.sync_target(its, &self.target, own, self.target.len(own) - 1 - left).unwrap();
-            if left.max(self.head.prepare(its, chunk).unwrap()) == 0 {
-                return;
-            }
-        }
+        let head = load_block_head(directory, &mut target, &folder("target"), options)?;
+        Ok(Self::of(target, head))
     }
 
     /// The largest distance of what is drafted along `path` from log-probabilities; infinite where
@@ -221,17 +194,6 @@ fn a_smaller_vocabulary_is_the_same_distribution_on_fewer_tokens() {
     }
 }
 
-/// A head's directory with something changed.
-fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    for file in fs::read_dir(folder(name)).unwrap() {
-        let file = file.unwrap();
-        fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
-    }
-    change(directory.path());
-    directory
-}
-
 #[test]
 fn every_tensor_counts() {
     for name in BLOCKS {
@@ -297,11 +259,6 @@ fn every_field_counts() {
         let pair = Pair::at(found.path(), &HeadOptions::default()).unwrap();
         assert_eq!(pair.head.levels(), levels, "{name}");
     }
-}
-
-fn described(directory: &Path) -> polydraft_models::Result<HeadDescription> {
-    let target = target();
-    HeadDescription::read(directory, target.model.config(), target.language.vocabulary.size())
 }
 
 #[test]

@@ -9,10 +9,7 @@ use common::heads::*;
 use common::*;
 use polydraft::{DraftTree, NodeId, Sampling, Token};
 use polydraft_engine::{Drafter, Model, Sequence, Sequences};
-use polydraft_models::{
-    Head, HeadDescription, HeadOptions, LoadOptions, Precision, TransformerModel, is_head, load,
-    load_head,
-};
+use polydraft_models::{Head, HeadOptions, LoadOptions, Precision, is_head, load, load_head};
 
 /// What make.py expects: a text, and `[step][place]` log-probabilities of the tokens that the head
 /// can draft.
@@ -39,38 +36,12 @@ impl Expected {
     }
 }
 
-/// A text that both have read.
-struct Pair {
-    target: TransformerModel,
-    head: Head,
-    sequences: [Sequence; 2],
-}
+type Pair = HeadPair<Head>;
 
-impl Pair {
+impl HeadPair<Head> {
     fn open(name: &str) -> Self {
-        let (mut target, mut head) = open_head(name);
-        let sequences = [target.open().unwrap(), head.open().unwrap()];
-        Self { target, head, sequences }
-    }
-
-    fn reset(&mut self) {
-        self.target.close(self.sequences[0]);
-        self.head.close(self.sequences[1]);
-        self.sequences = [self.target.open().unwrap(), self.head.open().unwrap()];
-    }
-
-    /// Reads on, `chunk` tokens at a time.
-    fn extend(&mut self, tokens: &[Token], chunk: usize) {
-        let [own, its] = self.sequences;
-        self.target.extend(own, tokens).unwrap();
-        self.head.extend(its, tokens).unwrap();
-        loop {
-            let left = self.target.prepare(own, chunk).unwrap();
-            self.head.sync_target(its, &self.target, own, self.target.len(own) - 1 - left).unwrap();
-            if left.max(self.head.prepare(its, chunk).unwrap()) == 0 {
-                return;
-            }
-        }
+        let (target, head) = open_head(name);
+        Self::of(target, head)
     }
 
     /// The largest distance of what is drafted along `path` from log-probabilities.
@@ -267,25 +238,9 @@ fn what_a_token_takes_is_known_before() {
     assert_eq!(pair.target.token_bytes(), unwatched + 3 * 32 * 4);
 }
 
-/// A head's directory with something changed.
-fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    for file in fs::read_dir(folder(name)).unwrap() {
-        let file = file.unwrap();
-        fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
-    }
-    change(directory.path());
-    directory
-}
-
 /// All but what says which tokens are in the draft vocabulary, which nobody needs.
 fn tensors_of(path: &Path) -> Tensors {
     read_tensors(path).into_iter().filter(|(name, _)| name != "t2d").collect()
-}
-
-fn described(directory: &Path) -> polydraft_models::Result<HeadDescription> {
-    let target = target();
-    HeadDescription::read(directory, target.model.config(), target.language.vocabulary.size())
 }
 
 /// What loading says; a description says the same, where headers tell it.

@@ -1,10 +1,13 @@
 //! The draft heads of heads/, which make.py made.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use polydraft_engine::Drafter;
+use polydraft::Token;
+use polydraft_engine::{Drafter, Sequence, Sequences};
 use polydraft_models::{
-    Head, HeadOptions, LoadOptions, Loaded, TransformerModel, load, load_block_head, load_head,
+    Head, HeadDescription, HeadOptions, LoadOptions, Loaded, TransformerModel, load,
+    load_block_head, load_head,
 };
 
 /// One of every format and variant.
@@ -47,4 +50,55 @@ pub fn open_drafter(name: &str) -> (TransformerModel, Box<dyn Drafter>) {
     let options = HeadOptions::default();
     let head = load_block_head(&folder(name), &mut target, &folder("target"), &options).unwrap();
     (target, Box::new(head))
+}
+
+/// A text that a target and its head have read.
+pub struct HeadPair<D> {
+    pub target: TransformerModel,
+    pub head: D,
+    pub sequences: [Sequence; 2],
+}
+
+impl<D: Drafter> HeadPair<D> {
+    pub fn of(mut target: TransformerModel, mut head: D) -> Self {
+        let sequences = [target.open().unwrap(), head.open().unwrap()];
+        Self { target, head, sequences }
+    }
+
+    pub fn reset(&mut self) {
+        self.target.close(self.sequences[0]);
+        self.head.close(self.sequences[1]);
+        self.sequences = [self.target.open().unwrap(), self.head.open().unwrap()];
+    }
+
+    /// Reads on, `chunk` tokens at a time.
+    pub fn extend(&mut self, tokens: &[Token], chunk: usize) {
+        let [own, its] = self.sequences;
+        self.target.extend(own, tokens).unwrap();
+        self.head.extend(its, tokens).unwrap();
+        loop {
+            let left = self.target.prepare(own, chunk).unwrap();
+            self.head.sync_target(its, &self.target, own, self.target.len(own) - 1 - left).unwrap();
+            if left.max(self.head.prepare(its, chunk).unwrap()) == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// A head's directory with something changed.
+pub fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(folder(name)).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), directory.path().join(file.file_name())).unwrap();
+    }
+    change(directory.path());
+    directory
+}
+
+/// What its headers say it is.
+pub fn described(directory: &Path) -> polydraft_models::Result<HeadDescription> {
+    let target = target();
+    HeadDescription::read(directory, target.model.config(), target.language.vocabulary.size())
 }
