@@ -87,16 +87,29 @@ impl BlockHead {
         Ok(())
     }
 
-    /// Makes logits of levels, and of nodes, of which there are none yet.
+    /// Makes logits of levels, of all sequences in one product, and of nodes, of which there are
+    /// none yet.
     fn read_out(&mut self, batch: &[(Sequence, &DraftTree)]) -> error::Result<()> {
         let Self { net, texts, .. } = self;
-        for (sequence, text) in texts.iter_mut() {
-            let Some((_, tree)) = batch.iter().find(|(own, _)| *own == sequence) else { continue };
-            if text.is_ready() {
-                text.read_out(net, tree)?;
+        let mut ready = Vec::with_capacity(batch.len());
+        for (sequence, text) in texts.iter_mut().filter(|(_, text)| text.is_ready()) {
+            if let Some((_, tree)) = batch.iter().find(|(own, _)| *own == sequence) {
+                ready.push((text, *tree));
             }
         }
-        Ok(())
+        loop {
+            let mut states = Vec::new();
+            let counts: Vec<usize> =
+                ready.iter().map(|(text, tree)| text.add_states(net, tree, &mut states)).collect();
+            if states.is_empty() {
+                break;
+            }
+            let mut levels = net.read_out(states)?.into_iter();
+            for ((text, _), count) in ready.iter_mut().zip(counts) {
+                text.levels.extend(levels.by_ref().take(count));
+            }
+        }
+        ready.into_iter().try_for_each(|(text, tree)| text.link(net, tree))
     }
 }
 

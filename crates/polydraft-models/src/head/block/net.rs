@@ -213,8 +213,8 @@ impl Net {
     }
 
     /// Levels of states `[levels, hidden]`.
-    pub fn read_out(&self, states: &[f32]) -> Result<Vec<Level>> {
-        let states = Rows::new(states.to_vec(), self.width());
+    pub fn read_out(&self, states: Vec<f32>) -> Result<Vec<Level>> {
+        let states = Rows::new(states, self.width());
         let logits = self.decoder.head().forward(&states)?.capped(self.softcap);
         let logits = logits.scaled(self.logit_scale).into_numbers();
         self.link.levels(&self.tokens, &states, &logits)

@@ -27,7 +27,7 @@ pub(super) struct Text {
     /// What the block's positions came to, `[levels, hidden]`, if it is computed.
     states: Option<Vec<f32>>,
     /// Those that logits were made of.
-    levels: Vec<Level>,
+    pub levels: Vec<Level>,
     /// Of each node of the tree that is scored its level, and the logits that are its own.
     nodes: Vec<(usize, Option<Vec<f32>>)>,
     cache: Cache,
@@ -131,18 +131,21 @@ impl Text {
         self.states = Some(states);
     }
 
-    /// Makes the logits of all nodes of a tree that have none.
-    pub fn read_out(&mut self, net: &Net, tree: &DraftTree) -> Result<()> {
-        let Some(states) = &self.states else { return Ok(()) };
+    /// Appends the states of the levels that are to get logits next, for the nodes of a tree; how
+    /// many levels that is.
+    pub fn add_states(&self, net: &Net, tree: &DraftTree, states: &mut Vec<f32>) -> usize {
+        let Some(own) = &self.states else { return 0 };
         let new = self.nodes.len()..tree.len();
-        let width = net.width();
-        let levels = new.clone().map(|node| tree.depth(node) + 1).max().unwrap_or(0);
-        while self.levels.len() < levels.min(net.levels()) {
-            let from = self.levels.len();
-            let to = net.levels().min(from + LEVELS);
-            self.levels.extend(net.read_out(&states[from * width..to * width])?);
-        }
-        let linked: Vec<(usize, Token)> = new
+        let wanted = new.map(|node| tree.depth(node) + 1).max().unwrap_or(0).min(net.levels());
+        let from = self.levels.len();
+        let to = if from < wanted { net.levels().min(from + LEVELS) } else { from };
+        states.extend_from_slice(&own[from * net.width()..to * net.width()]);
+        to - from
+    }
+
+    /// Makes the logits of all nodes of a tree that have none.
+    pub fn link(&mut self, net: &Net, tree: &DraftTree) -> Result<()> {
+        let linked: Vec<(usize, Token)> = (self.nodes.len()..tree.len())
             .map(|node| {
                 let token = match node {
                     DraftTree::ROOT => self.tokens.last().copied().unwrap_or(0),
