@@ -227,7 +227,7 @@ def tools_in_responses(client):
     assert "".join(deltas) == call.arguments and events[-1].response.output[0].arguments == call.arguments
     history = [{"role": "user", "content": "Returns the sum."}, call,
                {"type": "function_call_output", "call_id": call.call_id, "output": "yes"}]
-    again = client.responses.create(model="tools", input=history, max_output_tokens=20)
+    again = client.responses.create(model="tools", input=history, max_output_tokens=20, extra_body={"seed": 4, "min_tokens": 4})
     assert again.output_text
     scored = dict(model="tools", input="Returns the sum.", max_output_tokens=12, include=["message.output_text.logprobs"], top_logprobs=2,
                   extra_body={"seed": 4})
