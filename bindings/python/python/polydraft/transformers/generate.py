@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 import torch
@@ -9,9 +10,11 @@ from transformers import PreTrainedModel
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from .._native import Draft, Rng, Sampling, Tree, Verifier
+from . import on_device
 from .caller import kept_by_caller
 from .distributions import fitted, processed
 from .scoring import CACHE_NAMES, rows_of, scorer
+from .static.eagle import EagleHead
 
 # What `generate` can be asked to return and this does not have.
 _UNKNOWN = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -31,7 +34,7 @@ def generate(
     assistant_model: PreTrainedModel | None = None,
     streamer: Any = None,
     synced_gpus: bool = False,
-    draft_model: PreTrainedModel | None = None,
+    draft_model: PreTrainedModel | EagleHead | str | PathLike[str] | None = None,
     verifier: str | dict | Verifier = "nested-priority",
     paths: int = 2,
     depth: int = 3,
@@ -39,6 +42,7 @@ def generate(
     draft_sampling: Sampling | None = None,
     seed: int | Rng | None = None,
     statistics: dict | None = None,
+    loop: str = "auto",
     **model_kwargs: Any,
 ) -> Any:
     """Speculative decoding with several drafts, for `model.generate(..., custom_generate=polydraft.transformers.generate)`.
@@ -47,7 +51,8 @@ def generate(
     for token (but where two logits are equal up to rounding).
 
     Args:
-        assistant_model, draft_model: the draft model, a causal model of the same tokenizer; one of the two names.
+        assistant_model, draft_model: the draft model, a causal model of the same tokenizer; one of the two names. Or the folder
+            of a draft head in EAGLE-3's form, as `python -m polydraft.train` leaves it, for `loop="device"`.
         verifier: one of `polydraft.VERIFIERS`. It must be exact for the tree: `Unsupported` says what it is made for.
         paths, depth: so many independent paths of so many tokens; or `tree`, any of `polydraft.TREES`.
         draft_sampling: how the draft's logits, after the same logits processors as the target's, become the distribution that
@@ -55,16 +60,27 @@ def generate(
             output's distribution.
         seed: of all random decisions (default: one that torch's generator gives, so that `torch.manual_seed` settles it); with it
             row i of a batch has the seed plus i.
-        statistics: a dictionary to be told `tokens`, `target_calls`, `draft_calls`, `drafted`, `accepted`, `block_efficiency`.
+        statistics: a dictionary to be told `tokens`, `target_calls`, `draft_calls`, `drafted`, `accepted`, `block_efficiency`;
+            `loop`, and of the device's loop `passes` of the whole batch and whether steps were `captured`.
+        loop: `host` verifies on the CPU, any tree by any verifier, rows one after the other. `device` decides where the models
+            are, independent paths by one of `polydraft.gpu.METHODS`, all rows together, on CUDA with one graph a step. `auto`
+            takes the second on a GPU where it can, and for draft heads.
 
-    The rest is handed over by `generate`. Rows of a batch are decoded one after the other. Logits processors must be functions of
-    the tokens before (as most are): they are asked at every node of a tree.
+    The rest is handed over by `generate`. Logits processors must be functions of the tokens before (as most are): they are asked
+    at every node of a tree. On the device, those that look at the logits alone (temperature, top-k, top-p, min-p, ..).
+
+    Raises:
+        ValueError: no draft; `loop="device"` where it cannot be, with the reason; what speculation does not keep.
     """
-    drafting = draft_model if draft_model is not None else assistant_model
+    drafting: Any = draft_model if draft_model is not None else assistant_model
     if drafting is None:
         drafting = kept_by_caller("assistant_model", generate)
     if drafting is None:
         raise ValueError("polydraft: expected a draft model, as assistant_model or draft_model, got none")
+    if isinstance(drafting, (str, PathLike)):
+        drafting = EagleHead(drafting, model)
+    if loop not in ("auto", "host", "device"):
+        raise ValueError(f"polydraft: expected loop to be auto, host or device, got {loop!r}")
     streamer = kept_by_caller("streamer", generate) if streamer is None else streamer
     config = generation_config if generation_config is not None else model.generation_config
     for unknown in _UNKNOWN:
@@ -82,27 +98,44 @@ def generate(
     rows, mask = input_ids.shape[0], model_kwargs.get("attention_mask")
     if isinstance(seed, Rng) and rows > 1:
         raise ValueError(f"polydraft: expected a number as the seed of a batch of {rows}, got an Rng")
-    loop = _Loop(
-        model, drafting, logits_processor, stopping_criteria, config,
-        Verifier(verifier) if not isinstance(verifier, Verifier) else verifier,
-        tree if tree is not None else f"paths:{paths},{depth}",
-        draft_sampling, streamer,
-    )  # fmt: skip
+    named = tree if tree is not None else f"paths:{paths},{depth}"
     given = next((model_kwargs[name] for name in CACHE_NAMES if model_kwargs.get(name) is not None), None)
-    cache = given if rows == 1 else None
-    texts = []
-    for row in range(rows):
-        before = input_ids[row : row + 1]
-        real = before[0] if mask is None else before[0][mask[row].bool()]
-        if seed is None:
-            rng = Rng(int(torch.randint(2**63 - 1, (1,)).item()))
-        else:
-            rng = seed if isinstance(seed, Rng) else Rng(seed + row)
-        texts.append(loop.run(before, real.tolist(), rng, cache)[0])
+    seeds = [seed + row if isinstance(seed, int) else int(torch.randint(2**63 - 1, (1,)).item()) for row in range(rows)]
+    masks = [None if mask is None else mask[row] for row in range(rows)]
+    is_head = isinstance(drafting, EagleHead)
+    reason: str | None = "the host's loop was asked for"
+    if loop == "device" or is_head or (loop == "auto" and model.device.type != "cpu"):
+        reason = on_device.why_not(model, drafting, verifier, named, logits_processor, seed, given)
+        if reason is not None and (loop == "device" or is_head):
+            raise ValueError(f"polydraft: this cannot be decoded on the device: {reason}")
+    if reason is None:
+        form = on_device.form_of(str(verifier), str(named), logits_processor, config.do_sample, draft_sampling)
+        put = None if streamer is None else lambda token: streamer.put(torch.tensor([token]))
+        texts, found = on_device.run(model, drafting, form, list(input_ids), masks, stopping_criteria, seeds, put)
+        tokens = sum(len(text) - input_ids.shape[1] for text in texts)
+        told = {
+            "tokens": tokens, "target_calls": found.calls, "draft_calls": found.calls * form.length,
+            "drafted": found.calls * form.paths * form.length, "accepted": found.accepted,
+            "block_efficiency": tokens / max(found.calls, 1), "loop": "device", "passes": found.passes,
+            "captured": found.captured,
+        }  # fmt: skip
+    else:
+        host = _Loop(
+            model, drafting, logits_processor, stopping_criteria, config,
+            Verifier(verifier) if not isinstance(verifier, Verifier) else verifier,
+            named, draft_sampling, streamer,
+        )  # fmt: skip
+        texts = []
+        for row in range(rows):
+            before = input_ids[row : row + 1]
+            real = before[0] if mask is None else before[0][mask[row].bool()]
+            rng = seed if isinstance(seed, Rng) else Rng(seeds[row])
+            texts.append(host.run(before, real.tolist(), rng, given if rows == 1 else None)[0])
+        told = host.statistics() | {"loop": "host"}
     if streamer is not None:
         streamer.end()
     if statistics is not None:
-        statistics.update(loop.statistics())
+        statistics.update(told)
     sequences = _padded(texts, config, input_ids)
     return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 

@@ -1,0 +1,11 @@
+"""Speculative decoding of transformers' models on their own device: one CUDA graph a step, one small copy to the host.
+
+Every buffer has one place and one size: KV caches of numbered slots (`slots`), a model over them (`model`), a drafter that is
+such a model or a draft head (`model_drafter`, `eagle`), a step of draft, target, verification and commit (`step`), and the loop
+that runs steps and reads what they emit (`loop`). On a CPU the same steps run without a graph.
+"""
+
+from .loop import Decoding, decode
+from .model import takes_static
+
+__all__ = ["Decoding", "decode", "takes_static"]

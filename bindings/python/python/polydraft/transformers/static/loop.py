@@ -1,0 +1,212 @@
+"""Runs steps for a batch of prompts and reads what they emit, in the place of transformers' own loop.
+
+On CUDA the first two steps run as they are, for libraries to settle, and the third is captured: from then on a step is one launch
+by the host. Where a model cannot be captured (it asks the host what it computed, as some experts' routing does) all steps run as
+they are. When a sequence outgrows the slots there is more room, and a new graph.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from .eagle import EagleHead, HeadDrafter
+from .model import StaticModel
+from .model_drafter import ModelDrafter
+from .step import Form, Step
+
+# Slots come in so many at once; attention reads all of them.
+ROOM = 1024
+# Uniforms are made for so many steps at once.
+STEPS = 64
+
+
+@dataclass
+class Decoding:
+    """What was written, and what it took.
+
+    Attributes:
+        texts: the prompts with what follows them.
+        passes: target passes, of the whole batch.
+        calls: target passes counted by sequence.
+        accepted: drafted tokens that were accepted, of all sequences.
+        captured: whether steps ran as a CUDA graph.
+    """
+
+    texts: list[list[int]]
+    passes: int = 0
+    calls: int = 0
+    accepted: int = 0
+    captured: bool = False
+
+
+class Replayed:
+    """A step that becomes a CUDA graph once it has run twice."""
+
+    def __init__(self, run: Callable[[], None], device: torch.device) -> None:
+        self.run, self.device = run, device
+        self.left = 2
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.can = device.type == "cuda"
+
+    def again(self) -> None:
+        """Buffers have other places: the graph is of no use any more."""
+        self.graph, self.left = None, 2
+
+    def __call__(self) -> None:
+        if self.graph is None and self.can and self.left == 0:
+            self.capture()
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        self.left = max(self.left - 1, 0)
+        if not self.can:
+            self.run()
+            return
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            self.run()
+        torch.cuda.current_stream(self.device).wait_stream(stream)
+
+    def capture(self) -> None:
+        """Nothing is computed here: the graph's first replay does the step."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self.run()
+            self.graph = graph
+        except Exception as error:  # noqa: BLE001 what a model does under capture is its own affair
+            self.can = False
+            torch.cuda.synchronize(self.device)
+            message = f"polydraft: this model cannot be captured in a CUDA graph, its steps run one launch at a time: {error}"
+            warnings.warn(message.splitlines()[0], stacklevel=2)
+
+
+def decode(
+    model: PreTrainedModel,
+    drafting: PreTrainedModel | EagleHead,
+    form: Form,
+    prompts: Sequence[Sequence[int]],
+    seeds: Sequence[int],
+    is_done: Callable[[int, list[int]], bool],
+) -> Decoding:
+    """Continues prompts until `is_done(row, text)`, which is asked after each token of each row.
+
+    Raises:
+        ValueError: logits that are no distribution.
+    """
+    batch, device = len(prompts), model.device
+    is_head = isinstance(drafting, EagleHead)
+    target = StaticModel(model, batch, drafting.reads if is_head else ())
+    try:
+        if isinstance(drafting, EagleHead):
+            drafter: HeadDrafter | ModelDrafter = HeadDrafter(drafting, target, batch, form.paths, form.length)
+        else:
+            drafter = ModelDrafter(drafting, batch, form.paths, form.length)
+        vocabulary = model.config.get_text_config(decoder=True).vocab_size
+        step = Step(form, target, drafter, batch, vocabulary)
+        return _Loop(step, [list(prompt) for prompt in prompts], seeds, is_done).run()
+    finally:
+        target.close()
+
+
+class _Loop:
+    """The host's side of a batch."""
+
+    def __init__(
+        self, step: Step, texts: list[list[int]], seeds: Sequence[int], is_done: Callable[[int, list[int]], bool]
+    ) -> None:  # fmt: skip
+        self.step, self.is_done = step, is_done
+        self.out = Decoding(texts)
+        self.device = step.target.device
+        self.replayed = Replayed(step.run, self.device)
+        self.generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
+        self.alive = [True] * len(texts)
+        self.contexts = [len(text) - 1 for text in texts]
+        self.size = 0
+
+    def run(self) -> Decoding:
+        step, texts = self.step, self.out.texts
+        self.fit()
+        self.prefill()
+        pinned = torch.zeros(step.packed.shape, dtype=torch.long, pin_memory=self.device.type == "cuda")
+        while any(self.alive):
+            self.fit()
+            self.uniforms()
+            self.replayed()
+            pinned.copy_(step.packed)
+            self.out.passes += 1
+            changed = False
+            for row, packed in enumerate(pinned.tolist()):
+                if not self.alive[row]:
+                    continue
+                *tokens, kept, status = packed
+                if status:
+                    raise ValueError("polydraft: a row of logits is no distribution (NaN, infinite, or nothing but -inf)")
+                self.out.calls += 1
+                self.out.accepted += kept
+                self.contexts[row] += kept + 1
+                for token in tokens[: kept + 1]:
+                    texts[row].append(token)
+                    if self.is_done(row, texts[row]):
+                        self.alive[row], changed = False, True
+                        break
+            if changed:
+                step.alive.copy_(torch.tensor(self.alive, dtype=torch.long))
+        self.out.captured = self.replayed.graph is not None
+        return self.out
+
+    def prefill(self) -> None:
+        """The prompts but for their last tokens."""
+        step, texts = self.step, self.out.texts
+        longest = max(map(len, texts))
+        device = self.device
+        padded = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
+        step.context.copy_(torch.tensor(self.contexts))
+        before = [text[max(len(text) - 2, 0)] for text in texts]
+        step.last.copy_(torch.tensor([[one, text[-1]] for one, text in zip(before, texts)]))
+        drafter = step.drafter
+        if isinstance(drafter, ModelDrafter):
+            for tokens, static in ((padded[:, :-1], step.target), (padded[:, :-1], drafter.static)):
+                for _ in static.pieces(tokens):
+                    pass
+            return
+        drafter.tokens[:, 0] = step.last[:, 1]
+        for start, piece in step.target.pieces(padded[:, :-1]):
+            features = step.target.features
+            assert features is not None
+            many = piece.shape[1]
+            drafter.prefill(padded[:, start + 1 : start + 1 + many], start, features)
+            for row, context in enumerate(self.contexts):
+                # The last place before the root is the one that the first step takes.
+                if start < context <= start + many:
+                    drafter.states[row, 0] = features[row, context - 1 - start]
+
+    def fit(self) -> None:
+        """Slots for the longest sequence, and the tree after it."""
+        step = self.step
+        paths, length = step.form.paths, step.form.length
+        needed = max(self.contexts) + max(1 + paths * length, step.drafter.room) + 1
+        if needed <= self.size:
+            return
+        self.size = -(-needed // ROOM) * ROOM
+        step.target.cache.resize(self.size, self.device)
+        step.drafter.resize(self.size)
+        self.replayed.again()
+
+    def uniforms(self) -> None:
+        """Each sequence has its own, whatever is decoded beside it."""
+        at = self.out.passes % STEPS
+        if at == 0:
+            own = self.step.uniforms
+            made = [
+                torch.rand(STEPS, own.shape[1], generator=generator, dtype=own.dtype, device=self.device)
+                for generator in self.generators
+            ]
+            self.made = torch.stack(made, 1)
+        self.step.uniforms.copy_(self.made[at])

@@ -1,0 +1,284 @@
+"""The loop on the models' own device, run on a CPU: texts and distributions are those of plain `generate`."""
+
+import json
+
+import polydraft
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+safetensors = pytest.importorskip("safetensors.torch")
+
+import polydraft.transformers as inside  # noqa: E402
+import tiny  # noqa: E402
+from polydraft import gpu  # noqa: E402
+from polydraft.train import head as trained  # noqa: E402
+from polydraft.transformers.static import decode, loop, model, takes_static  # noqa: E402
+from polydraft.transformers.static.eagle import EagleHead, HeadDrafter  # noqa: E402
+from polydraft.transformers.static.step import Form  # noqa: E402
+from test_transformers import law_of  # noqa: E402
+
+METHODS = [
+    ("nested-priority", 4, 4), ("token", 1, 4), ("block", 1, 5), ("specinfer", 2, 3), ("spectr", 3, 2), ("walk:priority", 3, 3),
+    ("nested-priority", 3, 1),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def plainly(monkeypatch):
+    """Kernels have tests of their own; here they would take minutes in Triton's interpreter. Models are too small for threads."""
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    whole = tiny.llama(vocabulary=64, layers=3)
+    return whole, tiny.first_layers(whole)
+
+
+def speculate(target, draft, ids, **options):
+    return target.generate(ids, custom_generate=inside.generate, draft_model=draft, loop="device", **options)
+
+
+def head_of(target, folder, says=None):
+    """A head of random weights for a tiny Llama, as its folder."""
+    config = target.config
+    shape = trained.Shape(
+        config.hidden_size, 2 * config.hidden_size, 4, 2, config.hidden_size // 4, 10_000.0, 1e-6, (0, 1, 1), 1
+    )  # fmt: skip
+    made = trained.Head(shape, torch.float32, None, seed=3)
+    tensors = {name: weight.detach() for name, weight in made.named().items()}
+    if says is not None:
+        tensors["d2t"] = torch.tensor(says) - torch.arange(len(says))
+    folder.mkdir()
+    safetensors.save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({**shape.config(), "vocab_size": config.vocab_size}))
+    return made
+
+
+@pytest.mark.parametrize(("verifier", "paths", "depth"), METHODS)
+def test_greedy_is_generate_without_us(pair, verifier, paths, depth, monkeypatch):
+    """Prompts in pieces, slots that run out, drafts that are often wrong."""
+    monkeypatch.setattr(loop, "ROOM", 32)
+    monkeypatch.setattr(model, "PIECE", 8)
+    for length in (1, 2, 25):
+        ids = torch.randint(64, (1, length), generator=torch.Generator().manual_seed(length))
+        plain = pair[0].generate(ids, do_sample=False, max_new_tokens=40)
+        told = {}
+        ours = speculate(
+            *pair, ids, do_sample=False, max_new_tokens=40, verifier=verifier, paths=paths, depth=depth, seed=3,
+            draft_sampling=polydraft.Sampling(temperature=0.7), statistics=told,
+        )  # fmt: skip
+        assert ours.tolist() == plain.tolist()
+        assert told["loop"] == "device" and 0 < told["accepted"] < told["drafted"]
+
+
+@pytest.mark.parametrize(("verifier", "paths", "depth"), METHODS)
+def test_a_draft_that_is_the_target_is_accepted(pair, verifier, paths, depth):
+    """Both caches hold what they should: one wrong key, and some token would be rejected."""
+    ids, told = torch.tensor([[1, 2, 3], [4, 5, 6]]), {}
+    settings = dict(do_sample=True, top_k=0, max_new_tokens=60, verifier=verifier, paths=paths, depth=depth, seed=1)
+    speculate(pair[0], pair[0], ids, statistics=told, **settings)
+    assert told["accepted"] >= told["target_calls"] * depth - 2
+
+
+def test_batches_ends_criteria_and_streamers(pair):
+    ids = torch.tensor([[0, 0, 1, 2], [5, 6, 7, 8], [0, 9, 9, 1]])
+    mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 1, 1]])
+    settings = dict(attention_mask=mask, do_sample=False, max_new_tokens=25, eos_token_id=[3, 17, 40], pad_token_id=0)
+    plain = pair[0].generate(ids, **settings)
+    told = {}
+    assert speculate(*pair, ids, seed=1, statistics=told, **settings).tolist() == plain.tolist()
+    assert told["passes"] < told["target_calls"]
+
+    class Streamer:
+        def __init__(self):
+            self.put_, self.ended = [], 0
+
+        def put(self, tokens):
+            self.put_ += tokens.flatten().tolist()
+
+        def end(self):
+            self.ended += 1
+
+    class Stop(transformers.StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            return torch.tensor([input_ids.shape[1] >= 4 and int(input_ids[0, -1]) % 7 == 0])
+
+    one, other = Streamer(), Streamer()
+    settings = dict(do_sample=False, max_new_tokens=40, stopping_criteria=transformers.StoppingCriteriaList([Stop()]))
+    plain = pair[0].generate(ids[1:2], streamer=one, **settings)
+    ours = speculate(*pair, ids[1:2], streamer=other, **settings)
+    assert ours.tolist() == plain.tolist() and one.put_[4:] == other.put_[4:] or other.put_ == ours[0, 4:].tolist()
+    assert other.ended == 1
+
+
+def test_a_seeded_row_of_a_batch_is_what_it_is_alone(pair):
+    ids = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    settings = dict(do_sample=True, max_new_tokens=30, paths=3, depth=3)
+    both = speculate(*pair, ids, seed=7, **settings)
+    assert both[1:].tolist() == speculate(*pair, ids[1:], seed=8, **settings).tolist()
+    assert both.tolist() == speculate(*pair, ids, seed=7, **settings).tolist()
+
+
+COMMON = dict(
+    vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=8, max_position_embeddings=512, initializer_range=0.3, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+)  # fmt: skip
+MOE = dict(moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2)
+LATENT = dict(
+    q_lora_rank=16, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=4, n_group=2,
+    topk_group=1, num_experts_per_tok=2, moe_intermediate_size=32, first_k_dense_replace=1, num_key_value_heads=4, head_dim=4,
+)  # fmt: skip
+WINDOWS = ["sliding_attention", "full_attention", "sliding_attention"]
+FAMILIES = {
+    "Qwen3": {}, "Qwen2": {}, "Olmo2": {}, "Phi3": {}, "Gemma2": dict(sliding_window=6, layer_types=WINDOWS),
+    "Gemma3Text": dict(sliding_window=6, layer_types=WINDOWS), "Mistral": dict(sliding_window=6), "Qwen3Moe": MOE,
+    "Mixtral": dict(num_local_experts=4, num_experts_per_tok=2), "DeepseekV3": LATENT,
+    "GptOss": dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=6, layer_types=WINDOWS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(family):
+    """Longer than their windows; experts and latent attention as they are."""
+    torch.manual_seed(2)
+    config = getattr(transformers, f"{family}Config")(**{**COMMON, **FAMILIES[family]})
+    names = [f"{family}ForCausalLM", f"{family.removesuffix('Text')}ForCausalLM"]
+    made = next(getattr(transformers, name) for name in names if hasattr(transformers, name))(config).eval()
+    if family == "GptOss":
+        made.set_attn_implementation("eager")
+    assert takes_static(made)
+    ids = torch.randint(64, (1, 15), generator=torch.Generator().manual_seed(1))
+    told = {}
+    plain = made.generate(ids, do_sample=False, max_new_tokens=30)
+    ours = speculate(made, made, ids, do_sample=False, max_new_tokens=30, paths=3, depth=3, statistics=told)
+    assert ours.tolist() == plain.tolist()
+    assert told["accepted"] >= (told["target_calls"] - 1) * 3
+
+
+def test_recurrent_models_are_decoded_by_the_host():
+    torch.manual_seed(1)
+    config = transformers.Lfm2Config(**{**COMMON, "layer_types": ["conv", "full_attention", "conv"]})
+    made = transformers.Lfm2ForCausalLM(config).eval()
+    assert not takes_static(made)
+    ids, told = torch.tensor([[1, 2, 3]]), {}
+    options = dict(custom_generate=inside.generate, draft_model=made, do_sample=False, max_new_tokens=6)
+    ours = made.generate(ids, statistics=told, **options)
+    assert ours.tolist() == made.generate(ids, do_sample=False, max_new_tokens=6).tolist() and told["loop"] == "host"
+    with pytest.raises(ValueError, match="Lfm2ForCausalLM does not score a tree over a cache of slots"):
+        made.generate(ids, loop="device", **options)
+
+
+@pytest.mark.parametrize(("options", "reason"), [
+    ({"repetition_penalty": 1.4}, "RepetitionPenaltyLogitsProcessor looks at the tokens before"),
+    ({"tree": "3,2,1"}, "the tree is '3,2,1'"), ({"tree": "paths:0,3"}, "the tree is"),
+    ({"verifier": "traversal"}, "the verifier is none of"), ({"verifier": "block", "paths": 2}, "block verifies one path"),
+    ({"seed": polydraft.Rng(1)}, "an Rng decides"), ({"loop": "gpu"}, "expected loop to be auto, host or device"),
+])  # fmt: skip
+def test_what_cannot_be_is_said(pair, options, reason):
+    with pytest.raises(ValueError, match=reason):
+        speculate(*pair, torch.tensor([[1, 2]]), max_new_tokens=5, **options) if "loop" not in options else pair[0].generate(
+            torch.tensor([[1, 2]]), custom_generate=inside.generate, draft_model=pair[1], max_new_tokens=5, **options
+        )
+
+
+@pytest.mark.parametrize("says", [None, list(range(0, 64, 3))])
+def test_a_head_drafts_as_it_was_trained(tmp_path, says):
+    """Every distribution that a head drafts from is that of the trainer's unrolled forward pass, over several steps."""
+    target = tiny.llama(vocabulary=64, layers=3)
+    made = head_of(target, tmp_path / "head", says)
+    seen = []
+
+    class Watched(HeadDrafter):
+        def level(self, level, given, context):
+            logits = super().level(level, given, context)
+            seen.append((level, given.clone(), logits))
+            return logits
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "HeadDrafter", Watched)
+        form = Form("nested-priority", 2, 3, gpu.Sampling(), gpu.Sampling(), None, None)
+        prompt = [5, 9, 1, 33]
+        with torch.no_grad():
+            found = decode(target, EagleHead(tmp_path / "head", target), form, [prompt], [1], lambda _, text: len(text) > 24)
+    assert found.accepted > 0
+    context, at = len(prompt) - 1, 0
+    with torch.no_grad():
+        text = torch.tensor([found.texts[0]])
+        kept = target(text, output_hidden_states=True).hidden_states
+        states = torch.cat([kept[i] for i in (0, 1, 1)], -1)
+        while at < len(seen):
+            one = 0 if at == 0 else int((text[0] == -1).sum())
+            assert seen[at][0] == 0 and one == 0
+            root = int(seen[at][1][0, 1])
+            while int(text[0, context]) != root:
+                context += 1
+            for path in range(2):
+                drafted = [int(seen[at + level][1][0, path]) for level in (1, 2)]
+                words = torch.cat([text[:, : context + 1], torch.tensor([drafted])], 1)
+                own = torch.nn.functional.pad(states[:, : context + 1], (0, 0, 0, 2))
+                embedded = target.get_input_embeddings()(words)
+                for level, normed in enumerate(made.unroll(own, embedded, 3)):
+                    expected = target.get_output_embeddings()(normed[0, context - 1])
+                    row = seen[at + level][2][0, 0 if level == 0 else path]
+                    spoken = slice(None) if says is None else says
+                    assert torch.allclose(row[spoken], expected[spoken], atol=1e-4)
+                    assert says is None or torch.isinf(row).sum() == 64 - len(says)
+            at += 3
+
+
+def test_a_head_on_a_batch(tmp_path):
+    target = tiny.llama(vocabulary=64, layers=3)
+    head_of(target, tmp_path / "head", list(range(40)))
+    ids = torch.tensor([[0, 0, 1, 2], [5, 6, 7, 8], [0, 0, 0, 9]])
+    mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 1]])
+    settings = dict(attention_mask=mask, do_sample=False, max_new_tokens=25, pad_token_id=0)
+    plain = target.generate(ids, **settings)
+    ours = speculate(target, tmp_path / "head", ids, draft_sampling=polydraft.Sampling(), seed=1, **settings)
+    assert ours.tolist() == plain.tolist()
+    with pytest.raises(ValueError, match="expected a folder with config.json"):
+        speculate(target, str(tmp_path / "none"), ids, **settings)
+
+
+CASES = [
+    ({}, None), ({"verifier": "specinfer", "paths": 2}, None), ({"temperature": 1.7}, (1.7, None, None)),
+    ({"temperature": 1.5, "top_k": 6, "top_p": 0.95}, (1.5, 6, 0.95)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "filters"), CASES)
+@pytest.mark.parametrize("drafter", ["model", "head"])
+def test_the_law_by_g_test(options, filters, drafter, tmp_path):
+    """Rows of a batch, many times; three tokens of each."""
+    target = tiny.llama(vocabulary=8, layers=2, seed=1)
+    draft = tiny.first_layers(target)
+    if drafter == "head":
+        head_of(target, tmp_path / "head", [0, 1, 2, 5, 6])
+        draft = tmp_path / "head"
+    process = None
+    if filters:
+        made = [transformers.TemperatureLogitsWarper(filters[0])]
+        if filters[1]:
+            made += [transformers.TopKLogitsWarper(filters[1]), transformers.TopPLogitsWarper(filters[2])]
+        process = transformers.LogitsProcessorList(made)
+    ids, length = torch.tensor([[1, 2, 3]]), 3
+    law = law_of(target, ids, length, process)
+    counts = dict.fromkeys(law, 0)
+    torch.manual_seed(5)
+    rows = 64
+    for _ in range(24):
+        texts = speculate(
+            target, draft, ids.expand(rows, -1), do_sample=True, max_new_tokens=length,
+            **{"top_k": 0, "paths": 3, "depth": 2, **options},
+        )  # fmt: skip
+        for text in texts[:, 3:].tolist():
+            counts[tuple(text)] += 1
+    assert not any(count for text, count in counts.items() if law[text] == 0)
+    kept = [text for text in law if law[text] > 0]
+    statistic, freedom, p = polydraft.g_test([law[text] for text in kept], [counts[text] for text in kept])
+    assert p > 1e-3 and freedom > 12, (statistic, freedom, p)
