@@ -16,6 +16,7 @@ from polydraft.train import head as trained  # noqa: E402
 from polydraft.transformers.static import decode, loop, model, takes_static  # noqa: E402
 from polydraft.transformers.static.eagle import EagleHead, HeadDrafter  # noqa: E402
 from polydraft.transformers.static.step import Form  # noqa: E402
+from static_families import COMMON, FAMILIES, tiny_model  # noqa: E402
 from test_transformers import law_of  # noqa: E402
 
 METHODS = [
@@ -125,33 +126,10 @@ def test_a_seeded_row_of_a_batch_is_what_it_is_alone(pair):
     assert both.tolist() == speculate(*pair, ids, seed=7, **settings).tolist()
 
 
-COMMON = dict(
-    vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
-    head_dim=8, max_position_embeddings=512, initializer_range=0.3, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-)  # fmt: skip
-MOE = dict(moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2)
-LATENT = dict(
-    q_lora_rank=16, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=4, n_group=2,
-    topk_group=1, num_experts_per_tok=2, moe_intermediate_size=32, first_k_dense_replace=1, num_key_value_heads=4, head_dim=4,
-)  # fmt: skip
-WINDOWS = ["sliding_attention", "full_attention", "sliding_attention"]
-FAMILIES = {
-    "Qwen3": {}, "Qwen2": {}, "Olmo2": {}, "Phi3": {}, "Gemma2": dict(sliding_window=6, layer_types=WINDOWS),
-    "Gemma3Text": dict(sliding_window=6, layer_types=WINDOWS), "Mistral": dict(sliding_window=6), "Qwen3Moe": MOE,
-    "Mixtral": dict(num_local_experts=4, num_experts_per_tok=2), "DeepseekV3": LATENT,
-    "GptOss": dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=6, layer_types=WINDOWS),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family):
     """Longer than their windows; experts and latent attention as they are."""
-    torch.manual_seed(2)
-    config = getattr(transformers, f"{family}Config")(**{**COMMON, **FAMILIES[family]})
-    names = [f"{family}ForCausalLM", f"{family.removesuffix('Text')}ForCausalLM"]
-    made = next(getattr(transformers, name) for name in names if hasattr(transformers, name))(config).eval()
-    if family == "GptOss":
-        made.set_attn_implementation("eager")
+    made = tiny_model(family)
     assert takes_static(made)
     ids = torch.randint(64, (1, 15), generator=torch.Generator().manual_seed(1))
     told = {}

@@ -14,6 +14,7 @@ from . import on_device
 from .caller import kept_by_caller
 from .distributions import fitted, processed
 from .scoring import CACHE_NAMES, rows_of, scorer
+from .static import head_of
 from .static.eagle import EagleHead
 
 # What `generate` can be asked to return and this does not have.
@@ -78,7 +79,7 @@ def generate(
     if drafting is None:
         raise ValueError("polydraft: expected a draft model, as assistant_model or draft_model, got none")
     if isinstance(drafting, (str, PathLike)):
-        drafting = EagleHead(drafting, model)
+        drafting = head_of(drafting, model)
     if loop not in ("auto", "host", "device"):
         raise ValueError(f"polydraft: expected loop to be auto, host or device, got {loop!r}")
     streamer = kept_by_caller("streamer", generate) if streamer is None else streamer

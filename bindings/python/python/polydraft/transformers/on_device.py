@@ -75,7 +75,8 @@ def form_of(verifier: str, tree: str, processors: Any, do_sample: bool, draft_sa
         sampling, filters = gpu.Sampling(temperature=processors[0].temperature), None
         if draft_sampling is None:
             drafted, draft_filters = sampling, None
-    return Form(verifier, *shape, sampling, drafted, filters, draft_filters)
+    named = repr([(type(processor).__name__, sorted(vars(processor).items())) for processor in processors])
+    return Form(verifier, *shape, sampling, drafted, filters, draft_filters, named)
 
 
 def _all_of(processors: list[Any]) -> Callable[[torch.Tensor], torch.Tensor] | None:

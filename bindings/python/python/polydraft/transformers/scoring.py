@@ -159,8 +159,8 @@ def _can(model: PreTrainedModel) -> bool:
 @torch.no_grad()
 def _does(model: PreTrainedModel) -> bool:
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    text = [token % vocabulary for token in (1, 2, 3)]
-    tokens = [token % vocabulary for token in (3, 1, 2, 0, 1)]
+    text = ordinary((1, 2, 3), vocabulary)
+    tokens = ordinary((3, 1, 2, 0, 1), vocabulary)
     flat = np.zeros((4, vocabulary), dtype=np.float32)
     draft = Draft.given(tokens, [-1, 0, 0, 1, 2], flat, counts=[0, 1, 1, 1, 1])
     if len(set(tokens[1:3])) < 2:
@@ -178,8 +178,27 @@ def _does(model: PreTrainedModel) -> bool:
         one, other = torch.cat([one, trees.logits(draft, nodes)]), torch.cat([other, rows.logits(draft, nodes)])
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, NotImplementedError):
         return False
-    rounding = 64 * torch.finfo(model.dtype).eps * max(1.0, other.abs().max().item())
-    return plain and bool((one - other).abs().max() <= rounding)
+    return plain and alike(one, other)
+
+
+def ordinary(numbers: Sequence[int], vocabulary: int) -> list[int]:
+    """A token for each number, from all over the vocabulary: the first ones are special, and real models answer a series of
+    those with states that rounding alone changes beyond recognition."""
+    if vocabulary < 64:
+        return [number % vocabulary for number in numbers]
+    return [((number + 1) * 2654435761 % 2**32) * vocabulary >> 32 for number in numbers]
+
+
+def alike(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether rows of logits differ by rounding alone.
+
+    A token seen that should not be, or a position off by one, moves a row by about as much as the rows lie apart from each other:
+    0.26 to 2 of that in what was tried, rounding 1e-5 in f32 and 0.02 to 0.13 in bf16.
+    """
+    most = 1e-2 if found.dtype == torch.float32 else 0.25
+    found, expected = found.float(), expected.float()
+    apart = (expected - expected.mean(0)).norm(dim=-1).mean()
+    return bool((found - expected).norm(dim=-1).max() <= most * apart)
 
 
 class _Accepted:

@@ -191,6 +191,3 @@ class HeadDrafter:
         self.states.copy_(features.gather(1, nodes[..., None].expand(-1, -1, features.shape[2])))
         self.tokens.copy_(tokens)
         self.count.copy_(kept + 1)
-
-    def close(self) -> None:
-        """Nothing of the target's was changed by the head."""

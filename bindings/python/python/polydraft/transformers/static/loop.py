@@ -10,6 +10,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -87,6 +90,30 @@ class Replayed:
             warnings.warn(message.splitlines()[0], stacklevel=2)
 
 
+class Kept:
+    """The last loop of a model, with its buffers and its graph, for the next call that asks the same of it.
+
+    It lies with the model, whose copies and files have none.
+    """
+
+    def __init__(self) -> None:
+        self.key: Any = None
+        self.loop: Loop | None = None
+        self.head_key: Any = None
+        self.head: EagleHead | None = None
+
+    @staticmethod
+    def of(model: PreTrainedModel) -> Kept:
+        """What is kept with a model."""
+        return model.__dict__.setdefault("_polydraft", Kept())
+
+    def __deepcopy__(self, memo: Any) -> Kept:
+        return Kept()
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
+        return Kept, ()
+
+
 def decode(
     model: PreTrainedModel,
     drafting: PreTrainedModel | EagleHead,
@@ -100,38 +127,67 @@ def decode(
     Raises:
         ValueError: logits that are no distribution.
     """
-    batch, device = len(prompts), model.device
-    is_head = isinstance(drafting, EagleHead)
-    target = StaticModel(model, batch, drafting.reads if is_head else ())
+    kept = Kept.of(model)
+    key = (form.key(), len(prompts), id(drafting), _places(model), _places(drafting))
+    if kept.key != key:
+        kept.key = kept.loop = None
+        kept.loop = Loop(model, drafting, form, len(prompts))
+        kept.key = key
+    loop = kept.loop
+    assert loop is not None
     try:
+        with loop.step.target.reading():
+            return loop.run([list(prompt) for prompt in prompts], seeds, is_done)
+    except BaseException:
+        # Whatever state it is in, nobody else should find it.
+        kept.key = kept.loop = None
+        raise
+
+
+def head_of(folder: str | PathLike[str], model: PreTrainedModel) -> EagleHead:
+    """The head in a folder, read once for a model.
+
+    Raises:
+        ValueError: no head, or one for another model.
+    """
+    kept, file = Kept.of(model), Path(folder) / "model.safetensors"
+    changed = file.stat().st_mtime_ns if file.exists() else None
+    key = (str(folder), changed, model.dtype, model.device, _places(model))
+    if kept.head is None or kept.head_key != key:
+        kept.head, kept.head_key = EagleHead(folder, model), key
+    return kept.head
+
+
+def _places(drafting: PreTrainedModel | EagleHead) -> tuple[int, ...]:
+    """Where the weights are: a graph reads them there."""
+    weights = drafting.weights.values() if isinstance(drafting, EagleHead) else drafting.parameters()
+    return tuple(weight.data_ptr() for weight in weights)
+
+
+class Loop:
+    """The host's side of batches of one size."""
+
+    def __init__(self, model: PreTrainedModel, drafting: PreTrainedModel | EagleHead, form: Form, batch: int) -> None:
+        target = StaticModel(model, batch, drafting.reads if isinstance(drafting, EagleHead) else ())
         if isinstance(drafting, EagleHead):
             drafter: HeadDrafter | ModelDrafter = HeadDrafter(drafting, target, batch, form.paths, form.length)
         else:
             drafter = ModelDrafter(drafting, batch, form.paths, form.length)
         vocabulary = model.config.get_text_config(decoder=True).vocab_size
-        step = Step(form, target, drafter, batch, vocabulary)
-        return _Loop(step, [list(prompt) for prompt in prompts], seeds, is_done).run()
-    finally:
-        target.close()
+        self.step = Step(form, target, drafter, batch, vocabulary)
+        self.device = target.device
+        self.replayed = Replayed(self.step.run, self.device)
+        self.size = 0
 
-
-class _Loop:
-    """The host's side of a batch."""
-
-    def __init__(
-        self, step: Step, texts: list[list[int]], seeds: Sequence[int], is_done: Callable[[int, list[int]], bool]
-    ) -> None:  # fmt: skip
-        self.step, self.is_done = step, is_done
-        self.out = Decoding(texts)
-        self.device = step.target.device
-        self.replayed = Replayed(step.run, self.device)
+    def run(
+        self, texts: list[list[int]], seeds: Sequence[int], is_done: Callable[[int, list[int]], bool]
+    ) -> Decoding:  # fmt: skip
+        """Continues the texts, which are changed."""
+        step, self.out = self.step, Decoding(texts)
         self.generators = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
         self.alive = [True] * len(texts)
         self.contexts = [len(text) - 1 for text in texts]
-        self.size = 0
-
-    def run(self) -> Decoding:
-        step, texts = self.step, self.out.texts
+        step.alive.fill_(1)
         self.fit()
         self.prefill()
         pinned = torch.zeros(step.packed.shape, dtype=torch.long, pin_memory=self.device.type == "cuda")
@@ -153,7 +209,7 @@ class _Loop:
                 self.contexts[row] += kept + 1
                 for token in tokens[: kept + 1]:
                     texts[row].append(token)
-                    if self.is_done(row, texts[row]):
+                    if is_done(row, texts[row]):
                         self.alive[row], changed = False, True
                         break
             if changed:
@@ -177,6 +233,7 @@ class _Loop:
                     pass
             return
         drafter.tokens[:, 0] = step.last[:, 1]
+        drafter.count.fill_(1)
         for start, piece in step.target.pieces(padded[:, :-1]):
             features = step.target.features
             assert features is not None

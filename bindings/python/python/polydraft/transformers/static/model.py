@@ -9,14 +9,15 @@ Which models can do it is tested, not assumed: `takes_static` scores a small tre
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
 
-from ..scoring import CACHE_NAMES, rows_of
+from ..scoring import CACHE_NAMES, alike, ordinary, rows_of
 from .slots import SlotCache
 
 # The prompt is read in pieces of so many tokens.
@@ -34,14 +35,10 @@ class StaticModel:
         self.named = next(name for name in CACHE_NAMES if name in inspect.signature(model.forward).parameters)
         self.windows = windows_of(model)
         self.features: torch.Tensor | None = None
-        self.hooks: list[Any] = []
         self.reads, self.read = tuple(reads), dict[int, torch.Tensor]()
-        layers = decoder_layers(model) if reads else []
-        for number in reads:
-            hook = self._keeper(number)
-            self.hooks.append(layers[number].register_forward_pre_hook(hook, with_kwargs=True))
         one = torch.zeros(batch, 1, dtype=torch.long, device=self.device)
-        self._call(one, one, torch.zeros(1, 2, dtype=self.dtype, device=self.device), one[:, 0], 1, 1)
+        with self.reading():
+            self._call(one, one, torch.zeros(1, 2, dtype=self.dtype, device=self.device), one[:, 0], 1, 1)
 
     def _keeper(self, number: int) -> Any:
         def keep(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -49,10 +46,18 @@ class StaticModel:
 
         return keep
 
-    def close(self) -> None:
-        """The model as it was."""
-        for hook in self.hooks:
-            hook.remove()
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While this lasts, passes leave `features`; afterwards the model is as it was."""
+        layers = decoder_layers(self.model) if self.reads else []
+        hooks = [
+            layers[number].register_forward_pre_hook(self._keeper(number), with_kwargs=True) for number in self.reads
+        ]  # fmt: skip
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def table(self, sees: torch.Tensor) -> torch.Tensor:
         """What `forward` takes as `sees`, from booleans `[tokens, slots from the base on]`."""
@@ -93,7 +98,7 @@ class StaticModel:
             self.features = torch.cat([self.read[number] for number in self.reads], -1)
         return output.logits[:, -keep:]
 
-    def pieces(self, tokens: torch.Tensor) -> Any:
+    def pieces(self, tokens: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
         """Reads tokens `[batch, length]` into the slots from 0 on; after each piece gives where it began and what it was.
 
         Rows may be shorter: what follows them in their row is overwritten before it is seen.
@@ -153,9 +158,8 @@ def takes_static(model: PreTrainedModel) -> bool:
 def _does(model: PreTrainedModel) -> bool:
     """Two prompts, a tree of two paths of two tokens; then, after its second path, one more token."""
     vocabulary = model.config.get_text_config(decoder=True).vocab_size
-    texts = [[token % vocabulary for token in text] for text in ((1, 2, 3, 5, 4), (2, 1))]
-    tree = [token % vocabulary for token in (3, 1, 2, 4)]
-    last = 1 % vocabulary
+    texts = [ordinary(text, vocabulary) for text in ((1, 2, 3, 5, 4), (2, 1))]
+    *tree, last = ordinary((3, 1, 2, 4, 1), vocabulary)
     rows = [text + path for text in texts for path in (tree[:2], tree[2:] + [last])]
     expected = []
     try:
@@ -182,9 +186,6 @@ def _does(model: PreTrainedModel) -> bool:
         return False
     close = []
     for row in range(2):
-        first, second = expected[2 * row], expected[2 * row + 1]
         found = torch.cat([got[row, [0, 1, 2]], got[row, [0, 3, 4]], more[row]])
-        wanted = torch.cat([first, second])
-        rounding = 64 * torch.finfo(model.dtype).eps * max(1.0, wanted.abs().max().item())
-        close.append(bool((found - wanted).abs().max() <= rounding))
+        close.append(alike(found, torch.cat(expected[2 * row : 2 * row + 2])))
     return all(close)

@@ -55,7 +55,3 @@ class ModelDrafter:
         """The accepted path goes to where the sequence goes on; `context` is as it was."""
         start = context[:, None] + 1
         self.static.cache.move(start + self.kept * self.paths + path[:, None], start + self.kept)
-
-    def close(self) -> None:
-        """The model as it was."""
-        self.static.close()

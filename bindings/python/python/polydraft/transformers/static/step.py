@@ -32,6 +32,13 @@ class Form:
     draft_sampling: Sampling
     filters: Callable[[torch.Tensor], torch.Tensor] | None
     draft_filters: Callable[[torch.Tensor], torch.Tensor] | None
+    # What the filters are, for they cannot be compared.
+    named: str = ""
+
+    def key(self) -> tuple[Any, ...]:
+        """Forms of one key do the same."""
+        filtered = (self.filters is None, self.draft_filters is None, self.named)
+        return (self.method, self.paths, self.length, self.sampling, self.draft_sampling, filtered)
 
     @property
     def uniforms(self) -> int:
