@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `polydraft.gpu`'s kernels give and cost on this GPU: job 1, `gpu-kernels`.
 
-  kernels.py [--out FILE] [--minutes 5] [--small] [--sections check,time,filters,tune,profile]
+  kernels.py [--out FILE] [--minutes 5] [--small] [--sections check,time,filters,tune,profile,pools]
 
 --small tries it on a CPU, through Triton's interpreter, in small shapes.
 Checked before anything is timed: every kernel against the plain PyTorch form in float64, on
@@ -204,6 +204,21 @@ def tune(record, shape, end):
     record.add("best", named(shape) | settings)
 
 
+POOLS = [  # tokens of a program, of a turn of its loop, warps
+    (8192, 64, 4), (8192, 64, 2), (8192, 128, 4), (8192, 128, 2), (4096, 64, 2), (8192, 256, 4), (8192, 64, 1), (8192, 32, 1),
+]  # fmt: skip
+
+
+def pools(record, shape):
+    """The pool kernel's three sizes together, for nested priorities."""
+    timed, before = Timed(*shape), launch.pool_sizes
+    for sizes in POOLS:
+        launch.pool_sizes = lambda nodes, s=sizes: s
+        runs = timed.parts("nested-priority")["verify"][0]
+        record.add("pools", named(shape) | {"sizes": sizes, "us": round(clock([Graph(run) for run in runs]), 2)})
+    launch.pool_sizes = before
+
+
 def profile(record, shape):
     """Microseconds by kernel, of a whole step with nested priorities, outside a graph."""
     from torch.profiler import ProfilerActivity, profile as profiler
@@ -236,6 +251,7 @@ def sections(args, record, end):
     if CUDA:
         for shape in (shapes(False)[0], shapes(False)[2]):
             yield f"profile {named(shape)}", lambda s=shape: profile(record, s)
+            yield f"pools {named(shape)}", lambda s=shape: pools(record, s)
     if not small:
         yield from checks(record, small, VOCABULARIES[:2] + VOCABULARIES[3:])
     for shape in shapes(small)[: 1 if small else 2]:
@@ -269,7 +285,7 @@ def main() -> None:
     parser.add_argument("--out", default=os.path.join(os.environ.get("OUT", "."), "kernels.json"))
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--sections", default="check,time,filters,profile,tune")
+    parser.add_argument("--sections", default="check,time,filters,profile,pools,tune")
     parser.add_argument("--end", type=float, default=0.0, help="used when it starts again")
     args = parser.parse_args()
     if not CUDA and not args.small:

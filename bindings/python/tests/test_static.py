@@ -13,8 +13,9 @@ import polydraft.transformers as inside  # noqa: E402
 import tiny  # noqa: E402
 from polydraft import gpu  # noqa: E402
 from polydraft.train import head as trained  # noqa: E402
-from polydraft.transformers.static import decode, loop, model, takes_static  # noqa: E402
+from polydraft.transformers.static import decode, loop, model, step, takes_static  # noqa: E402
 from polydraft.transformers.static.eagle import EagleHead, HeadDrafter  # noqa: E402
+from polydraft.transformers.static.model_drafter import ModelDrafter  # noqa: E402
 from polydraft.transformers.static.step import Form  # noqa: E402
 from static_families import COMMON, FAMILIES, tiny_model  # noqa: E402
 from test_transformers import law_of  # noqa: E402
@@ -85,6 +86,37 @@ def test_a_draft_that_is_the_target_is_accepted(pair, verifier, paths, depth):
     settings = dict(do_sample=True, top_k=0, max_new_tokens=60, verifier=verifier, paths=paths, depth=depth, seed=1)
     speculate(pair[0], pair[0], ids, statistics=told, **settings)
     assert told["accepted"] >= told["target_calls"] * depth - 2
+
+
+@pytest.mark.parametrize("drafter", ["model", "head"])
+def test_a_step_asks_the_host_nothing(pair, drafter, tmp_path, monkeypatch):
+    """What a CUDA graph cannot hold is not in it: no number comes from the host, and none goes there."""
+    draft = pair[1]
+    if drafter == "head":
+        head_of(pair[0], tmp_path / "head", list(range(40)))
+        draft = tmp_path / "head"
+
+    def refused(*args, **kwargs):
+        raise AssertionError("a step speaks with the host")
+
+    def guarded(function):
+        def run(*args):
+            with pytest.MonkeyPatch.context() as patch:
+                for name in ("tensor", "as_tensor", "nonzero"):
+                    patch.setattr(torch, name, refused)
+                for name in ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__"):
+                    patch.setattr(torch.Tensor, name, refused)
+                return function(*args)
+
+        return run
+
+    for name in ("score", "commit"):
+        monkeypatch.setattr(step.Step, name, guarded(getattr(step.Step, name)))
+    for kind in (HeadDrafter, ModelDrafter):
+        monkeypatch.setattr(kind, "level", guarded(kind.level))
+    told = {}
+    speculate(pair[0], draft, torch.tensor([[1, 2, 3]]), do_sample=True, max_new_tokens=20, statistics=told)
+    assert told["passes"] > 3
 
 
 def test_batches_ends_criteria_and_streamers(pair):

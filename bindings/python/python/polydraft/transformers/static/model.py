@@ -18,6 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..scoring import CACHE_NAMES, alike, ordinary, rows_of
+from .attention import Folding
 from .slots import SlotCache
 
 # The prompt is read in pieces of so many tokens.
@@ -33,7 +34,7 @@ class StaticModel:
         self.rows = rows_of(model)
         self.cache = SlotCache(batch)
         self.named = next(name for name in CACHE_NAMES if name in inspect.signature(model.forward).parameters)
-        self.windows = windows_of(model)
+        self.windows, self.folding = windows_of(model), Folding(model)
         self.features: torch.Tensor | None = None
         self.reads, self.read = tuple(reads), dict[int, torch.Tensor]()
         one = torch.zeros(batch, 1, dtype=torch.long, device=self.device)
@@ -90,10 +91,11 @@ class StaticModel:
                 far = (columns < 0)[:, None] & (columns[:, None] + (base[:, None] - positions)[..., None] <= -window)
                 masks[name] = mask.masked_fill(far, torch.finfo(self.dtype).min)[:, None]
         given: Any = masks if None not in masks else masks[None]
-        output = self.model(
-            input_ids=tokens.clamp(0, self.rows - 1), attention_mask=given, position_ids=positions, use_cache=True,
-            **{self.named: self.cache}, **({"logits_to_keep": keep} if keeps_logits(self.model) else {}),
-        )  # fmt: skip
+        with self.folding:
+            output = self.model(
+                input_ids=tokens.clamp(0, self.rows - 1), attention_mask=given, position_ids=positions, use_cache=True,
+                **{self.named: self.cache}, **({"logits_to_keep": keep} if keeps_logits(self.model) else {}),
+            )  # fmt: skip
         if self.reads:
             self.features = torch.cat([self.read[number] for number in self.reads], -1)
         return output.logits[:, -keep:]

@@ -27,7 +27,7 @@ class ModelDrafter:
             for path in range(k):
                 sees[path, path::k] = True
             self.tables.append(self.static.table(sees))
-        self.own = torch.arange(k, device=device)
+        self.own, self.two = torch.arange(k, device=device), torch.arange(2, device=device) - 1
         self.kept = torch.arange(length - 1, device=device)
 
     @property
@@ -44,7 +44,7 @@ class ModelDrafter:
         K rows, whose `given` are the tokens of the level above, `[batch, K]`."""
         start = context[:, None]
         if level == 0:
-            places = start + torch.tensor([-1, 0], device=context.device)
+            places = start + self.two
             slots = torch.where(places < 0, self.static.cache.size - 1, places)
             return self.static.forward(given, slots, places.clamp_min(0), self.tables[0], context - 1, 1)
         slots = start + 1 + (level - 1) * self.paths + self.own
