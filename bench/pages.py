@@ -110,6 +110,7 @@ def build():
         pages_research.gpu,
         pages_research.kernels,
         pages_gpu.steps,
+        pages_gpu.published,
         pages_gpu.llama,
         pages_heads.curve,
         pages_heads.trained,

@@ -34,6 +34,7 @@ KINDS = [
     "hostile",
     "gpu-kernels",
     "gpu-step",
+    "published",
     "passes",
     "decode",
     "ngram",

@@ -64,6 +64,59 @@ def steps(page):
             )
 
 
+def published(page):
+    records = page.of("published")
+    if not records:
+        return
+    page.add("## transformers' models on a GPU")
+    page.paragraph(
+        "`polydraft.transformers` with `loop=\"device\"`: draft, target, verification and KV cache in one CUDA graph a step."
+        " Tokens per second, relative to plain decoding in a CUDA graph with the same kernels, and tokens a pass. K × L is K"
+        " paths of L tokens; `block` verifies one, `nested-priority` several. See [GPUs](gpu.md)."
+    )
+    for record in records:
+        data = record.data
+        page.source(record, data["command"])
+        page.paragraph(
+            f"{data['target']}, PyTorch {data['torch']}, transformers {data['transformers']}; outputs of {data['new_tokens']}"
+            f" tokens. {data['note']}"
+        )
+        plain = {
+            (row["kind"], row["batch"], row["temperature"]): row["rate"]
+            for row in data["model"] if row["how"] == "plain, CUDA graph"
+        }  # fmt: skip
+        rows = []
+        for row in data["model"]:
+            cell = row["kind"], row["batch"], row["temperature"]
+            passes = number(row["efficiency"], 2) if row.get("efficiency") else ""
+            rows.append((*cell, row["how"], number(row["rate"], 0), number(row["rate"] / plain[cell], 2), passes))
+        page.table(["prompts", "batch size", "T", "how", "tokens/s", "times plain", "tokens a pass"], rows)
+        page.paragraph(
+            f"Random weights in the shape of Llama 3.1 8B, a draft of one such layer, a context of {data['context']} tokens:"
+            " milliseconds of a step, and of the passes in it alone."
+        )
+        page.table(
+            ["batch size", "how", "step, ms", "target", "draft"],
+            [
+                (row["batch"], row["how"], *(number(row[part], 2) if part in row else "" for part in ("whole", "target", "draft")))
+                for row in data["large"]
+            ],
+        )
+        families = [row for row in data["checks"] if "family" in row]
+        good = sum(row["takes"] and row.get("same", False) for row in families)
+        captured = [row["family"] for row in families if row.get("captured")]
+        sampled = [row for row in data["checks"] if "method" in row]
+        page.paragraph(
+            f"Tiny models in f32: greedy outputs of {good} of {len(families)} families are transformers' own, and the steps of"
+            f" {len(captured)} were captured ({', '.join(captured)}). Sampled tokens, counted by their rank under the model and"
+            " the token before:"
+        )
+        page.table(
+            ["verifier", "tokens", "χ²", "degrees of freedom"],
+            [(f"`{row['method']}`", f"{row['tokens']:,}", number(row["chi2"], 1), row["freedom"]) for row in sampled],
+        )
+
+
 def llama(page):
     records = page.of("llama-cuda")
     if not records:

@@ -216,6 +216,8 @@ def kernels(page):
         good = sum(row["ok"] for part in ("rows", "methods", "graphs") for row in data[part])
         every = sum(len(data[part]) for part in ("rows", "methods", "graphs"))
         page.paragraph(f"PyTorch {data['torch']}. {good} of {every} checks against float64 hold.")
+        if "note" in data:
+            page.paragraph(data["note"])
         of, shapes = {}, {}
         for row in data["timed"]:
             if row["kind"] == "random" and row["dtype"] == "bfloat16":

@@ -1,5 +1,6 @@
 """The loop on the models' own device, run on a CPU: texts and distributions are those of plain `generate`."""
 
+import copy
 import json
 
 import polydraft
@@ -156,6 +157,28 @@ def test_a_seeded_row_of_a_batch_is_what_it_is_alone(pair):
     both = speculate(*pair, ids, seed=7, **settings)
     assert both[1:].tolist() == speculate(*pair, ids[1:], seed=8, **settings).tolist()
     assert both.tolist() == speculate(*pair, ids, seed=7, **settings).tolist()
+    inside.release(pair[0])
+    assert both.tolist() == speculate(*pair, ids, seed=7, **settings).tolist()
+
+
+def test_what_is_kept_is_for_the_same_models_and_settings(pair):
+    """Buffers serve the next call of the same form; other weights, settings and copies get their own."""
+    target = copy.deepcopy(pair[0])
+    ids, other = torch.tensor([[1, 2, 3]]), tiny.llama(vocabulary=64, layers=1, seed=9)
+    kept = []
+    for draft, options in [(pair[1], {}), (pair[1], {"seed": 2}), (other, {}), (other, {"paths": 3}), (other, {"verifier": "specinfer"})]:
+        plain = target.generate(ids, do_sample=False, max_new_tokens=20)
+        ours = speculate(target, draft, ids, do_sample=False, max_new_tokens=20, **options)
+        assert ours.tolist() == plain.tolist()
+        kept.append(target._polydraft.loop)
+    assert kept[0] is kept[1] and len({id(one) for one in kept}) == 4
+    assert copy.deepcopy(target)._polydraft.loop is None
+    target.load_state_dict(tiny.llama(vocabulary=64, layers=3, seed=4).state_dict())
+    plain = target.generate(ids, do_sample=False, max_new_tokens=20)
+    assert speculate(target, other, ids, do_sample=False, max_new_tokens=20).tolist() == plain.tolist()
+    target.model.layers[0].mlp.up_proj.weight = torch.nn.Parameter(torch.zeros_like(target.model.layers[0].mlp.up_proj.weight))
+    plain = target.generate(ids, do_sample=False, max_new_tokens=20)
+    assert speculate(target, other, ids, do_sample=False, max_new_tokens=20).tolist() == plain.tolist()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

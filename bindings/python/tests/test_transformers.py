@@ -32,6 +32,27 @@ def test_models_that_take_trees(pair):
     assert inside.takes_trees(tiny.llama(attn_implementation="eager"))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_node_that_sees_too_much_is_found(dtype, monkeypatch):
+    """A fault moves logits by more than rounding does, in bf16 too, and in either way of scoring trees."""
+    from polydraft.transformers.static import model as static
+
+    def model():
+        return tiny.llama(vocabulary=64, layers=3).to(getattr(torch, dtype))
+
+    assert inside.takes_trees(model()) and static.takes_static(model())
+    run, table = scoring.Trees._run, static.StaticModel.table
+
+    def seeing(self, tokens, visible, positions, keep):
+        if visible is not None:
+            visible[-1, :] = True
+        return run(self, tokens, visible, positions, keep)
+
+    monkeypatch.setattr(scoring.Trees, "_run", seeing)
+    monkeypatch.setattr(static.StaticModel, "table", lambda self, sees: table(self, sees | (sees.sum(1, keepdim=True) > 1)))
+    assert not inside.takes_trees(model()) and not static.takes_static(model())
+
+
 @pytest.mark.parametrize("tree", TREES)
 def test_a_tree_is_scored_as_its_paths(pair, tree):
     """Three steps, the cache cut back between them, against a run over every path alone."""

@@ -7,5 +7,6 @@ Needs torch and transformers (4.57 or newer).
 
 from .generate import generate
 from .scoring import takes_trees
+from .static import release, takes_static
 
-__all__ = ["generate", "takes_trees"]
+__all__ = ["generate", "release", "takes_static", "takes_trees"]

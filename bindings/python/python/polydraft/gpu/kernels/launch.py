@@ -34,10 +34,10 @@ def power_of_2(n: int) -> int:
 def pool_sizes(nodes: int) -> tuple[int, int, int]:
     """Tokens of a program of `pool_kernel`, of one turn of its loop, and its warps.
 
-    With few nodes more programs and fewer warps each are faster; with many, longer programs with
-    less in registers are (bench/records/2026-11-26-h100-gpu-kernels.json, `tuned`).
+    With few nodes more programs and fewer warps each are faster; with many, longer programs are
+    (bench/records/2026-11-27-h100-gpu-kernels.json, `pools`: the three sizes tried together).
     """
-    split, chunk, warps = (2048, 128, 2) if nodes <= FEW_NODES else (8192, 64, 4)
+    split, chunk, warps = (2048, 128, 2) if nodes <= FEW_NODES else (8192, 128, 4)
     return SPLIT or split, CHUNK or chunk, WARPS["pool"] or warps
 
 

@@ -5,7 +5,7 @@ such a model or a draft head (`model_drafter`, `eagle`), a step of draft, target
 that runs steps and reads what they emit (`loop`). On a CPU the same steps run without a graph.
 """
 
-from .loop import Decoding, decode, head_of
+from .loop import Decoding, decode, head_of, release
 from .model import takes_static
 
-__all__ = ["Decoding", "decode", "head_of", "takes_static"]
+__all__ = ["Decoding", "decode", "head_of", "release", "takes_static"]

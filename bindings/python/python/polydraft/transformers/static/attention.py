@@ -25,7 +25,7 @@ def folded(
     rows = query.reshape(batch, key.shape[1], group * n, query.shape[3])
     mask = attention_mask if group == 1 else attention_mask.repeat(1, 1, group, 1)
     found = F.scaled_dot_product_attention(rows, key, value, attn_mask=mask, scale=scaling)
-    return found.view(batch, heads, n, -1).transpose(1, 2).contiguous(), None
+    return found.reshape(batch, heads, n, -1).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, folded)

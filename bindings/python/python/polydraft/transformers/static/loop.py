@@ -144,6 +144,11 @@ def decode(
         raise
 
 
+def release(model: PreTrainedModel) -> None:
+    """Forgets a model's KV cache, buffers, CUDA graph and draft head, which are kept for its next call."""
+    model.__dict__.pop("_polydraft", None)
+
+
 def head_of(folder: str | PathLike[str], model: PreTrainedModel) -> EagleHead:
     """The head in a folder, read once for a model.
 
@@ -154,7 +159,7 @@ def head_of(folder: str | PathLike[str], model: PreTrainedModel) -> EagleHead:
     changed = file.stat().st_mtime_ns if file.exists() else None
     key = (str(folder), changed, model.dtype, model.device, _places(model))
     if kept.head is None or kept.head_key != key:
-        kept.head, kept.head_key = EagleHead(folder, model), key
+        kept.head, kept.head_key = EagleHead(Path(folder), model), key
     return kept.head
 
 

@@ -187,7 +187,7 @@ def _does(model: PreTrainedModel) -> bool:
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError, NotImplementedError):
         return False
     close = []
-    for row in range(2):
-        found = torch.cat([got[row, [0, 1, 2]], got[row, [0, 3, 4]], more[row]])
-        close.append(alike(found, torch.cat(expected[2 * row : 2 * row + 2])))
+    for i in range(2):
+        found = torch.cat([got[i, [0, 1, 2]], got[i, [0, 3, 4]], more[i]])
+        close.append(alike(found, torch.cat(expected[2 * i : 2 * i + 2])))
     return all(close)
