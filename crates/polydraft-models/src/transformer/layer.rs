@@ -4,7 +4,7 @@ use polydraft_kernels::Rows;
 
 use super::delta::Delta;
 use super::dense::Dense;
-use super::experts::{LATENT, Latent as Narrow, Shared};
+use super::experts::{LATENT, Shared};
 use super::heads::Heads;
 use super::latent::Latent;
 use super::make::{Make, Name};
@@ -169,9 +169,9 @@ impl Layer {
                 add(format!("experts.{number}.in").into(), into);
                 add(format!("experts.{number}.out").into(), out);
             }
-            if let Some(Narrow { down, up }) = &experts.latent {
-                add(LATENT[0].into(), down);
-                add(LATENT[1].into(), up);
+            if let Some(latent) = &experts.latent {
+                add(LATENT[0].into(), &latent.down);
+                add(LATENT[1].into(), &latent.up);
             }
             if let Some(Shared { block, .. }) = &experts.shared {
                 add("shared_in".into(), &block.into);

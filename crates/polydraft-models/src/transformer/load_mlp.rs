@@ -19,7 +19,10 @@ impl Loader<'_> {
     pub(super) fn mlp(&mut self, number: usize) -> Result<Mlp> {
         match self.config.experts_of(number).cloned() {
             None => self.block_of(number).map(Mlp::Dense),
-            Some(shape) if !shape.beside => self.experts(number, &shape).map(Mlp::Experts),
+            Some(shape) if !shape.beside => {
+                let experts = self.experts(number, &shape)?;
+                Ok(Mlp::Experts(Box::new(experts)))
+            }
             Some(shape) => Ok(Mlp::Beside(Box::new(self.beside(number, &shape)?))),
         }
     }
@@ -94,7 +97,8 @@ impl Loader<'_> {
             Some(narrow) => {
                 let [down, up] = names.latent.map(|part| self.name(number, part));
                 let down = self.linear(&[(down, narrow)], hidden, false)?;
-                Some(Latent { down, up: self.linear(&[(up, hidden)], narrow, false)? })
+                let up = self.linear(&[(up, hidden)], narrow, false)?;
+                Some(Latent { down, up })
             }
         };
         let (inner, width) = (shape.intermediate, shape.latent.unwrap_or(hidden));
