@@ -6,6 +6,7 @@
 //! tensors in one. Deviations: where llama.cpp computes something else than transformers (groups of
 //! DeepSeek V2's experts, Phi-3's window), transformers counts.
 
+pub(crate) mod assistant;
 pub(crate) mod block;
 mod gemma4;
 mod hybrid;

@@ -31,7 +31,7 @@ use crate::weights::{Part, Weights};
 /// Whether a directory, or a GGUF file, holds a draft head, and not a model of its own.
 pub fn is_head(directory: &Path) -> bool {
     if is_gguf(directory) {
-        return source::is_block_file(directory);
+        return source::is_head_file(directory);
     }
     let config = source::config(directory).unwrap_or_default();
     let says = ["draft_vocab_size", "speculators_model_type", "eagle_config", "dflash_config"];
@@ -64,7 +64,7 @@ pub fn load_head(
     target: &mut TransformerModel,
     options: &HeadOptions,
 ) -> Result<Head> {
-    let head = match assistant::config_of(directory) {
+    let head = match source::assistant(directory)? {
         Some(said) => assistant::read(directory, &said, target, options)?,
         None => read(directory, target.transformer(), target.info(), options)?,
     };
@@ -82,7 +82,7 @@ pub fn load_head_beside(
     target: &mut dyn Model,
     options: &HeadOptions,
 ) -> Result<Head> {
-    if assistant::config_of(directory).is_some() {
+    if source::assistant(directory)?.is_some() {
         let problem = "expected a target on the native backend: an assistant reads its KV cache";
         return Err(Error::File { path: directory.to_owned(), problem: problem.to_owned() });
     }

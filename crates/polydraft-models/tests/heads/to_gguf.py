@@ -1,4 +1,4 @@
-"""Makes model.gguf of heads that predict blocks by llama.cpp's own converter: python to_gguf.py LLAMA_CPP [NAME ..],
+"""Makes model.gguf of the assistant, and of heads that predict blocks, by llama.cpp's own converter: python to_gguf.py LLAMA_CPP [NAME ..],
 where LLAMA_CPP is a checkout of it (October 2026). The one format that it does not convert is speculators' DFlash.
 """
 
@@ -19,7 +19,7 @@ def main():
     source = pathlib.Path(sys.argv[1])
     sys.path[:0] = [str(source / "gguf-py"), str(source)]
     import gguf
-    from conversion.base import ModelBase
+    from conversion.gemma import Gemma4AssistantModel
     from conversion.qwen import DFlashModel, DSparkModel
 
     def vocabulary(self):
@@ -30,7 +30,8 @@ def main():
 
     for kind in (DFlashModel, DSparkModel):
         kind.set_vocab = vocabulary
-    for name in sys.argv[2:] or HEADS:
+    Gemma4AssistantModel.set_vocab = set_vocab
+    for name in sys.argv[2:] or [*HEADS, "assistant"]:
         with tempfile.TemporaryDirectory() as temporary:
             folder = pathlib.Path(temporary)
             shutil.copy(HERE / name / "model.safetensors", folder)
@@ -41,11 +42,14 @@ def main():
             if "speculators_model_type" in config:
                 config["architectures"] = ["DSparkDraftModel"]
             (folder / "config.json").write_text(json.dumps(config))
-            ModelBase.load_hparams(folder, False)
             out = HERE / name / "model.gguf"
             out.unlink(missing_ok=True)
-            kind = DSparkModel if name.startswith("dspark") else DFlashModel
-            model = kind(folder, gguf.LlamaFileType.MOSTLY_BF16, out, target_model_dir=HERE / "target")
+            if name == "assistant":
+                shutil.copy(HERE.parent / "fixtures/gemma4/tokenizer.json", folder)
+                model = Gemma4AssistantModel(folder, gguf.LlamaFileType.MOSTLY_BF16, out)
+            else:
+                kind = DSparkModel if name.startswith("dspark") else DFlashModel
+                model = kind(folder, gguf.LlamaFileType.MOSTLY_BF16, out, target_model_dir=HERE / "target")
             model.write()
             print(f"{name}: {out.stat().st_size} bytes")
 
