@@ -1,7 +1,7 @@
 //! Nemotron-H and Nemotron 3: every layer is one block, which is a state space, attention without
-//! positions, a feed-forward block of ReLU squared, or experts of such, which may work in a narrower
-//! width. What predicts further tokens (MTP) is made of such layers too, mostly of two: attention,
-//! then experts.
+//! positions, a feed-forward block of ReLU squared, or experts of such, which may work in a
+//! narrower width. What predicts further tokens (MTP) is made of such layers too, mostly of two:
+//! attention, then experts.
 //!
 //! Source: NVIDIA 2025 (Nemotron-H; Nemotron 3); Dao, Gu 2024 (Mamba-2).
 

@@ -2,16 +2,16 @@
 //!
 //! Problem: a draft head that was trained with the model itself lies in its files, and is left
 //! unused.
-//! Source: DeepSeek-AI 2024 (V3, section 2.2: multi-token prediction); GLM-4.5 Team 2025; NVIDIA 2025
-//! (Nemotron 3, whose layers have one block each, so that it takes two). Names as published, and as
-//! llama.cpp has them (`nextn`).
+//! Source: DeepSeek-AI 2024 (V3, section 2.2: multi-token prediction); GLM-4.5 Team 2025; NVIDIA
+//! 2025 (Nemotron 3, whose layers have one block each, so that it takes two). Names as published,
+//! and as llama.cpp has them (`nextn`).
 //! Method: the first such layer, unrolled: what it leaves for a token is what the next step begins
 //! with. It reads the target's state after its last norm, and shares the target's embedding and
 //! output matrix, of which files have copies.
 //! Deviations: 1. Models with several such layers, one for each further token, are drafted for with
 //! the first alone. 2. It gives its whole distribution at every node of a tree, where published
-//! engines run it as one chain of its most likely tokens. 3. The last norm of Nemotron 3's is by the
-//! root mean square, as in vLLM, SGLang and TensorRT-LLM; llama.cpp takes the mean away too.
+//! engines run it as one chain of its most likely tokens. 3. The last norm of Nemotron 3's is by
+//! the root mean square, as in vLLM, SGLang and TensorRT-LLM; llama.cpp takes the mean away too.
 //! Complexity: a layer and the output matrix for each drafted token.
 
 use std::ops::RangeInclusive;
