@@ -13,7 +13,7 @@ use polydraft_text::Language;
 
 use crate::config::Config;
 use crate::error::{Bytes, Error, Result};
-use crate::family::file::{file_architectures, of_gguf};
+use crate::family::file::{assistant, block, file_architectures, of_gguf};
 use crate::family::further::renamed_further;
 use crate::family::nested;
 use crate::names::Names;
@@ -348,6 +348,12 @@ fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
 /// That a file's architecture is one of those that are computed here.
 fn known_architecture(gguf: &Gguf) -> std::result::Result<(), String> {
     let Ok(name) = gguf.metadata().str("general.architecture") else { return Ok(()) };
+    if block::is_block(gguf) || assistant::is_assistant(gguf) {
+        return Err(format!(
+            "key general.architecture: expected a model, got {name:?}, a draft head, which drafts \
+             for the model that it was made for"
+        ));
+    }
     let described = Architecture::ALL.map(Architecture::name);
     if described.contains(&name) {
         return Ok(());

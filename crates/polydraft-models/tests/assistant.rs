@@ -198,7 +198,7 @@ fn a_file_gives_what_the_directory_gives() {
         assert!(error.to_string().contains(expected), "{from}: {error}");
     }
     let error = load(&file, LoadOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("general.architecture: expected one of"), "{error}");
+    assert!(error.contains("general.architecture: expected a model, got"), "{error}");
 }
 
 /// With one chain and with several paths, of one sequence and of several in turn, at temperature 0:
