@@ -15,7 +15,8 @@ import tiny  # noqa: E402
 from polydraft import gpu  # noqa: E402
 from polydraft.train import head as trained  # noqa: E402
 from polydraft.transformers.static import decode, loop, model, step, takes_static  # noqa: E402
-from polydraft.transformers.static.eagle import EagleHead, HeadDrafter  # noqa: E402
+from polydraft.transformers.static.eagle import EagleHead  # noqa: E402
+from polydraft.transformers.static.head_drafter import HeadDrafter  # noqa: E402
 from polydraft.transformers.static.model_drafter import ModelDrafter  # noqa: E402
 from polydraft.transformers.static.step import Form  # noqa: E402
 from static_families import COMMON, FAMILIES, tiny_model  # noqa: E402

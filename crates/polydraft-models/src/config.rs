@@ -6,6 +6,7 @@
 mod activation;
 mod attention;
 mod experts;
+mod further;
 mod gguf;
 mod heads;
 mod per_layer;
@@ -18,6 +19,7 @@ use polydraft_text::positive;
 pub(crate) use activation::activation;
 pub use attention::{Attention, HeadNorms, Latent, Stretch};
 pub use experts::{Experts, Groups, Scores, Shared};
+pub(crate) use further::FurtherLayer;
 pub(crate) use gguf::NAMES as FILE_NAMES;
 pub use heads::HeadShape;
 pub use per_layer::PerLayer;
@@ -96,6 +98,9 @@ pub struct Config {
     pub end_tokens: Vec<u32>,
     /// Layers after the model's own that predict further tokens (MTP): they are left on disk.
     pub extra_layers: usize,
+    /// What each of these is made of; one layer like the last of the model's own where nothing is
+    /// listed.
+    pub(crate) further: Vec<FurtherLayer>,
     /// What such a layer's next step begins with.
     pub(crate) fed_back: FedBack,
     /// Whether it is the text part of a model that sees or hears.
@@ -288,7 +293,7 @@ impl Config {
         let Names { query_key_value, head_norms, .. } = self.names;
         let mut borrowed = query_key_value.iter().skip(1).chain(&head_norms[1..]);
         let is = |name: &str| part.strip_prefix(name).is_some_and(|end| end.starts_with('.'));
-        (self.layers..self.layers + self.extra_layers).contains(&layer)
+        self.further_numbers().contains(&layer)
             || self.borrows(layer) && borrowed.any(|name| is(name))
     }
 

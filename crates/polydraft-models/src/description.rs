@@ -13,8 +13,9 @@ use polydraft_text::Language;
 
 use crate::config::Config;
 use crate::error::{Bytes, Error, Result};
-use crate::family::file::{file_architectures, of_gguf};
-use crate::family::{nested, qwen3_next};
+use crate::family::file::{assistant, block, file_architectures, of_gguf};
+use crate::family::further::renamed_further;
+use crate::family::nested;
 use crate::names::Names;
 use crate::precision::{Precision, Use};
 use crate::weights::{Listed, Weights};
@@ -261,13 +262,13 @@ pub fn brings_mtp(path: &Path) -> bool {
             let gguf = Gguf::open(path).ok()?;
             let (mut config, _) = of_gguf(&gguf)?.ok()?;
             count_further(&mut config, |name| gguf.find(name).is_some());
-            return Some(config.extra_layers > 0);
+            return Some(config.drafts_itself());
         }
         let mut weights = Weights::open(path).ok()?;
         let mut config = Config::read(&path.join("config.json")).ok()?;
         rename(&config, &mut weights);
         count_further(&mut config, |name| weights.has(name));
-        Some(config.extra_layers > 0)
+        Some(config.drafts_itself())
     };
     found().unwrap_or(false)
 }
@@ -276,8 +277,8 @@ pub fn brings_mtp(path: &Path) -> bool {
 fn count_further(config: &mut Config, has: impl Fn(&str) -> bool) {
     let Names { layers, further, .. } = config.names;
     let is_there = |layer: &usize| has(&format!("{layers}.{layer}.{}.weight", further.join));
-    let extra = config.layers..config.layers + config.extra_layers;
-    config.extra_layers = extra.take_while(is_there).count();
+    let first = config.further_numbers().step_by(config.further_layers().len());
+    config.extra_layers = first.take_while(is_there).count();
 }
 
 /// Gives the tensors of a directory the names that its family has for them.
@@ -286,7 +287,8 @@ fn rename(config: &Config, weights: &mut Weights) {
         weights.rename(nested::renamed);
     }
     if config.extra_layers > 0 {
-        let further = |name: &str| qwen3_next::renamed_further(name, config.layers);
+        let (layers, numbers) = (config.names.layers, config.further_numbers());
+        let further = |name: &str| renamed_further(name, layers, numbers.clone());
         weights.rename(|name| further(name).unwrap_or_else(|| name.to_owned()));
     }
 }
@@ -346,6 +348,12 @@ fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
 /// That a file's architecture is one of those that are computed here.
 fn known_architecture(gguf: &Gguf) -> std::result::Result<(), String> {
     let Ok(name) = gguf.metadata().str("general.architecture") else { return Ok(()) };
+    if block::is_block(gguf) || assistant::is_assistant(gguf) {
+        return Err(format!(
+            "key general.architecture: expected a model, got {name:?}, a draft head, which drafts \
+             for the model that it was made for"
+        ));
+    }
     let described = Architecture::ALL.map(Architecture::name);
     if described.contains(&name) {
         return Ok(());

@@ -14,6 +14,7 @@ pub(crate) mod load;
 mod net;
 pub(crate) mod options;
 mod reads;
+mod source;
 mod text;
 pub(crate) mod vocabulary;
 

@@ -20,7 +20,7 @@ pub(crate) struct Names {
     pub latent: LatentNames,
     /// The norm before the attention, or after it where
     /// [`NormOrder::After`](crate::config::NormOrder::After) says so; then the second one around
-    /// it.
+    /// it. Those of a layer that is a feed-forward block alone too.
     pub attention_norms: [&'static str; 2],
     pub mlp_norms: [&'static str; 2],
     /// Gate and up, or the one matrix where there is no gate or it has both.
@@ -63,6 +63,8 @@ pub(crate) struct ExpertNames {
     pub correction: &'static str,
     pub mlp_in: &'static [&'static str],
     pub mlp_out: &'static str,
+    /// Down to the width in which they work and up again, where that is not the model's.
+    pub latent: [&'static str; 2],
     pub layout: Layout,
     pub shared_in: &'static [&'static str],
     pub shared_out: &'static str,
@@ -202,6 +204,7 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         correction: "mlp.gate.e_score_correction_bias",
         mlp_in: &["mlp.experts.#.gate_proj", "mlp.experts.#.up_proj"],
         mlp_out: "mlp.experts.#.down_proj",
+        latent: ["", ""],
         layout: Layout::Rows,
         shared_in: &["mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"],
         shared_out: "mlp.shared_experts.down_proj",

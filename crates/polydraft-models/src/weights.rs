@@ -8,6 +8,7 @@ mod memory;
 mod mxfp4;
 mod part;
 pub(crate) mod pickle;
+mod renamed;
 mod rows;
 mod safetensors;
 mod scales;
@@ -23,6 +24,7 @@ pub(crate) use listed::Listed;
 use memory::Memory;
 use mxfp4::Mxfp4;
 pub(crate) use part::{Lies, Part};
+pub(crate) use renamed::OtherNames;
 pub(crate) use rows::Rows;
 use rows::{Stored, Taken};
 use safetensors::Files;
@@ -55,6 +57,16 @@ impl Weights {
         gguf::File::unchecked(gguf, permuted).map(Self::Gguf)
     }
 
+    /// Those of a file of a head, which are asked for by the names that directories have.
+    pub fn of_head(gguf: Gguf, names: OtherNames) -> Result<Self> {
+        Ok(Self::Gguf(gguf::File::unchecked(gguf, BTreeMap::new())?.named(names)))
+    }
+
+    /// Whether they are those of a GGUF file.
+    pub fn is_file(&self) -> bool {
+        matches!(self, Self::Gguf(_))
+    }
+
     /// The files that the tensors are in.
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
@@ -78,11 +90,11 @@ impl Weights {
         }
     }
 
-    /// The shape of a tensor that is left in a directory, if there is one of this name.
-    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+    /// The shape of a tensor, if there is one of this name, which in a directory is left.
+    pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
         match self {
-            Self::Files(files) => files.shape(name),
-            Self::Gguf(_) => None,
+            Self::Files(files) => files.shape(name).map(<[usize]>::to_vec),
+            Self::Gguf(file) => file.shape(name),
         }
     }
 
@@ -107,11 +119,7 @@ impl Weights {
     pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
         match self {
             Self::Files(files) => files.integers(name, length),
-            Self::Gguf(_) => Err(self.wrong(
-                name,
-                "a tensor of a directory".to_owned(),
-                "a GGUF file".to_owned(),
-            )),
+            Self::Gguf(file) => file.integers(name, length),
         }
     }
 

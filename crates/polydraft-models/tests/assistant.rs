@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use common::*;
 use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Drafter, Engine, Limits, Request, Sequences, Speculation};
+use polydraft_gguf::Gguf;
 use polydraft_models::{
     Description, Head, HeadDescription, HeadOptions, LoadOptions, Loaded, Precision,
     TransformerModel, is_head, load, load_head,
@@ -151,6 +152,53 @@ fn every_feature_and_tensor_is_compared() {
         unnoticed.extend((off < 1e-3 && !invisible).then(|| format!("{name}: {off:e}")));
     }
     assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
+/// As llama.cpp's converter writes it (heads/to_gguf.py).
+#[test]
+fn a_file_gives_what_the_directory_gives() {
+    let file = assistant().join("model.gguf");
+    assert!(is_head(&file));
+    let off = worst(&file);
+    assert!(off < 1e-4, "{off:e}");
+    let target = Description::read(&tests().join("fixtures/gemma4")).unwrap();
+    let [of_file, of_directory] =
+        [&file, &assistant()].map(|path| HeadDescription::read(path, &target.config, 62).unwrap());
+    assert_eq!(of_file, of_directory);
+    // Whatever tensor has other numbers shows.
+    let (bytes, gguf) = (fs::read(&file).unwrap(), Gguf::open(&file).unwrap());
+    let temporary = tempfile::tempdir().unwrap();
+    let changed = temporary.path().join("model.gguf");
+    for tensor in gguf.tensors() {
+        let at = tensor.offset() as usize..tensor.offset() as usize + tensor.bytes();
+        let mut other = bytes.clone();
+        match tensor.columns() * tensor.rows() {
+            // A number of 32 bits half or twice as large.
+            1 => other[at][2] ^= 0x80,
+            count => other[at].rotate_left(tensor.bytes() / count * (tensor.columns() / 2 + 1)),
+        }
+        fs::write(&changed, other).unwrap();
+        let off = worst(&changed);
+        // A norm is behind the last layer.
+        let counts = tensor.name() != "blk.2.layer_output_scale.weight";
+        assert_eq!(off > 1e-3, counts, "{}: {off:e}", tensor.name());
+    }
+    let mut model = load(&tests().join("fixtures/gemma4"), LoadOptions::default()).unwrap().model;
+    for (from, to, expected) in [
+        ("embedding_length_out", "embedding_length_oux", "embedding_length_out: expected a number"),
+        ("blk.0.attn_q_norm", "blk.0.attn_q_norx", "tensor blk.0.attn_q_norm.weight"),
+        ("nextn.pre_projection", "nextn.pre_projectiox", "tensor nextn.pre_projection.weight"),
+        ("attention.head_count_kv", "attention.head_count_kx", "head_count_kv: expected a number"),
+    ] {
+        let mut other = bytes.clone();
+        let at = other.windows(from.len()).rposition(|window| window == from.as_bytes()).unwrap();
+        other[at..at + from.len()].copy_from_slice(to.as_bytes());
+        fs::write(&changed, other).unwrap();
+        let error = load_head(&changed, &mut model, &HeadOptions::default()).unwrap_err();
+        assert!(error.to_string().contains(expected), "{from}: {error}");
+    }
+    let error = load(&file, LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("general.architecture: expected a model, got"), "{error}");
 }
 
 /// With one chain and with several paths, of one sequence and of several in turn, at temperature 0:

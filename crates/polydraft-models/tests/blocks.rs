@@ -11,6 +11,7 @@ use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
     Drafter, Engine, Limits, Measurement, Request, Sequence, Sequences, Speculation,
 };
+use polydraft_gguf::Gguf;
 use polydraft_models::{
     BlockHead, HeadDescription, HeadOptions, Precision, is_block_head, is_head, load_block_head,
 };
@@ -217,6 +218,61 @@ fn every_tensor_counts() {
             let counts = !tensor.starts_with("confidence_head");
             assert_eq!(worst > 1e-3, counts, "{name}, {tensor}: {worst:e}");
         }
+    }
+}
+
+/// Files that llama.cpp's converter made of them (heads/to_gguf.py).
+#[test]
+fn files_give_what_their_directories_give() {
+    let with_file = BLOCKS.map(|name| (name, folder(name).join("model.gguf")));
+    let with_file: Vec<_> = with_file.into_iter().filter(|(_, file)| file.exists()).collect();
+    assert_eq!(with_file.len(), BLOCKS.len() - 1);
+    for (name, file) in with_file {
+        assert!(is_head(&file) && is_block_head(&file), "{name}");
+        let expected = Expected::read(name);
+        let worst = Pair::at(&file, &HeadOptions::default()).unwrap().all(&expected);
+        assert!(worst < 1e-4, "{name}: {worst:e}");
+        let [of_file, of_directory] = [&file, &folder(name)].map(|path| described(path).unwrap());
+        assert_eq!((of_file.kind, of_file.tokens), (of_directory.kind, of_directory.tokens));
+        assert_eq!(of_file.reads, of_directory.reads, "{name}");
+        // Whatever tensor has other numbers shows.
+        let (bytes, gguf) = (fs::read(&file).unwrap(), Gguf::open(&file).unwrap());
+        let temporary = tempfile::tempdir().unwrap();
+        let changed = temporary.path().join("model.gguf");
+        for tensor in gguf.tensors() {
+            let at = tensor.offset() as usize..tensor.offset() as usize + tensor.bytes();
+            let (mut other, count) = (bytes.clone(), tensor.columns() * tensor.rows());
+            other[at].rotate_left(tensor.bytes() / count * (tensor.columns() / 2 + 1));
+            fs::write(&changed, other).unwrap();
+            let worst = Pair::at(&changed, &HeadOptions::default()).unwrap().all(&expected);
+            let counts = !tensor.name().starts_with("conf_proj");
+            assert_eq!(worst > 1e-3, counts, "{name}: {}: {worst:e}", tensor.name());
+        }
+    }
+}
+
+/// A key or a tensor that nobody reads would change what a head drafts.
+#[test]
+fn what_a_file_says_is_read_or_refused() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = temporary.path().join("model.gguf");
+    for (name, from, to, expected) in [
+        ("dflash", "dflash.block_size", "dflash.block_sizx", "block_size: expected a size"),
+        ("dflash", "tokenizer.ggml.mask_token_id", "tokenizer.ggml.mask_token_ix", "mask_token_id"),
+        ("dflash", "dflash.target_layers", "dflash.target_layerx", "expected layers of the target"),
+        ("dflash", "blk.1.ffn_norm", "blk.1.ffn_nory", "tensor blk.1.ffn_norm.weight"),
+        ("dflash", "enc.output_norm", "enc.output_nory", "tensor enc.output_norm.weight"),
+        ("dspark", "markov_w1.weight", "markov_w1.weighs", "no such tensor"),
+        ("dflash2", "dflash.selector_rank", "dflash.selector_ranx", "selector_rank"),
+        ("dflash2", "dflash.block_count", "dflash.block_counx", "dflash.block_count: expected"),
+    ] {
+        assert_eq!(from.len(), to.len());
+        let mut bytes = fs::read(folder(name).join("model.gguf")).unwrap();
+        let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).unwrap();
+        bytes[at..at + from.len()].copy_from_slice(to.as_bytes());
+        fs::write(&path, bytes).unwrap();
+        let error = Pair::at(&path, &HeadOptions::default()).map(drop).unwrap_err().to_string();
+        assert!(error.contains(expected), "{name}: {from}: {error}");
     }
 }
 

@@ -85,6 +85,16 @@ fn every_feature_of_hybrids_is_compared() {
             ],
         ),
         (
+            "nemotron-h-latent",
+            &[
+                ("num_experts_per_tok", json!(1)),
+                ("routed_scaling_factor", json!(1.0)),
+                ("n_group", json!(1)),
+                ("mlp_hidden_act", json!("relu")),
+                ("layer_norm_epsilon", json!(1e-2)),
+            ],
+        ),
+        (
             "granite-hybrid-attention",
             &[("position_embedding_type", json!(null)), ("residual_multiplier", json!(1.0))],
         ),
@@ -150,7 +160,9 @@ fn state_spaces_have_the_tensors_that_are_said() {
 /// As published: a letter a layer.
 #[test]
 fn patterns_of_layers_are_read() {
-    for (name, pattern) in [("nemotron-h", "M-*-M"), ("nemotron-h-moe", "ME*")] {
+    for (name, pattern) in
+        [("nemotron-h", "M-*-M"), ("nemotron-h-moe", "ME*"), ("nemotron-h-latent", "EM*")]
+    {
         let case = Case::named(name);
         change_config(case.directory.path(), |config| {
             config["layers_block_type"] = json!(null);
@@ -171,7 +183,10 @@ fn patterns_of_layers_are_read() {
         ("nemotron-h", "hybrid_override_pattern", json!(""), "expected 1 to 4096 layers, got 0"),
         ("nemotron-h", "hybrid_override_pattern", json!(null), "expected a text, got none"),
         ("nemotron-h", "hybrid_override_pattern", json!("M-*EM"), "mlp_bias: expected none"),
-        ("nemotron-h-moe", "moe_latent_size", json!(16), "moe_latent_size: expected none"),
+        ("nemotron-h-moe", "moe_latent_size", json!(16), "mixer.fc1_latent_proj.weight"),
+        ("nemotron-h-latent", "moe_latent_size", json!(24), "mixer.fc1_latent_proj.weight"),
+        ("nemotron-h-latent", "moe_latent_size", json!(null), "mixer.experts.0.up_proj.weight"),
+        ("nemotron-h-latent", "moe_latent_size", json!(0), "moe_latent_size: expected"),
         ("nemotron-h-moe", "mamba_hidden_act", json!("gelu"), "mamba_hidden_act: expected silu"),
         ("nemotron-h-moe", "n_groups", json!(3), "expected a divisor of its 4 heads, got 3"),
         ("nemotron-h-moe", "moe_shared_expert_intermediate_size", json!(32), "shared_experts."),
@@ -225,4 +240,7 @@ fn state_spaces_are_described() {
     assert_eq!(found.config.cache_bytes(4), 4 * 2 * 2 * 12);
     let found = read("nemotron-h-moe");
     assert_eq!(found.parameters - found.active_parameters, 4 * 2 * 32 * 32);
+    // Four of six experts, of a narrower width.
+    let found = read("nemotron-h-latent");
+    assert_eq!(found.parameters - found.active_parameters, 4 * 2 * 16 * 24);
 }

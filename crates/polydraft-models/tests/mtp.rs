@@ -3,23 +3,30 @@
 
 mod common;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::read_tensors;
+use common::*;
 use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Drafter, Engine, Limits, Request, Sequences, Speculation};
-use polydraft_models::{Description, HeadOptions, LoadOptions, Loaded, Precision, load, load_mtp};
+use polydraft_gguf::Gguf;
+use polydraft_models::{
+    Description, HeadOptions, LoadOptions, Loaded, Precision, brings_mtp, load, load_mtp,
+};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
+use serde_json::{Value, json};
 
 /// Directories, and a file that llama.cpp's converter made of one.
-const MODELS: [&str; 6] = [
+const MODELS: [&str; 8] = [
     "mtp-glm",
     "mtp-deepseek",
     "mtp-glm/model.gguf",
     "mtp-qwen",
     "mtp-qwen/model.gguf",
     "mtp-mimo",
+    "mtp-nemotron",
+    "mtp-nemotron/model.gguf",
 ];
 
 fn path(name: &str) -> PathBuf {
@@ -47,41 +54,170 @@ fn options(precision: Precision) -> HeadOptions {
     HeadOptions { precision, ..HeadOptions::default() }
 }
 
+/// The largest distance of a draft's log-probability from the expected one.
+fn worst(path: &Path, (text, steps): &(Vec<Token>, Vec<Vec<Vec<f64>>>)) -> f64 {
+    let mut target = load(path, LoadOptions::default()).unwrap().model;
+    let mut head = load_mtp(path, &mut target, &options(Precision::F32)).unwrap();
+    let mut worst = 0f64;
+    for place in 0..text.len() - 1 {
+        let (own, its) = (target.open().unwrap(), head.open().unwrap());
+        let known = &text[..place + 2];
+        target.extend(own, known).unwrap();
+        head.extend(its, known).unwrap();
+        target.prepare(own, usize::MAX).unwrap();
+        head.sync_target(its, &target, own, known.len() - 1).unwrap();
+        head.prepare(its, usize::MAX).unwrap();
+        // Two paths, so that states of other nodes could be taken for one's own.
+        let mut tree = DraftTree::new();
+        let mut node = DraftTree::ROOT;
+        for (step, all) in steps.iter().enumerate() {
+            if step > 0 {
+                let Some(token) = text.get(place + 1 + step) else { break };
+                tree.add(node, (token + 1) % 60);
+                node = tree.add(node, *token);
+            }
+            head.score(&[(its, &tree)]).unwrap();
+            let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
+            for (token, expected) in all[place].iter().enumerate() {
+                worst = worst.max((q.probability(token as Token).ln() - expected).abs());
+            }
+        }
+        target.close(own);
+        head.close(its);
+    }
+    worst
+}
+
 #[test]
 fn drafts_are_those_of_a_direct_computation() {
     for name in MODELS {
-        let (text, steps) = expected(name);
-        let mut target = load(&path(name), LoadOptions::default()).unwrap().model;
-        let mut head = load_mtp(&path(name), &mut target, &options(Precision::F32)).unwrap();
-        let mut worst = 0f64;
-        for place in 0..text.len() - 1 {
-            let (own, its) = (target.open().unwrap(), head.open().unwrap());
-            let known = &text[..place + 2];
-            target.extend(own, known).unwrap();
-            head.extend(its, known).unwrap();
-            target.prepare(own, usize::MAX).unwrap();
-            head.sync_target(its, &target, own, known.len() - 1).unwrap();
-            head.prepare(its, usize::MAX).unwrap();
-            // Two paths, so that states of other nodes could be taken for one's own.
-            let mut tree = DraftTree::new();
-            let mut node = DraftTree::ROOT;
-            for (step, all) in steps.iter().enumerate() {
-                if step > 0 {
-                    let Some(token) = text.get(place + 1 + step) else { break };
-                    tree.add(node, (token + 1) % 60);
-                    node = tree.add(node, *token);
-                }
-                head.score(&[(its, &tree)]).unwrap();
-                let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
-                for (token, expected) in all[place].iter().enumerate() {
-                    worst = worst.max((q.probability(token as Token).ln() - expected).abs());
-                }
-            }
-            target.close(own);
-            head.close(its);
-        }
+        let worst = worst(&path(name), &expected(name));
         assert!(worst < 1e-5, "{name}: {worst:e}");
     }
+}
+
+/// A model's directory with something changed.
+fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(path(name).join(file), directory.path().join(file)).unwrap();
+    }
+    change(directory.path());
+    directory
+}
+
+#[test]
+fn every_tensor_of_the_layer_counts() {
+    let mut unnoticed = Vec::new();
+    for (name, begin) in [
+        ("mtp-glm", "model.layers.1."),
+        ("mtp-deepseek", "model.layers.1."),
+        ("mtp-qwen", "mtp."),
+        ("mtp-mimo", "model.mtp_layers.0."),
+        ("mtp-nemotron", "mtp.layers."),
+    ] {
+        let (expected, copies) =
+            (expected(name), ["embed_tokens.weight", "shared_head.head.weight"]);
+        let tensors = read_tensors(&path(name).join("model.safetensors"));
+        let own = |tensor: &&String| tensor.starts_with(begin);
+        assert!(tensors.keys().filter(own).count() > 10, "{name}");
+        for tensor in tensors.keys().filter(own) {
+            let directory = changed(name, |directory| {
+                let mut tensors = tensors.clone();
+                let old = &tensors[tensor];
+                let other = |(i, x): (usize, f32)| 1.5 * x + 0.5 * (i % 3) as f32;
+                let numbers: Vec<f32> = old.values().into_iter().enumerate().map(other).collect();
+                let new = Tensor::new(&numbers, &old.shape, Dtype::F32);
+                tensors.insert(tensor.clone(), new);
+                write_tensors(&tensors, &directory.join("model.safetensors"));
+            });
+            let worst = worst(directory.path(), &expected);
+            let counts = !copies.iter().any(|copy| tensor.ends_with(copy));
+            if (worst > 1e-3) != counts {
+                unnoticed.push(format!("{name}: {tensor}: {worst:e}"));
+            }
+        }
+    }
+    assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
+/// The same of Nemotron 3's in a file, where they are one layer.
+#[test]
+fn every_tensor_of_the_layer_in_a_file_counts() {
+    let name = "mtp-nemotron";
+    let (file, expected) = (path(name).join("model.gguf"), expected(name));
+    let (bytes, gguf) = (fs::read(&file).unwrap(), Gguf::open(&file).unwrap());
+    let temporary = tempfile::tempdir().unwrap();
+    let changed = temporary.path().join("model.gguf");
+    let own: Vec<_> = gguf.tensors().filter(|tensor| tensor.name().starts_with("blk.3.")).collect();
+    assert_eq!(own.len(), 18);
+    for tensor in own {
+        let at = tensor.offset() as usize..tensor.offset() as usize + tensor.bytes();
+        let (mut other, words) =
+            (bytes.clone(), tensor.bytes() / (tensor.columns() * tensor.rows()));
+        other[at].rotate_left(words * (tensor.columns() / 2 + 1));
+        fs::write(&changed, other).unwrap();
+        let worst = worst(&changed, &expected);
+        assert!(worst > 1e-3, "{}: {worst:e}", tensor.name());
+    }
+}
+
+/// Which layers there are is said by letters or by names; what else the configuration says of them
+/// counts.
+#[test]
+fn layers_of_one_block_are_those_that_are_said() {
+    let name = "mtp-nemotron";
+    let (expected, pattern) = (expected(name), "mtp_hybrid_override_pattern");
+    let with = |field: &str, value: Value| {
+        changed(name, |directory| change_config(directory, |config| config[field] = value))
+    };
+    for (field, value) in [
+        ("mtp_layers_block_type", json!(["attention", "moe"])),
+        ("mtp_layers_block_type", json!(["full_attention", "moe"])),
+        // What models have where nothing is said.
+        (pattern, json!(null)),
+    ] {
+        let directory = with(field, value);
+        let worst = worst(directory.path(), &expected);
+        assert!(worst < 1e-5, "{field}: {worst:e}");
+    }
+    for (field, value) in [
+        ("num_experts_per_tok", json!(1)),
+        ("routed_scaling_factor", json!(1.0)),
+        ("norm_topk_prob", json!(false)),
+        ("layer_norm_epsilon", json!(1e-3)),
+        ("mlp_hidden_act", json!("relu")),
+    ] {
+        let directory = with(field, value);
+        let worst = worst(directory.path(), &expected);
+        assert!(worst > 1e-3, "{field}: {worst:e}");
+    }
+    // Of what does not fit the model itself is left.
+    for (value, problem) in [
+        (json!("E*"), "mixer.gate.weight"),
+        (json!("*-"), "mixer.up_proj.weight"),
+        (json!("*E*"), "final_layernorm.weight"),
+        (json!("*"), "final_layernorm.weight"),
+        (json!("*M"), "one that keeps a state: --draft self"),
+    ] {
+        let directory = with(pattern, value.clone());
+        let mut target = load(directory.path(), LoadOptions::default()).unwrap().model;
+        let error = load_mtp(directory.path(), &mut target, &options(Precision::F32)).unwrap_err();
+        assert!(error.to_string().contains(problem), "{value}: {error}");
+        let drafts = brings_mtp(directory.path());
+        assert_eq!(drafts, value != json!("*M"), "{value}");
+    }
+    for (value, problem) in [
+        (json!("*X"), "mtp_hybrid_override_pattern: expected mamba, attention, mlp or moe"),
+        (json!(""), "mtp_hybrid_override_pattern: expected 1 to 4096 layers, got 0"),
+    ] {
+        let error = load(with(pattern, value).path(), LoadOptions::default()).unwrap_err();
+        assert!(error.to_string().contains(problem), "{error}");
+    }
+    // Layers beyond those that are said are left on disk, and so are all where none are said.
+    let directory = with("num_nextn_predict_layers", json!(0));
+    load(directory.path(), LoadOptions::default()).unwrap();
+    assert!(!brings_mtp(directory.path()));
 }
 
 /// With one chain and with several paths, at temperature 0: the tokens of plain decoding.
@@ -139,10 +275,16 @@ fn models_without_such_layers_say_what_else_drafts() {
 fn the_layer_is_left_out_of_the_model() {
     for name in MODELS {
         let read = Description::read(&path(name)).unwrap();
-        let layers = if name.starts_with("mtp-qwen") { 2 } else { 1 };
+        let layers = match name.split('/').next().unwrap() {
+            "mtp-qwen" => 2,
+            "mtp-nemotron" => 3,
+            _ => 1,
+        };
         assert_eq!((read.config.layers, read.config.extra_layers), (layers, 1), "{name}");
     }
-    let [directory, file] =
-        ["mtp-glm", "mtp-glm/model.gguf"].map(|name| Description::read(&path(name)).unwrap());
-    assert_eq!(directory.parameters, file.parameters);
+    for name in ["mtp-glm", "mtp-nemotron"] {
+        let [directory, file] =
+            ["", "model.gguf"].map(|file| Description::read(&path(name).join(file)).unwrap());
+        assert_eq!(directory.parameters, file.parameters, "{name}");
+    }
 }

@@ -12,7 +12,7 @@ use polydraft_models::{Precision, SequenceLimits, TransformerModel, load};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-const MODELS: [&str; 8] = [
+const MODELS: [&str; 9] = [
     "qwen3-5",
     "qwen3-next",
     "lfm2",
@@ -21,6 +21,7 @@ const MODELS: [&str; 8] = [
     "granite-hybrid-moe",
     "nemotron-h",
     "nemotron-h-moe",
+    "nemotron-h-latent",
 ];
 
 /// A fixture with a longer context.

@@ -38,7 +38,7 @@ pub enum Kind {
     Gguf,
     /// A model in a GGUF file, loaded and run.
     GgufModel,
-    /// The directory of a draft head.
+    /// The directory of a draft head, or its GGUF file.
     Head,
     /// Table models, decoded with.
     Table,

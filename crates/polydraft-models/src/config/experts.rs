@@ -9,6 +9,9 @@ pub struct Experts {
     pub used: usize,
     /// Width inside of one.
     pub intermediate: usize,
+    /// Width of what they read and give, where that is not the model's: products of all experts
+    /// lead down to it and up again.
+    pub latent: Option<usize>,
     /// What becomes of the router's logits.
     pub scores: Scores,
     /// Whether those of the chosen ones are divided by their sum.

@@ -6,6 +6,8 @@
 //! tensors in one. Deviations: where llama.cpp computes something else than transformers (groups of
 //! DeepSeek V2's experts, Phi-3's window), transformers counts.
 
+pub(crate) mod assistant;
+pub(crate) mod block;
 mod gemma4;
 mod hybrid;
 
@@ -286,11 +288,11 @@ fn read(file: &InFile, keys: &Keys) -> Result<Found> {
     config.biases.feed_forward =
         (0..config.layers).any(|layer| keys.has_tensor(&format!("blk.{layer}.ffn_up.bias")));
     config.layer_scales &= keys.has_tensor("blk.0.layer_output_scale.weight");
+    let all = config.further_numbers().end;
     if let Some(experts) = &mut config.experts {
         experts.scaled &= keys.has_tensor("blk.0.ffn_down_exps.scale");
-        let mut layers = 0..config.layers + config.extra_layers;
         experts.corrected =
-            layers.any(|layer| keys.has_tensor(&format!("blk.{layer}.exp_probs_b.bias")));
+            (0..all).any(|layer| keys.has_tensor(&format!("blk.{layer}.exp_probs_b.bias")));
     }
     if let (Positions::Rotary(rope), Some(divisors)) =
         (&mut config.positions, keys.numbers("rope_freqs.weight")?)

@@ -86,8 +86,13 @@ impl<'g> Keys<'g> {
         self.get(key, |metadata, key| metadata.bool(key))
     }
 
-    fn text(&self, key: &str) -> Result<Option<&'g str>> {
+    pub fn text(&self, key: &str) -> Result<Option<&'g str>> {
         self.get(key, |metadata, key| metadata.str(key))
+    }
+
+    /// A list of whole numbers, if there is one.
+    pub fn list(&self, key: &str) -> Result<Option<Vec<i32>>> {
+        self.get(key, |metadata, key| metadata.i32s(key))
     }
 
     /// A list with an entry for each layer, if there is one.
@@ -168,6 +173,11 @@ impl<'g> Keys<'g> {
 
     /// The fields that all families have, but those of these keys.
     pub fn common(&self, others: &[&str]) -> Result<Map<String, Value>> {
+        self.common_of(others, self.vocabulary()?)
+    }
+
+    /// The same of a file whose embedding has so many rows, if there is one.
+    pub fn common_of(&self, others: &[&str], vocabulary: usize) -> Result<Map<String, Value>> {
         let mut fields = Map::new();
         for (key, names) in COMMON.into_iter().filter(|(key, _)| !others.contains(key)) {
             let value =
@@ -182,7 +192,7 @@ impl<'g> Keys<'g> {
         let extra = self.size("nextn_predict_layers")?.unwrap_or(0);
         let layers = self.needed("block_count")?;
         fields.insert("num_hidden_layers".into(), json!(layers.saturating_sub(extra)));
-        fields.insert("vocab_size".into(), json!(self.vocabulary()?));
+        fields.insert("vocab_size".into(), json!(vocabulary));
         fields.entry("rope_theta").or_insert(json!(10_000.0));
         // Where all layers have experts, nothing is said of a width without.
         if let (None, Some(width)) =

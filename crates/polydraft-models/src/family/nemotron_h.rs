@@ -1,16 +1,19 @@
 //! Nemotron-H and Nemotron 3: every layer is one block, which is a state space, attention without
-//! positions, a feed-forward block of ReLU squared, or experts of such.
+//! positions, a feed-forward block of ReLU squared, or experts of such, which may work in a
+//! narrower width. What predicts further tokens (MTP) is made of such layers too, mostly of two:
+//! attention, then experts.
 //!
-//! Source: NVIDIA 2025 (Nemotron-H); Dao, Gu 2024 (Mamba-2).
+//! Source: NVIDIA 2025 (Nemotron-H; Nemotron 3); Dao, Gu 2024 (Mamba-2).
 
 use polydraft_kernels::StateSpace;
 use polydraft_text::Fields;
 
-use super::common::{Family, LAYERS, Result, llama_of, sigmoid_experts};
+use super::common::{Family, LAYERS, Result, extra_layers, llama_of, sigmoid_experts};
 use crate::config::{
-    Attention, Biases, Blocks, Config, FeedForward, Mixer, Recurrent, Rope, Shared, activation,
+    Attention, Biases, Blocks, Config, FedBack, FeedForward, FurtherLayer, Mixer, Recurrent, Rope,
+    Shared, activation,
 };
-use crate::names::{ExpertNames, LLAMA_NAMES, Names, RecurrentNames};
+use crate::names::{ExpertNames, FurtherNames, LLAMA_NAMES, Names, RecurrentNames};
 
 pub(super) const FAMILY: Family = Family { architecture: "NemotronHForCausalLM", read };
 
@@ -20,7 +23,6 @@ const NAMES: Names = Names {
     query_key_value: &["mixer.q_proj", "mixer.k_proj", "mixer.v_proj"],
     output: "mixer.o_proj",
     attention_norms: ["norm", ""],
-    mlp_norms: ["norm", ""],
     mlp_in: &["mixer.up_proj"],
     mlp_out: "mixer.down_proj",
     experts: ExpertNames {
@@ -28,6 +30,7 @@ const NAMES: Names = Names {
         correction: "mixer.gate.e_score_correction_bias",
         mlp_in: &["mixer.experts.#.up_proj"],
         mlp_out: "mixer.experts.#.down_proj",
+        latent: ["mixer.fc1_latent_proj", "mixer.fc2_latent_proj"],
         shared_in: &["mixer.shared_experts.up_proj"],
         shared_out: "mixer.shared_experts.down_proj",
         ..LLAMA_NAMES.experts
@@ -42,6 +45,7 @@ const NAMES: Names = Names {
         output: "mixer.out_proj",
         ..LLAMA_NAMES.recurrent
     },
+    further: FurtherNames { norm: "final_layernorm", copies: &[], ..LLAMA_NAMES.further },
     norm: "backbone.norm_f",
     ..LLAMA_NAMES
 };
@@ -53,11 +57,31 @@ enum Kind {
     Attention,
     Dense,
     Experts,
+    /// Both in one, as GGUF files have what predicts further tokens.
+    AttentionAndExperts,
+}
+
+impl Kind {
+    fn blocks(self) -> Blocks {
+        match self {
+            Self::StateSpace | Self::Attention => Blocks::Attention,
+            Self::Dense | Self::Experts => Blocks::FeedForward,
+            Self::AttentionAndExperts => Blocks::Both,
+        }
+    }
+
+    fn further(self) -> FurtherLayer {
+        FurtherLayer {
+            blocks: self.blocks(),
+            experts: matches!(self, Self::Experts | Self::AttentionAndExperts),
+            recurrent: self == Self::StateSpace,
+        }
+    }
 }
 
 fn read(family: &Family, fields: &Fields) -> Result<Config> {
     const WIDEST: usize = 1 << 12;
-    let kinds = kinds(fields)?;
+    let kinds = listed(fields, ["layers_block_type", "hybrid_override_pattern"], None)?;
     let is = |kind: Kind| kinds.iter().map(|own| *own == kind).collect::<Vec<bool>>();
     let mut config = llama_of(family, fields, Rope::plain(10_000.0), kinds.len())?;
     config.head = fields.size_or("head_dim", 128, WIDEST)?;
@@ -69,25 +93,27 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         FeedForward { activation: activation(fields, "mlp_hidden_act", "relu2")?, gated: false };
     let biased = fields.flag("mlp_bias", false)?;
     config.biases = Biases { feed_forward: biased, ..Biases::default() };
-    config.blocks = kinds
-        .iter()
-        .map(|kind| match kind {
-            Kind::StateSpace | Kind::Attention => Blocks::Attention,
-            Kind::Dense | Kind::Experts => Blocks::FeedForward,
-        })
-        .collect();
-    if kinds.contains(&Kind::Experts) {
-        for (field, is_there) in [
-            ("mlp_bias", biased),
-            ("moe_latent_size", fields.get::<usize>("moe_latent_size")?.is_some()),
-        ] {
-            if is_there {
-                return Err(format!("{field}: expected none where there are experts, got one"));
-            }
+    config.blocks = kinds.iter().map(|kind| kind.blocks()).collect();
+    config.extra_layers = extra_layers(fields)?;
+    if config.extra_layers > 0 {
+        let names = ["mtp_layers_block_type", "mtp_hybrid_override_pattern"];
+        let further = listed(fields, names, Some(&[Kind::Attention, Kind::Experts]))?;
+        config.further = further.into_iter().map(Kind::further).collect();
+        config.fed_back = FedBack::AfterNorm;
+    }
+    let has_experts =
+        kinds.contains(&Kind::Experts) || config.further.iter().any(|layer| layer.experts);
+    if has_experts {
+        if biased {
+            return Err("mlp_bias: expected none where there are experts, got one".to_owned());
         }
         let mut experts = sigmoid_experts(&config, fields, [8, 2, 7688])?;
         let intermediate = fields.size_or("moe_shared_expert_intermediate_size", 7688, 1 << 20)?;
         experts.shared = Some(Shared { intermediate, gated: false });
+        experts.latent = match fields.get::<usize>("moe_latent_size")? {
+            None => None,
+            Some(_) => Some(fields.size("moe_latent_size", 1 << 17)?),
+        };
         experts.layers = is(Kind::Experts);
         config.experts = Some(experts);
     }
@@ -102,27 +128,32 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// A letter a layer, or a name.
-fn kinds(fields: &Fields) -> Result<Vec<Kind>> {
+/// A letter a layer, or a name: by the first of the two fields or, where that is missing, by the
+/// second; by the `usual` ones where nothing is said.
+fn listed(
+    fields: &Fields,
+    [names, letters]: [&str; 2],
+    usual: Option<&[Kind]>,
+) -> Result<Vec<Kind>> {
     let of = |field: &str, said: &str| match said {
         "M" | "mamba" | "linear_attention" => Ok(Kind::StateSpace),
         "*" | "attention" | "full_attention" => Ok(Kind::Attention),
         "-" | "mlp" => Ok(Kind::Dense),
         "E" | "moe" => Ok(Kind::Experts),
+        "attention_and_moe" if usual.is_some() => Ok(Kind::AttentionAndExperts),
         other => Err(format!("{field}: expected mamba, attention, mlp or moe, got {other:?}")),
     };
-    let (names, letters) = ("layers_block_type", "hybrid_override_pattern");
     let listed: Vec<Kind> = match fields.get::<Vec<String>>(names)? {
         Some(listed) => listed.iter().map(|said| of(names, said)).collect::<Result<_>>()?,
-        None => {
-            let pattern = fields.get::<String>(letters)?;
-            let pattern = pattern.ok_or_else(|| format!("{letters}: expected a text, got none"))?;
-            let mut each = [0u8; 4];
-            pattern
-                .chars()
-                .map(|letter| of(letters, letter.encode_utf8(&mut each)))
-                .collect::<Result<_>>()?
-        }
+        None => match (fields.get::<String>(letters)?, usual) {
+            (None, None) => return Err(format!("{letters}: expected a text, got none")),
+            (None, Some(usual)) => usual.to_vec(),
+            (Some(pattern), _) => {
+                let mut each = [0u8; 4];
+                let letter = |letter: char| of(letters, letter.encode_utf8(&mut each));
+                pattern.chars().map(letter).collect::<Result<_>>()?
+            }
+        },
     };
     match listed.len() {
         1..=LAYERS => Ok(listed),

@@ -78,6 +78,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         tied: fields.flag("tie_word_embeddings", true)?,
         end_tokens: end_tokens(fields)?,
         extra_layers: 0,
+        further: Vec::new(),
         fed_back: FedBack::BeforeNorm,
         is_nested: false,
         names: &NAMES,

@@ -100,24 +100,3 @@ fn shared(fields: &Fields) -> Result<Shared> {
     let intermediate = fields.size_or("shared_expert_intermediate_size", 512, 1 << 20)?;
     Ok(Shared { intermediate, gated: true })
 }
-
-/// The name of a tensor of the layer that predicts further tokens as other families have it, after
-/// so many layers.
-pub(crate) fn renamed_further(name: &str, layers: usize) -> Option<String> {
-    let name = name.strip_prefix("model.").unwrap_or(name);
-    // MiMo's have all of theirs inside the layer.
-    let inner = name.strip_prefix("mtp.").or_else(|| name.strip_prefix("mtp_"))?;
-    if let Some(own) = inner.strip_prefix("layers.") {
-        let (number, rest) = own.split_once('.')?;
-        return Some(format!("model.layers.{}.{rest}", layers + number.parse::<usize>().ok()?));
-    }
-    let (part, end) = inner.split_once('.')?;
-    let part = match part {
-        "fc" => "eh_proj",
-        "pre_fc_norm_embedding" => "enorm",
-        "pre_fc_norm_hidden" => "hnorm",
-        "norm" => "shared_head.norm",
-        _ => return None,
-    };
-    Some(format!("model.layers.{layers}.{part}.{end}"))
-}

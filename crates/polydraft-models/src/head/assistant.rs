@@ -24,6 +24,7 @@ use serde_json::Value;
 use super::Head;
 use super::net::{Join, Net};
 use super::options::HeadOptions;
+use super::source;
 use crate::config::{Config, HeadShape, Positions};
 use crate::description::{Sizes, check_memory};
 use crate::error::{Error, Result};
@@ -31,15 +32,7 @@ use crate::linear::Matrix;
 use crate::model::TransformerModel;
 use crate::transformer::load::Loader;
 use crate::transformer::{Place, Transformer};
-use crate::weights::{Part, Weights};
-
-/// What a directory's `config.json` says, if it is an assistant's.
-pub(super) fn config_of(directory: &Path) -> Option<Value> {
-    let path = directory.join("config.json");
-    let text = polydraft_files::read_text(&path, polydraft_files::Kind::SETTINGS).ok()?;
-    let config: Value = serde_json::from_str(&text).ok()?;
-    Config::is_assistant(&config).then_some(config)
-}
+use crate::weights::{Listed, Part, Weights};
 
 /// What an assistant's files say before weights are read.
 pub(super) struct Files {
@@ -51,17 +44,30 @@ pub(super) struct Files {
 impl Files {
     /// `trunk` is the target, of so many tokens.
     pub fn open(directory: &Path, said: &Value, trunk: &Config, vocabulary: usize) -> Result<Self> {
-        let wrong = |problem| Error::File { path: directory.join("config.json"), problem };
-        let config = Config::of_assistant(said).map_err(wrong)?;
-        check(said, &config, trunk, vocabulary).map_err(wrong)?;
-        let mut weights = Weights::open(directory)?;
-        weights.drop_others(|name| {
-            name.starts_with("masked_embedding.")
-                || config.tied && name == format!("{}.weight", config.names.head)
-                || config.is_read_elsewhere(name)
-        });
+        let (config, mut weights) = source::assistant_parts(directory, said)?;
+        check(said, &config, trunk, vocabulary)
+            .map_err(|problem| Error::File { path: source::settings(directory), problem })?;
+        weights.drop_others(|name| is_unread(&config, name));
         Ok(Self { weights, config })
     }
+
+    /// Tensors that are read.
+    fn tensors(&self) -> impl Iterator<Item = Listed> {
+        let is_read = |tensor: &Listed| !is_unread(&self.config, &tensor.name);
+        self.weights.tensors().into_iter().filter(is_read)
+    }
+
+    /// Numbers in them.
+    pub fn parameters(&self) -> u64 {
+        self.tensors().map(|tensor| tensor.numbers()).fold(0, u64::saturating_add)
+    }
+}
+
+/// Whether a tensor of this name is not needed.
+fn is_unread(config: &Config, name: &str) -> bool {
+    name.starts_with("masked_emb")
+        || config.tied && name == format!("{}.weight", config.names.head)
+        || config.is_read_elsewhere(name)
 }
 
 /// That it is this target's.
@@ -115,9 +121,10 @@ pub(super) fn read(
     }
     let (trunk, info) = (target.transformer(), target.info());
     let vocabulary = info.vocabulary.size();
-    let Files { weights, config } = Files::open(directory, said, &trunk.config, vocabulary)?;
+    let files = Files::open(directory, said, &trunk.config, vocabulary)?;
     let mut sizes = Sizes::default();
-    weights.tensors().iter().for_each(|tensor| sizes.add(tensor, config.use_of(&tensor.name)));
+    files.tensors().for_each(|tensor| sizes.add(&tensor, files.config.use_of(&tensor.name)));
+    let Files { weights, config } = files;
     let available = options.memory.or_else(available_memory);
     check_memory(directory, options.precision, available, |precision| sizes.bytes(precision))?;
 
@@ -140,10 +147,10 @@ pub(super) fn read(
         Positions::Rotary(rope) => Place::rotary(&config, rope),
         Positions::Learned { .. } => {
             let problem = "expected rotary positions".to_owned();
-            return Err(Error::File { path: directory.join("config.json"), problem });
+            return Err(Error::File { path: source::settings(directory), problem });
         }
     };
-    loader.weights.finish(|_| false)?;
+    loader.weights.finish(|name| is_unread(&config, name))?;
 
     let embedding = Arc::clone(trunk.embedding());
     let mut decoder = Transformer::of_parts(config.clone(), embedding, place, layers);

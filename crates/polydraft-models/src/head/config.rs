@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::block::config::{Block, FORMATS, is_block};
 use super::reads::in_order;
+use super::source;
 use crate::config::{Biases, Config, FedBack};
 use crate::error::{Error, Result};
 use crate::family::common::{Family, llama_like};
@@ -80,22 +81,20 @@ type Read<T> = std::result::Result<T, String>;
 
 impl HeadConfig {
     pub fn read(directory: &Path, fc_columns: Option<usize>) -> Result<Self> {
-        let path = directory.join("config.json");
-        let text = polydraft_files::read_text(&path, polydraft_files::Kind::SETTINGS)
-            .map_err(|source| Error::Read { path: path.clone(), source })?;
-        Self::parse(&text, fc_columns).map_err(|problem| Error::File { path, problem })
+        let said = source::config(directory)?;
+        let wrong = |problem| Error::File { path: source::settings(directory), problem };
+        Self::parse(&said, fc_columns).map_err(wrong)
     }
 
     /// `fc_columns` tells kinds apart where the file does not.
-    fn parse(text: &str, fc_columns: Option<usize>) -> Read<Self> {
-        let value: Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
-        let fields = Fields::of(&value)?;
+    fn parse(value: &Value, fc_columns: Option<usize>) -> Read<Self> {
+        let fields = Fields::of(value)?;
         let nested = fields.object("eagle_config")?;
         if let Some(nested) = value.get("eagle_config").and_then(Value::as_object) {
             check_nested(nested)?;
         }
         let format = fields.get::<String>("speculators_model_type")?;
-        let is_block = is_block(&value);
+        let is_block = is_block(value);
         if let Some(other) = format.as_ref().filter(|format| *format != "eagle3" && !is_block) {
             let known = FORMATS.join(", ");
             return Err(format!("speculators_model_type: expected eagle3, {known}, got {other:?}"));
@@ -132,7 +131,7 @@ impl HeadConfig {
             && fc_columns == Some(2 * layers.hidden);
         let shape = [layers.layers, layers.hidden];
         let kind = match () {
-            () if is_block => Kind::Block(Block::read(&value, &fields, &layer, shape)?),
+            () if is_block => Kind::Block(Block::read(value, &fields, &layer, shape)?),
             () if first => Kind::Eagle1,
             () => eagle3(&fields, nested.as_ref(), format.is_some())?,
         };

@@ -4,12 +4,13 @@ use std::path::Path;
 
 use polydraft_engine::HiddenState;
 
-use super::assistant::{self, Files};
+use super::assistant::Files;
 use super::config::Kind;
 use super::load::Headers;
+use super::source;
 use crate::config::Config;
 use crate::error::Result;
-use crate::weights::{Listed, Weights};
+use crate::weights::Listed;
 
 /// A draft head beside the target that it is meant for.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,22 +34,19 @@ impl HeadDescription {
     /// # Errors
     /// As of [`load_head`](crate::load_head), as far as headers tell.
     pub fn read(directory: &Path, target: &Config, vocabulary: usize) -> Result<Self> {
-        let count = |weights: &Weights| {
-            weights.tensors().iter().map(Listed::numbers).fold(0, u64::saturating_add)
-        };
-        if let Some(said) = assistant::config_of(directory) {
-            let Files { weights, config } = Files::open(directory, &said, target, vocabulary)?;
+        if let Some(said) = source::assistant(directory)? {
+            let files = Files::open(directory, &said, target, vocabulary)?;
             return Ok(Self {
                 kind: "an assistant on the target's KV cache",
-                parameters: count(&weights),
-                layers: config.layers,
+                parameters: files.parameters(),
+                layers: files.config.layers,
                 tokens: vocabulary,
                 reads: vec![HiddenState::Output],
             });
         }
         let Headers { weights, config, reads, tokens } =
             Headers::read(directory, target, vocabulary, None, None)?;
-        let parameters = count(&weights);
+        let parameters = weights.tensors().iter().map(Listed::numbers).fold(0, u64::saturating_add);
         let kind = match config.kind {
             Kind::Eagle1 => "EAGLE-1",
             Kind::Eagle3 { .. } => "EAGLE-3",

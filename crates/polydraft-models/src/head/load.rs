@@ -15,8 +15,9 @@ use super::config::{FeatureNorms, HeadConfig, Kind, NAMES};
 use super::net::{Combine, Join, Net};
 use super::options::HeadOptions;
 use super::reads::{default_features, in_order};
+use super::source;
 use crate::config::{Config, HeadNorms, Positions};
-use crate::description::{Sizes, check_memory};
+use crate::description::{Sizes, check_memory, is_gguf};
 use crate::error::{Error, Result};
 use crate::linear::{Linear, Matrix};
 use crate::load::EmbeddingAndHead;
@@ -27,12 +28,12 @@ use crate::transformer::norms::Norms;
 use crate::transformer::{Place, Transformer};
 use crate::weights::{Part, Weights};
 
-/// Whether a directory holds a draft head, and not a model of its own.
+/// Whether a directory, or a GGUF file, holds a draft head, and not a model of its own.
 pub fn is_head(directory: &Path) -> bool {
-    let config =
-        polydraft_files::read_text(&directory.join("config.json"), polydraft_files::Kind::SETTINGS);
-    let config = config.unwrap_or_default();
-    let config: serde_json::Value = serde_json::from_str(&config).unwrap_or_default();
+    if is_gguf(directory) {
+        return source::is_head_file(directory);
+    }
+    let config = source::config(directory).unwrap_or_default();
     let says = ["draft_vocab_size", "speculators_model_type", "eagle_config", "dflash_config"];
     Config::is_assistant(&config)
         || says.iter().any(|field| config.get(field).is_some())
@@ -63,7 +64,7 @@ pub fn load_head(
     target: &mut TransformerModel,
     options: &HeadOptions,
 ) -> Result<Head> {
-    let head = match assistant::config_of(directory) {
+    let head = match source::assistant(directory)? {
         Some(said) => assistant::read(directory, &said, target, options)?,
         None => read(directory, target.transformer(), target.info(), options)?,
     };
@@ -81,7 +82,7 @@ pub fn load_head_beside(
     target: &mut dyn Model,
     options: &HeadOptions,
 ) -> Result<Head> {
-    if assistant::config_of(directory).is_some() {
+    if source::assistant(directory)?.is_some() {
         let problem = "expected a target on the native backend: an assistant reads its KV cache";
         return Err(Error::File { path: directory.to_owned(), problem: problem.to_owned() });
     }
@@ -125,7 +126,7 @@ fn read(
         }
         Kind::Block(Block { name, .. }) => {
             let problem = format!("expected a head of single tokens, got {name}, one of blocks");
-            return Err(Error::File { path: directory.join("config.json"), problem });
+            return Err(Error::File { path: source::settings(directory), problem });
         }
     };
     let mut layers = vec![first];
@@ -140,7 +141,7 @@ fn read(
     let output = output(&mut loader, trunk, &tokens)?;
     let Positions::Rotary(rope) = &config.layers.positions else {
         let problem = "expected rotary positions".to_owned();
-        return Err(Error::File { path: directory.join("config.json"), problem });
+        return Err(Error::File { path: source::settings(directory), problem });
     };
     let place = Place::Rotary(rope.frequencies(config.layers.head), None);
     loader.weights.finish(is_unread)?;
@@ -204,7 +205,7 @@ impl Headers {
         allowed: Option<&[Token]>,
     ) -> Result<Self> {
         let mut weights = open(directory)?;
-        let fc_columns = weights.shape("fc.weight").and_then(|shape| shape.get(1)).copied();
+        let fc_columns = weights.shape("fc.weight").and_then(|shape| shape.get(1).copied());
         let mut config = HeadConfig::read(directory, fc_columns)?;
         if weights.shape("mask_hidden").is_some() {
             let expected =
@@ -216,7 +217,7 @@ impl Headers {
             ));
         }
         let reads = check(&config, trunk, vocabulary, layers)
-            .map_err(|problem| Error::File { path: directory.join("config.json"), problem })?;
+            .map_err(|problem| Error::File { path: source::settings(directory), problem })?;
         config.layers.attention.head_norms = match weights.shape("layers.0.self_attn.q_norm.weight")
         {
             Some(_) => HeadNorms::Each,
@@ -229,7 +230,7 @@ impl Headers {
 
 /// The tensors of a head under the names of one form.
 fn open(directory: &Path) -> Result<Weights> {
-    let mut weights = Weights::open(directory)?;
+    let mut weights = source::weights(directory)?;
     weights.rename(|name| {
         let name = name.strip_prefix("model.").unwrap_or(name);
         let name = match name.strip_prefix("midlayer.") {
@@ -306,10 +307,13 @@ fn tokens(
 ) -> Result<Tokens> {
     let all = config.layers.vocabulary;
     let count = config.draft_vocabulary.unwrap_or(all);
+    // A directory has how far each token is from its row's number.
+    let is_file = weights.is_file();
+    let from = |row: i64| if is_file { 0 } else { row };
     let ids: Vec<i64> = match weights.shape("d2t").is_some() || count != all {
         true => (0..)
             .zip(weights.integers("d2t", count)?)
-            .map(|(j, d)| i64::saturating_add(j, d))
+            .map(|(j, d)| from(j).saturating_add(d))
             .collect(),
         false => (0..count as i64).collect(),
     };

@@ -11,9 +11,9 @@
 //!     the state left: x or rms(x)
 //! with EAGLE-1, F the target's last normed state: u = fc·[e, s], x = u + attention(u), x = x +
 //! mlp(rms(x)), logits = the target's output·x, the state left: x;
-//! with a layer of the model's own (DeepSeek-AI 2024, V3, section 2.2), F as with EAGLE-1: x =
-//! fc·[rms(e), rms(s)], then the layer, logits = output·rms(x), the state left: x, or rms(x) with
-//! Qwen's.
+//! with layers of the model's own (DeepSeek-AI 2024, V3, section 2.2), F as with EAGLE-1: x =
+//! fc·[rms(e), rms(s)], then the layers, logits = output·rms(x), the state left: x, or rms(x) with
+//! Qwen's, MiMo's and Nemotron 3's.
 //! Complexity: that of a layer and of the output matrix, for each token.
 
 use polydraft::Token;
@@ -152,7 +152,7 @@ impl Net {
         let mut x = match &self.join {
             Join::Embedding(fc) | Join::Following { before: fc, .. } => {
                 let x = fc.forward(&Rows::beside(&[token, state])?)?;
-                first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
+                first.forward(config, x, &rotations, parts)?
             }
             Join::Further { fc, token_norm, state_norm, state_first, .. } => {
                 let mut joined = [token_norm.forward(&token)?, state_norm.forward(&state)?];
@@ -160,7 +160,7 @@ impl Net {
                     joined.reverse();
                 }
                 let x = fc.forward(&Rows::beside(&joined)?)?;
-                first.attention_norms.around(x, |x| first.attend(config, x, &rotations, parts))?
+                first.forward(config, x, &rotations, parts)?
             }
             Join::Features { token_norm, state_norm, residual, .. } => {
                 let normed = state_norm.forward(&state)?;
@@ -169,10 +169,10 @@ impl Net {
                     Residual::NormedState => normed.clone(),
                 };
                 let joined = Rows::beside(&[token_norm.forward(&token)?, normed])?;
-                from.plus(&first.attend(config, &joined, &rotations, parts)?)?
+                let x = from.plus(&first.attend(config, &joined, &rotations, parts)?)?;
+                first.mlp_norms.around_both(x, |from, x| first.feed_forward(config, from, x))?
             }
         };
-        x = first.mlp_norms.around_both(x, |from, x| first.feed_forward(config, from, x))?;
         for layer in decoder.layers.iter().skip(1) {
             x = layer.forward(config, x, &rotations, parts)?;
         }

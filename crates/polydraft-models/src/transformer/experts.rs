@@ -3,11 +3,14 @@
 //! Problem: a layer has up to hundreds of feed-forward blocks, and each token is computed by the
 //! few whose scores are best.
 //! Source: Shazeer et al. 2017; Jiang et al. 2024 (Mixtral); DeepSeek-AI 2024 (groups, shared
-//! experts, the correction of scores to choose by).
+//! experts, the correction of scores to choose by); NVIDIA 2025 (Nemotron 3: experts that work in a
+//! narrower width).
 //! Method: the router scores all tokens of a pass in f32. Then the tokens are grouped by expert: an
 //! expert's weights are read once for all tokens that chose it, with one product each way. What a
 //! token gets is summed in the order of the experts' numbers, so that it does not depend on other
-//! tokens. Of equal scores the lower number goes first.
+//! tokens. Of equal scores the lower number goes first. Where experts work in a narrower width, all
+//! tokens are projected down to it before and their sums up again after; router and shared expert
+//! read the model's width.
 //! Complexity: a pass over n tokens reads the union of their experts.
 
 use std::cmp::Reverse;
@@ -21,6 +24,9 @@ use crate::config::{Experts as Shape, FeedForward, Groups, Scores};
 use crate::error::Result;
 use crate::linear::Linear;
 
+/// What the ways to a narrower width and back are called.
+pub(super) const LATENT: [&str; 2] = ["latent_down", "latent_up"];
+
 #[derive(Debug)]
 pub(crate) struct Experts {
     pub shape: Shape,
@@ -30,8 +36,16 @@ pub(crate) struct Experts {
     pub correction: Option<Vec<f32>>,
     /// What each one is multiplied by.
     pub scales: Option<Vec<f32>>,
+    pub latent: Option<Latent>,
     pub each: Vec<Dense>,
     pub shared: Option<Shared>,
+}
+
+/// The ways to a narrower width and back.
+#[derive(Debug)]
+pub(crate) struct Latent {
+    pub down: Linear,
+    pub up: Linear,
 }
 
 /// An expert for all tokens.
@@ -49,7 +63,9 @@ impl Experts {
 
     /// With other numbers for the router.
     pub fn routed(&self, config: FeedForward, scored: &Rows, x: &Rows) -> Result<Rows> {
-        let width = x.width();
+        let narrow = self.latent.as_ref().map(|latent| latent.down.forward(x)).transpose()?;
+        let inputs = narrow.as_ref().unwrap_or(x);
+        let width = inputs.width();
         let mut chosen: Vec<Vec<(usize, f32)>> = vec![Vec::new(); self.each.len()];
         let logits = self.router.forward(scored)?;
         for (row, logits) in logits.numbers().chunks_exact(self.each.len().max(1)).enumerate() {
@@ -57,21 +73,24 @@ impl Experts {
                 chosen[expert].push((row, weight));
             }
         }
-        let mut sums = vec![0f32; x.numbers().len()];
+        let mut sums = vec![0f32; inputs.numbers().len()];
         for (expert, chosen) in self.each.iter().zip(&chosen).filter(|(_, c)| !c.is_empty()) {
             let rows: Vec<usize> = chosen.iter().map(|(row, _)| *row).collect();
-            let y = expert.forward(config, &x.select(&rows))?;
+            let y = expert.forward(config, &inputs.select(&rows))?;
             for ((row, weight), y) in chosen.iter().zip(y.numbers().chunks_exact(width)) {
                 let sum = &mut sums[row * width..][..width];
                 sum.iter_mut().zip(y).for_each(|(sum, y)| *sum += weight * y);
             }
         }
-        let sums = Rows::new(sums, width);
+        let mut sums = Rows::new(sums, width);
+        if let Some(latent) = &self.latent {
+            sums = latent.up.forward(&sums)?;
+        }
         let Some(Shared { block, gate }) = &self.shared else { return Ok(sums) };
         let mut y = block.forward(config, x)?;
         if let Some(gate) = gate {
             let gates = gate.forward(x)?;
-            let rows = y.numbers_mut().chunks_exact_mut(width);
+            let rows = y.numbers_mut().chunks_exact_mut(x.width());
             for (row, gate) in rows.zip(gates.numbers()) {
                 let factor = sigmoid(*gate);
                 row.iter_mut().for_each(|number| *number *= factor);
@@ -87,6 +106,13 @@ impl Experts {
             let [into, out] = ["in", "out"].map(|end| format!("experts.{number}.{end}"));
             each.push(expert.with([&into, &out], make)?);
         }
+        let latent = match &self.latent {
+            None => None,
+            Some(Latent { down, up }) => {
+                let down = (make.linear)(LATENT[0], down)?;
+                Some(Latent { down, up: (make.linear)(LATENT[1], up)? })
+            }
+        };
         let shared = match &self.shared {
             None => None,
             Some(Shared { block, gate }) => {
@@ -99,6 +125,7 @@ impl Experts {
             router: self.router.clone(),
             correction: self.correction.clone(),
             scales: self.scales.clone(),
+            latent,
             each,
             shared,
         })

@@ -4,7 +4,7 @@ use polydraft_kernels::Rows;
 
 use super::delta::Delta;
 use super::dense::Dense;
-use super::experts::Shared;
+use super::experts::{LATENT, Shared};
 use super::heads::Heads;
 use super::latent::Latent;
 use super::make::{Make, Name};
@@ -169,6 +169,10 @@ impl Layer {
                 add(format!("experts.{number}.in").into(), into);
                 add(format!("experts.{number}.out").into(), out);
             }
+            if let Some(latent) = &experts.latent {
+                add(LATENT[0].into(), &latent.down);
+                add(LATENT[1].into(), &latent.up);
+            }
             if let Some(Shared { block, .. }) = &experts.shared {
                 add("shared_in".into(), &block.into);
                 add("shared_out".into(), &block.out);
@@ -211,13 +215,16 @@ impl Layer {
             Some(Attention::StateSpace(of)) => vec![&mut of.into, &mut of.output],
         };
         let (dense, experts) = self.mlp.as_mut().map_or((None, None), Mlp::parts_mut);
+        let mut narrow = Vec::new();
         let of_experts = experts.into_iter().flat_map(|experts| {
+            narrow.extend(experts.latent.iter_mut().flat_map(|of| [&mut of.down, &mut of.up]));
             let shared = experts.shared.as_mut().map(|shared| &mut shared.block);
             experts.each.iter_mut().chain(shared)
         });
         for Dense { into, out } in dense.into_iter().chain(of_experts) {
             all.extend([into, out]);
         }
+        all.extend(narrow);
         all.extend(
             self.per_layer
                 .iter_mut()

@@ -143,6 +143,7 @@ impl Loader<'_> {
         let mlp_norms = match self.config.norm_order {
             _ if blocks == Blocks::Attention => Norms::default(),
             NormOrder::Parallel => Norms::default(),
+            _ if blocks == Blocks::FeedForward => self.norms(names.attention_norms.map(name))?,
             _ => self.norms(names.mlp_norms.map(name))?,
         };
         Ok(Layer {

@@ -6,7 +6,7 @@ use polydraft_kernels::Norm;
 
 use super::beside::Beside;
 use super::dense::Dense;
-use super::experts::{Experts, Shared};
+use super::experts::{Experts, Latent, Shared};
 use super::load::{Loader, row};
 use super::mlp::Mlp;
 use crate::config::{Config, Experts as Shape, Shared as SharedShape};
@@ -19,7 +19,10 @@ impl Loader<'_> {
     pub(super) fn mlp(&mut self, number: usize) -> Result<Mlp> {
         match self.config.experts_of(number).cloned() {
             None => self.block_of(number).map(Mlp::Dense),
-            Some(shape) if !shape.beside => self.experts(number, &shape).map(Mlp::Experts),
+            Some(shape) if !shape.beside => {
+                let experts = self.experts(number, &shape)?;
+                Ok(Mlp::Experts(Box::new(experts)))
+            }
             Some(shape) => Ok(Mlp::Beside(Box::new(self.beside(number, &shape)?))),
         }
     }
@@ -89,7 +92,16 @@ impl Loader<'_> {
                 Some(self.weights.vector(&name, shape.count)?)
             }
         };
-        let inner = shape.intermediate;
+        let latent = match shape.latent {
+            None => None,
+            Some(narrow) => {
+                let [down, up] = names.latent.map(|part| self.name(number, part));
+                let down = self.linear(&[(down, narrow)], hidden, false)?;
+                let up = self.linear(&[(up, hidden)], narrow, false)?;
+                Some(Latent { down, up })
+            }
+        };
+        let (inner, width) = (shape.intermediate, shape.latent.unwrap_or(hidden));
         let sides = if self.config.feed_forward.gated { 2 } else { 1 };
         let rows = sides * inner / names.mlp_in.len().max(1);
         let into: Vec<String> = names.mlp_in.iter().map(|part| self.name(number, part)).collect();
@@ -100,7 +112,7 @@ impl Loader<'_> {
             let part = |name: &str, rows, columns| {
                 part(name, [shape.count, rows, columns], expert, names.layout)
             };
-            let mut parts: Vec<Part> = into.iter().map(|name| part(name, rows, hidden)).collect();
+            let mut parts: Vec<Part> = into.iter().map(|name| part(name, rows, width)).collect();
             if let (Layout::Columns, [both]) = (names.layout, &parts[..]) {
                 parts = [0, 1].map(|from| both.clone().every_other(from)).into();
             }
@@ -108,9 +120,9 @@ impl Loader<'_> {
                 None => [None, None],
                 Some([of_in, of_out]) => [of_in, of_out].map(|all| Some(row(all.remove(0)))),
             };
-            let matrix = self.stacked(&parts, hidden)?;
+            let matrix = self.stacked(&parts, width)?;
             let into = Linear { matrix, bias: of_in, inputs: None };
-            let matrix = self.stacked(&[part(&out, hidden, inner)], inner)?;
+            let matrix = self.stacked(&[part(&out, width, inner)], inner)?;
             each.push(Dense { into, out: Linear { matrix, bias: of_out, inputs: None } });
         }
         let shared = match shape.shared {
@@ -128,7 +140,7 @@ impl Loader<'_> {
                 Some(Shared { block, gate })
             }
         };
-        Ok(Experts { shape: shape.clone(), router, correction, scales, each, shared })
+        Ok(Experts { shape: shape.clone(), router, correction, scales, latent, each, shared })
     }
 
     /// What a layer's experts are called. Qwen3.5's are published in two tensors, but for FP8,

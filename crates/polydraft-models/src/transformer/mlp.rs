@@ -12,7 +12,7 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(crate) enum Mlp {
     Dense(Dense),
-    Experts(Experts),
+    Experts(Box<Experts>),
     Beside(Box<Beside>),
 }
 
@@ -57,7 +57,7 @@ impl Mlp {
         let dense = |of: &Dense| of.with(["mlp_in", "mlp_out"], make);
         Ok(match self {
             Self::Dense(of) => Self::Dense(dense(of)?),
-            Self::Experts(of) => Self::Experts(of.with(make)?),
+            Self::Experts(of) => Self::Experts(Box::new(of.with(make)?)),
             Self::Beside(of) => Self::Beside(Box::new(Beside {
                 dense: dense(&of.dense)?,
                 dense_norm: of.dense_norm.clone(),

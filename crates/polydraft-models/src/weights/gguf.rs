@@ -12,6 +12,7 @@ use polydraft_kernels::Format;
 
 use super::element::{Element, not_finite};
 use super::listed::Listed;
+use super::renamed::{OtherNames, of_file, of_ours};
 use crate::error::{Error, Result};
 
 /// A file that has exactly the tensors of its model.
@@ -23,7 +24,12 @@ pub(crate) struct File {
     interleaved: BTreeMap<String, usize>,
     /// Names of those that were read, where the others are still to be looked at.
     taken: Option<BTreeSet<String>>,
+    /// What tensors are called that are asked for by other names.
+    names: OtherNames,
 }
+
+/// Of the tokens that a head drafts: the one tensor of whole numbers that is read.
+const TOKENS: &str = "d2t";
 
 impl File {
     pub fn new(gguf: Gguf, description: &ModelDescription) -> Result<Self> {
@@ -38,27 +44,62 @@ impl File {
                 turned.map(|tensor| (tensor.name, description.key_head)).collect()
             }
         };
-        Ok(Self { gguf: Arc::new(gguf), interleaved, taken: None })
+        Ok(Self { gguf: Arc::new(gguf), interleaved, taken: None, names: &[] })
     }
 
     /// Of a model whose tensors' shapes are checked when they are read.
     pub fn unchecked(gguf: Gguf, interleaved: BTreeMap<String, usize>) -> Result<Self> {
         check_types(&gguf)?;
-        Ok(Self { gguf: Arc::new(gguf), interleaved, taken: Some(BTreeSet::new()) })
+        let taken = Some(BTreeSet::new());
+        Ok(Self { gguf: Arc::new(gguf), interleaved, taken, names: &[] })
+    }
+
+    /// The same with other names for its tensors.
+    pub fn named(mut self, names: OtherNames) -> Self {
+        self.names = names;
+        self
+    }
+
+    fn find(&self, name: &str) -> Option<Tensor<'_>> {
+        self.gguf.find(&of_file(self.names, name))
+    }
+
+    pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.find(name).map(|tensor| tensor.shape())
+    }
+
+    /// Takes the vector of whole numbers that such a file may have.
+    pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
+        let name = of_file(self.names, name);
+        let tensor = self.gguf.tensor(&name)?;
+        tensor.expect_shape(&[length])?;
+        if tensor.kind() != TensorType::I64 {
+            return Err(Error::Tensor {
+                path: tensor.path().to_owned(),
+                expected: format!("type {}", TensorType::I64),
+                got: format!("type {}", tensor.kind()),
+                tensor: name,
+            });
+        }
+        let bytes = tensor.read()?;
+        if let Some(taken) = &mut self.taken {
+            taken.insert(name);
+        }
+        Ok(bytes.as_chunks::<8>().0.iter().map(|word| i64::from_le_bytes(*word)).collect())
     }
 
     pub fn has(&self, name: &str) -> bool {
-        self.gguf.find(name).is_some()
+        self.find(name).is_some()
     }
 
     pub fn is_vector(&self, name: &str) -> bool {
-        self.gguf.find(name).is_some_and(|tensor| tensor.shape().len() == 1)
+        self.find(name).is_some_and(|tensor| tensor.shape().len() == 1)
     }
 
     /// That every tensor was read, but for what the predicate allows.
     pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
         let Some(taken) = &self.taken else { return Ok(()) };
-        let is_left = |name: &str| !taken.contains(name) && !allowed(name);
+        let is_left = |name: &str| !taken.contains(name) && !allowed(&of_ours(self.names, name));
         match self.gguf.tensors().find(|tensor| is_left(tensor.name())) {
             None => Ok(()),
             Some(other) => Err(Error::Tensor {
@@ -77,7 +118,7 @@ impl File {
 
     pub fn tensors(&self) -> impl Iterator<Item = Listed> {
         self.gguf.tensors().map(|tensor| Listed {
-            name: tensor.name().to_owned(),
+            name: of_ours(self.names, tensor.name()),
             shape: tensor.shape(),
             stored: tensor.kind().to_string(),
             exact: Format::of_file(tensor.kind()),
@@ -86,18 +127,23 @@ impl File {
 
     /// A tensor, which must have this shape.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Blocked> {
-        self.gguf.tensor(name)?.expect_shape(shape)?;
+        let name = of_file(self.names, name);
+        self.gguf.tensor(&name)?.expect_shape(shape)?;
         if let Some(taken) = &mut self.taken {
-            taken.insert(name.to_owned());
+            taken.insert(name.clone());
         }
-        let head = self.interleaved.get(name).copied();
-        Ok(Blocked { gguf: Arc::clone(&self.gguf), name: name.to_owned(), head })
+        let head = self.interleaved.get(&name).copied();
+        Ok(Blocked { gguf: Arc::clone(&self.gguf), name, head })
     }
 }
 
 /// That every tensor is of a type that can be read, before the first is.
 fn check_types(gguf: &Gguf) -> Result<()> {
-    match gguf.tensors().find(|tensor| !DEQUANTIZED.contains(&tensor.kind())) {
+    let is_known = |tensor: &Tensor| match tensor.kind() {
+        TensorType::I64 => tensor.name() == TOKENS,
+        kind => DEQUANTIZED.contains(&kind),
+    };
+    match gguf.tensors().find(|tensor| !is_known(tensor)) {
         None => Ok(()),
         Some(tensor) => Err(Error::Tensor {
             path: tensor.path().to_owned(),

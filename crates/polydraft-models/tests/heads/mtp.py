@@ -11,7 +11,14 @@ import pathlib
 import sys
 
 import torch
-from transformers import AutoModelForCausalLM, DeepseekV3Config, Glm4MoeConfig, Qwen2Config, Qwen3_5TextConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    Glm4MoeConfig,
+    NemotronHConfig,
+    Qwen2Config,
+    Qwen3_5TextConfig,
+)
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "fixtures"))
@@ -92,6 +99,24 @@ MODELS["mtp-mimo"] = (
     Qwen2Config(**{k: v for k, v in SHAPE.items() if k not in EXPERTS}, num_key_value_heads=2, rope_parameters=rope()),
     "",
 )
+# Two layers of one block each, the first with what is joined and the last with the norm; experts in a narrower width.
+MODELS["mtp-nemotron"] = (
+    NemotronHConfig(
+        **{k: v for k, v in SHAPE.items() if k not in ("num_hidden_layers", "first_k_dense_replace")},
+        num_key_value_heads=2,
+        head_dim=12,
+        layers_block_type=["moe", "linear_attention", "full_attention", "full_attention", "moe"],
+        mamba_num_heads=4,
+        mamba_head_dim=16,
+        ssm_state_size=12,
+        n_groups=1,
+        moe_shared_expert_intermediate_size=48,
+        moe_latent_size=16,
+        routed_scaling_factor=1.7,
+        layer_norm_epsilon=1e-2,
+    ),
+    "",
+)
 MIMO_NAMES = {"enorm": "token_layernorm", "hnorm": "hidden_layernorm", "norm": "final_layernorm", "eh_proj": "input_proj"}
 QWEN_NAMES = {
     "enorm": "pre_fc_norm_embedding",
@@ -107,7 +132,7 @@ def normed(x, weight, epsilon=1e-6):
 
 def steps(model, whole, further, tokens, epsilon, feeds_normed, state_first):
     """Logits of every step at every place: the layer over all that is decided, then over what it drafts itself."""
-    layer, embed = whole.layers[-1], model.model.embed_tokens
+    embed = model.get_input_embeddings()
     with torch.no_grad():
         hidden = model.model(torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
 
@@ -119,8 +144,12 @@ def steps(model, whole, further, tokens, epsilon, feeds_normed, state_first):
     def run(x):
         places = torch.arange(len(x))[None]
         mask = torch.full((len(x), len(x)), float("-inf")).triu(1)[None, None]
+        if not hasattr(whole, "rotary_emb"):
+            for layer in whole.layers[-2:]:
+                x = layer(x[None], attention_mask=mask, position_ids=places)[0]
+            return x
         angles = whole.rotary_emb(x[None], places)
-        return layer(x[None], attention_mask=mask, position_ids=places, position_embeddings=angles)[0]
+        return whole.layers[-1](x[None], attention_mask=mask, position_ids=places, position_embeddings=angles)[0]
 
     out = torch.zeros(STEPS, len(tokens) - 1, VOCABULARY)
     with torch.no_grad():
@@ -148,15 +177,19 @@ def main():
         randomise(whole, generator, 0.25)
         state = on_disk(whole)
         fields = published(config, type(whole).__name__, False)
-        last = config.num_hidden_layers - 1
-        own, is_qwen, is_mimo = f"model.layers.{last}.", name == "mtp-qwen", name == "mtp-mimo"
+        is_qwen, is_mimo, is_nemotron = (name == f"mtp-{of}" for of in ("qwen", "mimo", "nemotron"))
+        last = config.num_hidden_layers - (2 if is_nemotron else 1)
+        own = f"model.layers.{last}."
         trunk_fields = {"num_hidden_layers": last}
         if is_qwen or is_mimo:
             trunk_fields["layer_types"] = config.layer_types[:last]
+        if is_nemotron:
+            trunk_fields = {"layers_block_type": config.layers_block_type[:last]}
         trunk_config = type(config)(**config.to_dict() | trunk_fields)
         trunk_config._attn_implementation = "eager"
         trunk = AutoModelForCausalLM.from_config(trunk_config).eval()
-        trunk.load_state_dict({k: v for k, v in whole.state_dict().items() if own not in k})
+        extra = (own, f"model.layers.{last + 1}.")
+        trunk.load_state_dict({k: v for k, v in whole.state_dict().items() if not k.startswith(extra)})
         bf16 = lambda x: x.to(torch.bfloat16).float()
         normal = lambda *shape: torch.randn(shape, generator=generator)
         further = {
@@ -176,6 +209,18 @@ def main():
             for part, value in further.items():
                 state[f"model.mtp_layers.0.{MIMO_NAMES[part]}.weight"] = value.to(torch.bfloat16)
             fields["architectures"] = ["MiMoForCausalLM"]
+        elif is_nemotron:
+            for i in (0, 1):
+                begin = f"backbone.layers.{last + i}."
+                state = {k.replace(begin, f"mtp.layers.{i}."): v for k, v in state.items()}
+            for part, value in further.items():
+                at = "1.final_layernorm" if part == "norm" else f"0.{part}"
+                state[f"mtp.layers.{at}.weight"] = value.to(torch.bfloat16)
+            # As published: a letter a layer.
+            letters = {"moe": "E", "linear_attention": "M", "full_attention": "*"}
+            trunk_fields = {"hybrid_override_pattern": "".join(letters[kind] for kind in config.layers_block_type[:last])}
+            fields["mtp_hybrid_override_pattern"] = "*E"
+            del fields["layers_block_type"], fields["mtp_layers_block_type"]
         else:
             names = {"norm": "shared_head.norm"}
             for part, value in further.items():
@@ -190,7 +235,8 @@ def main():
         tokenizer().save(str(folder / "tokenizer.json"))
         save(state, folder / "model.safetensors")
         tokens = torch.randint(2, VOCABULARY, (LENGTH,), generator=generator).tolist()
-        logits = steps(trunk, whole.model, further, tokens, config.rms_norm_eps, is_qwen or is_mimo, is_mimo)
+        epsilon = config.layer_norm_epsilon if is_nemotron else config.rms_norm_eps
+        logits = steps(trunk, whole.model, further, tokens, epsilon, is_qwen or is_mimo or is_nemotron, is_mimo)
         save({"tokens": torch.tensor(tokens), "logits": logits}, folder / "expected.safetensors")
         print(f"{name}: logits {logits.std():.2f}")
 

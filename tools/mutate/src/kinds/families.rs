@@ -10,7 +10,7 @@ use super::{models, read, write};
 use crate::mutation::{self, Dice};
 
 /// Fixtures of a family each, with the files that llama.cpp's converter made of most.
-const MODELS: [&str; 47] = [
+const MODELS: [&str; 50] = [
     "fixtures/smollm3",
     "fixtures/granite",
     "fixtures/olmo2",
@@ -43,6 +43,8 @@ const MODELS: [&str; 47] = [
     "fixtures/qwen3-5-nested",
     "fixtures/qwen3-5-moe",
     "heads/mtp-qwen",
+    "heads/mtp-mimo",
+    "heads/mtp-nemotron",
     "fixtures/lfm2",
     "fixtures/lfm2-moe",
     "fixtures/granite-hybrid",
@@ -50,6 +52,7 @@ const MODELS: [&str; 47] = [
     "fixtures/granite-hybrid-attention",
     "fixtures/nemotron-h",
     "fixtures/nemotron-h-moe",
+    "fixtures/nemotron-h-latent",
     "fixtures/gemma4",
     "fixtures/gemma4-moe",
     "fixtures/gemma4-nested",

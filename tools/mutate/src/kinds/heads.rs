@@ -1,4 +1,4 @@
-//! Directories of draft heads.
+//! Directories and files of draft heads.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{read, repository, write};
 use crate::mutation::{self, Dice};
 
-const HEADS: [(&str, &str); 11] = [
+const HEADS: [(&str, &str); 12] = [
     ("eagle1", "model.safetensors"),
     ("original", "pytorch_model.bin"),
     ("specforge", "model.safetensors"),
@@ -25,6 +25,7 @@ const HEADS: [(&str, &str); 11] = [
     ("assistant", "model.safetensors"),
     ("dflash", "model.safetensors"),
     ("dflash-windows", "model.safetensors"),
+    ("dspark", "model.safetensors"),
     ("dspark-speculators", "model.safetensors"),
     ("dflash2", "model.safetensors"),
 ];
@@ -36,6 +37,14 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
     let folder = folder.join("head");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir(&folder).context("cannot make a folder")?;
+    let is_file = dice.one_in(3);
+    if let (true, Ok(mut bytes)) = (is_file, read(&format!("{fixtures}/{head}/model.gguf"))) {
+        // What says what the head is, more often than its weights.
+        mutation::bytes(dice, &mut bytes, 4_000);
+        let file = folder.join("model.gguf");
+        write(&file, &bytes)?;
+        return used(head, &file);
+    }
     let mut config: Value =
         serde_json::from_slice(&read(&format!("{fixtures}/{head}/config.json"))?)?;
     let mut tensors = read(&format!("{fixtures}/{head}/{weights}"))?;
@@ -49,18 +58,21 @@ pub fn directory(dice: &mut Dice, folder: &Path) -> Result<()> {
     }
     write(&folder.join("config.json"), &mutation::written(dice, &config))?;
     write(&folder.join(weights), &tensors)?;
+    used(head, &folder)
+}
 
-    let target = match head {
-        "assistant" => "crates/polydraft-models/tests/fixtures/gemma4".to_owned(),
-        _ => format!("{fixtures}/target"),
-    };
-    let path = repository(&target);
+/// Drafts with what is in `found` as a head of this name.
+fn used(head: &str, found: &Path) -> Result<()> {
+    let path = repository(match head {
+        "assistant" => "crates/polydraft-models/tests/fixtures/gemma4",
+        _ => "crates/polydraft-models/tests/heads/target",
+    });
     let mut target = load(&path, LoadOptions::default())?;
-    is_head(&folder);
+    is_head(found);
     let options = HeadOptions::default();
-    let head: Box<dyn Drafter> = match is_block_head(&folder) {
-        true => Box::new(load_block_head(&folder, &mut target.model, &path, &options)?),
-        false => Box::new(load_head(&folder, &mut target.model, &options)?),
+    let head: Box<dyn Drafter> = match is_block_head(found) {
+        true => Box::new(load_block_head(found, &mut target.model, &path, &options)?),
+        false => Box::new(load_head(found, &mut target.model, &options)?),
     };
     let verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
     let request = Request::new([3, 4])

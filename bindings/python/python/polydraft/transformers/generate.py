@@ -15,7 +15,8 @@ from .caller import kept_by_caller
 from .distributions import fitted, processed
 from .scoring import CACHE_NAMES, rows_of, scorer
 from .static import head_of
-from .static.eagle import EagleHead
+from .static.heads import DraftHead
+from .static.mtp import is_mtp
 
 # What `generate` can be asked to return and this does not have.
 _UNKNOWN = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -35,7 +36,7 @@ def generate(
     assistant_model: PreTrainedModel | None = None,
     streamer: Any = None,
     synced_gpus: bool = False,
-    draft_model: PreTrainedModel | EagleHead | str | PathLike[str] | None = None,
+    draft_model: PreTrainedModel | DraftHead | str | PathLike[str] | None = None,
     verifier: str | dict | Verifier = "nested-priority",
     paths: int = 2,
     depth: int = 3,
@@ -53,7 +54,8 @@ def generate(
 
     Args:
         assistant_model, draft_model: the draft model, a causal model of the same tokenizer; one of the two names. Or the folder
-            of a draft head in EAGLE-3's form, as `python -m polydraft.train` leaves it, for `loop="device"`.
+            of a draft head in EAGLE-3's form, as `python -m polydraft.train` leaves it, or `mtp`: the model's own layer for
+            predicting several tokens, where transformers has its family's. Both are for `loop="device"`.
         verifier: one of `polydraft.VERIFIERS`. It must be exact for the tree: `Unsupported` says what it is made for.
         paths, depth: so many independent paths of so many tokens; or `tree`, any of `polydraft.TREES`.
         draft_sampling: how the draft's logits, after the same logits processors as the target's, become the distribution that
@@ -78,7 +80,7 @@ def generate(
         drafting = kept_by_caller("assistant_model", generate)
     if drafting is None:
         raise ValueError("polydraft: expected a draft model, as assistant_model or draft_model, got none")
-    if isinstance(drafting, (str, PathLike)):
+    if isinstance(drafting, (str, PathLike)) or is_mtp(drafting):
         drafting = head_of(drafting, model)
     if loop not in ("auto", "host", "device"):
         raise ValueError(f"polydraft: expected loop to be auto, host or device, got {loop!r}")
@@ -103,7 +105,7 @@ def generate(
     given = next((model_kwargs[name] for name in CACHE_NAMES if model_kwargs.get(name) is not None), None)
     seeds = [seed + row if isinstance(seed, int) else int(torch.randint(2**63 - 1, (1,)).item()) for row in range(rows)]
     masks = [None if mask is None else mask[row] for row in range(rows)]
-    is_head = isinstance(drafting, EagleHead)
+    is_head = isinstance(drafting, DraftHead)
     reason: str | None = "the host's loop was asked for"
     if loop == "device" or is_head or (loop == "auto" and model.device.type != "cpu"):
         reason = on_device.why_not(model, drafting, verifier, named, logits_processor, seed, given)

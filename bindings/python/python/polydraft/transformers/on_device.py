@@ -14,7 +14,7 @@ from transformers.generation import stopping_criteria as stops
 from .. import gpu
 from .._native import Rng, Sampling
 from .static import Decoding, decode, takes_static
-from .static.eagle import EagleHead
+from .static.heads import DraftHead
 from .static.step import Form
 
 # Processors that look at the logits alone, and stay on the device.
@@ -29,7 +29,7 @@ _OF_LOGITS_ALONE = tuple(
 
 
 def why_not(
-    model: PreTrainedModel, drafting: PreTrainedModel | EagleHead, verifier: Any, tree: Any, processors: Any, seed: Any, cache: Any
+    model: PreTrainedModel, drafting: PreTrainedModel | DraftHead, verifier: Any, tree: Any, processors: Any, seed: Any, cache: Any
 ) -> str | None:  # fmt: skip
     """What stands against it; none if nothing does."""
     shape = paths_of(tree)
@@ -46,7 +46,7 @@ def why_not(
             return f"{type(processor).__name__} looks at the tokens before"
     if isinstance(cache, DynamicCache) and cache.get_seq_length() > 0:
         return "the KV cache that was given has tokens in it"
-    models = [model] if isinstance(drafting, EagleHead) else [model, drafting]
+    models = [model] if isinstance(drafting, DraftHead) else [model, drafting]
     if len({parameter.device for one in models for parameter in one.parameters()}) > 1:
         return "the models lie on several devices"
     for one in models:
@@ -113,7 +113,7 @@ def stopper(criteria: Any, device: torch.device) -> Callable[[int, list[int]], b
 
 
 def run(
-    model: PreTrainedModel, drafting: PreTrainedModel | EagleHead, form: Form, rows: Sequence[torch.Tensor],
+    model: PreTrainedModel, drafting: PreTrainedModel | DraftHead, form: Form, rows: Sequence[torch.Tensor],
     masks: Sequence[torch.Tensor | None], criteria: Any, seeds: Sequence[int], put: Callable[[int], None] | None,
 ) -> tuple[list[torch.Tensor], Decoding]:  # fmt: skip
     """Continues rows `[length]` of which the masks say what is no padding; gives them whole, padding and all."""

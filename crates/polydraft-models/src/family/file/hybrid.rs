@@ -22,9 +22,9 @@ pub(super) const LFM2: Names = Names {
 pub(super) const STATE_SPACE: Names =
     Names { recurrent: RecurrentNames { into: "ssm_in", ..FILE_NAMES.recurrent }, ..FILE_NAMES };
 
-/// Of one block a layer, with one norm.
+/// Of one block a layer, with one norm; what predicts further tokens has both, each with its own.
 pub(super) const ONE_BLOCK: Names = Names {
-    mlp_norms: ["attn_norm", ""],
+    mlp_norms: ["post_attention_norm", ""],
     mlp_in: &["ffn_up"],
     experts: ExpertNames {
         mlp_in: &["ffn_up_exps"],
@@ -127,8 +127,11 @@ pub(super) fn nemotron(keys: &Keys, fields: &mut Map<String, Value>) -> Result<(
     let latent = keys.size("moe_latent_size")?;
     fields.extend(latent.map(|size| ("moe_latent_size".to_owned(), json!(size))));
     let count = layers(fields);
+    // The lists go on with the layer that predicts further tokens.
+    let all = count + keys.size("nextn_predict_layers")?.unwrap_or(0).min(1 << 8) as usize;
+    fields.insert("mtp_layers_block_type".into(), json!(["attention_and_moe"]));
     let (cached, inner) =
-        (keys.sizes("attention.head_count_kv", count)?, keys.sizes("feed_forward_length", count)?);
+        (keys.sizes("attention.head_count_kv", all)?, keys.sizes("feed_forward_length", all)?);
     let has_experts = keys.size("expert_count")?.is_some_and(|count| count > 0);
     let kind = |(cached, inner)| match (cached, inner) {
         (0, 0) => "mamba",
@@ -136,7 +139,7 @@ pub(super) fn nemotron(keys: &Keys, fields: &mut Map<String, Value>) -> Result<(
         _ if has_experts => "moe",
         _ => "mlp",
     };
-    let kinds: Vec<&str> = cached.into_iter().zip(inner).map(kind).collect();
+    let kinds: Vec<&str> = cached.into_iter().zip(inner).take(count).map(kind).collect();
     fields.insert("layers_block_type".into(), json!(kinds));
     let bias = (0..count).any(|layer| keys.has_tensor(&format!("blk.{layer}.ssm_conv1d.bias")));
     fields.insert("use_conv_bias".into(), json!(bias));

@@ -10,22 +10,25 @@ use super::convolution::Convolution;
 use super::link::Link;
 use super::net::Net;
 use crate::config::Positions;
-use crate::description::Description;
+use crate::description::{Description, is_gguf};
 use crate::error::{Error, Result};
 use crate::head::config::{Kind, NAMES};
 use crate::head::load::{Headers, check_size, embedding, fc, is_unread, output};
 use crate::head::options::HeadOptions;
+use crate::head::source;
 use crate::load::EmbeddingAndHead;
 use crate::model::TransformerModel;
 use crate::transformer::load::Loader;
 use crate::transformer::{Place, Transformer};
 use crate::weights::{Part, Weights};
 
-/// Whether a directory holds a head that predicts blocks, by its `config.json`.
+/// Whether a directory holds a head that predicts blocks, by its `config.json`, or a GGUF file, by
+/// its architecture.
 pub fn is_block_head(directory: &Path) -> bool {
-    let path = directory.join("config.json");
-    let text = polydraft_files::read_text(&path, polydraft_files::Kind::SETTINGS).ok();
-    text.and_then(|text| serde_json::from_str(&text).ok()).is_some_and(|config| is_block(&config))
+    match is_gguf(directory) {
+        true => source::is_block_file(directory),
+        false => source::config(directory).is_ok_and(|config| is_block(&config)),
+    }
 }
 
 /// Loads a head that predicts blocks (DFlash, DFlash-2, DSpark) for a target, whose files are in
@@ -72,7 +75,7 @@ fn read(
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
     let Headers { weights, config, reads, tokens } =
         Headers::read(directory, &trunk.config, vocabulary, layers, allowed)?;
-    let file = |problem: String| Error::File { path: directory.join("config.json"), problem };
+    let file = |problem: String| Error::File { path: source::settings(directory), problem };
     let Kind::Block(block) = &config.kind else {
         return Err(file("expected a head that predicts blocks, got one of single tokens".into()));
     };

@@ -10,16 +10,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from .eagle import EagleHead, HeadDrafter
+from .eagle import EagleHead
+from .head_drafter import HeadDrafter
+from .heads import DraftHead
 from .model import StaticModel
 from .model_drafter import ModelDrafter
+from .mtp import MtpHead, is_mtp
 from .step import Form, Step
 
 # Slots come in so many at once; attention reads all of them.
@@ -100,7 +102,7 @@ class Kept:
         self.key: Any = None
         self.loop: Loop | None = None
         self.head_key: Any = None
-        self.head: EagleHead | None = None
+        self.head: DraftHead | None = None
 
     @staticmethod
     def of(model: PreTrainedModel) -> Kept:
@@ -116,7 +118,7 @@ class Kept:
 
 def decode(
     model: PreTrainedModel,
-    drafting: PreTrainedModel | EagleHead,
+    drafting: PreTrainedModel | DraftHead,
     form: Form,
     prompts: Sequence[Sequence[int]],
     seeds: Sequence[int],
@@ -149,32 +151,39 @@ def release(model: PreTrainedModel) -> None:
     model.__dict__.pop("_polydraft", None)
 
 
-def head_of(folder: str | PathLike[str], model: PreTrainedModel) -> EagleHead:
-    """The head in a folder, read once for a model.
+def head_of(draft: Any, model: PreTrainedModel) -> DraftHead:
+    """The head in a folder, or with `mtp` the model's own layer for predicting several tokens; read once for a model.
 
     Raises:
         ValueError: no head, or one for another model.
     """
-    kept, file = Kept.of(model), Path(folder) / "model.safetensors"
-    changed = file.stat().st_mtime_ns if file.exists() else None
-    key = (str(folder), changed, model.dtype, model.device, _places(model))
+    kept = Kept.of(model)
+    file = None if is_mtp(draft) or draft == "mtp" else Path(draft) / "model.safetensors"
+    changed = file.stat().st_mtime_ns if file is not None and file.exists() else None
+    name = id(draft) if is_mtp(draft) else str(draft)
+    key = (name, changed, model.dtype, model.device, _places(model))
     if kept.head is None or kept.head_key != key:
-        kept.head, kept.head_key = EagleHead(Path(folder), model), key
+        if is_mtp(draft):
+            kept.head = MtpHead(draft, model)
+        else:
+            kept.head = EagleHead(Path(draft), model) if file is not None else MtpHead.of(model)
+        kept.head_key = key
     return kept.head
 
 
-def _places(drafting: PreTrainedModel | EagleHead) -> tuple[int, ...]:
+def _places(drafting: PreTrainedModel | DraftHead) -> tuple[int, ...]:
     """Where the weights are: a graph reads them there."""
-    weights = drafting.weights.values() if isinstance(drafting, EagleHead) else drafting.parameters()
-    return tuple(weight.data_ptr() for weight in weights)
+    if isinstance(drafting, DraftHead):
+        return drafting.places()
+    return tuple(weight.data_ptr() for weight in drafting.parameters())
 
 
 class Loop:
     """The host's side of batches of one size."""
 
-    def __init__(self, model: PreTrainedModel, drafting: PreTrainedModel | EagleHead, form: Form, batch: int) -> None:
-        target = StaticModel(model, batch, drafting.reads if isinstance(drafting, EagleHead) else ())
-        if isinstance(drafting, EagleHead):
+    def __init__(self, model: PreTrainedModel, drafting: PreTrainedModel | DraftHead, form: Form, batch: int) -> None:
+        target = StaticModel(model, batch, drafting.reads if isinstance(drafting, DraftHead) else ())
+        if isinstance(drafting, DraftHead):
             drafter: HeadDrafter | ModelDrafter = HeadDrafter(drafting, target, batch, form.paths, form.length)
         else:
             drafter = ModelDrafter(drafting, batch, form.paths, form.length)

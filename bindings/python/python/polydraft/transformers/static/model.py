@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from ..scoring import CACHE_NAMES, alike, ordinary, rows_of
 from .attention import Folding
+from .heads import LAST
 from .slots import SlotCache
 
 # The prompt is read in pieces of so many tokens.
@@ -47,13 +48,18 @@ class StaticModel:
 
         return keep
 
+    def _keep_last(self, module: Any, given: Any, found: Any) -> None:
+        self.read[LAST] = found[0]
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """While this lasts, passes leave `features`; afterwards the model is as it was."""
-        layers = decoder_layers(self.model) if self.reads else []
         hooks = [
-            layers[number].register_forward_pre_hook(self._keeper(number), with_kwargs=True) for number in self.reads
-        ]  # fmt: skip
+            self.model.get_decoder().register_forward_hook(self._keep_last)
+            if number == LAST
+            else decoder_layers(self.model)[number].register_forward_pre_hook(self._keeper(number), with_kwargs=True)
+            for number in self.reads
+        ]
         try:
             yield
         finally:

@@ -1,0 +1,100 @@
+"""A model's own layer for predicting several tokens, as transformers exposes it, as a draft head.
+
+Source: DeepSeek-AI 2024 (DeepSeek-V3), section 2.2; transformers' `MtpModel`, which knows the layers of its families.
+Deviations: (1) the first such layer drafts every level, from its own state after the first, where transformers takes a layer a
+level: models bring one, as a rule; (2) its whole distribution is drawn from, so that paths differ.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ..scoring import CACHE_NAMES
+from .attention import Folding
+from .heads import LAST, DraftHead
+from .slots import SlotCache
+
+try:
+    from transformers.modeling_layers import MtpModel
+except ImportError:
+    MtpModel = None
+
+
+def is_mtp(model: Any) -> bool:
+    """Whether these are a model's layers for predicting several tokens."""
+    return MtpModel is not None and isinstance(model, MtpModel)
+
+
+class MtpHead(DraftHead):
+    """The first of these layers."""
+
+    reads = (LAST,)
+
+    def __init__(self, layers: Any, target: PreTrainedModel) -> None:
+        self.layers = layers
+        config = layers.config
+        kinds = getattr(config, "layer_types", None) or ["full_attention"]
+        if kinds[0] != "full_attention":
+            raise ValueError(f"mtp: expected a layer of full attention, got {kinds[0]}")
+        self.device, self.dtype = target.device, target.dtype
+        self.hidden = self.width = config.hidden_size
+
+    @classmethod
+    def of(cls, model: PreTrainedModel) -> MtpHead:
+        """Read from the model's own files.
+
+        Raises:
+            ValueError: a model without them, or a version of transformers that cannot read them.
+        """
+        if MtpModel is None:
+            raise ValueError("mtp: expected a version of transformers with MtpModel (5.19 has it)")
+        if getattr(model.config.get_text_config(decoder=True), "num_mtp_layers", None) in (None, 0):
+            raise ValueError(f"mtp: {type(model).__name__} of this configuration has no layer for predicting several tokens")
+        return cls(MtpModel.from_pretrained(model, device_map={"": model.device}).eval(), model)
+
+    def started(self, batch: int) -> MtpPass:
+        return MtpPass(self, batch)
+
+    def places(self) -> tuple[int, ...]:
+        return tuple(weight.data_ptr() for weight in self.layers.parameters())
+
+
+class MtpPass:
+    """The layer over a cache of slots."""
+
+    def __init__(self, head: MtpHead, batch: int) -> None:
+        self.head, self.cache, self.folding = head, SlotCache(batch), Folding(head.layers)
+        layer = head.layers.layers[0]
+        self.named = next(name for name in CACHE_NAMES if name in inspect.signature(layer.forward).parameters)
+        one = torch.zeros(batch, 1, dtype=torch.long, device=head.device)
+        state = torch.zeros(batch, 1, head.hidden, dtype=head.dtype, device=head.device)
+        self.forward(state, one, None, one, torch.zeros(batch, 1, 1, 1, dtype=head.dtype, device=head.device))
+
+    def resize(self, size: int) -> None:
+        self.cache.resize(size, self.head.device)
+
+    def first(self, features: torch.Tensor) -> torch.Tensor:
+        return features
+
+    def forward(
+        self, state: torch.Tensor, tokens: torch.Tensor, slots: torch.Tensor | None, positions: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        layers = self.head.layers
+        self.cache.written = slots
+        words = layers.embed_tokens(tokens)
+        # The position is that of the token read, one after the state's.
+        positions = positions + 1
+        turned = None if layers.rotary_emb is None else layers.rotary_emb(words, position_ids=positions)
+        with self.folding:
+            state = layers.layers[0](
+                words, state.to(words.dtype), position_embeddings=turned, attention_mask=mask, position_ids=positions,
+                **{self.named: self.cache},
+            )  # fmt: skip
+        return layers.shared_post_norm(state) if layers.use_shared_post_norm else state
+
+    def logits(self, state: torch.Tensor) -> torch.Tensor:
+        return self.head.layers._project_to_logits(state.to(self.head.dtype))

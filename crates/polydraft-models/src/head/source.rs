@@ -1,0 +1,72 @@
+//! Where a head's configuration and tensors come from: a directory, or a GGUF file.
+
+use std::path::{Path, PathBuf};
+
+use polydraft_gguf::Gguf;
+use serde_json::Value;
+
+use crate::config::Config;
+use crate::description::is_gguf;
+use crate::error::{Error, Result};
+use crate::family::file::{assistant, block};
+use crate::weights::Weights;
+
+/// The file that a head's configuration is in.
+pub(super) fn settings(path: &Path) -> PathBuf {
+    if is_gguf(path) { path.to_owned() } else { path.join("config.json") }
+}
+
+/// Whether it is a GGUF file of a head that predicts blocks.
+pub(super) fn is_block_file(path: &Path) -> bool {
+    is_gguf(path) && Gguf::open(path).is_ok_and(|gguf| block::is_block(&gguf))
+}
+
+/// Whether it is a GGUF file of a head that predicts blocks, or of an assistant.
+pub(super) fn is_head_file(path: &Path) -> bool {
+    let is_head = |gguf: &Gguf| block::is_block(gguf) || assistant::is_assistant(gguf);
+    is_gguf(path) && Gguf::open(path).is_ok_and(|gguf| is_head(&gguf))
+}
+
+/// An assistant's configuration, if it is one.
+pub(super) fn assistant(path: &Path) -> Result<Option<Value>> {
+    if !is_gguf(path) {
+        return Ok(config(path).ok().filter(Config::is_assistant));
+    }
+    let gguf = Gguf::open(path)?;
+    if !assistant::is_assistant(&gguf) {
+        return Ok(None);
+    }
+    let wrong = |problem| Error::File { path: path.to_owned(), problem };
+    assistant::fields(&gguf).map(Some).map_err(wrong)
+}
+
+/// The layers of an assistant with such a configuration, and its tensors.
+pub(super) fn assistant_parts(path: &Path, said: &Value) -> Result<(Config, Weights)> {
+    let wrong = |problem| Error::File { path: settings(path), problem };
+    if !is_gguf(path) {
+        return Ok((Config::of_assistant(said).map_err(wrong)?, Weights::open(path)?));
+    }
+    let gguf = Gguf::open(path)?;
+    let config = assistant::config(&gguf, said).map_err(wrong)?;
+    Ok((config, Weights::of_head(gguf, assistant::NAMES)?))
+}
+
+/// A head's configuration, as `config.json` has it.
+pub(super) fn config(path: &Path) -> Result<Value> {
+    let file = settings(path);
+    let wrong = |problem: String| Error::File { path: file.clone(), problem };
+    if is_gguf(path) {
+        return block::fields(&Gguf::open(path)?).map_err(wrong);
+    }
+    let text = polydraft_files::read_text(&file, polydraft_files::Kind::SETTINGS)
+        .map_err(|source| Error::Read { path: file.clone(), source })?;
+    serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))
+}
+
+/// Its tensors, under the names that directories have for them.
+pub(super) fn weights(path: &Path) -> Result<Weights> {
+    match is_gguf(path) {
+        true => Weights::of_head(Gguf::open(path)?, block::NAMES),
+        false => Weights::open(path),
+    }
+}
