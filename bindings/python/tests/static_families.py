@@ -17,6 +17,10 @@ FAMILIES = {
     "Qwen3": {}, "Qwen2": {}, "Olmo2": {}, "Phi3": {}, "Gemma2": dict(sliding_window=6, layer_types=WINDOWS),
     "Gemma3Text": dict(sliding_window=6, layer_types=WINDOWS), "Mistral": dict(sliding_window=6), "Qwen3Moe": MOE,
     "Mixtral": dict(num_local_experts=4, num_experts_per_tok=2), "DeepseekV3": LATENT,
+    "Glm4Moe": dict(
+        n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32, first_k_dense_replace=1,
+        use_qk_norm=True,
+    ),
     "GptOss": dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=6, layer_types=WINDOWS),
 }  # fmt: skip
 

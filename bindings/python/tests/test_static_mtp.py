@@ -1,0 +1,111 @@
+"""A model's own layer for predicting several tokens as the drafter of the loop on a device."""
+
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+layers = pytest.importorskip("transformers.modeling_layers")
+safetensors = pytest.importorskip("safetensors.torch")
+if not hasattr(layers, "MtpModel"):
+    pytest.skip("this version of transformers has no MtpModel", allow_module_level=True)
+
+import polydraft  # noqa: E402
+import polydraft.transformers as inside  # noqa: E402
+from polydraft import gpu  # noqa: E402
+from polydraft.transformers.static import decode, loop  # noqa: E402
+from polydraft.transformers.static.head_drafter import HeadDrafter  # noqa: E402
+from polydraft.transformers.static.mtp import MtpHead  # noqa: E402
+from polydraft.transformers.static.step import Form  # noqa: E402
+from static_families import tiny_model  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def plainly(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def model_and_layer(family):
+    model = tiny_model(family, num_nextn_predict_layers=1)
+    torch.manual_seed(7)
+    layer = layers.MtpModel(model, 1).eval()
+    with torch.no_grad():
+        # Fresh modules are alike in their norms, and of small weights.
+        for name, parameter in layer.named_parameters():
+            if name.startswith("layers."):
+                parameter.normal_(0, 0.3) if parameter.dim() > 1 else parameter.uniform_(0.5, 1.5)
+    return model, layer
+
+
+def direct(model, layer, text, drafted):
+    """The logits of each level after a text, by the whole sequence at once: the target's states, then the layer's own."""
+    with torch.no_grad():
+        states = model.get_decoder()(input_ids=torch.tensor([text])).last_hidden_state[:, :-1]
+        found = []
+        for level in range(len(drafted) + 1):
+            tokens = torch.tensor([text[1:] + drafted[:level]])
+            count = tokens.shape[1]
+            words = layer.embed_tokens(tokens)
+            place = torch.arange(1, count + 1)[None]
+            mask = torch.full((count, count), torch.finfo(torch.float32).min).triu(1)[None, None]
+            out = layer.layers[0](
+                words, states, position_embeddings=layer.rotary_emb(words, position_ids=place), attention_mask=mask,
+                position_ids=place, past_key_values=None,
+            )  # fmt: skip
+            if layer.use_shared_post_norm:
+                out = layer.shared_post_norm(out)
+            found.append(layer._project_to_logits(out[:, -1])[0])
+            states = torch.cat([states, out[:, -1:]], 1)
+        return found
+
+
+@pytest.mark.parametrize("family", ["DeepseekV3", "Glm4Moe"])
+def test_its_distributions_are_those_of_a_direct_computation(family):
+    model, layer = model_and_layer(family)
+    seen = []
+
+    class Watched(HeadDrafter):
+        def level(self, level, given, context):
+            logits = super().level(level, given, context)
+            seen.append((level, given.clone(), int(context), logits))
+            return logits
+
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(loop, "HeadDrafter", Watched)
+        form = Form("nested-priority", 2, 3, gpu.Sampling(), gpu.Sampling(), None, None)
+        found = decode(model, MtpHead(layer, model), form, [[5, 9, 1, 33]], [1], lambda _, text: len(text) > 30)
+    assert found.accepted > 0
+    for at in range(0, len(seen), 3):
+        context = seen[at][2]
+        text = found.texts[0][: context + 1]
+        assert text[-1] == int(seen[at][1][0, 1])
+        for path in range(2):
+            drafted = [int(seen[at + level][1][0, path]) for level in (1, 2)]
+            for level, expected in enumerate(direct(model, layer, text, drafted)):
+                row = seen[at + level][3][0, 0 if level == 0 else path]
+                assert (row.softmax(-1) - expected.softmax(-1)).abs().max() < 1e-5
+
+
+def test_it_is_read_from_the_models_own_files(tmp_path, monkeypatch):
+    """The files of a model of four layers, of which the last is declared to be the one that predicts."""
+    tiny_model("DeepseekV3", num_hidden_layers=4).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3, "num_nextn_predict_layers": 1}))
+    tensors = safetensors.load_file(tmp_path / "model.safetensors")
+    for name, shape in (("enorm", (32,)), ("hnorm", (32,)), ("shared_head.norm", (32,)), ("eh_proj", (32, 64))):
+        tensors[f"model.layers.3.{name}.weight"] = torch.ones(shape) if len(shape) == 1 else 0.3 * torch.randn(shape)
+    safetensors.save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    monkeypatch.setattr(transformers.DeepseekV3ForCausalLM, "_keys_to_ignore_on_load_unexpected", [r"model\.layers\.3.*"])
+    model = transformers.DeepseekV3ForCausalLM.from_pretrained(tmp_path).eval()
+    ids, told = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]), {}
+    plain = model.generate(ids, do_sample=False, max_new_tokens=30)
+    options = dict(custom_generate=inside.generate, draft_model="mtp", paths=3, depth=3, draft_sampling=polydraft.Sampling())
+    ours = model.generate(ids, do_sample=False, max_new_tokens=30, statistics=told, **options)
+    assert ours.tolist() == plain.tolist() and told["loop"] == "device"
+    with pytest.raises(ValueError, match="has no layer for predicting several tokens"):
+        tiny_model("Qwen3").generate(ids, max_new_tokens=5, **options)
