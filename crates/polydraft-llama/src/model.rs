@@ -8,8 +8,9 @@
 //! 2. committing a path keeps its leaf's id, which is the sequence's own from then on, and takes
 //!    back the others';
 //! 3. where ids run out, or where a model keeps a state that cannot be taken back (recurrent and
-//!    hybrid ones), a tree is scored path by path under a spare id and nothing of it stays in the
-//!    cache: the path that is committed is computed once more with the next tree.
+//!    hybrid ones), each path of a tree is scored under an id of its own, with a copy of the state,
+//!    and nothing of it stays in the cache: the path that is committed is computed once more with
+//!    the next tree. As many paths go through one pass as there are free ids, one at least.
 
 mod branches;
 mod ids;
@@ -61,7 +62,7 @@ pub struct LlamaModel {
     kept: PrefixCache<Kept>,
     most_kept: usize,
     ids: Ids,
-    /// For paths that are scored one by one.
+    /// For paths that are scored apart, where no other id is free.
     spare: Id,
     /// Whether a sequence's state cannot be taken back.
     has_state: bool,

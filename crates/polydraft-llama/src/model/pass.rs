@@ -63,12 +63,7 @@ impl LlamaModel {
                 text.scored = tree.len();
             }
         }
-        for (work, first) in apart {
-            if let Some(tree) = work.tree {
-                self.score_paths(work.sequence, tree, first)?;
-            }
-        }
-        Ok(())
+        self.score_paths(&apart)
     }
 
     /// Puts the tokens of a sequence into the batch. Returns the first new node of its tree if that
@@ -246,28 +241,46 @@ impl LlamaModel {
         Ok(())
     }
 
-    /// Scores the nodes of a tree from `first` on path by path, after a sequence that is computed;
-    /// none of it stays.
-    fn score_paths(&mut self, sequence: Sequence, tree: &DraftTree, first: NodeId) -> Result<()> {
-        let (own, length, spare) =
-            (self.text(sequence).id, self.text(sequence).tokens.len(), self.spare);
-        let mut is_scored = vec![false; tree.len()];
-        is_scored[..first].fill(true);
-        let leaves = (first..tree.len()).filter(|node| tree.children(*node).next().is_none());
-        for leaf in leaves {
-            self.context.copy(own, spare, None);
-            let mut done = Ok(());
-            for node in tree.path(leaf) {
-                let is_known = std::mem::replace(&mut is_scored[node], true);
-                let row = if is_known { Row::Again } else { Row::Node(node) };
-                let place = length - 1 + tree.depth(node);
-                done = done
-                    .and_then(|()| self.add_row(sequence, tree.token(node), place, &[spare], row));
+    /// Scores the nodes of trees from a first one on, after sequences that are computed: each path
+    /// under an id of its own, with a copy of the state, as many in one pass as there are ids.
+    /// None of it stays.
+    fn score_paths(&mut self, apart: &[(&Work, NodeId)]) -> Result<()> {
+        let mut paths = Vec::new();
+        for &(&Work { sequence, tree, .. }, first) in apart {
+            let Some(tree) = tree else { continue };
+            let mut is_scored = vec![false; tree.len()];
+            is_scored[..first].fill(true);
+            for leaf in (first..tree.len()).filter(|node| tree.children(*node).next().is_none()) {
+                let known = |node| std::mem::replace(&mut is_scored[node], true);
+                let rows = tree.path(leaf).into_iter().map(known);
+                paths.push((sequence, tree, leaf, rows.collect::<Vec<bool>>()));
             }
-            let done = done.and_then(|()| self.flush());
-            self.context.remove(spare, 0);
-            done?;
         }
-        Ok(())
+        let mut ids = vec![self.spare];
+        while ids.len() < paths.len()
+            && let Some(id) = self.take_id()
+        {
+            ids.push(id);
+        }
+        let mut done = Ok(());
+        for some in paths.chunks(ids.len()) {
+            for (&id, (sequence, tree, leaf, known)) in ids.iter().zip(some) {
+                self.context.copy(self.text(*sequence).id, id, None);
+                let length = self.text(*sequence).tokens.len();
+                for (node, &is_known) in tree.path(*leaf).into_iter().zip(known) {
+                    let row = if is_known { Row::Again } else { Row::Node(node) };
+                    let place = length - 1 + tree.depth(node);
+                    done = done.and_then(|()| {
+                        self.add_row(*sequence, tree.token(node), place, &[id], row)
+                    });
+                }
+            }
+            done = done.and_then(|()| self.flush());
+            for &id in &ids[..some.len()] {
+                self.context.remove(id, 0);
+            }
+        }
+        ids[1..].iter().for_each(|id| self.ids.give(*id));
+        done
     }
 }
