@@ -2,7 +2,6 @@
 //! in one pass, and each in a pass of its own. Relative to a pass over one token; medians.
 //!
 //!     cargo run --release -p polydraft-llama --features native --example paths_over_state MODEL
-#![cfg(feature = "native")]
 
 use std::path::Path;
 use std::time::Instant;
