@@ -21,13 +21,7 @@ from polydraft.transformers.static.step import Form  # noqa: E402
 from static_families import tiny_model  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def plainly(monkeypatch):
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("without_kernels")
 
 
 def model_and_layer(family):

@@ -129,22 +129,8 @@ def test_batches_streamers_and_criteria(pair):
     plain = model.generate(ids, **settings)
     assert speculate(model, draft, ids, seed=1, **settings).tolist() == plain.tolist()
 
-    class Streamer:
-        def __init__(self):
-            self.put_, self.ended = [], 0
-
-        def put(self, tokens):
-            self.put_ += tokens.flatten().tolist()
-
-        def end(self):
-            self.ended += 1
-
-    class Stop(transformers.StoppingCriteria):
-        def __call__(self, input_ids, scores, **kwargs):
-            return torch.tensor([input_ids.shape[1] >= 4 and int(input_ids[0, -1]) % 7 == 0])
-
-    one, other = Streamer(), Streamer()
-    criteria = transformers.StoppingCriteriaList([Stop()])
+    one, other = tiny.Streamer(), tiny.Streamer()
+    criteria = transformers.StoppingCriteriaList([tiny.Stop()])
     settings = dict(do_sample=False, max_new_tokens=40, stopping_criteria=criteria)
     plain = model.generate(ids[1:2], streamer=one, **settings)
     ours = speculate(model, draft, ids[1:2], streamer=other, **settings)

@@ -21,3 +21,23 @@ def first_layers(model, layers=1):
     weights = model.state_dict()
     draft.load_state_dict({name: weights[name] for name in draft.state_dict()})
     return draft
+
+
+class Streamer:
+    """Keeps what it is given."""
+
+    def __init__(self):
+        self.put_, self.ended = [], 0
+
+    def put(self, tokens):
+        self.put_ += tokens.flatten().tolist()
+
+    def end(self):
+        self.ended += 1
+
+
+class Stop(transformers.StoppingCriteria):
+    """Ends a sequence at a multiple of seven."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.tensor([input_ids.shape[1] >= 4 and int(input_ids[0, -1]) % 7 == 0])
