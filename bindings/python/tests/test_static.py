@@ -151,6 +151,10 @@ def test_what_is_kept_is_for_the_same_models_and_settings(pair):
         kept.append(target._polydraft.loop)
     assert kept[0] is kept[1] and len({id(one) for one in kept}) == 4
     assert copy.deepcopy(target)._polydraft.loop is None
+    # As adapters are switched on and off.
+    target.model.layers[1].is_adapted = True
+    speculate(target, other, ids, do_sample=False, max_new_tokens=20, verifier="specinfer")
+    assert target._polydraft.loop is not kept[-1]
     target.load_state_dict(tiny.llama(vocabulary=64, layers=3, seed=4).state_dict())
     plain = target.generate(ids, do_sample=False, max_new_tokens=20)
     assert speculate(target, other, ids, do_sample=False, max_new_tokens=20).tolist() == plain.tolist()

@@ -130,7 +130,8 @@ def decode(
         ValueError: logits that are no distribution.
     """
     kept = Kept.of(model)
-    key = (form.key(), len(prompts), id(drafting), _places(model), _places(drafting))
+    models = (model, drafting)
+    key = (form.key(), len(prompts), id(drafting), *map(_places, models), *map(_switches, models))
     if kept.key != key:
         kept.key = kept.loop = None
         kept.loop = Loop(model, drafting, form, len(prompts))
@@ -176,6 +177,21 @@ def _places(drafting: PreTrainedModel | DraftHead) -> tuple[int, ...]:
     if isinstance(drafting, DraftHead):
         return drafting.places()
     return tuple(weight.data_ptr() for weight in drafting.parameters())
+
+
+def _switches(drafting: PreTrainedModel | DraftHead) -> int:
+    """What its modules are set to, adapters that are on or off among it: a graph repeats what it saw when it was captured."""
+    if isinstance(drafting, DraftHead):
+        return 0
+    found: list[Any] = [getattr(drafting.config, "_attn_implementation", None)]
+    for module in drafting.modules():
+        for name, value in vars(module).items():
+            if value is None or isinstance(value, (bool, int, float, str)):
+                found.append((name, value))
+            elif isinstance(value, (list, tuple)):
+                found.append((name, tuple(map(str, value))))
+        found += [len(module._forward_hooks), len(module._forward_pre_hooks)]
+    return hash(tuple(found))
 
 
 class Loop:
