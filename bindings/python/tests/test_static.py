@@ -258,6 +258,24 @@ def test_a_head_on_a_batch(tmp_path):
     assert ours.tolist() == plain.tolist()
     with pytest.raises(ValueError, match="expected a folder with config.json"):
         speculate(target, str(tmp_path / "none"), ids, **settings)
+    config, file = tmp_path / "head" / "config.json", tmp_path / "head" / "model.safetensors"
+    said = json.loads(config.read_text())
+    for change, message in [
+        ({"eagle_config": {"norm_before_residual": True}}, "norm_before_residual is not computed inside transformers"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "expected plain rotary positions"),
+        ({"eagle_aux_hidden_state_layer_ids": [0, 1]}, "not as wide as the target's"),
+        ({"eagle_aux_hidden_state_layer_ids": [0, 1, 9]}, "made for another target than this one of 3 layers"),
+        ({"eagle_aux_hidden_state_layer_ids": None, "architectures": ["DFlash"]}, "expected EAGLE-3's form"),
+    ]:
+        config.write_text(json.dumps({**said, **change}))
+        inside.release(target)
+        with pytest.raises(ValueError, match=message):
+            speculate(target, tmp_path / "head", ids, **settings)
+    config.write_text(json.dumps(said))
+    tensors = safetensors.load_file(file)
+    safetensors.save_file({name: x for name, x in tensors.items() if "up_proj" not in name}, file)
+    with pytest.raises(ValueError, match="expected midlayer.mlp.up_proj.weight in"):
+        speculate(target, tmp_path / "head", ids, **settings)
 
 
 CASES = [

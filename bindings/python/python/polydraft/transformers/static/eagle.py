@@ -19,6 +19,38 @@ from .heads import DraftHead
 from .model import decoder_layers
 
 
+PARTS = ("fc.weight", "norm.weight")
+LAYER_PARTS = (
+    "hidden_norm", "input_layernorm", "post_attention_layernorm", *(f"self_attn.{x}_proj" for x in "qkvo"),
+    *(f"mlp.{x}_proj" for x in ("gate", "up", "down")),
+)  # fmt: skip
+# Choices of some heads that this forward pass does not have; the program reads them.
+OTHERWISE = ("norm_before_residual", "norm_output", "norm_before_fc", "fc_norm", "use_aux_norm", "attention_bias", "mlp_bias")
+
+
+def checked(config: dict[str, Any], layers: int) -> tuple[int, ...]:
+    """The layers of the target whose inputs a head reads.
+
+    Raises:
+        ValueError: a head of another form, or with choices that are not computed here.
+    """
+    field, nested = "eagle_aux_hidden_state_layer_ids", config.get("eagle_config") or {}
+    if not config.get(field) and not nested.get(field) and "Eagle3" not in str(config.get("architectures")):
+        raise ValueError(f"draft head: expected EAGLE-3's form, got the architecture {config.get('architectures')}")
+    for choice in OTHERWISE:
+        if config.get(choice) or nested.get(choice):
+            raise ValueError(f"draft head: {choice} is not computed inside transformers; `polydraft generate --draft` takes it")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
+        raise ValueError(f"draft head: expected plain rotary positions, got {scaling}")
+    # Inside, a number is that of the layer whose output is read. Where nothing is said: the second, middle, last but two.
+    inner = [number + 1 for number in nested.get(field) or ()]
+    reads = sorted(config.get(field) or inner or [2, layers // 2, layers - 3])
+    if reads[0] < 0 or reads[-1] >= layers:
+        raise ValueError(f"draft head: made for another target than this one of {layers} layers: it reads {reads}")
+    return tuple(reads)
+
+
 class EagleHead(DraftHead):
     """The parameters of a head, on the target's device and in its dtype."""
 
@@ -28,10 +60,8 @@ class EagleHead(DraftHead):
             config = json.loads((folder / "config.json").read_text())
         except OSError as error:
             raise ValueError(f"draft head: expected a folder with config.json and model.safetensors, got {folder}") from error
-        if "eagle_aux_hidden_state_layer_ids" not in config:
-            raise ValueError(f"draft head: expected a head in EAGLE-3's form, which names the layers that it reads, got {folder}")
+        self.reads = checked(config, len(decoder_layers(target)))
         self.device, self.dtype = target.device, target.dtype
-        self.reads = tuple(config["eagle_aux_hidden_state_layer_ids"])
         self.heads, self.shared = config["num_attention_heads"], config["num_key_value_heads"]
         self.head_dim = config.get("head_dim") or config["hidden_size"] // self.heads
         self.epsilon, self.layers = config["rms_norm_eps"], config.get("num_hidden_layers", 1)
@@ -40,6 +70,12 @@ class EagleHead(DraftHead):
             for name in file.keys():
                 tensor = file.get_tensor(name)
                 self.weights[name] = tensor.to(self.device, self.dtype if tensor.is_floating_point() else None)
+        for part in PARTS:
+            if part not in self.weights:
+                raise ValueError(f"draft head: expected {part} in {folder / 'model.safetensors'}, got none")
+        for layer, part in ((layer, part) for layer in range(self.layers) for part in LAYER_PARTS):
+            if (layer == 0 or part != "hidden_norm") and self.named(layer, part) not in self.weights:
+                raise ValueError(f"draft head: expected {self.named(layer, part)} in {folder / 'model.safetensors'}, got none")
         embedding: Any = target.get_input_embeddings()
         self.embedding = embedding.weight
         output: Any = target.get_output_embeddings()
@@ -48,16 +84,15 @@ class EagleHead(DraftHead):
         self.says = None if said is None else said + torch.arange(len(said), device=self.device)
         own = self.weights.get("lm_head.weight")
         self.output = own if own is not None else (output.weight if self.says is None else output.weight[self.says])
-        hidden, layers = config["hidden_size"], len(decoder_layers(target))
         if self.weights["fc.weight"].shape[1] != len(self.reads) * self.embedding.shape[1]:
             raise ValueError(f"draft head: its states are not as wide as the target's, {self.embedding.shape[1]} numbers")
-        if max(self.reads) >= layers or config.get("vocab_size", self.vocabulary) > self.vocabulary:
-            raise ValueError(f"draft head: made for another target than this one of {layers} layers")
+        if config.get("vocab_size", self.vocabulary) > self.vocabulary:
+            raise ValueError(f"draft head: made for a vocabulary of {config['vocab_size']}, got one of {self.vocabulary}")
         half = self.head_dim // 2
         powers = torch.arange(half, dtype=torch.float64) / half
-        theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+        theta = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0)
         self.rates = (theta**-powers).float().to(self.device)
-        self.hidden, self.width = hidden, self.weights["fc.weight"].shape[1]
+        self.hidden, self.width = config["hidden_size"], self.weights["fc.weight"].shape[1]
 
     def started(self, batch: int) -> EaglePass:
         return EaglePass(self, batch)
@@ -66,8 +101,12 @@ class EagleHead(DraftHead):
         return tuple(weight.data_ptr() for weight in self.weights.values())
 
     def name(self, layer: int, part: str) -> torch.Tensor:
-        """A layer's parameter; a head of one layer has a name of its own for it."""
-        return self.weights[("midlayer." if self.layers == 1 else f"layers.{layer}.") + part + ".weight"]
+        """A layer's parameter."""
+        return self.weights[self.named(layer, part)]
+
+    def named(self, layer: int, part: str) -> str:
+        """What it is called: a head of one layer has a name of its own for it."""
+        return ("midlayer." if self.layers == 1 else f"layers.{layer}.") + part + ".weight"
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), self.epsilon).to(self.dtype)
