@@ -176,7 +176,7 @@ fn names_without_their_beginning_and_shards_are_read_too() {
 /// What is said of a changed fixture.
 fn refused(name: &str, change: impl FnOnce(&mut Tensors)) -> String {
     let directory = changed(name, change);
-    load(directory.path(), LoadOptions::default()).err().expect("something is wrong").to_string()
+    load(directory.path(), LoadOptions::default()).expect_err("something is wrong").to_string()
 }
 
 fn says(message: &str, expected: &[&str]) {

@@ -1,8 +1,8 @@
 //! Matrices of whole numbers of 4 or 8 bits: a number less its zero point, times a scale, which
 //! groups of a row's columns share.
 //!
-//! Sources: Frantar et al. 2022 (GPTQ), AutoGPTQ; Lin et al. 2023 (AWQ), AutoAWQ; compressed-tensors.
-//! The orders of bits are those of vLLM's `pack_rows`, `pack_cols` and `awq_pack`.
+//! Sources: Frantar et al. 2022 (GPTQ), AutoGPTQ; Lin et al. 2023 (AWQ), AutoAWQ;
+//! compressed-tensors. The orders of bits are those of vLLM's `pack_rows`, `pack_cols`, `awq_pack`.
 
 use safetensors::tensor::Dtype;
 
