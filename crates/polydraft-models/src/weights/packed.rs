@@ -126,10 +126,12 @@ impl Packed {
     /// The numbers of a row, which count from the least one.
     fn unpack(&self, bytes: &[u8], numbers: &mut [u8]) {
         if self.bits == 4 && self.flip == 0 {
-            for (numbers, byte) in numbers.chunks_mut(2).zip(bytes) {
-                for (number, half) in numbers.iter_mut().zip([byte & 15, byte >> 4]) {
-                    *number = half;
-                }
+            let (pairs, last) = numbers.as_chunks_mut::<2>();
+            for (pair, byte) in pairs.iter_mut().zip(bytes) {
+                *pair = [byte & 15, byte >> 4];
+            }
+            if let ([last], Some(byte)) = (last, bytes.get(pairs.len())) {
+                *last = byte & 15;
             }
             return;
         }
