@@ -1,14 +1,19 @@
-//! What `quantization_config` says of a directory's weights: whether they are read here, and in
-//! which blocks they have scales.
+//! What `quantization_config` says of a directory's weights: whether they are read here, in which
+//! blocks they have scales, and how whole numbers are packed.
 //!
 //! Sources: DeepSeek-AI 2024 (V3), Qwen's `-FP8` directories; transformers' `fp8` and `fbgemm_fp8`;
-//! compressed-tensors.
+//! compressed-tensors; GPTQModel; AutoAWQ.
 
-use std::path::Path;
+mod packing;
+mod said;
+
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+pub(crate) use packing::{Kind, Packing, Scheme, Sharing};
+use said::{format_of, given, groups, said, weights_of};
 
 /// Formats of compressed-tensors in which a number of 8 bits with a floating point is one byte.
 const BYTES: [&str; 2] = ["float-quantized", "naive-quantized"];
@@ -23,6 +28,8 @@ pub(crate) fn unread(config: &Value) -> Option<String> {
     match text("quant_method") {
         Some("mxfp4" | "fp8" | "fbgemm_fp8") => None,
         Some("modelopt") if text("quant_algo") == Some("FP8") => None,
+        Some("gptq") => packing::unread_gptq(said),
+        Some("awq") => packing::unread_awq(said),
         Some(method @ "compressed-tensors") => {
             unread_format(said).map(|format| format!("{method} ({format})"))
         }
@@ -32,21 +39,47 @@ pub(crate) fn unread(config: &Value) -> Option<String> {
 
 /// The format of compressed-tensors that is not read, if there is one.
 fn unread_format(said: &Value) -> Option<String> {
-    let name = |value: &Value| value.as_str().map(str::to_owned);
-    let whole = said.get("format").and_then(name).unwrap_or("no format".to_owned());
-    let sparse = said.get("sparsity_config").and_then(|sparsity| sparsity.get("format"));
-    if let Some(sparse) = sparse.and_then(name).filter(|format| format != "dense") {
-        return Some(sparse);
+    let sparse = given(said, &["sparsity_config"]);
+    let sparse = sparse.and_then(|sparsity| said::text(sparsity, &["format"]));
+    if let Some(sparse) = sparse.filter(|format| *format != "dense") {
+        return Some(sparse.to_owned());
+    }
+    // Inputs would have to be turned before products.
+    let turned = given(said, &["transform_config"]).and_then(|how| how.get("config_groups"));
+    if turned.and_then(Value::as_object).is_some_and(|groups| !groups.is_empty()) {
+        return Some("transforms".to_owned());
     }
     let of_group = |group: &Value| {
-        let format = group.get("format").and_then(name).unwrap_or_else(|| whole.clone());
+        let format = format_of(said, group);
         let weights = weights_of(group)?;
         let (bits, kind) = (weights.get("num_bits"), weights.get("type"));
         let is_fp8 = bits.and_then(Value::as_u64) == Some(8)
-            && kind.and_then(Value::as_str) == Some("float");
-        (!is_fp8 || !BYTES.contains(&format.as_str())).then_some(format)
+            && kind.and_then(Value::as_str) == Some("float")
+            && BYTES.contains(&format.as_str());
+        (!is_fp8 && !packing::is_read(&format, weights)).then_some(format)
     };
     groups(said).find_map(of_group)
+}
+
+/// How whole numbers are packed, where `config.json` says that weights are such.
+///
+/// # Errors
+/// A field that is not what it should be.
+pub(crate) fn packing(directory: &Path) -> Result<Option<Packing>> {
+    let (path, config) = read(directory);
+    let Some(said) = config.as_ref().and_then(said) else { return Ok(None) };
+    packing::packing(said).map_err(|problem| wrong(path, &problem))
+}
+
+fn read(directory: &Path) -> (PathBuf, Option<Value>) {
+    let path = directory.join("config.json");
+    let text = polydraft_files::read(&path, polydraft_files::Kind::SETTINGS).ok();
+    let config = text.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    (path, config)
+}
+
+fn wrong(path: PathBuf, problem: &str) -> Error {
+    Error::File { path, problem: format!("quantization_config: {problem}") }
 }
 
 /// Rows and columns of the blocks that have a scale each, where `config.json` says so.
@@ -54,25 +87,22 @@ fn unread_format(said: &Value) -> Option<String> {
 /// # Errors
 /// Sizes that are none, or several of them.
 pub(crate) fn block(directory: &Path) -> Result<Option<[usize; 2]>> {
-    let path = directory.join("config.json");
-    let text = polydraft_files::read(&path, polydraft_files::Kind::SETTINGS).ok();
-    let config = text.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    let (path, config) = read(directory);
     let Some(said) = config.as_ref().and_then(said) else { return Ok(None) };
-    block_of(said)
-        .map_err(|problem| Error::File { path, problem: format!("quantization_config: {problem}") })
+    block_of(said).map_err(|problem| wrong(path, &problem))
 }
 
 fn block_of(said: &Value) -> std::result::Result<Option<[usize; 2]>, String> {
-    let given = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
-    if let Some(block) = given(said.get("weight_block_size")) {
-        return sizes("weight_block_size", &block).map(Some);
+    if let Some(block) = given(said, &["weight_block_size"]) {
+        return sizes("weight_block_size", block).map(Some);
     }
     let mut found: Option<[usize; 2]> = None;
-    for weights in groups(said).filter_map(weights_of) {
+    let is_float = |weights: &&Value| said::text(weights, &["type"]) != Some("int");
+    for weights in groups(said).filter_map(weights_of).filter(is_float) {
         let block = match weights.get("strategy").and_then(Value::as_str) {
-            Some("block") => given(weights.get("block_structure")),
+            Some("block") => given(weights, &["block_structure"]).cloned(),
             Some("group") => {
-                given(weights.get("group_size")).map(|size| serde_json::json!([1, size]))
+                given(weights, &["group_size"]).map(|size| serde_json::json!([1, size]))
             }
             _ => None,
         };
@@ -101,26 +131,6 @@ fn sizes(field: &str, value: &Value) -> std::result::Result<[usize; 2], String> 
     }
 }
 
-/// What was quantised in one way each.
-fn groups(said: &Value) -> impl Iterator<Item = &Value> {
-    said.get("config_groups").and_then(Value::as_object).into_iter().flat_map(|all| all.values())
-}
-
-fn weights_of(group: &Value) -> Option<&Value> {
-    group.get("weights").filter(|weights| !weights.is_null())
-}
-
-/// The object itself, of the whole model or of its text part.
-fn said(config: &Value) -> Option<&Value> {
-    let text = config.get("text_config");
-    [Some(config), text]
-        .into_iter()
-        .flatten()
-        .flat_map(|config| ["quantization_config", "compression_config"].map(|key| config.get(key)))
-        .flatten()
-        .find(|value| value.is_object())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -146,17 +156,28 @@ mod tests {
         let group = json!({"format": "nvfp4-pack-quantized", "weights": {"num_bits": 4}});
         mixed["quantization_config"]["config_groups"]["group_0"]["format"] =
             json!("float-quantized");
-        let mut nested = json!({"text_config": with(json!({"quant_method": "awq"}))});
+        let mut nested = json!({"text_config": with(json!({"quant_method": "aqlm"}))});
+        let (mut few, mut blocks, mut turned) = (int.clone(), int.clone(), int.clone());
+        few["num_bits"] = json!(3);
+        blocks["strategy"] = json!("block");
+        turned = compressed("pack-quantized", &turned);
+        let turns = json!({"config_groups": {"u": {"type": "hadamard"}}});
+        turned["quantization_config"]["transform_config"] = turns;
         for (config, method) in [
-            (with(json!({"quant_method": "awq"})), "awq"),
+            (with(json!({"quant_method": "bitsandbytes"})), "bitsandbytes"),
+            (with(json!({"quant_method": "gptq", "bits": 2})), "gptq (2 bits)"),
+            (with(json!({"quant_method": "awq", "version": "gemv"})), "awq (gemv)"),
+            (turned, "compressed-tensors (transforms)"),
+            (compressed("pack-quantized", &few), "compressed-tensors (pack-quantized)"),
+            (compressed("pack-quantized", &blocks), "compressed-tensors (pack-quantized)"),
+            (compressed("int-quantized", &int), "compressed-tensors (int-quantized)"),
+            (compressed("marlin-24", &int), "compressed-tensors (marlin-24)"),
             (with(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"})), "modelopt"),
             (with(json!({})), "an unnamed method"),
             (json!({"quantization": {"group_size": 64, "bits": 4}}), "MLX"),
-            (compressed("pack-quantized", &int), "compressed-tensors (pack-quantized)"),
             (compressed("mxfp8-quantized", &fp8), "compressed-tensors (mxfp8-quantized)"),
-            (compressed("naive-quantized", &int), "compressed-tensors (naive-quantized)"),
             (sparse, "compressed-tensors (sparse-24-bitmask)"),
-            (nested.clone(), "awq"),
+            (nested.clone(), "aqlm"),
         ] {
             assert_eq!(unread(&config).as_deref(), Some(method), "{config}");
         }
@@ -168,6 +189,10 @@ mod tests {
             with(json!({"quant_method": "fp8", "activation_scheme": "dynamic"})),
             with(json!({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0})),
             with(json!({"quant_method": "modelopt", "quant_algo": "FP8"})),
+            with(json!({"quant_method": "gptq", "bits": 4, "group_size": 128})),
+            with(json!({"quant_method": "awq", "bits": 4, "version": "GEMM"})),
+            compressed("pack-quantized", &int),
+            compressed("naive-quantized", &int),
             compressed("float-quantized", &fp8),
             mixed.clone(),
             nested,

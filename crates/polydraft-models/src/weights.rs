@@ -6,12 +6,16 @@ mod gguf;
 mod listed;
 mod memory;
 mod mxfp4;
+mod packed;
 mod part;
+mod parts;
 pub(crate) mod pickle;
 mod renamed;
 mod rows;
 mod safetensors;
 mod scales;
+mod stored;
+mod turned;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,12 +27,13 @@ use fp8::Fp8;
 pub(crate) use listed::Listed;
 use memory::Memory;
 use mxfp4::Mxfp4;
+use packed::Packed;
 pub(crate) use part::{Lies, Part};
 pub(crate) use renamed::OtherNames;
 pub(crate) use rows::Rows;
 use rows::{Stored, Taken};
 use safetensors::Files;
-pub(crate) use safetensors::{header, read_at};
+pub(crate) use stored::{header, read_at};
 
 /// All tensors of a model by name.
 ///
@@ -186,10 +191,15 @@ impl Weights {
 
     fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
         match self {
-            Self::Files(files) => match files.fp8(name, shape)? {
-                Some(scaled) => Ok(Stored::Fp8(Box::new(Fp8::new(scaled, shape)?))),
-                None => files.take(name, shape).map(Stored::Plain),
-            },
+            Self::Files(files) => {
+                if let Some(parts) = files.packed(name, shape)? {
+                    return Ok(Stored::Packed(Box::new(Packed::new(parts)?)));
+                }
+                match files.fp8(name, shape)? {
+                    Some(scaled) => Ok(Stored::Fp8(Box::new(Fp8::new(scaled, shape)?))),
+                    None => files.take(name, shape).map(Stored::Plain),
+                }
+            }
             Self::Gguf(file) => file.take(name, shape).map(Stored::Blocked),
         }
     }

@@ -298,7 +298,7 @@ fn wrong_configurations_are_named() {
     assert!(message.contains("[3, 1]") && message.contains("[2, 1]"), "{message}");
     let message = with(json!({"quant_method": "fp8"})).unwrap_err();
     assert!(message.contains("says nothing of blocks"), "{message}");
-    let message = with(json!({"quant_method": "awq"})).unwrap_err();
-    assert!(message.contains("quantised by awq"), "{message}");
+    let message = with(json!({"quant_method": "aqlm"})).unwrap_err();
+    assert!(message.contains("quantised by aqlm"), "{message}");
     with(block(json!([128, 128]))).unwrap();
 }

@@ -105,8 +105,8 @@ mod tests {
         let files = [("config.json", "{}"), ("model.safetensors", pointer)];
         assert!(problem(&files).contains("git lfs pull"));
         for (config, method) in [
-            (r#"{"quantization_config": {"quant_method": "awq"}}"#, "awq"),
-            (r#"{"quantization_config": {"quant_method": "gptq"}}"#, "gptq"),
+            (r#"{"quantization_config": {"quant_method": "aqlm"}}"#, "aqlm"),
+            (r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#, "gptq (3 bits)"),
         ] {
             assert!(problem(&[("config.json", config)]).contains(method), "{config}");
         }

@@ -5,7 +5,8 @@ use half::f16;
 use safetensors::tensor::Dtype;
 
 use super::element::{Element, not_finite};
-use super::safetensors::{Scaled, Stored};
+use super::safetensors::Scaled;
+use super::stored::Stored;
 use crate::error::{Error, Result};
 
 /// Rows of bytes, each of which has a scale.

@@ -6,7 +6,7 @@ use polydraft_kernels::Format;
 
 use super::element::Element;
 use super::listed::MXFP4_BYTES as BYTES;
-use super::safetensors;
+use super::stored;
 use crate::error::{Error, Result};
 
 const FILE_BYTES: usize = 1 + BYTES;
@@ -14,9 +14,9 @@ const FILE_BYTES: usize = 1 + BYTES;
 /// Rows of blocks.
 pub(crate) struct Mxfp4 {
     /// `[.., blocks, 16]`: number 2i of a block in the lower half of byte i, 2i + 1 in the upper.
-    pub numbers: safetensors::Stored,
+    pub numbers: stored::Stored,
     /// `[.., blocks]`: exponents of two, less 127.
-    pub scales: safetensors::Stored,
+    pub scales: stored::Stored,
     /// Blocks of a row.
     pub blocks: usize,
 }

@@ -11,7 +11,8 @@ use super::fp8::Fp8;
 use super::gguf::Blocked;
 use super::memory::Memory;
 use super::mxfp4::Mxfp4;
-use super::safetensors;
+use super::packed::Packed;
+use super::stored;
 use crate::error::{Error, Result};
 
 /// Rows of a tensor, in the order in which a matrix has them.
@@ -44,10 +45,11 @@ impl Taken {
 
 /// A tensor in its file.
 pub(super) enum Stored {
-    Plain(safetensors::Stored),
+    Plain(stored::Stored),
     Blocked(Blocked),
     Mxfp4(Mxfp4),
     Fp8(Box<Fp8>),
+    Packed(Box<Packed>),
     Memory(Memory),
 }
 
@@ -59,6 +61,7 @@ impl Stored {
             Self::Blocked(stored) => stored.read(first, columns, values),
             Self::Mxfp4(stored) => stored.read(first, columns, values),
             Self::Fp8(stored) => stored.read(first, columns, values),
+            Self::Packed(stored) => stored.read(first, columns, values),
             Self::Memory(memory) => {
                 memory.read(first, columns, values);
                 Ok(())
@@ -72,8 +75,8 @@ impl Stored {
             Self::Plain(stored) => stored.exact(),
             Self::Blocked(stored) => stored.exact(),
             Self::Mxfp4(stored) => stored.exact(),
-            // A number of four bits times one of 24.
-            Self::Fp8(_) => Format::F32,
+            // A number of four bits, or of nine, times one of up to 24.
+            Self::Fp8(_) | Self::Packed(_) => Format::F32,
             Self::Memory(memory) => memory.exact(),
         }
     }
@@ -81,7 +84,7 @@ impl Stored {
     /// The type of its blocks, if it is in such.
     fn kind(&self) -> Option<TensorType> {
         match self {
-            Self::Plain(_) | Self::Fp8(_) | Self::Memory(_) => None,
+            Self::Plain(_) | Self::Fp8(_) | Self::Packed(_) | Self::Memory(_) => None,
             Self::Blocked(stored) => Some(stored.kind().held_as()),
             Self::Mxfp4(_) => Some(TensorType::MXFP4.held_as()),
         }
@@ -167,7 +170,7 @@ impl Blocks<Error> for Rows {
             Stored::Blocked(stored) => stored.blocks(first, bytes),
             Stored::Mxfp4(stored) => stored.blocks(first, bytes),
             // Not asked for: `Read::blocks` looks at every part.
-            Stored::Plain(_) | Stored::Fp8(_) | Stored::Memory(_) => Ok(()),
+            Stored::Plain(_) | Stored::Fp8(_) | Stored::Packed(_) | Stored::Memory(_) => Ok(()),
         })
     }
 

@@ -1,18 +1,16 @@
 //! The tensors of a model directory, in safetensors files, or as PyTorch saves them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use polydraft_kernels::Format;
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use safetensors::tensor::{Dtype, TensorInfo};
 use serde::Deserialize;
 
-use super::element::{Element, not_finite};
 use super::listed::{Listed, MXFP4_BYTES};
+use super::parts::{self, Parts};
 use super::pickle;
 use super::scales::{SCALES, is_fp8, is_of_activations};
+use super::stored::{Stored, exact, header, read_at};
 use crate::error::{Error, Result};
 use crate::quantisation;
 
@@ -39,6 +37,8 @@ pub(crate) struct Files {
     scales: BTreeMap<String, (String, usize, TensorInfo)>,
     /// Rows and columns of the blocks that have a scale each.
     block: Option<[usize; 2]>,
+    /// What matrices of whole numbers are made of, by the matrix's name.
+    packed: BTreeMap<String, Parts>,
     /// Names of those that were read.
     taken: BTreeSet<String>,
 }
@@ -52,12 +52,11 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Bytes that are compared at once.
 const COMPARED: usize = 1 << 20;
-/// No header is longer: those of the largest models have a few megabytes.
-const LONGEST_HEADER: u64 = polydraft_files::Kind::INDEX.most;
 
 impl Files {
     pub fn open(directory: &Path) -> Result<Self> {
         let mut files = Self::open_all(directory)?;
+        files.set_parts_apart()?;
         files.set_scales_apart()?;
         Ok(files)
     }
@@ -70,6 +69,7 @@ impl Files {
             tensors: BTreeMap::new(),
             scales: BTreeMap::new(),
             block: None,
+            packed: BTreeMap::new(),
             taken: BTreeSet::new(),
         };
         if single.exists() {
@@ -112,16 +112,31 @@ impl Files {
         Ok(weights)
     }
 
+    /// Takes the parts of matrices of whole numbers from among the tensors, each of which becomes
+    /// one.
+    fn set_parts_apart(&mut self) -> Result<()> {
+        if !parts::are_some(&self.tensors) {
+            return Ok(());
+        }
+        let Some(packing) = quantisation::packing(&self.directory)? else { return Ok(()) };
+        let mut tensors = std::mem::take(&mut self.tensors);
+        let place = |name: &str, shard: usize, info: &TensorInfo| self.stored(name, shard, info);
+        self.packed = parts::take(&mut tensors, &packing, place)?;
+        self.tensors = tensors;
+        Ok(())
+    }
+
     /// Takes the scales of matrices in FP8 from among the tensors, and drops what only products
     /// with rounded inputs need.
     fn set_scales_apart(&mut self) -> Result<()> {
         let matrices = self.tensors.iter().filter(|(_, (_, info))| is_fp8(info.dtype));
         let matrices: BTreeSet<String> = matrices.map(|(name, _)| name.clone()).collect();
+        let all = matrices.iter().chain(self.packed.keys()).cloned().collect();
+        self.tensors.retain(|name, _| !is_of_activations(name, &all));
         if matrices.is_empty() {
             return Ok(());
         }
         self.block = quantisation::block(&self.directory)?;
-        self.tensors.retain(|name, _| !is_of_activations(name, &matrices));
         for matrix in matrices {
             let mut names = SCALES.iter().map(|end| format!("{matrix}{end}"));
             if let Some(name) = names.find(|name| self.tensors.contains_key(name))
@@ -162,6 +177,7 @@ impl Files {
                 name: name.clone(),
                 shape: info.shape.clone(),
                 stored: match info.dtype {
+                    _ if self.packed.contains_key(name) => self.packed[name].called(),
                     Dtype::F8_E4M3 => "FP8".to_owned(),
                     Dtype::F8_E5M2 => "FP8 (E5M2)".to_owned(),
                     other => format!("{other:?}"),
@@ -176,6 +192,8 @@ impl Files {
         self.tensors = tensors.into_iter().map(|(name, tensor)| (rename(&name), tensor)).collect();
         let scales = std::mem::take(&mut self.scales);
         self.scales = scales.into_iter().map(|(name, scales)| (rename(&name), scales)).collect();
+        let packed = std::mem::take(&mut self.packed);
+        self.packed = packed.into_iter().map(|(name, parts)| (rename(&name), parts)).collect();
     }
 
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
@@ -184,11 +202,13 @@ impl Files {
 
     /// Whether two tensors have the same bytes, if there are both.
     pub fn are_same(&self, a: &str, b: &str) -> Result<Option<bool>> {
+        let is_packed = [a, b].iter().any(|name| self.packed.contains_key(*name));
         let (Some(a), Some(b)) = (self.tensors.get(a), self.tensors.get(b)) else {
             return Ok(None);
         };
         let lengths = [a, b].map(|(_, info)| info.data_offsets.1 - info.data_offsets.0);
-        if lengths[0] != lengths[1] || a.1.dtype != b.1.dtype {
+        // Packed numbers are the same with the same scales only, which are not compared.
+        if lengths[0] != lengths[1] || a.1.dtype != b.1.dtype || is_packed {
             return Ok(Some(false));
         }
         let mut parts = [vec![0; COMPARED.min(lengths[0])], vec![0; COMPARED.min(lengths[0])]];
@@ -211,7 +231,7 @@ impl Files {
     /// Takes a vector of whole numbers.
     pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
         let stored = self.find(name, &[length])?;
-        match stored.dtype {
+        match stored.dtype() {
             Dtype::I64 => {
                 Ok(stored.bytes(0, length)?.into_iter().map(i64::from_le_bytes).collect())
             }
@@ -251,8 +271,8 @@ impl Files {
         let scales = self.find(&scales, &[rows, &[blocks]].concat())?;
         let numbers = self.find(&numbers, &[rows, &[blocks, MXFP4_BYTES]].concat())?;
         for stored in [&numbers, &scales] {
-            if stored.dtype != Dtype::U8 {
-                let got = format!("type {:?}", stored.dtype);
+            if stored.dtype() != Dtype::U8 {
+                let got = format!("type {:?}", stored.dtype());
                 return Err(stored.wrong("type U8".to_owned(), got));
             }
         }
@@ -274,10 +294,18 @@ impl Files {
         Ok(Some(Scaled { numbers, scales, shape: info.shape.clone(), block: self.block }))
     }
 
+    /// What a matrix of this shape is made of, if it is one of whole numbers.
+    pub fn packed(&mut self, name: &str, shape: &[usize]) -> Result<Option<&Parts>> {
+        if self.packed.contains_key(name) {
+            self.find(name, shape)?;
+        }
+        Ok(self.packed.get(name))
+    }
+
     /// Takes a tensor, which must have this shape.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
         let stored = self.find(name, shape)?;
-        match stored.dtype {
+        match stored.dtype() {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(stored),
             other => {
                 let expected = "type F32, F16 or BF16, or F8_E4M3 with scales".to_owned();
@@ -314,19 +342,22 @@ impl Files {
     }
 
     fn stored(&self, name: &str, shard: usize, info: &TensorInfo) -> Stored {
-        let shard = &self.shards[shard];
-        Stored {
-            name: name.to_owned(),
-            path: shard.path.clone(),
-            start: shard.data + info.data_offsets.0 as u64,
-            dtype: info.dtype,
-        }
+        let Shard { path, data } = &self.shards[shard];
+        Stored::new(name, path, *data, info)
     }
 
     /// That nothing is left, but for what the predicate allows.
     pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
         let is_left = |name: &String| !self.taken.contains(name) && !allowed(name);
-        match self.tensors.iter().find(|(name, _)| is_left(name)) {
+        let mut left = self.tensors.iter().filter(|(name, _)| is_left(name));
+        // As old versions of AutoGPTQ write them.
+        let zeros = |name: &str, (shard, info): &(usize, TensorInfo)| {
+            let is_bias = name.strip_suffix(".bias").is_some_and(|base| {
+                self.packed.contains_key(&format!("{base}.weight")) && info.shape.len() == 1
+            });
+            is_bias && self.stored(name, *shard, info).is_zero(&info.shape)
+        };
+        match left.find(|(name, tensor)| !zeros(name, tensor)) {
             None => Ok(()),
             Some((name, (shard, info))) => Err(Error::Tensor {
                 path: self.shards[*shard].path.clone(),
@@ -338,55 +369,6 @@ impl Files {
     }
 }
 
-/// The header of a safetensors file, and where the bytes of tensors begin.
-pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64)> {
-    let read = |source| Error::Read { path: path.to_owned(), source };
-    let length = file.metadata().map_err(read)?.len();
-    let wrong = |problem: String| Error::File {
-        path: path.to_owned(),
-        problem: format!("expected a complete safetensors file, got {length} bytes: {problem}"),
-    };
-    let mut size = [0; 8];
-    if length < 8 {
-        return Err(wrong("too few for the size of a header".to_owned()));
-    }
-    file.read_exact(&mut size).map_err(read)?;
-    let header = u64::from_le_bytes(size);
-    if header > LONGEST_HEADER.min(length - 8) {
-        return Err(wrong(format!("its header would have {header}")));
-    }
-    let mut text = vec![0; header as usize];
-    file.read_exact(&mut text).map_err(read)?;
-    let metadata: Metadata =
-        serde_json::from_slice(&text).map_err(|e| wrong(polydraft_files::in_words(e)))?;
-    let data = 8 + header;
-    let whole = data.saturating_add(metadata.data_len() as u64);
-    if whole != length {
-        return Err(wrong(format!("its header speaks of {whole}")));
-    }
-    Ok((metadata, data))
-}
-
-/// Reads the bytes of a file from `start` on, by a handle of its own: others read at other places
-/// meanwhile.
-pub(crate) fn read_at(path: &Path, start: u64, bytes: &mut [u8]) -> Result<()> {
-    let mut read = || {
-        let mut file = File::open(path)?;
-        file.seek(SeekFrom::Start(start))?;
-        file.read_exact(bytes)
-    };
-    read().map_err(|source| Error::Read { path: path.to_owned(), source })
-}
-
-/// In which a tensor loses nothing; of what cannot be read, anything.
-fn exact(dtype: Dtype) -> Format {
-    match dtype {
-        Dtype::F16 => Format::F16,
-        Dtype::BF16 => Format::Bf16,
-        _ => Format::F32,
-    }
-}
-
 /// A matrix in FP8 with its scales.
 pub(crate) struct Scaled {
     pub numbers: Stored,
@@ -395,62 +377,4 @@ pub(crate) struct Scaled {
     pub shape: Vec<usize>,
     /// Rows and columns that share a scale, where the configuration says so.
     pub block: Option<[usize; 2]>,
-}
-
-/// A tensor in its file.
-pub(crate) struct Stored {
-    name: String,
-    path: PathBuf,
-    /// Of its first byte.
-    start: u64,
-    dtype: Dtype,
-}
-
-impl Stored {
-    pub fn exact(&self) -> Format {
-        exact(self.dtype)
-    }
-
-    pub fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    pub fn wrong(&self, expected: String, got: String) -> Error {
-        Error::Tensor { path: self.path.clone(), tensor: self.name.clone(), expected, got }
-    }
-
-    /// Reads values from entry `first` on.
-    pub fn read<T: Element>(&self, first: usize, values: &mut [T]) -> Result<()> {
-        match self.dtype {
-            Dtype::F32 => self.read_as(first, values, T::from_f32),
-            Dtype::F16 => self.read_as(first, values, T::from_f16),
-            _ => self.read_as(first, values, T::from_bf16),
-        }
-    }
-
-    fn read_as<T: Element, const N: usize>(
-        &self,
-        first: usize,
-        values: &mut [T],
-        convert: impl Fn([u8; N]) -> T,
-    ) -> Result<()> {
-        let bytes = self.bytes(first, values.len())?;
-        for (value, bytes) in values.iter_mut().zip(bytes) {
-            *value = convert(bytes);
-        }
-        match not_finite(values) {
-            None => Ok(()),
-            Some((at, got)) => {
-                Err(self
-                    .wrong("finite numbers".to_owned(), format!("{got} at entry {}", first + at)))
-            }
-        }
-    }
-
-    /// Those of `count` entries of N bytes from entry `first` on.
-    pub fn bytes<const N: usize>(&self, first: usize, count: usize) -> Result<Vec<[u8; N]>> {
-        let mut bytes = vec![[0; N]; count];
-        read_at(&self.path, self.start + (first * N) as u64, bytes.as_flattened_mut())?;
-        Ok(bytes)
-    }
 }

@@ -7,9 +7,9 @@ use safetensors::tensor::Dtype;
 /// What follows a matrix's name in that of its scales, whatever the directory's maker calls the
 /// inverse: all of them are what numbers are multiplied by.
 pub(super) const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
-/// What follows its name without `weight` in that of a scale of the inputs; and what may follow
-/// that of a tensor with all experts.
-const INPUTS: [&str; 2] = ["input_scale", "activation_scale"];
+/// What follows its name without `weight` in that of what inputs were rounded with; and what may
+/// follow that of a tensor with all experts.
+const INPUTS: [&str; 4] = ["input_scale", "activation_scale", "input_zero_point", "input_g_idx"];
 /// Ends of names of scales of a KV cache in 8 bits.
 const CACHE: [&str; 3] = [".k_scale", ".v_scale", ".kv_scale"];
 

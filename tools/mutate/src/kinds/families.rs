@@ -10,7 +10,7 @@ use super::{models, read, write};
 use crate::mutation::{self, Dice};
 
 /// Fixtures of a family each, with the files that llama.cpp's converter made of most.
-const MODELS: [&str; 50] = [
+const MODELS: [&str; 57] = [
     "fixtures/smollm3",
     "fixtures/granite",
     "fixtures/olmo2",
@@ -61,6 +61,13 @@ const MODELS: [&str; 50] = [
     "fp8/edges",
     "fp8/scales",
     "fp8/stacked",
+    "packed/ct-group",
+    "packed/ct-bytes",
+    "packed/ct-experts",
+    "packed/gptq",
+    "packed/gptq-v2",
+    "packed/gptq-symmetric",
+    "packed/awq",
 ];
 
 pub fn model(dice: &mut Dice, folder: &Path) -> Result<()> {
