@@ -122,14 +122,7 @@ fn the_same_numbers_in_f32_give_the_same_bits() {
 
 /// A copy of a fixture, changed.
 fn changed(name: &str, change: impl FnOnce(&mut Tensors)) -> tempfile::TempDir {
-    let (folder, directory) = (fixture(name), tempfile::tempdir().unwrap());
-    for file in ["config.json", "tokenizer.json"] {
-        fs::copy(folder.join(file), directory.path().join(file)).unwrap();
-    }
-    let mut tensors = read_tensors(&folder.join("model.safetensors"));
-    change(&mut tensors);
-    write_tensors(&tensors, &directory.path().join("model.safetensors"));
-    directory
+    changed_copy(&fixture(name), change)
 }
 
 #[test]

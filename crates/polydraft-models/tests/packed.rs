@@ -61,14 +61,7 @@ fn what_others_unpack_is_what_is_computed_with() {
 
 /// A copy of a fixture, changed.
 fn changed(name: &str, change: impl FnOnce(&mut Tensors)) -> tempfile::TempDir {
-    let (folder, directory) = (fixture(name), tempfile::tempdir().unwrap());
-    for file in ["config.json", "tokenizer.json"] {
-        fs::copy(folder.join(file), directory.path().join(file)).unwrap();
-    }
-    let mut tensors = read_tensors(&folder.join("model.safetensors"));
-    change(&mut tensors);
-    write_tensors(&tensors, &directory.path().join("model.safetensors"));
-    directory
+    changed_copy(&fixture(name), change)
 }
 
 /// The tensor with one bit changed, or two groups in place of each other.

@@ -123,6 +123,18 @@ pub fn write_json(directory: &Path, name: &str, value: &Value) {
     fs::write(directory.join(name), value.to_string()).unwrap();
 }
 
+/// A copy of a model's directory in one file, its tensors changed.
+pub fn changed_copy(folder: &Path, change: impl FnOnce(&mut Tensors)) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        fs::copy(folder.join(file), directory.path().join(file)).unwrap();
+    }
+    let mut tensors = read_tensors(&folder.join("model.safetensors"));
+    change(&mut tensors);
+    write_tensors(&tensors, &directory.path().join("model.safetensors"));
+    directory
+}
+
 /// A complete model directory.
 pub fn write_model(directory: &Path, tensors: &Tensors) {
     fs::create_dir_all(directory).unwrap();
