@@ -66,7 +66,7 @@ class Trees:
         return logits
 
     def _run(self, tokens: list[int], visible: Any, positions: Any, keep: int) -> torch.Tensor:
-        model, options = self.model, _logits_to_keep(self.model, keep)
+        model, options = self.model, logits_to_keep(self.model, keep)
         if visible is not None:
             mask = torch.zeros(visible.shape, dtype=model.dtype)
             mask.masked_fill_(~torch.from_numpy(visible), torch.finfo(model.dtype).min)
@@ -75,7 +75,7 @@ class Trees:
             input_ids=torch.tensor([tokens], device=model.device).clamp(max=self.rows - 1),
             position_ids=torch.from_numpy(np.asarray(positions, dtype=np.int64))[None].to(model.device),
             use_cache=True,
-            **{str(_cache_name(model)): self.cache},
+            **{str(cache_name(model)): self.cache},
             **options,
         )
         return output.logits[0, -keep:]
@@ -112,7 +112,7 @@ class Rows:
         # What follows a path's end is never seen from before it.
         rows = [self.text + tokens[paths[end]].tolist() + [0] * (longest - int(depths[end])) for end in ends]
         row_of = {step: row for row, end in enumerate(ends) for step in paths[end]} | {0: 0}
-        options = _logits_to_keep(self.model, longest + 1)
+        options = logits_to_keep(self.model, longest + 1)
         inputs = torch.tensor(rows, device=self.model.device).clamp(max=self.rows - 1)
         output = self.model(input_ids=inputs, use_cache=False, **options).logits[:, -(longest + 1) :]
         return output[[row_of[node] for node in nodes], [int(depths[node]) for node in nodes]]
@@ -141,17 +141,18 @@ _tried: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 def takes_trees(model: PreTrainedModel) -> bool:
     """Whether a model scores a tree in one pass as it scores each path alone. Found out once, on a tree of four tokens."""
     if model not in _tried:
-        _tried[model] = _can(model) and _does(model)
+        _tried[model] = takes_masks(model) and _does(model)
     return _tried[model]
 
 
-def _can(model: PreTrainedModel) -> bool:
+def takes_masks(model: PreTrainedModel) -> bool:
+    """Whether a model has what either form of trees needs: masks of four dimensions, positions, a cache."""
     taken = inspect.signature(model.forward).parameters
     attention = getattr(model.config, "_attn_implementation", None)
     return (
         not model.config.is_encoder_decoder
         and {"input_ids", "attention_mask", "position_ids"} <= set(taken)
-        and _cache_name(model) is not None
+        and cache_name(model) is not None
         and attention in ("eager", "sdpa")
     )
 
@@ -217,11 +218,13 @@ def _is_plain(cache: DynamicCache) -> bool:
     return all(type(layer) is DynamicLayer for layer in cache.layers)
 
 
-def _cache_name(model: PreTrainedModel) -> str | None:
+def cache_name(model: Any) -> str | None:
+    """What the forward pass of a model, or of a layer, calls the KV cache."""
     taken = inspect.signature(model.forward).parameters
     return next((name for name in CACHE_NAMES if name in taken), None)
 
 
-def _logits_to_keep(model: PreTrainedModel, count: int) -> dict[str, Any]:
+def logits_to_keep(model: PreTrainedModel, count: int) -> dict[str, Any]:
+    """How a model is asked for its last logits alone; nothing where it cannot be."""
     named = "logits_to_keep" in inspect.signature(model.forward).parameters
     return {"logits_to_keep": count} if named else {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 
 from .heads import DraftHead
-from .model import StaticModel
+from .model import StaticModel, mask_of
 
 
 class HeadDrafter:
@@ -22,6 +22,8 @@ class HeadDrafter:
         self.passes, self.target, self.paths, self.length = head.started(batch), target, paths, length
         self.batch, self.size = batch, 0
         k, l, device = paths, length, head.device
+        # The head's own state on each path, from level to level of a step.
+        self.state: torch.Tensor
         # What the last pass settled: states, the tokens after them, how many.
         self.states = torch.zeros(batch, l + 1, head.width, dtype=head.dtype, device=device)
         self.tokens = torch.zeros(batch, l + 1, dtype=torch.long, device=device)
@@ -34,7 +36,6 @@ class HeadDrafter:
                 sees[path, l + path :: k] = True
             self.tables.append(target.table(sees))
         self.own, self.along = torch.arange(k, device=device), torch.arange(l + 1, device=device)
-        self.state = torch.zeros(batch, k, head.hidden, dtype=torch.float32, device=device)
 
     @property
     def room(self) -> int:
@@ -52,8 +53,7 @@ class HeadDrafter:
     ) -> torch.Tensor:  # fmt: skip
         """The head over rows that are written at slots and see what the table says, from the base on."""
         columns = torch.arange(self.size, device=slots.device) - base[:, None]
-        mask = sees[:, (columns + 1).clamp(0, sees.shape[1] - 1)].transpose(0, 1)[:, None]
-        return self.passes.forward(state, tokens, slots, positions, mask)
+        return self.passes.forward(state, tokens, slots, positions, mask_of(sees, columns)[:, None])
 
     def prefill(self, tokens: torch.Tensor, start: int, features: torch.Tensor) -> None:
         """A piece of the prompts whose tokens begin at `start`: `tokens` are those after each, `[batch, length]`."""

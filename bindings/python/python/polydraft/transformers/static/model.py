@@ -8,7 +8,6 @@ Which models can do it is tested, not assumed: `takes_static` scores a small tre
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from transformers import PreTrainedModel
 
-from ..scoring import CACHE_NAMES, alike, ordinary, rows_of
+from ..scoring import alike, cache_name, logits_to_keep, ordinary, rows_of, takes_masks
 from .attention import Folding
 from .heads import LAST
 from .slots import SlotCache
@@ -34,7 +33,7 @@ class StaticModel:
         self.model, self.device, self.dtype = model, model.device, model.dtype
         self.rows = rows_of(model)
         self.cache = SlotCache(batch)
-        self.named = next(name for name in CACHE_NAMES if name in inspect.signature(model.forward).parameters)
+        self.named = str(cache_name(model))
         self.windows, self.folding = windows_of(model), Folding(model)
         self.features: torch.Tensor | None = None
         self.reads, self.read = tuple(reads), dict[int, torch.Tensor]()
@@ -88,7 +87,7 @@ class StaticModel:
         self, tokens: torch.Tensor, positions: torch.Tensor, sees: torch.Tensor, base: torch.Tensor, size: int, keep: int
     ) -> torch.Tensor:
         columns = torch.arange(size, device=self.device) - base[:, None]
-        mask = sees[:, (columns + 1).clamp(0, sees.shape[1] - 1)].transpose(0, 1)
+        mask = mask_of(sees, columns)
         masks: dict[str | None, torch.Tensor] = {}
         for name, window in self.windows.items():
             masks[name] = mask[:, None]
@@ -100,7 +99,7 @@ class StaticModel:
         with self.folding:
             output = self.model(
                 input_ids=tokens.clamp(0, self.rows - 1), attention_mask=given, position_ids=positions, use_cache=True,
-                **{self.named: self.cache}, **({"logits_to_keep": keep} if keeps_logits(self.model) else {}),
+                **{self.named: self.cache}, **logits_to_keep(self.model, keep),
             )  # fmt: skip
         if self.reads:
             self.features = torch.cat([self.read[number] for number in self.reads], -1)
@@ -123,6 +122,12 @@ class StaticModel:
             yield start, piece
 
 
+def mask_of(sees: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """What is added to the scores of a pass, `[batch, tokens, slots]`: its table at each slot's distance from the base,
+    `[batch, slots]`."""
+    return sees[:, (columns + 1).clamp(0, sees.shape[1] - 1)].transpose(0, 1)
+
+
 def windows_of(model: PreTrainedModel) -> dict[str | None, int | None]:
     """The kinds of attention that a model asks a mask for, and their windows; one kind has no name.
 
@@ -139,11 +144,6 @@ def windows_of(model: PreTrainedModel) -> dict[str | None, int | None]:
     return {None: None if kinds == {FULL} else window}
 
 
-def keeps_logits(model: PreTrainedModel) -> bool:
-    """Whether a model can be asked for the last logits alone."""
-    return "logits_to_keep" in inspect.signature(model.forward).parameters
-
-
 def decoder_layers(model: PreTrainedModel) -> Any:
     """The layers of a model's decoder."""
     return model.get_decoder().layers
@@ -155,10 +155,7 @@ _tried: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
 def takes_static(model: PreTrainedModel) -> bool:
     """Whether a model scores trees over a cache of slots as it scores each path alone. Found out once."""
     if model not in _tried:
-        taken = set(inspect.signature(model.forward).parameters)
-        can = {"input_ids", "attention_mask", "position_ids"} <= taken and not model.config.is_encoder_decoder
-        attention = getattr(model.config, "_attn_implementation", None)
-        _tried[model] = can and attention in ("eager", "sdpa") and bool(taken & set(CACHE_NAMES)) and _does(model)
+        _tried[model] = takes_masks(model) and _does(model)
     return _tried[model]
 
 

@@ -7,13 +7,12 @@ level: models bring one, as a rule; (2) its whole distribution is drawn from, so
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
-from ..scoring import CACHE_NAMES
+from ..scoring import cache_name
 from .attention import Folding
 from .heads import LAST, DraftHead
 from .slots import SlotCache
@@ -68,8 +67,7 @@ class MtpPass:
 
     def __init__(self, head: MtpHead, batch: int) -> None:
         self.head, self.cache, self.folding = head, SlotCache(batch), Folding(head.layers)
-        layer = head.layers.layers[0]
-        self.named = next(name for name in CACHE_NAMES if name in inspect.signature(layer.forward).parameters)
+        self.named = str(cache_name(head.layers.layers[0]))
         one = torch.zeros(batch, 1, dtype=torch.long, device=head.device)
         state = torch.zeros(batch, 1, head.hidden, dtype=head.dtype, device=head.device)
         self.forward(state, one, None, one, torch.zeros(batch, 1, 1, 1, dtype=head.dtype, device=head.device))
