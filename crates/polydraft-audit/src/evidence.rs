@@ -110,15 +110,26 @@ impl Odds {
         1.0 - self.cells[0]
     }
 
-    /// How likely a cell is, roughly: what is told apart over all contexts.
-    fn size(&self, cell: usize) -> u64 {
-        const BOUNDS: [f64; 5] = [0.05, 0.1, 0.2, 0.4, 0.7];
+    /// How likely a cell is, roughly: what is told apart over all contexts, less than `SIZES`.
+    fn size(&self, cell: usize) -> usize {
         match cell == self.rest() {
-            true => BOUNDS.len() as u64 + 1,
-            false => BOUNDS.partition_point(|bound| *bound <= self.cells[cell]) as u64,
+            true => BOUNDS.len() + 1,
+            false => BOUNDS.partition_point(|bound| *bound <= self.cells[cell]),
         }
     }
+
+    /// Wins, as far as the odds are expected to be wrong by so much.
+    fn suppose(&self, moved: f64, wins: &mut [f64]) {
+        let (top, others) = self.moved(moved);
+        let rest = self.others();
+        wins.fill(if rest > 0.0 { others / rest } else { 1.0 });
+        wins[0] = top / self.cells[0];
+    }
 }
+
+/// Between sizes of cells.
+const BOUNDS: [f64; 5] = [0.05, 0.1, 0.2, 0.4, 0.7];
+const SIZES: usize = BOUNDS.len() + 2;
 
 /// Where a token stands, and which it may be.
 #[derive(Debug, Clone, PartialEq)]
@@ -141,7 +152,7 @@ impl Context {
     /// The keys of a cell, by family: cells of its size, of its size at this position, its token,
     /// its token after the last one, after the last two, and in this very place.
     fn keys(&self, odds: &Odds, cell: usize) -> [u64; FAMILIES] {
-        let size = odds.size(cell);
+        let size = odds.size(cell) as u64;
         let token = self.tokens.get(cell).copied().unwrap_or(u64::MAX);
         let [last, other] = self.before;
         [
@@ -181,8 +192,6 @@ const CELLS: usize = (1.0 / LIKELY) as usize + 1;
 pub struct Bettor {
     /// Total variation that is taken for arithmetic.
     tolerance: f64,
-    /// How many of the families are counted; the money of the others lies idle.
-    families: usize,
     /// By key, how often cells have come, and how often they should have.
     counts: HashMap<u64, (f64, f64), BuildHasherDefault<Itself>>,
     wealth: Wealth,
@@ -215,7 +224,6 @@ impl Bettor {
     pub fn new(tolerance: f64) -> Self {
         Self {
             tolerance,
-            families: FAMILIES,
             counts: HashMap::default(),
             wealth: Wealth::new(STRATEGIES),
             tokens: 0,
@@ -223,11 +231,6 @@ impl Bettor {
             keys: Vec::new(),
             wins: Vec::new(),
         }
-    }
-
-    /// One who counts nothing but sizes of cells, which is fast, and wins no more than the other.
-    fn simple(tolerance: f64) -> Self {
-        Self { families: 1, ..Self::new(tolerance) }
     }
 
     /// A token has come: the cell it is in.
@@ -241,29 +244,24 @@ impl Bettor {
         wins.clear();
         wins.resize(length, 1.0);
         let mut counts = [(0.0, 0.0); CELLS];
-        for family in 0..self.families {
+        for family in 0..FAMILIES {
             for (counts, keys) in counts.iter_mut().zip(keys.chunks_exact(FAMILIES)) {
                 *counts = self.counts.get(&keys[family]).copied().unwrap_or_default();
             }
             for (number, caution) in CAUTION.into_iter().enumerate() {
-                for (win, (come, expected)) in wins.iter_mut().zip(&counts) {
-                    *win = (come + caution) / (expected + caution);
-                }
+                learn(counts.iter().copied(), caution, &mut wins);
                 let part = family * CAUTION.len() + number;
-                self.wealth.multiply(part, bet(odds, &mut wins, came, tolerance));
+                self.wealth.multiply(part, won(bet(odds, &mut wins, tolerance), wins[came]));
             }
         }
         for (number, moved) in SUPPOSED.into_iter().enumerate() {
-            let (top, others) = odds.moved(moved);
-            let rest = odds.others();
-            wins.fill(if rest > 0.0 { others / rest } else { 1.0 });
-            wins[0] = top / odds.cells[0];
+            odds.suppose(moved, &mut wins);
             let part = FAMILIES * CAUTION.len() + number;
-            self.wealth.multiply(part, bet(odds, &mut wins, came, tolerance));
+            self.wealth.multiply(part, won(bet(odds, &mut wins, tolerance), wins[came]));
         }
         self.wealth.settle();
         for (cell, (p, keys)) in odds.cells.iter().zip(keys.chunks_exact(FAMILIES)).enumerate() {
-            for key in &keys[..self.families] {
+            for key in keys {
                 let counts = self.counts.entry(*key).or_default();
                 counts.0 += f64::from(u8::from(cell == came));
                 counts.1 += p;
@@ -297,9 +295,16 @@ impl Bettor {
     }
 }
 
-/// The logarithm of what a bet wins, if it is made: `wins` are proportional to what is got for
-/// every cell.
-fn bet(odds: &Odds, wins: &mut [f64], came: usize, tolerance: f64) -> f64 {
+/// Wins, as far as what came differed from what was expected.
+fn learn(counts: impl Iterator<Item = (f64, f64)>, caution: f64, wins: &mut [f64]) {
+    for (win, (come, expected)) in wins.iter_mut().zip(counts) {
+        *win = (come + caution) / (expected + caution);
+    }
+}
+
+/// Makes of `wins`, which are proportional to what is got for every cell, what is got; and says
+/// what the tolerance costs, if the bet is made.
+fn bet(odds: &Odds, wins: &mut [f64], tolerance: f64) -> Option<f64> {
     let mean: f64 = odds.cells.iter().zip(&*wins).map(|(p, win)| p * win).sum();
     let (mut most, mut least, mut spread) = (f64::NEG_INFINITY, f64::INFINITY, 0.0);
     for (p, win) in odds.cells.iter().zip(&mut *wins) {
@@ -310,7 +315,12 @@ fn bet(odds: &Odds, wins: &mut [f64], came: usize, tolerance: f64) -> f64 {
     }
     let cost = tolerance * (most - least);
     // Who is right about the wins gains half their variance, to second order.
-    if spread / 2.0 > cost { wins[came].ln() - cost.ln_1p() } else { 0.0 }
+    (spread / 2.0 > cost).then_some(cost)
+}
+
+/// The logarithm of what a bet has won.
+fn won(cost: Option<f64>, win: f64) -> f64 {
+    cost.map_or(0.0, |cost| win.ln() - cost.ln_1p())
 }
 
 #[cfg(test)]
@@ -342,6 +352,12 @@ mod tests {
         for tolerance in [0.0, 0.01] {
             let odds = Odds::new([0.6, 0.25, 0.1], 0.0);
             let cells = odds.cells.len();
+            // One who has seen much bets high.
+            let mut experienced = Bettor::new(tolerance);
+            for (cell, times) in [(0, 30), (1, 90), (3, 40)] {
+                (0..times).for_each(|_| experienced.see(&context(0), &odds, cell));
+            }
+            experienced.wealth = Wealth::new(STRATEGIES);
             let moves: Vec<Vec<f64>> = match tolerance > 0.0 {
                 false => vec![vec![0.0; cells]],
                 true => (0..cells * cells)
@@ -359,12 +375,7 @@ mod tests {
                 let mut mean = 0.0;
                 let length = 7;
                 for path in 0..cells.pow(length) {
-                    let mut bettor = Bettor::new(tolerance);
-                    // One who has seen much bets high.
-                    for (cell, times) in [(0, 30), (1, 90), (3, 40)] {
-                        (0..times).for_each(|_| bettor.see(&context(0), &odds, cell));
-                    }
-                    bettor.wealth = Wealth::new(STRATEGIES);
+                    let mut bettor = experienced.clone();
                     let (mut left, mut probability) = (path, 1.0);
                     for token in 0..length {
                         let cell = left % cells;

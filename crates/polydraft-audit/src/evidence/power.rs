@@ -4,14 +4,15 @@
 //! Source: simulation; the bettor is the one that tested, but that he counts sizes of cells alone,
 //! so that the test itself finds no less. Errors move a total variation of τ at
 //! every token, where there is room for it, to the likeliest token or away from it: what a wrong
-//! acceptance or a wrong residual does. Complexity: simulations × tokens × cells. Deviations: none.
+//! acceptance or a wrong residual does. What does not depend on what came is computed once for all
+//! simulations. Complexity: simulations × tokens × cells. Deviations: none.
 
 use std::rc::Rc;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Bettor, Context, Odds};
+use super::{CAUTION, FAMILIES, Odds, SIZES, STRATEGIES, SUPPOSED, Wealth, bet, learn, won};
 
 /// What a test looked at, in order.
 pub type Trail = Vec<Rc<Odds>>;
@@ -25,23 +26,87 @@ const FOUND: usize = 19;
 /// The smallest of the errors that is found in 19 of 20 tests; none if even the largest is not.
 /// `bar` is the logarithm of what must be owned.
 pub fn smallest_found(trail: &Trail, tolerance: f64, bar: f64) -> Option<f64> {
-    let found = |level: &f64| finds(trail, tolerance, bar, *level);
+    let steps: Vec<Step> = trail.iter().map(|odds| Step::new(odds, tolerance)).collect();
+    let found = |level: &f64| finds(&steps, bar, *level);
     // What finds an error finds larger ones.
     let first = LEVELS.partition_point(|level| !found(level));
     LEVELS.get(first).copied()
 }
 
-fn finds(trail: &Trail, tolerance: f64, bar: f64, level: f64) -> bool {
-    let nowhere = Context { place: 0, position: 0, before: [0; 2], tokens: Vec::new() };
+/// A token that was looked at.
+struct Step<'t> {
+    odds: &'t Odds,
+    tolerance: f64,
+    /// Of the cells.
+    sizes: Vec<usize>,
+    /// For every cell, what the bets on supposed errors win where it comes, as logarithms.
+    supposed: Vec<[f64; SUPPOSED.len()]>,
+}
+
+impl<'t> Step<'t> {
+    fn new(odds: &'t Odds, tolerance: f64) -> Self {
+        let tolerance = tolerance + odds.slack;
+        let mut supposed = vec![[0.0; SUPPOSED.len()]; odds.cells.len()];
+        let mut wins = vec![1.0; odds.cells.len()];
+        for (number, moved) in SUPPOSED.into_iter().enumerate() {
+            odds.suppose(moved, &mut wins);
+            let cost = bet(odds, &mut wins, tolerance);
+            for (of_cell, win) in supposed.iter_mut().zip(&wins) {
+                of_cell[number] = won(cost, *win);
+            }
+        }
+        let sizes = (0..odds.cells.len()).map(|cell| odds.size(cell)).collect();
+        Self { odds, tolerance, sizes, supposed }
+    }
+}
+
+/// A bettor who counts sizes of cells alone: the money for the other families lies idle, and he wins
+/// no more than one who counts all.
+struct Simple {
+    /// By size, how often cells have come, and how often they should have.
+    counts: [(f64, f64); SIZES],
+    wealth: Wealth,
+    wins: Vec<f64>,
+}
+
+impl Simple {
+    fn new() -> Self {
+        let wealth = Wealth::new(STRATEGIES);
+        Self { counts: [(0.0, 0.0); SIZES], wealth, wins: Vec::new() }
+    }
+
+    fn see(&mut self, step: &Step, came: usize) {
+        self.wins.resize(step.sizes.len(), 1.0);
+        for (part, caution) in CAUTION.into_iter().enumerate() {
+            learn(step.sizes.iter().map(|size| self.counts[*size]), caution, &mut self.wins);
+            let cost = bet(step.odds, &mut self.wins, step.tolerance);
+            self.wealth.multiply(part, won(cost, self.wins[came]));
+        }
+        for (number, won) in step.supposed[came].into_iter().enumerate() {
+            self.wealth.multiply(FAMILIES * CAUTION.len() + number, won);
+        }
+        for (p, size) in step.odds.cells.iter().zip(&step.sizes) {
+            self.counts[*size].1 += p;
+        }
+        self.counts[step.sizes[came]].0 += 1.0;
+    }
+
+    /// Whether he owns as much as that. All parts together have no more on average than the richest.
+    fn owns(&self, bar: f64) -> bool {
+        self.wealth.parts.iter().any(|part| *part >= bar) && self.wealth.now() >= bar
+    }
+}
+
+fn finds(steps: &[Step], bar: f64, level: f64) -> bool {
     let allowed = RUNS * (20 - FOUND) / 20;
     [1.0, -1.0].into_iter().all(|direction| {
         let missed = (0..RUNS).filter(|run| {
             let mut rng = ChaCha8Rng::seed_from_u64(*run as u64);
-            let mut bettor = Bettor::simple(tolerance);
-            !trail.iter().any(|odds| {
-                let came = draw(odds, direction * level, &mut rng);
-                bettor.see(&nowhere, odds, came);
-                bettor.wealth().most() >= bar
+            let mut bettor = Simple::new();
+            !steps.iter().any(|step| {
+                let came = draw(step.odds, direction * level, &mut rng);
+                bettor.see(step, came);
+                bettor.owns(bar)
             })
         });
         missed.take(allowed + 1).count() <= allowed
@@ -69,7 +134,35 @@ fn draw(odds: &Odds, moved: f64, rng: &mut ChaCha8Rng) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Bettor, Context};
     use super::*;
+
+    /// Where all tokens stand in places of their own, the families of sizes learn the same as those
+    /// of whoever counts all.
+    #[test]
+    fn a_simple_bettor_bets_as_the_whole_one_does() {
+        let laws = [&[0.6, 0.25, 0.1][..], &[0.9, 0.04], &[0.3, 0.3, 0.2], &[1.0], &[]];
+        let odds: Vec<Odds> =
+            laws.iter().map(|law| Odds::new(law.iter().copied(), 0.001)).collect();
+        let steps: Vec<Step> = odds.iter().map(|odds| Step::new(odds, 0.002)).collect();
+        let (mut whole, mut simple) = (Bettor::new(0.002), Simple::new());
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        for place in 0..3000 {
+            let number = rng.random_range(0..odds.len());
+            let came = draw(&odds[number], 0.05, &mut rng);
+            let tokens = (0..odds[number].rest() as u64).collect();
+            let context = Context { place, position: 0, before: [place; 2], tokens };
+            whole.see(&context, &odds[number], came);
+            simple.see(&steps[number], came);
+        }
+        let of_sizes = 0..CAUTION.len();
+        let of_errors = FAMILIES * CAUTION.len()..STRATEGIES;
+        for part in of_sizes.chain(of_errors) {
+            let (expected, found) = (whole.wealth.parts[part], simple.wealth.parts[part]);
+            assert!((expected - found).abs() < 1e-9 * expected.abs().max(1.0), "{part}");
+            assert!(expected != 0.0, "{part}");
+        }
+    }
 
     #[test]
     fn more_tokens_find_smaller_errors() {
