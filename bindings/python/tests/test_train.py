@@ -307,10 +307,10 @@ def command(*options, code=0):
 
 
 @models
-@pytest.mark.parametrize("form, tokens", [("eagle3", 6000), ("block", 1500)])
+@pytest.mark.parametrize("form, tokens", [("eagle3", 1600), ("block", 1500)])
 def test_the_command_makes_a_head_that_drafts(tmp_path, form, tokens):
     out, work = tmp_path / "head", tmp_path / "work"
-    small = ["--longest", 64, "--shard", tokens // 2, "--together", 8, "--precision", "f32", "--threads", 2, "--check", 2000]
+    small = ["--longest", 64, "--shard", tokens // 2, "--together", 8, "--precision", "f32", "--threads", 1, "--check", 800]
     small += ["--form", form]
     line = ["--target", TARGET, "--out", out, "--work", work, "--tokens", tokens, "--draft-vocabulary", 512, *small]
     done = command(*line, "--passes", 1, "--json")
