@@ -63,8 +63,12 @@ impl Weights {
     }
 
     /// Those of a file of a head, which are asked for by the names that directories have.
-    pub fn of_head(gguf: Gguf, names: OtherNames) -> Result<Self> {
-        Ok(Self::Gguf(gguf::File::unchecked(gguf, BTreeMap::new())?.named(names)))
+    pub fn of_head(
+        gguf: Gguf,
+        names: OtherNames,
+        permuted: BTreeMap<String, usize>,
+    ) -> Result<Self> {
+        Ok(Self::Gguf(gguf::File::unchecked(gguf, permuted)?.named(names)))
     }
 
     /// Whether they are those of a GGUF file.

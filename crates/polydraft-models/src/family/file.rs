@@ -8,6 +8,7 @@
 
 pub(crate) mod assistant;
 pub(crate) mod block;
+pub(crate) mod eagle3;
 mod gemma4;
 mod hybrid;
 

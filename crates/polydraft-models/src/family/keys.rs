@@ -171,6 +171,31 @@ impl<'g> Keys<'g> {
         Ok(())
     }
 
+    /// What no draft head here has.
+    pub fn refuse_unusual(&self) -> Result<()> {
+        let head = self.head()?;
+        let usual = (head.max(1) as f64).powf(-0.5);
+        for (key, expected) in [("attention.scale", usual), ("attention.value_scale", 1.0)] {
+            if let Some(got) =
+                self.number(key)?.filter(|got| (got - expected).abs() > 1e-6 * expected)
+            {
+                return Err(format!(
+                    "key {}: expected {expected} or none, got {got}",
+                    self.key(key)
+                ));
+            }
+        }
+        for (key, expected) in [("rope.dimension_count", head), ("hyper_connection.count", 0)] {
+            if let Some(got) = self.size(key)?.filter(|got| *got != expected) {
+                return Err(format!(
+                    "key {}: expected {expected} or none, got {got}",
+                    self.key(key)
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The fields that all families have, but those of these keys.
     pub fn common(&self, others: &[&str]) -> Result<Map<String, Value>> {
         self.common_of(others, self.vocabulary()?)

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::block::config::{Block, FORMATS, is_block};
 use super::reads::in_order;
 use super::source;
-use crate::config::{Biases, Config, FedBack};
+use crate::config::{Biases, Config, FedBack, Positions};
 use crate::error::{Error, Result};
 use crate::family::common::{Family, llama_like};
 use crate::names::{LLAMA_NAMES, Names};
@@ -83,7 +83,14 @@ impl HeadConfig {
     pub fn read(directory: &Path, fc_columns: Option<usize>) -> Result<Self> {
         let said = source::config(directory)?;
         let wrong = |problem| Error::File { path: source::settings(directory), problem };
-        Self::parse(&said, fc_columns).map_err(wrong)
+        let mut config = Self::parse(&said, fc_columns).map_err(wrong)?;
+        if let (Positions::Rotary(rope), Some(divisors)) =
+            (&mut config.layers.positions, source::divisors(directory)?)
+        {
+            rope.divisors = divisors;
+            config.layers.check().map_err(wrong)?;
+        }
+        Ok(config)
     }
 
     /// `fc_columns` tells kinds apart where the file does not.

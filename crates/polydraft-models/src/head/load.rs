@@ -19,6 +19,7 @@ use super::source;
 use crate::config::{Config, HeadNorms, Positions};
 use crate::description::{Sizes, check_memory, is_gguf};
 use crate::error::{Error, Result};
+use crate::family::file::eagle3;
 use crate::linear::{Linear, Matrix};
 use crate::load::EmbeddingAndHead;
 use crate::model::TransformerModel;
@@ -41,7 +42,7 @@ pub fn is_head(directory: &Path) -> bool {
 }
 
 /// Loads an EAGLE head, or the assistant of a model: `config.json` with `model.safetensors` (or
-/// shards with an index) or `pytorch_model.bin`. From then on the target captures the hidden states
+/// shards with an index) or `pytorch_model.bin`, or a GGUF file (EAGLE-3, assistants). From then on the target captures the hidden states
 /// that the head reads; tensors that the head's files leave out are the target's.
 ///
 /// ```no_run
@@ -182,7 +183,9 @@ pub(super) fn check_size(
 
 /// Whether a tensor of this name is not needed.
 pub(super) fn is_unread(name: &str) -> bool {
-    name == "t2d" || name.ends_with("rotary_emb.inv_freq") || name.starts_with("verifier_")
+    ["t2d", eagle3::DIVISORS].contains(&name)
+        || name.ends_with("rotary_emb.inv_freq")
+        || name.starts_with("verifier_")
 }
 
 /// What a head's files say before weights are read.

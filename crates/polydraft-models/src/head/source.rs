@@ -1,5 +1,6 @@
 //! Where a head's configuration and tensors come from: a directory, or a GGUF file.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use polydraft_gguf::Gguf;
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::description::is_gguf;
 use crate::error::{Error, Result};
-use crate::family::file::{assistant, block};
+use crate::family::file::{assistant, block, eagle3};
 use crate::weights::Weights;
 
 /// The file that a head's configuration is in.
@@ -21,9 +22,11 @@ pub(super) fn is_block_file(path: &Path) -> bool {
     is_gguf(path) && Gguf::open(path).is_ok_and(|gguf| block::is_block(&gguf))
 }
 
-/// Whether it is a GGUF file of a head that predicts blocks, or of an assistant.
+/// Whether it is a GGUF file of an EAGLE-3 head, of one that predicts blocks, or of an assistant.
 pub(super) fn is_head_file(path: &Path) -> bool {
-    let is_head = |gguf: &Gguf| block::is_block(gguf) || assistant::is_assistant(gguf);
+    let is_head = |gguf: &Gguf| {
+        eagle3::is_eagle3(gguf) || block::is_block(gguf) || assistant::is_assistant(gguf)
+    };
     is_gguf(path) && Gguf::open(path).is_ok_and(|gguf| is_head(&gguf))
 }
 
@@ -48,7 +51,7 @@ pub(super) fn assistant_parts(path: &Path, said: &Value) -> Result<(Config, Weig
     }
     let gguf = Gguf::open(path)?;
     let config = assistant::config(&gguf, said).map_err(wrong)?;
-    Ok((config, Weights::of_head(gguf, assistant::NAMES)?))
+    Ok((config, Weights::of_head(gguf, assistant::NAMES, BTreeMap::new())?))
 }
 
 /// A head's configuration, as `config.json` has it.
@@ -56,7 +59,12 @@ pub(super) fn config(path: &Path) -> Result<Value> {
     let file = settings(path);
     let wrong = |problem: String| Error::File { path: file.clone(), problem };
     if is_gguf(path) {
-        return block::fields(&Gguf::open(path)?).map_err(wrong);
+        let gguf = Gguf::open(path)?;
+        return match eagle3::is_eagle3(&gguf) {
+            true => eagle3::fields(&gguf),
+            false => block::fields(&gguf),
+        }
+        .map_err(wrong);
     }
     let text = polydraft_files::read_text(&file, polydraft_files::Kind::SETTINGS)
         .map_err(|source| Error::Read { path: file.clone(), source })?;
@@ -65,8 +73,23 @@ pub(super) fn config(path: &Path) -> Result<Value> {
 
 /// Its tensors, under the names that directories have for them.
 pub(super) fn weights(path: &Path) -> Result<Weights> {
-    match is_gguf(path) {
-        true => Weights::of_head(Gguf::open(path)?, block::NAMES),
-        false => Weights::open(path),
+    if !is_gguf(path) {
+        return Weights::open(path);
     }
+    let gguf = Gguf::open(path)?;
+    let wrong = |problem| Error::File { path: path.to_owned(), problem };
+    let permuted = match eagle3::is_eagle3(&gguf) {
+        true => eagle3::permuted(&gguf).map_err(wrong)?,
+        false => BTreeMap::new(),
+    };
+    Weights::of_head(gguf, block::NAMES, permuted)
+}
+
+/// What divides the frequencies of positions, where a GGUF file has it as a tensor.
+pub(super) fn divisors(path: &Path) -> Result<Option<Vec<f32>>> {
+    if !is_gguf(path) {
+        return Ok(None);
+    }
+    let wrong = |problem| Error::File { path: path.to_owned(), problem };
+    eagle3::divisors(&Gguf::open(path)?).map_err(wrong)
 }
