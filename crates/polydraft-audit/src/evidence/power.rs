@@ -60,8 +60,8 @@ impl<'t> Step<'t> {
     }
 }
 
-/// A bettor who counts sizes of cells alone: the money for the other families lies idle, and he wins
-/// no more than one who counts all.
+/// A bettor who counts sizes of cells alone: the money for the other families lies idle, and he
+/// wins no more than one who counts all.
 struct Simple {
     /// By size, how often cells have come, and how often they should have.
     counts: [(f64, f64); SIZES],
@@ -91,7 +91,8 @@ impl Simple {
         self.counts[step.sizes[came]].0 += 1.0;
     }
 
-    /// Whether he owns as much as that. All parts together have no more on average than the richest.
+    /// Whether he owns as much as that. All parts together have no more on average than the
+    /// richest.
     fn owns(&self, bar: f64) -> bool {
         self.wealth.parts.iter().any(|part| *part >= bar) && self.wealth.now() >= bar
     }

@@ -42,8 +42,9 @@ pub fn is_head(directory: &Path) -> bool {
 }
 
 /// Loads an EAGLE head, or the assistant of a model: `config.json` with `model.safetensors` (or
-/// shards with an index) or `pytorch_model.bin`, or a GGUF file (EAGLE-3, assistants). From then on the target captures the hidden states
-/// that the head reads; tensors that the head's files leave out are the target's.
+/// shards with an index) or `pytorch_model.bin`, or a GGUF file (EAGLE-3, assistants). From then on
+/// the target captures the hidden states that the head reads; tensors that the head's files leave
+/// out are the target's.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
