@@ -62,6 +62,8 @@ pub struct TemplateOptions {
     pub file: Option<PathBuf>,
     /// Its variables where a conversation says nothing of them.
     pub variables: Map<String, Value>,
+    /// Whether it is told today's date.
+    pub date: bool,
 }
 
 impl TemplateOptions {

@@ -106,6 +106,8 @@ pub struct ChatTemplate {
     reasoning: Option<ReasoningForm>,
     /// Its variables where a conversation says nothing of them.
     variables: Map<String, serde_json::Value>,
+    /// Whether it is told the date.
+    dated: bool,
     /// The one for conversations with tools, where that is another.
     with_tools: Option<Box<Self>>,
 }
@@ -158,6 +160,15 @@ impl ChatTemplate {
         self
     }
 
+    /// The same with today's date as the variables `date_string` (26 Jul 2024) and `datetime` (Jul
+    /// 26 2024), where a conversation does not say them otherwise: as llama.cpp's server has it,
+    /// and transformers has not. Templates that ask `strftime_now` need none of it.
+    pub fn with_date(mut self) -> Self {
+        self.with_tools = self.with_tools.map(|other| Box::new(other.with_date()));
+        self.dated = true;
+        self
+    }
+
     /// From the template's text and the special tokens that it may name; `path` is the file that it
     /// is from, for messages.
     ///
@@ -192,6 +203,7 @@ impl ChatTemplate {
                     calls,
                     reasoning,
                     variables: Map::new(),
+                    dated: false,
                     with_tools: None,
                 })
             }
@@ -248,7 +260,8 @@ impl ChatTemplate {
             return template.render_with(messages, how);
         }
         let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
-        let mut all = self.variables.clone();
+        let mut all = if self.dated { today() } else { Map::new() };
+        all.extend(self.variables.clone());
         all.extend(
             variables.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),
         );
@@ -279,6 +292,14 @@ impl ChatTemplate {
         };
         Err(Error::Template { path: self.path.clone(), problem })
     }
+}
+
+/// Today's date, as templates call it.
+fn today() -> Map<String, serde_json::Value> {
+    let now = jiff::Zoned::now();
+    let formats = [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")];
+    let of = |(name, format): (&str, &str)| (name.to_owned(), now.strftime(format).to_string());
+    formats.map(of).into_iter().map(|(name, date)| (name, date.into())).collect()
 }
 
 /// One template, or of several the one of this name.
