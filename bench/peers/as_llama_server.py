@@ -37,7 +37,9 @@ def translated(arguments):
     # As llama-server does: any name of the model, pages from anywhere.
     answer, defaults = ["serve", os.environ["PEERS_MODEL"], "--ignore-published"], {}
     # What llama-server does unless it is told otherwise, and what is an option here.
-    answer += ["--chat-template-date", "--prefill-assistant"]
+    answer += ["--chat-template-extras", "--prefill-assistant"]
+    if "--metrics" not in arguments:
+        answer.append("--no-metrics")
     for option, value in pairs(arguments):
         if option in SAME:
             # There -1 is no limit.

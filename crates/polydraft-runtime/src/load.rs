@@ -42,7 +42,8 @@ impl ModelOptions {
         }
         let chat = language.chat.take();
         let chat = chat.map(|chat| chat.with_variables(&self.template.variables));
-        language.chat = if self.template.date { chat.map(ChatTemplate::with_date) } else { chat };
+        language.chat =
+            if self.template.extras { chat.map(ChatTemplate::with_extras) } else { chat };
         Ok(loaded)
     }
 

@@ -76,6 +76,8 @@ pub struct Settings {
     /// Goes on with a conversation's last message where that is an answer and its request does not
     /// say otherwise.
     pub prefill: bool,
+    /// Whether `/metrics` tells the counts.
+    pub metrics: bool,
     /// How long a model stays loaded that nobody uses; none is for ever.
     pub unload_after: Option<std::time::Duration>,
 }
@@ -93,6 +95,7 @@ impl Default for Settings {
             defaults: serde_json::Map::new(),
             root: String::new(),
             prefill: false,
+            metrics: true,
             unload_after: None,
         }
     }

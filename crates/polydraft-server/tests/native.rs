@@ -114,7 +114,10 @@ fn what_ignores_the_end_never_has_it() {
     let (free, endless) = (ask(false), ask(true));
     assert_eq!(free["stop_type"], "eos");
     assert_eq!(free["generation_settings"]["logit_bias"], json!([{ "token": 2, "bias": -1.5 }]));
-    assert_eq!((&endless["stop_type"], &endless["tokens_predicted"]), (&json!("limit"), &json!(300)));
+    assert_eq!(
+        (&endless["stop_type"], &endless["tokens_predicted"]),
+        (&json!("limit"), &json!(300))
+    );
     assert!(!endless["tokens"].as_array().unwrap().contains(&json!(END)));
     let told = &endless["generation_settings"]["logit_bias"];
     assert_eq!(told, &json!([{ "token": 2, "bias": -1.5 }, { "token": END, "bias": null }]));
@@ -168,8 +171,10 @@ fn probabilities_after_sampling() {
         assert!(told["token"].is_string() && told["bytes"].is_array() && told["logprob"].is_null());
     }
     // It is no other output.
-    let body = |post: bool| json!({ "prompt": "c a", "n_predict": 40, "n_probs": 3, "seed": 9,
-        "post_sampling_probs": post });
+    let body = |post: bool| {
+        json!({ "prompt": "c a", "n_predict": 40, "n_probs": 3, "seed": 9,
+        "post_sampling_probs": post })
+    };
     let content = |post| server.post("/completion", &body(post)).json()["content"].clone();
     assert_eq!(content(true), content(false));
 }

@@ -46,18 +46,22 @@ fn answers_may_be_gone_on_with() {
     let server = start(NOW, |settings| settings.prefill = true);
     let plain = start(NOW, |_| ());
     let messages = json!([said("user", "a"), said("assistant", "b c")]);
-    let prompt = |server: &common::Running, changes: Value| {
-        let mut body = json!({ "messages": messages, "max_tokens": 2, "verbose": true });
+    // An echo has what is gone on with.
+    let goes_on = |server: &common::Running, changes: Value| {
+        let mut body = json!({ "messages": messages, "max_tokens": 1, "echo": true,
+            "logit_bias": { "0": 100 } });
         body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         let answer = server.post("/v1/chat/completions", &body).json();
-        answer["__verbose"]["prompt"].as_str().unwrap().to_owned()
+        answer["choices"][0]["message"]["content"].as_str().unwrap().starts_with("b c")
     };
-    let goes_on = prompt(&plain, json!({ "continue_final_message": true }));
-    let answers = prompt(&plain, json!({}));
-    assert_ne!(goes_on, answers);
-    assert_eq!(prompt(&server, json!({})), goes_on);
-    assert_eq!(prompt(&server, json!({ "continue_final_message": false })), answers);
-    assert_eq!(prompt(&server, json!({ "add_generation_prompt": true })), answers);
+    assert!(goes_on(&plain, json!({ "continue_final_message": true })));
+    assert!(!goes_on(&plain, json!({})));
+    assert!(goes_on(&server, json!({})));
+    assert!(!goes_on(&server, json!({ "continue_final_message": false })));
+    assert!(!goes_on(&server, json!({ "add_generation_prompt": true })));
+    let mut other = json!({ "messages": messages, "max_tokens": 1 });
+    other["messages"][2] = said("user", "a");
+    assert_eq!(server.post("/v1/chat/completions", &other).status, 200);
     // Of several none is the one.
     let several = json!({ "messages": [said("user", "a"), said("assistant", "b"),
         said("assistant", "c")], "max_tokens": 2 });
@@ -93,10 +97,21 @@ fn pages_are_told_the_methods() {
                  Access-Control-Request-Method: POST\r\n\
                  Access-Control-Request-Headers: authorization";
     let head = reply(server.send(asked, b"")).head;
-    assert!(head.contains("access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\n"), "{head}");
+    assert!(
+        head.contains("access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\n"),
+        "{head}"
+    );
     // A * would not be for this one.
     assert!(head.contains("access-control-allow-headers: authorization\r\n"), "{head}");
     assert!(head.contains("access-control-allow-origin: http://page.example\r\n"), "{head}");
+}
+
+#[test]
+fn counts_may_be_kept_to_oneself() {
+    let server = start(NOW, |settings| settings.metrics = false);
+    let refused = server.get("/metrics");
+    assert_eq!(refused.status, 501);
+    assert!(refused.json()["error"]["message"].is_string());
 }
 
 #[test]

@@ -43,8 +43,11 @@ fn streams_tell_how_much_of_the_prompt_is_read() {
             _ => body["prompt"] = json!(words),
         }
         let all = events(&server, path, &body);
-        let told: Vec<&Value> =
-            all.iter().map(|event| &event["prompt_progress"]).filter(|told| !told.is_null()).collect();
+        let told: Vec<&Value> = all
+            .iter()
+            .map(|event| &event["prompt_progress"])
+            .filter(|told| !told.is_null())
+            .collect();
         check(&told, 200);
         // Of one who did not ask, nothing.
         body["return_progress"] = json!(false);
@@ -70,13 +73,16 @@ fn answers_tell_their_times() {
         let read = timings["prompt_n"].as_u64().unwrap() + timings["cache_n"].as_u64().unwrap();
         assert_eq!(read, 2);
         let (count, rate) = (&timings["predicted_n"], &timings["predicted_per_second"]);
-        let of_rest = (count.as_f64().unwrap() - 1.0) * 1e3
-            / timings["predicted_ms"].as_f64().unwrap();
+        let of_rest =
+            (count.as_f64().unwrap() - 1.0) * 1e3 / timings["predicted_ms"].as_f64().unwrap();
         assert!((rate.as_f64().unwrap() / of_rest - 1.0).abs() < 1e-9, "{timings}");
     }
     let native = json!({ "prompt": "a b", "n_predict": 1 });
     let timings = server.post("/completion", &native).json()["timings"].clone();
-    assert_eq!((&timings["predicted_n"], &timings["predicted_per_second"]), (&json!(1), &json!(0.0)));
+    assert_eq!(
+        (&timings["predicted_n"], &timings["predicted_per_second"]),
+        (&json!(1), &json!(0.0))
+    );
 }
 
 #[test]

@@ -106,8 +106,8 @@ pub struct ChatTemplate {
     reasoning: Option<ReasoningForm>,
     /// Its variables where a conversation says nothing of them.
     variables: Map<String, serde_json::Value>,
-    /// Whether it is told the date.
-    dated: bool,
+    /// Whether it gets the variables that llama.cpp's server gives it.
+    extras: bool,
     /// The one for conversations with tools, where that is another.
     with_tools: Option<Box<Self>>,
 }
@@ -160,12 +160,13 @@ impl ChatTemplate {
         self
     }
 
-    /// The same with today's date as the variables `date_string` (26 Jul 2024) and `datetime` (Jul
-    /// 26 2024), where a conversation does not say them otherwise: as llama.cpp's server has it,
-    /// and transformers has not. Templates that ask `strftime_now` need none of it.
-    pub fn with_date(mut self) -> Self {
-        self.with_tools = self.with_tools.map(|other| Box::new(other.with_date()));
-        self.dated = true;
+    /// The same with variables that llama.cpp's server gives templates, and transformers does not,
+    /// where a conversation does not say them otherwise: today's date as `date_string` (26 Jul
+    /// 2024) and `datetime` (Jul 26 2024), and the tools as JSON, `functions`. Templates that ask
+    /// `strftime_now` need no date.
+    pub fn with_extras(mut self) -> Self {
+        self.with_tools = self.with_tools.map(|other| Box::new(other.with_extras()));
+        self.extras = true;
         self
     }
 
@@ -203,7 +204,7 @@ impl ChatTemplate {
                     calls,
                     reasoning,
                     variables: Map::new(),
-                    dated: false,
+                    extras: false,
                     with_tools: None,
                 })
             }
@@ -260,7 +261,7 @@ impl ChatTemplate {
             return template.render_with(messages, how);
         }
         let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
-        let mut all = if self.dated { today() } else { Map::new() };
+        let mut all = if self.extras { extras(tools) } else { Map::new() };
         all.extend(self.variables.clone());
         all.extend(
             variables.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),
@@ -294,12 +295,19 @@ impl ChatTemplate {
     }
 }
 
-/// Today's date, as templates call it.
-fn today() -> Map<String, serde_json::Value> {
+/// Today's date and the tools, as some templates call them.
+fn extras(tools: &[serde_json::Value]) -> Map<String, serde_json::Value> {
     let now = jiff::Zoned::now();
-    let formats = [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")];
-    let of = |(name, format): (&str, &str)| (name.to_owned(), now.strftime(format).to_string());
-    formats.map(of).into_iter().map(|(name, date)| (name, date.into())).collect()
+    let functions = match tools {
+        [] => String::new(),
+        tools => serde_json::Value::from(tools).to_string(),
+    };
+    let all = [
+        ("date_string", now.strftime("%d %b %Y").to_string()),
+        ("datetime", now.strftime("%b %d %Y").to_string()),
+        ("functions", functions),
+    ];
+    all.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect()
 }
 
 /// One template, or of several the one of this name.

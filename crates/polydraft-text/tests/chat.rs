@@ -25,12 +25,12 @@ fn rendered(text: &str) -> Result<String, String> {
 }
 
 #[test]
-fn a_template_may_be_told_the_date() {
+fn a_template_may_be_told_what_llama_cpp_tells_it() {
     let source = "{{ date_string is defined }} {{ date_string }}, {{ datetime }}";
     let template = ChatTemplate::from_source(source, SpecialTokens::default(), "t.jinja").unwrap();
     let messages = [Message::user("a")];
     assert_eq!(template.render(&messages).unwrap(), "False , ");
-    let template = template.with_date();
+    let template = template.with_extras();
     let told = template.render(&messages).unwrap();
     // 26 Jul 2024, Jul 26 2024
     let words: Vec<&str> = told.split([' ', ',']).filter(|word| !word.is_empty()).collect();
@@ -44,6 +44,14 @@ fn a_template_may_be_told_the_date() {
     assert!(template.render_with(&messages, &how).unwrap().starts_with("True then, "));
     let template = template.with_variables(&said);
     assert!(template.render(&messages).unwrap().starts_with("True then, "));
+    let source = "Functions: {{ '' + functions }}";
+    let template = ChatTemplate::from_source(source, SpecialTokens::default(), "t.jinja").unwrap();
+    assert!(template.render(&messages).is_err());
+    let template = template.with_extras();
+    assert_eq!(template.render(&messages).unwrap(), "Functions: ");
+    let how = Rendering { tools: &[json!({ "name": "f" })], ..Rendering::default() };
+    let told = template.render_with(&messages, &how).unwrap();
+    assert_eq!(told, "Functions: [{\"name\":\"f\"}]");
 }
 
 #[test]

@@ -17,10 +17,11 @@ pub struct TemplateArgs {
     /// for models that would think first.
     #[arg(long, value_name = "JSON", help_heading = "Chat")]
     chat_template_kwargs: Option<Variables>,
-    /// Tell the chat template today's date, as llama-server does: as the variables date_string (26
-    /// Jul 2024) and datetime (Jul 26 2024).
+    /// Give the chat template the variables that llama-server gives it and transformers does not:
+    /// today's date, as date_string (26 Jul 2024) and datetime (Jul 26 2024), and the tools as
+    /// JSON, functions.
     #[arg(long, help_heading = "Chat")]
-    chat_template_date: bool,
+    chat_template_extras: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -49,8 +50,8 @@ impl TemplateArgs {
     /// The option that is given, if one is.
     pub fn given(&self) -> Option<&'static str> {
         let variables = self.chat_template_kwargs.as_ref().map(|_| "--chat-template-kwargs");
-        let date = self.chat_template_date.then_some("--chat-template-date");
-        self.chat_template.as_ref().map(|_| "--chat-template").or(variables).or(date)
+        let extras = self.chat_template_extras.then_some("--chat-template-extras");
+        self.chat_template.as_ref().map(|_| "--chat-template").or(variables).or(extras)
     }
 
     /// What they say.
@@ -58,7 +59,7 @@ impl TemplateArgs {
         TemplateOptions {
             file: self.chat_template.clone(),
             variables: self.chat_template_kwargs.clone().map(|given| given.0).unwrap_or_default(),
-            date: self.chat_template_date,
+            extras: self.chat_template_extras,
         }
     }
 }

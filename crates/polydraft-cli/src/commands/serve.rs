@@ -102,8 +102,17 @@ struct ServerArgs {
     #[arg(long, value_name = "JSON", value_parser = request_defaults)]
     request_defaults: Option<Parameters>,
     /// What paths may begin with besides, such as /llm: for a proxy that passes it on.
-    #[arg(long, value_name = "PATH", value_parser = root_path, default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_parser = root_path,
+        default_value = "",
+        hide_default_value = true,
+    )]
     root_path: String,
+    /// Refuse /metrics, with status 501.
+    #[arg(long)]
+    no_metrics: bool,
     /// Go on with a conversation's last message where that is an answer, as llama-server does;
     /// otherwise only where a request says continue_final_message.
     #[arg(long)]
@@ -296,6 +305,7 @@ impl Args {
                 defaults: server.request_defaults.map(|given| given.0).unwrap_or_default(),
                 root: server.root_path,
                 prefill: server.prefill_assistant,
+                metrics: !server.no_metrics,
                 unload_after: (idle > 0).then(|| Duration::from_secs(60 * idle)),
             },
             cache_memory: server.cache_memory.map(|mib| mib << 20),

@@ -267,7 +267,13 @@ impl Answer {
             "finish_reason": null });
         let mut chunk = self.frame(true, vec![choice]);
         self.list_prompt_ids(&mut chunk);
-        self.with_usage(chunk)
+        let mut chunk = self.with_usage(chunk);
+        if self.usage_told == UsageTold::Always {
+            // What is already known of it is said with the next one.
+            let before = self.usage.without(self.parts[index].tokens);
+            chunk["usage"] = before.so_far();
+        }
+        chunk
     }
 
     /// llama.cpp's `__verbose`: what the model reads.
@@ -306,10 +312,10 @@ impl Reply for Answer {
                 Ok(text)
             }
             Event::Progress { text, processed, cached, total } => {
-                if self.last.is_none() {
-                    self.clock.starts();
-                }
                 let at = self.clock.now();
+                if self.last.is_none() {
+                    self.clock.starts(at);
+                }
                 let since = self.last.map_or(at, |last| last.since);
                 let progress = Progress { total, cached, processed, at, since };
                 self.last = Some(progress);

@@ -124,7 +124,10 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
         (true, Prompt::Texts(prompts)) => prompts,
         (true, Prompt::Tokens(_) | Prompt::Lists(_)) => {
             // With special tokens: they are what the client said.
-            prompts.iter().map(|tokens| Ok(text.decode_all(tokens)?)).collect::<Result<_, Problem>>()?
+            prompts
+                .iter()
+                .map(|tokens| Ok(text.decode_all(tokens)?))
+                .collect::<Result<_, Problem>>()?
         }
     };
     let of = |prompt| crate::worker::RequestParams { prompt, ..asked.clone() };

@@ -94,7 +94,6 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     let count = prompts.len();
     set("prompt", json!(prompts));
     set("stream", own.stream.into());
-    set("ignore_eos", own.ignore_eos.into());
     match own.n_predict {
         None => {}
         Some(most) if most < 0 => set("max_tokens", app.context.into()),
@@ -144,7 +143,8 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     Ok(Prepared { asked, form, answer, stream, ignored })
 }
 
-/// llama.cpp's ignore_eos forbids the end tokens, where vLLM's goes on after them.
+/// llama.cpp's ignore_eos forbids the end tokens, where vLLM's, as on other routes here, goes on
+/// after them.
 fn never_ends(app: &App, asked: &mut RequestParams, formed: bool) {
     // Where a form allows nothing else, the end comes all the same.
     let bias = if formed { NEVER as f32 } else { f32::NEG_INFINITY };

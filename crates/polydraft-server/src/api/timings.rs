@@ -33,9 +33,9 @@ impl Clock {
         Self { begun: Instant::now(), started: Duration::ZERO, read: None }
     }
 
-    /// The prefill begins.
-    pub fn starts(&mut self) {
-        self.started = self.begun.elapsed();
+    /// The prefill begins, at this moment.
+    pub fn starts(&mut self, now: Duration) {
+        self.started = now;
     }
 
     /// The first token is there, or another.

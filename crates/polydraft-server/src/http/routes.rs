@@ -93,6 +93,10 @@ async fn version() -> Json<Value> {
 }
 
 async fn metrics(State(fleet): State<Arc<Fleet>>) -> Response {
+    if !fleet.settings().metrics {
+        let problem = Problem::invalid("this server was started without metrics");
+        return problem.status(StatusCode::NOT_IMPLEMENTED).into_response();
+    }
     let kind = (header::CONTENT_TYPE, "text/plain; version=0.0.4".to_owned());
     // llama.cpp's clients tell by it whether counts have begun anew.
     let started = HeaderName::from_static("process-start-time-unix");

@@ -134,9 +134,8 @@ impl Text {
                 Ok(unread) => (unread, None),
                 Err(error) => (0, Some(error.into())),
             };
-            // The last token is computed with the first step.
-            let cached = asked.prompt.len().saturating_sub(1 + unread);
-            let cached = if number == 0 { cached } else { 0 };
+            // Of the target: a draft without a cache of its own reads every prompt anew.
+            let cached = if number == 0 { engine.computed(&session).unwrap_or(0) } else { 0 };
             Ok(Self {
                 number,
                 session,
