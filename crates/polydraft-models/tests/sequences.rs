@@ -9,9 +9,7 @@ use polydraft::{DraftTree, NodeId, PolicyKind, RuleKind, Token, VerifierKind};
 use polydraft_engine::{
     DrafterKind, Engine, Limits, Model, Request, Sequence, Sequences, Speculation,
 };
-use polydraft_models::{
-    CacheType, LoadOptions, Precision, SequenceLimits, TransformerModel, load,
-};
+use polydraft_models::{CacheType, LoadOptions, Precision, SequenceLimits, TransformerModel, load};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 

@@ -60,7 +60,7 @@ fn answers_may_be_gone_on_with() {
     assert!(!goes_on(&server, json!({ "continue_final_message": false })));
     assert!(!goes_on(&server, json!({ "add_generation_prompt": true })));
     let mut other = json!({ "messages": messages, "max_tokens": 1 });
-    other["messages"][2] = said("user", "a");
+    other["messages"].as_array_mut().unwrap().push(said("user", "a"));
     assert_eq!(server.post("/v1/chat/completions", &other).status, 200);
     // Of several none is the one.
     let several = json!({ "messages": [said("user", "a"), said("assistant", "b"),

@@ -135,7 +135,8 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
             asked.scores = Some(Alternatives::Sampled(count));
         }
         if own.ignore_eos {
-            never_ends(app, asked, form.is_some());
+            let formed = form.is_some() || asked.allowed.is_some();
+            never_ends(app, asked, formed);
         }
     }
     ignored.extend(usual.into_iter().map(str::to_owned));
@@ -146,7 +147,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
 /// llama.cpp's ignore_eos forbids the end tokens, where vLLM's, as on other routes here, goes on
 /// after them.
 fn never_ends(app: &App, asked: &mut RequestParams, formed: bool) {
-    // Where a form allows nothing else, the end comes all the same.
+    // Where nothing else is allowed, the end comes all the same.
     let bias = if formed { NEVER as f32 } else { f32::NEG_INFINITY };
     let biases = &mut asked.penalties.bias;
     for token in &app.completions.end_tokens {

@@ -96,7 +96,8 @@ pub struct Common {
     /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens
     /// of each distribution, from 1 to 16.
     pub steps: Option<usize>,
-    /// Whether a stream tells how much of the prompt is prefilled, as llama.cpp's `prompt_progress`.
+    /// Whether a stream tells how much of the prompt is prefilled, as llama.cpp's
+    /// `prompt_progress`.
     #[serde(default, deserialize_with = "null_is_default")]
     pub return_progress: bool,
     /// Whether the answer, and every chunk of a stream, has llama.cpp's `timings`.

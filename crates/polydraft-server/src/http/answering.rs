@@ -100,7 +100,7 @@ async fn decode(
 }
 
 /// Gives a request what it does not say.
-fn set_defaults(defaults: &Map<String, Value>, body: &mut Value) {
+pub fn set_defaults(defaults: &Map<String, Value>, body: &mut Value) {
     let Value::Object(body) = body else { return };
     // Without a stream they would be wrong.
     let streams = body.get("stream").or(defaults.get("stream")) == Some(&Value::Bool(true));

@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::answering::{blocking, read};
+use super::answering::{blocking, read, set_defaults};
 use crate::App;
 use crate::api::error::{Dialect, Problem};
 use crate::api::{Json, Prepared, anthropic, chat, responses, texts};
@@ -52,7 +52,10 @@ pub async fn count_chat(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let count = |app: &App, body| chat::prepare(app, body).map(counted);
+    let count = |app: &App, mut body| {
+        set_defaults(&app.settings.defaults, &mut body);
+        chat::prepare(app, body).map(counted)
+    };
     answer(fleet, headers, body, count, Dialect::OpenAi).await
 }
 
@@ -62,7 +65,10 @@ pub async fn count_response(
     headers: HeaderMap,
     body: Body,
 ) -> Response {
-    let count = |app: &App, body| responses::prepare(app, body).map(counted);
+    let count = |app: &App, mut body| {
+        set_defaults(&app.settings.defaults, &mut body);
+        responses::prepare(app, body).map(counted)
+    };
     answer(fleet, headers, body, count, Dialect::OpenAi).await
 }
 
