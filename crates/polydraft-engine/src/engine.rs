@@ -146,8 +146,8 @@ impl Engine {
         Ok(Session::new(request, target, drafter))
     }
 
-    /// Tokens that the target has in its KV cache already, all but the last one at most: of a prompt
-    /// that nothing was computed of yet, those that another sequence left.
+    /// Tokens that the target has in its KV cache already, all but the last one at most: of a
+    /// prompt that nothing was computed of yet, those that another sequence left.
     ///
     /// # Errors
     /// Failures of the target.

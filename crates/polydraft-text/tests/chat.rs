@@ -25,36 +25,6 @@ fn rendered(text: &str) -> Result<String, String> {
 }
 
 #[test]
-fn a_template_may_be_told_what_llama_cpp_tells_it() {
-    let source = "{{ date_string is defined }} {{ date_string }}, {{ datetime }}";
-    let template = ChatTemplate::from_source(source, SpecialTokens::default(), "t.jinja").unwrap();
-    let messages = [Message::user("a")];
-    assert_eq!(template.render(&messages).unwrap(), "False , ");
-    let template = template.with_extras();
-    let told = template.render(&messages).unwrap();
-    // 26 Jul 2024, Jul 26 2024
-    let words: Vec<&str> = told.split([' ', ',']).filter(|word| !word.is_empty()).collect();
-    let [defined, day, month, year, again @ ..] = words[..] else { panic!("{told}") };
-    assert_eq!((defined, again), ("True", &[month, day, year][..]));
-    assert!(day.len() == 2 && month.len() == 3 && year.parse::<u16>().unwrap() > 2000, "{told}");
-    // What a conversation or the model's user says of it counts.
-    let mut said = serde_json::Map::new();
-    said.insert("date_string".to_owned(), "then".into());
-    let how = Rendering { variables: Some(&said), ..Rendering::default() };
-    assert!(template.render_with(&messages, &how).unwrap().starts_with("True then, "));
-    let template = template.with_variables(&said);
-    assert!(template.render(&messages).unwrap().starts_with("True then, "));
-    let source = "Functions: {{ '' + functions }}";
-    let template = ChatTemplate::from_source(source, SpecialTokens::default(), "t.jinja").unwrap();
-    assert!(template.render(&messages).is_err());
-    let template = template.with_extras();
-    assert_eq!(template.render(&messages).unwrap(), "Functions: ");
-    let how = Rendering { tools: &[json!({ "name": "f" })], ..Rendering::default() };
-    let told = template.render_with(&messages, &how).unwrap();
-    assert_eq!(told, "Functions: [{\"name\":\"f\"}]");
-}
-
-#[test]
 fn templates_render_as_in_transformers() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/chats.json");
     let all: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();

@@ -52,7 +52,7 @@ pub struct Answer {
     prompt_scored: bool,
     /// The prompts' tokens, where ids are listed.
     prompts: Option<Vec<Vec<Token>>>,
-    /// The prompts' texts, where they are told.
+    /// The prompts as strings, where they are told.
     read: Option<Vec<String>>,
     naming: Naming,
     usage_told: UsageTold,
