@@ -52,6 +52,8 @@ pub struct Answer {
     prompt_scored: bool,
     /// The prompts' tokens, where ids are listed.
     prompts: Option<Vec<Vec<Token>>>,
+    /// Whether prompts that are echoed came as tokens.
+    echoes_tokens: bool,
     /// The prompts as strings, where they are told.
     read: Option<Vec<String>>,
     naming: Naming,
@@ -103,6 +105,7 @@ impl Answer {
             scored: asked.iter().any(|asked| asked.scores.is_some()),
             prompt_scored: false,
             prompts: None,
+            echoes_tokens: false,
             read: None,
             naming: Naming::String,
             usage_told,
@@ -306,7 +309,8 @@ impl Reply for Answer {
         match event {
             Event::Prompt { text, scores } => {
                 let number = self.parts[text].prompt;
-                let scores = PromptScores { first: self.firsts[number].0, others: scores };
+                let (first, special) = (self.firsts[number].0, self.echoes_tokens);
+                let scores = PromptScores { first, others: scores, special };
                 let of_prompt = self.parts.iter_mut().filter(|part| part.prompt == number);
                 of_prompt.for_each(|part| part.prompt_scores = Some(scores.clone()));
                 Ok(text)

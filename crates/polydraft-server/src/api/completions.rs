@@ -118,6 +118,7 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
         let cut = |prompt| truncation.cut(prompt, app.context, asked.limits.max_tokens);
         prompts.iter_mut().for_each(cut);
     }
+    let of_tokens = matches!(prompt, Prompt::Tokens(_) | Prompt::Lists(_));
     let echo = match (own.echo, prompt) {
         (false, _) => Vec::new(),
         (true, Prompt::Text(prompt)) => vec![prompt],
@@ -139,6 +140,9 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     let usage = common.stream_options.unwrap_or_default().usage();
     let mut answer = Answer::new(app, common.model, Shape::Completion, &asked, usage, echo);
     answer.tells(tells);
+    if of_tokens {
+        answer.echoes_tokens();
+    }
     if listed.is_some() {
         answer.lists_prompt_scores();
     }

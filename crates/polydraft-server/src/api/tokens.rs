@@ -181,7 +181,9 @@ pub fn completion(
 ) -> Value {
     let echoed = prompt.into_iter().flat_map(PromptScores::all);
     let mut all: Vec<(Token, Option<&Scored>)> = echoed.collect();
-    let of_prompt = all.iter().map(|(token, _)| Named::of_prompt(text, *token));
+    let special = prompt.is_some_and(|prompt| prompt.special);
+    let of_echo = if special { Named::of_prompt } else { Named::of };
+    let of_prompt = all.iter().map(|(token, _)| of_echo(text, *token));
     let mut names: Vec<Named> = of_prompt.collect();
     names.extend(scores.iter().map(|scored| Named::of(text, scored.token)));
     all.extend(scores.iter().map(|scored| (scored.token, Some(scored))));
@@ -220,6 +222,8 @@ pub struct PromptScores {
     pub first: Token,
     /// Those of the others.
     pub others: Vec<Scored>,
+    /// Whether special tokens are a part of its echo.
+    pub special: bool,
 }
 
 impl PromptScores {

@@ -56,6 +56,11 @@ impl Answer {
         self.scored = scored;
     }
 
+    /// Its prompts came as tokens: their echo has the special ones.
+    pub fn echoes_tokens(&mut self) {
+        self.echoes_tokens = true;
+    }
+
     /// It tells the prompts as the model reads them.
     pub fn tells_prompts(&mut self, prompts: &[Vec<Token>]) {
         let text = |prompt: &Vec<Token>| self.text.decode_all(prompt).unwrap_or_default();
