@@ -6,6 +6,7 @@ starts PEERS_PROGRAM with the options as they are. Either way the model is PEERS
 without a counterpart is left out: what a test wanted of it, the test will miss.
 """
 
+import json
 import os
 import sys
 
@@ -34,7 +35,11 @@ def pairs(arguments):
 
 def translated(arguments):
     # As llama-server does: any name of the model, pages from anywhere.
-    answer = ["serve", os.environ["PEERS_MODEL"], "--ignore-published"]
+    answer, defaults = ["serve", os.environ["PEERS_MODEL"], "--ignore-published"], {}
+    # What llama-server does unless it is told otherwise, and what is an option here.
+    answer += ["--chat-template-extras", "--prefill-assistant"]
+    if "--metrics" not in arguments:
+        answer.append("--no-metrics")
     for option, value in pairs(arguments):
         if option in SAME:
             # There -1 is no limit.
@@ -44,7 +49,11 @@ def translated(arguments):
         elif option == "--cors-origins" and ("://" in value or value == "localhost"):
             answer += ["--cors", value]
         elif option == "--host":
-            answer += ["--host", value.split(",")[0]]
+            answer += ["--host", value]
+        elif option == "--seed" and int(value) >= 0:
+            defaults["seed"] = int(value)
+        elif option == "--verbose":
+            defaults["verbose"] = True
         elif option == "--reasoning":
             # There it is set unless it is off; here templates know nothing of it unless they are told.
             answer += ["--chat-template-kwargs", '{"enable_thinking": %s}' % ("false" if value == "off" else "true")]
@@ -58,7 +67,7 @@ def translated(arguments):
         answer += ["--draft", "ngram"]
     if "--cors-origins" not in arguments:
         answer += ["--cors", "*"]
-    return [*answer, "--name", "*"]
+    return [*answer, "--request-defaults", json.dumps(defaults), "--name", "*"]
 
 
 def as_they_are(arguments):

@@ -15,4 +15,4 @@ pub use models::{ModelArgs, RunModelArgs};
 pub use probability::probability;
 pub use sampling::SamplingArgs;
 pub use speculation::SpeculationArgs;
-pub use template::TemplateArgs;
+pub use template::{TemplateArgs, object};

@@ -146,6 +146,16 @@ impl Engine {
         Ok(Session::new(request, target, drafter))
     }
 
+    /// Tokens that the target has in its KV cache already, all but the last one at most: of a
+    /// prompt that nothing was computed of yet, those that another sequence left.
+    ///
+    /// # Errors
+    /// Failures of the target.
+    pub fn computed(&mut self, session: &Session) -> Result<usize> {
+        let left = self.models.target.prepare(session.target, 0)?;
+        Ok(self.models.target.len(session.target).saturating_sub(1 + left))
+    }
+
     /// Prefills at most so many tokens of a session's prompt, by target and drafter; returns how
     /// many are left. The first [`step`](Self::step) does what was not done.
     ///

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use polydraft::{DraftTree, Token};
+use polydraft::{Distribution, DraftTree, NodeId, Token};
 
 use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 use crate::{Error, Model, Result, Sequence};
@@ -19,7 +19,8 @@ const CHUNK: usize = 64;
 pub struct Scored {
     /// Its id.
     pub token: Token,
-    /// The natural logarithm of its probability, of the model's own distribution at temperature 1.
+    /// The natural logarithm of its probability, of the model's own distribution at temperature 1
+    /// unless it was asked for otherwise.
     pub logprob: f64,
     /// The likeliest alternatives, the likeliest first, with their log-probabilities.
     pub top: Vec<(Token, f64)>,
@@ -213,6 +214,9 @@ pub enum Alternatives {
     Likeliest(usize),
     /// These, however likely they are, and the decided token; the likeliest first.
     These(Arc<[Token]>),
+    /// So many of the likeliest ones that are possible, in the distribution that the token was
+    /// decided by: with temperature, filters and the session's changes to the logits.
+    Sampled(usize),
 }
 
 impl From<usize> for Alternatives {
@@ -221,12 +225,30 @@ impl From<usize> for Alternatives {
     }
 }
 
-/// The score of a token by logits of shape `[vocabulary]`, with its alternatives.
-fn with_alternatives(logits: &[f32], token: Token, alternatives: &Alternatives) -> Result<Scored> {
-    let these = match alternatives {
-        Alternatives::Likeliest(count) => return of(logits, token, *count),
-        Alternatives::These(these) => these,
-    };
+/// The score of a token after a node, with its alternatives.
+fn scored(
+    step: &VerifiedStep,
+    (node, token): (NodeId, Token),
+    alternatives: &Alternatives,
+) -> Result<Scored> {
+    match alternatives {
+        Alternatives::Likeliest(count) => of(step.logits(node), token, *count),
+        Alternatives::These(these) => of_these(step.logits(node), token, these),
+        Alternatives::Sampled(count) => Ok(of_sampled(step.distribution(node)?, token, *count)),
+    }
+}
+
+/// The score of a token by the distribution that it was decided by.
+fn of_sampled(distribution: &Distribution, token: Token, count: usize) -> Scored {
+    let logprob = |token| distribution.probability(token).ln();
+    // Those that are impossible are not among them.
+    let top = distribution.most_likely(count).into_iter();
+    let top = top.map(|token| (token, logprob(token))).collect();
+    Scored { token, logprob: logprob(token), top }
+}
+
+/// The score of a token by logits of shape `[vocabulary]`, with those of these tokens.
+fn of_these(logits: &[f32], token: Token, these: &[Token]) -> Result<Scored> {
     let logprob = normalized(logits, token)?;
     let there = these.iter().copied().filter(|token| (*token as usize) < logits.len());
     let mut top: Vec<(Token, f64)> =
@@ -258,8 +280,7 @@ impl ScoreRecorder {
 
 impl StepObserver for ScoreRecorder {
     fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
-        let of =
-            |(before, token)| with_alternatives(step.logits(before), token, &self.alternatives);
+        let of = |decided| scored(step, decided, &self.alternatives);
         self.of_step = step.decided().map(of).collect::<Result<_>>()?;
         Ok(())
     }
@@ -283,14 +304,21 @@ mod tests {
     fn named_alternatives_have_their_scores() {
         let logits = [1.0, 3.0, f32::NEG_INFINITY, 2.0];
         let all = of(&logits, 3, 4).unwrap();
-        let these = Alternatives::These([2, 3, 0, 3, 9].into());
-        let named = with_alternatives(&logits, 3, &these).unwrap();
+        let named = of_these(&logits, 3, &[2, 3, 0, 3, 9]).unwrap();
         assert_eq!(named.logprob, all.logprob);
         assert_eq!(named.top, [all.top[1], all.top[2], all.top[3]]);
         assert_eq!(named.top.last(), Some(&(2, f64::NEG_INFINITY)));
         // The decided token comes with them, where it is none of them.
-        let named = with_alternatives(&logits, 1, &Alternatives::These([0].into())).unwrap();
+        let named = of_these(&logits, 1, &[0]).unwrap();
         assert_eq!(named.top, [all.top[0], all.top[2]]);
+    }
+
+    #[test]
+    fn impossible_tokens_are_no_alternatives() {
+        let distribution = Distribution::new(vec![0.25, 0.0, 0.75, 0.0]).unwrap();
+        let scored = of_sampled(&distribution, 0, 3);
+        assert_eq!(scored.logprob, 0.25f64.ln());
+        assert_eq!(scored.top, [(2, 0.75f64.ln()), (0, 0.25f64.ln())]);
     }
 
     #[test]

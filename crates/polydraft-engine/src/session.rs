@@ -200,7 +200,8 @@ impl<'c> Session<'c> {
     /// From now on every token's log-probability is recorded for
     /// [`take_scores`](Self::take_scores), with some alternatives, such as the `2` likeliest: of
     /// the target's own distribution at temperature 1, as [`score`](crate::score()) would give them
-    /// afterwards, without a further pass.
+    /// afterwards, without a further pass, or of the sampled one
+    /// ([`Sampled`](Alternatives::Sampled)).
     pub fn record_scores(&mut self, alternatives: impl Into<Alternatives>) {
         self.observers.scores = Some(ScoreRecorder::new(alternatives.into()));
     }

@@ -5,9 +5,11 @@ mod common;
 use std::path::Path;
 
 use common::*;
-use polydraft::{DraftTree, NodeId, Token};
-use polydraft_engine::{Model, Sequence, Sequences};
-use polydraft_models::{CacheType, LoadOptions, Precision, SequenceLimits, TransformerModel};
+use polydraft::{DraftTree, NodeId, PolicyKind, RuleKind, Token, VerifierKind};
+use polydraft_engine::{
+    DrafterKind, Engine, Limits, Model, Request, Sequence, Sequences, Speculation,
+};
+use polydraft_models::{CacheType, LoadOptions, Precision, SequenceLimits, TransformerModel, load};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
@@ -439,4 +441,30 @@ fn misuse_is_an_error_and_harms_nobody() {
     let next = model.open().unwrap();
     assert_eq!(model.len(next), 0);
     assert!(model.open().is_err());
+}
+
+/// What the target has in its KV cache is told of the target, whatever its drafter has to read.
+#[test]
+fn a_cached_prompt_is_known_beside_a_drafter_without_a_cache() {
+    let folder = fixtures().remove(0);
+    let options = LoadOptions { precision: Precision::F32, ..LoadOptions::default() };
+    let target = load(&folder, options).unwrap();
+    let prompt = target.language.tokenizer.encode("what a tree is").unwrap();
+    let kind: DrafterKind = "ngram".parse().unwrap();
+    let drafter = kind.build(target.model.info()).unwrap();
+    let mut engine = Engine::new(Box::new(target.model), Some(drafter));
+    for cached in [0, prompt.len() - 1] {
+        let verifier = VerifierKind::<RuleKind>::all()[0].build().unwrap();
+        let speculation = Speculation::new(verifier, PolicyKind::paths(1, 2).build().unwrap());
+        let request = Request::new(&prompt[..])
+            .speculation(Some(speculation.unwrap()))
+            .limits(Limits { max_tokens: Some(3), ..Limits::default() });
+        let mut session = engine.open(request).unwrap();
+        assert!(engine.prepare(&mut session, 0).unwrap() > 0);
+        assert_eq!(engine.computed(&session).unwrap(), cached);
+        while !session.is_done() {
+            engine.step(&mut [&mut session]).unwrap();
+        }
+        engine.close(session).unwrap();
+    }
 }

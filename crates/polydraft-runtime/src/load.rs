@@ -10,7 +10,7 @@ use polydraft_engine::{
 use polydraft_models::{
     Bytes, LoadOptions, Loaded, Opened, Precision, TransformerModel, brings_mtp, is_head,
 };
-use polydraft_text::{Language, LanguageModel};
+use polydraft_text::{ChatTemplate, Language, LanguageModel};
 
 use crate::backend::Backend;
 use crate::models::{FALLBACK, MTP, ModelOptions, Models, Own, advise};
@@ -41,7 +41,9 @@ impl ModelOptions {
             language.use_template(&text, file)?;
         }
         let chat = language.chat.take();
-        language.chat = chat.map(|chat| chat.with_variables(&self.template.variables));
+        let chat = chat.map(|chat| chat.with_variables(&self.template.variables));
+        language.chat =
+            if self.template.extras { chat.map(ChatTemplate::with_extras) } else { chat };
         Ok(loaded)
     }
 

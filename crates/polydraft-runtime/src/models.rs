@@ -62,6 +62,9 @@ pub struct TemplateOptions {
     pub file: Option<PathBuf>,
     /// Its variables where a conversation says nothing of them.
     pub variables: Map<String, Value>,
+    /// Whether it gets the variables that llama.cpp's server gives it: today's date, and the tools
+    /// as JSON.
+    pub extras: bool,
 }
 
 impl TemplateOptions {

@@ -21,6 +21,7 @@ mod rest;
 pub mod speculation;
 mod steps;
 pub mod texts;
+mod timings;
 mod tokens;
 mod tools;
 mod usage;

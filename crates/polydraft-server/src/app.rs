@@ -69,6 +69,15 @@ pub struct Settings {
     pub grace: std::time::Duration,
     /// Refuses parameters that there are none of, and those that would be ignored.
     pub strict: bool,
+    /// Parameters of requests that do not say them, as if their clients had.
+    pub defaults: serde_json::Map<String, serde_json::Value>,
+    /// What paths may begin with besides, such as `/llm`; empty is nothing.
+    pub root: String,
+    /// Goes on with a conversation's last message where that is an answer and its request does not
+    /// say otherwise.
+    pub prefill: bool,
+    /// Whether `/metrics` tells the counts.
+    pub metrics: bool,
     /// How long a model stays loaded that nobody uses; none is for ever.
     pub unload_after: Option<std::time::Duration>,
 }
@@ -83,6 +92,10 @@ impl Default for Settings {
             body: 2 << 20,
             grace: std::time::Duration::from_secs(30),
             strict: false,
+            defaults: serde_json::Map::new(),
+            root: String::new(),
+            prefill: false,
+            metrics: true,
             unload_after: None,
         }
     }
@@ -193,8 +206,11 @@ impl App {
         }
         let vocabulary = self.vocabulary;
         if let Some(&got) = asked.prompt.iter().find(|token| **token as usize >= vocabulary) {
-            let error = polydraft::Error::Token { operation: "prompt", vocabulary, got };
-            return Err(Problem::from(error).of("prompt"));
+            return Err(Problem::invalid(format_args!(
+                "prompt: expected token ids below {vocabulary}, got {got}, which is out of \
+                 vocabulary"
+            ))
+            .of("prompt"));
         }
         let (tokens, most) = (asked.tokens(context), self.limits.tokens);
         if tokens > most {

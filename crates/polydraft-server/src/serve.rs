@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use axum::http::{HeaderValue, Uri};
 use polydraft_runtime::costs::Found;
 use polydraft_runtime::{
@@ -30,8 +30,8 @@ pub struct Offered {
 /// Options of a server, with the default limits of requests.
 #[derive(Debug, Clone)]
 pub struct Serving {
-    /// Where to listen.
-    pub address: SocketAddr,
+    /// Where to listen; those of port 0 have the same that is free.
+    pub addresses: Vec<SocketAddr>,
     /// The models. The first one is loaded at the start, others when a request asks for them.
     pub models: Vec<Offered>,
     /// Limits of requests, key, origins, bodies, and the grace period of a stop. Its capacity in
@@ -64,7 +64,7 @@ const COMPLETION: usize = 128;
 /// An address that cannot be had; what the first model fails with while it is loaded, a tree that
 /// is too large for all requests among it.
 pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Result<()> {
-    let (address, interrupted) = (serving.address, serving.interrupted);
+    let (addresses, interrupted) = (serving.addresses.clone(), serving.interrupted);
     let log = tracing_subscriber::fmt()
         .with_max_level(serving.log)
         .with_writer(std::io::stderr)
@@ -80,9 +80,9 @@ pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Resu
     let failure = Arc::new(Mutex::new(None));
     let failed = failure.clone();
     let whole = runtime.block_on(async {
-        let server = Server::listen(address, fleet.clone()).await;
-        let server = server.with_context(|| format!("cannot listen on {address}"))?;
-        let address = server.address()?;
+        let server = Server::listen(&addresses, fleet.clone()).await?;
+        let at: Vec<String> =
+            server.addresses()?.iter().map(|address| format!("http://{address}/v1")).collect();
         let mut stops = Stops::new()?;
         let (asked, stop) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
@@ -99,7 +99,7 @@ pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Resu
         tokio::spawn(async move {
             match fleet.load_first().await {
                 Ok(()) => {
-                    listener.note(&format!("serving at http://{address}/v1; Ctrl-C stops"));
+                    listener.note(&format!("serving at {}; Ctrl-C stops", at.join(" and ")));
                     // Kept until the end: dropped, it would stop the server.
                     std::future::pending::<()>().await;
                 }

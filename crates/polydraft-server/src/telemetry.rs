@@ -1,13 +1,17 @@
-//! Metrics for Prometheus, under vLLM's names.
+//! Metrics for Prometheus, under vLLM's names and llama.cpp's.
+
+mod llama;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{
     Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 use polydraft_engine::{Finish, Statistics};
+
+use llama::Counts;
 
 const METADATA: Metadata<'static> = Metadata::new("polydraft", Level::INFO, None);
 /// Upper ends of the histograms' buckets, in seconds.
@@ -20,6 +24,10 @@ const BUCKETS: [f64; 18] = [
 pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
+    /// Of each model, by its label.
+    llama: Mutex<Vec<(Option<String>, Arc<Counts>)>>,
+    /// When they began, in seconds since 1970.
+    started: u64,
 }
 
 impl Metrics {
@@ -29,12 +37,36 @@ impl Metrics {
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS);
         // Only a list without buckets is refused.
         let recorder = builder.unwrap_or_default().build_recorder();
-        Arc::new(Self { handle: recorder.handle(), recorder })
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        Arc::new(Self {
+            handle: recorder.handle(),
+            recorder,
+            llama: Mutex::default(),
+            started: since.map_or(0, |time| time.as_secs()),
+        })
+    }
+
+    /// When the server started, in seconds since 1970.
+    pub fn started(&self) -> u64 {
+        self.started
     }
 
     /// As Prometheus reads it.
     pub fn render(&self) -> String {
-        self.handle.render()
+        let models = self.llama.lock().unwrap_or_else(PoisonError::into_inner);
+        let llama = models.iter().map(|(label, counts)| (label.as_deref(), &**counts));
+        self.handle.render() + &llama::render(llama)
+    }
+
+    /// The counts of the model of this label: a model that was unloaded goes on with its own.
+    fn counts(&self, label: Option<&str>) -> Arc<Counts> {
+        let mut models = self.llama.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, counts)) = models.iter().find(|(known, _)| known.as_deref() == label) {
+            return counts.clone();
+        }
+        let counts = Arc::<Counts>::default();
+        models.push((label.map(str::to_owned), counts.clone()));
+        counts
     }
 
     /// Counts the times measured since the last call into their buckets. Until then each is stored
@@ -61,12 +93,14 @@ pub struct Telemetry {
     first: Histogram,
     between: Histogram,
     whole: Histogram,
+    llama: Arc<Counts>,
 }
 
 impl Telemetry {
     /// Of a model that has done nothing yet; its name, where there are several.
     pub fn new(metrics: &Arc<Metrics>, model: Option<String>) -> Arc<Self> {
         let recorder = &metrics.recorder;
+        let llama = metrics.counts(model.as_deref());
         let labels: Vec<Label> =
             model.into_iter().map(|name| Label::new("model_name", name)).collect();
         let key = |name: &'static str| Key::from_parts(name, labels.clone());
@@ -126,6 +160,7 @@ impl Telemetry {
             ),
             metrics: metrics.clone(),
             labels: labels.clone(),
+            llama,
         })
     }
 
@@ -138,6 +173,7 @@ impl Telemetry {
         self.running.set(running as f64);
         self.waiting.set(waiting as f64);
         self.cache.set(cache);
+        self.llama.load(running, waiting);
     }
 
     /// A prompt of so many tokens was admitted.
@@ -145,9 +181,25 @@ impl Telemetry {
         self.prompt_tokens.increment(tokens as u64);
     }
 
+    /// A prompt was prefilled, of whose tokens so many were cached.
+    pub fn prefilled(&self, tokens: usize, cached: usize) {
+        self.llama.prefilled(tokens, cached);
+    }
+
+    /// A pass for a part of a prompt.
+    pub fn read(&self, took: Duration) {
+        self.llama.read(took);
+    }
+
+    /// A step for so many sequences.
+    pub fn stepped(&self, sequences: usize, took: Duration) {
+        self.llama.stepped(sequences, took);
+    }
+
     /// A sequence got tokens for the first time, or so long after the last ones.
     pub fn told(&self, tokens: usize, arrived: Instant, last: Option<Instant>) {
         self.generated_tokens.increment(tokens as u64);
+        self.llama.told(tokens);
         match last {
             None => self.first.record(arrived.elapsed()),
             Some(last) => self.between.record(last.elapsed()),
@@ -157,6 +209,7 @@ impl Telemetry {
     /// Adds the counts of speculation of a sequence that has ended, or was ended.
     pub fn speculated(&self, statistics: &Statistics) {
         self.target_calls.increment(statistics.target_calls as u64);
+        self.llama.speculated(statistics);
         // At the first position there is a draft wherever there is one at all.
         self.drafts.increment(statistics.drafted.first().copied().unwrap_or(0) as u64);
         self.draft_tokens.increment(statistics.nodes as u64);
@@ -172,9 +225,11 @@ impl Telemetry {
         }
     }
 
-    /// A sequence ended so long after its request arrived.
-    pub fn finished(&self, finish: Finish, after: Duration) {
+    /// A sequence of so many tokens, its prompt's among them, ended so long after its request
+    /// arrived.
+    pub fn finished(&self, finish: Finish, tokens: usize, after: Duration) {
         self.whole.record(after);
+        self.llama.ended(tokens);
         let reason = match finish {
             Finish::End | Finish::Stop => "stop",
             Finish::MaxTokens | Finish::Context => "length",

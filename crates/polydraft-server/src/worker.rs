@@ -235,6 +235,7 @@ impl Worker {
         match guarded(|| Ok(self.engine.prepare(&mut text.session, self.pace.chunk())?)) {
             Ok(left) => {
                 self.pace.observe(before.saturating_sub(left), clock.elapsed());
+                self.telemetry.read(clock.elapsed());
                 text.unread = left;
             }
             Err(failure) => text.failure = Some(failure),
@@ -276,7 +277,9 @@ impl Worker {
         let before: Vec<usize> = ready.iter().map(|(_, text)| steps(text)).collect();
         let mut sessions: Vec<&mut Session<'static>> =
             ready.iter_mut().map(|(_, text)| &mut text.session).collect();
+        let (count, clock) = (sessions.len(), Instant::now());
         if guarded(|| Ok(self.engine.step(&mut sessions)?)).is_ok() {
+            self.telemetry.stepped(count, clock.elapsed());
             return;
         }
         for ((prompt, text), before) in ready.into_iter().zip(before) {
@@ -284,12 +287,14 @@ impl Worker {
             if steps(text) == before {
                 text.random.go_back();
             }
+            let clock = Instant::now();
             let alone = || {
                 self.engine.restore(&mut text.session, prompt)?;
                 Ok(self.engine.step(&mut [&mut text.session])?)
             };
-            if let Err(failure) = guarded(alone) {
-                text.failure = Some(failure);
+            match guarded(alone) {
+                Ok(_) => self.telemetry.stepped(1, clock.elapsed()),
+                Err(failure) => text.failure = Some(failure),
             }
         }
     }

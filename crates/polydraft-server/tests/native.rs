@@ -91,7 +91,7 @@ fn biases_and_ends_in_its_forms() {
         ("prompt", json!([0, null])),
         ("prompt", json!({ "prompt_string": "a", "multimodal_data": ["x"] })),
         ("logit_bias", json!([[0, true]])),
-        ("post_sampling_probs", json!(true)),
+        ("adaptive_target", json!(0.3)),
         ("mirostat", json!(2)),
         ("samplers", json!(7)),
     ] {
@@ -100,6 +100,83 @@ fn biases_and_ends_in_its_forms() {
         let reply = server.post("/completion", &body);
         assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(name)), "{body}");
     }
+}
+
+/// Where vLLM goes on after an end token, llama.cpp forbids it, and says so.
+#[test]
+fn what_ignores_the_end_never_has_it() {
+    let server = start(NOW, |_| ());
+    let ask = |ignores: bool| {
+        let body = json!({ "prompt": "a", "n_predict": 300, "seed": 2, "ignore_eos": ignores,
+            "return_tokens": true, "logit_bias": [[2, -1.5]] });
+        server.post("/completion", &body).json()
+    };
+    let (free, endless) = (ask(false), ask(true));
+    assert_eq!(free["stop_type"], "eos");
+    assert_eq!(free["generation_settings"]["logit_bias"], json!([{ "token": 2, "bias": -1.5 }]));
+    assert_eq!(
+        (&endless["stop_type"], &endless["tokens_predicted"]),
+        (&json!("limit"), &json!(300))
+    );
+    assert!(!endless["tokens"].as_array().unwrap().contains(&json!(END)));
+    let told = &endless["generation_settings"]["logit_bias"];
+    assert_eq!(told, &json!([{ "token": 2, "bias": -1.5 }, { "token": END, "bias": null }]));
+    // Where a grammar allows nothing else it comes all the same.
+    let server = common::start_bytes();
+    let body = json!({ "prompt": "a", "n_predict": 9, "ignore_eos": true,
+        "grammar": "root ::= \"ab\"" });
+    let reply = server.post("/completion", &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert!(reply.json()["content"].as_str().unwrap().starts_with("ab"), "{reply:?}");
+}
+
+/// Those of the distribution that a token was sampled from: of the tokens that the filters leave.
+#[test]
+fn probabilities_after_sampling() {
+    let server = start(NOW, |_| ());
+    let ask = |changes: Value| {
+        let mut body = json!({ "prompt": "c a", "n_predict": 1, "n_probs": 4, "seed": 1,
+            "temperature": 1, "post_sampling_probs": true });
+        body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        let told = server.post("/completion", &body).json()["completion_probabilities"].clone();
+        assert_eq!(told.as_array().unwrap().len(), 1);
+        told[0].clone()
+    };
+    let of = |told: &Value| -> Vec<(u64, f64)> {
+        let all = told["top_probs"].as_array().unwrap().iter();
+        all.map(|one| (one["id"].as_u64().unwrap(), one["prob"].as_f64().unwrap())).collect()
+    };
+    // After "c a" the target says 0.1, 0.6, 0.1, 0.1, 0.1, 0.
+    for (changes, expected) in [
+        (json!({}), &[(1, 0.6), (0, 0.1), (2, 0.1), (3, 0.1)][..]),
+        (json!({ "top_k": 2 }), &[(1, 6.0 / 7.0), (0, 1.0 / 7.0)]),
+        (json!({ "min_p": 0.5 }), &[(1, 1.0)]),
+        (json!({ "temperature": 0 }), &[(1, 1.0)]),
+        (json!({ "temperature": 0.5, "n_probs": 2 }), &[(1, 0.9), (0, 0.025)]),
+        (
+            json!({ "logit_bias": [["b", false], [END, false]], "n_probs": 3 }),
+            &[(0, 1.0 / 3.0), (2, 1.0 / 3.0), (3, 1.0 / 3.0)],
+        ),
+    ] {
+        let told = ask(changes.clone());
+        let found = of(&told);
+        assert_eq!(found.len(), expected.len(), "{changes}: {told}");
+        for ((id, p), (expected_id, expected_p)) in found.iter().zip(expected) {
+            assert_eq!(id, expected_id, "{changes}: {told}");
+            assert!((p - expected_p).abs() < 1e-6, "{changes}: {told}");
+        }
+        let own = told["prob"].as_f64().unwrap();
+        let listed = found.iter().find(|(id, _)| told["id"] == *id);
+        assert!(listed.is_none_or(|(_, p)| (p - own).abs() < 1e-12), "{told}");
+        assert!(told["token"].is_string() && told["bytes"].is_array() && told["logprob"].is_null());
+    }
+    // It is no other output.
+    let body = |post: bool| {
+        json!({ "prompt": "c a", "n_predict": 40, "n_probs": 3, "seed": 9,
+        "post_sampling_probs": post })
+    };
+    let content = |post| server.post("/completion", &body(post)).json()["content"].clone();
+    assert_eq!(content(true), content(false));
 }
 
 /// A filter that `samplers` leaves out does nothing, and an order that is not ours is said.

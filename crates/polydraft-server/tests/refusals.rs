@@ -135,9 +135,15 @@ fn what_is_wrong_is_named() {
         "best_of": 1, "stream": null });
     server.complete(neutral);
     let neutral = json!({ "prompt": "a", "metadata": { "a": "b" }, "safety_identifier": "me",
-        "prompt_cache_key": "k", "store": false,
-        "stream_options": { "include_usage": null, "include_obfuscation": false } });
+        "prompt_cache_key": "k", "store": false, "stream_options": null });
     server.complete(neutral);
+    // Options of a stream are for streams only, as in OpenAI's interface, whatever they ask for.
+    let options = json!({ "include_usage": null, "include_obfuscation": false });
+    let mut body = json!({ "prompt": "a", "max_tokens": 2, "stream_options": options });
+    let (status, error) = refused(&server, "/v1/completions", &body);
+    assert_eq!((status, &error["param"]), (400, &json!("stream_options")));
+    body["stream"] = true.into();
+    assert_eq!(server.post("/v1/completions", &body).status, 200);
     let named = json!({ "messages": [{ "role": "user", "content": "a", "name": "b", "weight": 1 }],
             "max_tokens": 2 });
     assert_eq!(server.post("/v1/chat/completions", &named).status, 200);

@@ -106,6 +106,8 @@ pub struct ChatTemplate {
     reasoning: Option<ReasoningForm>,
     /// Its variables where a conversation says nothing of them.
     variables: Map<String, serde_json::Value>,
+    /// Whether it gets the variables that llama.cpp's server gives it.
+    extras: bool,
     /// The one for conversations with tools, where that is another.
     with_tools: Option<Box<Self>>,
 }
@@ -158,6 +160,16 @@ impl ChatTemplate {
         self
     }
 
+    /// The same with variables that llama.cpp's server gives templates, and transformers does not,
+    /// where a conversation does not say them otherwise: today's date as `date_string` (26 Jul
+    /// 2024) and `datetime` (Jul 26 2024), and the tools as JSON, `functions`. Templates that ask
+    /// `strftime_now` need no date.
+    pub fn with_extras(mut self) -> Self {
+        self.with_tools = self.with_tools.map(|other| Box::new(other.with_extras()));
+        self.extras = true;
+        self
+    }
+
     /// From the template's text and the special tokens that it may name; `path` is the file that it
     /// is from, for messages.
     ///
@@ -192,6 +204,7 @@ impl ChatTemplate {
                     calls,
                     reasoning,
                     variables: Map::new(),
+                    extras: false,
                     with_tools: None,
                 })
             }
@@ -248,7 +261,8 @@ impl ChatTemplate {
             return template.render_with(messages, how);
         }
         let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
-        let mut all = self.variables.clone();
+        let mut all = if self.extras { extras(tools) } else { Map::new() };
+        all.extend(self.variables.clone());
         all.extend(
             variables.into_iter().flatten().map(|(name, value)| (name.clone(), value.clone())),
         );
@@ -279,6 +293,21 @@ impl ChatTemplate {
         };
         Err(Error::Template { path: self.path.clone(), problem })
     }
+}
+
+/// Today's date and the tools, as some templates call them.
+fn extras(tools: &[serde_json::Value]) -> Map<String, serde_json::Value> {
+    let now = jiff::Zoned::now();
+    let functions = match tools {
+        [] => String::new(),
+        tools => serde_json::Value::from(tools).to_string(),
+    };
+    let all = [
+        ("date_string", now.strftime("%d %b %Y").to_string()),
+        ("datetime", now.strftime("%b %d %Y").to_string()),
+        ("functions", functions),
+    ];
+    all.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect()
 }
 
 /// One template, or of several the one of this name.

@@ -262,6 +262,14 @@ impl Tokenizer {
         self.checked("decoding", contained(|| self.inner.tokenizer.decode(tokens, true)))
     }
 
+    /// The same with special ones.
+    ///
+    /// # Errors
+    /// As for [`decode`](Self::decode).
+    pub fn decode_all(&self, tokens: &[Token]) -> Result<String> {
+        self.checked("decoding", contained(|| self.inner.tokenizer.decode(tokens, false)))
+    }
+
     fn checked<T>(
         &self,
         operation: &'static str,

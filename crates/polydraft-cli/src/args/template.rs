@@ -17,6 +17,11 @@ pub struct TemplateArgs {
     /// for models that would think first.
     #[arg(long, value_name = "JSON", help_heading = "Chat")]
     chat_template_kwargs: Option<Variables>,
+    /// Give the chat template the variables that llama-server gives it and transformers does not:
+    /// today's date, as date_string (26 Jul 2024) and datetime (Jul 26 2024), and the tools as
+    /// JSON, functions.
+    #[arg(long, help_heading = "Chat")]
+    chat_template_extras: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -26,11 +31,16 @@ impl FromStr for Variables {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match serde_json::from_str(text) {
-            Ok(Value::Object(variables)) => Ok(Self(variables)),
-            Ok(other) => Err(format!("expected a JSON object, such as {EXAMPLE}; got {other}")),
-            Err(error) => Err(format!("expected a JSON object, such as {EXAMPLE}: {error}")),
-        }
+        object(text, EXAMPLE).map(Self)
+    }
+}
+
+/// A JSON object, such as the example.
+pub fn object(text: &str, example: &str) -> Result<Map<String, Value>, String> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(other) => Err(format!("expected a JSON object, such as {example}; got {other}")),
+        Err(error) => Err(format!("expected a JSON object, such as {example}: {error}")),
     }
 }
 
@@ -40,7 +50,8 @@ impl TemplateArgs {
     /// The option that is given, if one is.
     pub fn given(&self) -> Option<&'static str> {
         let variables = self.chat_template_kwargs.as_ref().map(|_| "--chat-template-kwargs");
-        self.chat_template.as_ref().map(|_| "--chat-template").or(variables)
+        let extras = self.chat_template_extras.then_some("--chat-template-extras");
+        self.chat_template.as_ref().map(|_| "--chat-template").or(variables).or(extras)
     }
 
     /// What they say.
@@ -48,6 +59,7 @@ impl TemplateArgs {
         TemplateOptions {
             file: self.chat_template.clone(),
             variables: self.chat_template_kwargs.clone().map(|given| given.0).unwrap_or_default(),
+            extras: self.chat_template_extras,
         }
     }
 }

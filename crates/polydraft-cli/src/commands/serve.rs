@@ -9,8 +9,9 @@ use clap::builder::NonEmptyStringValueParser;
 use polydraft_models::Precision;
 use polydraft_runtime::{Description, ModelOptions, Usage};
 use polydraft_server::{Capacity, LogLevel, Offered, Serving, Settings, is_key, origin};
+use serde_json::{Map, Value};
 
-use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs};
+use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs, object};
 use crate::interrupts;
 use crate::output::{Terminal, Verbosity, note, says};
 
@@ -47,9 +48,10 @@ pub struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Server")]
 struct ServerArgs {
-    /// The address to listen on; 0.0.0.0 is all of this machine's, which others may reach.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    host: IpAddr,
+    /// The address to listen on; 0.0.0.0 is all of this machine's, which others may reach. May be
+    /// repeated, or several with commas: 127.0.0.1,::1.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_delimiter = ',')]
+    host: Vec<IpAddr>,
     /// The port to listen on; 0 takes any that is free, and prints it.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
@@ -95,6 +97,26 @@ struct ServerArgs {
     /// ignored, and named in the log and in the answer's header x-polydraft-ignored.
     #[arg(long)]
     strict: bool,
+    /// Parameters of requests that do not say them, as a JSON object: as if clients had sent them,
+    /// such as '{\"seed\": 1, \"return_progress\": true}'.
+    #[arg(long, value_name = "JSON", value_parser = request_defaults)]
+    request_defaults: Option<Parameters>,
+    /// What paths may begin with besides, such as /llm: for a proxy that passes it on.
+    #[arg(
+        long,
+        value_name = "PATH",
+        value_parser = root_path,
+        default_value = "",
+        hide_default_value = true,
+    )]
+    root_path: String,
+    /// Refuse /metrics, with status 501.
+    #[arg(long)]
+    no_metrics: bool,
+    /// Go on with a conversation's last message where that is an answer, as llama-server does;
+    /// otherwise only where a request says continue_final_message.
+    #[arg(long)]
+    prefill_assistant: bool,
     /// Requests that may wait in the queue; more are refused with status 429.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     queue: usize,
@@ -150,6 +172,25 @@ pub fn run(args: Args) -> Result<()> {
     };
     let models = args.offered(description)?;
     polydraft_server::serve(args.serving(key, models), &Terminal)
+}
+
+fn root_path(text: &str) -> Result<String, String> {
+    let is_part = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b))
+    };
+    match text.strip_prefix('/') {
+        Some(rest) if rest.split('/').all(is_part) => Ok(text.to_owned()),
+        None if text.is_empty() => Ok(String::new()),
+        _ => Err("expected a path such as /llm, of letters, digits and -._~".to_owned()),
+    }
+}
+
+/// Parameters of requests.
+#[derive(Debug, Clone)]
+struct Parameters(Map<String, Value>);
+
+fn request_defaults(text: &str) -> Result<Parameters, String> {
+    object(text, r#"{"seed": 1}"#).map(Parameters)
 }
 
 /// A model of several.
@@ -210,10 +251,9 @@ impl ServerArgs {
                 "the API key has blanks around it, or line ends or the like in it",
             ));
         }
-        if key.is_none() && !self.host.is_loopback() {
+        if let Some(open) = self.host.iter().find(|host| key.is_none() && !host.is_loopback()) {
             note(format_args!(
-                "note: every client that reaches {} may use this server: there is no --api-key",
-                self.host
+                "note: every client that reaches {open} may use this server: there is no --api-key"
             ));
         }
         Ok(key)
@@ -248,7 +288,7 @@ impl Args {
         let Self { server, texts, .. } = self;
         let idle = server.unload_after.unwrap_or(if models.len() > 1 { 5 } else { 0 });
         Serving {
-            address: SocketAddr::new(server.host, server.port),
+            addresses: server.host.iter().map(|host| SocketAddr::new(*host, server.port)).collect(),
             models,
             settings: Settings {
                 capacity: Capacity {
@@ -262,6 +302,10 @@ impl Args {
                 body: server.max_body as usize,
                 grace: Duration::from_secs(server.grace),
                 strict: server.strict,
+                defaults: server.request_defaults.map(|given| given.0).unwrap_or_default(),
+                root: server.root_path,
+                prefill: server.prefill_assistant,
+                metrics: !server.no_metrics,
                 unload_after: (idle > 0).then(|| Duration::from_secs(60 * idle)),
             },
             cache_memory: server.cache_memory.map(|mib| mib << 20),

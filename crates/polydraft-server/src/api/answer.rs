@@ -1,5 +1,7 @@
 //! Answers, whole or chunk by chunk.
 
+mod view;
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use polydraft::Token;
@@ -7,10 +9,9 @@ use polydraft_engine::{Finish, Scored};
 use polydraft_text::Tokenizer;
 use serde_json::{Value, json};
 
-use super::calls::Calls;
 use super::error::Problem;
 use super::part::{Call, Part};
-use super::reasoning::Reasoning;
+use super::timings::{Clock, Progress, Tells};
 use super::tokens::{Naming, PromptScores};
 use super::usage::Usage;
 use super::{Reply, Sent, steps, tokens};
@@ -38,75 +39,6 @@ pub enum UsageTold {
     Always,
 }
 
-impl Answer {
-    /// The first sequence, as far as it is known, and its finish reason if it has ended.
-    pub fn first(&self) -> (&str, Option<Finish>) {
-        self.parts.first().map_or(("", None), |part| (&part.text, part.finish))
-    }
-
-    /// All sequences, as far as they are known.
-    pub fn parts(&self) -> &[Part] {
-        &self.parts
-    }
-
-    /// What the model thought in the first sequence, as far as it is known.
-    pub fn reasoning(&self) -> &str {
-        self.parts.first().map_or("", |part| &part.reasoning)
-    }
-
-    /// The known scores of the first sequence's tokens.
-    pub fn scores(&self) -> &[Scored] {
-        self.parts.first().map_or(&[], |part| &part.scores)
-    }
-
-    /// The tokenizer of its tokens.
-    pub fn tokenizer(&self) -> &Tokenizer {
-        &self.text
-    }
-
-    /// The calls in the first sequence, as far as they are known.
-    pub fn calls(&self) -> &[Call] {
-        self.parts.first().map_or(&[], |part| &part.calls)
-    }
-
-    /// The scores of the prompt's tokens are sent as a field of their own.
-    pub fn lists_prompt_scores(&mut self) {
-        self.prompt_scored = true;
-    }
-
-    /// The ids of tokens are fields of their own, those of the prompts too; whether there are
-    /// log-probabilities besides.
-    pub fn lists_token_ids(&mut self, prompts: Vec<Vec<Token>>, scored: bool) {
-        self.prompts = Some(prompts);
-        self.scored = scored;
-    }
-
-    /// Log-probabilities name tokens by their ids.
-    pub fn names_tokens_by_id(&mut self) {
-        self.naming = Naming::Id;
-    }
-
-    /// From now on calls of tools are parsed in each sequence.
-    pub fn reads_calls(&mut self, reader: impl Fn() -> Calls) {
-        self.parts.iter_mut().for_each(|part| part.reader = Some(reader()));
-    }
-
-    /// From now on reasoning is told apart in each sequence.
-    pub fn reads_reasoning(&mut self, reasoner: impl Fn() -> Reasoning) {
-        self.parts.iter_mut().for_each(|part| part.reasoner = Some(reasoner()));
-    }
-
-    /// Seconds since 1970 when it was begun.
-    pub fn created(&self) -> u64 {
-        self.created
-    }
-
-    /// The usage so far.
-    pub fn usage(&self) -> &Usage {
-        &self.usage
-    }
-}
-
 /// The answer to one request, as it grows.
 pub struct Answer {
     shape: Shape,
@@ -120,11 +52,20 @@ pub struct Answer {
     prompt_scored: bool,
     /// The prompts' tokens, where ids are listed.
     prompts: Option<Vec<Vec<Token>>>,
+    /// Whether prompts that are echoed came as tokens.
+    echoes_tokens: bool,
+    /// The prompts as strings, where they are told.
+    read: Option<Vec<String>>,
     naming: Naming,
     usage_told: UsageTold,
     usage: Usage,
-    /// By prompt, its first token.
-    firsts: Vec<Token>,
+    /// By prompt, its first token, and how many it has.
+    firsts: Vec<(Token, usize)>,
+    clock: Clock,
+    tells: Tells,
+    /// What is not sent yet of how far it is, and the last of it.
+    progress: Vec<Progress>,
+    last: Option<Progress>,
     parts: Vec<Part>,
 }
 
@@ -164,10 +105,19 @@ impl Answer {
             scored: asked.iter().any(|asked| asked.scores.is_some()),
             prompt_scored: false,
             prompts: None,
+            echoes_tokens: false,
+            read: None,
             naming: Naming::String,
             usage_told,
             usage,
-            firsts: asked.iter().map(|asked| asked.prompt.first().copied().unwrap_or(0)).collect(),
+            firsts: asked
+                .iter()
+                .map(|asked| (asked.prompt.first().copied().unwrap_or(0), asked.prompt.len()))
+                .collect(),
+            clock: Clock::new(),
+            tells: Tells::default(),
+            progress: Vec::new(),
+            last: None,
             parts: parts.collect(),
         }
     }
@@ -207,7 +157,8 @@ impl Answer {
         prompt.filter(|_| self.prompt_scored).map(|prompt| prompt.by_id(&self.text))
     }
 
-    /// Adds the ids of tokens, if they are asked for.
+    /// Adds the ids of tokens, if they are asked for. In a whole answer these fields are there
+    /// anyway, as null: vLLM's clients expect them.
     fn list_ids(&self, choice: &mut Value, prompt: Option<usize>, scores: &[Scored]) {
         if let Some(prompts) = &self.prompts {
             let ids: Vec<Token> = scores.iter().map(|scored| scored.token).collect();
@@ -237,7 +188,9 @@ impl Answer {
         let calls = part.calls.iter_mut().enumerate().filter_map(|(index, call)| call.delta(index));
         let calls: Vec<Value> = calls.collect();
         let prompt = part.prompt_scores.take();
-        let logprobs = match scores.is_empty() && prompt.is_none() {
+        // In completions a chunk without tokens has empty lists, as OpenAI's has.
+        let none = scores.is_empty() && prompt.is_none() && self.shape == Shape::Chat;
+        let logprobs = match none {
             true => Value::Null,
             false => self.logprobs(index, prompt.as_ref(), &scores),
         };
@@ -276,6 +229,28 @@ impl Answer {
         if !traces.is_empty() {
             chunk["steps"] = traces.iter().map(|trace| steps::step(&self.text, trace)).collect();
         }
+        if self.tells.timings {
+            chunk["timings"] = self.timings(index);
+        }
+        if first && index == 0 {
+            self.tell_prompts(&mut chunk);
+        }
+        self.with_usage(chunk)
+    }
+
+    /// A chunk that tells how much of the prompt is prefilled.
+    fn progress_chunk(&self, index: usize, progress: Progress, timings: Value) -> Value {
+        let said = match self.shape {
+            Shape::Completion => ("text", json!("")),
+            Shape::Chat => ("delta", json!({})),
+        };
+        let mut choice = json!({ "index": index, "logprobs": null, "finish_reason": null });
+        choice[said.0] = said.1;
+        let mut chunk = self.frame(true, vec![choice]);
+        chunk["prompt_progress"] = progress.told();
+        if self.tells.timings {
+            chunk["timings"] = timings;
+        }
         self.with_usage(chunk)
     }
 
@@ -295,7 +270,22 @@ impl Answer {
             "finish_reason": null });
         let mut chunk = self.frame(true, vec![choice]);
         self.list_prompt_ids(&mut chunk);
-        self.with_usage(chunk)
+        let mut chunk = self.with_usage(chunk);
+        if self.usage_told == UsageTold::Always {
+            // What is already known of it is said with the next one.
+            let before = self.usage.without(self.parts[index].tokens);
+            chunk["usage"] = before.so_far();
+        }
+        chunk
+    }
+
+    /// llama.cpp's `__verbose`: what the model reads.
+    fn tell_prompts(&self, frame: &mut Value) {
+        match self.read.as_deref() {
+            None => {}
+            Some([only]) => frame["__verbose"] = json!({ "prompt": only }),
+            Some(several) => frame["__verbose"] = json!({ "prompt": several }),
+        }
     }
 
     /// The last chunk, if it was asked for.
@@ -303,6 +293,9 @@ impl Answer {
         let told = self.usage_told != UsageTold::Never;
         let mut chunk = told.then(|| self.frame(true, Vec::new()))?;
         chunk["usage"] = json!(self.usage);
+        if self.tells.timings {
+            chunk["timings"] = self.timings(0);
+        }
         Some(chunk)
     }
 }
@@ -316,12 +309,25 @@ impl Reply for Answer {
         match event {
             Event::Prompt { text, scores } => {
                 let number = self.parts[text].prompt;
-                let scores = PromptScores { first: self.firsts[number], others: scores };
+                let (first, special) = (self.firsts[number].0, self.echoes_tokens);
+                let scores = PromptScores { first, others: scores, special };
                 let of_prompt = self.parts.iter_mut().filter(|part| part.prompt == number);
                 of_prompt.for_each(|part| part.prompt_scores = Some(scores.clone()));
                 Ok(text)
             }
+            Event::Progress { text, processed, cached, total } => {
+                let at = self.clock.now();
+                if self.last.is_none() {
+                    self.clock.starts(at);
+                }
+                let since = self.last.map_or(at, |last| last.since);
+                let progress = Progress { total, cached, processed, at, since };
+                self.last = Some(progress);
+                self.progress.push(progress);
+                Ok(text)
+            }
             Event::More { text, tokens, piece, scores, traces } => {
+                self.clock.reads();
                 let part = &mut self.parts[text];
                 self.usage.count(part.tokens + tokens, part.tokens);
                 part.tokens += tokens;
@@ -357,10 +363,8 @@ impl Reply for Answer {
             match self.shape {
                 Shape::Completion => {
                     let mut choice = json!({ "index": index, "text": text, "logprobs": logprobs,
-                        "finish_reason": finish_reason });
-                    if let Some(prompt) = prompt {
-                        choice["prompt_logprobs"] = prompt;
-                    }
+                        "finish_reason": finish_reason, "prompt_logprobs": prompt,
+                        "prompt_token_ids": null, "token_ids": null });
                     self.list_ids(&mut choice, Some(number), &scores);
                     choice
                 }
@@ -378,7 +382,7 @@ impl Reply for Answer {
                         message["reasoning_content"] = reasoning.into();
                     }
                     let mut choice = json!({ "index": index, "message": message,
-                        "logprobs": logprobs, "finish_reason": finish_reason });
+                        "logprobs": logprobs, "finish_reason": finish_reason, "token_ids": null });
                     self.list_ids(&mut choice, None, &scores);
                     choice
                 }
@@ -386,18 +390,26 @@ impl Reply for Answer {
         });
         let choices = choices.collect();
         let mut whole = self.frame(false, choices);
-        if let Some(prompt) = of_chat {
-            whole["prompt_logprobs"] = prompt;
+        if self.shape == Shape::Chat {
+            whole["prompt_logprobs"] = of_chat.into();
+            whole["prompt_token_ids"] = Value::Null;
         }
         self.list_prompt_ids(&mut whole);
+        self.tell_prompts(&mut whole);
         whole["usage"] = json!(self.usage);
+        if self.tells.timings {
+            whole["timings"] = self.timings(0);
+        }
         whole
     }
 
     fn more(&mut self, text: usize) -> Vec<Sent> {
+        let progress = self.take_progress();
         // What may yet become a call is not sent.
         if !self.parts[text].is_news() {
-            return Vec::new();
+            let progress = progress.into_iter().filter(|_| self.tells.progress);
+            let chunk = |(progress, times)| Sent::data(self.progress_chunk(text, progress, times));
+            return progress.map(chunk).collect();
         }
         let role = (self.shape == Shape::Chat && !self.parts[text].begun)
             .then(|| Sent::data(self.role_chunk(text)));

@@ -1,5 +1,6 @@
 //! `/v1/chat/completions`: answers to conversations.
 
+use polydraft::Token;
 use polydraft_engine::Alternatives;
 use polydraft_text::Ending;
 use serde::Deserialize;
@@ -58,20 +59,34 @@ pub struct Chat {
     /// `prompt_token_ids`.
     #[serde(default, deserialize_with = "null_is_default")]
     return_token_ids: bool,
+    /// Whether the answer has the prompt as the model reads it, as llama.cpp's `__verbose`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    verbose: bool,
     /// Whether log-probabilities name tokens as `token_id:7` instead of by their strings.
     #[serde(default, deserialize_with = "null_is_default")]
     return_tokens_as_token_ids: bool,
-    /// Whether the model goes on with the last message, an answer's beginning.
-    #[serde(default, deserialize_with = "null_is_default")]
-    continue_final_message: bool,
+    /// Whether the model goes on with the last message, an answer's beginning. Default: no, unless
+    /// the server was started so.
+    continue_final_message: Option<bool>,
     /// Whether the answer then begins with that message.
     #[serde(default, deserialize_with = "null_is_default")]
     echo: bool,
     /// Whether the prompt ends with what makes the model answer. Default: yes, unless
     /// continue_final_message.
     add_generation_prompt: Option<bool>,
+    /// vLLM's: `{"prompt_token_ids": [..]}` is the prompt, in place of the messages' tokens. All
+    /// else in it is ignored: no KV cache is transferred.
+    #[schema(value_type = Option<Object>)]
+    kv_transfer_params: Option<Transfer>,
     #[serde(flatten)]
     #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Transfer {
+    prompt_token_ids: Option<Vec<Token>>,
+    #[serde(flatten)]
     rest: Map<String, Value>,
 }
 
@@ -95,7 +110,14 @@ pub fn prepare_as(
     let mut common: Common = read(body)?;
     let form = format::form(&mut common)?;
     let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    let ignored = ignored(&own.rest, app.settings.strict)?;
+    let mut ignored = ignored(&own.rest, app.settings.strict)?;
+    let transfer = own.kv_transfer_params;
+    ignored.extend(
+        transfer
+            .as_ref()
+            .filter(|transfer| !transfer.rest.is_empty())
+            .map(|_| "kv_transfer_params".to_owned()),
+    );
     if own.max_tokens.is_some()
         && own.max_completion_tokens.is_some_and(|most| Some(most) != own.max_tokens)
     {
@@ -113,13 +135,22 @@ pub fn prepare_as(
     asked.scores = asked.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
     asked.prompt_scores = prompt_scores(own.prompt_logprobs)?;
     let lists = asked.prompt_scores.is_some();
-    let ending = ending(own.continue_final_message, own.add_generation_prompt)?;
+    let said = own.messages.as_deref().unwrap_or_default();
+    let prefilled = app.settings.prefill && own.add_generation_prompt.is_none();
+    let prefilled = prefilled && said.last().is_some_and(Spoken::is_answer);
+    let goes_on = own.continue_final_message.unwrap_or(prefilled);
+    let ending = ending(goes_on, own.add_generation_prompt)?;
+    if prefilled && goes_on && said.iter().rev().take_while(|one| one.is_answer()).count() > 1 {
+        let problem = "several answers at the end: expected one that is to be gone on with";
+        return Err(Problem::invalid(problem).of("messages"));
+    }
     let reasoning = reasoning(own.reasoning_format.as_deref())?;
     let Some(messages) = own.messages.filter(|messages| !messages.is_empty()) else {
         return Err(Problem::invalid("the parameter messages is missing or empty").of("messages"));
     };
     let tools = tools(app, own.tools, own.tool_choice, own.parallel_tool_calls, form.as_ref())?;
     let form = form.filter(|_| tools.is_none());
+    let tells = common.tells();
     let wanted = Wanted {
         model: common.model,
         asked,
@@ -132,14 +163,19 @@ pub fn prepare_as(
         usage: common.stream_options.unwrap_or_default().usage(),
         echo: own.echo,
         truncation,
+        prompt: transfer.and_then(|transfer| transfer.prompt_token_ids),
     };
     let mut conversation = Conversation::of(app, wanted)?;
+    conversation.answer.tells(tells);
     if lists {
         conversation.answer.lists_prompt_scores();
     }
     if own.return_token_ids {
         let prompt = conversation.asked.prompt.clone();
         conversation.answer.lists_token_ids(vec![prompt], scored);
+    }
+    if own.verbose {
+        conversation.answer.tells_prompts(&[conversation.asked.prompt.clone()]);
     }
     if own.return_tokens_as_token_ids {
         conversation.answer.names_tokens_by_id();

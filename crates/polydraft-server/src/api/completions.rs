@@ -35,6 +35,9 @@ pub struct Completion {
     /// `prompt_token_ids`.
     #[serde(default, deserialize_with = "null_is_default")]
     return_token_ids: bool,
+    /// Whether the answer has the prompt as the model reads it, as llama.cpp's `__verbose`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    verbose: bool,
     /// Whether log-probabilities name tokens as `token_id:7` instead of by their strings.
     #[serde(default, deserialize_with = "null_is_default")]
     return_tokens_as_token_ids: bool,
@@ -115,12 +118,17 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
         let cut = |prompt| truncation.cut(prompt, app.context, asked.limits.max_tokens);
         prompts.iter_mut().for_each(cut);
     }
+    let of_tokens = matches!(prompt, Prompt::Tokens(_) | Prompt::Lists(_));
     let echo = match (own.echo, prompt) {
         (false, _) => Vec::new(),
         (true, Prompt::Text(prompt)) => vec![prompt],
         (true, Prompt::Texts(prompts)) => prompts,
         (true, Prompt::Tokens(_) | Prompt::Lists(_)) => {
-            prompts.iter().map(|tokens| Ok(text.decode(tokens)?)).collect::<Result<_, Problem>>()?
+            // With special tokens: they are what the client said.
+            prompts
+                .iter()
+                .map(|tokens| Ok(text.decode_all(tokens)?))
+                .collect::<Result<_, Problem>>()?
         }
     };
     let of = |prompt| crate::worker::RequestParams { prompt, ..asked.clone() };
@@ -128,13 +136,22 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     for asked in &asked {
         app.check(asked)?;
     }
+    let tells = common.tells();
     let usage = common.stream_options.unwrap_or_default().usage();
     let mut answer = Answer::new(app, common.model, Shape::Completion, &asked, usage, echo);
+    answer.tells(tells);
+    if of_tokens {
+        answer.echoes_tokens();
+    }
     if listed.is_some() {
         answer.lists_prompt_scores();
     }
     if own.return_token_ids {
         answer.lists_token_ids(asked.iter().map(|asked| asked.prompt.clone()).collect(), scored);
+    }
+    if own.verbose {
+        let prompts: Vec<_> = asked.iter().map(|asked| asked.prompt.clone()).collect();
+        answer.tells_prompts(&prompts);
     }
     if own.return_tokens_as_token_ids {
         answer.names_tokens_by_id();

@@ -1,7 +1,8 @@
 //! From a conversation, however it was asked for, to the engine's request and the answer's frame.
 
+use polydraft::Token;
 use polydraft_engine::Finish;
-use polydraft_text::{Ending, Message, Rendering};
+use polydraft_text::{ChatPrompt, Ending, Message, Rendering};
 use serde_json::{Map, Value};
 
 use super::answer::{Answer, Shape, UsageTold};
@@ -48,6 +49,8 @@ pub struct Wanted {
     pub echo: bool,
     /// What becomes of a long prompt.
     pub truncation: Option<Truncation>,
+    /// The prompt, where it is not that of the messages.
+    pub prompt: Option<Vec<Token>>,
 }
 
 /// The same, ready for the engine.
@@ -69,12 +72,18 @@ impl Conversation {
         let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
         let how = Rendering { tools: listed, variables: Some(&variables), ending };
         let most = if wanted.truncation.is_some() { usize::MAX } else { app.context };
-        let prompt = app.language.encode_chat_with(&messages, &how, most)?;
+        let marks = app.language.chat.as_ref().and_then(|template| template.reasoning());
+        let prompt = match wanted.prompt {
+            None => app.language.encode_chat_with(&messages, &how, most)?,
+            Some(tokens) => {
+                let text = app.language.tokenizer.decode_all(&tokens)?;
+                ChatPrompt { in_reasoning: marks.is_some_and(|form| form.is_open(&text)), tokens }
+            }
+        };
         asked.prompt = prompt.tokens;
         if let Some(truncation) = wanted.truncation {
             truncation.cut(&mut asked.prompt, app.context, asked.limits.max_tokens);
         }
-        let marks = app.language.chat.as_ref().and_then(|template| template.reasoning());
         let marks = marks.filter(|_| wanted.reasoning == ReasoningMode::Apart);
         let said = messages.last().filter(|_| ending == Ending::Continue);
         let inside = marks.is_some_and(|marks| match said {

@@ -6,16 +6,18 @@ mod samplers;
 use std::collections::BTreeMap;
 
 use polydraft::Token;
+use polydraft_engine::Alternatives;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::completions;
 use super::error::Problem;
-use super::params::null_is_default;
+use super::params::{MOST_TOP, null_is_default, within};
 use super::read::read;
 use super::{Prepared, Reply};
 use crate::App;
-use reply::{Native, Told};
+use crate::worker::RequestParams;
+use reply::{Native, Probabilities, Told};
 
 /// What has another name or form here.
 #[derive(Debug, Deserialize)]
@@ -30,6 +32,8 @@ struct Completion {
     return_tokens: bool,
     #[serde(default, deserialize_with = "null_is_default")]
     post_sampling_probs: bool,
+    #[serde(default, deserialize_with = "null_is_default")]
+    ignore_eos: bool,
     #[serde(default, deserialize_with = "null_is_default")]
     stream: bool,
     #[serde(default, deserialize_with = "null_is_default")]
@@ -70,11 +74,6 @@ const NEVER: f64 = -100.0;
 /// What is wrong with the request.
 pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     let own: Completion = read(body)?;
-    if own.post_sampling_probs {
-        let problem = "probabilities after the filters are not told: leave out post_sampling_probs";
-        let problem = Problem::invalid(problem).of("post_sampling_probs");
-        return Err(problem.code("unsupported_parameter"));
-    }
     let mut body = own.rest;
     let strict = app.settings.strict;
     let mut usual = Vec::new();
@@ -109,22 +108,52 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     if let Some(biases) = own.logit_bias {
         set("logit_bias", as_object(app, biases)?.into());
     }
-    let probabilities = own.n_probs.filter(|count| *count > 0);
-    set("logprobs", probabilities.into());
+    let count_of_probs = own.n_probs.filter(|count| *count > 0);
+    let sampled = count_of_probs.filter(|_| own.post_sampling_probs);
+    if let Some(count) = sampled {
+        within("n_probs", count, 0, MOST_TOP)?;
+    } else {
+        set("logprobs", count_of_probs.into());
+    }
     set("return_token_ids", (own.return_tokens || own.stream).into());
     let several = count > 1 || own.n_cmpl.is_some_and(|count| count > 1);
     let told = Told {
         tokens: own.return_tokens || own.stream,
-        probabilities: probabilities.is_some(),
+        probabilities: count_of_probs.map(|_| match sampled {
+            Some(_) => Probabilities::Sampled,
+            None => Probabilities::Logarithms,
+        }),
         several,
         fields: own.response_fields,
     };
     let model = app.name().to_owned();
     let made = completions::made(app, Value::Object(body))?;
-    let Prepared { asked, form, answer, stream, mut ignored } = made;
+    let Prepared { mut asked, form, answer, stream, mut ignored } = made;
+    for asked in &mut asked {
+        asked.progress = true;
+        if let Some(count) = sampled {
+            asked.scores = Some(Alternatives::Sampled(count));
+        }
+        if own.ignore_eos {
+            let formed = form.is_some() || asked.allowed.is_some();
+            never_ends(app, asked, formed);
+        }
+    }
     ignored.extend(usual.into_iter().map(str::to_owned));
     let answer: Box<dyn Reply> = Box::new(Native::new(answer, model, app.context, &asked, told));
     Ok(Prepared { asked, form, answer, stream, ignored })
+}
+
+/// llama.cpp's ignore_eos forbids the end tokens, where vLLM's, as on other routes here, goes on
+/// after them.
+fn never_ends(app: &App, asked: &mut RequestParams, formed: bool) {
+    // Where nothing else is allowed, the end comes all the same.
+    let bias = if formed { NEVER as f32 } else { f32::NEG_INFINITY };
+    let biases = &mut asked.penalties.bias;
+    for token in &app.completions.end_tokens {
+        biases.retain(|(other, _)| other != token);
+        biases.push((*token, bias));
+    }
 }
 
 /// Whether a part of a list is a prompt of its own, and not a token or a text among tokens.

@@ -34,6 +34,13 @@ pub struct Spoken {
     reasoning_content: Option<String>,
 }
 
+impl Spoken {
+    /// Whether it is an answer of the model's, in words.
+    pub fn is_answer(&self) -> bool {
+        self.role == "assistant" && self.tool_calls.as_ref().is_none_or(Vec::is_empty)
+    }
+}
+
 /// Variables for a chat template: those of the request, which win, and its reasoning effort.
 pub fn variables(given: Option<Map<String, Value>>, effort: Option<String>) -> Map<String, Value> {
     let mut variables = Map::new();

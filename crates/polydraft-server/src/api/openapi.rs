@@ -83,6 +83,8 @@ pub fn description() -> Value {
         "/v1/models": get("The models that are served", "application/json"),
         "/v1/completions": post("Continuations of prompts", "Completion"),
         "/v1/chat/completions": post("Answers to conversations", "Chat"),
+        "/v1/chat/completions/input_tokens": free("How many tokens a conversation's prompt has"),
+        "/v1/responses/input_tokens": free("The same, of a response's input"),
         "/v1/responses": post("Answers to conversations, in the newer form", "Responses"),
         "/v1/messages": free("Anthropic's interface"),
         "/v1/messages/count_tokens": free("How many tokens a message's prompt has"),

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use super::answer::UsageTold;
 use super::error::Problem;
 use super::speculation;
+use super::timings::Tells;
 use crate::worker::RequestParams;
 use crate::{App, Defaults};
 
@@ -95,6 +96,13 @@ pub struct Common {
     /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens
     /// of each distribution, from 1 to 16.
     pub steps: Option<usize>,
+    /// Whether a stream tells how much of the prompt is prefilled, as llama.cpp's
+    /// `prompt_progress`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub return_progress: bool,
+    /// Whether the answer, and every chunk of a stream, has llama.cpp's `timings`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub timings_per_token: bool,
     /// What is not common.
     #[serde(flatten)]
     #[schema(ignore)]
@@ -239,8 +247,7 @@ impl Common {
         defaults: &Defaults,
         max_tokens: Option<usize>,
     ) -> Result<RequestParams, Problem> {
-        if let Some(options) = self.stream_options.as_ref().filter(|options| !options.is_neutral())
-        {
+        if let Some(options) = &self.stream_options {
             if !self.stream {
                 let problem = Problem::invalid("stream_options has no meaning without stream");
                 return Err(problem.of("stream_options"));
@@ -288,8 +295,14 @@ impl Common {
             count: within("n", self.n.unwrap_or(1), 1, app.limits.texts)?,
             scores: self.scores(app.vocabulary)?,
             prompt_scores: None,
+            progress: self.tells().follows(),
             traces: self.traces()?,
         })
+    }
+
+    /// What the answer tells of its progress and times.
+    pub fn tells(&self) -> Tells {
+        Tells { progress: self.stream && self.return_progress, timings: self.timings_per_token }
     }
 
     fn end_tokens(&self, vocabulary: usize, defaults: &Defaults) -> Result<Vec<Token>, Problem> {

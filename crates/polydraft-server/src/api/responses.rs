@@ -5,6 +5,7 @@ mod response;
 mod store;
 
 use axum::http::StatusCode;
+use polydraft_engine::Alternatives;
 use polydraft_text::{Ending, Message};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -14,7 +15,7 @@ use super::answer::UsageTold;
 use super::conversation::{Conversation, ReasoningMode, Wanted};
 use super::error::Problem;
 use super::messages::{Calling, Content, message, variables};
-use super::params::{Common, MOST_TOP, within};
+use super::params::{Common, MOST_TOP, null_is_default, within};
 use super::read::read;
 use super::rest::ignored;
 use super::tools::{self, tools};
@@ -62,6 +63,10 @@ pub struct Responses {
     /// Variables for the model's chat template, such as `{"enable_thinking": false}`.
     #[schema(value_type = Option<Object>)]
     chat_template_kwargs: Option<Map<String, Value>>,
+    /// vLLM's: whether the answer has the prompt and the output as text and tokens, special ones
+    /// included, as `input_messages` and `output_messages`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    enable_response_messages: bool,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
@@ -127,10 +132,15 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     }
     let format = own.text.and_then(|text| text.format);
     let form = format::in_format(format.clone().map(as_in_chat).as_ref(), "text.format")?;
-    let truncation = common.truncation(app)?;
+    let (truncation, tells) = (common.truncation(app)?, common.tells());
     let mut asked = common.asked(app, &app.chat, own.max_output_tokens)?;
     let scores = scores(own.include.as_deref(), own.top_logprobs)?;
     asked.scores = asked.scores.or(scores.map(Into::into));
+    let scored = asked.scores.is_some();
+    if own.enable_response_messages {
+        // Tokens come with their scores.
+        asked.scores.get_or_insert(Alternatives::Likeliest(0));
+    }
     let mut messages: Vec<Message> = own.instructions.iter().map(Message::system).collect();
     let previous = own.previous_response_id.as_deref();
     let items = items(app, own.input, previous)?;
@@ -171,11 +181,16 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
         usage: UsageTold::Never,
         echo: false,
         truncation,
+        prompt: None,
     };
     let previous = own.previous_response_id;
-    let conversation = Conversation::of(app, wanted)?;
+    let mut conversation = Conversation::of(app, wanted)?;
+    conversation.answer.tells(tells);
+    let prompt = own.enable_response_messages.then(|| conversation.asked.prompt.clone());
     let in_form = |inner| -> Box<dyn Reply> {
-        Box::new(Response::new(inner, model, settings, previous, keeping))
+        let mut response = Response::new(inner, model, settings, previous, keeping);
+        response.tells_tokens(prompt, scored);
+        Box::new(response)
     };
     Ok(conversation.prepared(common.stream, ignored, in_form))
 }

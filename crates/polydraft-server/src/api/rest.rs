@@ -7,7 +7,8 @@ use super::error::Problem;
 
 /// Parameters of other servers that change the output, and the values with which they change
 /// nothing. They are not supported here.
-const CHANGING: [(&str, &[&str]); 50] = [
+const CHANGING: [(&str, &[&str]); 51] = [
+    ("adaptive_target", &["-1", "-1.0"]),
     ("add_generation_prompt", &["true"]),
     ("add_special_tokens", &["true"]),
     ("audio", &[]),

@@ -30,6 +30,7 @@ pub struct TopToken {
 }
 
 /// A token as text.
+#[derive(Default)]
 struct Named {
     /// Its string, or its bytes written out.
     string: String,
@@ -41,7 +42,15 @@ struct Named {
 impl Named {
     fn of(text: &Tokenizer, token: Token) -> Self {
         // A token that was decided has a string, or its request has failed already.
-        let string = text.decode(&[token]).unwrap_or_default();
+        Self::with(text, token, text.decode(&[token]).unwrap_or_default())
+    }
+
+    /// A token of a prompt, of which special ones are a part.
+    fn of_prompt(text: &Tokenizer, token: Token) -> Self {
+        Self::with(text, token, text.decode_all(&[token]).unwrap_or_default())
+    }
+
+    fn with(text: &Tokenizer, token: Token, string: String) -> Self {
         if !string.contains(char::REPLACEMENT_CHARACTER) {
             return Self { bytes: Some(string.clone().into_bytes()), string, whole: true };
         }
@@ -111,6 +120,30 @@ pub fn with_ids(text: &Tokenizer, scores: &[Scored]) -> Vec<TokenWithId> {
     scores.iter().map(scored).collect()
 }
 
+/// A token of such an answer, with its probability in the distribution that was sampled.
+#[derive(Debug, Serialize)]
+pub struct SampledToken {
+    id: Token,
+    token: String,
+    bytes: Option<Vec<u8>>,
+    prob: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_probs: Option<Vec<SampledToken>>,
+}
+
+/// The same of scores in the distribution that was sampled.
+pub fn sampled_with_ids(text: &Tokenizer, scores: &[Scored]) -> Vec<SampledToken> {
+    let of = |token, logprob: f64, top_probs| {
+        let Named { string, bytes, .. } = Named::of(text, token);
+        SampledToken { id: token, token: string, bytes, prob: logprob.exp(), top_probs }
+    };
+    let scored = |scored: &Scored| {
+        let all = scored.top.iter().map(|&(token, logprob)| of(token, logprob, None)).collect();
+        of(scored.token, scored.logprob, Some(all))
+    };
+    scores.iter().map(scored).collect()
+}
+
 /// How log-probabilities name tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
@@ -124,6 +157,13 @@ impl Naming {
     fn of(self, text: &Tokenizer, token: Token) -> String {
         match self {
             Self::String => Named::of(text, token).in_completion(),
+            Self::Id => self.name(token, &Named::default()),
+        }
+    }
+
+    fn name(self, token: Token, named: &Named) -> String {
+        match self {
+            Self::String => named.in_completion(),
             Self::Id => format!("token_id:{token}"),
         }
     }
@@ -140,9 +180,13 @@ pub fn completion(
     offset: &mut usize,
 ) -> Value {
     let echoed = prompt.into_iter().flat_map(PromptScores::all);
-    let all: Vec<(Token, Option<&Scored>)> =
-        echoed.chain(scores.iter().map(|scored| (scored.token, Some(scored)))).collect();
-    let names: Vec<Named> = all.iter().map(|(token, _)| Named::of(text, *token)).collect();
+    let mut all: Vec<(Token, Option<&Scored>)> = echoed.collect();
+    let special = prompt.is_some_and(|prompt| prompt.special);
+    let of_echo = if special { Named::of_prompt } else { Named::of };
+    let of_prompt = all.iter().map(|(token, _)| of_echo(text, *token));
+    let mut names: Vec<Named> = of_prompt.collect();
+    names.extend(scores.iter().map(|scored| Named::of(text, scored.token)));
+    all.extend(scores.iter().map(|scored| (scored.token, Some(scored))));
     let offsets: Vec<usize> = names
         .iter()
         .map(|name| {
@@ -152,10 +196,11 @@ pub fn completion(
         })
         .collect();
     let of = |scored: &Scored| {
-        // Several tokens may have the same string: the likeliest stands for them.
+        // Several tokens may have the same string: the decided one stands for them, or else the
+        // likeliest.
         let mut object = Map::new();
         let own = (scored.token, scored.logprob);
-        for (token, logprob) in scored.top.iter().copied().chain([own]) {
+        for (token, logprob) in std::iter::once(own).chain(scored.top.iter().copied()) {
             object.entry(naming.of(text, token)).or_insert_with(|| logprob.max(LEAST).into());
         }
         object
@@ -164,7 +209,8 @@ pub fn completion(
         all.iter().map(|(_, scored)| scored.map(of)).collect();
     let logprobs: Vec<Option<f64>> =
         all.iter().map(|(_, scored)| scored.map(|scored| scored.logprob.max(LEAST))).collect();
-    let tokens: Vec<String> = all.iter().map(|(token, _)| naming.of(text, *token)).collect();
+    let tokens: Vec<String> =
+        all.iter().zip(&names).map(|((token, _), name)| naming.name(*token, name)).collect();
     json!({ "tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops,
         "text_offset": offsets })
 }
@@ -176,6 +222,8 @@ pub struct PromptScores {
     pub first: Token,
     /// Those of the others.
     pub others: Vec<Scored>,
+    /// Whether special tokens are a part of its echo.
+    pub special: bool,
 }
 
 impl PromptScores {

@@ -61,6 +61,13 @@ impl Usage {
         self.total_tokens = self.total_tokens + tokens - before;
     }
 
+    /// The same before so many tokens.
+    pub fn without(&self, tokens: usize) -> Self {
+        let completion_tokens = self.completion_tokens.saturating_sub(tokens);
+        let total_tokens = self.total_tokens.saturating_sub(tokens);
+        Self { completion_tokens, total_tokens, ..self.clone() }
+    }
+
     /// The usage so far, as part of a stream: its speculation is known at the end.
     pub fn so_far(&self) -> Value {
         let Self { prompt_tokens, completion_tokens, total_tokens, .. } = self;

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use polydraft::Token;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{guard, stream};
 use crate::App;
@@ -66,7 +66,8 @@ async fn decode(
     prepare: Prepare,
     dialect: Dialect,
 ) -> Result<Response, Problem> {
-    let (app, body) = read(&fleet, &headers, body).await?;
+    let (app, mut body) = read(&fleet, &headers, body).await?;
+    set_defaults(&app.settings.defaults, &mut body);
     let at = app.clone();
     let Prepared { mut asked, form, mut answer, stream, ignored } =
         blocking(move || prepare(&at, body)).await?;
@@ -96,6 +97,18 @@ async fn decode(
     // With many log-probabilities writing it takes its time too.
     let written = blocking(move || Ok(Json(answer.whole()).into_response())).await?;
     Ok(ignored.said(written))
+}
+
+/// Gives a request what it does not say.
+pub fn set_defaults(defaults: &Map<String, Value>, body: &mut Value) {
+    let Value::Object(body) = body else { return };
+    // Without a stream they would be wrong.
+    let streams = body.get("stream").or(defaults.get("stream")) == Some(&Value::Bool(true));
+    for (name, value) in defaults {
+        if streams || name != "stream_options" {
+            body.entry(name).or_insert_with(|| value.clone());
+        }
+    }
 }
 
 /// The header that names parameters which were ignored.

@@ -152,6 +152,15 @@ async fn linger(parts: &mut BodyDataStream) {
     }
 }
 
+/// Names the methods in answers that allow any: of pages that send cookies, which a proxy may need,
+/// browsers take * for a method of that name.
+pub async fn methods(mut answer: Response) -> Response {
+    if let Some(methods) = answer.headers_mut().get_mut(header::ACCESS_CONTROL_ALLOW_METHODS) {
+        *methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
+    }
+    answer
+}
+
 /// CORS, for the allowed origins.
 pub fn cors(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {

@@ -21,6 +21,8 @@ use crate::fleet::{Fleet, Status};
 fn described(name: &str, app: Option<&App>) -> Value {
     let mut model = json!({ "id": name, "object": "model", "created": 0, "owned_by": "polydraft" });
     if let Some(app) = app {
+        // Of which model it is a name.
+        model["root"] = app.name().into();
         model["created"] = app.started.into();
         model["max_model_len"] = app.context.into();
         model["speculation"] = json!(app.speculation.as_ref().map(|speculation| json!({
@@ -104,14 +106,20 @@ pub async fn show(State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Bod
 pub async fn props(State(fleet): State<Arc<Fleet>>) -> Result<Json<Value>, Problem> {
     let app = fleet.find(None).await?;
     let chat = app.language.chat.as_ref();
+    // The file's name, which says the format; where it lies is nobody's affair.
+    let path = app.language.tokenizer.path();
+    let file = path.file_name().filter(|_| path.extension().is_some_and(|kind| kind == "gguf"));
+    let file = file.map_or_else(|| app.name().into(), std::ffi::OsStr::to_string_lossy);
     let sampling = app.chat.sampling.target();
     let params = json!({ "temperature": sampling.temperature, "top_k": sampling.top_k.unwrap_or(0),
-        "top_p": sampling.top_p, "min_p": sampling.min_p, "n_predict": app.chat.max_tokens });
+        "top_p": sampling.top_p, "min_p": sampling.min_p, "n_predict": app.chat.max_tokens,
+        // Where it is not given each request has its own, as llama.cpp's −1 is.
+        "seed": app.settings.defaults.get("seed").cloned().unwrap_or_else(|| json!(-1)) });
     Ok(Json(json!({
         "default_generation_settings": { "n_ctx": app.context, "params": params },
         "total_slots": app.limits.texts,
         "model_alias": app.name(),
-        "model_path": app.name(),
+        "model_path": file,
         "chat_template": chat.map_or("", |template| template.source()),
         "eos_token": chat.and_then(|template| template.end_token()),
         "modalities": { "vision": false, "audio": false },

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
-use axum::middleware::from_fn_with_state;
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use serde_json::{Value, json};
@@ -26,6 +26,8 @@ pub fn router(fleet: Arc<Fleet>) -> Router {
         .route("/models/{*name}", get(models::one))
         .route("/completions", decodes(completions::prepare, Dialect::OpenAi))
         .route("/chat/completions", decodes(chat::prepare, Dialect::OpenAi))
+        .route("/chat/completions/input_tokens", post(texts::count_chat))
+        .route("/responses/input_tokens", post(texts::count_response))
         .route("/responses", decodes(responses::prepare, Dialect::OpenAi))
         .route("/responses/{id}", get(models::response).delete(models::forget))
         .route("/messages", decodes(anthropic::prepare, Dialect::Anthropic))
@@ -57,11 +59,13 @@ pub fn router(fleet: Arc<Fleet>) -> Router {
     let open = open.method_not_allowed_fallback(not_so);
     let routes =
         guarded.merge(open).layer(CatchPanicLayer::custom(|_| Problem::internal().into_response()));
-    match guard::cors(&fleet.settings().origins) {
-        Some(layer) => routes.layer(layer),
+    let root = fleet.settings().root.clone();
+    let all = match guard::cors(&fleet.settings().origins) {
+        Some(layer) => routes.layer(layer).layer(map_response(guard::methods)),
         None => routes,
-    }
-    .with_state(fleet)
+    };
+    let all: Router = all.with_state(fleet);
+    if root.is_empty() { all } else { Router::new().nest(&root, all.clone()).merge(all) }
 }
 
 /// A route that decodes.
@@ -89,8 +93,15 @@ async fn version() -> Json<Value> {
 }
 
 async fn metrics(State(fleet): State<Arc<Fleet>>) -> Response {
-    let kind = (header::CONTENT_TYPE, "text/plain; version=0.0.4");
-    ([kind], fleet.metrics().render()).into_response()
+    if !fleet.settings().metrics {
+        let problem = Problem::invalid("this server was started without metrics");
+        return problem.status(StatusCode::NOT_IMPLEMENTED).into_response();
+    }
+    let kind = (header::CONTENT_TYPE, "text/plain; version=0.0.4".to_owned());
+    // llama.cpp's clients tell by it whether counts have begun anew.
+    let started = HeaderName::from_static("process-start-time-unix");
+    let started = (started, fleet.metrics().started().to_string());
+    ([kind, started], fleet.metrics().render()).into_response()
 }
 
 async fn nowhere(uri: Uri) -> Response {

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
+use futures_util::future::select_all;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
@@ -32,7 +34,8 @@ const FLUSH: Duration = Duration::from_secs(5);
 
 /// A server that listens.
 pub struct Server {
-    listener: TcpListener,
+    /// At least one.
+    listeners: Vec<TcpListener>,
     fleet: Arc<Fleet>,
 }
 
@@ -47,30 +50,50 @@ impl Server {
         names: Vec<String>,
         settings: Settings,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
-        Ok(Self { listener, fleet: Arc::new(Fleet::of_loaded(served, names, settings.into())?) })
+        let listeners = vec![TcpListener::bind(address).await?];
+        Ok(Self { listeners, fleet: Arc::new(Fleet::of_loaded(served, names, settings.into())?) })
     }
 
     /// Listens, with models that are still to be loaded.
     ///
     /// # Errors
     /// An address that cannot be had.
-    pub(crate) async fn listen(address: SocketAddr, fleet: Arc<Fleet>) -> io::Result<Self> {
-        Ok(Self { listener: TcpListener::bind(address).await?, fleet })
+    pub(crate) async fn listen(
+        addresses: &[SocketAddr],
+        fleet: Arc<Fleet>,
+    ) -> anyhow::Result<Self> {
+        let mut listeners: Vec<TcpListener> = Vec::new();
+        for &(mut address) in addresses {
+            if let (0, Some(first)) = (address.port(), listeners.first()) {
+                address.set_port(first.local_addr()?.port());
+            }
+            let listener = TcpListener::bind(address).await;
+            listeners.push(listener.with_context(|| format!("cannot listen on {address}"))?);
+        }
+        Ok(Self { listeners, fleet })
     }
 
-    /// Where it listens.
+    /// Where it listens; the first of its addresses.
     ///
     /// # Errors
     /// Those of the system.
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        let first = self.addresses()?.first().copied();
+        first.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// All of them.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
     /// Serves until `stop` is there: then nothing new is taken, and running requests may end within
     /// the grace period; the others get an error. Returns whether all have ended.
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
-        let Self { listener, fleet } = self;
+        let Self { listeners, fleet } = self;
         let (grace, unload_after) = (fleet.settings().grace, fleet.settings().unload_after);
         let service = TowerToHyperService::new(routes::router(fleet.clone()));
         let mut server = http1::Builder::new();
@@ -82,7 +105,8 @@ impl Server {
             let accepted = async {
                 // Closed never.
                 let place = places.clone().acquire_owned().await;
-                (listener.accept().await, place)
+                let all = listeners.iter().map(|listener| Box::pin(listener.accept()));
+                (select_all(all).await.0, place)
             };
             let (stream, place) = tokio::select! {
                 () = &mut stop => break,
@@ -112,7 +136,7 @@ impl Server {
                 drop(place);
             });
         }
-        drop(listener);
+        drop(listeners);
         let whole = fleet.stop(grace).await;
         whole && tokio::time::timeout(FLUSH, graceful.shutdown()).await.is_ok()
     }
@@ -124,4 +148,36 @@ fn limited(stream: TcpStream) -> std::pin::Pin<Box<TimeoutStream<TcpStream>>> {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE));
     Box::pin(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_addresses_have_one_port() {
+        if TcpListener::bind("[::1]:0").await.is_err() {
+            return;
+        }
+        let addresses = ["127.0.0.1:0", "[::1]:0"].map(|address| address.parse().unwrap());
+        let fleet = Arc::new(Fleet::new(Vec::new(), Arc::default()));
+        let server = Server::listen(&addresses, fleet).await.unwrap();
+        let (first, all) = (server.address().unwrap(), server.addresses().unwrap());
+        assert_eq!(all.iter().map(SocketAddr::port).collect::<Vec<_>>(), [first.port(); 2]);
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let serving = tokio::spawn(server.run(async { stopped.await.unwrap_or_default() }));
+        for address in all {
+            let asked = tokio::task::spawn_blocking(move || {
+                use std::io::{Read, Write};
+                let mut stream = std::net::TcpStream::connect(address).unwrap();
+                write!(stream, "GET /version HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).map(|_| answer).unwrap()
+            });
+            let answer = asked.await.unwrap();
+            assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+        }
+        stop.send(()).unwrap();
+        assert!(serving.await.unwrap());
+    }
 }

@@ -8,10 +8,10 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::answering::{blocking, read};
+use super::answering::{blocking, read, set_defaults};
 use crate::App;
 use crate::api::error::{Dialect, Problem};
-use crate::api::{Json, anthropic, texts};
+use crate::api::{Json, Prepared, anthropic, chat, responses, texts};
 use crate::fleet::Fleet;
 
 async fn answer(
@@ -38,6 +38,38 @@ pub async fn count_tokens(
     body: Body,
 ) -> Response {
     answer(fleet, headers, body, anthropic::count, Dialect::Anthropic).await
+}
+
+/// How many tokens the prompt of a conversation has, as both OpenAI's and llama.cpp's servers say.
+fn counted(prepared: Prepared) -> Value {
+    let tokens: usize = prepared.asked.iter().map(|asked| asked.prompt.len()).sum();
+    json!({ "object": "response.input_tokens", "input_tokens": tokens })
+}
+
+/// Those of a conversation.
+pub async fn count_chat(
+    State(fleet): State<Arc<Fleet>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let count = |app: &App, mut body| {
+        set_defaults(&app.settings.defaults, &mut body);
+        chat::prepare(app, body).map(counted)
+    };
+    answer(fleet, headers, body, count, Dialect::OpenAi).await
+}
+
+/// Those of a response's input.
+pub async fn count_response(
+    State(fleet): State<Arc<Fleet>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    let count = |app: &App, mut body| {
+        set_defaults(&app.settings.defaults, &mut body);
+        responses::prepare(app, body).map(counted)
+    };
+    answer(fleet, headers, body, count, Dialect::OpenAi).await
 }
 
 /// The tokens of a text or a conversation.

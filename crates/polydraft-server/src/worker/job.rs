@@ -46,6 +46,8 @@ pub struct RequestParams {
     pub scores: Option<Alternatives>,
     /// How many of the likeliest are sent with the prompt's tokens, but for the first.
     pub prompt_scores: Option<usize>,
+    /// Whether it is told how much of the prompt is prefilled.
+    pub progress: bool,
     /// How many tokens of each distribution are sent with every step; none where they were not
     /// asked for.
     pub traces: Option<usize>,
@@ -64,6 +66,9 @@ impl RequestParams {
 pub enum Event {
     /// The scores of its prompt's tokens, but for the first; for all sequences of the prompt.
     Prompt { text: usize, scores: Vec<Scored> },
+    /// So many of its prompt's tokens are prefilled, of which so many were cached, and so many are
+    /// to be.
+    Progress { text: usize, processed: usize, cached: usize, total: usize },
     /// More of it is certain: so many tokens.
     More { text: usize, tokens: usize, piece: String, scores: Vec<Scored>, traces: Vec<Trace> },
     /// It is complete, having taken so many tokens; so many of its prompt's were cached.
@@ -82,7 +87,7 @@ impl Event {
         let (piece, scores, traces) = match self {
             Self::More { piece, scores, traces, .. } => (piece, scores, traces),
             Self::Prompt { scores, .. } => return of_scores(scores),
-            Self::End { .. } | Self::Failed(_) => return 0,
+            Self::Progress { .. } | Self::End { .. } | Self::Failed(_) => return 0,
         };
         let nodes = traces.iter().flat_map(|trace| &trace.nodes).map(|node| {
             let intervals: usize = node.shares.iter().map(|(_, parts)| 1 + parts.len()).sum();
@@ -192,6 +197,12 @@ impl Job {
         self.waiting.load(Ordering::SeqCst) > BEHIND
     }
 
+    /// Tells how much of the prompt is prefilled.
+    pub fn progress(&self, cached: usize, processed: usize) {
+        let (text, total) = (self.first, self.asked.prompt.len());
+        self.tell(Event::Progress { text, processed, cached, total });
+    }
+
     /// A client that went away gets nothing.
     pub fn tell(&self, event: Event) {
         self.waiting.fetch_add(event.size(), Ordering::SeqCst);
@@ -289,6 +300,7 @@ mod tests {
             allowed: None,
             scores: Some(Alternatives::Likeliest(20)),
             prompt_scores: None,
+            progress: false,
             traces: None,
         };
         let mut events = EngineHandle::new(commands, 1).submit(vec![asked]).unwrap();

@@ -83,6 +83,8 @@ pub(super) struct Text {
     pub unread: usize,
     /// Tokens of the prompt that were in the prefix cache; for a first sequence only.
     cached: usize,
+    /// Tokens of the prompt that its client knows to be prefilled.
+    processed: usize,
     /// Whether its adaptive tree, if it has one, has its final costs.
     is_final: bool,
     /// What broke it outside its session.
@@ -132,9 +134,8 @@ impl Text {
                 Ok(unread) => (unread, None),
                 Err(error) => (0, Some(error.into())),
             };
-            // The last token is computed with the first step.
-            let cached = asked.prompt.len().saturating_sub(1 + unread);
-            let cached = if number == 0 { cached } else { 0 };
+            // Of the target: a draft without a cache of its own reads every prompt anew.
+            let cached = if number == 0 { engine.computed(&session).unwrap_or(0) } else { 0 };
             Ok(Self {
                 number,
                 session,
@@ -142,6 +143,7 @@ impl Text {
                 random,
                 unread,
                 cached,
+                processed: cached,
                 is_final,
                 failure,
                 last: None,
@@ -160,6 +162,21 @@ impl Text {
             Ok((None, _)) => {}
             Err(failure) => self.failure = Some(failure),
         }
+    }
+
+    /// Tokens of the prompt that are prefilled, if its client wants to know and does not yet.
+    fn progress(&mut self, asked: &RequestParams) -> Option<usize> {
+        let length = asked.prompt.len();
+        let processed = match self.last {
+            Some(_) => length,
+            // The last token is computed with the first step.
+            None => length.saturating_sub(1 + self.unread),
+        };
+        let news = asked.progress && self.number == 0 && processed > self.processed;
+        news.then(|| {
+            self.processed = processed;
+            processed
+        })
     }
 
     fn goes_on(&self) -> bool {
@@ -236,6 +253,9 @@ impl Running {
     pub fn open_first(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
         match Text::open(engine, language, costs, &self.job.asked, 0) {
             Ok(text) => {
+                if self.job.asked.progress {
+                    self.job.progress(text.cached, text.cached);
+                }
                 self.texts.push(text);
                 self.opened = 1;
             }
@@ -265,7 +285,14 @@ impl Running {
             let number = self.job.first + text.number;
             let tokens = text.session.take_tokens().len();
             if tokens > 0 {
-                telemetry.told(tokens, self.job.arrived, text.last.replace(Instant::now()));
+                let last = text.last.replace(Instant::now());
+                if last.is_none() && text.number == 0 {
+                    telemetry.prefilled(self.job.asked.prompt.len(), text.cached);
+                }
+                telemetry.told(tokens, self.job.arrived, last);
+            }
+            if let Some(processed) = text.progress(&self.job.asked) {
+                self.job.progress(text.cached, processed);
             }
             let (pieces, scores) = (text.session.take_pieces(), text.session.take_scores());
             let traces = text.session.take_traces();
@@ -282,8 +309,9 @@ impl Running {
             let closed = guarded(|| Ok(engine.close(session)?));
             match (failure, closed) {
                 (None, Ok(made)) => {
-                    telemetry.finished(made.finish, self.job.arrived.elapsed());
                     let (tokens, statistics) = (made.tokens.len(), Box::new(made.statistics));
+                    let all = self.job.asked.prompt.len() + tokens;
+                    telemetry.finished(made.finish, all, self.job.arrived.elapsed());
                     self.job.tell(Event::End {
                         text: number,
                         finish: made.finish,

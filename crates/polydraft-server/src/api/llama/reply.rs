@@ -1,13 +1,12 @@
 //! Answers of llama.cpp's own route, whole or piece by piece.
 
-use std::time::{Duration, Instant};
-
 use polydraft_engine::{Finish, Scored};
 use serde_json::{Map, Value, json};
 
 use super::super::answer::Answer;
 use super::super::error::Problem;
-use super::super::tokens::with_ids;
+use super::super::timings::Progress;
+use super::super::tokens::{sampled_with_ids, with_ids};
 use super::super::{Reply, Sent};
 use crate::worker::{Event, RequestParams};
 
@@ -15,12 +14,21 @@ use crate::worker::{Event, RequestParams};
 pub struct Told {
     /// The ids of its tokens.
     pub tokens: bool,
-    /// The log-probabilities of its tokens.
-    pub probabilities: bool,
+    /// The log-probabilities of its tokens, or their probabilities in the sampled distribution.
+    pub probabilities: Option<Probabilities>,
     /// Whether it is a list.
     pub several: bool,
     /// Its members, if not all.
     pub fields: Vec<String>,
+}
+
+/// Which probabilities of tokens an answer tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probabilities {
+    /// Their logarithms at temperature 1.
+    Logarithms,
+    /// As they were sampled: after temperature, filters, biases, penalties and the grammar.
+    Sampled,
 }
 
 /// The answer to one request.
@@ -30,15 +38,10 @@ pub struct Native {
     told: Told,
     /// By prompt: its text, and the settings.
     prompts: Vec<(String, Value)>,
-    /// By prompt, its tokens.
-    lengths: Vec<usize>,
     /// By sequence: bytes and tokens sent.
     sent: Vec<(usize, usize)>,
     /// The stop strings.
     stops: Vec<String>,
-    begun: Instant,
-    /// When the prompt had been read, about: at the first token.
-    read: Option<Duration>,
 }
 
 impl Native {
@@ -51,7 +54,7 @@ impl Native {
         told: Told,
     ) -> Self {
         let settings = |asked: &RequestParams| {
-            let text = inner.tokenizer().decode(&asked.prompt).unwrap_or_default();
+            let text = inner.tokenizer().decode_all(&asked.prompt).unwrap_or_default();
             let (sampling, limits) = (&asked.sampling, &asked.limits);
             let penalties = &asked.penalties;
             let repetition = penalties.repetition.as_ref();
@@ -62,53 +65,52 @@ impl Native {
                 "min_p": sampling.min_p, "presence_penalty": penalties.presence,
                 "frequency_penalty": penalties.frequency,
                 "repeat_penalty": repetition.map_or(1.0, |repetition| repetition.penalty),
-                "stop": limits.stop, "min_tokens": asked.least_tokens });
+                "stop": limits.stop, "min_tokens": asked.least_tokens,
+                // What is −∞ has no other number in JSON.
+                "logit_bias": penalties.bias.iter().map(|(token, bias)| {
+                    let bias = bias.is_finite().then_some(bias);
+                    json!({ "token": token, "bias": bias })
+                }).collect::<Vec<_>>(),
+                "post_sampling_probs": told.probabilities == Some(Probabilities::Sampled),
+                // Samplers of llama.cpp that there are not here: each is off.
+                "dynatemp_range": 0.0, "top_n_sigma": -1.0, "xtc_probability": 0.0,
+                "typical_p": 1.0, "dry_multiplier": 0.0, "mirostat": 0, "adaptive_target": -1.0,
+                "adaptive_decay": 0.0 });
             (text, settings)
         };
         let sequences = asked.iter().map(|asked| asked.count).sum();
         Self {
             prompts: asked.iter().map(settings).collect(),
-            lengths: asked.iter().map(|asked| asked.prompt.len()).collect(),
             sent: vec![(0, 0); sequences],
             stops: asked.first().map(|asked| asked.limits.stop.clone()).unwrap_or_default(),
             inner,
             model,
             told,
-            begun: Instant::now(),
-            read: None,
         }
     }
 
     fn probabilities(&self, scores: &[Scored]) -> Option<Value> {
-        self.told.probabilities.then(|| json!(with_ids(self.inner.tokenizer(), scores)))
+        let text = self.inner.tokenizer();
+        Some(match self.told.probabilities? {
+            Probabilities::Logarithms => json!(with_ids(text, scores)),
+            Probabilities::Sampled => json!(sampled_with_ids(text, scores)),
+        })
     }
 
     fn ids(&self, scores: &[Scored]) -> Vec<u32> {
         scores.iter().filter(|_| self.told.tokens).map(|scored| scored.token).collect()
     }
 
-    fn timings(&self, index: usize) -> Value {
-        let part = &self.inner.parts()[index];
-        let (total, read) = (self.begun.elapsed(), self.read.unwrap_or_default());
-        let (read, written) = (read.as_secs_f64(), total.saturating_sub(read).as_secs_f64());
-        let rate = |count: usize, seconds: f64| {
-            if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
-        };
-        let per_token = |count: usize, seconds: f64| {
-            if count > 0 { 1e3 * seconds / count as f64 } else { 0.0 }
-        };
-        let usage = self.inner.usage();
-        let (cached, prompt) =
-            (usage.prompt_tokens_details.cached_tokens, self.lengths[part.prompt]);
-        let computed = prompt.saturating_sub(cached);
-        let (drafted, accepted) = usage.speculation.drafts();
-        json!({ "cache_n": cached, "prompt_n": computed, "prompt_ms": 1e3 * read,
-            "prompt_per_token_ms": per_token(computed, read),
-            "prompt_per_second": rate(computed, read),
-            "predicted_n": part.tokens, "predicted_ms": 1e3 * written,
-            "predicted_per_token_ms": per_token(part.tokens, written),
-            "predicted_per_second": rate(part.tokens, written),
-            "draft_n": drafted, "draft_n_accepted": accepted })
+    /// How much of the prompt is prefilled.
+    fn progress(&self, index: usize, progress: Progress, timings: &Value) -> Value {
+        json!({ "index": index, "content": "", "tokens": [], "stop": false, "id_slot": 0,
+            "tokens_predicted": 0, "tokens_evaluated": self.length(index),
+            "prompt_progress": progress.told(), "timings": timings })
+    }
+
+    /// How many tokens a sequence's prompt has.
+    fn length(&self, index: usize) -> usize {
+        self.inner.prompt_length(self.inner.parts()[index].prompt)
     }
 
     /// How a sequence ended, and by which of its stop strings: known if there is one.
@@ -132,10 +134,10 @@ impl Native {
         let cached = self.inner.usage().prompt_tokens_details.cached_tokens;
         let mut last = json!({ "index": index, "content": content, "tokens": self.ids(scores),
             "id_slot": 0, "stop": true, "model": self.model, "tokens_predicted": part.tokens,
-            "tokens_evaluated": self.lengths[part.prompt], "generation_settings": settings,
+            "tokens_evaluated": self.length(index), "generation_settings": settings,
             "prompt": prompt, "has_new_line": part.text.contains('\n'), "truncated": false,
             "stop_type": stop_type, "stopping_word": stopping_word, "tokens_cached": cached,
-            "timings": self.timings(index) });
+            "timings": self.inner.timings(index) });
         if let Some(probabilities) = self.probabilities(scores) {
             last["completion_probabilities"] = probabilities;
         }
@@ -157,7 +159,6 @@ fn chosen(whole: &Value, fields: &[String]) -> Value {
 
 impl Reply for Native {
     fn take(&mut self, event: Event) -> Result<usize, Problem> {
-        self.read.get_or_insert_with(|| self.begun.elapsed());
         self.inner.take(event)
     }
 
@@ -178,16 +179,24 @@ impl Reply for Native {
     }
 
     fn more(&mut self, index: usize) -> Vec<Sent> {
+        let progress = self.inner.take_progress().into_iter();
+        let tells = self.inner.told();
+        let progress = progress.filter(|_| tells.progress);
+        let mut sent: Vec<Sent> = progress
+            .map(|(progress, timings)| Sent::data(self.progress(index, progress, &timings)))
+            .collect();
         let part = &self.inner.parts()[index];
         let (bytes, tokens) = self.sent[index];
         let (text, scores) = (&part.text[bytes..], &part.scores[tokens..]);
-        let mut sent = Vec::new();
         if !text.is_empty() || !scores.is_empty() {
             let mut more = json!({ "index": index, "content": text, "tokens": self.ids(scores),
                 "stop": false, "id_slot": 0, "tokens_predicted": part.tokens,
-                "tokens_evaluated": self.lengths[part.prompt] });
+                "tokens_evaluated": self.length(index) });
             if let Some(probabilities) = self.probabilities(scores) {
                 more["completion_probabilities"] = probabilities;
+            }
+            if tells.timings {
+                more["timings"] = self.inner.timings(index);
             }
             sent.push(Sent::data(more));
         }

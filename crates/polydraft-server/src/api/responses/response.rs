@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use polydraft::Token;
+use polydraft_engine::Scored;
 use serde_json::{Value, json};
 
 use super::super::answer::Answer;
@@ -41,6 +43,10 @@ pub struct Response {
     scored: usize,
     /// Events that were sent.
     sequence: usize,
+    /// The prompt, where it and the output are told as tokens.
+    prompt: Option<Vec<Token>>,
+    /// Whether tokens' log-probabilities are told.
+    told_scores: bool,
 }
 
 impl Response {
@@ -64,7 +70,26 @@ impl Response {
             sent: 0,
             scored: 0,
             sequence: 0,
+            prompt: None,
+            told_scores: true,
         }
+    }
+
+    /// It has the prompt and the output as tokens, if there is a prompt; whether log-probabilities
+    /// are told besides.
+    pub fn tells_tokens(&mut self, prompt: Option<Vec<Token>>, scored: bool) {
+        (self.prompt, self.told_scores) = (prompt, scored);
+    }
+
+    /// The scores of tokens that are told.
+    fn scores(&self) -> &[Scored] {
+        if self.told_scores { self.inner.scores() } else { &[] }
+    }
+
+    /// Tokens, and their text.
+    fn raw(&self, tokens: &[Token]) -> Value {
+        let text = self.inner.tokenizer().decode_all(tokens).unwrap_or_default();
+        json!([{ "type": "raw_message_tokens", "message": text, "tokens": tokens }])
     }
 
     fn own_id(&self) -> String {
@@ -99,7 +124,7 @@ impl Response {
     }
 
     fn part(&self) -> Value {
-        let logprobs = tokens::chat(self.inner.tokenizer(), Naming::String, self.inner.scores());
+        let logprobs = tokens::chat(self.inner.tokenizer(), Naming::String, self.scores());
         json!({ "type": "output_text", "text": self.inner.first().0, "annotations": [],
             "logprobs": logprobs })
     }
@@ -172,6 +197,12 @@ impl Response {
         for (name, value) in self.settings.as_object().into_iter().flatten() {
             object[name] = value.clone();
         }
+        if let Some(prompt) = &self.prompt {
+            let written: Vec<Token> =
+                self.inner.scores().iter().map(|scored| scored.token).collect();
+            object["input_messages"] = self.raw(prompt);
+            object["output_messages"] = self.raw(&written);
+        }
         object
     }
 
@@ -230,7 +261,11 @@ impl Reply for Response {
 
     fn whole(mut self: Box<Self>) -> Value {
         let object = self.object(self.all().iter().map(|item| self.item(*item, true)).collect());
-        self.kept(object)
+        let mut object = self.kept(object);
+        if self.inner.told().timings {
+            object["timings"] = self.inner.timings(0);
+        }
+        object
     }
 
     fn begin(&mut self) -> Vec<Sent> {
@@ -243,6 +278,14 @@ impl Reply for Response {
 
     fn more(&mut self, _: usize) -> Vec<Sent> {
         let mut events = Vec::new();
+        for (progress, timings) in self.inner.take_progress() {
+            if self.inner.told().progress {
+                let object = self.object(Vec::new());
+                let told = json!({ "response": object, "prompt_progress": progress.told(),
+                    "timings": timings });
+                events.push(self.event("response.in_progress", told));
+            }
+        }
         let thoughts = self.inner.reasoning();
         let (new, length) = (thoughts[self.thought..].to_owned(), thoughts.len());
         self.thought = length;
@@ -257,11 +300,14 @@ impl Reply for Response {
         self.sent = length;
         if !new.is_empty() {
             let index = self.begun(Item::Message, &mut events);
-            let scores = &self.inner.scores()[self.scored..];
+            let scores = &self.scores()[self.scored..];
             let (mut delta, scored) = (self.at(index), scores.len());
             delta["logprobs"] = json!(tokens::chat(self.inner.tokenizer(), Naming::String, scores));
             self.scored += scored;
             delta["delta"] = new.into();
+            if self.inner.told().timings {
+                delta["timings"] = self.inner.timings(0);
+            }
             events.push(self.event("response.output_text.delta", delta));
         }
         for number in 0..self.inner.calls().len() {
@@ -317,7 +363,11 @@ impl Reply for Response {
         let object = self.kept(object);
         let last =
             if self.status() == "completed" { "response.completed" } else { "response.incomplete" };
-        events.push(self.event(last, json!({ "response": object })));
+        let mut data = json!({ "response": object });
+        if self.inner.told().timings {
+            data["timings"] = self.inner.timings(0);
+        }
+        events.push(self.event(last, data));
         events
     }
 
