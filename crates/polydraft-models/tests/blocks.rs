@@ -11,7 +11,6 @@ use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
     Drafter, Engine, Limits, Measurement, Request, Sequence, Sequences, Speculation,
 };
-use polydraft_gguf::Gguf;
 use polydraft_models::{
     BlockHead, HeadDescription, HeadOptions, Precision, is_block_head, is_head, load_block_head,
 };
@@ -236,18 +235,11 @@ fn files_give_what_their_directories_give() {
         assert_eq!((of_file.kind, of_file.tokens), (of_directory.kind, of_directory.tokens));
         assert_eq!(of_file.reads, of_directory.reads, "{name}");
         // Whatever tensor has other numbers shows.
-        let (bytes, gguf) = (fs::read(&file).unwrap(), Gguf::open(&file).unwrap());
-        let temporary = tempfile::tempdir().unwrap();
-        let changed = temporary.path().join("model.gguf");
-        for tensor in gguf.tensors() {
-            let at = tensor.offset() as usize..tensor.offset() as usize + tensor.bytes();
-            let (mut other, count) = (bytes.clone(), tensor.columns() * tensor.rows());
-            other[at].rotate_left(tensor.bytes() / count * (tensor.columns() / 2 + 1));
-            fs::write(&changed, other).unwrap();
-            let worst = Pair::at(&changed, &HeadOptions::default()).unwrap().all(&expected);
-            let counts = !tensor.name().starts_with("conf_proj");
-            assert_eq!(worst > 1e-3, counts, "{name}: {}: {worst:e}", tensor.name());
-        }
+        with_each_tensor_changed(&file, |tensor, changed| {
+            let worst = Pair::at(changed, &HeadOptions::default()).unwrap().all(&expected);
+            let counts = !tensor.starts_with("conf_proj");
+            assert_eq!(worst > 1e-3, counts, "{name}: {tensor}: {worst:e}");
+        });
     }
 }
 

@@ -81,11 +81,10 @@ type Read<T> = std::result::Result<T, String>;
 
 impl HeadConfig {
     pub fn read(directory: &Path, fc_columns: Option<usize>) -> Result<Self> {
-        let said = source::config(directory)?;
+        let (said, divisors) = source::config_and_divisors(directory)?;
         let wrong = |problem| Error::File { path: source::settings(directory), problem };
         let mut config = Self::parse(&said, fc_columns).map_err(wrong)?;
-        if let (Positions::Rotary(rope), Some(divisors)) =
-            (&mut config.layers.positions, source::divisors(directory)?)
+        if let (Positions::Rotary(rope), Some(divisors)) = (&mut config.layers.positions, divisors)
         {
             rope.divisors = divisors;
             config.layers.check().map_err(wrong)?;

@@ -56,19 +56,24 @@ pub(super) fn assistant_parts(path: &Path, said: &Value) -> Result<(Config, Weig
 
 /// A head's configuration, as `config.json` has it.
 pub(super) fn config(path: &Path) -> Result<Value> {
+    config_and_divisors(path).map(|(config, _)| config)
+}
+
+/// The same, and what divides the frequencies of positions where a GGUF file has it as a tensor.
+pub(super) fn config_and_divisors(path: &Path) -> Result<(Value, Option<Vec<f32>>)> {
     let file = settings(path);
     let wrong = |problem: String| Error::File { path: file.clone(), problem };
     if is_gguf(path) {
         let gguf = Gguf::open(path)?;
-        return match eagle3::is_eagle3(&gguf) {
+        let fields = match eagle3::is_eagle3(&gguf) {
             true => eagle3::fields(&gguf),
             false => block::fields(&gguf),
-        }
-        .map_err(wrong);
+        };
+        return Ok((fields.map_err(wrong)?, eagle3::divisors(&gguf).map_err(wrong)?));
     }
     let text = polydraft_files::read_text(&file, polydraft_files::Kind::SETTINGS)
         .map_err(|source| Error::Read { path: file.clone(), source })?;
-    serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))
+    Ok((serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?, None))
 }
 
 /// Its tensors, under the names that directories have for them.
@@ -83,13 +88,4 @@ pub(super) fn weights(path: &Path) -> Result<Weights> {
         false => BTreeMap::new(),
     };
     Weights::of_head(gguf, block::NAMES, permuted)
-}
-
-/// What divides the frequencies of positions, where a GGUF file has it as a tensor.
-pub(super) fn divisors(path: &Path) -> Result<Option<Vec<f32>>> {
-    if !is_gguf(path) {
-        return Ok(None);
-    }
-    let wrong = |problem| Error::File { path: path.to_owned(), problem };
-    eagle3::divisors(&Gguf::open(path)?).map_err(wrong)
 }

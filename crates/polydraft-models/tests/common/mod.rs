@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::{Model, Sequence, Sequences};
+use polydraft_gguf::Gguf;
 use polydraft_models::{LoadOptions, Precision, TransformerModel, load};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -273,5 +274,24 @@ impl Pair {
             .limits(polydraft_engine::Limits { max_tokens, ..Default::default() })
             .detokenizer(self.language.tokenizer.stream(prompt))
             .rng(ChaCha12Rng::seed_from_u64(seed))
+    }
+}
+
+/// Copies of a GGUF file, in each of which one tensor has other numbers: its name, and the copy.
+/// Another order keeps sizes and means; whole numbers stay numbers.
+pub fn with_each_tensor_changed(file: &Path, mut look: impl FnMut(&str, &Path)) {
+    let (bytes, gguf) = (fs::read(file).unwrap(), Gguf::open(file).unwrap());
+    let temporary = tempfile::tempdir().unwrap();
+    let changed = temporary.path().join("model.gguf");
+    for tensor in gguf.tensors() {
+        let at = tensor.offset() as usize..tensor.offset() as usize + tensor.bytes();
+        let mut other = bytes.clone();
+        match tensor.columns() * tensor.rows() {
+            // A number of 32 bits half or twice as large.
+            1 => other[at][2] ^= 0x80,
+            count => other[at].rotate_left(tensor.bytes() / count * (tensor.columns() / 2 + 1)),
+        }
+        fs::write(&changed, other).unwrap();
+        look(tensor.name(), &changed);
     }
 }

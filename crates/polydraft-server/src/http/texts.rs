@@ -6,19 +6,20 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, post};
 use serde_json::{Value, json};
 
-use super::answering::{blocking, read, set_defaults};
+use super::answering::{Prepare, blocking, read, set_defaults};
 use crate::App;
 use crate::api::error::{Dialect, Problem};
-use crate::api::{Json, Prepared, anthropic, chat, responses, texts};
+use crate::api::{Json, Prepared, anthropic, texts};
 use crate::fleet::Fleet;
 
 async fn answer(
     fleet: Arc<Fleet>,
     headers: HeaderMap,
     body: Body,
-    work: fn(&App, Value) -> Result<Value, Problem>,
+    work: impl FnOnce(&App, Value) -> Result<Value, Problem> + Send + 'static,
     dialect: Dialect,
 ) -> Response {
     let answered = async {
@@ -46,30 +47,13 @@ fn counted(prepared: Prepared) -> Value {
     json!({ "object": "response.input_tokens", "input_tokens": tokens })
 }
 
-/// Those of a conversation.
-pub async fn count_chat(
-    State(fleet): State<Arc<Fleet>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let count = |app: &App, mut body| {
+/// A route that says so of what `prepare` makes of a body.
+pub fn counts(prepare: Prepare) -> MethodRouter<Arc<Fleet>> {
+    let count = move |app: &App, mut body| {
         set_defaults(&app.settings.defaults, &mut body);
-        chat::prepare(app, body).map(counted)
+        prepare(app, body).map(counted)
     };
-    answer(fleet, headers, body, count, Dialect::OpenAi).await
-}
-
-/// Those of a response's input.
-pub async fn count_response(
-    State(fleet): State<Arc<Fleet>>,
-    headers: HeaderMap,
-    body: Body,
-) -> Response {
-    let count = |app: &App, mut body| {
-        set_defaults(&app.settings.defaults, &mut body);
-        responses::prepare(app, body).map(counted)
-    };
-    answer(fleet, headers, body, count, Dialect::OpenAi).await
+    post(move |State(fleet), headers, body| answer(fleet, headers, body, count, Dialect::OpenAi))
 }
 
 /// The tokens of a text or a conversation.
