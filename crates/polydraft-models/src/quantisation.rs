@@ -16,7 +16,9 @@ pub(crate) use packing::{Kind, Packing, Scheme, Sharing};
 use said::{format_of, given, groups, said, weights_of};
 
 /// Formats of compressed-tensors in which a number of 8 bits with a floating point is one byte.
-const BYTES: [&str; 2] = ["float-quantized", "naive-quantized"];
+const BYTES: [&str; 3] = ["float-quantized", "naive-quantized", "mxfp8-quantized"];
+/// Those in which two numbers of 4 bits with a floating point are one byte.
+const HALVES: [&str; 2] = ["nvfp4-pack-quantized", "mxfp4-pack-quantized"];
 
 /// By what weights were quantised that are not read here.
 pub(crate) fn unread(config: &Value) -> Option<String> {
@@ -26,8 +28,8 @@ pub(crate) fn unread(config: &Value) -> Option<String> {
     };
     let text = |field: &str| said.get(field).and_then(Value::as_str);
     match text("quant_method") {
-        Some("mxfp4" | "fp8" | "fbgemm_fp8") => None,
-        Some("modelopt") if text("quant_algo") == Some("FP8") => None,
+        Some("mxfp4" | "fp8" | "fbgemm_fp8" | "bitsandbytes") => None,
+        Some("modelopt") if matches!(text("quant_algo"), Some("FP8" | "NVFP4")) => None,
         Some("gptq") => packing::unread_gptq(said),
         Some("awq") => packing::unread_awq(said),
         Some(method @ "compressed-tensors") => {
@@ -53,10 +55,13 @@ fn unread_format(said: &Value) -> Option<String> {
         let format = format_of(said, group);
         let weights = weights_of(group)?;
         let (bits, kind) = (weights.get("num_bits"), weights.get("type"));
-        let is_fp8 = bits.and_then(Value::as_u64) == Some(8)
-            && kind.and_then(Value::as_str) == Some("float")
-            && BYTES.contains(&format.as_str());
-        (!is_fp8 && !packing::is_read(&format, weights)).then_some(format)
+        let formats = match (bits.and_then(Value::as_u64), kind.and_then(Value::as_str)) {
+            (Some(8), Some("float")) => &BYTES[..],
+            (Some(4), Some("float")) => &HALVES[..],
+            _ => &[],
+        };
+        let is_float = formats.contains(&format.as_str());
+        (!is_float && !packing::is_read(&format, weights)).then_some(format)
     };
     groups(said).find_map(of_group)
 }
@@ -97,8 +102,12 @@ fn block_of(said: &Value) -> std::result::Result<Option<[usize; 2]>, String> {
         return sizes("weight_block_size", block).map(Some);
     }
     let mut found: Option<[usize; 2]> = None;
-    let is_float = |weights: &&Value| said::text(weights, &["type"]) != Some("int");
-    for weights in groups(said).filter_map(weights_of).filter(is_float) {
+    // Those of 4 bits have blocks that their format says.
+    let is_fp8 = |weights: &&Value| {
+        let bits = given(weights, &["num_bits"]).and_then(Value::as_u64);
+        said::text(weights, &["type"]) != Some("int") && bits != Some(4)
+    };
+    for weights in groups(said).filter_map(weights_of).filter(is_fp8) {
         let block = match weights.get("strategy").and_then(Value::as_str) {
             Some("block") => given(weights, &["block_structure"]).cloned(),
             Some("group") => {
@@ -149,11 +158,12 @@ mod tests {
     fn what_is_not_read_has_a_name() {
         let with = |said: Value| json!({ "quantization_config": said });
         let fp8 = json!({"num_bits": 8, "type": "float", "strategy": "channel"});
+        let fp4 = json!({"num_bits": 4, "type": "float", "strategy": "tensor_group"});
         let int = json!({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128});
         let mut sparse = compressed("float-quantized", &fp8);
         sparse["quantization_config"]["sparsity_config"] = json!({"format": "sparse-24-bitmask"});
         let mut mixed = compressed("mixed-precision", &fp8);
-        let group = json!({"format": "nvfp4-pack-quantized", "weights": {"num_bits": 4}});
+        let group = json!({"format": "nvfp4-pack-quantized", "weights": {"num_bits": 6}});
         mixed["quantization_config"]["config_groups"]["group_0"]["format"] =
             json!("float-quantized");
         let mut nested = json!({"text_config": with(json!({"quant_method": "aqlm"}))});
@@ -164,7 +174,7 @@ mod tests {
         let turns = json!({"config_groups": {"u": {"type": "hadamard"}}});
         turned["quantization_config"]["transform_config"] = turns;
         for (config, method) in [
-            (with(json!({"quant_method": "bitsandbytes"})), "bitsandbytes"),
+            (with(json!({"quant_method": "hqq"})), "hqq"),
             (with(json!({"quant_method": "gptq", "bits": 2})), "gptq (2 bits)"),
             (with(json!({"quant_method": "awq", "version": "gemv"})), "awq (gemv)"),
             (turned, "compressed-tensors (transforms)"),
@@ -172,10 +182,9 @@ mod tests {
             (compressed("pack-quantized", &blocks), "compressed-tensors (pack-quantized)"),
             (compressed("int-quantized", &int), "compressed-tensors (int-quantized)"),
             (compressed("marlin-24", &int), "compressed-tensors (marlin-24)"),
-            (with(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"})), "modelopt"),
+            (with(json!({"quant_method": "modelopt", "quant_algo": "W4A8"})), "modelopt"),
             (with(json!({})), "an unnamed method"),
             (json!({"quantization": {"group_size": 64, "bits": 4}}), "MLX"),
-            (compressed("mxfp8-quantized", &fp8), "compressed-tensors (mxfp8-quantized)"),
             (sparse, "compressed-tensors (sparse-24-bitmask)"),
             (nested.clone(), "aqlm"),
         ] {
@@ -194,6 +203,11 @@ mod tests {
             compressed("pack-quantized", &int),
             compressed("naive-quantized", &int),
             compressed("float-quantized", &fp8),
+            compressed("mxfp8-quantized", &fp8),
+            compressed("nvfp4-pack-quantized", &fp4),
+            compressed("mxfp4-pack-quantized", &fp4),
+            with(json!({"quant_method": "bitsandbytes", "load_in_4bit": true})),
+            with(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"})),
             mixed.clone(),
             nested,
         ] {

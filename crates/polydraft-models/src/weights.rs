@@ -1,5 +1,6 @@
 //! The tensors of a model, each read from its file once: of a directory or of a GGUF file.
 
+mod codebook;
 mod element;
 mod fp8;
 mod gguf;
@@ -198,6 +199,9 @@ impl Weights {
             Self::Files(files) => {
                 if let Some(parts) = files.packed(name, shape)? {
                     return Ok(Stored::Packed(Box::new(Packed::new(parts)?)));
+                }
+                if let Some(parts) = files.codebook(name, shape)? {
+                    return parts.open();
                 }
                 match files.fp8(name, shape)? {
                     Some(scaled) => Ok(Stored::Fp8(Box::new(Fp8::new(scaled, shape)?))),

@@ -28,7 +28,7 @@ impl Fp8 {
         };
         let mut read = vec![0.0; of_scales.iter().product()];
         match scales.dtype() {
-            Dtype::F8_E8M0 => {
+            Dtype::F8_E8M0 | Dtype::U8 => {
                 let bytes: Vec<[u8; 1]> = scales.bytes(0, read.len())?;
                 for (scale, [byte]) in read.iter_mut().zip(bytes) {
                     *scale = e8m0(byte);
@@ -41,7 +41,7 @@ impl Fp8 {
             }
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => scales.read(0, &mut read)?,
             other => {
-                let expected = "scales of type F32, F16, BF16 or F8_E8M0".to_owned();
+                let expected = "scales of type F32, F16, BF16, F8_E8M0 or U8".to_owned();
                 return Err(scales.wrong(expected, format!("type {other:?}")));
             }
         }
@@ -133,7 +133,7 @@ impl Grid {
 
 /// A sign, four bits of exponent, three of mantissa, no infinities: the bits of f16 but for an
 /// exponent that counts from 7 in place of 15, subnormal numbers included.
-fn e4m3(byte: u8) -> f32 {
+pub(super) fn e4m3(byte: u8) -> f32 {
     let size = byte & 0x7f;
     if size == 0x7f {
         return f32::NAN;
@@ -148,7 +148,7 @@ fn e5m2(byte: u8) -> f32 {
 }
 
 /// A power of two.
-fn e8m0(byte: u8) -> f32 {
+pub(super) fn e8m0(byte: u8) -> f32 {
     match byte {
         255 => f32::NAN,
         // Below the normal numbers.

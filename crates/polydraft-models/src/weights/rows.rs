@@ -6,6 +6,7 @@ use half::{bf16, f16};
 use polydraft_gguf::TensorType;
 use polydraft_kernels::{Blocks, Format, Read};
 
+use super::codebook::Codebook;
 use super::element::Element;
 use super::fp8::Fp8;
 use super::gguf::Blocked;
@@ -44,12 +45,13 @@ impl Taken {
 }
 
 /// A tensor in its file.
-pub(super) enum Stored {
+pub(crate) enum Stored {
     Plain(stored::Stored),
     Blocked(Blocked),
     Mxfp4(Mxfp4),
     Fp8(Box<Fp8>),
     Packed(Box<Packed>),
+    Codebook(Box<Codebook>),
     Memory(Memory),
 }
 
@@ -62,6 +64,7 @@ impl Stored {
             Self::Mxfp4(stored) => stored.read(first, columns, values),
             Self::Fp8(stored) => stored.read(first, columns, values),
             Self::Packed(stored) => stored.read(first, columns, values),
+            Self::Codebook(stored) => stored.read(first, columns, values),
             Self::Memory(memory) => {
                 memory.read(first, columns, values);
                 Ok(())
@@ -76,7 +79,7 @@ impl Stored {
             Self::Blocked(stored) => stored.exact(),
             Self::Mxfp4(stored) => stored.exact(),
             // A number of four bits, or of nine, times one of up to 24.
-            Self::Fp8(_) | Self::Packed(_) => Format::F32,
+            Self::Fp8(_) | Self::Packed(_) | Self::Codebook(_) => Format::F32,
             Self::Memory(memory) => memory.exact(),
         }
     }
@@ -84,9 +87,9 @@ impl Stored {
     /// The type of its blocks, if it is in such.
     fn kind(&self) -> Option<TensorType> {
         match self {
-            Self::Plain(_) | Self::Fp8(_) | Self::Packed(_) | Self::Memory(_) => None,
             Self::Blocked(stored) => Some(stored.kind().held_as()),
             Self::Mxfp4(_) => Some(TensorType::MXFP4.held_as()),
+            _ => None,
         }
     }
 }
@@ -170,7 +173,7 @@ impl Blocks<Error> for Rows {
             Stored::Blocked(stored) => stored.blocks(first, bytes),
             Stored::Mxfp4(stored) => stored.blocks(first, bytes),
             // Not asked for: `Read::blocks` looks at every part.
-            Stored::Plain(_) | Stored::Fp8(_) | Stored::Packed(_) | Stored::Memory(_) => Ok(()),
+            _ => Ok(()),
         })
     }
 

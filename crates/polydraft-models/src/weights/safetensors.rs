@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Dtype, TensorInfo};
 use serde::Deserialize;
 
+use super::codebook;
 use super::listed::{Listed, MXFP4_BYTES};
 use super::parts::{self, Parts};
 use super::pickle;
@@ -39,6 +40,8 @@ pub(crate) struct Files {
     block: Option<[usize; 2]>,
     /// What matrices of whole numbers are made of, by the matrix's name.
     packed: BTreeMap<String, Parts>,
+    /// What matrices of indices into a table are made of, likewise.
+    codebooks: BTreeMap<String, codebook::Parts>,
     /// Names of those that were read.
     taken: BTreeSet<String>,
 }
@@ -70,6 +73,7 @@ impl Files {
             scales: BTreeMap::new(),
             block: None,
             packed: BTreeMap::new(),
+            codebooks: BTreeMap::new(),
             taken: BTreeSet::new(),
         };
         if single.exists() {
@@ -112,16 +116,19 @@ impl Files {
         Ok(weights)
     }
 
-    /// Takes the parts of matrices of whole numbers from among the tensors, each of which becomes
+    /// Takes the parts of matrices that have several tensors from among all, each of which becomes
     /// one.
     fn set_parts_apart(&mut self) -> Result<()> {
-        if !parts::are_some(&self.tensors) {
-            return Ok(());
-        }
-        let Some(packing) = quantisation::packing(&self.directory)? else { return Ok(()) };
         let mut tensors = std::mem::take(&mut self.tensors);
         let place = |name: &str, shard: usize, info: &TensorInfo| self.stored(name, shard, info);
-        self.packed = parts::take(&mut tensors, &packing, place)?;
+        self.codebooks = codebook::take(&mut tensors, place)?;
+        if parts::are_some(&tensors)
+            && let Some(packing) = quantisation::packing(&self.directory)?
+        {
+            let place =
+                |name: &str, shard: usize, info: &TensorInfo| self.stored(name, shard, info);
+            self.packed = parts::take(&mut tensors, &packing, place)?;
+        }
         self.tensors = tensors;
         Ok(())
     }
@@ -131,7 +138,8 @@ impl Files {
     fn set_scales_apart(&mut self) -> Result<()> {
         let matrices = self.tensors.iter().filter(|(_, (_, info))| is_fp8(info.dtype));
         let matrices: BTreeSet<String> = matrices.map(|(name, _)| name.clone()).collect();
-        let all = matrices.iter().chain(self.packed.keys()).cloned().collect();
+        let others = self.packed.keys().chain(self.codebooks.keys());
+        let all = matrices.iter().chain(others).cloned().collect();
         self.tensors.retain(|name, _| !is_of_activations(name, &all));
         if matrices.is_empty() {
             return Ok(());
@@ -170,7 +178,8 @@ impl Files {
     /// All tensors.
     pub fn tensors(&self) -> impl Iterator<Item = Listed> {
         self.tensors.iter().filter_map(|(name, (_, info))| {
-            if info.dtype == Dtype::U8 {
+            let codebook = self.codebooks.get(name);
+            if info.dtype == Dtype::U8 && codebook.is_none() {
                 return Listed::mxfp4(name, &info.shape);
             }
             Some(Listed {
@@ -178,6 +187,7 @@ impl Files {
                 shape: info.shape.clone(),
                 stored: match info.dtype {
                     _ if self.packed.contains_key(name) => self.packed[name].called(),
+                    _ if codebook.is_some() => codebook.map(codebook::Parts::called)?,
                     Dtype::F8_E4M3 => "FP8".to_owned(),
                     Dtype::F8_E5M2 => "FP8 (E5M2)".to_owned(),
                     other => format!("{other:?}"),
@@ -194,6 +204,8 @@ impl Files {
         self.scales = scales.into_iter().map(|(name, scales)| (rename(&name), scales)).collect();
         let packed = std::mem::take(&mut self.packed);
         self.packed = packed.into_iter().map(|(name, parts)| (rename(&name), parts)).collect();
+        let books = std::mem::take(&mut self.codebooks);
+        self.codebooks = books.into_iter().map(|(name, parts)| (rename(&name), parts)).collect();
     }
 
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
@@ -202,7 +214,9 @@ impl Files {
 
     /// Whether two tensors have the same bytes, if there are both.
     pub fn are_same(&self, a: &str, b: &str) -> Result<Option<bool>> {
-        let is_packed = [a, b].iter().any(|name| self.packed.contains_key(*name));
+        let is_packed = [a, b]
+            .iter()
+            .any(|name| self.packed.contains_key(*name) || self.codebooks.contains_key(*name));
         let (Some(a), Some(b)) = (self.tensors.get(a), self.tensors.get(b)) else {
             return Ok(None);
         };
@@ -300,6 +314,14 @@ impl Files {
             self.find(name, shape)?;
         }
         Ok(self.packed.get(name))
+    }
+
+    /// What a matrix of this shape is made of, if it is one of indices into a table.
+    pub fn codebook(&mut self, name: &str, shape: &[usize]) -> Result<Option<&codebook::Parts>> {
+        if self.codebooks.contains_key(name) {
+            self.find(name, shape)?;
+        }
+        Ok(self.codebooks.get(name))
     }
 
     /// Takes a tensor, which must have this shape.

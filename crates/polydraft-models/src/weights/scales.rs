@@ -9,7 +9,8 @@ use safetensors::tensor::Dtype;
 pub(super) const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
 /// What follows its name without `weight` in that of what inputs were rounded with; and what may
 /// follow that of a tensor with all experts.
-const INPUTS: [&str; 4] = ["input_scale", "activation_scale", "input_zero_point", "input_g_idx"];
+const INPUTS: [&str; 5] =
+    ["input_scale", "activation_scale", "input_zero_point", "input_g_idx", "input_global_scale"];
 /// Ends of names of scales of a KV cache in 8 bits.
 const CACHE: [&str; 3] = [".k_scale", ".v_scale", ".kv_scale"];
 

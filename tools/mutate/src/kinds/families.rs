@@ -10,7 +10,7 @@ use super::{models, read, write};
 use crate::mutation::{self, Dice};
 
 /// Fixtures of a family each, with the files that llama.cpp's converter made of most.
-const MODELS: [&str; 57] = [
+const MODELS: [&str; 64] = [
     "fixtures/smollm3",
     "fixtures/granite",
     "fixtures/olmo2",
@@ -68,6 +68,13 @@ const MODELS: [&str; 57] = [
     "packed/gptq-v2",
     "packed/gptq-symmetric",
     "packed/awq",
+    "packed/nvfp4",
+    "packed/nvfp4-modelopt",
+    "packed/mxfp4",
+    "packed/mxfp8",
+    "packed/bnb-nf4",
+    "packed/bnb-fp4",
+    "packed/bnb-int8",
 ];
 
 pub fn model(dice: &mut Dice, folder: &Path) -> Result<()> {
