@@ -387,6 +387,11 @@ fn parts_of_indices_into_a_table_are_checked() {
         });
         says(&message, &["model.safetensors", said]);
     }
+    let turned = refused("bnb-int8", |tensors| {
+        let format = Tensor::raw(vec![1], &[], Dtype::U8);
+        tensors.insert(format!("{UP}.weight_format"), format);
+    });
+    says(&turned, &["up_proj.weight_format", "in rows"]);
     let nan = refused("bnb-fp4", |tensors| {
         let part = format!("{UP}.weight.absmax");
         let mut values = tensors[&part].values();

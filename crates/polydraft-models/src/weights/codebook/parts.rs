@@ -156,8 +156,14 @@ impl Names {
             }
             Self::Int8(base) => {
                 let scales = needed("scales", format!("{base}.SCB"))?;
-                // That numbers lie in rows, which all do now.
-                part(&format!("{base}.weight_format"));
+                // Old versions had other orders, for kernels of some GPUs.
+                if let Some(order) = part(&format!("{base}.weight_format")) {
+                    let number = super::numbers(&order, &[Dtype::U8])?;
+                    if let Some(number) = number.into_iter().find(|number| *number != 0.0) {
+                        let expected = "0: numbers that lie in rows".to_owned();
+                        return Err(order.stored.wrong(expected, number.to_string()));
+                    }
+                }
                 (pair(&numbers)?, Kind::Int8 { scales })
             }
         };
