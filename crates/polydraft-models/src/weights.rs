@@ -7,6 +7,7 @@ mod gguf;
 mod listed;
 mod memory;
 mod mxfp4;
+mod narrow;
 mod packed;
 mod part;
 mod parts;

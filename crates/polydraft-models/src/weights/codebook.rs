@@ -10,7 +10,7 @@ mod parts;
 use safetensors::tensor::Dtype;
 
 use super::element::{Element, not_finite};
-use super::fp8::{e4m3, e8m0};
+use super::narrow::{e4m3, e8m0};
 use super::parts::Shaped;
 use super::stored::Stored;
 use crate::error::{Error, Result};

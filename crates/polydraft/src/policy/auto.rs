@@ -67,7 +67,7 @@ const USUAL: f64 = 0.5;
 const PROBING: f64 = 0.01;
 /// Plain steps that probes may lose besides: a draft whose first tokens were rejected, as happens
 /// to the best, is tried until it has lost so much. With a half two rejected tokens, at T = 1 those
-/// of a third of the texts, ended drafting for good, as reading what it missed makes a probe ever
+/// of a third of the outputs, ended drafting for good, as reading what it missed makes a probe ever
 /// dearer: 0.02 less on average, in some cells 0.1. Two gain 0.01 more, and lose 0.01 where nothing
 /// pays.
 const FREE: f64 = 1.0;
