@@ -1,13 +1,15 @@
 """A plugin for pytest that runs vLLM's tests of its server without vLLM, and notes what each of them asked for.
 
-Modules of vLLM are empty: what a test takes from them is a mock, but for the tokenizer. Tests of such modules fail without having
-asked a server for anything, and are counted apart.
+Modules of vLLM are empty: what a test takes from them is a mock, but for facts of the server that runs, its version and its
+model's tokenizer and vocabulary, and vLLM's switches, which are off. Tests of such modules fail without having asked a server for
+anything, and are counted apart.
 """
 
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import subprocess
 import sys
 import types
 from unittest import mock
@@ -25,6 +27,22 @@ def get_tokenizer(*_, **__):
     return AutoTokenizer.from_pretrained(os.environ["PEERS_TOKENIZER"])
 
 
+class ModelConfig:
+    """What is known of the model that is served, whatever model a test names."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def get_vocab_size(self):
+        return len(get_tokenizer())
+
+
+def version():
+    """As the program says it: `polydraft 1.2.3 (..)`."""
+    said = subprocess.run([os.environ["PEERS_PROGRAM"], "--version"], capture_output=True, text=True, check=True)
+    return said.stdout.split()[1]
+
+
 # torch is for pictures and embeddings, which are not here.
 EMPTY = {"vllm", "torch"}
 
@@ -37,11 +55,17 @@ class Empty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec):
         module = types.ModuleType(spec.name)
-        known = {"get_tokenizer": get_tokenizer, "__version__": "0"}
+        known = {"get_tokenizer": get_tokenizer, "ModelConfig": ModelConfig}
 
         def attribute(name):
-            if name.startswith("__") and name not in known:
+            if name == "__version__":
+                return version()
+            if name.startswith("__"):
                 raise AttributeError(name)
+            if name == "envs":
+                return importlib.import_module("vllm.envs")
+            if name.startswith("VLLM_USE_"):
+                return False
             return known.get(name) or (type(name, (Exception,), {}) if name.endswith("Error") else mock.MagicMock(name=name))
 
         module.__getattr__ = attribute

@@ -11,6 +11,7 @@ ROCM_EXTRA_ARGS, ROCM_ENV_OVERRIDES = [], {}
 # Options of `vllm serve` that there are here.
 SAME = {
     "--chat-template": "--chat-template", "--default-chat-template-kwargs": "--chat-template-kwargs", "--root-path": "--root-path",
+    "--max-logprobs": "--max-logprobs",
 }
 # Those that are parameters of requests here.
 DEFAULTS = {

@@ -62,6 +62,12 @@ impl Engine {
         self.models.target.info()
     }
 
+    /// Whether the target keeps what it computed for a session that is closed, for later ones that
+    /// begin alike.
+    pub fn keeps_closed(&self) -> bool {
+        self.models.target.keeps_closed()
+    }
+
     /// The target itself, for access to its logits.
     pub fn target(&mut self) -> &mut dyn Model {
         self.models.target.as_mut()

@@ -81,6 +81,12 @@ pub trait Sequences: Send {
     /// that, nothing changes, and the tree stays.
     fn truncate(&mut self, sequence: Sequence, length: usize);
 
+    /// Whether what was computed for a sequence that is closed is kept for later ones that begin
+    /// alike.
+    fn keeps_closed(&self) -> bool {
+        false
+    }
+
     /// Computes at most `most` of the committed tokens that are not computed yet, the last one
     /// never (it is the root of the next tree), so that a long prompt can be prefilled between the
     /// steps of other sequences. Returns how many are left to compute before the last one.

@@ -289,6 +289,10 @@ impl Sequences for LlamaModel {
         Some(cells - (LlamaOptions::SPARE as usize).min(cells / 8))
     }
 
+    fn keeps_closed(&self) -> bool {
+        self.most_kept > 0
+    }
+
     fn len(&self, sequence: Sequence) -> usize {
         self.text(sequence).tokens.len()
     }

@@ -303,6 +303,10 @@ impl Sequences for TransformerModel {
         }
     }
 
+    fn keeps_closed(&self) -> bool {
+        !self.follows && self.kept.limits().closed > 0
+    }
+
     fn token_bytes(&self) -> u64 {
         self.transformer.token_bytes()
     }

@@ -1,5 +1,6 @@
 //! OpenAI's interface, and others that are translated into it: requests and answers.
 
+mod alternatives;
 mod answer;
 pub mod anthropic;
 mod calls;
@@ -63,8 +64,8 @@ pub trait Reply: Send {
     /// Whether all its sequences are complete.
     fn is_complete(&self) -> bool;
 
-    /// All of it.
-    fn whole(self: Box<Self>) -> Value;
+    /// All of it, written.
+    fn whole(self: Box<Self>) -> Response;
 
     /// What a stream begins with.
     fn begin(&mut self) -> Vec<Sent> {

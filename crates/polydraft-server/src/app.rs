@@ -16,7 +16,7 @@ use crate::api::error::Problem;
 use crate::api::responses::Store;
 use crate::grammar::Grammars;
 use crate::telemetry::Telemetry;
-use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, RequestParams};
+use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, MOST_TOP, RequestParams};
 
 /// The models, and the default settings of requests.
 pub struct ServedModel {
@@ -78,6 +78,9 @@ pub struct Settings {
     pub prefill: bool,
     /// Whether `/metrics` tells the counts.
     pub metrics: bool,
+    /// With how many alternatives' log-probabilities a request may ask for each token; more than
+    /// the vocabulary has is all of it.
+    pub max_logprobs: usize,
     /// How long a model stays loaded that nobody uses; none is for ever.
     pub unload_after: Option<std::time::Duration>,
 }
@@ -96,6 +99,7 @@ impl Default for Settings {
             root: String::new(),
             prefill: false,
             metrics: true,
+            max_logprobs: MOST_TOP,
             unload_after: None,
         }
     }
@@ -119,6 +123,8 @@ pub(crate) struct App {
     pub vocabulary: usize,
     /// Whether the target can decode from an empty prompt.
     pub begins: bool,
+    /// Whether what the target computed of a prompt is kept for later ones that begin alike.
+    pub keeps_prompts: bool,
     pub limits: Capacity,
     pub settings: Arc<Settings>,
     /// By end tokens; each is made with the first grammar that needs it.
@@ -148,6 +154,7 @@ impl App {
         let context = settings.context.unwrap_or(usize::MAX).min(engine.info().context);
         let vocabulary = engine.info().vocabulary.size();
         let (begins, drafters) = (engine.info().begins, engine.drafters());
+        let keeps_prompts = engine.keeps_closed();
         let mut limits = settings.capacity;
         limits.texts = limits.texts.min(engine.sequences()).max(1);
         limits.tokens = limits.tokens.min(tokens);
@@ -168,6 +175,7 @@ impl App {
             context,
             vocabulary,
             begins,
+            keeps_prompts,
             limits,
             settings,
             grammars: Mutex::default(),

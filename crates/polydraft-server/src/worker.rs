@@ -32,7 +32,9 @@ use crate::telemetry::Telemetry;
 pub use costs::CostsToUse;
 use costs::StepCosts;
 use job::{Command, Job};
-pub use job::{EngineHandle, Event, Events, Failure, Refusal, RequestParams};
+pub use job::{
+    EngineHandle, Event, Events, Failure, MOST_OF_ALL, MOST_TOP, Refusal, RequestParams,
+};
 use pace::Pace;
 use running::{PromptScorer, Running, Text};
 

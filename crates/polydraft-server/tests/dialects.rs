@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Running, start, start_bytes, start_calling, start_thinking};
+use common::{Running, start, start_bytes, start_calling, start_keeping, start_thinking};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;
@@ -43,7 +43,8 @@ fn messages_as_anthropic_has_them() {
     let usage = &answer["usage"];
     let input = usage["input_tokens"].as_u64().unwrap();
     let cached = usage["cache_read_input_tokens"].as_u64().unwrap();
-    assert_eq!(Some(input + cached), chat["usage"]["prompt_tokens"].as_u64());
+    let created = usage["cache_creation_input_tokens"].as_u64().unwrap();
+    assert_eq!(Some(input + cached + created), chat["usage"]["prompt_tokens"].as_u64());
     assert_eq!(usage["output_tokens"], chat["usage"]["completion_tokens"]);
     let counted = post(&server, "/v1/messages/count_tokens", body(false));
     assert_eq!(counted["input_tokens"], chat["usage"]["prompt_tokens"]);
@@ -60,7 +61,9 @@ fn messages_as_anthropic_has_them() {
     assert_eq!(json!(deltas), *text);
     let last = &events[events.len() - 2];
     assert_eq!(last["delta"]["stop_reason"], answer["stop_reason"]);
-    assert_eq!(last["usage"]["output_tokens"], usage["output_tokens"]);
+    assert_eq!(last["usage"], *usage);
+    // At the beginning nothing is known of the cache.
+    assert_eq!(events[0]["message"]["usage"]["input_tokens"], counted["input_tokens"]);
     // Errors in its form.
     let wrong = server.post("/v1/messages", &json!({ "messages": said("bad"), "max_tokens": 1 }));
     assert_eq!((wrong.status, &wrong.json()["type"]), (400, &json!("error")), "{wrong:?}");
@@ -77,6 +80,20 @@ fn messages_as_anthropic_has_them() {
         named
     });
     assert!(stopped);
+}
+
+/// The prompt in three parts: what was in the prefix cache, what is in it now, and the last token.
+#[test]
+fn what_is_written_to_the_cache_is_counted() {
+    let parts = |server: &Running| {
+        let body = json!({ "messages": said("a b c d"), "max_tokens": 2 });
+        let usage = post(server, "/v1/messages", body)["usage"].clone();
+        ["cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"]
+            .map(|name| usage[name].as_u64().unwrap())
+    };
+    assert_eq!(parts(&start_keeping()), [0, 3, 1]);
+    // This one has all of it at once, and keeps nothing.
+    assert_eq!(parts(&start(NOW, |_| ())), [3, 0, 1]);
 }
 
 #[test]

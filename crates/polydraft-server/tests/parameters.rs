@@ -13,6 +13,28 @@ fn chunks(events: &[&str]) -> Vec<Value> {
     events[..events.len() - 1].iter().map(|event| serde_json::from_str(event).unwrap()).collect()
 }
 
+/// Flags that clients send as strings; other strings are none (`refusals.rs`).
+#[test]
+fn flags_may_be_strings() {
+    let server = start(Duration::ZERO, |_| ());
+    let body = |flag: Value| {
+        json!({ "messages": [{ "role": "user", "content": "a" }], "logprobs": flag,
+        "max_tokens": 2, "seed": 1, "return_token_ids": flag })
+    };
+    let answer = |flag: Value| {
+        let reply = server.post("/v1/chat/completions", &body(flag));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()["choices"].clone()
+    };
+    assert_eq!(answer(json!("true")), answer(json!(true)));
+    assert_eq!(answer(json!("false")), answer(json!(false)));
+    assert_ne!(answer(json!("true")), answer(json!("false")));
+    assert_eq!(server.post("/v1/chat/completions", &body(json!("True"))).status, 400);
+    assert_eq!(server.post("/v1/chat/completions", &body(json!(1))).status, 400);
+    let streamed = server.post("/v1/completions", &json!({ "prompt": "a", "stream": "true" }));
+    assert_eq!(streamed.events().last(), Some(&"[DONE]"));
+}
+
 #[test]
 fn only_allowed_tokens_are_sampled() {
     let server = start(NOW, |_| ());

@@ -14,6 +14,7 @@ mod tags;
 mod tokens;
 mod tools;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -36,8 +37,8 @@ pub use tools::CallForm;
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant` or `tool`.
-    pub role: &'static str,
+    /// Who speaks: `system`, `user`, `assistant` or `tool`, or whom else the template knows.
+    pub role: Cow<'static, str>,
     /// What is said.
     pub content: String,
     /// The calls of tools in an answer, as templates read them:
@@ -76,9 +77,11 @@ impl Message {
         Self { tool_call_id: Some(id.into()), name, ..Self::of("tool", content) }
     }
 
-    fn of(role: &'static str, content: impl Into<String>) -> Self {
+    /// A message of any role. What is made of one that the model was not trained with is the
+    /// template's affair: it may refuse it, or leave the message out.
+    pub fn of(role: impl Into<Cow<'static, str>>, content: impl Into<String>) -> Self {
         Self {
-            role,
+            role: role.into(),
             content: content.into(),
             tool_calls: Vec::new(),
             tool_call_id: None,
@@ -91,7 +94,7 @@ impl Message {
     fn size(&self) -> usize {
         let calls = self.tool_calls.iter().map(|call| call.to_string().len());
         let rest = self.name.iter().chain(&self.reasoning_content).map(String::len);
-        self.content.len() + calls.sum::<usize>() + rest.sum::<usize>()
+        self.role.len() + self.content.len() + calls.sum::<usize>() + rest.sum::<usize>()
     }
 }
 

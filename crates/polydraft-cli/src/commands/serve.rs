@@ -117,6 +117,16 @@ struct ServerArgs {
     /// otherwise only where a request says continue_final_message.
     #[arg(long)]
     prefill_assistant: bool,
+    /// With how many alternatives' log-probabilities a request may ask for each token; -1 is all of
+    /// the vocabulary.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(-1..),
+    )]
+    max_logprobs: i64,
     /// Requests that may wait in the queue; more are refused with status 429.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     queue: usize,
@@ -306,6 +316,7 @@ impl Args {
                 root: server.root_path,
                 prefill: server.prefill_assistant,
                 metrics: !server.no_metrics,
+                max_logprobs: usize::try_from(server.max_logprobs).unwrap_or(usize::MAX),
                 unload_after: (idle > 0).then(|| Duration::from_secs(60 * idle)),
             },
             cache_memory: server.cache_memory.map(|mib| mib << 20),

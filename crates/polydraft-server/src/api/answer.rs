@@ -1,22 +1,26 @@
 //! Answers, whole or chunk by chunk.
 
+mod frame;
 mod view;
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::response::{IntoResponse, Response};
 use polydraft::Token;
 use polydraft_engine::{Finish, Scored};
 use polydraft_text::Tokenizer;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::Problem;
 use super::part::{Call, Part};
 use super::timings::{Clock, Progress, Tells};
-use super::tokens::{Naming, PromptScores};
+use super::tokens::{ById, Naming, PromptScores};
 use super::usage::Usage;
-use super::{Reply, Sent, steps, tokens};
+use super::{Json, Reply, Sent, steps, tokens};
 use crate::App;
 use crate::worker::{Event, Failure, RequestParams};
+use frame::{Choice, Frame, Logprobs, members};
 
 /// The route of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,62 +126,67 @@ impl Answer {
         }
     }
 
-    fn frame(&self, chunk: bool, choices: Vec<Value>) -> Value {
+    fn frame(&self, chunk: bool, choices: Vec<Choice>) -> Frame {
         let object = match (self.shape, chunk) {
             (Shape::Completion, _) => "text_completion",
             (Shape::Chat, false) => "chat.completion",
             (Shape::Chat, true) => "chat.completion.chunk",
         };
         let Self { id, created, model, fingerprint, .. } = self;
-        json!({ "id": id, "object": object, "created": created, "model": model,
-            "system_fingerprint": fingerprint, "choices": choices })
+        let head = json!({ "id": id, "object": object, "created": created, "model": model,
+            "system_fingerprint": fingerprint });
+        Frame { head: members(head), choices, prompt_logprobs: None, tail: Map::new() }
     }
 
     fn logprobs(
         &mut self,
         number: usize,
-        prompt: Option<&PromptScores>,
-        scores: &[Scored],
-    ) -> Value {
-        match (self.scored, self.shape) {
-            (false, _) => Value::Null,
-            (true, Shape::Chat) => {
-                json!({ "content": tokens::chat(&self.text, self.naming, scores), "refusal": null })
-            }
-            (true, Shape::Completion) => {
-                let part = &mut self.parts[number];
-                let echoed = prompt.filter(|_| part.echoes);
-                tokens::completion(&self.text, self.naming, echoed, scores, &mut part.offset)
-            }
+        prompt: Option<&Arc<PromptScores>>,
+        scores: Vec<Scored>,
+    ) -> Option<Logprobs> {
+        if !self.scored {
+            return None;
         }
+        let Self { text, naming, .. } = self;
+        Some(match self.shape {
+            Shape::Chat => {
+                Logprobs::Chat { content: tokens::chat(text, *naming, scores), refusal: () }
+            }
+            Shape::Completion => {
+                let part = &mut self.parts[number];
+                let echoed = prompt.filter(|_| part.echoes).cloned();
+                let offset = &mut part.offset;
+                Logprobs::Completion(tokens::completion(text, *naming, echoed, scores, offset))
+            }
+        })
     }
 
     /// The prompt's scores, where they are a field of their own.
-    fn listed(&self, prompt: Option<&PromptScores>) -> Option<Value> {
-        prompt.filter(|_| self.prompt_scored).map(|prompt| prompt.by_id(&self.text))
+    fn listed(&self, prompt: Option<Arc<PromptScores>>) -> Option<ById> {
+        let scores = prompt.filter(|_| self.prompt_scored)?;
+        Some(ById { text: self.text.clone(), scores })
     }
 
     /// Adds the ids of tokens, if they are asked for. In a whole answer these fields are there
     /// anyway, as null: vLLM's clients expect them.
-    fn list_ids(&self, choice: &mut Value, prompt: Option<usize>, scores: &[Scored]) {
+    fn list_ids(&self, choice: &mut Map<String, Value>, prompt: Option<usize>, ids: &[Token]) {
         if let Some(prompts) = &self.prompts {
-            let ids: Vec<Token> = scores.iter().map(|scored| scored.token).collect();
-            choice["token_ids"] = json!(ids);
+            choice.insert("token_ids".to_owned(), json!(ids));
             if let Some(prompt) = prompt {
-                choice["prompt_token_ids"] = json!(prompts[prompt]);
+                choice.insert("prompt_token_ids".to_owned(), json!(prompts[prompt]));
             }
         }
     }
 
     /// In conversations the prompt's ids stand beside the choices: there is one prompt.
-    fn list_prompt_ids(&self, frame: &mut Value) {
+    fn list_prompt_ids(&self, frame: &mut Frame) {
         if let (Shape::Chat, Some(prompts)) = (self.shape, &self.prompts) {
-            frame["prompt_token_ids"] = json!(prompts[0]);
+            frame.add("prompt_token_ids", json!(prompts[0]));
         }
     }
 
     /// What is new of one sequence.
-    fn chunk(&mut self, index: usize) -> Value {
+    fn chunk(&mut self, index: usize) -> Frame {
         let part = &mut self.parts[index];
         let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
         let (reasoning, traces) =
@@ -188,18 +197,20 @@ impl Answer {
         let calls = part.calls.iter_mut().enumerate().filter_map(|(index, call)| call.delta(index));
         let calls: Vec<Value> = calls.collect();
         let prompt = part.prompt_scores.take();
+        let ids: Vec<Token> = scores.iter().map(|scored| scored.token).collect();
         // In completions a chunk without tokens has empty lists, as OpenAI's has.
         let none = scores.is_empty() && prompt.is_none() && self.shape == Shape::Chat;
         let logprobs = match none {
-            true => Value::Null,
-            false => self.logprobs(index, prompt.as_ref(), &scores),
+            true => None,
+            false => self.logprobs(index, prompt.as_ref(), scores),
         };
-        let mut choice = match self.shape {
+        let mut of_prompt = self.listed(prompt).map(Some);
+        let choice = match self.shape {
             Shape::Completion => {
-                let mut choice = json!({ "index": index, "text": text, "logprobs": logprobs,
-                    "finish_reason": finish_reason });
-                self.list_ids(&mut choice, first.then_some(number), &scores);
-                choice
+                let said = json!({ "index": index, "text": text, "finish_reason": finish_reason });
+                let mut said = members(said);
+                self.list_ids(&mut said, first.then_some(number), &ids);
+                Choice { said, logprobs, prompt_logprobs: of_prompt.take() }
             }
             Shape::Chat => {
                 let mut delta = json!({});
@@ -212,25 +223,21 @@ impl Answer {
                 if !text.is_empty() {
                     delta["content"] = text.into();
                 }
-                let mut choice = json!({ "index": index, "delta": delta, "logprobs": logprobs,
+                let said = json!({ "index": index, "delta": delta,
                     "finish_reason": finish_reason });
-                self.list_ids(&mut choice, None, &scores);
-                choice
+                let mut said = members(said);
+                self.list_ids(&mut said, None, &ids);
+                Choice { said, logprobs, prompt_logprobs: None }
             }
         };
-        let prompt = self.listed(prompt.as_ref());
-        if let Some(prompt) = prompt.clone().filter(|_| self.shape == Shape::Completion) {
-            choice["prompt_logprobs"] = prompt;
-        }
         let mut chunk = self.frame(true, vec![choice]);
-        if let Some(prompt) = prompt.filter(|_| self.shape == Shape::Chat) {
-            chunk["prompt_logprobs"] = prompt;
-        }
+        chunk.prompt_logprobs = of_prompt;
         if !traces.is_empty() {
-            chunk["steps"] = traces.iter().map(|trace| steps::step(&self.text, trace)).collect();
+            let steps: Value = traces.iter().map(|trace| steps::step(&self.text, trace)).collect();
+            chunk.add("steps", steps);
         }
         if self.tells.timings {
-            chunk["timings"] = self.timings(index);
+            chunk.add("timings", self.timings(index));
         }
         if first && index == 0 {
             self.tell_prompts(&mut chunk);
@@ -239,62 +246,67 @@ impl Answer {
     }
 
     /// A chunk that tells how much of the prompt is prefilled.
-    fn progress_chunk(&self, index: usize, progress: Progress, timings: Value) -> Value {
+    fn progress_chunk(&self, index: usize, progress: Progress, timings: Value) -> Frame {
         let said = match self.shape {
             Shape::Completion => ("text", json!("")),
             Shape::Chat => ("delta", json!({})),
         };
-        let mut choice = json!({ "index": index, "logprobs": null, "finish_reason": null });
+        let mut choice = json!({ "index": index, "finish_reason": null });
         choice[said.0] = said.1;
-        let mut chunk = self.frame(true, vec![choice]);
-        chunk["prompt_progress"] = progress.told();
+        let mut chunk = self.saying(choice);
+        chunk.add("prompt_progress", progress.told());
         if self.tells.timings {
-            chunk["timings"] = timings;
+            chunk.add("timings", timings);
         }
         self.with_usage(chunk)
     }
 
-    fn with_usage(&self, mut chunk: Value) -> Value {
+    /// A chunk of one choice without log-probabilities.
+    fn saying(&self, choice: Value) -> Frame {
+        let said = members(choice);
+        self.frame(true, vec![Choice { said, logprobs: None, prompt_logprobs: None }])
+    }
+
+    fn with_usage(&self, mut chunk: Frame) -> Frame {
         match self.usage_told {
             UsageTold::Never => {}
-            UsageTold::AtTheEnd => chunk["usage"] = Value::Null,
-            UsageTold::Always => chunk["usage"] = self.usage.so_far(),
+            UsageTold::AtTheEnd => chunk.add("usage", Value::Null),
+            UsageTold::Always => chunk.add("usage", self.usage.so_far()),
         }
         chunk
     }
 
     /// Who speaks, which is said before what is said.
-    fn role_chunk(&self, index: usize) -> Value {
+    fn role_chunk(&self, index: usize) -> Frame {
         let delta = json!({ "role": "assistant", "content": "" });
-        let choice = json!({ "index": index, "delta": delta, "logprobs": null,
-            "finish_reason": null });
-        let mut chunk = self.frame(true, vec![choice]);
+        let choice = json!({ "index": index, "delta": delta, "finish_reason": null });
+        let mut chunk = self.saying(choice);
         self.list_prompt_ids(&mut chunk);
         let mut chunk = self.with_usage(chunk);
         if self.usage_told == UsageTold::Always {
             // What is already known of it is said with the next one.
             let before = self.usage.without(self.parts[index].tokens);
-            chunk["usage"] = before.so_far();
+            chunk.add("usage", before.so_far());
         }
         chunk
     }
 
     /// llama.cpp's `__verbose`: what the model reads.
-    fn tell_prompts(&self, frame: &mut Value) {
+    fn tell_prompts(&self, frame: &mut Frame) {
         match self.read.as_deref() {
             None => {}
-            Some([only]) => frame["__verbose"] = json!({ "prompt": only }),
-            Some(several) => frame["__verbose"] = json!({ "prompt": several }),
+            Some([only]) => frame.add("__verbose", json!({ "prompt": only })),
+            Some(several) => frame.add("__verbose", json!({ "prompt": several })),
         }
     }
 
     /// The last chunk, if it was asked for.
-    fn usage_chunk(&self) -> Option<Value> {
+    fn usage_chunk(&self) -> Option<Frame> {
         let told = self.usage_told != UsageTold::Never;
         let mut chunk = told.then(|| self.frame(true, Vec::new()))?;
-        chunk["usage"] = json!(self.usage);
+        chunk.add("usage", json!(self.usage));
         if self.tells.timings {
-            chunk["timings"] = self.timings(0);
+            chunk.add("timings", self.timings(0));
         }
         Some(chunk)
     }
@@ -310,7 +322,7 @@ impl Reply for Answer {
             Event::Prompt { text, scores } => {
                 let number = self.parts[text].prompt;
                 let (first, special) = (self.firsts[number].0, self.echoes_tokens);
-                let scores = PromptScores { first, others: scores, special };
+                let scores = Arc::new(PromptScores { first, others: scores, special });
                 let of_prompt = self.parts.iter_mut().filter(|part| part.prompt == number);
                 of_prompt.for_each(|part| part.prompt_scores = Some(scores.clone()));
                 Ok(text)
@@ -350,7 +362,7 @@ impl Reply for Answer {
         }
     }
 
-    fn whole(mut self: Box<Self>) -> Value {
+    fn whole(mut self: Box<Self>) -> Response {
         let mut of_chat = None;
         let choices = (0..self.parts.len()).map(|index| {
             let part = &mut self.parts[index];
@@ -358,15 +370,17 @@ impl Reply for Answer {
             let (finish_reason, calls) = (part.reason(), std::mem::take(&mut part.calls));
             let reasoning = std::mem::take(&mut part.reasoning);
             let (number, prompt) = (part.prompt, part.prompt_scores.take());
-            let logprobs = self.logprobs(index, prompt.as_ref(), &scores);
-            let prompt = self.listed(prompt.as_ref());
+            let ids: Vec<Token> = scores.iter().map(|scored| scored.token).collect();
+            let logprobs = self.logprobs(index, prompt.as_ref(), scores);
+            let prompt = self.listed(prompt);
             match self.shape {
                 Shape::Completion => {
-                    let mut choice = json!({ "index": index, "text": text, "logprobs": logprobs,
-                        "finish_reason": finish_reason, "prompt_logprobs": prompt,
-                        "prompt_token_ids": null, "token_ids": null });
-                    self.list_ids(&mut choice, Some(number), &scores);
-                    choice
+                    let said = json!({ "index": index, "text": text,
+                        "finish_reason": finish_reason, "prompt_token_ids": null,
+                        "token_ids": null });
+                    let mut said = members(said);
+                    self.list_ids(&mut said, Some(number), &ids);
+                    Choice { said, logprobs, prompt_logprobs: Some(prompt) }
                 }
                 Shape::Chat => {
                     of_chat = prompt;
@@ -381,26 +395,27 @@ impl Reply for Answer {
                     if !reasoning.is_empty() {
                         message["reasoning_content"] = reasoning.into();
                     }
-                    let mut choice = json!({ "index": index, "message": message,
-                        "logprobs": logprobs, "finish_reason": finish_reason, "token_ids": null });
-                    self.list_ids(&mut choice, None, &scores);
-                    choice
+                    let said = json!({ "index": index, "message": message,
+                        "finish_reason": finish_reason, "token_ids": null });
+                    let mut said = members(said);
+                    self.list_ids(&mut said, None, &ids);
+                    Choice { said, logprobs, prompt_logprobs: None }
                 }
             }
         });
         let choices = choices.collect();
         let mut whole = self.frame(false, choices);
         if self.shape == Shape::Chat {
-            whole["prompt_logprobs"] = of_chat.into();
-            whole["prompt_token_ids"] = Value::Null;
+            whole.prompt_logprobs = Some(of_chat);
+            whole.add("prompt_token_ids", Value::Null);
         }
         self.list_prompt_ids(&mut whole);
         self.tell_prompts(&mut whole);
-        whole["usage"] = json!(self.usage);
+        whole.add("usage", json!(self.usage));
         if self.tells.timings {
-            whole["timings"] = self.timings(0);
+            whole.add("timings", self.timings(0));
         }
-        whole
+        Json(whole).into_response()
     }
 
     fn more(&mut self, text: usize) -> Vec<Sent> {
@@ -408,16 +423,21 @@ impl Reply for Answer {
         // What may yet become a call is not sent.
         if !self.parts[text].is_news() {
             let progress = progress.into_iter().filter(|_| self.tells.progress);
-            let chunk = |(progress, times)| Sent::data(self.progress_chunk(text, progress, times));
+            let chunk =
+                |(progress, times)| Sent::data(self.progress_chunk(text, progress, times).text());
             return progress.map(chunk).collect();
         }
         let role = (self.shape == Shape::Chat && !self.parts[text].begun)
-            .then(|| Sent::data(self.role_chunk(text)));
-        role.into_iter().chain([Sent::data(self.chunk(text))]).collect()
+            .then(|| Sent::data(self.role_chunk(text).text()));
+        role.into_iter().chain([Sent::data(self.chunk(text).text())]).collect()
     }
 
     fn end(&mut self) -> Vec<Sent> {
-        self.usage_chunk().map(Sent::data).into_iter().chain([Sent::data(DONE)]).collect()
+        self.usage_chunk()
+            .map(|chunk| Sent::data(chunk.text()))
+            .into_iter()
+            .chain([Sent::data(DONE)])
+            .collect()
     }
 
     fn broken(&mut self, problem: &Problem) -> Vec<Sent> {

@@ -97,7 +97,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     let model = request.rest.get("model").and_then(Value::as_str).unwrap_or(app.name()).to_owned();
     let body = translated(request, &stops)?;
     chat::prepare_as(app, body, |answer| -> Box<dyn Reply> {
-        Box::new(Message::new(answer, model, stops))
+        Box::new(Message::new(answer, model, stops, app.keeps_prompts))
     })
 }
 
@@ -171,6 +171,11 @@ fn translated(request: Request, stops: &[String]) -> Result<Value, Problem> {
 
 /// One message, which may become several: a tool's answers are messages of their own.
 fn turn(role: &str, content: Blocks, param: &str, said: &mut Vec<Value>) -> Result<(), Problem> {
+    if !matches!(role, "user" | "assistant" | "system") {
+        let problem = format!("expected a role of user, assistant or system, got {role:?}");
+        let param = format!("{param}.role");
+        return Err(Problem::invalid(problem).of(&param).code("unsupported_parameter"));
+    }
     let blocks = match content {
         Blocks::Text(text) => vec![Block::Text { text }],
         Blocks::Many(blocks) => blocks,

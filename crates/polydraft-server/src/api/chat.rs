@@ -7,11 +7,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::alternatives::{alternatives, check};
 use super::answer::Answer;
 use super::conversation::{Conversation, ReasoningMode, Wanted};
 use super::error::Problem;
 use super::messages::{Spoken, conversation, variables};
-use super::params::{Common, MOST_TOP, null_is_default, prompt_scores, within};
+use super::params::{Common, flag, flag_or_not};
 use super::read::read;
 use super::rest::ignored;
 use super::tools::tools;
@@ -29,13 +30,15 @@ pub struct Chat {
     /// The older name of max_completion_tokens.
     max_tokens: Option<usize>,
     /// Whether to return every token's log-probability at temperature 1. Default: whether
-    /// top_logprobs is above 0.
+    /// top_logprobs is not 0.
+    #[serde(default, deserialize_with = "flag")]
     logprobs: Option<bool>,
-    /// With each, so many of the likeliest alternatives.
-    top_logprobs: Option<usize>,
+    /// With each, so many of the likeliest alternatives; -1: of all tokens of the vocabulary, where
+    /// the server lets requests.
+    top_logprobs: Option<i64>,
     /// With the answer the log-probability of every token of the prompt but the first, and so many
-    /// of the likeliest alternatives.
-    prompt_logprobs: Option<usize>,
+    /// of the likeliest alternatives, or -1 for all.
+    prompt_logprobs: Option<i64>,
     /// What the model may call: `{"type": "function", "function": {"name": .., "description": ..,
     /// "parameters": .., "strict": ..}}`. With `strict` calls are as the parameters' schema says.
     #[schema(value_type = Option<Vec<Object>>)]
@@ -45,6 +48,7 @@ pub struct Chat {
     #[schema(value_type = Option<Object>)]
     tool_choice: Option<Value>,
     /// Whether there may be several calls in an answer. Default: yes.
+    #[serde(default, deserialize_with = "flag")]
     parallel_tool_calls: Option<bool>,
     /// Variables for the model's chat template, such as `{"enable_thinking": false}`.
     #[schema(value_type = Option<Object>)]
@@ -57,22 +61,24 @@ pub struct Chat {
     reasoning_format: Option<String>,
     /// Whether the answer has the ids of its tokens, `token_ids`, and of the prompt's,
     /// `prompt_token_ids`.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     return_token_ids: bool,
     /// Whether the answer has the prompt as the model reads it, as llama.cpp's `__verbose`.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     verbose: bool,
     /// Whether log-probabilities name tokens as `token_id:7` instead of by their strings.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     return_tokens_as_token_ids: bool,
     /// Whether the model goes on with the last message, an answer's beginning. Default: no, unless
     /// the server was started so.
+    #[serde(default, deserialize_with = "flag")]
     continue_final_message: Option<bool>,
     /// Whether the answer then begins with that message.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     echo: bool,
     /// Whether the prompt ends with what makes the model answer. Default: yes, unless
     /// continue_final_message.
+    #[serde(default, deserialize_with = "flag")]
     add_generation_prompt: Option<bool>,
     /// vLLM's: `{"prompt_token_ids": [..]}` is the prompt, in place of the messages' tokens. All
     /// else in it is ignored: no KV cache is transferred.
@@ -127,13 +133,14 @@ pub fn prepare_as(
     let max_tokens = own.max_completion_tokens.or(own.max_tokens);
     let truncation = common.truncation(app)?;
     let mut asked = common.asked(app, &app.chat, max_tokens)?;
-    let top = own.logprobs.unwrap_or(own.top_logprobs.is_some_and(|top| top > 0));
-    let top = top.then(|| within("top_logprobs", own.top_logprobs.unwrap_or(0), 0, MOST_TOP));
+    let top = own.logprobs.unwrap_or(own.top_logprobs.is_some_and(|top| top != 0));
+    let top = top.then(|| alternatives(app, "top_logprobs", own.top_logprobs.unwrap_or(0)));
     asked.scores = asked.scores.or(top.transpose()?.map(Into::into));
     let scored = asked.scores.is_some();
     // Tokens come with their scores.
     asked.scores = asked.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
-    asked.prompt_scores = prompt_scores(own.prompt_logprobs)?;
+    let of_prompt = own.prompt_logprobs.map(|top| alternatives(app, "prompt_logprobs", top));
+    asked.prompt_scores = of_prompt.transpose()?;
     let lists = asked.prompt_scores.is_some();
     let said = own.messages.as_deref().unwrap_or_default();
     let prefilled = app.settings.prefill && own.add_generation_prompt.is_none();
@@ -166,6 +173,8 @@ pub fn prepare_as(
         prompt: transfer.and_then(|transfer| transfer.prompt_token_ids),
     };
     let mut conversation = Conversation::of(app, wanted)?;
+    let param = if lists { "prompt_logprobs" } else { "top_logprobs" };
+    check(app, std::slice::from_ref(&conversation.asked), param)?;
     conversation.answer.tells(tells);
     if lists {
         conversation.answer.lists_prompt_scores();

@@ -6,9 +6,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::alternatives::{alternatives, check};
 use super::answer::{Answer, Shape};
 use super::error::Problem;
-use super::params::{Common, MOST_TOP, null_is_default, prompt_scores, within};
+use super::params::{Common, flag_or_not, within};
 use super::read::read;
 use super::rest::ignored;
 use super::{Prepared, Reply, format};
@@ -23,23 +24,23 @@ pub struct Completion {
     /// Tokens of a completion at most. Default: as the server was started.
     max_tokens: Option<usize>,
     /// With every token its log-probability at temperature 1, and so many of the likeliest
-    /// alternatives.
-    logprobs: Option<usize>,
+    /// alternatives; -1: of all tokens of the vocabulary, where the server lets requests.
+    logprobs: Option<i64>,
     /// With the answer the log-probability of every token of the prompt but the first, and so many
-    /// of the likeliest alternatives.
-    prompt_logprobs: Option<usize>,
+    /// of the likeliest alternatives, or -1 for all.
+    prompt_logprobs: Option<i64>,
     /// Whether the answer begins with the prompt; with logprobs its tokens have theirs.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     echo: bool,
     /// Whether the answer has the ids of its tokens, `token_ids`, and of the prompt's,
     /// `prompt_token_ids`.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     return_token_ids: bool,
     /// Whether the answer has the prompt as the model reads it, as llama.cpp's `__verbose`.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     verbose: bool,
     /// Whether log-probabilities name tokens as `token_id:7` instead of by their strings.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     return_tokens_as_token_ids: bool,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -90,12 +91,13 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     let ignored = ignored(&own.rest, app.settings.strict)?;
     let truncation = common.truncation(app)?;
     let mut asked = common.asked(app, &app.completions, own.max_tokens)?;
-    let top = own.logprobs.map(|top| within("logprobs", top, 0, MOST_TOP)).transpose()?;
+    let of = |param, asked: Option<i64>| asked.map(|top| alternatives(app, param, top)).transpose();
+    let top = of("logprobs", own.logprobs)?;
     asked.scores = asked.scores.or(top.map(Into::into));
     let scored = asked.scores.is_some();
     // Tokens come with their scores.
     asked.scores = asked.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
-    let listed = prompt_scores(own.prompt_logprobs)?;
+    let listed = of("prompt_logprobs", own.prompt_logprobs)?;
     asked.prompt_scores = top.filter(|_| own.echo).max(listed);
     let Some(prompt) = own.prompt else {
         return Err(Problem::invalid("the parameter prompt is missing").of("prompt"));
@@ -136,6 +138,7 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     for asked in &asked {
         app.check(asked)?;
     }
+    check(app, &asked, if listed > top { "prompt_logprobs" } else { "logprobs" })?;
     let tells = common.tells();
     let usage = common.stream_options.unwrap_or_default().usage();
     let mut answer = Answer::new(app, common.model, Shape::Completion, &asked, usage, echo);

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::answer::{Answer, Shape, UsageTold};
 use super::error::Problem;
+use super::messages::left_out;
 use super::params::Truncation;
 use super::reasoning::Reasoning;
 use super::tools::Tools;
@@ -60,6 +61,8 @@ pub struct Conversation {
     form: Option<Form>,
     /// Its answer.
     pub answer: Answer,
+    /// Messages that the model does not read.
+    ignored: Vec<String>,
 }
 
 impl Conversation {
@@ -72,9 +75,13 @@ impl Conversation {
         let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
         let how = Rendering { tools: listed, variables: Some(&variables), ending };
         let most = if wanted.truncation.is_some() { usize::MAX } else { app.context };
+        let mut ignored = Vec::new();
         let marks = app.language.chat.as_ref().and_then(|template| template.reasoning());
         let prompt = match wanted.prompt {
-            None => app.language.encode_chat_with(&messages, &how, most)?,
+            None => {
+                ignored = left_out(app, &messages, &how)?;
+                app.language.encode_chat_with(&messages, &how, most)?
+            }
             Some(tokens) => {
                 let text = app.language.tokenizer.decode_all(&tokens)?;
                 ChatPrompt { in_reasoning: marks.is_some_and(|form| form.is_open(&text)), tokens }
@@ -114,17 +121,18 @@ impl Conversation {
             answer.reads_reasoning(|| Reasoning::new(marks, inside));
         }
         let [asked] = asked;
-        Ok(Self { asked, form, answer })
+        Ok(Self { asked, form, answer, ignored })
     }
 
     /// With the answer in the form of its route.
     pub fn prepared(
         self,
         stream: bool,
-        ignored: Vec<String>,
+        mut ignored: Vec<String>,
         in_form: impl FnOnce(Answer) -> Box<dyn Reply>,
     ) -> Prepared {
-        let Self { asked, form, answer } = self;
+        let Self { asked, form, answer, ignored: left_out } = self;
+        ignored.extend(left_out);
         Prepared { asked: vec![asked], form, answer: in_form(answer), stream, ignored }
     }
 }

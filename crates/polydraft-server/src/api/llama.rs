@@ -10,9 +10,10 @@ use polydraft_engine::Alternatives;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::alternatives::few_alternatives;
 use super::completions;
 use super::error::Problem;
-use super::params::{MOST_TOP, null_is_default, within};
+use super::params::null_is_default;
 use super::read::read;
 use super::{Prepared, Reply};
 use crate::App;
@@ -111,7 +112,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     let count_of_probs = own.n_probs.filter(|count| *count > 0);
     let sampled = count_of_probs.filter(|_| own.post_sampling_probs);
     if let Some(count) = sampled {
-        within("n_probs", count, 0, MOST_TOP)?;
+        few_alternatives("n_probs", count)?;
     } else {
         set("logprobs", count_of_probs.into());
     }

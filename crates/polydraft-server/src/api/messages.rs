@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use polydraft_text::Message;
+use polydraft_text::{Message, Rendering};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -16,7 +16,8 @@ use crate::App;
 /// nothing here.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct Spoken {
-    /// Who speaks: system (or developer), user, assistant or tool.
+    /// Who speaks: system (or developer), user, assistant or tool, or another role that the
+    /// model's chat template knows.
     role: String,
     /// The content: a string, or a list of parts of type text; an answer with calls may have none.
     #[schema(value_type = Option<String>)]
@@ -93,7 +94,7 @@ impl Content {
     }
 }
 
-/// The message of this role; `param` names the role.
+/// The message of one of OpenAI's roles; `param` names the role.
 ///
 /// # Errors
 /// Another role.
@@ -148,6 +149,38 @@ impl Calling {
     }
 }
 
+/// Roles at most that are none of OpenAI's and that are looked for in a prompt.
+const OWN_ROLES: usize = 16;
+
+/// The first message of each role that is none of OpenAI's and that the model's template leaves
+/// out, by name: a template says nothing of it, and the client is to learn that the model does not
+/// read them.
+///
+/// # Errors
+/// What the template refuses.
+pub fn left_out(app: &App, messages: &[Message], how: &Rendering) -> Result<Vec<String>, Problem> {
+    let Some(chat) = &app.language.chat else { return Ok(Vec::new()) };
+    let mut firsts: Vec<usize> = Vec::new();
+    for (number, message) in messages.iter().enumerate() {
+        let is_known = matches!(&*message.role, "system" | "user" | "assistant" | "tool");
+        if !is_known && firsts.iter().all(|first| messages[*first].role != message.role) {
+            firsts.push(number);
+        }
+    }
+    firsts.truncate(OWN_ROLES);
+    if firsts.is_empty() {
+        return Ok(Vec::new());
+    }
+    // What each says is marked: a template may write the content otherwise than it was sent.
+    let mark = format!("{:032x}", rand::random::<u128>());
+    let mark = |number: usize| format!("{mark}n{number}n");
+    let mut marked = messages.to_vec();
+    firsts.iter().for_each(|first| marked[*first].content.push_str(&mark(*first)));
+    let text = chat.render_with(&marked, how)?;
+    firsts.retain(|first| !text.contains(&mark(*first)));
+    Ok(firsts.iter().map(|first| format!("messages[{first}]")).collect())
+}
+
 /// The messages of a conversation, as its template reads them.
 ///
 /// # Errors
@@ -180,7 +213,11 @@ pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Pr
             let answer = called.answer(content, id);
             return Ok(Message { name: answer.name.or(name), ..answer });
         }
-        let mut message = message(&role, content, &param(".role"))?;
+        let is_own = !matches!(&*role, "" | "system" | "developer" | "user" | "assistant");
+        let mut message = match is_own && !app.settings.strict {
+            true => Message::of(role, content),
+            false => message(&role, content, &param(".role"))?,
+        };
         (message.name, message.reasoning_content) = (name, reasoning_content);
         for (call, value) in calls.into_iter().enumerate() {
             let param = param(&format!(".tool_calls[{call}]"));

@@ -59,12 +59,12 @@ pub struct Common {
     /// Token ids that end the output besides the model's end tokens.
     pub stop_token_ids: Option<Vec<Token>>,
     /// Whether end tokens do not end the output; stop_token_ids do.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     pub ignore_eos: bool,
     /// Tokens of the output at least: before, no end token and none of stop_token_ids is possible.
     pub min_tokens: Option<usize>,
     /// Whether to stream the output as it is decided.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     pub stream: bool,
     /// How to stream.
     pub stream_options: Option<StreamOptions>,
@@ -98,10 +98,10 @@ pub struct Common {
     pub steps: Option<usize>,
     /// Whether a stream tells how much of the prompt is prefilled, as llama.cpp's
     /// `prompt_progress`.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     pub return_progress: bool,
     /// Whether the answer, and every chunk of a stream, has llama.cpp's `timings`.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     pub timings_per_token: bool,
     /// What is not common.
     #[serde(flatten)]
@@ -114,14 +114,14 @@ pub struct Common {
 #[serde(deny_unknown_fields)]
 pub struct StreamOptions {
     /// Whether a last chunk has the usage.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     pub include_usage: bool,
     /// Whether chunks are padded to one length, so that who listens to encrypted ones learns less:
     /// not supported.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     pub include_obfuscation: bool,
     /// Whether every chunk has the usage so far, beside include_usage.
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "flag_or_not")]
     pub continuous_usage_stats: bool,
 }
 
@@ -168,6 +168,31 @@ where
     T: Deserialize<'de> + Default,
 {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// For flags: true or false, which some clients send as strings, or null.
+pub fn flag<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "true or false")]
+    enum Flag {
+        Plain(bool),
+        Said(Said),
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    enum Said {
+        True,
+        False,
+    }
+    Ok(Option::deserialize(deserializer)?.map(|flag| match flag {
+        Flag::Plain(flag) => flag,
+        Flag::Said(said) => matches!(said, Said::True),
+    }))
+}
+
+/// The same where null is false.
+pub fn flag_or_not<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(flag(deserializer)?.unwrap_or_default())
 }
 
 /// The least and the most that a parameter may be.
@@ -219,21 +244,11 @@ fn known<'a>(param: &str, listed: &'a [Token], vocabulary: usize) -> Result<&'a 
     }
 }
 
-/// How many of the likeliest alternatives of each of a prompt's tokens are wanted.
-///
-/// # Errors
-/// More than there may be.
-pub fn prompt_scores(asked: Option<usize>) -> Result<Option<usize>, Problem> {
-    asked.map(|top| within("prompt_logprobs", top, 0, MOST_TOP)).transpose()
-}
-
 /// Stop strings at most, and the bytes of each.
 const STOPS: usize = 16;
 const STOP_BYTES: usize = 1024;
 /// Token ids at most that end an output, or whose log-probabilities are told.
 const MOST_LISTED: usize = 256;
-/// Of the likeliest alternatives of each token.
-pub const MOST_TOP: usize = 20;
 
 impl Common {
     /// The engine's request for every prompt; the prompts come later, and so does the grammar of a

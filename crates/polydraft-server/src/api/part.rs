@@ -1,5 +1,7 @@
 //! One sequence of an answer, as far as it is known: what its output is made of.
 
+use std::sync::Arc;
+
 use polydraft_engine::{Finish, Scored, Trace};
 use serde_json::{Value, json};
 
@@ -61,7 +63,7 @@ pub struct Part {
     /// The number of its prompt.
     pub prompt: usize,
     /// The scores of its prompt's tokens, where they are known and not sent yet.
-    pub prompt_scores: Option<PromptScores>,
+    pub prompt_scores: Option<Arc<PromptScores>>,
     /// Whether its tokens begin with the prompt's.
     pub echoes: bool,
     /// What the model thought, where that is told apart.

@@ -11,11 +11,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
+use super::alternatives::few_alternatives;
 use super::answer::UsageTold;
 use super::conversation::{Conversation, ReasoningMode, Wanted};
 use super::error::Problem;
 use super::messages::{Calling, Content, message, variables};
-use super::params::{Common, MOST_TOP, null_is_default, within};
+use super::params::{Common, null_is_default};
 use super::read::read;
 use super::rest::ignored;
 use super::tools::{self, tools};
@@ -241,7 +242,7 @@ fn scores(include: Option<&[String]>, top: Option<usize>) -> Result<Option<usize
             let problem = format!("top_logprobs has no meaning without {LOGPROBS:?} in include");
             Err(Problem::invalid(problem).of("top_logprobs"))
         }
-        (false, top) => within("top_logprobs", top.unwrap_or(0), 0, MOST_TOP).map(Some),
+        (false, top) => few_alternatives("top_logprobs", top.unwrap_or(0)).map(Some),
     }
 }
 

@@ -7,7 +7,7 @@ use super::error::Problem;
 
 /// Parameters of other servers that change the output, and the values with which they change
 /// nothing. They are not supported here.
-const CHANGING: [(&str, &[&str]); 51] = [
+const CHANGING: [(&str, &[&str]); 52] = [
     ("adaptive_target", &["-1", "-1.0"]),
     ("add_generation_prompt", &["true"]),
     ("add_special_tokens", &["true"]),
@@ -42,6 +42,7 @@ const CHANGING: [(&str, &[&str]); 51] = [
     ("no_repeat_ngram_size", &["0"]),
     ("previous_response_id", &[]),
     ("prompt", &[]),
+    ("prompt_embeds", &["[]"]),
     ("prompt_logprobs", &[]),
     ("samplers", &[]),
     ("skip_special_tokens", &["true"]),

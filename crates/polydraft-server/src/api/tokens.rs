@@ -1,26 +1,47 @@
 //! Log-probabilities as the two routes write them.
+//!
+//! Those of alternatives are made as they are written: as JSON values those of a whole vocabulary
+//! would take many times the memory of their numbers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
 
 use polydraft::Token;
 use polydraft_engine::Scored;
 use polydraft_text::Tokenizer;
-use serde::Serialize;
-use serde_json::{Map, Value, json};
-use utoipa::ToSchema;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 /// What stands for minus infinity, which JSON does not have.
 const LEAST: f64 = -9999.0;
 
 /// A token of a conversation's answer.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ChatToken {
+#[derive(Serialize)]
+struct ChatToken<'a> {
     #[serde(flatten)]
     own: TopToken,
-    top_logprobs: Vec<TopToken>,
+    top_logprobs: Tops<'a>,
+}
+
+/// The alternatives of one.
+struct Tops<'a> {
+    text: &'a Tokenizer,
+    naming: Naming,
+    top: &'a [(Token, f64)],
+}
+
+impl Serialize for Tops<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { text, naming, top: all } = *self;
+        serializer
+            .collect_seq(all.iter().map(|&(token, logprob)| top(text, naming, token, logprob)))
+    }
 }
 
 /// A token and its log-probability.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct TopToken {
+#[derive(Debug, Serialize)]
+struct TopToken {
     /// Its string; where it is only a part of a character, its bytes as `\xf0\x9f`.
     token: String,
     /// The natural logarithm of its probability at temperature 1.
@@ -83,17 +104,27 @@ fn top(text: &Tokenizer, naming: Naming, token: Token, logprob: f64) -> TopToken
     TopToken { token, logprob: logprob.max(LEAST), bytes }
 }
 
+/// As conversations have them: a list.
+pub struct ChatTokens {
+    text: Tokenizer,
+    naming: Naming,
+    scores: Vec<Scored>,
+}
+
 /// As conversations have them.
-pub fn chat(text: &Tokenizer, naming: Naming, scores: &[Scored]) -> Vec<ChatToken> {
-    let of = |scored: &Scored| ChatToken {
-        own: top(text, naming, scored.token, scored.logprob),
-        top_logprobs: scored
-            .top
-            .iter()
-            .map(|&(token, logprob)| top(text, naming, token, logprob))
-            .collect(),
-    };
-    scores.iter().map(of).collect()
+pub fn chat(text: &Tokenizer, naming: Naming, scores: Vec<Scored>) -> ChatTokens {
+    ChatTokens { text: text.clone(), naming, scores }
+}
+
+impl Serialize for ChatTokens {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { text, naming, scores } = self;
+        let naming = *naming;
+        serializer.collect_seq(scores.iter().map(|scored| ChatToken {
+            own: top(text, naming, scored.token, scored.logprob),
+            top_logprobs: Tops { text, naming, top: &scored.top },
+        }))
+    }
 }
 
 /// A token of an answer of llama.cpp's own route.
@@ -169,54 +200,85 @@ impl Naming {
     }
 }
 
+/// As completions have them.
+#[derive(Serialize)]
+pub struct CompletionTokens {
+    tokens: Vec<String>,
+    token_logprobs: Vec<Option<f64>>,
+    top_logprobs: TopMaps,
+    text_offset: Vec<usize>,
+}
+
+/// The alternatives of each token, by their strings.
+struct TopMaps {
+    text: Tokenizer,
+    naming: Naming,
+    prompt: Option<Arc<PromptScores>>,
+    scores: Vec<Scored>,
+}
+
+/// Those of one.
+struct TopMap<'a>(&'a TopMaps, &'a Scored);
+
+impl TopMaps {
+    /// All tokens with their scores: first the prompt's, if it is echoed, whose first one has none.
+    fn all(&self) -> impl Iterator<Item = (Token, Option<&Scored>)> {
+        let echoed = self.prompt.iter().flat_map(|prompt| prompt.all());
+        echoed.chain(self.scores.iter().map(|scored| (scored.token, Some(scored))))
+    }
+}
+
+impl Serialize for TopMaps {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.all().map(|(_, scored)| Some(TopMap(self, scored?))))
+    }
+}
+
+impl Serialize for TopMap<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(TopMaps { text, naming, .. }, scored) = self;
+        // Several tokens may have the same string: the decided one stands for them, or else the
+        // likeliest.
+        let (mut seen, mut object) = (HashSet::new(), serializer.serialize_map(None)?);
+        let own = (scored.token, scored.logprob);
+        for (token, logprob) in std::iter::once(own).chain(scored.top.iter().copied()) {
+            let name = naming.of(text, token);
+            if !seen.contains(&name) {
+                object.serialize_entry(&name, &logprob.max(LEAST))?;
+                seen.insert(name);
+            }
+        }
+        object.end()
+    }
+}
+
 /// As completions have them: first of the `prompt`'s tokens, if it is echoed, whose first one has
 /// no score. `offset` is where the first one's string begins, in characters, and afterwards where
 /// the next will.
 pub fn completion(
     text: &Tokenizer,
     naming: Naming,
-    prompt: Option<&PromptScores>,
-    scores: &[Scored],
+    prompt: Option<Arc<PromptScores>>,
+    scores: Vec<Scored>,
     offset: &mut usize,
-) -> Value {
-    let echoed = prompt.into_iter().flat_map(PromptScores::all);
-    let mut all: Vec<(Token, Option<&Scored>)> = echoed.collect();
-    let special = prompt.is_some_and(|prompt| prompt.special);
+) -> CompletionTokens {
+    let special = prompt.as_ref().is_some_and(|prompt| prompt.special);
     let of_echo = if special { Named::of_prompt } else { Named::of };
-    let of_prompt = all.iter().map(|(token, _)| of_echo(text, *token));
-    let mut names: Vec<Named> = of_prompt.collect();
-    names.extend(scores.iter().map(|scored| Named::of(text, scored.token)));
-    all.extend(scores.iter().map(|scored| (scored.token, Some(scored))));
-    let offsets: Vec<usize> = names
-        .iter()
-        .map(|name| {
-            let here = *offset;
-            *offset += name.characters();
-            here
-        })
-        .collect();
-    let of = |scored: &Scored| {
-        // Several tokens may have the same string: the decided one stands for them, or else the
-        // likeliest.
-        let mut object = Map::new();
-        let own = (scored.token, scored.logprob);
-        for (token, logprob) in std::iter::once(own).chain(scored.top.iter().copied()) {
-            object.entry(naming.of(text, token)).or_insert_with(|| logprob.max(LEAST).into());
-        }
-        object
-    };
-    let tops: Vec<Option<Map<String, Value>>> =
-        all.iter().map(|(_, scored)| scored.map(of)).collect();
-    let logprobs: Vec<Option<f64>> =
-        all.iter().map(|(_, scored)| scored.map(|scored| scored.logprob.max(LEAST))).collect();
-    let tokens: Vec<String> =
-        all.iter().zip(&names).map(|((token, _), name)| naming.name(*token, name)).collect();
-    json!({ "tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops,
-        "text_offset": offsets })
+    let echoed = prompt.as_ref().map_or(0, |prompt| 1 + prompt.others.len());
+    let top_logprobs = TopMaps { text: text.clone(), naming, prompt, scores };
+    let (mut tokens, mut token_logprobs, mut text_offset) = (Vec::new(), Vec::new(), Vec::new());
+    for (number, (token, scored)) in top_logprobs.all().enumerate() {
+        let name = if number < echoed { of_echo(text, token) } else { Named::of(text, token) };
+        tokens.push(naming.name(token, &name));
+        token_logprobs.push(scored.map(|scored| scored.logprob.max(LEAST)));
+        text_offset.push(*offset);
+        *offset += name.characters();
+    }
+    CompletionTokens { tokens, token_logprobs, top_logprobs, text_offset }
 }
 
 /// The scores of a prompt's tokens.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct PromptScores {
     /// The first token, which nothing stands before.
     pub first: Token,
@@ -231,22 +293,43 @@ impl PromptScores {
         let others = self.others.iter().map(|scored| (scored.token, Some(scored)));
         std::iter::once((self.first, None)).chain(others)
     }
+}
 
-    /// As vLLM's `prompt_logprobs`: for every token an object by token ids; none for the first.
-    pub fn by_id(&self, text: &Tokenizer) -> Value {
-        let of = |scored: &Scored| {
-            let mut object = Map::new();
-            let ranked = scored.top.iter().enumerate();
-            let top = ranked.map(|(rank, &(token, logprob))| (token, logprob, Some(rank + 1)));
-            // Where it is none of the likeliest, its rank is not known.
-            for (token, logprob, rank) in top.chain([(scored.token, scored.logprob, None)]) {
-                object.entry(token.to_string()).or_insert_with(|| {
-                    json!({ "logprob": logprob.max(LEAST), "rank": rank,
-                        "decoded_token": Named::of(text, token).string })
-                });
-            }
-            Value::Object(object)
-        };
-        self.all().map(|(_, scored)| scored.map_or(Value::Null, of)).collect()
+/// vLLM's `prompt_logprobs`: for every token an object by token ids; none for the first.
+#[derive(Clone)]
+pub struct ById {
+    /// Names tokens.
+    pub text: Tokenizer,
+    /// Of the prompt.
+    pub scores: Arc<PromptScores>,
+}
+
+/// The object of one token.
+struct OneById<'a>(&'a Tokenizer, &'a Scored);
+
+impl Serialize for ById {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let all = self.scores.all();
+        serializer.collect_seq(all.map(|(_, scored)| Some(OneById(&self.text, scored?))))
+    }
+}
+
+impl Serialize for OneById<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(text, scored) = self;
+        let mut object = serializer.serialize_map(None)?;
+        let ranked = scored.top.iter().enumerate();
+        let top = ranked.map(|(rank, &(token, logprob))| (token, logprob, Some(rank + 1)));
+        // Where it is none of the likeliest, its rank is not known.
+        let is_listed = scored.top.iter().any(|(token, _)| *token == scored.token);
+        let own = (!is_listed).then_some((scored.token, scored.logprob, None));
+        for (token, logprob, rank) in top.chain(own) {
+            object.serialize_entry(
+                &token,
+                &json!({ "logprob": logprob.max(LEAST), "rank": rank,
+                    "decoded_token": Named::of(text, token).string }),
+            )?;
+        }
+        object.end()
     }
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use polydraft::Token;
 use serde_json::{Map, Value};
 
 use super::{guard, stream};
 use crate::App;
 use crate::api::error::{Dialect, Problem};
-use crate::api::{Json, Prepared, format, parse};
+use crate::api::{Prepared, format, parse};
 use crate::fleet::Fleet;
 use crate::grammar::{Form, Grammar};
 
@@ -95,7 +95,7 @@ async fn decode(
         answer.take(event)?;
     }
     // With many log-probabilities writing it takes its time too.
-    let written = blocking(move || Ok(Json(answer.whole()).into_response())).await?;
+    let written = blocking(move || Ok(answer.whole())).await?;
     Ok(ignored.said(written))
 }
 

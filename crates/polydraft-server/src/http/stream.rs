@@ -18,6 +18,9 @@ use crate::worker::Events;
 /// A sign of life where nothing else is to be said for so long.
 const ALIVE: Duration = Duration::from_secs(15);
 
+/// Bytes of an event that takes a while to be written: not for the threads that answer.
+const LARGE: usize = 1 << 18;
+
 struct Flow {
     /// None once it is sent to its end.
     answer: Option<Box<dyn Reply>>,
@@ -57,11 +60,23 @@ impl Flow {
                 return Some(ready);
             }
             let mut answer = self.answer.take()?;
-            let event = self.events.next().await;
-            let taken = event.ok_or_else(Problem::internal).and_then(|event| answer.take(event));
-            match taken {
-                Ok(text) => {
-                    self.ready.extend(answer.more(text));
+            let event = self.events.next().await.ok_or_else(Problem::internal);
+            let is_large = event.as_ref().is_ok_and(|event| event.size() > LARGE);
+            let take = move || {
+                let more = event.and_then(|event| answer.take(event)).map(|text| answer.more(text));
+                (answer, more)
+            };
+            let taken = match is_large {
+                true => tokio::task::spawn_blocking(take).await,
+                false => Ok(take()),
+            };
+            let Ok((mut answer, more)) = taken else {
+                self.events.close();
+                return Some(Sent::data(serde_json::json!(Problem::internal())));
+            };
+            match more {
+                Ok(more) => {
+                    self.ready.extend(more);
                     if answer.is_complete() {
                         // Some routes repeat the whole answer: not for the threads that answer.
                         let end = tokio::task::spawn_blocking(move || answer.end()).await;

@@ -59,6 +59,31 @@ impl RequestParams {
         let most = self.limits.max_tokens.unwrap_or(usize::MAX);
         self.prompt.len().saturating_add(most).min(context).saturating_mul(self.count)
     }
+
+    /// How many of the likeliest alternatives are sent with each token, and how many with each of
+    /// the prompt's; those that are named are few.
+    fn alternatives(&self) -> [usize; 2] {
+        let of_output = match &self.scores {
+            Some(Alternatives::Likeliest(count) | Alternatives::Sampled(count)) => *count,
+            Some(Alternatives::These(_)) | None => 0,
+        };
+        [of_output, self.prompt_scores.unwrap_or(0)]
+    }
+
+    /// The larger one of both.
+    pub fn most_alternatives(&self) -> usize {
+        self.alternatives().into_iter().max().unwrap_or(0)
+    }
+
+    /// How many are sent with all tokens together, at most, in a context of so many.
+    pub fn all_alternatives(&self, context: usize) -> usize {
+        let [of_output, of_prompt] = self.alternatives();
+        let prompt = self.prompt.len();
+        let most = self.limits.max_tokens.unwrap_or(usize::MAX);
+        let output = most.min(context.saturating_sub(prompt)).saturating_mul(self.count);
+        let of_prompt = prompt.saturating_mul(of_prompt);
+        output.saturating_mul(of_output).saturating_add(of_prompt)
+    }
 }
 
 /// Events of a sequence, in order. Sequences of a request are numbered through, prompt by prompt.
@@ -79,7 +104,7 @@ pub enum Event {
 
 impl Event {
     /// Its size, about, in bytes.
-    fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         let tokens = size_of::<(Token, f64)>();
         let of_scores = |scores: &[Scored]| -> usize {
             scores.iter().map(|scored| size_of::<Scored>() + tokens * scored.top.len()).sum()
@@ -170,6 +195,12 @@ impl Drop for Place {
     }
 }
 
+/// Alternatives of each token at most, where the server was not started with another number.
+pub const MOST_TOP: usize = 20;
+/// Alternatives of all tokens of an answer together, where one of them has more than [`MOST_TOP`]:
+/// each takes 16 bytes while the answer grows, and about 80 in it.
+pub const MOST_OF_ALL: usize = 1 << 21;
+
 /// Bytes of a request's answer that may wait for its client: no output has megabytes of text, but
 /// log-probabilities and steps take many bytes for each token.
 const BEHIND: usize = 8 << 20;
@@ -182,6 +213,8 @@ pub(super) struct Job {
     pub events: UnboundedSender<Event>,
     /// Bytes of events that the client has not taken yet.
     waiting: Arc<AtomicUsize>,
+    /// How many may be.
+    most_waiting: usize,
     pub arrived: Instant,
     _place: Arc<Place>,
 }
@@ -194,7 +227,7 @@ impl Job {
 
     /// Whether more waits for its client than is buffered for one.
     pub fn is_behind(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > BEHIND
+        self.waiting.load(Ordering::SeqCst) > self.most_waiting
     }
 
     /// Tells how much of the prompt is prefilled.
@@ -245,10 +278,15 @@ impl EngineHandle {
         let place = Arc::new(Place(self.load.clone()));
         let ((events, receiver), waiting) = (unbounded_channel(), Arc::new(AtomicUsize::new(0)));
         let (mut first, arrived) = (0, Instant::now());
+        // With many alternatives one step may take more than is buffered otherwise: all of them
+        // may wait.
+        let many = asked.iter().any(|asked| asked.most_alternatives() > MOST_TOP);
+        let many = if many { MOST_OF_ALL * size_of::<(Token, f64)>() } else { 0 };
+        let most_waiting = BEHIND + many;
         let jobs = asked.into_iter().map(|asked| {
             let count = asked.count;
             let (events, waiting, _place) = (events.clone(), waiting.clone(), place.clone());
-            let job = Job { asked, first, events, waiting, arrived, _place };
+            let job = Job { asked, first, events, waiting, most_waiting, arrived, _place };
             first += count;
             job
         });

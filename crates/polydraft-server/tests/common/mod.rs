@@ -74,13 +74,16 @@ pub struct Watched {
     inner: TableModel,
     pass: Duration,
     cursed: BTreeSet<Sequence>,
+    /// Whether it says that it keeps what it computed, and has nothing of new sequences.
+    keeps: bool,
     pub open: Arc<AtomicUsize>,
     pub widest: Arc<AtomicUsize>,
 }
 
 impl Watched {
     pub fn new(inner: TableModel, pass: Duration) -> Self {
-        Self { inner, pass, cursed: BTreeSet::new(), open: Arc::default(), widest: Arc::default() }
+        let (open, widest) = (Arc::default(), Arc::default());
+        Self { inner, pass, cursed: BTreeSet::new(), keeps: false, open, widest }
     }
 }
 
@@ -104,11 +107,17 @@ impl Sequences for Watched {
         }
         self.inner.extend(sequence, tokens)
     }
+    fn keeps_closed(&self) -> bool {
+        self.keeps
+    }
     fn truncate(&mut self, sequence: Sequence, length: usize) {
         self.inner.truncate(sequence, length);
     }
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        self.inner.prepare(sequence, most)
+        match most {
+            0 if self.keeps => Ok(self.inner.len(sequence).saturating_sub(1)),
+            _ => self.inner.prepare(sequence, most),
+        }
     }
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         self.widest.fetch_max(batch.len(), Ordering::SeqCst);
@@ -143,6 +152,13 @@ pub struct Running {
 /// Starts one with table models; `pass` is what a pass of the target takes at least.
 pub fn start(pass: Duration, change: impl FnOnce(&mut Settings)) -> Running {
     start_ending(pass, vec![END], change)
+}
+
+/// One whose model says that it keeps what it computed of closed sequences.
+pub fn start_keeping() -> Running {
+    let table = TableModel::from_json("target", TARGET).unwrap().with_context_length(512);
+    let target = Watched { keeps: true, ..Watched::new(table, Duration::ZERO) };
+    start_on(target, vec![END], language(), DRAFT, |_| ())
 }
 
 /// One whose texts no token ends.
@@ -204,6 +220,30 @@ pub fn start_bytes() -> Running {
     start_with(Duration::ZERO, vec![END], language, TARGET, |_| ())
 }
 
+/// One with another chat template.
+pub fn start_templated(template: &str, change: impl FnOnce(&mut Settings)) -> Running {
+    start_with(Duration::ZERO, vec![END], speaking(language().tokenizer, template), TARGET, change)
+}
+
+/// A model of so many tokens, all as likely.
+pub fn start_wide(vocabulary: usize, change: impl FnOnce(&mut Settings)) -> Running {
+    let next = vec![format!("{}", 1.0 / vocabulary as f64); vocabulary].join(",");
+    let target = format!(r#"{{"vocabulary": {vocabulary}, "next": {{"": [{next}]}}}}"#);
+    let words: Vec<String> = (4..vocabulary).map(|n| format!("\"w{n}\": {n}")).collect();
+    let file = format!(
+        r#"{{"model": {{"type": "WordLevel", "vocab": {{"a": 0, "b": 1, "c": 2, "d": 3, {}}},
+            "unk_token": "a"}}, "pre_tokenizer": {{"type": "Whitespace"}}}}"#,
+        words.join(", ")
+    );
+    let text = Tokenizer::parse(file.as_bytes(), "tokenizer.json").unwrap();
+    let language = Language {
+        vocabulary: text.vocabulary(vocabulary).unwrap(),
+        tokenizer: text,
+        ..language()
+    };
+    start_with(Duration::ZERO, Vec::new(), language, &target, change)
+}
+
 fn start_ending(
     pass: Duration,
     end_tokens: Vec<Token>,
@@ -219,11 +259,21 @@ fn start_with(
     target: &str,
     change: impl FnOnce(&mut Settings),
 ) -> Running {
-    let table = |name, json| TableModel::from_json(name, json).unwrap().with_context_length(512);
-    let target = Watched::new(table("target", target), pass);
+    let draft = if language.vocabulary.size() == 6 { DRAFT } else { target };
+    let table = TableModel::from_json("target", target).unwrap().with_context_length(512);
+    start_on(Watched::new(table, pass), end_tokens, language, draft, change)
+}
+
+fn start_on(
+    target: Watched,
+    end_tokens: Vec<Token>,
+    language: Language,
+    draft: &str,
+    change: impl FnOnce(&mut Settings),
+) -> Running {
     let (open, widest) = (target.open.clone(), target.widest.clone());
-    let drafter =
-        ModelDrafter::new(Box::new(table("draft", DRAFT)), &target.info().vocabulary).unwrap();
+    let draft = TableModel::from_json("draft", draft).unwrap().with_context_length(512);
+    let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary).unwrap();
     let sampling = Sampling::default();
     let defaults = |most| Defaults {
         max_tokens: Some(most),

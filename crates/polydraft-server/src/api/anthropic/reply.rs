@@ -1,12 +1,13 @@
 //! The answer of `/v1/messages` as it grows: blocks of reasoning, of text, and of calls of tools.
 
+use axum::response::{IntoResponse, Response};
 use polydraft_engine::Finish;
 use serde_json::{Value, json};
 
 use super::super::answer::Answer;
 use super::super::conversation::is_cut;
 use super::super::error::Problem;
-use super::super::{Reply, Sent};
+use super::super::{Json, Reply, Sent};
 use crate::worker::Event;
 
 /// What a stream has begun.
@@ -25,6 +26,8 @@ pub struct Message {
     model: String,
     /// Stop strings of the request.
     stops: Vec<String>,
+    /// Whether what was computed of the prompt is kept for later ones that begin alike.
+    keeps_prompt: bool,
     /// The block that a stream is in, and how many there were before it.
     open: Option<Block>,
     closed: usize,
@@ -36,10 +39,11 @@ pub struct Message {
 
 impl Message {
     /// Of nothing yet.
-    pub fn new(inner: Answer, model: String, stops: Vec<String>) -> Self {
+    pub fn new(inner: Answer, model: String, stops: Vec<String>, keeps_prompt: bool) -> Self {
         let id = format!("msg_{:032x}", rand::random::<u128>());
         let (thought, sent, called) = (0, 0, Vec::new());
-        Self { inner, id, model, stops, open: None, closed: 0, thought, sent, called }
+        let open = None;
+        Self { inner, id, model, stops, keeps_prompt, open, closed: 0, thought, sent, called }
     }
 
     fn stop_reason(&self) -> Option<&'static str> {
@@ -60,11 +64,18 @@ impl Message {
         }
     }
 
+    /// The prompt's tokens in three parts: read from the prefix cache, computed and kept in it, and
+    /// computed anew by every request. What of it was in the cache is known at the end: until then
+    /// all of them are input.
     fn usage(&self) -> Value {
         let usage = self.inner.usage();
-        let cached = usage.prompt_tokens_details.cached_tokens;
-        json!({ "input_tokens": usage.prompt_tokens - cached.min(usage.prompt_tokens),
-            "cache_creation_input_tokens": 0, "cache_read_input_tokens": cached,
+        let prompt = usage.prompt_tokens;
+        let cached = usage.prompt_tokens_details.cached_tokens.min(prompt);
+        let kept = self.keeps_prompt && self.is_complete();
+        // The last one's logits are needed: it is computed even where it is in the cache.
+        let created = if kept { (prompt - cached).saturating_sub(1) } else { 0 };
+        json!({ "input_tokens": prompt - cached - created,
+            "cache_creation_input_tokens": created, "cache_read_input_tokens": cached,
             "output_tokens": usage.completion_tokens })
     }
 
@@ -108,7 +119,7 @@ impl Reply for Message {
         self.inner.is_complete()
     }
 
-    fn whole(self: Box<Self>) -> Value {
+    fn whole(self: Box<Self>) -> Response {
         let mut content = Vec::new();
         let (thoughts, text) = (self.inner.reasoning(), self.inner.first().0);
         if !thoughts.is_empty() {
@@ -120,7 +131,7 @@ impl Reply for Message {
         content.extend(self.inner.calls().iter().map(|call| {
             json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": call.parsed() })
         }));
-        self.object(content)
+        Json(self.object(content)).into_response()
     }
 
     fn begin(&mut self) -> Vec<Sent> {

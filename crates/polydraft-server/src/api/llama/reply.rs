@@ -1,5 +1,6 @@
 //! Answers of llama.cpp's own route, whole or piece by piece.
 
+use axum::response::{IntoResponse, Response};
 use polydraft_engine::{Finish, Scored};
 use serde_json::{Map, Value, json};
 
@@ -7,7 +8,7 @@ use super::super::answer::Answer;
 use super::super::error::Problem;
 use super::super::timings::Progress;
 use super::super::tokens::{sampled_with_ids, with_ids};
-use super::super::{Reply, Sent};
+use super::super::{Json, Reply, Sent};
 use crate::worker::{Event, RequestParams};
 
 /// What an answer tells.
@@ -166,16 +167,17 @@ impl Reply for Native {
         self.inner.is_complete()
     }
 
-    fn whole(self: Box<Self>) -> Value {
+    fn whole(self: Box<Self>) -> Response {
         let of = |index: usize| {
             let part = &self.inner.parts()[index];
             self.last(index, &part.text, &part.scores)
         };
         let mut all: Vec<Value> = (0..self.sent.len()).map(of).collect();
-        match self.told.several {
+        let all = match self.told.several {
             true => all.into(),
             false => all.pop().unwrap_or_default(),
-        }
+        };
+        Json(all).into_response()
     }
 
     fn more(&mut self, index: usize) -> Vec<Sent> {

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::super::answer::Answer;
 use super::super::conversation::is_cut;
 use super::super::error::Problem;
 use super::super::part::Call;
-use super::super::{Reply, Sent};
+use super::super::{Json, Reply, Sent};
 use crate::worker::Event;
 
 /// Which of the two routes.
@@ -96,9 +97,9 @@ impl Reply for Lines {
         self.inner.is_complete()
     }
 
-    fn whole(self: Box<Self>) -> Value {
+    fn whole(self: Box<Self>) -> Response {
         let (text, thoughts) = (self.inner.first().0, self.inner.reasoning());
-        self.done(self.line(text, thoughts, self.inner.calls()))
+        Json(self.done(self.line(text, thoughts, self.inner.calls()))).into_response()
     }
 
     fn more(&mut self, _: usize) -> Vec<Sent> {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use axum::response::{self, IntoResponse};
 use polydraft::Token;
 use polydraft_engine::Scored;
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use super::super::answer::Answer;
 use super::super::conversation::is_cut;
 use super::super::error::Problem;
 use super::super::tokens::{self, Naming};
-use super::super::{Reply, Sent};
+use super::super::{Json, Reply, Sent};
 use super::store::{Store, Stored};
 use crate::worker::Event;
 
@@ -124,7 +125,7 @@ impl Response {
     }
 
     fn part(&self) -> Value {
-        let logprobs = tokens::chat(self.inner.tokenizer(), Naming::String, self.scores());
+        let logprobs = tokens::chat(self.inner.tokenizer(), Naming::String, self.scores().to_vec());
         json!({ "type": "output_text", "text": self.inner.first().0, "annotations": [],
             "logprobs": logprobs })
     }
@@ -259,13 +260,13 @@ impl Reply for Response {
         self.inner.is_complete()
     }
 
-    fn whole(mut self: Box<Self>) -> Value {
+    fn whole(mut self: Box<Self>) -> response::Response {
         let object = self.object(self.all().iter().map(|item| self.item(*item, true)).collect());
         let mut object = self.kept(object);
         if self.inner.told().timings {
             object["timings"] = self.inner.timings(0);
         }
-        object
+        Json(object).into_response()
     }
 
     fn begin(&mut self) -> Vec<Sent> {
@@ -302,7 +303,8 @@ impl Reply for Response {
             let index = self.begun(Item::Message, &mut events);
             let scores = &self.scores()[self.scored..];
             let (mut delta, scored) = (self.at(index), scores.len());
-            delta["logprobs"] = json!(tokens::chat(self.inner.tokenizer(), Naming::String, scores));
+            delta["logprobs"] =
+                json!(tokens::chat(self.inner.tokenizer(), Naming::String, scores.to_vec()));
             self.scored += scored;
             delta["delta"] = new.into();
             if self.inner.told().timings {
