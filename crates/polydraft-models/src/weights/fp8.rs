@@ -9,6 +9,9 @@ use super::safetensors::Scaled;
 use super::stored::Stored;
 use crate::error::{Error, Result};
 
+/// Blocks of MXFP8, whose powers of two compressed-tensors writes as whole numbers of a byte.
+const MX_BLOCK: [usize; 2] = [1, 32];
+
 /// Rows of bytes, each of which has a scale.
 pub(crate) struct Fp8 {
     numbers: Stored,
@@ -28,7 +31,7 @@ impl Fp8 {
         };
         let mut read = vec![0.0; of_scales.iter().product()];
         match scales.dtype() {
-            Dtype::F8_E8M0 | Dtype::U8 => {
+            dtype if dtype == Dtype::F8_E8M0 || dtype == Dtype::U8 && grid.block == MX_BLOCK => {
                 let bytes: Vec<[u8; 1]> = scales.bytes(0, read.len())?;
                 for (scale, [byte]) in read.iter_mut().zip(bytes) {
                     *scale = e8m0(byte);
@@ -41,7 +44,7 @@ impl Fp8 {
             }
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => scales.read(0, &mut read)?,
             other => {
-                let expected = "scales of type F32, F16, BF16, F8_E8M0 or U8".to_owned();
+                let expected = "scales of type F32, F16, BF16 or F8_E8M0".to_owned();
                 return Err(scales.wrong(expected, format!("type {other:?}")));
             }
         }
