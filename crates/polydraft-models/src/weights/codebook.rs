@@ -10,7 +10,7 @@ mod parts;
 use safetensors::tensor::Dtype;
 
 use super::element::{Element, not_finite};
-use super::narrow::{e4m3, e8m0};
+use super::narrow::e4m3;
 use super::parts::Shaped;
 use super::stored::Stored;
 use crate::error::{Error, Result};
@@ -84,16 +84,19 @@ fn numbers(of: &Shaped, types: &[Dtype]) -> Result<Vec<f32>> {
         let expected = format!("type {}", names.join(" or "));
         return Err(of.stored.wrong(expected, format!("type {dtype:?}")));
     }
-    let mut values = vec![0.0; of.shape.iter().product()];
+    let count = of.shape.iter().product();
     let narrow = |value: fn(u8) -> f32| -> Result<Vec<f32>> {
-        let bytes: Vec<[u8; 1]> = of.stored.bytes(0, of.shape.iter().product())?;
+        let bytes: Vec<[u8; 1]> = of.stored.bytes(0, count)?;
         Ok(bytes.into_iter().map(|[byte]| value(byte)).collect())
     };
     match dtype {
         Dtype::F8_E4M3 => narrow(e4m3),
-        Dtype::F8_E8M0 => narrow(e8m0),
         Dtype::U8 => narrow(f32::from),
-        _ => of.stored.read(0, &mut values).map(|()| values),
+        _ => {
+            let mut values = vec![0.0; count];
+            of.stored.read(0, &mut values)?;
+            Ok(values)
+        }
     }
 }
 

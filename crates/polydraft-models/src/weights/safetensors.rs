@@ -121,14 +121,14 @@ impl Files {
     fn set_parts_apart(&mut self) -> Result<()> {
         let mut tensors = std::mem::take(&mut self.tensors);
         let place = |name: &str, shard: usize, info: &TensorInfo| self.stored(name, shard, info);
-        self.codebooks = codebook::take(&mut tensors, place)?;
+        let codebooks = codebook::take(&mut tensors, place)?;
+        let mut packed = BTreeMap::new();
         if parts::are_some(&tensors)
             && let Some(packing) = quantisation::packing(&self.directory)?
         {
-            let place =
-                |name: &str, shard: usize, info: &TensorInfo| self.stored(name, shard, info);
-            self.packed = parts::take(&mut tensors, &packing, place)?;
+            packed = parts::take(&mut tensors, &packing, place)?;
         }
+        (self.codebooks, self.packed) = (codebooks, packed);
         self.tensors = tensors;
         Ok(())
     }
