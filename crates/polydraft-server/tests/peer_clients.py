@@ -31,7 +31,8 @@ def of_anthropic(url):
         assert stream.get_final_message().usage.output_tokens == answer.usage.output_tokens
     counted = client.messages.count_tokens(model="tools", messages=MESSAGES, system="Write Rust.")
     usage = answer.usage
-    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens
+    parts = (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens)
+    assert counted.input_tokens == sum(parts), (counted, usage)
     tool = {"name": "weather", "description": "The weather of a city.", "input_schema": SCHEMA}
     called = client.messages.create(
         model="tools", max_tokens=60, messages=MESSAGES, tools=[tool],
