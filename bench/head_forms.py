@@ -11,13 +11,13 @@ drafting and the whole take is in parts of plain decoding's time for a token.
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "bindings/python/bench"))
 
+from outputs import Outputs  # noqa: E402
 from provenance import provenance  # noqa: E402
 
 
@@ -43,36 +43,21 @@ def main():
     prompts = [json.loads(line)["prompt"] for line in args.prompts.read_text().splitlines()][: args.count]
     rows = []
     for temperature in (0, 1):
-        found = {way: dict.fromkeys(("tokens", "calls", "nodes", "ms", "draft", "emitted"), 0.0) for way in ways}
+        found = {way: Outputs() for way in ways}
         for seed, prompt in enumerate(prompts):
+            common = ["--dtype", args.dtype, "-n", args.tokens, "-t", temperature, "--seed", seed]
             for way, options in ways.items():
-                command = [*shlex.split(args.polydraft), "generate", "--json", "--no-config", "--backend", "native"]
-                command += ["--target", args.target, "--dtype", args.dtype, *options, "--prompt", prompt]
-                command += ["-n", str(args.tokens), "-t", str(temperature), "--seed", str(seed)]
-                done = subprocess.run(command, capture_output=True, text=True)
-                if done.returncode:
-                    sys.exit(f"{shlex.join(command)}\n{done.stderr}")
-                result, own = json.loads(done.stdout), found[way]
-                stats = result["stats"]
-                own["calls"] += stats["target_calls"]
-                own["tokens"] += stats["target_calls"] * stats["block_efficiency"]
-                own["nodes"] += stats["target_calls"] * stats["nodes_per_call"]
-                own["ms"] += stats["time_ms"]["total"]
-                own["draft"] += stats["time_ms"]["draft"]
-                own["emitted"] += len(result["tokens"])
-        plain = found["plain", "none"]
-        a_token = plain["ms"] / plain["emitted"]
+                found[way].generate(args.polydraft, args.target, prompt, common + options)
+        a_token = found.pop(("plain", "none")).ms_per_token()
         for (form, tree), own in found.items():
-            if form == "plain":
-                continue
             row = {
                 "form": form,
                 "tree": tree,
                 "temperature": temperature,
-                "tokens_per_pass": own["tokens"] / own["calls"],
-                "nodes": own["nodes"] / own["calls"],
-                "draft": own["draft"] / own["calls"] / a_token,
-                "times_plain": own["emitted"] * a_token / own["ms"],
+                "tokens_per_pass": own.tokens_per_pass(),
+                "nodes": own.nodes_per_pass(),
+                "draft": own.draft_ms / own.calls / a_token,
+                "times_plain": a_token / own.ms_per_token(),
             }
             rows.append(row)
             print(", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)

@@ -13,13 +13,13 @@ is long; n-grams cost nothing.
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "bindings/python/bench"))
 
+from outputs import Outputs  # noqa: E402
 from provenance import provenance  # noqa: E402
 
 TEXTS = {"code": "prompts.jsonl", "chat": "chat.jsonl", "repeat": "repeat.jsonl"}
@@ -59,28 +59,18 @@ def main():
     for text, file in TEXTS.items():
         prompts = [json.loads(line)["prompt"] for line in (HERE / file).read_text().splitlines()][: args.count]
         for temperature in (0, 1):
-            found = {way: dict.fromkeys(("tokens", "calls", "nodes", "ms", "emitted"), 0.0) for way in ways}
+            found = {way: Outputs() for way in ways}
             for seed, prompt in enumerate(prompts):
+                common = ["--dtype", args.dtype, "-n", args.tokens, "-t", temperature, "--seed", seed]
                 for way, (drafts, verifier, tree, _) in ways.items():
-                    command = [*shlex.split(args.polydraft), "generate", "--json", "--backend", "native", "--target", args.target]
-                    command += ["--dtype", args.dtype, *drafts, "--verifier", verifier, "--prompt", prompt]
-                    command += ["-n", str(args.tokens), "-t", str(temperature), "--seed", str(seed)]
-                    done = subprocess.run(command + (["--tree", tree] if tree else []), capture_output=True, text=True)
-                    if done.returncode:
-                        sys.exit(f"{shlex.join(command)}\n{done.stderr}")
-                    result, own = json.loads(done.stdout), found[way]
-                    stats = result["stats"]
-                    own["calls"] += stats["target_calls"]
-                    own["tokens"] += stats["target_calls"] * stats["block_efficiency"]
-                    own["nodes"] += stats["target_calls"] * stats["nodes_per_call"]
-                    own["ms"] += stats["time_ms"]["total"]
-                    own["emitted"] += len(result["tokens"])
-            per_ms = found["plain"]["emitted"] / found["plain"]["ms"]
+                    options = [*drafts, "--verifier", verifier, *(["--tree", tree] if tree else [])]
+                    found[way].generate(args.polydraft, args.target, prompt, common + options)
             for way, (_, _, _, steps) in ways.items():
                 own = found[way]
-                per_pass, drafted = own["tokens"] / own["calls"], own["nodes"] / own["calls"]
+                per_pass, drafted = own.tokens_per_pass(), own.nodes_per_pass()
                 spent = seconds(costs["target"], 1 + drafted) + steps * costs["draft"][0]["seconds"]
-                by_costs, by_clock = per_pass * plain / spent, own["emitted"] / own["ms"] / per_ms
+                by_costs = per_pass * plain / spent
+                by_clock = found["plain"].ms_per_token() / own.ms_per_token()
                 rows.append(
                     {"text": text, "temperature": temperature, "draft": way, "tokens_per_pass": per_pass,
                      "nodes": drafted, "by_costs": by_costs, "by_clock": by_clock}

@@ -28,6 +28,7 @@ enum Command {
     #[cfg(feature = "server")]
     Serve(Box<commands::serve::Args>),
     Inspect(commands::inspect::Args),
+    Learn(commands::learn::Args),
     List(commands::list::Args),
     Score(commands::score::Args),
     Certify(commands::certify::Args),
@@ -58,6 +59,7 @@ impl Command {
             #[cfg(feature = "server")]
             Self::Serve(args) => commands::serve::run(*args),
             Self::Inspect(args) => commands::inspect::run(args),
+            Self::Learn(args) => commands::learn::run(args),
             Self::List(args) => commands::list::run(args),
             Self::Score(args) => commands::score::run(args),
             Self::Certify(args) => commands::certify::run(args),

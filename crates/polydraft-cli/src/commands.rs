@@ -9,6 +9,7 @@ pub mod compare;
 pub mod completions;
 pub mod generate;
 pub mod inspect;
+pub mod learn;
 pub mod list;
 pub mod man;
 pub mod moved;

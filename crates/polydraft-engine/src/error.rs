@@ -70,6 +70,12 @@ pub enum Error {
         /// The first token in which they differ.
         first: String,
     },
+    /// A table of n-grams that is none, is damaged, or belongs to another model.
+    #[error("a table of n-grams cannot be used: {problem}; polydraft learn makes one")]
+    NgramTable {
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A setting outside its range.
     #[error("{setting}: expected {expected}, got {got}")]
     Setting {

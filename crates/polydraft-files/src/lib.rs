@@ -31,6 +31,8 @@ impl Kind {
     pub const PROMPT: Self = Self { name: "a prompt", most: 64 << 20 };
     /// A text to learn from.
     pub const TEXT: Self = Self { name: "a text to learn from", most: 1 << 30 };
+    /// A table of n-grams: 40 bytes a context.
+    pub const NGRAMS: Self = Self { name: "a table of n-grams", most: 8 << 30 };
     /// Probabilities: a few distributions over a large vocabulary.
     pub const DISTRIBUTIONS: Self = Self { name: "a file of probabilities", most: 64 << 20 };
     /// Measurements.

@@ -6,7 +6,7 @@ use polydraft_engine::{Model, Sequences};
 use polydraft_models::TransformerModel;
 
 use crate::kinds::Kind;
-use crate::shard::Lesson;
+use crate::shard::{Kept, Lesson};
 use crate::writer::SHORTEST;
 
 /// Tokens of a pass.
@@ -17,12 +17,13 @@ pub(crate) fn read(
     model: &mut TransformerModel,
     tokens: &[Token],
     longest: usize,
+    kept: Kept,
 ) -> Result<Vec<Lesson>> {
     let mut lessons = Vec::new();
     for tokens in tokens.chunks(longest).filter(|tokens| tokens.len() >= SHORTEST) {
         let sequence = model.open()?;
         model.extend(sequence, &tokens[..1])?;
-        let mut log_sums = vec![0.0];
+        let (mut log_sums, mut likely) = (vec![0.0], vec![Vec::new()]);
         for chunk in tokens[1..].chunks(CHUNK) {
             let (mut tree, mut path) = (DraftTree::new(), vec![DraftTree::ROOT]);
             for token in chunk {
@@ -34,14 +35,19 @@ pub(crate) fn read(
                 let own = Distribution::from_logits(logits, &Sampling::default())?;
                 let likeliest = own.argmax();
                 log_sums.push(logits[likeliest as usize] - own.probability(likeliest).ln() as f32);
+                likely.push(kept.likeliest(&own));
             }
             model.commit(sequence, &tree, &path[1..])?;
         }
-        let states = model.hidden_states(sequence, 0..tokens.len() - 1)?;
+        let states = match kept {
+            Kept::HiddenStates => model.hidden_states(sequence, 0..tokens.len() - 1)?,
+            Kept::Likeliest(_) => Vec::new(),
+        };
         model.close(sequence);
         let taught = (0..tokens.len()).map(|i| i > 0).collect();
         let kind = Kind::Given.number();
-        lessons.push(Lesson { kind, tokens: tokens.to_vec(), taught, log_sums, states });
+        let (tokens, likeliest) = (tokens.to_vec(), likely);
+        lessons.push(Lesson { kind, tokens, taught, log_sums, states, likeliest });
     }
     Ok(lessons)
 }

@@ -13,10 +13,14 @@
 //! | `model.json`, `model.safetensors` | its shape; embedding, output matrix, last norm |
 //! | `shard-0000.safetensors` | samples: tokens, their states, the sums after their distributions |
 
+//! Or nothing of it is kept but the likeliest tokens at each place, which [`learn_ngrams`] makes a
+//! table of n-grams of.
+
 #![forbid(unsafe_code)]
 
 mod given;
 mod kinds;
+mod ngrams;
 mod origin;
 mod plan;
 mod repeats;
@@ -26,5 +30,6 @@ mod target;
 mod writer;
 
 pub use kinds::Kind;
+pub use ngrams::{NgramPlan, NgramProgress, learn_ngrams};
 pub use plan::{Plan, Progress, write};
 pub use shard::{GROUP, Shard};

@@ -1,7 +1,7 @@
 //! What is to be written, and the way there.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use polydraft::Token;
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::given;
 use crate::origin::{self, Facts};
 use crate::repeats::Said;
-use crate::shard::Shard;
+use crate::shard::{Kept, Shard};
 use crate::talk::Manner;
 use crate::target;
 use crate::writer::{self, SHORTEST, Writing};
@@ -61,16 +61,17 @@ pub struct Progress {
 /// A model that cannot be loaded, or that no head can be made for; a folder of another model's
 /// text; a disk that is full.
 pub fn write(plan: &Plan, watch: &mut dyn FnMut(Progress) -> bool) -> Result<()> {
-    check(plan)?;
+    check(plan.together, plan.longest, &plan.temperatures)?;
+    ensure!(plan.shard > 0, "expected shards of at least one token");
     fs::create_dir_all(&plan.folder)
         .with_context(|| format!("making the folder {}", plan.folder.display()))?;
-    let mut loaded = open(plan)?;
+    let mut loaded = open(&plan.target, plan.dtype, plan.together)?;
     let layers = loaded.model.config().layers;
     let layers = plan.layers.clone().unwrap_or_else(|| target::usual_layers(layers));
     let norm = loaded.model.last_norm();
     let mut facts = Facts::new();
     facts.insert("target".into(), origin::fingerprint(loaded.model.config(), norm).into());
-    facts.insert("dtype".into(), precision(plan).to_string().into());
+    facts.insert("dtype".into(), precision(&plan.target, plan.dtype).to_string().into());
     facts.insert("layers".into(), json!(layers));
     facts.insert("given files".into(), plan.given.len().into());
     facts.insert("tokens of a text".into(), plan.longest.into());
@@ -90,14 +91,18 @@ pub fn write(plan: &Plan, watch: &mut dyn FnMut(Progress) -> bool) -> Result<()>
         }
         progress.shards += 1;
     }
-    let given = encoded(plan, &loaded)?;
+    let given = encoded(&plan.given, plan.shard, &loaded)?;
     while watch(progress) {
         let lessons = if plan.given.is_empty() {
             if progress.kept >= plan.tokens {
                 return Ok(());
             }
             let writing = Writing {
-                manner: Manner { longest: plan.longest, temperatures: &plan.temperatures },
+                manner: Manner {
+                    longest: plan.longest,
+                    temperatures: &plan.temperatures,
+                    kept: Kept::HiddenStates,
+                },
                 together: plan.together,
                 tokens: plan.shard,
                 seed: progress.shards as u64 + 1,
@@ -109,7 +114,7 @@ pub fn write(plan: &Plan, watch: &mut dyn FnMut(Progress) -> bool) -> Result<()>
             }
         } else {
             let Some(part) = given.get(progress.shards) else { return Ok(()) };
-            given::read(&mut loaded.model, part, plan.longest)?
+            given::read(&mut loaded.model, part, plan.longest, Kept::HiddenStates)?
         };
         let shard = Shard::new(&lessons, width)?;
         shard.save(&plan.folder, progress.shards)?;
@@ -119,11 +124,10 @@ pub fn write(plan: &Plan, watch: &mut dyn FnMut(Progress) -> bool) -> Result<()>
     Ok(())
 }
 
-fn check(plan: &Plan) -> Result<()> {
-    let Plan { shard, together, longest, temperatures, .. } = plan;
-    ensure!(*together > 0, "expected at least one text at once");
-    ensure!(*shard > 0, "expected shards of at least one token");
-    ensure!(*longest >= SHORTEST, "expected samples of at least {SHORTEST} tokens, got {longest}");
+/// That samples can be written so.
+pub(crate) fn check(together: usize, longest: usize, temperatures: &[f64]) -> Result<()> {
+    ensure!(together > 0, "expected at least one text at once");
+    ensure!(longest >= SHORTEST, "expected samples of at least {SHORTEST} tokens, got {longest}");
     let is_right = |t: &f64| t.is_finite() && *t >= 0.0;
     ensure!(
         !temperatures.is_empty() && temperatures.iter().all(is_right),
@@ -133,28 +137,29 @@ fn check(plan: &Plan) -> Result<()> {
 }
 
 /// As `polydraft` stores the weights of such a path.
-fn precision(plan: &Plan) -> Precision {
-    plan.dtype.unwrap_or(match is_gguf(&plan.target) {
+fn precision(target: &Path, dtype: Option<Precision>) -> Precision {
+    dtype.unwrap_or(match is_gguf(target) {
         true => Precision::File,
         false => Precision::F32,
     })
 }
 
-fn open(plan: &Plan) -> Result<Loaded> {
-    let options = LoadOptions { precision: precision(plan), ..LoadOptions::default() };
-    let mut loaded = load(&plan.target, options).context("loading the target")?;
-    loaded.model.limit(SequenceLimits { open: plan.together, closed: 0, closed_bytes: 0 });
+/// The target, for so many samples at once.
+pub(crate) fn open(target: &Path, dtype: Option<Precision>, together: usize) -> Result<Loaded> {
+    let options = LoadOptions { precision: precision(target, dtype), ..LoadOptions::default() };
+    let mut loaded = load(target, options).context("loading the target")?;
+    loaded.model.limit(SequenceLimits { open: together, closed: 0, closed_bytes: 0 });
     Ok(loaded)
 }
 
-/// The tokens of the given samples, a part for each shard.
-fn encoded(plan: &Plan, loaded: &Loaded) -> Result<Vec<Vec<Token>>> {
+/// The tokens of given samples, in parts of so many.
+pub(crate) fn encoded(files: &[PathBuf], part: usize, loaded: &Loaded) -> Result<Vec<Vec<Token>>> {
     let mut parts = Vec::new();
-    for path in &plan.given {
+    for path in files {
         let text = polydraft_files::read_text(path, polydraft_files::Kind::TEXT)
             .with_context(|| format!("reading {}", path.display()))?;
         let tokens = loaded.language.tokenizer.encode(&text)?;
-        parts.extend(tokens.chunks(plan.shard).map(<[Token]>::to_vec));
+        parts.extend(tokens.chunks(part).map(<[Token]>::to_vec));
     }
     Ok(parts)
 }

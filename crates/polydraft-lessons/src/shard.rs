@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use half::f16;
-use polydraft::Token;
+use polydraft::{Distribution, Token};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use crate::origin::replace;
@@ -32,6 +32,29 @@ pub(crate) struct Lesson {
     pub log_sums: Vec<f32>,
     /// Hidden states of all tokens but the last, `[tokens - 1, width]`.
     pub states: Vec<f32>,
+    /// Before each token that is taught the likeliest ones, ascending, with their probabilities at
+    /// temperature 1.
+    pub likeliest: Vec<Vec<(Token, f32)>>,
+}
+
+/// What is kept of a text besides its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Hidden states, and the sums after its distributions.
+    HiddenStates,
+    /// So many of the likeliest tokens at each place.
+    Likeliest(usize),
+}
+
+impl Kept {
+    /// The likeliest tokens of a distribution, if they are kept.
+    pub fn likeliest(self, probs: &Distribution) -> Vec<(Token, f32)> {
+        let Self::Likeliest(count) = self else { return Vec::new() };
+        let mut tokens = probs.most_likely(count);
+        tokens.sort_unstable();
+        let likely = tokens.into_iter().map(|token| (token, probs.probability(token) as f32));
+        likely.filter(|(_, p)| *p > 0.0).collect()
+    }
 }
 
 /// Some samples, as they lie in a file.

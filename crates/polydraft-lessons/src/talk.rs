@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
 use crate::kinds::Kind;
-use crate::shard::Lesson;
+use crate::shard::{Kept, Lesson};
 
 /// Tokens of a question at most.
 const QUESTION: usize = 120;
@@ -24,6 +24,7 @@ const ASKING: f64 = 0.95;
 pub(crate) struct Manner<'a> {
     pub longest: usize,
     pub temperatures: &'a [f64],
+    pub kept: Kept,
 }
 
 /// A text while it is written.
@@ -31,6 +32,7 @@ pub(crate) struct Talk {
     pub sequence: Sequence,
     pub lesson: Lesson,
     rng: ChaCha12Rng,
+    kept: Kept,
     kind: Kind,
     temperature: f64,
     said: Vec<Message>,
@@ -45,6 +47,7 @@ pub(crate) struct Talk {
 pub(crate) struct Drawn {
     token: Token,
     log_sum: f32,
+    likeliest: Vec<(Token, f32)>,
 }
 
 impl Talk {
@@ -63,12 +66,14 @@ impl Talk {
             taught: Vec::new(),
             log_sums: Vec::new(),
             states: Vec::new(),
+            likeliest: Vec::new(),
         };
         let opening = kind.opening(&mut rng);
         let mut talk = Self {
             sequence: model.open()?,
             lesson,
             rng,
+            kept: manner.kept,
             kind,
             temperature,
             said: Vec::new(),
@@ -107,8 +112,10 @@ impl Talk {
         let common = lesson.tokens.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
         lesson.taught.truncate(common);
         lesson.log_sums.truncate(common);
+        lesson.likeliest.truncate(common);
         lesson.taught.resize(tokens.len(), false);
         lesson.log_sums.resize(tokens.len(), 0.0);
+        lesson.likeliest.resize(tokens.len(), Vec::new());
         model.truncate(self.sequence, common);
         model.extend(self.sequence, &tokens[common..])?;
         self.turn = tokens.len();
@@ -127,11 +134,12 @@ impl Talk {
             Some(spare) => spare,
             None => Distribution::from_logits(logits, &Sampling::default())?,
         };
-        let mut log_sum = 0.0;
+        let (mut log_sum, mut likely) = (0.0, Vec::new());
         if self.answers {
             own.set_from_logits(logits, &Sampling::default())?;
             let likeliest = own.argmax();
             log_sum = logits[likeliest as usize] - own.probability(likeliest).ln() as f32;
+            likely = self.kept.likeliest(&own);
         }
         let temperature = self.temperature;
         if !self.answers || temperature != 1.0 {
@@ -140,13 +148,13 @@ impl Talk {
         }
         let token = own.sample(&mut self.rng);
         *spare = Some(own);
-        Ok(Drawn { token, log_sum })
+        Ok(Drawn { token, log_sum, likeliest: likely })
     }
 
     /// Takes a token; whether there is more to write.
     pub fn take(
         &mut self,
-        drawn: &Drawn,
+        drawn: Drawn,
         model: &mut TransformerModel,
         language: &Language,
         manner: Manner<'_>,
@@ -155,6 +163,7 @@ impl Talk {
         self.lesson.tokens.push(drawn.token);
         self.lesson.taught.push(self.answers);
         self.lesson.log_sums.push(drawn.log_sum);
+        self.lesson.likeliest.push(drawn.likeliest);
         model.extend(self.sequence, &[drawn.token])?;
         let written = &self.lesson.tokens[self.turn..];
         let ended = ends.contains(&drawn.token);
@@ -184,9 +193,11 @@ impl Talk {
     }
 
     pub fn close(mut self, model: &mut TransformerModel) -> Result<Lesson> {
-        let known = self.lesson.tokens.len().saturating_sub(1);
-        while model.prepare(self.sequence, usize::MAX)? > 0 {}
-        self.lesson.states = model.hidden_states(self.sequence, 0..known)?;
+        if self.kept == Kept::HiddenStates {
+            let known = self.lesson.tokens.len().saturating_sub(1);
+            while model.prepare(self.sequence, usize::MAX)? > 0 {}
+            self.lesson.states = model.hidden_states(self.sequence, 0..known)?;
+        }
         model.close(self.sequence);
         Ok(self.lesson)
     }

@@ -59,7 +59,7 @@ pub(crate) fn write(
         let drawn: Vec<Drawn> =
             talks.par_iter_mut().map_init(|| None, draw).collect::<Result<_>>()?;
         let mut going = Vec::with_capacity(talks.len());
-        for (mut talk, drawn) in talks.into_iter().zip(&drawn) {
+        for (mut talk, drawn) in talks.into_iter().zip(drawn) {
             if talk.take(drawn, model, language, writing.manner, &ends)? {
                 going.push(talk);
                 continue;

@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use common::steps::ExpectedSteps;
 use common::*;
 use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Drafter, Engine, Limits, Request, Sequences, Speculation};
@@ -50,44 +51,8 @@ fn changed(
 
 /// The largest distance of log-probabilities from transformers', at every place and step.
 fn worst(directory: &Path) -> f64 {
-    let found = read_tensors(&assistant().join("expected.safetensors"));
-    let [steps, places, width] = found["logits"].shape[..] else { panic!("no steps") };
-    let text: Vec<Token> =
-        found["tokens"].integers().into_iter().map(|token| token as Token).collect();
-    let logits = found["logits"].values();
-    let (mut target, mut head) = opened(directory);
-    let mut worst = 0f64;
-    for place in 0..text.len() - 1 {
-        let (own, its) = (target.open().unwrap(), head.open().unwrap());
-        let known = &text[..place + 2];
-        target.extend(own, known).unwrap();
-        head.extend(its, known).unwrap();
-        target.prepare(own, usize::MAX).unwrap();
-        head.sync_target(its, &target, own, known.len() - 1).unwrap();
-        assert_eq!(head.prepare(its, usize::MAX).unwrap(), 0);
-        // Two paths, so that states of other nodes could be taken for one's own.
-        let mut tree = DraftTree::new();
-        let mut node = DraftTree::ROOT;
-        for step in 0..steps {
-            if step > 0 {
-                let Some(token) = text.get(place + 1 + step) else { break };
-                tree.add(node, (token + 1) % 60);
-                node = tree.add(node, *token);
-            }
-            head.score(&[(its, &tree)]).unwrap();
-            let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
-            let logits = &logits[(step * places + place) * width..][..width];
-            let top = logits.iter().fold(f32::NEG_INFINITY, |top, x| top.max(*x));
-            let sum: f64 = logits.iter().map(|x| f64::from(x - top).exp()).sum();
-            for (token, logit) in logits.iter().enumerate() {
-                let expected = f64::from(logit - top) - sum.ln();
-                worst = worst.max((q.probability(token as Token).ln() - expected).abs());
-            }
-        }
-        target.close(own);
-        head.close(its);
-    }
-    worst
+    let expected = ExpectedSteps::read(&assistant().join("expected.safetensors"));
+    expected.distance(&mut opened(directory))
 }
 
 #[test]

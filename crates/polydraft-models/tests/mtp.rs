@@ -6,9 +6,10 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use common::steps::ExpectedSteps;
 use common::*;
-use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_engine::{Drafter, Engine, Limits, Request, Sequences, Speculation};
+use polydraft::{PolicyKind, Sampling, VerifierKind};
+use polydraft_engine::{Engine, Limits, Request, Speculation};
 use polydraft_gguf::Gguf;
 use polydraft_models::{
     Description, HeadOptions, LoadOptions, Loaded, Precision, brings_mtp, load, load_mtp,
@@ -33,21 +34,9 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/heads").join(name)
 }
 
-fn expected(name: &str) -> (Vec<Token>, Vec<Vec<Vec<f64>>>) {
+fn expected(name: &str) -> ExpectedSteps {
     let folder = path(name.split('/').next().unwrap());
-    let found = read_tensors(&folder.join("expected.safetensors"));
-    let [_, places, width] = found["logits"].shape[..] else { panic!("no steps") };
-    let text = found["tokens"].integers().into_iter().map(|t| t as Token).collect();
-    let logits: Vec<f64> = found["logits"].values().into_iter().map(f64::from).collect();
-    let steps = logits.chunks_exact(places * width);
-    let all = steps.map(|step| step.chunks_exact(width).map(log_probabilities).collect());
-    (text, all.collect())
-}
-
-fn log_probabilities(logits: &[f64]) -> Vec<f64> {
-    let top = logits.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
-    let sum: f64 = logits.iter().map(|x| (x - top).exp()).sum();
-    logits.iter().map(|x| x - top - sum.ln()).collect()
+    ExpectedSteps::read(&folder.join("expected.safetensors"))
 }
 
 fn options(precision: Precision) -> HeadOptions {
@@ -55,37 +44,10 @@ fn options(precision: Precision) -> HeadOptions {
 }
 
 /// The largest distance of a draft's log-probability from the expected one.
-fn worst(path: &Path, (text, steps): &(Vec<Token>, Vec<Vec<Vec<f64>>>)) -> f64 {
+fn worst(path: &Path, expected: &ExpectedSteps) -> f64 {
     let mut target = load(path, LoadOptions::default()).unwrap().model;
-    let mut head = load_mtp(path, &mut target, &options(Precision::F32)).unwrap();
-    let mut worst = 0f64;
-    for place in 0..text.len() - 1 {
-        let (own, its) = (target.open().unwrap(), head.open().unwrap());
-        let known = &text[..place + 2];
-        target.extend(own, known).unwrap();
-        head.extend(its, known).unwrap();
-        target.prepare(own, usize::MAX).unwrap();
-        head.sync_target(its, &target, own, known.len() - 1).unwrap();
-        head.prepare(its, usize::MAX).unwrap();
-        // Two paths, so that states of other nodes could be taken for one's own.
-        let mut tree = DraftTree::new();
-        let mut node = DraftTree::ROOT;
-        for (step, all) in steps.iter().enumerate() {
-            if step > 0 {
-                let Some(token) = text.get(place + 1 + step) else { break };
-                tree.add(node, (token + 1) % 60);
-                node = tree.add(node, *token);
-            }
-            head.score(&[(its, &tree)]).unwrap();
-            let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
-            for (token, expected) in all[place].iter().enumerate() {
-                worst = worst.max((q.probability(token as Token).ln() - expected).abs());
-            }
-        }
-        target.close(own);
-        head.close(its);
-    }
-    worst
+    let head = load_mtp(path, &mut target, &options(Precision::F32)).unwrap();
+    expected.distance(&mut (target, head))
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Drafters of a target: a model, a head, a quantised self-draft, or n-grams.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use polydraft::Token;
@@ -12,10 +13,10 @@ use polydraft_models::{
 };
 use polydraft_text::Language;
 
-use crate::Usage;
 use crate::backend::Backend;
 use crate::load::Loader;
 use crate::models::{Own, advise};
+use crate::{Usage, tables};
 
 /// What is done when a head cannot be loaded.
 const LOADING: &str = "loading the draft head";
@@ -120,9 +121,14 @@ impl Loader<'_> {
         }
         let DrafterKind::Ngram(settings) = &mut kind;
         if let Some(file) = &options.corpus {
-            let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
-                .with_context(|| format!("cannot read the corpus {}", file.display()))?;
-            settings.corpus = language.tokenizer.encode_pieces(&text)?;
+            let what = || format!("cannot read the corpus {}", file.display());
+            if tables::is_table(file) {
+                settings.table = Some(Arc::new(tables::read(file)?));
+            } else {
+                let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
+                    .with_context(what)?;
+                settings.corpus = language.tokenizer.encode_pieces(&text)?;
+            }
             settings.corpus_file = Some(file.clone());
         }
         Ok(Some(kind.build(target)?))

@@ -23,6 +23,7 @@ mod run;
 mod sampling;
 mod self_draft;
 mod speculation;
+mod tables;
 mod tree;
 mod usage;
 

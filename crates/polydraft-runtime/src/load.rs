@@ -33,7 +33,9 @@ impl ModelOptions {
         };
         let template = self.template.read()?;
         tells(0);
-        let loaded = Loader { options: self, listener }.load(with_draft);
+        let loaded = self
+            .with_tables()
+            .and_then(|options| Loader { options: &options, listener }.load(with_draft));
         tells(1);
         let mut loaded = loaded?;
         let language = &mut loaded.language;

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 pub mod heads;
+pub mod steps;
 pub mod tensors;
 
 use std::collections::HashMap;

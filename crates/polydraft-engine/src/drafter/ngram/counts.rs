@@ -1,9 +1,12 @@
 //! Counts of the tokens after each context, and how often the next token is among them.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 
 use polydraft::Token;
+
+use super::hash::{AsIs, key};
+use super::table::{Law, NgramTable};
 
 /// What followed one context: tokens and how often, and their sum.
 #[derive(Debug, Clone, Default)]
@@ -29,22 +32,6 @@ impl Followers {
     }
 }
 
-/// Keys are hashes already.
-#[derive(Default)]
-pub struct AsIs(u64);
-
-impl Hasher for AsIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {}
-
-    fn write_u64(&mut self, key: u64) {
-        self.0 = key;
-    }
-}
-
 /// What followed every context of up to `order` tokens.
 ///
 /// Contexts are known by a hash of 64 bits: two of one hash would share their counts, which costs
@@ -53,16 +40,6 @@ impl Hasher for AsIs {
 pub struct Counts {
     order: usize,
     after: HashMap<u64, Followers, BuildHasherDefault<AsIs>>,
-}
-
-/// A hash of the tokens and their number.
-fn key(context: &[Token]) -> u64 {
-    let mut hash = 0x9e37_79b9_7f4a_7c15 ^ context.len() as u64;
-    for &token in context {
-        hash = (hash ^ u64::from(token)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        hash ^= hash >> 32;
-    }
-    hash
 }
 
 impl Counts {
@@ -218,6 +195,20 @@ impl Mixture {
         self.probs = merged;
     }
 
+    /// Adds a law for what is left: of tokens that are none of those before.
+    fn complete(&mut self, law: &Law) {
+        let known = |token| self.probs.binary_search_by_key(&token, |(known, _)| *known).is_ok();
+        let new: Vec<(Token, f64)> =
+            law.probs.iter().copied().filter(|(token, _)| !known(*token)).collect();
+        let sum: f64 = new.iter().map(|(_, p)| p).sum();
+        // What the law itself leaves open, a token that it has not, is left.
+        let open = 1.0 - law.probs.iter().map(|(_, p)| p).sum::<f64>();
+        let scale = self.left / (sum + open.max(0.0)).max(f64::MIN_POSITIVE);
+        self.left -= scale * sum;
+        self.probs.extend(new.into_iter().map(|(token, p)| (token, scale * p)));
+        self.probs.sort_unstable_by_key(|(token, _)| *token);
+    }
+
     /// The tokens with their probabilities, ascending; less than one together, for it may be
     /// another.
     pub fn distribution(self) -> Vec<(Token, f64)> {
@@ -225,17 +216,24 @@ impl Mixture {
     }
 }
 
-/// The counts that are looked up: the sequence's own, then a corpus's.
+/// What is looked up: the sequence's own counts, then a corpus's; and a table, which has the last
+/// word from the longest context on that it knows.
 pub struct Sources<'a> {
     pub counts: [&'a Counts; 2],
     pub worth: [&'a Worth; 2],
+    pub table: Option<&'a NgramTable>,
 }
 
 impl<'a> Sources<'a> {
-    /// What followed each context at the end of `text`, the longest first.
-    fn contexts(&self, text: &[Token]) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
+    /// What followed each context at the end of `text` that has so many tokens or more, the longest
+    /// first.
+    fn contexts(
+        &self,
+        text: &[Token],
+        least: usize,
+    ) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
         let counts = self.counts;
-        (0..=counts[0].order.min(text.len())).rev().flat_map(move |length| {
+        (least..=counts[0].order.min(text.len())).rev().flat_map(move |length| {
             let context = &text[text.len() - length..];
             let found = move |source: usize| Some((source, length, counts[source].after(context)?));
             (0..counts.len()).filter_map(found)
@@ -244,14 +242,18 @@ impl<'a> Sources<'a> {
 
     /// The candidates after `text`.
     pub fn mixture(&self, text: &[Token]) -> Mixture {
+        let law = self.table.map(|table| table.law(text));
         let mut mixture = Mixture::default();
-        for (source, length, followers) in self.contexts(text) {
+        for (source, length, followers) in self.contexts(text, longest(law.as_ref())) {
             if mixture.left < NEGLIGIBLE {
-                break;
+                return mixture;
             }
             if let Some((kind, times)) = mixture.kind(followers) {
                 mixture.add(followers, times, self.worth[source].of(length, kind));
             }
+        }
+        if let Some(law) = law {
+            mixture.complete(&law);
         }
         mixture
     }
@@ -260,7 +262,8 @@ impl<'a> Sources<'a> {
     /// contexts that were looked up.
     pub fn cases(&self, text: &[Token], token: Token) -> Vec<Case> {
         let (mut mixture, mut cases) = (Mixture::default(), Vec::new());
-        for (source, length, followers) in self.contexts(text) {
+        let law = self.table.map(|table| table.law(text));
+        for (source, length, followers) in self.contexts(text, longest(law.as_ref())) {
             let Some((kind, times)) = mixture.kind(followers) else { continue };
             let hit = followers.times(token) > 0;
             cases.push(Case { source, length, kind, hit });
@@ -271,4 +274,9 @@ impl<'a> Sources<'a> {
         }
         cases
     }
+}
+
+/// Tokens of the longest context that a table knows.
+fn longest(law: Option<&Law>) -> usize {
+    law.map_or(0, |law| law.longest)
 }

@@ -1,0 +1,172 @@
+//! `polydraft learn`: a table of n-grams of what a model itself writes, which drafts for it.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::builder::RangedU64ValueParser;
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use polydraft_lessons::{NgramPlan, NgramProgress, learn_ngrams};
+use polydraft_models::Precision;
+use polydraft_runtime::places;
+use serde::Serialize;
+
+use crate::interrupts::InterruptGuard;
+use crate::output;
+use crate::provenance::MadeBy;
+
+/// Learn n-grams from a model, which then draft for it and cost next to nothing.
+///
+/// The model writes text, conversations with itself if it has a chat template, and at each token
+/// its likeliest tokens are learned with their probabilities. Nothing is trained. The more tokens,
+/// the more of the drafts is accepted: each part of the text is tried before it is learned. With
+/// --text the model reads text of yours instead, of the kind that it is to write.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft learn model.gguf --out model.ngrams
+  polydraft learn model.gguf --out model.ngrams --tokens 3000000   # goes on with it
+  polydraft learn model.gguf --out code.ngrams --text src/main.rs --text src/lib.rs
+  polydraft generate model.gguf --draft model.ngrams --prompt 'Once upon a time'")]
+pub struct Args {
+    /// The target model: a directory, a .gguf file or a hub id [default: the demo pair's].
+    #[arg(id = "unnamed", value_name = "MODEL")]
+    model: Option<String>,
+    /// The table. One that is there is gone on with.
+    #[arg(long, short, value_name = "FILE")]
+    out: PathBuf,
+    /// Tokens to learn from in all, those of a table that is there already among them.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1_000_000,
+        value_parser = clap::value_parser!(u64).range(1..),
+    )]
+    tokens: u64,
+    /// Text to read instead, once. May be repeated.
+    #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
+    text: Vec<PathBuf>,
+    /// Weight type, as the model is to run [default: file for a .gguf file, else f32].
+    #[arg(long, value_name = "TYPE")]
+    dtype: Option<Precision>,
+    /// Samples that are written at once.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 64,
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024),
+    )]
+    together: usize,
+    /// Tokens of a sample at most.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 512,
+        value_parser = RangedU64ValueParser::<usize>::new().range(16..=65536),
+    )]
+    longest: usize,
+    /// Temperatures, of which each sample takes one.
+    #[arg(long, value_name = "T,..", default_value = "0.7,1", value_delimiter = ',')]
+    temperatures: Vec<f64>,
+    /// Never use the network: take models that were downloaded before.
+    #[arg(long)]
+    offline: bool,
+    /// Threads to compute with [default: one per core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    made_by: MadeBy,
+    /// Tokens that the table has learned, contexts of all lengths, and bytes of the file.
+    tokens: u64,
+    contexts: usize,
+    bytes: u64,
+    /// Of this run.
+    tokens_per_second: f64,
+    /// Parts of the text: tokens before each, and how often a drafted token would have been
+    /// accepted in it.
+    accepted: Vec<(u64, f64)>,
+}
+
+/// Learns.
+///
+/// # Errors
+/// A model that cannot be loaded; a file that is another model's table, or none.
+pub fn run(args: Args) -> Result<()> {
+    let target = match &args.model {
+        Some(model) => places::locate(model, args.offline)?,
+        None => places::demo()?.join("target"),
+    };
+    let plan = NgramPlan {
+        target,
+        dtype: args.dtype,
+        out: args.out.clone(),
+        tokens: args.tokens,
+        together: args.together,
+        longest: args.longest,
+        temperatures: args.temperatures.clone(),
+        given: args.text.clone(),
+    };
+    let bar = match args.text.is_empty() {
+        true => ProgressBar::new(args.tokens).with_style(ProgressStyle::with_template(
+            "{human_pos} of {human_len} tokens [{bar:30}] {eta} left{msg}",
+        )?),
+        false => ProgressBar::no_length()
+            .with_style(ProgressStyle::with_template("{human_pos} tokens, {elapsed}{msg}")?),
+    };
+    let (orderly, start) = (InterruptGuard::begin(), Instant::now());
+    let (mut begun, mut accepted) = (None, Vec::new());
+    let mut watch = |at: NgramProgress| {
+        begun.get_or_insert(at.learned);
+        bar.set_position(at.learned + at.open as u64);
+        if let Some(part) = at.accepted.filter(|_| at.open == 0) {
+            accepted.push((at.learned, part));
+            bar.set_message(format!("; {part:.2} of drafts accepted"));
+        }
+        !orderly.asked()
+    };
+    let table = learn_ngrams(&plan, &mut watch)?;
+    bar.finish_and_clear();
+    let (tokens, seconds) = (table.learned(), start.elapsed().as_secs_f64());
+    let begun = begun.unwrap_or(tokens);
+    ensure!(tokens > 0, "nothing was learned: there was no text of 16 tokens or more");
+    let report = Report {
+        made_by: MadeBy::here(),
+        tokens,
+        contexts: table.contexts(),
+        bytes: std::fs::metadata(&args.out)?.len(),
+        tokens_per_second: (tokens - begun) as f64 / seconds,
+        accepted,
+    };
+    if args.json {
+        output::json(&report)?;
+    } else {
+        say(&args, &report);
+    }
+    output::done(orderly.asked())
+}
+
+fn say(args: &Args, report: &Report) {
+    let (tokens, bytes) = (HumanCount(report.tokens), HumanBytes(report.bytes));
+    let out = args.out.display();
+    output::note(format_args!(
+        "{out}: {tokens} tokens, {} contexts, {bytes}; {:.0} tokens/s",
+        HumanCount(report.contexts as u64),
+        report.tokens_per_second
+    ));
+    if let Some((_, part)) = report.accepted.last() {
+        output::note(format_args!(
+            "of the last part of the text, before it was learned, {:.0} % of the drafted tokens \
+             would have been accepted",
+            100.0 * part
+        ));
+    }
+    let model = args.model.as_ref().map_or(String::new(), |model| format!(" {model}"));
+    output::note(format_args!("polydraft generate{model} --draft {out} uses it"));
+}

@@ -1,0 +1,31 @@
+//! Contexts by a hash of their tokens.
+
+use std::hash::Hasher;
+
+use polydraft::Token;
+
+/// A hash of the tokens and their number. Tables in files go by it: it stays as it is.
+pub fn key(context: &[Token]) -> u64 {
+    let mut hash = 0x9e37_79b9_7f4a_7c15 ^ context.len() as u64;
+    for &token in context {
+        hash = (hash ^ u64::from(token)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        hash ^= hash >> 32;
+    }
+    hash
+}
+
+/// Keys are hashes already.
+#[derive(Default)]
+pub struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}

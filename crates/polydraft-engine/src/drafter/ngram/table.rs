@@ -1,0 +1,167 @@
+//! N-grams of text that the target wrote itself, with its distributions in place of counts.
+//!
+//! Problem: n-grams of one sequence know nothing where it says something new, and counts of drawn
+//! tokens take millions of them to say anything.
+//! Source: ours. Interpolation with a Dirichlet prior: MacKay and Peto 1995.
+//! Method: whoever lets a model write knows its distribution p after each token. So every context
+//! of up to [`ORDER`] tokens is followed, instead of by the token that was drawn, by the likeliest
+//! ones with their probabilities, as it would be by counts on average. With N visits of a context
+//! and c(x) the sum of p(x) over them, P_0 = c / N and
+//!     P_n = (c_n + (N_n − Σ c_n + α)·P_(n−1)) / (N_n + α),
+//! as long as contexts are known. What is not stored of a context's followers goes to the shorter
+//! one. Overlap with the target's distribution, SmolLM2's answers at temperature 1, after 64,000
+//! tokens of its own: 0.246, with counts of drawn tokens 0.200.
+//! Complexity: a search in each order, and the followers of these contexts.
+//! Deviations: none.
+
+mod file;
+mod learn;
+
+use polydraft::Token;
+
+use super::hash::key;
+use crate::{Error, Result, Vocabulary};
+pub use learn::NgramLearner;
+
+/// Tokens of the longest context: a fourth one gives 0.006 more, a fifth 0.001.
+pub const ORDER: usize = 4;
+/// How many visits the shorter context counts as: 0.3 to 1 are alike, 3 is worse.
+const ALPHA: f64 = 0.5;
+/// What a follower's part of its context's visits is a multiple of.
+const UNIT: f64 = 65535.0;
+
+/// A table of n-grams: for `--draft FILE`, made by `polydraft learn`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NgramTable {
+    /// Of the target's vocabulary: how many tokens it has, and a hash of their strings.
+    vocabulary: (usize, u64),
+    /// Tokens whose distributions it was made of.
+    learned: u64,
+    /// By the length of contexts, from 0 on.
+    orders: Vec<Order>,
+}
+
+/// Contexts of one length.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Order {
+    /// Their hashes, ascending.
+    keys: Vec<u64>,
+    /// How often each was visited.
+    visits: Vec<u32>,
+    /// Where its followers end.
+    ends: Vec<u32>,
+    /// The followers of all, those of each ascending.
+    tokens: Vec<Token>,
+    /// The part of its context's visits that each has, in units of [`UNIT`].
+    parts: Vec<u16>,
+}
+
+/// Followers of a context, ascending, with their sums of probabilities; and visits.
+type Seen = (f64, Vec<(Token, f64)>);
+
+impl Order {
+    fn find(&self, key: u64) -> Option<Seen> {
+        let place = self.keys.binary_search(&key).ok()?;
+        let begin = place.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        let visits = f64::from(self.visits[place]);
+        let of = begin..self.ends[place] as usize;
+        let parts = self.parts[of.clone()].iter().map(|part| f64::from(*part) / UNIT * visits);
+        Some((visits, self.tokens[of].iter().copied().zip(parts).collect()))
+    }
+}
+
+/// What comes after a text.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Law {
+    /// Tokens of the longest context that is known.
+    pub longest: usize,
+    /// Ascending tokens with their probabilities, which sum to one or less.
+    pub probs: Vec<(Token, f64)>,
+}
+
+impl Law {
+    /// By what is known of contexts: `find` looks one of a length up.
+    fn after(text: &[Token], orders: usize, find: impl Fn(usize, u64) -> Option<Seen>) -> Self {
+        let mut law = Self { longest: 0, probs: Vec::new() };
+        for length in 0..orders.min(text.len() + 1) {
+            let Some((visits, seen)) = find(length, key(&text[text.len() - length..])) else {
+                break;
+            };
+            let stored: f64 = seen.iter().map(|(_, sum)| sum).sum();
+            let scale = 1.0 / (visits + ALPHA);
+            // Parts are rounded: their sum may be a little more than all.
+            let shorter = ((visits - stored).max(0.0) + ALPHA) * scale;
+            law.longest = length;
+            let times = if length == 0 { 1.0 / visits } else { scale };
+            law.probs = merged(&law.probs, shorter, &seen, times);
+        }
+        law
+    }
+}
+
+/// The sum of two lists, each scaled.
+fn merged(a: &[(Token, f64)], by: f64, b: &[(Token, f64)], times: f64) -> Vec<(Token, f64)> {
+    let mut sum = Vec::with_capacity(a.len() + b.len());
+    let mut rest = a.iter().copied().peekable();
+    for &(token, p) in b {
+        while let Some((before, q)) = rest.next_if(|(other, _)| *other < token) {
+            sum.push((before, by * q));
+        }
+        let same = rest.next_if(|(other, _)| *other == token).map_or(0.0, |(_, q)| by * q);
+        sum.push((token, same + times * p));
+    }
+    sum.extend(rest.map(|(token, q)| (token, by * q)));
+    sum
+}
+
+impl NgramTable {
+    /// What comes after a text.
+    pub(super) fn law(&self, text: &[Token]) -> Law {
+        Law::after(text, self.orders.len(), |length, key| self.orders[length].find(key))
+    }
+
+    /// Tokens whose distributions it was made of.
+    pub fn learned(&self) -> u64 {
+        self.learned
+    }
+
+    /// Contexts of all lengths.
+    pub fn contexts(&self) -> usize {
+        self.orders.iter().map(|order| order.keys.len()).sum()
+    }
+
+    /// Checks that it was learned with this vocabulary.
+    ///
+    /// # Errors
+    /// Another vocabulary.
+    pub fn check(&self, vocabulary: &Vocabulary) -> Result<()> {
+        match self.vocabulary == fingerprint(vocabulary) {
+            true => Ok(()),
+            false => Err(Error::NgramTable {
+                problem: format!(
+                    "it was learned from a model of another vocabulary, of {} tokens: expected \
+                     the target's, of {}",
+                    self.vocabulary.0,
+                    vocabulary.size()
+                ),
+            }),
+        }
+    }
+}
+
+/// What tells a vocabulary from others.
+fn fingerprint(vocabulary: &Vocabulary) -> (usize, u64) {
+    let size = vocabulary.size();
+    let mut hash = 0xcbf2_9ce4_8422_2325;
+    for id in 0..size as Token {
+        let text = vocabulary.token(id).unwrap_or_default().bytes();
+        // No byte of a text is 255.
+        for byte in text.chain([255]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    (size, hash)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Tables as files: a line that says what it is, a line of JSON, and numbers, the least significant
+//! byte first: of each length of contexts its hashes, visits, numbers of followers, followers and
+//! their parts.
+
+use serde::{Deserialize, Serialize};
+
+use super::{NgramTable, ORDER, Order, UNIT};
+use crate::{Error, Result};
+
+/// What the file begins with.
+const MAGIC: &[u8] = b"polydraft n-grams 1\n";
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    /// Tokens of the vocabulary, and a hash of their strings in hexadecimal digits.
+    tokens: usize,
+    vocabulary: String,
+    learned: u64,
+    /// Contexts and followers, by the length of contexts.
+    orders: Vec<[usize; 2]>,
+}
+
+/// Numbers that lie one after the other.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn take<const N: usize, T>(&mut self, count: usize, of: fn([u8; N]) -> T) -> Result<Vec<T>> {
+        let bytes = count.checked_mul(N).and_then(|bytes| self.0.split_at_checked(bytes));
+        let (taken, rest) = bytes.ok_or_else(|| wrong("the file ends too early"))?;
+        self.0 = rest;
+        Ok(taken.as_chunks().0.iter().map(|bytes| of(*bytes)).collect())
+    }
+}
+
+impl NgramTable {
+    /// Whether a file that begins with these bytes is a table.
+    pub fn is_table(bytes: &[u8]) -> bool {
+        bytes.starts_with(MAGIC)
+    }
+
+    /// Bytes that [`is_table`](Self::is_table) looks at.
+    pub const BEGINNING: usize = MAGIC.len();
+
+    /// As a file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let sizes = |order: &Order| [order.keys.len(), order.tokens.len()];
+        let header = Header {
+            tokens: self.vocabulary.0,
+            vocabulary: format!("{:016x}", self.vocabulary.1),
+            learned: self.learned,
+            orders: self.orders.iter().map(sizes).collect(),
+        };
+        let mut bytes = MAGIC.to_vec();
+        // Numbers and a string: nothing in it fails.
+        bytes.extend(serde_json::to_vec(&header).unwrap_or_default());
+        bytes.push(b'\n');
+        for Order { keys, visits, ends, tokens, parts } in &self.orders {
+            bytes.extend(keys.iter().flat_map(|key| key.to_le_bytes()));
+            bytes.extend(visits.iter().flat_map(|visits| visits.to_le_bytes()));
+            let begins = [0].into_iter().chain(ends.iter().copied());
+            bytes.extend(begins.zip(ends).map(|(begin, end)| (end - begin) as u8));
+            bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+            bytes.extend(parts.iter().flat_map(|part| part.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// From a file.
+    ///
+    /// # Errors
+    /// Bytes that are no table, or a damaged one.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("no table of n-grams"))?;
+        let end = rest.iter().take(1 << 16).position(|byte| *byte == b'\n');
+        let end = end.ok_or_else(|| wrong("its second line does not end"))?;
+        let header: Header =
+            serde_json::from_slice(&rest[..end]).map_err(|error| wrong(&error.to_string()))?;
+        if !(1..=ORDER + 1).contains(&header.orders.len()) {
+            return Err(wrong("contexts of too many lengths, or of none"));
+        }
+        let hash = u64::from_str_radix(&header.vocabulary, 16);
+        let hash = hash.map_err(|_| wrong("vocabulary: expected hexadecimal digits"))?;
+        let mut numbers = Numbers(&rest[end + 1..]);
+        let mut orders = Vec::new();
+        for [contexts, followers] in header.orders {
+            orders.push(order(&mut numbers, contexts, followers, header.tokens)?);
+        }
+        if !numbers.0.is_empty() {
+            return Err(wrong("bytes after its end"));
+        }
+        Ok(Self { vocabulary: (header.tokens, hash), learned: header.learned, orders })
+    }
+}
+
+fn order(
+    numbers: &mut Numbers<'_>,
+    contexts: usize,
+    followers: usize,
+    vocabulary: usize,
+) -> Result<Order> {
+    let keys = numbers.take(contexts, u64::from_le_bytes)?;
+    let visits = numbers.take(contexts, u32::from_le_bytes)?;
+    let counts = numbers.take(contexts, |[count]| u32::from(count))?;
+    let tokens = numbers.take(followers, u32::from_le_bytes)?;
+    let parts = numbers.take(followers, u16::from_le_bytes)?;
+    let mut end = 0_u32;
+    let mut next = |count: u32| {
+        end = end.saturating_add(count);
+        end
+    };
+    let ends: Vec<u32> = counts.into_iter().map(&mut next).collect();
+    if end as usize != followers {
+        return Err(wrong("numbers of followers that do not sum up to all"));
+    }
+    if !keys.is_sorted_by(|a, b| a < b) {
+        return Err(wrong("contexts out of order"));
+    }
+    if visits.contains(&0) || parts.contains(&0) {
+        return Err(wrong("a context that was never visited, or a follower that never came"));
+    }
+    let mut begin = 0;
+    for &end in &ends {
+        let own = &tokens[begin..end as usize];
+        let sum: f64 = parts[begin..end as usize].iter().map(|part| f64::from(*part)).sum();
+        if sum > UNIT + own.len() as f64 {
+            return Err(wrong("followers that came more often than their context"));
+        }
+        let is_known = own.last().is_none_or(|last| (*last as usize) < vocabulary);
+        if !is_known || !own.is_sorted_by(|a, b| a < b) {
+            return Err(wrong("followers out of order, or beyond the vocabulary"));
+        }
+        begin = end as usize;
+    }
+    Ok(Order { keys, visits, ends, tokens, parts })
+}
+
+fn wrong(problem: &str) -> Error {
+    Error::NgramTable { problem: problem.to_owned() }
+}

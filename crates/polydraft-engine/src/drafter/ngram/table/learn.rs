@@ -1,0 +1,129 @@
+//! Learning a table: sums over what a model wrote.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use polydraft::Token;
+
+use super::super::hash::{AsIs, key};
+use super::{Law, NgramTable, ORDER, Order, Seen, UNIT, fingerprint};
+use crate::{Result, Vocabulary};
+
+/// Followers of a context that are stored at most; of the empty one, which knows nothing.
+const FOLLOWERS: usize = 48;
+const FREQUENT: usize = 128;
+/// The part of its visits below which a follower is left to the shorter context.
+const LEAST: f64 = 0.005;
+
+/// A table that is being learned.
+#[derive(Debug, Clone)]
+pub struct NgramLearner {
+    vocabulary: (usize, u64),
+    learned: u64,
+    orders: Vec<HashMap<u64, Visited, BuildHasherDefault<AsIs>>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Visited {
+    times: u32,
+    /// Ascending.
+    followers: Vec<(Token, f32)>,
+}
+
+impl Visited {
+    fn seen(&self) -> Seen {
+        let followers = self.followers.iter().map(|(token, sum)| (*token, f64::from(*sum)));
+        (f64::from(self.times), followers.collect())
+    }
+}
+
+impl NgramLearner {
+    /// With nothing learned of a model with this vocabulary.
+    pub fn new(vocabulary: &Vocabulary) -> Self {
+        let orders = vec![HashMap::default(); ORDER + 1];
+        Self { vocabulary: fingerprint(vocabulary), learned: 0, orders }
+    }
+
+    /// Goes on from a table.
+    ///
+    /// # Errors
+    /// One of another vocabulary.
+    pub fn from_table(table: &NgramTable, vocabulary: &Vocabulary) -> Result<Self> {
+        table.check(vocabulary)?;
+        let mut new = Self { learned: table.learned, ..Self::new(vocabulary) };
+        for (order, of) in new.orders.iter_mut().zip(&table.orders) {
+            for (key, times) in of.keys.iter().zip(&of.visits) {
+                let followers = of.find(*key).unwrap_or_default().1;
+                let followers = followers.into_iter().map(|(token, sum)| (token, sum as f32));
+                order.insert(*key, Visited { times: *times, followers: followers.collect() });
+            }
+        }
+        Ok(new)
+    }
+
+    /// Tokens whose distributions were learned.
+    pub fn learned(&self) -> u64 {
+        self.learned
+    }
+
+    /// Learns the likeliest tokens after a text and their probabilities, each token once.
+    pub fn learn(&mut self, text: &[Token], likeliest: &[(Token, f32)]) {
+        self.learned += 1;
+        for (length, order) in self.orders.iter_mut().enumerate().take(text.len() + 1) {
+            let visited = order.entry(key(&text[text.len() - length..])).or_default();
+            visited.times = visited.times.saturating_add(1);
+            for &(token, p) in likeliest {
+                match visited.followers.binary_search_by_key(&token, |(known, _)| *known) {
+                    Ok(place) => visited.followers[place].1 += p,
+                    Err(place) => visited.followers.insert(place, (token, p)),
+                }
+            }
+        }
+    }
+
+    /// How much of these probabilities what was learned so far has in common with them: at least so
+    /// often a token that it drafts after the text is accepted.
+    pub fn overlap(&self, text: &[Token], likeliest: &[(Token, f32)]) -> f64 {
+        let find = |length: usize, key: u64| self.orders[length].get(&key).map(Visited::seen);
+        let law = Law::after(text, self.orders.len(), find).probs;
+        let total: f64 = law.iter().map(|(_, p)| p).sum();
+        let common = |(token, p): &(Token, f32)| {
+            let place = law.binary_search_by_key(token, |(known, _)| *known);
+            place.map_or(0.0, |place| f64::from(*p).min(law[place].1 / total))
+        };
+        likeliest.iter().map(common).sum()
+    }
+
+    /// The table of what was learned, without what is next to nothing.
+    pub fn table(&self) -> NgramTable {
+        let order = |(length, of): (usize, &HashMap<u64, Visited, _>)| {
+            let mut keys: Vec<u64> = of.keys().copied().collect();
+            keys.sort_unstable();
+            let mut order = Order::default();
+            for key in keys {
+                let Visited { times, followers } = &of[&key];
+                let least = LEAST * f64::from(*times);
+                let mut kept: Vec<(Token, f32)> = followers.clone();
+                kept.retain(|(_, sum)| f64::from(*sum) >= least || length == 0);
+                // Of equal ones the first.
+                kept.sort_by(|(_, a), (_, b)| Reverse(a.to_bits()).cmp(&Reverse(b.to_bits())));
+                kept.truncate(if length == 0 { FREQUENT } else { FOLLOWERS });
+                kept.sort_unstable_by_key(|(token, _)| *token);
+                order.keys.push(key);
+                order.visits.push(*times);
+                for (token, sum) in kept {
+                    let part = (f64::from(sum) / f64::from(*times) * UNIT).round().min(UNIT);
+                    if part > 0.0 {
+                        order.tokens.push(token);
+                        order.parts.push(part as u16);
+                    }
+                }
+                order.ends.push(order.tokens.len() as u32);
+            }
+            order
+        };
+        let orders = self.orders.iter().enumerate().map(order).collect();
+        NgramTable { vocabulary: self.vocabulary, learned: self.learned, orders }
+    }
+}

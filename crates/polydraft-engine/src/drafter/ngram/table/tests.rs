@@ -1,0 +1,132 @@
+use super::*;
+
+fn vocabulary() -> Vocabulary {
+    Vocabulary::numbered(10)
+}
+
+/// After 1 the model wrote 2 or 3, after 5 1 nearly always 4.
+fn learner() -> NgramLearner {
+    let mut learner = NgramLearner::new(&vocabulary());
+    for _ in 0..3 {
+        learner.learn(&[7, 1], &[(2, 0.5), (3, 0.5)]);
+    }
+    learner.learn(&[5, 1], &[(4, 0.96), (2, 0.04)]);
+    learner
+}
+
+fn near(found: &[(Token, f64)], expected: &[(Token, f64)]) {
+    assert_eq!(found.len(), expected.len(), "{found:?} {expected:?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found.0, expected.0);
+        // Parts are stored in 16 bits.
+        assert!((found.1 - expected.1).abs() < 1e-4, "{found:?} {expected:?}");
+    }
+}
+
+/// By the formula of the module, worked out by hand.
+#[test]
+fn a_law_is_that_of_the_longest_context_over_the_shorter_ones() {
+    let table = learner().table();
+    let all = [(2, 1.54 / 4.0), (3, 1.5 / 4.0), (4, 0.96 / 4.0)];
+    let law = table.law(&[8]);
+    assert_eq!(law.longest, 0);
+    near(&law.probs, &all);
+    // Four visits of 1, which are all there are.
+    let after_one = all.map(|(token, p)| (token, (4.0 * p + ALPHA * p) / (4.0 + ALPHA)));
+    near(&table.law(&[9, 1]).probs, &after_one);
+    let after_two: Vec<(Token, f64)> = after_one
+        .iter()
+        .map(|(token, p)| {
+            let seen = [0.0, 0.0, 0.04, 0.0, 0.96][*token as usize];
+            (*token, (seen + ALPHA * p) / (1.0 + ALPHA))
+        })
+        .collect();
+    let law = table.law(&[6, 5, 1]);
+    assert_eq!(law.longest, 2);
+    near(&law.probs, &after_two);
+    assert!((law.probs.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-4);
+}
+
+/// What was not among the likeliest is left to the shorter context.
+#[test]
+fn what_is_not_stored_goes_to_the_shorter_context() {
+    let mut learner = NgramLearner::new(&vocabulary());
+    learner.learn(&[1], &[(2, 0.25)]);
+    learner.learn(&[3], &[(4, 1.0)]);
+    let law = learner.table().law(&[1]);
+    let shorter = (2.0 - 1.25 + ALPHA) / (1.0 + ALPHA);
+    assert!(shorter > 0.8);
+    near(
+        &law.probs,
+        &[
+            (2, (0.25 + (0.75 + ALPHA) * 0.125) / (1.0 + ALPHA)),
+            (4, (0.75 + ALPHA) * 0.5 / (1.0 + ALPHA)),
+        ],
+    );
+}
+
+#[test]
+fn a_table_is_learned_on_from_and_read_back() {
+    let mut learner = learner();
+    let table = learner.table();
+    assert_eq!(NgramTable::from_bytes(&table.to_bytes()).unwrap(), table);
+    assert_eq!((table.learned(), table.contexts()), (4, 1 + 1 + 2));
+    let mut again = NgramLearner::from_table(&table, &vocabulary()).unwrap();
+    assert_eq!(again.table(), table);
+    for learner in [&mut learner, &mut again] {
+        learner.learn(&[7, 1], &[(2, 1.0)]);
+    }
+    near(&again.table().law(&[7, 1]).probs, &learner.table().law(&[7, 1]).probs);
+    assert!(NgramLearner::from_table(&table, &Vocabulary::numbered(11)).is_err());
+}
+
+/// What it says of itself is what a draft from it would be accepted.
+#[test]
+fn overlap_is_that_of_the_law() {
+    let learner = learner();
+    let p = [(2, 0.5), (3, 0.5)];
+    let law = learner.table().law(&[7, 1]);
+    let expected: f64 = p
+        .iter()
+        .map(|(token, p)| law.probs.iter().find(|(q, _)| q == token).unwrap().1.min(f64::from(*p)))
+        .sum();
+    assert!((learner.overlap(&[7, 1], &p) - expected).abs() < 1e-4);
+    assert_eq!(NgramLearner::new(&vocabulary()).overlap(&[7, 1], &p), 0.0);
+}
+
+/// Cut anywhere, or with any byte another one: refused, or a table whose laws are laws.
+#[test]
+fn damaged_files_are_refused_or_harmless() {
+    let bytes = learner().table().to_bytes();
+    for length in 0..bytes.len() {
+        let error = NgramTable::from_bytes(&bytes[..length]).unwrap_err().to_string();
+        assert!(error.contains("polydraft learn"), "{length}: {error}");
+    }
+    assert!(NgramTable::from_bytes(&[&bytes[..], b"1"].concat()).is_err());
+    let mut taken = 0;
+    for place in 0..bytes.len() {
+        for change in [1, 0x80, 0xff] {
+            let mut other = bytes.clone();
+            other[place] ^= change;
+            let Ok(table) = NgramTable::from_bytes(&other) else { continue };
+            taken += 1;
+            for text in [&[][..], &[1], &[5, 1], &[7, 1]] {
+                let law = table.law(text);
+                assert!(law.probs.is_sorted_by_key(|(token, _)| *token), "{place}");
+                assert!(law.probs.iter().all(|(_, p)| p.is_finite() && *p > 0.0), "{place}");
+            }
+        }
+    }
+    assert!(taken > 0);
+}
+
+#[test]
+fn vocabularies_are_told_apart_by_their_words() {
+    let of = |words: [&str; 2]| Vocabulary::new(words.map(|word| Some(word.into())).to_vec());
+    let table = NgramLearner::new(&of(["a", "b"])).table();
+    assert!(table.check(&of(["a", "b"])).is_ok());
+    for other in [of(["a", "c"]), of(["ab", ""]), Vocabulary::numbered(2)] {
+        let error = table.check(&other).unwrap_err().to_string();
+        assert!(error.contains("another vocabulary"), "{error}");
+    }
+}
