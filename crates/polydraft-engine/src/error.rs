@@ -71,7 +71,7 @@ pub enum Error {
         first: String,
     },
     /// A table of n-grams that is none, is damaged, or belongs to another model.
-    #[error("a table of n-grams cannot be used: {problem}; polydraft learn makes one")]
+    #[error("no table of n-grams that can be used here: {problem} (polydraft learn makes one)")]
     NgramTable {
         /// What is wrong with it.
         problem: String,

@@ -23,7 +23,7 @@ mod run;
 mod sampling;
 mod self_draft;
 mod speculation;
-mod tables;
+pub mod tables;
 mod tree;
 mod usage;
 

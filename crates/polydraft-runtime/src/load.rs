@@ -361,8 +361,8 @@ impl Loader<'_> {
         match path.exists() {
             true => Ok(path),
             false => anyhow::bail!(
-                "--draft {name}: expected a model directory, a .gguf file or a draft head, or \
-                 self, self:TYPE, mtp, ngram or none, got nothing there"
+                "--draft {name}: expected a model directory, a .gguf file, a draft head or a \
+                 table of n-grams, or self, self:TYPE, mtp, ngram or none, got nothing there"
             ),
         }
     }

@@ -21,8 +21,9 @@ use crate::{Usage, as_text};
 pub struct ModelOptions {
     /// The target: a directory, a GGUF file, or a hub id; none is the demo pair's.
     pub target: Option<String>,
-    /// The draft: a model, a draft head, `self`, `self:TYPE`, `mtp` or `ngram`. None is the demo
-    /// pair's draft where no target is named; else `self` where that helps, or `ngram`.
+    /// The draft: a model, a draft head, a table of n-grams, `self`, `self:TYPE`, `mtp` or `ngram`.
+    /// None is the demo pair's draft where no target is named; else `self` where that helps, or
+    /// `ngram`.
     pub draft: Option<String>,
     /// Further drafts, each as `draft` is named but no `self`: each draws a path of its own.
     pub further_drafts: Vec<String>,

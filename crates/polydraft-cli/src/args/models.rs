@@ -22,14 +22,15 @@ pub struct ModelArgs {
     target: Option<String>,
     /// The draft [default: the demo pair's where no target is named; else 'self' where that helps,
     /// or 'ngram']: a model of the same vocabulary; a draft head that was trained for the target
-    /// (EAGLE, DFlash, DSpark); 'self': the target's own weights once more, in q5_1 or q4_1, the
-    /// first that is much less than the target takes, or as self:TYPE says; 'mtp': the layer that
-    /// some models bring to predict further tokens; 'ngram': n-grams of the sequence itself, and no
-    /// model; or 'none', plain decoding. May be repeated: then each draws a path of its own, for a
-    /// verifier that knows distinct drafts, such as specinfer.
+    /// (EAGLE, DFlash, DSpark); a table of n-grams that 'polydraft learn' made; 'self': the
+    /// target's own weights once more, in q5_1 or q4_1, the first that is much less than the target
+    /// takes, or as self:TYPE says; 'mtp': the layer that some models bring to predict further
+    /// tokens; 'ngram': n-grams of the sequence itself, and no model; or 'none', plain decoding.
+    /// May be repeated: then each draws a path of its own, for a verifier that knows distinct
+    /// drafts, such as specinfer.
     #[arg(long, value_name = "MODEL")]
     draft: Vec<String>,
-    /// A file whose n-grams --draft ngram uses too: of the same kind as the expected output.
+    /// A file whose n-grams --draft ngram uses too: text of the same kind as the expected output.
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
     /// Whether n-grams of the sequence itself are mixed into the draft's distribution, by how often

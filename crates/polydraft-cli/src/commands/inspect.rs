@@ -12,7 +12,7 @@ use polydraft_models::{
     Bytes, CacheType, Description, HeadDescription, LoadOptions, Mixer, Positions, Precision,
     Scaling, available_memory, is_gguf, is_head,
 };
-use polydraft_runtime::{SelfDraft, Usage, default_precision, places};
+use polydraft_runtime::{SelfDraft, Usage, default_precision, places, tables};
 use serde::Serialize;
 
 use crate::output;
@@ -30,8 +30,8 @@ pub struct Args {
     /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// A model or a draft head that may draft for it, or self[:TYPE]: a quantised self-draft; or
-    /// ngram, which is no model.
+    /// A model, a draft head or a table of n-grams that may draft for it, or self[:TYPE]: a
+    /// quantised self-draft; or ngram, which is no model.
     #[arg(value_name = "DRAFT")]
     draft: Option<String>,
     /// Weight type of the model, for a self-draft [default: as for 'generate'].
@@ -118,6 +118,8 @@ struct Draft {
     copy_bytes: Option<u64>,
     /// Of a draft head, its kind and the hidden states that it reads.
     head: Option<String>,
+    /// Of a table of n-grams, what it was learned from.
+    table: Option<String>,
 }
 
 /// Prints what a model is.
@@ -149,6 +151,7 @@ pub fn run(args: Args) -> Result<()> {
         Some(name) => Some(match SelfDraft::named(name)? {
             Some(own) => Draft::own(&model, own, name, args.dtype),
             None if DrafterKind::named(name).is_some() => Draft::of(name.to_owned(), 0, None),
+            None if tables::is_table(Path::new(name)) => Draft::table(&model, name)?,
             None => {
                 let directory = located(name)?;
                 match is_head(&directory) {
@@ -320,8 +323,9 @@ impl Report {
             line("", format!("of {} that are free", Bytes(free)))?;
         }
         if let Some(draft) = &self.draft {
-            let what = match (&draft.copy_bytes, &draft.head) {
+            let what = match (&draft.copy_bytes, draft.head.as_ref().or(draft.table.as_ref())) {
                 (Some(bytes), _) => format!("the same parameters in {} more", Bytes(*bytes)),
+                (_, Some(table)) if draft.parameters == 0 => table.clone(),
                 (_, Some(head)) => {
                     format!("a head of {} parameters: {head}", count(draft.parameters))
                 }
@@ -357,6 +361,7 @@ impl Draft {
             problem,
             copy_bytes: None,
             head: None,
+            table: None,
         }
     }
 
@@ -364,6 +369,14 @@ impl Draft {
         let checked = target.language.vocabulary.check_draft(&draft.language.vocabulary);
         let problem = checked.err().map(|e| e.to_string());
         Self::of(draft.directory.display().to_string(), draft.parameters, problem)
+    }
+
+    fn table(target: &Description, file: &str) -> Result<Self> {
+        let table = tables::read(Path::new(file))?;
+        let problem = table.check(&target.language.vocabulary).err().map(|e| e.to_string());
+        let (learned, contexts) = (count(table.learned()), count(table.contexts() as u64));
+        let what = format!("n-grams of {learned} tokens that a model wrote, {contexts} contexts");
+        Ok(Self { table: Some(what), ..Self::of(file.to_owned(), 0, problem) })
     }
 
     fn head(target: &Description, directory: &Path) -> Result<Self> {

@@ -9,7 +9,7 @@ use super::page::{Cell, Section};
 use super::record::Record;
 
 /// Known records, by two JSON pointers that all of them have, and no others.
-const KNOWN: [([&str; 2], &str); 14] = [
+const KNOWN: [([&str; 2], &str); 15] = [
     (
         ["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"],
         "bench/load.py: the server under load",
@@ -31,6 +31,7 @@ const KNOWN: [([&str; 2], &str); 14] = [
     (["/points", "/dtype"], "python -m polydraft.train: a draft head as it learns"),
     (["/cells/0/speed", "/cells/0/head"], "bench speed with two draft heads, in turn"),
     (["/rows", "/costs"], "a head beside n-grams in one tree"),
+    (["/rows", "/tables"], "bench/learned_ngrams.py: n-grams that a model learned"),
     (["/rows", "/forms"], "bench/head_forms.py: draft heads of several forms"),
     (["/what", "/gpu"], "bench/gpu: on a GPU"),
     (["/what", "/rows"], "bench/llama_server.py: the server beside llama-server, in turn"),

@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 use polydraft::Token;
 
 use super::hash::{AsIs, key};
-use super::table::{Law, NgramTable};
+use super::table::{NgramTable, Prediction};
 
 /// What followed one context: tokens and how often, and their sum.
 #[derive(Debug, Clone, Default)]
@@ -195,14 +195,14 @@ impl Mixture {
         self.probs = merged;
     }
 
-    /// Adds a law for what is left: of tokens that are none of those before.
-    fn complete(&mut self, law: &Law) {
+    /// Adds a prediction for what is left: of tokens that are none of those before.
+    fn complete(&mut self, prediction: &Prediction) {
         let known = |token| self.probs.binary_search_by_key(&token, |(known, _)| *known).is_ok();
         let new: Vec<(Token, f64)> =
-            law.probs.iter().copied().filter(|(token, _)| !known(*token)).collect();
+            prediction.probs.iter().copied().filter(|(token, _)| !known(*token)).collect();
         let sum: f64 = new.iter().map(|(_, p)| p).sum();
-        // What the law itself leaves open, a token that it has not, is left.
-        let open = 1.0 - law.probs.iter().map(|(_, p)| p).sum::<f64>();
+        // What the prediction itself leaves open, a token that it has not, is left.
+        let open = 1.0 - prediction.probs.iter().map(|(_, p)| p).sum::<f64>();
         let scale = self.left / (sum + open.max(0.0)).max(f64::MIN_POSITIVE);
         self.left -= scale * sum;
         self.probs.extend(new.into_iter().map(|(token, p)| (token, scale * p)));
@@ -242,9 +242,9 @@ impl<'a> Sources<'a> {
 
     /// The candidates after `text`.
     pub fn mixture(&self, text: &[Token]) -> Mixture {
-        let law = self.table.map(|table| table.law(text));
+        let prediction = self.table.map(|table| table.prediction(text));
         let mut mixture = Mixture::default();
-        for (source, length, followers) in self.contexts(text, longest(law.as_ref())) {
+        for (source, length, followers) in self.contexts(text, longest(prediction.as_ref())) {
             if mixture.left < NEGLIGIBLE {
                 return mixture;
             }
@@ -252,8 +252,8 @@ impl<'a> Sources<'a> {
                 mixture.add(followers, times, self.worth[source].of(length, kind));
             }
         }
-        if let Some(law) = law {
-            mixture.complete(&law);
+        if let Some(prediction) = prediction {
+            mixture.complete(&prediction);
         }
         mixture
     }
@@ -262,8 +262,8 @@ impl<'a> Sources<'a> {
     /// contexts that were looked up.
     pub fn cases(&self, text: &[Token], token: Token) -> Vec<Case> {
         let (mut mixture, mut cases) = (Mixture::default(), Vec::new());
-        let law = self.table.map(|table| table.law(text));
-        for (source, length, followers) in self.contexts(text, longest(law.as_ref())) {
+        let prediction = self.table.map(|table| table.prediction(text));
+        for (source, length, followers) in self.contexts(text, longest(prediction.as_ref())) {
             let Some((kind, times)) = mixture.kind(followers) else { continue };
             let hit = followers.times(token) > 0;
             cases.push(Case { source, length, kind, hit });
@@ -277,6 +277,6 @@ impl<'a> Sources<'a> {
 }
 
 /// Tokens of the longest context that a table knows.
-fn longest(law: Option<&Law>) -> usize {
-    law.map_or(0, |law| law.longest)
+fn longest(prediction: Option<&Prediction>) -> usize {
+    prediction.map_or(0, |prediction| prediction.longest)
 }

@@ -72,17 +72,17 @@ impl Order {
 
 /// What comes after a text.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Law {
+pub(super) struct Prediction {
     /// Tokens of the longest context that is known.
     pub longest: usize,
     /// Ascending tokens with their probabilities, which sum to one or less.
     pub probs: Vec<(Token, f64)>,
 }
 
-impl Law {
+impl Prediction {
     /// By what is known of contexts: `find` looks one of a length up.
     fn after(text: &[Token], orders: usize, find: impl Fn(usize, u64) -> Option<Seen>) -> Self {
-        let mut law = Self { longest: 0, probs: Vec::new() };
+        let mut prediction = Self { longest: 0, probs: Vec::new() };
         for length in 0..orders.min(text.len() + 1) {
             let Some((visits, seen)) = find(length, key(&text[text.len() - length..])) else {
                 break;
@@ -91,11 +91,11 @@ impl Law {
             let scale = 1.0 / (visits + ALPHA);
             // Parts are rounded: their sum may be a little more than all.
             let shorter = ((visits - stored).max(0.0) + ALPHA) * scale;
-            law.longest = length;
+            prediction.longest = length;
             let times = if length == 0 { 1.0 / visits } else { scale };
-            law.probs = merged(&law.probs, shorter, &seen, times);
+            prediction.probs = merged(&prediction.probs, shorter, &seen, times);
         }
-        law
+        prediction
     }
 }
 
@@ -116,8 +116,8 @@ fn merged(a: &[(Token, f64)], by: f64, b: &[(Token, f64)], times: f64) -> Vec<(T
 
 impl NgramTable {
     /// What comes after a text.
-    pub(super) fn law(&self, text: &[Token]) -> Law {
-        Law::after(text, self.orders.len(), |length, key| self.orders[length].find(key))
+    pub(super) fn prediction(&self, text: &[Token]) -> Prediction {
+        Prediction::after(text, self.orders.len(), |length, key| self.orders[length].find(key))
     }
 
     /// Tokens whose distributions it was made of.

@@ -7,7 +7,7 @@ use std::hash::BuildHasherDefault;
 use polydraft::Token;
 
 use super::super::hash::{AsIs, key};
-use super::{Law, NgramTable, ORDER, Order, Seen, UNIT, fingerprint};
+use super::{NgramTable, ORDER, Order, Prediction, Seen, UNIT, fingerprint};
 use crate::{Result, Vocabulary};
 
 /// Followers of a context that are stored at most; of the empty one, which knows nothing.
@@ -86,11 +86,11 @@ impl NgramLearner {
     /// often a token that it drafts after the text is accepted.
     pub fn overlap(&self, text: &[Token], likeliest: &[(Token, f32)]) -> f64 {
         let find = |length: usize, key: u64| self.orders[length].get(&key).map(Visited::seen);
-        let law = Law::after(text, self.orders.len(), find).probs;
-        let total: f64 = law.iter().map(|(_, p)| p).sum();
+        let prediction = Prediction::after(text, self.orders.len(), find).probs;
+        let total: f64 = prediction.iter().map(|(_, p)| p).sum();
         let common = |(token, p): &(Token, f32)| {
-            let place = law.binary_search_by_key(token, |(known, _)| *known);
-            place.map_or(0.0, |place| f64::from(*p).min(law[place].1 / total))
+            let place = prediction.binary_search_by_key(token, |(known, _)| *known);
+            place.map_or(0.0, |place| f64::from(*p).min(prediction[place].1 / total))
         };
         likeliest.iter().map(common).sum()
     }
@@ -104,10 +104,10 @@ impl NgramLearner {
             for key in keys {
                 let Visited { times, followers } = &of[&key];
                 let least = LEAST * f64::from(*times);
-                let mut kept: Vec<(Token, f32)> = followers.clone();
+                let mut kept = followers.clone();
                 kept.retain(|(_, sum)| f64::from(*sum) >= least || length == 0);
                 // Of equal ones the first.
-                kept.sort_by(|(_, a), (_, b)| Reverse(a.to_bits()).cmp(&Reverse(b.to_bits())));
+                kept.sort_by_key(|(_, sum)| Reverse(sum.to_bits()));
                 kept.truncate(if length == 0 { FREQUENT } else { FOLLOWERS });
                 kept.sort_unstable_by_key(|(token, _)| *token);
                 order.keys.push(key);
