@@ -49,11 +49,21 @@ impl Drop for InterruptGuard {
 pub struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Registers it.
-    pub fn new(path: &Path) -> Self {
+    /// Makes it, and registers where `path` says that it lies; an interrupt comes before both or
+    /// after both.
+    ///
+    /// # Errors
+    /// That of making it.
+    pub fn made<T, E>(
+        make: impl FnOnce() -> Result<T, E>,
+        path: impl FnOnce(&T) -> &Path,
+    ) -> Result<(T, Self), E> {
         listen();
-        temporary().push(path.to_owned());
-        Self(path.to_owned())
+        let mut all = temporary();
+        let made = make()?;
+        let path = path(&made).to_owned();
+        all.push(path.clone());
+        Ok((made, Self(path)))
     }
 }
 

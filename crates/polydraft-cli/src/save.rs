@@ -46,8 +46,8 @@ impl Save {
             builder.prefix(".polydraft-");
             #[cfg(unix)]
             builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-            let file = builder.tempfile_in(folder)?;
-            let temporary = Temporary::new(file.path());
+            let (file, temporary) =
+                Temporary::made(|| builder.tempfile_in(folder), NamedTempFile::path)?;
             Ok(Self { path, place: Place::Beside(file, temporary) })
         };
         open().with_context(|| format!("cannot write {}", path.display()))

@@ -60,8 +60,8 @@ impl Made {
 
 /// Writes the model.
 pub fn write(parameters: usize) -> Result<Made> {
-    let folder = tempfile::Builder::new().prefix("polydraft-random-").tempdir()?;
-    let temporary = Temporary::new(folder.path());
+    let make = || tempfile::Builder::new().prefix("polydraft-random-").tempdir();
+    let (folder, temporary) = Temporary::made(make, tempfile::TempDir::path)?;
     let (tensors, layers) = tensors(parameters);
     let config = json!({
         "architectures": ["LlamaForCausalLM"],
