@@ -37,6 +37,8 @@ const TIME: Duration = Duration::from_millis(1500);
 const PREFILL: usize = 128;
 /// How many times as long as in another round plain steps may take: on a quiet machine it is 1.1.
 const QUIET: f64 = 1.5;
+/// How many times as long as a step with more drafted tokens one with fewer may take there.
+const RISING: f64 = 1.1;
 
 /// A measurement at work: a part at a time, between which other sequences of the engine go on.
 ///
@@ -157,11 +159,27 @@ impl Measurement {
         }
     }
 
-    /// Whether plain steps took about the same in all rounds: else the machine was busy, and the
-    /// costs are better measured again another time.
+    /// Whether plain steps took about the same in all rounds, and fewer tokens no longer than more:
+    /// else the machine was busy, and the costs are better measured again another time.
     pub fn is_quiet(&self) -> bool {
         let plain = self.least.iter().map(|kinds| kinds[0][1]);
+        let rises = |kinds: &[[f64; 2]; CHAINS.len()]| {
+            kinds.array_windows().all(|[[_, fewer], [_, more]]| fewer <= &(RISING * more))
+        };
         plain.zip(self.slowest).all(|(least, most)| most <= QUIET * least)
+            && self.least.iter().all(rises)
+    }
+
+    /// Seconds of steps by context and kind, those of the draft left out. What disturbs a step
+    /// makes it longer, and more tokens take no less: it takes at most what any longer kind took.
+    fn bounds(&self) -> [[f64; CHAINS.len()]; CONTEXTS.len()] {
+        self.least.map(|kinds| {
+            let mut bounds = kinds.map(|[_, rest]| rest);
+            for kind in (1..CHAINS.len()).rev() {
+                bounds[kind - 1] = bounds[kind - 1].min(bounds[kind]);
+            }
+            bounds
+        })
     }
 
     /// The costs, and the expected acceptances of drafts, by what was measured so far: all, where
@@ -176,14 +194,12 @@ impl Measurement {
             let longer = longer.unwrap_or(0.0).clamp(0.0, 0.5 * before / contexts[0].max(1) as f64);
             Pass { tokens, seconds: before - longer * contexts[0] as f64, longer }
         };
-        let (mut target, mut most) = (Vec::new(), [0.0_f64; 2]);
+        let (mut target, bounds) = (Vec::new(), self.bounds());
         for (kind, tokens) in self.chains().enumerate() {
-            // More is never cheaper: where it seems so, chance did it.
-            most = [0, 1].map(|place| most[place].max(least[place][kind][1]));
             if target.last().is_some_and(|last: &Pass| last.tokens == 1 + tokens) {
                 continue;
             }
-            let mut pass = pass(1 + tokens, most);
+            let mut pass = pass(1 + tokens, bounds.map(|bounds| bounds[kind]));
             pass.seconds =
                 target.last().map_or(pass.seconds, |last: &Pass| last.seconds.max(pass.seconds));
             target.push(pass);
@@ -279,5 +295,22 @@ mod tests {
                 "{costs:?}"
             );
         }
+    }
+
+    /// Plain steps that were measured while something else ran: they cannot take longer than steps
+    /// with drafts, and nobody keeps that.
+    #[test]
+    fn what_was_disturbed_is_corrected_and_not_kept() {
+        let table = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#;
+        let engine = Engine::new(Box::new(TableModel::from_json("t", table).unwrap()), None);
+        let measured = |plain: f64| {
+            let mut measurement = Measurement::new(&engine, &[0]);
+            measurement.least = [[plain, 6.0, 7.0, 14.0, 21.0].map(|rest| [0.0, rest]); 2];
+            measurement.slowest = [plain; 2];
+            measurement
+        };
+        let at_one = |plain: f64| measured(plain).costs().target.0[0].seconds;
+        assert!(measured(5.0).is_quiet() && !measured(12.0).is_quiet());
+        assert_eq!((at_one(5.0), at_one(12.0)), (5.0, 6.0));
     }
 }
