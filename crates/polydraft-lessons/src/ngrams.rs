@@ -127,7 +127,9 @@ pub fn learn_ngrams(
         }
     }
     let table = learner.table();
-    replace(&plan.out, &table.to_bytes())?;
+    if table.learned() > 0 {
+        replace(&plan.out, &table.to_bytes())?;
+    }
     Ok(table)
 }
 

@@ -135,7 +135,10 @@ pub fn run(args: Args) -> Result<()> {
     bar.finish_and_clear();
     let (tokens, seconds) = (table.learned(), start.elapsed().as_secs_f64());
     let begun = begun.unwrap_or(tokens);
-    ensure!(tokens > 0, "nothing was learned: there was no text of 16 tokens or more");
+    ensure!(
+        tokens > 0,
+        "nothing was learned: text is learned in parts of 50,000 tokens, samples of 16 or more"
+    );
     let report = Report {
         made_by: MadeBy::here(),
         tokens,
