@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 use polydraft::Token;
 
 use super::hash::{AsIs, key};
-use super::table::{NgramTable, Prediction};
+use super::table::NgramTable;
 
 /// What followed one context: tokens and how often, and their sum.
 #[derive(Debug, Clone, Default)]
@@ -196,13 +196,13 @@ impl Mixture {
     }
 
     /// Adds a prediction for what is left: of tokens that are none of those before.
-    fn complete(&mut self, prediction: &Prediction) {
+    fn complete(&mut self, prediction: &[(Token, f64)]) {
         let known = |token| self.probs.binary_search_by_key(&token, |(known, _)| *known).is_ok();
         let new: Vec<(Token, f64)> =
-            prediction.probs.iter().copied().filter(|(token, _)| !known(*token)).collect();
+            prediction.iter().copied().filter(|(token, _)| !known(*token)).collect();
         let sum: f64 = new.iter().map(|(_, p)| p).sum();
         // What the prediction itself leaves open, a token that it has not, is left.
-        let open = 1.0 - prediction.probs.iter().map(|(_, p)| p).sum::<f64>();
+        let open = 1.0 - prediction.iter().map(|(_, p)| p).sum::<f64>();
         let scale = self.left / (sum + open.max(0.0)).max(f64::MIN_POSITIVE);
         self.left -= scale * sum;
         self.probs.extend(new.into_iter().map(|(token, p)| (token, scale * p)));
@@ -225,14 +225,11 @@ pub struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// What followed each context at the end of `text` that has so many tokens or more, the longest
-    /// first.
-    fn contexts(
-        &self,
-        text: &[Token],
-        least: usize,
-    ) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
+    /// What followed each context at the end of `text`, the longest first, down to the longest that
+    /// the table knows.
+    fn contexts(&self, text: &[Token]) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
         let counts = self.counts;
+        let least = self.table.map_or(0, |table| table.longest(text));
         (least..=counts[0].order.min(text.len())).rev().flat_map(move |length| {
             let context = &text[text.len() - length..];
             let found = move |source: usize| Some((source, length, counts[source].after(context)?));
@@ -242,9 +239,8 @@ impl<'a> Sources<'a> {
 
     /// The candidates after `text`.
     pub fn mixture(&self, text: &[Token]) -> Mixture {
-        let prediction = self.table.map(|table| table.prediction(text));
         let mut mixture = Mixture::default();
-        for (source, length, followers) in self.contexts(text, longest(prediction.as_ref())) {
+        for (source, length, followers) in self.contexts(text) {
             if mixture.left < NEGLIGIBLE {
                 return mixture;
             }
@@ -252,8 +248,8 @@ impl<'a> Sources<'a> {
                 mixture.add(followers, times, self.worth[source].of(length, kind));
             }
         }
-        if let Some(prediction) = prediction {
-            mixture.complete(&prediction);
+        if let Some(table) = self.table {
+            mixture.complete(&table.prediction(text));
         }
         mixture
     }
@@ -262,8 +258,7 @@ impl<'a> Sources<'a> {
     /// contexts that were looked up.
     pub fn cases(&self, text: &[Token], token: Token) -> Vec<Case> {
         let (mut mixture, mut cases) = (Mixture::default(), Vec::new());
-        let prediction = self.table.map(|table| table.prediction(text));
-        for (source, length, followers) in self.contexts(text, longest(prediction.as_ref())) {
+        for (source, length, followers) in self.contexts(text) {
             let Some((kind, times)) = mixture.kind(followers) else { continue };
             let hit = followers.times(token) > 0;
             cases.push(Case { source, length, kind, hit });
@@ -274,9 +269,4 @@ impl<'a> Sources<'a> {
         }
         cases
     }
-}
-
-/// Tokens of the longest context that a table knows.
-fn longest(prediction: Option<&Prediction>) -> usize {
-    prediction.map_or(0, |prediction| prediction.longest)
 }

@@ -70,33 +70,26 @@ impl Order {
     }
 }
 
-/// What comes after a text.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Prediction {
-    /// Tokens of the longest context that is known.
-    pub longest: usize,
-    /// Ascending tokens with their probabilities, which sum to one or less.
-    pub probs: Vec<(Token, f64)>,
-}
-
-impl Prediction {
-    /// By what is known of contexts: `find` looks one of a length up.
-    fn after(text: &[Token], orders: usize, find: impl Fn(usize, u64) -> Option<Seen>) -> Self {
-        let mut prediction = Self { longest: 0, probs: Vec::new() };
-        for length in 0..orders.min(text.len() + 1) {
-            let Some((visits, seen)) = find(length, key(&text[text.len() - length..])) else {
-                break;
-            };
-            let stored: f64 = seen.iter().map(|(_, sum)| sum).sum();
-            let scale = 1.0 / (visits + ALPHA);
-            // Parts are rounded: their sum may be a little more than all.
-            let shorter = ((visits - stored).max(0.0) + ALPHA) * scale;
-            prediction.longest = length;
-            let times = if length == 0 { 1.0 / visits } else { scale };
-            prediction.probs = merged(&prediction.probs, shorter, &seen, times);
-        }
-        prediction
+/// What comes after a text, by what is known of contexts: `find` looks one of a length up.
+/// Ascending tokens with their probabilities, which sum to one or less.
+fn predicted(
+    text: &[Token],
+    orders: usize,
+    find: impl Fn(usize, u64) -> Option<Seen>,
+) -> Vec<(Token, f64)> {
+    let mut probs = Vec::new();
+    for length in 0..orders.min(text.len() + 1) {
+        let Some((visits, seen)) = find(length, key(&text[text.len() - length..])) else {
+            break;
+        };
+        let stored: f64 = seen.iter().map(|(_, sum)| sum).sum();
+        let scale = 1.0 / (visits + ALPHA);
+        // Parts are rounded: their sum may be a little more than all.
+        let shorter = ((visits - stored).max(0.0) + ALPHA) * scale;
+        let times = if length == 0 { 1.0 / visits } else { scale };
+        probs = merged(&probs, shorter, &seen, times);
     }
+    probs
 }
 
 /// The sum of two lists, each scaled.
@@ -115,9 +108,19 @@ fn merged(a: &[(Token, f64)], by: f64, b: &[(Token, f64)], times: f64) -> Vec<(T
 }
 
 impl NgramTable {
-    /// What comes after a text.
-    pub(super) fn prediction(&self, text: &[Token]) -> Prediction {
-        Prediction::after(text, self.orders.len(), |length, key| self.orders[length].find(key))
+    /// Tokens of the longest context at the end of a text that is known.
+    pub(super) fn longest(&self, text: &[Token]) -> usize {
+        let knows = |(length, order): &(usize, &Order)| {
+            order.keys.binary_search(&key(&text[text.len() - length..])).is_ok()
+        };
+        let orders = self.orders.iter().enumerate().take(text.len() + 1);
+        orders.take_while(knows).count().saturating_sub(1)
+    }
+
+    /// What comes after a text: ascending tokens with their probabilities, which sum to one or
+    /// less.
+    pub(super) fn prediction(&self, text: &[Token]) -> Vec<(Token, f64)> {
+        predicted(text, self.orders.len(), |length, key| self.orders[length].find(key))
     }
 
     /// Tokens whose distributions it was made of.

@@ -7,7 +7,7 @@ use std::hash::BuildHasherDefault;
 use polydraft::Token;
 
 use super::super::hash::{AsIs, key};
-use super::{NgramTable, ORDER, Order, Prediction, Seen, UNIT, fingerprint};
+use super::{NgramTable, ORDER, Order, Seen, UNIT, fingerprint, predicted};
 use crate::{Result, Vocabulary};
 
 /// Followers of a context that are stored at most; of the empty one, which knows nothing.
@@ -86,7 +86,7 @@ impl NgramLearner {
     /// often a token that it drafts after the text is accepted.
     pub fn overlap(&self, text: &[Token], likeliest: &[(Token, f32)]) -> f64 {
         let find = |length: usize, key: u64| self.orders[length].get(&key).map(Visited::seen);
-        let prediction = Prediction::after(text, self.orders.len(), find).probs;
+        let prediction = predicted(text, self.orders.len(), find);
         let total: f64 = prediction.iter().map(|(_, p)| p).sum();
         let common = |(token, p): &(Token, f32)| {
             let place = prediction.binary_search_by_key(token, |(known, _)| *known);
