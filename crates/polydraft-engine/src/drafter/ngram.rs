@@ -23,8 +23,8 @@
 //!    distribution, SmolLM2's chats, code and repeating text at temperature 1: 0.084, 0.134, 0.307
 //!    with P², 0.076, 0.131, 0.290 with P.
 //! 3. A table of what the target wrote ([`NgramTable`]) has the last word: P_n is what it says
-//!    after the longest context that it knows, so that only longer contexts of the sequence come
-//!    before it. Then the power is 1.3.
+//!    after the longest context that it knows, so that only contexts of the sequence that are as
+//!    long or longer come before it. Then the power is 1.3.
 //! 4. The confidence ([`Distribution::confidence`]) is the probability of a token so drafted under
 //!    P, not under its square.
 
