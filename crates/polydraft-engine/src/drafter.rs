@@ -18,6 +18,7 @@ use crate::{Model, ModelInfo, Result, Sequence, Sequences};
 
 pub use kind::DrafterKind;
 pub use model::ModelDrafter;
+use ngram::LearningNgrams;
 pub use several::SeveralDrafters;
 
 /// The input of a drafter.
@@ -74,6 +75,12 @@ pub trait Drafter: Sequences {
     /// How many drafters it is made of, each with distributions of its own.
     fn drafters(&self) -> usize {
         1
+    }
+
+    /// The n-grams that it drafts from and that are to learn from what the target says, if it has
+    /// some.
+    fn learning(&self) -> Option<&LearningNgrams> {
+        None
     }
 
     /// Attaches the target that it drafts for, before a sequence is open.

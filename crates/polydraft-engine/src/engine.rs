@@ -11,6 +11,7 @@ mod verify;
 use polydraft::Token;
 
 use crate::distributions::Pool;
+use crate::drafter::ngram::LearningNgrams;
 use crate::{Drafter, Error, Generation, Model, ModelInfo, Piece, Request, Result, Session};
 use clock::Clock;
 use commit::{commit, emit};
@@ -102,6 +103,11 @@ impl Engine {
         self.models.drafter.as_ref().map_or(0, |drafter| drafter.drafters())
     }
 
+    /// The n-grams that learn from what the target says in every session, if there are some.
+    pub fn learning(&self) -> Option<&LearningNgrams> {
+        self.models.drafter.as_ref()?.learning()
+    }
+
     /// The drafter's context length, if there is a drafter.
     pub fn draft_context(&self) -> Option<usize> {
         self.models.drafter.as_ref().map(|drafter| drafter.context())
@@ -149,7 +155,12 @@ impl Engine {
         }
         let drafts = request.speculation.is_some();
         let (target, drafter) = self.models.open(&request.prompt, drafts)?;
-        Ok(Session::new(request, target, drafter))
+        let observer = self.learning().map(|ngrams| ngrams.observer(&request.prompt));
+        let mut session = Session::new(request, target, drafter);
+        if let Some(observer) = observer {
+            session.observe(observer);
+        }
+        Ok(session)
     }
 
     /// Tokens that the target has in its KV cache already, all but the last one at most: of a

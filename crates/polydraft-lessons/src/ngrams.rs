@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use polydraft::Token;
-use polydraft_engine::drafter::ngram::{NgramLearner, NgramTable};
+use polydraft_engine::drafter::ngram::{LIKELIEST, NgramLearner, NgramTable};
 use polydraft_models::{Loaded, Precision};
 
 use crate::given;
@@ -52,9 +52,6 @@ pub struct NgramProgress {
     pub accepted: Option<f64>,
 }
 
-/// Likeliest tokens that are learned of each place: with four 0.008 less is accepted, with sixteen
-/// 0.003 more.
-const LIKELIEST: usize = 8;
 /// Tokens that are written before they are learned: what an interruption costs.
 const PART: usize = 50_000;
 /// The same of text that is read.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use polydraft::{DraftTree, Sampling};
-use polydraft_engine::drafter::ngram::{NgramTable, Settings};
+use polydraft_engine::drafter::ngram::{Known, NgramTable, Settings};
 use polydraft_engine::{Drafter, DrafterKind, Model, Sequences};
 use polydraft_lessons::{NgramPlan, NgramProgress, learn_ngrams};
 use polydraft_models::{LoadOptions, Loaded, load};
@@ -27,7 +27,7 @@ fn plan(out: PathBuf) -> NgramPlan {
 }
 
 fn drafter(table: NgramTable, target: &Loaded) -> Box<dyn Drafter> {
-    let settings = Settings { table: Some(Arc::new(table)), ..Settings::default() };
+    let settings = Settings { known: Some(Known::Table(Arc::new(table))), ..Settings::default() };
     DrafterKind::Ngram(settings).build(target.model.info()).unwrap()
 }
 

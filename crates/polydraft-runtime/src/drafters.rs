@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use polydraft::Token;
+use polydraft_engine::drafter::ngram::Known;
 use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo};
 use polydraft_models::{
     EmbeddingAndHead, Head, HeadOptions, Loaded, Precision, TransformerModel, is_block_head,
@@ -123,12 +124,20 @@ impl Loader<'_> {
         if let Some(file) = &options.corpus {
             let what = || format!("cannot read the corpus {}", file.display());
             if tables::is_table(file) {
-                settings.table = Some(Arc::new(tables::read(file)?));
+                settings.known = Some(Known::Table(Arc::new(tables::read(file)?)));
             } else {
                 let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
                     .with_context(what)?;
                 settings.corpus = language.tokenizer.encode_pieces(&text)?;
             }
+            settings.corpus_file = Some(file.clone());
+        }
+        if let Some(file) = &options.learn {
+            let ngrams = tables::learning(file, &target.vocabulary)?;
+            let (learned, file_name) = (ngrams.learned(), file.display());
+            self.listener
+                .detail(&format!("draft: n-grams in {file_name}, {learned} tokens learned"));
+            settings.known = Some(Known::Learning(ngrams));
             settings.corpus_file = Some(file.clone());
         }
         Ok(Some(kind.build(target)?))

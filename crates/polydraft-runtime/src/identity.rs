@@ -18,6 +18,7 @@ impl ModelOptions {
         let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
         let mut all = vec![target, draft, words, stored(self.dtype), stored(self.draft_dtype)];
         all.extend(self.corpus.as_ref().map(|file| format!("quotes {}", file.display())));
+        all.extend(self.learn.as_ref().map(|file| format!("learns {}", file.display())));
         all.extend(self.draft_layers.as_ref().map(|layers| format!("reads layers {layers:?}")));
         all.extend(self.mixes_ngrams().then(|| "n-grams mixed in".to_owned()));
         all.extend(self.rounded_cache());

@@ -37,5 +37,6 @@ pub use run::{Description, Run, published};
 pub use sampling::SamplingOptions;
 pub use self_draft::SelfDraft;
 pub use speculation::{Speculation, SpeculationOptions};
+pub use tables::TableKeeper;
 pub use tree::{AcceptanceFile, TreeName, supports};
 pub use usage::{Usage, explain};

@@ -16,6 +16,7 @@ use crate::backend::Backend;
 use crate::models::{FALLBACK, MTP, ModelOptions, Models, Own, advise};
 use crate::places::{demo, locate};
 use crate::self_draft::SelfDraft;
+use crate::tables::TableKeeper;
 use crate::{Listener, Usage, copies, machine};
 
 impl ModelOptions {
@@ -38,6 +39,9 @@ impl ModelOptions {
             .and_then(|options| Loader { options: &options, listener }.load(with_draft));
         tells(1);
         let mut loaded = loaded?;
+        if let (Some(ngrams), Some(file)) = (loaded.engine.learning(), &self.learn) {
+            loaded.learned = Some(TableKeeper::new(ngrams.clone(), file.clone())?);
+        }
         let language = &mut loaded.language;
         if let Some((text, file)) = template {
             language.use_template(&text, file)?;
@@ -120,6 +124,7 @@ impl Loader<'_> {
             engine: Engine::new(Box::new(target.model), drafter),
             language: target.language,
             draft,
+            learned: None,
         })
     }
 
@@ -172,7 +177,8 @@ impl Loader<'_> {
     fn check(&self, with_draft: bool) -> Result<()> {
         let options = self.options;
         let unused = [
-            ("--draft", options.draft.is_some()),
+            ("--draft", options.draft.is_some() && options.learn.is_none()),
+            ("--learn", options.learn.is_some()),
             ("--draft-dtype", options.draft_dtype.is_some()),
             ("--draft-vocabulary", options.draft_vocabulary.is_some()),
             ("--draft-layers", options.draft_layers.is_some()),
@@ -227,7 +233,7 @@ impl Loader<'_> {
             Some(kind) => Some(self.and_further(format!("self:{kind}"))),
             None => self.named_draft(with_draft),
         };
-        Ok(Models { engine: Engine::new(target, drafter), language, draft })
+        Ok(Models { engine: Engine::new(target, drafter), language, draft, learned: None })
     }
 
     /// A quantised self-draft, on the native backend, of a target that llama.cpp computes.

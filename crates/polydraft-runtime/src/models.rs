@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::backend::{Backend, BackendOptions};
 use crate::places::{demo, locate, weight_bytes};
 use crate::self_draft::SelfDraft;
+use crate::tables::TableKeeper;
 use crate::{Usage, as_text};
 
 /// Which models, their weight types, and their backends. Options that are not given are chosen.
@@ -29,6 +30,9 @@ pub struct ModelOptions {
     pub further_drafts: Vec<String>,
     /// A file whose n-grams `ngram` uses too.
     pub corpus: Option<PathBuf>,
+    /// A table of n-grams that drafts, and learns from what the target says; it need not be there
+    /// yet.
+    pub learn: Option<PathBuf>,
     /// Whether n-grams of the sequence are mixed into the draft's distribution; none is for draft
     /// heads and MTP layers.
     pub mix_ngrams: Option<bool>,
@@ -91,6 +95,18 @@ pub struct Models {
     pub language: Language,
     /// The draft, where it was named.
     pub draft: Option<String>,
+    /// What stores the n-grams that are learned, if some are.
+    pub learned: Option<TableKeeper>,
+}
+
+impl Models {
+    /// Stores what was learned, where something is; nothing is stored after that.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn store(&mut self) -> Result<()> {
+        self.learned.take().map_or(Ok(()), TableKeeper::close)
+    }
 }
 
 /// What the demo pair's target is called.
@@ -150,7 +166,7 @@ impl ModelOptions {
 
     /// The measured acceptances of the demo pair, if it is used.
     pub fn demo_acceptance(&self) -> Option<PathBuf> {
-        let demo_pair = self.target.is_none() && self.draft.is_none();
+        let demo_pair = self.target.is_none() && self.draft.is_none() && self.learn.is_none();
         demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
     }
 
@@ -224,7 +240,7 @@ impl ModelOptions {
 
     /// The quantised self-draft: if the draft names it, or if no draft is named.
     pub(crate) fn own_copy(&self) -> Result<Own> {
-        if self.has_default_draft() && self.corpus.is_none() {
+        if self.has_default_draft() && self.corpus.is_none() && self.learn.is_none() {
             return SelfDraft::default().or(self.draft_dtype).map(Own::IfItHelps);
         }
         match self.draft.as_deref().map(SelfDraft::named).transpose()?.flatten() {

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use polydraft::Token;
 use polydraft_engine::{Engine, Error};
-use polydraft_runtime::{SamplingOptions, Speculation};
+use polydraft_runtime::{SamplingOptions, Speculation, TableKeeper};
 use polydraft_text::Language;
 use tokio::sync::Semaphore;
 
@@ -26,6 +26,8 @@ pub struct ServedModel {
     pub language: Language,
     /// The draft, as it was named.
     pub draft: Option<String>,
+    /// What stores the n-grams that are learned, if some are.
+    pub learned: Option<TableKeeper>,
     /// How drafts are made and verified; none where nothing drafts.
     pub speculation: Option<Speculation>,
     /// Costs of passes, for requests with an adaptive tree.
@@ -149,8 +151,17 @@ impl App {
         settings: Arc<Settings>,
         telemetry: Arc<Telemetry>,
     ) -> std::io::Result<(Arc<Self>, JoinHandle<()>)> {
-        let ServedModel { engine, language, draft, speculation, costs, completions, chat, tokens } =
-            served;
+        let ServedModel {
+            engine,
+            language,
+            draft,
+            learned,
+            speculation,
+            costs,
+            completions,
+            chat,
+            tokens,
+        } = served;
         let context = settings.context.unwrap_or(usize::MAX).min(engine.info().context);
         let vocabulary = engine.info().vocabulary.size();
         let (begins, drafters) = (engine.info().begins, engine.drafters());
@@ -158,7 +169,8 @@ impl App {
         let mut limits = settings.capacity;
         limits.texts = limits.texts.min(engine.sequences()).max(1);
         limits.tokens = limits.tokens.min(tokens);
-        let (desk, thread) = worker::start(engine, language.clone(), limits, costs, telemetry)?;
+        let (desk, thread) =
+            worker::start(engine, language.clone(), learned, limits, costs, telemetry)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let mut hasher = DefaultHasher::new();
         let speculates = speculation.as_ref().map(|s| format!("{} {}", s.verifier, s.tree));

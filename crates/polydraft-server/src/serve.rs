@@ -231,7 +231,18 @@ fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<Se
     let tokens = engine.room().map_or(tokens, |room| room.min(tokens));
     // The demo pair's draft is not named, but has a name.
     let draft = run.models.draft.or_else(|| engine.drafter().map(str::to_owned));
-    Ok(ServedModel { engine, language, draft, speculation, costs, completions, chat, tokens })
+    let learned = run.models.learned;
+    Ok(ServedModel {
+        engine,
+        language,
+        draft,
+        learned,
+        speculation,
+        costs,
+        completions,
+        chat,
+        tokens,
+    })
 }
 
 /// Where a page is from, as a browser says it, or `*`, or `localhost` for any port of it.

@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use polydraft_engine::{Engine, Session};
-use polydraft_runtime::give_back_memory;
+use polydraft_runtime::{TableKeeper, give_back_memory};
 use polydraft_text::Language;
 
 use crate::telemetry::Telemetry;
@@ -60,6 +60,7 @@ pub struct Capacity {
 pub fn start(
     engine: Engine,
     language: Language,
+    learned: Option<TableKeeper>,
     capacity: Capacity,
     costs: CostsToUse,
     telemetry: Arc<Telemetry>,
@@ -69,6 +70,7 @@ pub fn start(
     let worker = Worker {
         engine,
         language,
+        learned,
         costs: StepCosts::new(costs),
         capacity,
         inbox,
@@ -87,6 +89,7 @@ pub fn start(
 struct Worker {
     engine: Engine,
     language: Language,
+    learned: Option<TableKeeper>,
     costs: StepCosts,
     capacity: Capacity,
     inbox: Receiver<Command>,
@@ -121,6 +124,9 @@ impl Worker {
             self.deliver();
             let cache = self.used().1 as f64 / self.capacity.tokens as f64;
             self.telemetry.load(self.running.len(), self.waiting.len(), cache);
+        }
+        if let Some(Err(error)) = self.learned.take().map(TableKeeper::close) {
+            tracing::error!("{error:#}");
         }
     }
 

@@ -33,6 +33,12 @@ pub struct ModelArgs {
     /// A file whose n-grams --draft ngram uses too: text of the same kind as the expected output.
     #[arg(long, value_name = "FILE")]
     corpus: Option<PathBuf>,
+    /// Draft from the table of n-grams in FILE, a new one if there is none, and go on learning it:
+    /// of every token that the target writes, its likeliest ones with their probabilities. So
+    /// drafts get better by use. It is stored every five minutes and at the end, and says something
+    /// of what was written. Text that has a seed may be another one when more is learned.
+    #[arg(long, value_name = "FILE")]
+    learn: Option<PathBuf>,
     /// Whether n-grams of the sequence itself are mixed into the draft's distribution, by how often
     /// they were right: on or off [default: on for a draft head and for 'mtp', which do not copy].
     #[arg(long, value_name = "WHETHER", value_parser = whether)]
@@ -122,6 +128,7 @@ impl ModelArgs {
             draft: self.draft.first().cloned(),
             further_drafts: self.draft.iter().skip(1).cloned().collect(),
             corpus: self.corpus.clone(),
+            learn: self.learn.clone(),
             mix_ngrams: self.mix_ngrams,
             draft_vocabulary: self.draft_vocabulary.clone(),
             draft_layers: self.draft_layers.clone(),

@@ -134,6 +134,7 @@ pub fn run(args: Args) -> Result<()> {
             }
         }
     }
+    run.models.store()?;
     // People have seen it.
     if talk.refused > 0 && !input.is_terminal() { Err(Verdict::error(1)) } else { Ok(()) }
 }

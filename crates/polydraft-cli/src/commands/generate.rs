@@ -168,6 +168,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     }
     let models = &mut run.models;
     printer.finish()?;
+    models.store()?;
     let drafts = run.settings.speculation.is_some();
     let whole = tokens.len() + generation.tokens.len();
     if let Some(room) = models.engine.draft_context().filter(|room| drafts && *room < whole) {

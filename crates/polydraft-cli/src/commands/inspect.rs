@@ -138,6 +138,13 @@ pub fn run(args: Args) -> Result<()> {
                  TARGET {head}"
             )));
         }
+        Err(_) if tables::is_table(&path) => {
+            let table = path.display();
+            return Err(Usage::error(format_args!(
+                "{table} is a table of n-grams, which is inspected beside its target: polydraft \
+                 inspect TARGET {table}"
+            )));
+        }
         // Perhaps of an architecture that the native backend does not compute.
         Err(error) => match polydraft_llama::Description::read(&path) {
             Ok(other) if is_gguf(&path) && args.draft.is_none() => {

@@ -60,14 +60,15 @@ struct ServerArgs {
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: Vec<String>,
     /// A model and its name for clients; may be repeated. The first one is loaded at the start, the
-    /// others when a request asks for them, for which those that nobody uses make room. Its draft
-    /// and its weight types follow: NAME=MODEL,draft=MODEL,dtype=TYPE,draft-dtype=TYPE;
-    /// all else is as the other options say.
+    /// others when a request asks for them, for which those that nobody uses make room. Its draft,
+    /// its weight types and the n-grams that it learns follow:
+    /// NAME=MODEL,draft=MODEL,dtype=TYPE,draft-dtype=TYPE or NAME=MODEL,learn=FILE; all else is as
+    /// the other options say.
     #[arg(
         long = "model",
         value_name = "NAME=MODEL[,draft=MODEL]",
         value_parser = named_model,
-        conflicts_with_all = ["target", "unnamed", "draft", "name"],
+        conflicts_with_all = ["target", "unnamed", "draft", "learn", "name"],
     )]
     models: Vec<NamedModel>,
     /// Minutes after which a model that nobody uses is unloaded; 0 is never [default: 5 with
@@ -209,12 +210,13 @@ struct NamedModel {
     name: String,
     target: String,
     draft: Option<String>,
+    learn: Option<PathBuf>,
     dtype: Option<Precision>,
     draft_dtype: Option<Precision>,
 }
 
 fn named_model(text: &str) -> Result<NamedModel, String> {
-    let expected = "expected NAME=MODEL, and after it ,draft=MODEL ,dtype=TYPE or \
+    let expected = "expected NAME=MODEL, and after it ,draft=MODEL ,learn=FILE ,dtype=TYPE or \
                     ,draft-dtype=TYPE";
     let (name, rest) = text.split_once('=').ok_or(expected)?;
     let mut parts = rest.split(',');
@@ -226,6 +228,7 @@ fn named_model(text: &str) -> Result<NamedModel, String> {
         name: name.to_owned(),
         target: target.to_owned(),
         draft: None,
+        learn: None,
         dtype: None,
         draft_dtype: None,
     };
@@ -233,12 +236,18 @@ fn named_model(text: &str) -> Result<NamedModel, String> {
         let kind = |value: &str| value.parse::<Precision>().map_err(|error| error.to_string());
         match part.split_once('=') {
             Some(("draft", draft)) => model.draft = Some(draft.to_owned()),
+            Some(("learn", file)) => model.learn = Some(file.into()),
             Some(("dtype", value)) => model.dtype = Some(kind(value)?),
             Some(("draft-dtype", value)) => model.draft_dtype = Some(kind(value)?),
             _ => return Err(format!("{expected}, got {part:?}")),
         }
     }
     Ok(model)
+}
+
+/// The first that is there before.
+fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
+    all.iter().enumerate().find(|(number, one)| all[..*number].contains(one)).map(|(_, one)| one)
 }
 
 impl ServerArgs {
@@ -277,16 +286,21 @@ impl Args {
         if named.is_empty() {
             return Ok(vec![Offered { names: self.server.name.clone(), description: common }]);
         }
-        if let Some(twice) = named.iter().enumerate().find_map(|(number, model)| {
-            named[..number].iter().find(|other| other.name == model.name)
-        }) {
-            return Err(Usage::error(format!("--model: {:?} is given twice", twice.name)));
+        let names: Vec<&String> = named.iter().map(|model| &model.name).collect();
+        if let Some(twice) = repeated(&names) {
+            return Err(Usage::error(format!("--model: {twice:?} is given twice")));
+        }
+        let files: Vec<&PathBuf> = named.iter().filter_map(|model| model.learn.as_ref()).collect();
+        if let Some(twice) = repeated(&files) {
+            let file = twice.display();
+            return Err(Usage::error(format!("--model: two models learn {file}: expected one")));
         }
         let of = |model: &NamedModel| {
             let mut description = common.clone();
             let models = &mut description.models;
             models.target = Some(model.target.clone());
             models.draft.clone_from(&model.draft);
+            models.learn.clone_from(&model.learn);
             models.dtype = model.dtype.or(models.dtype);
             models.draft_dtype = model.draft_dtype.or(models.draft_dtype);
             Offered { names: vec![model.name.clone()], description }

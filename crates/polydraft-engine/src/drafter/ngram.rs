@@ -22,14 +22,16 @@
 //!    for the target's distribution is often concentrated where P is not. Overlap with the target's
 //!    distribution, SmolLM2's chats, code and repeating text at temperature 1: 0.084, 0.134, 0.307
 //!    with P², 0.076, 0.131, 0.290 with P.
-//! 3. A table of what the target wrote ([`NgramTable`]) has the last word: P_n is what it says
-//!    after the longest context that it knows, so that only contexts of the sequence that are as
-//!    long or longer come before it. Then the power is 1.3.
+//! 3. What the target wrote or said before ([`NgramTable`], [`LearningNgrams`]) is merged with what
+//!    the sequence says after contexts that are as long as its own or shorter (`merged.rs`); only
+//!    longer contexts of the sequence come before that. Then the power is 1.3.
 //! 4. The confidence ([`Distribution::confidence`]) is the probability of a token so drafted under
 //!    P, not under its square.
 
 mod counts;
 mod hash;
+mod learning;
+mod merged;
 mod table;
 
 use std::path::PathBuf;
@@ -41,6 +43,8 @@ use serde::{Deserialize, Serialize};
 use super::{Drafter, DrafterSettings};
 use crate::{ModelInfo, Result, Sequence, Sequences, Slots};
 use counts::{Counts, Sources, Worth};
+pub use learning::{LIKELIEST, LearningNgrams};
+use merged::Contexts;
 pub use table::{NgramLearner, NgramTable};
 
 /// Settings of the drafter.
@@ -55,14 +59,33 @@ pub struct Settings {
     pub corpus: Vec<Token>,
     /// N-grams of what the target itself wrote. Not part of a record.
     #[serde(skip)]
-    pub table: Option<Arc<NgramTable>>,
+    pub known: Option<Known>,
     /// Where the corpus or the table came from, for records.
     pub corpus_file: Option<PathBuf>,
 }
 
+/// N-grams that are known besides those of a sequence and a corpus.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Known {
+    /// A table, as it is.
+    Table(Arc<NgramTable>),
+    /// A table that grows by what the target says.
+    Learning(LearningNgrams),
+}
+
+impl Known {
+    /// Calls `then` with what is known now.
+    fn with<T>(&self, then: impl FnOnce(&dyn Contexts) -> T) -> T {
+        match self {
+            Self::Table(table) => then(table.as_ref()),
+            Self::Learning(ngrams) => then(&*ngrams.read()),
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
-        Self { order: 8, corpus: Vec::new(), table: None, corpus_file: None }
+        Self { order: 8, corpus: Vec::new(), known: None, corpus_file: None }
     }
 }
 
@@ -82,10 +105,10 @@ impl DrafterSettings for Settings {
             vocabulary,
             order: self.order,
             corpus: Counts::new(self.order),
-            table: self.table.clone(),
+            known: self.known.clone(),
             sequences: Slots::default(),
         };
-        if let Some(table) = &self.table {
+        if let Some(Known::Table(table)) = &self.known {
             table.check(&target.vocabulary)?;
         }
         drafter.check(&self.corpus)?;
@@ -105,7 +128,7 @@ struct Ngrams {
     vocabulary: usize,
     order: usize,
     corpus: Counts,
-    table: Option<Arc<NgramTable>>,
+    known: Option<Known>,
     sequences: Slots<Context>,
 }
 
@@ -148,13 +171,13 @@ impl Ngrams {
 
     /// Counts at most so many tokens that are not yet; returns how many are left.
     fn count(&mut self, sequence: Sequence, most: usize) -> usize {
-        let Self { corpus, table, sequences, .. } = self;
-        let table = table.as_deref();
+        let Self { corpus, known, sequences, .. } = self;
         let Context { tokens, counted, counts, own, corpus: of_corpus, .. } =
             &mut sequences[sequence];
         for place in *counted..tokens.len().min(counted.saturating_add(most)) {
             let (before, token) = (&tokens[..place], tokens[place]);
-            let sources = Sources { counts: [counts, corpus], worth: [own, of_corpus], table };
+            let merges = known.is_some();
+            let sources = Sources { counts: [counts, corpus], worth: [own, of_corpus], merges };
             let cases = sources.cases(before, token);
             cases.iter().for_each(|case| [&mut *own, of_corpus][case.source].learn(case));
             counts.add(before, token);
@@ -245,6 +268,13 @@ impl Drafter for Ngrams {
         usize::MAX
     }
 
+    fn learning(&self) -> Option<&LearningNgrams> {
+        match &self.known {
+            Some(Known::Learning(ngrams)) => Some(ngrams),
+            _ => None,
+        }
+    }
+
     fn distribution(
         &self,
         sequence: Sequence,
@@ -253,15 +283,17 @@ impl Drafter for Ngrams {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let text = &self.sequences[sequence];
-        let table = self.table.as_deref();
-        let sources = Sources {
-            counts: [&text.counts, &self.corpus],
-            worth: [&text.own, &text.corpus],
-            table,
+        let (counts, worth) = ([&text.counts, &self.corpus], [&text.own, &text.corpus]);
+        let sources = Sources { counts, worth, merges: self.known.is_some() };
+        let last = &text.scored[node];
+        let (probs, sharper) = match &self.known {
+            None => (sources.mixture(last, None), SHARPER),
+            Some(known) => {
+                (known.with(|known| sources.mixture(last, Some(known))), SHARPER_BY_TABLE)
+            }
         };
-        let probs = sources.mixture(&text.scored[node]).distribution();
+        let probs = probs.distribution();
         let tokens: Vec<Token> = probs.iter().map(|(token, _)| *token).collect();
-        let sharper = if table.is_some() { SHARPER_BY_TABLE } else { SHARPER };
         let logits: Vec<f32> = probs.iter().map(|(_, p)| sharper * p.ln() as f32).collect();
         if tokens.is_empty() {
             // Nothing is counted: the uniform distribution.
@@ -404,14 +436,13 @@ mod tests {
         assert!(Settings { order: 0, ..Settings::default() }.build(&info).is_err());
     }
 
-    /// What the sequence itself said after a longer context comes first, what the table knows after
-    /// that.
+    /// What the sequence itself said is merged with what the table knows.
     #[test]
     fn a_table_stands_behind_the_sequence() {
         let mut learner = NgramLearner::new(&Vocabulary::numbered(10));
         (0..20).for_each(|_| learner.learn(&[1], &[(2, 0.9), (3, 0.1)]));
-        let table = Some(Arc::new(learner.table()));
-        let mut drafter = drafter(&Settings { table, ..Settings::default() });
+        let known = Some(Known::Table(Arc::new(learner.table())));
+        let mut drafter = drafter(&Settings { known, ..Settings::default() });
         let sequence = drafter.open().unwrap();
         drafter.extend(sequence, &[7, 8, 1]).unwrap();
         let probs = next(drafter.as_mut(), sequence, &Sampling::default());

@@ -11,6 +11,7 @@
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
 use super::mixed::mixed;
+use super::ngram::LearningNgrams;
 use super::{Drafter, DrafterInput};
 use crate::{Error, Model, Result, Sequence, Sequences, Slots};
 
@@ -167,6 +168,10 @@ impl Drafter for SeveralDrafters {
 
     fn drafters(&self) -> usize {
         if self.mixes { 1 } else { self.drafters.len() }
+    }
+
+    fn learning(&self) -> Option<&LearningNgrams> {
+        self.drafters.iter().find_map(|drafter| drafter.learning())
     }
 
     fn attach(&mut self, target: &dyn Model) {

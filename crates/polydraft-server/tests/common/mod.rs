@@ -284,6 +284,7 @@ fn start_on(
         engine: Engine::new(Box::new(target), Some(Box::new(drafter))),
         language,
         draft: Some("draft".to_owned()),
+        learned: None,
         speculation: Some(Speculation {
             verifier: "nested-priority".parse().unwrap(),
             tree: PolicyKind::paths(2, 3),

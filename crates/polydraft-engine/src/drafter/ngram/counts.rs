@@ -6,7 +6,8 @@ use std::hash::BuildHasherDefault;
 use polydraft::Token;
 
 use super::hash::{AsIs, key};
-use super::table::NgramTable;
+use super::merged::{Contexts, predicted};
+use super::table::ORDER;
 
 /// What followed one context: tokens and how often, and their sum.
 #[derive(Debug, Clone, Default)]
@@ -23,6 +24,16 @@ impl Followers {
             Err(place) => self.tokens.insert(place, (token, 1)),
         }
         self.total += 1;
+    }
+
+    /// Ascending, and how often each followed.
+    pub fn tokens(&self) -> &[(Token, u32)] {
+        &self.tokens
+    }
+
+    /// How often the context was followed.
+    pub fn total(&self) -> u32 {
+        self.total
     }
 
     /// How often `token` followed.
@@ -216,20 +227,20 @@ impl Mixture {
     }
 }
 
-/// What is looked up: the sequence's own counts, then a corpus's; and a table, which has the last
-/// word from the longest context on that it knows.
+/// What is looked up: the sequence's own counts, then a corpus's.
 pub struct Sources<'a> {
     pub counts: [&'a Counts; 2],
     pub worth: [&'a Worth; 2],
-    pub table: Option<&'a NgramTable>,
+    /// Whether short contexts are merged with what is known beforehand.
+    pub merges: bool,
 }
 
 impl<'a> Sources<'a> {
-    /// What followed each context at the end of `text`, the longest first, down to the longest that
-    /// the table knows.
+    /// What followed each context at the end of `text`, the longest first; not those that are
+    /// merged.
     fn contexts(&self, text: &[Token]) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
         let counts = self.counts;
-        let least = self.table.map_or(0, |table| table.longest(text));
+        let least = if self.merges { ORDER + 1 } else { 0 };
         (least..=counts[0].order.min(text.len())).rev().flat_map(move |length| {
             let context = &text[text.len() - length..];
             let found = move |source: usize| Some((source, length, counts[source].after(context)?));
@@ -237,8 +248,8 @@ impl<'a> Sources<'a> {
         })
     }
 
-    /// The candidates after `text`.
-    pub fn mixture(&self, text: &[Token]) -> Mixture {
+    /// The candidates after `text`; short contexts are merged with what is `known`.
+    pub fn mixture(&self, text: &[Token], known: Option<&dyn Contexts>) -> Mixture {
         let mut mixture = Mixture::default();
         for (source, length, followers) in self.contexts(text) {
             if mixture.left < NEGLIGIBLE {
@@ -248,8 +259,8 @@ impl<'a> Sources<'a> {
                 mixture.add(followers, times, self.worth[source].of(length, kind));
             }
         }
-        if let Some(table) = self.table {
-            mixture.complete(&table.prediction(text));
+        if let Some(known) = known {
+            mixture.complete(&predicted(text, known, &self.counts));
         }
         mixture
     }

@@ -2,16 +2,14 @@
 //!
 //! Problem: n-grams of one sequence know nothing where it says something new, and counts of drawn
 //! tokens take millions of them to say anything.
-//! Source: ours. Interpolation with a Dirichlet prior: MacKay and Peto 1995.
+//! Source: ours.
 //! Method: whoever lets a model write knows its distribution p after each token. So every context
 //! of up to [`ORDER`] tokens is followed, instead of by the token that was drawn, by the likeliest
-//! ones with their probabilities, as it would be by counts on average. With N visits of a context
-//! and c(x) the sum of p(x) over them, P_0 = c / N and
-//!     P_n = (c_n + (N_n − Σ c_n + α)·P_(n−1)) / (N_n + α),
-//! as long as contexts are known. What is not stored of a context's followers goes to the shorter
-//! one. Overlap with the target's distribution, SmolLM2's answers at temperature 1, after 64,000
-//! tokens of its own: 0.246, with counts of drawn tokens 0.200.
-//! Complexity: a search in each order, and the followers of these contexts.
+//! ones with their probabilities, as it would be by counts on average. What a context's sums of
+//! probabilities leave open, of its visits, goes to the shorter one (`merged.rs`). Overlap with the
+//! target's distribution, SmolLM2's answers at temperature 1, after 64,000 tokens of its own:
+//! 0.246, with counts of drawn tokens 0.200.
+//! Complexity: a search in each order.
 //! Deviations: none.
 
 mod file;
@@ -19,14 +17,12 @@ mod learn;
 
 use polydraft::Token;
 
-use super::hash::key;
+use super::merged::{Contexts, Seen};
 use crate::{Error, Result, Vocabulary};
 pub use learn::NgramLearner;
 
 /// Tokens of the longest context: a fourth one gives 0.006 more, a fifth 0.001.
 pub const ORDER: usize = 4;
-/// How many visits the shorter context counts as: 0.3 to 1 are alike, 3 is worse.
-const ALPHA: f64 = 0.5;
 /// What a follower's part of its context's visits is a multiple of.
 const UNIT: f64 = 65535.0;
 
@@ -56,9 +52,6 @@ struct Order {
     parts: Vec<u16>,
 }
 
-/// Followers of a context, ascending, with their sums of probabilities; and visits.
-type Seen = (f64, Vec<(Token, f64)>);
-
 impl Order {
     fn find(&self, key: u64) -> Option<Seen> {
         let place = self.keys.binary_search(&key).ok()?;
@@ -70,57 +63,18 @@ impl Order {
     }
 }
 
-/// What comes after a text, by what is known of contexts: `find` looks one of a length up.
-/// Ascending tokens with their probabilities, which sum to one or less.
-fn predicted(
-    text: &[Token],
-    orders: usize,
-    find: impl Fn(usize, u64) -> Option<Seen>,
-) -> Vec<(Token, f64)> {
-    let mut probs = Vec::new();
-    for length in 0..orders.min(text.len() + 1) {
-        let Some((visits, seen)) = find(length, key(&text[text.len() - length..])) else {
-            break;
-        };
-        let stored: f64 = seen.iter().map(|(_, sum)| sum).sum();
-        let scale = 1.0 / (visits + ALPHA);
-        // Parts are rounded: their sum may be a little more than all.
-        let shorter = ((visits - stored).max(0.0) + ALPHA) * scale;
-        let times = if length == 0 { 1.0 / visits } else { scale };
-        probs = merged(&probs, shorter, &seen, times);
+impl Contexts for NgramTable {
+    fn find(&self, length: usize, key: u64) -> Option<Seen> {
+        self.orders.get(length)?.find(key)
     }
-    probs
-}
-
-/// The sum of two lists, each scaled.
-fn merged(a: &[(Token, f64)], by: f64, b: &[(Token, f64)], times: f64) -> Vec<(Token, f64)> {
-    let mut sum = Vec::with_capacity(a.len() + b.len());
-    let mut rest = a.iter().copied().peekable();
-    for &(token, p) in b {
-        while let Some((before, q)) = rest.next_if(|(other, _)| *other < token) {
-            sum.push((before, by * q));
-        }
-        let same = rest.next_if(|(other, _)| *other == token).map_or(0.0, |(_, q)| by * q);
-        sum.push((token, same + times * p));
-    }
-    sum.extend(rest.map(|(token, q)| (token, by * q)));
-    sum
 }
 
 impl NgramTable {
-    /// Tokens of the longest context at the end of a text that is known.
-    pub(super) fn longest(&self, text: &[Token]) -> usize {
-        let knows = |(length, order): &(usize, &Order)| {
-            order.keys.binary_search(&key(&text[text.len() - length..])).is_ok()
-        };
-        let orders = self.orders.iter().enumerate().take(text.len() + 1);
-        orders.take_while(knows).count().saturating_sub(1)
-    }
-
-    /// What comes after a text: ascending tokens with their probabilities, which sum to one or
-    /// less.
-    pub(super) fn prediction(&self, text: &[Token]) -> Vec<(Token, f64)> {
-        predicted(text, self.orders.len(), |length, key| self.orders[length].find(key))
+    /// What comes after a text, by the table alone: ascending tokens with their probabilities,
+    /// which sum to one or less.
+    #[cfg(test)]
+    fn prediction(&self, text: &[Token]) -> Vec<(Token, f64)> {
+        super::merged::predicted(text, self, &[])
     }
 
     /// Tokens whose distributions it was made of.

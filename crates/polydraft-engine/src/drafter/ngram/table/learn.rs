@@ -7,7 +7,8 @@ use std::hash::BuildHasherDefault;
 use polydraft::Token;
 
 use super::super::hash::{AsIs, key};
-use super::{NgramTable, ORDER, Order, Seen, UNIT, fingerprint, predicted};
+use super::super::merged::{Contexts, Seen, predicted};
+use super::{NgramTable, ORDER, Order, UNIT, fingerprint};
 use crate::{Result, Vocabulary};
 
 /// Followers of a context that are stored at most; of the empty one, which knows nothing.
@@ -21,8 +22,11 @@ const LEAST: f64 = 0.005;
 pub struct NgramLearner {
     vocabulary: (usize, u64),
     learned: u64,
-    orders: Vec<HashMap<u64, Visited, BuildHasherDefault<AsIs>>>,
+    orders: Vec<Learned>,
 }
+
+/// Contexts of one length.
+type Learned = HashMap<u64, Visited, BuildHasherDefault<AsIs>>;
 
 #[derive(Debug, Clone, Default)]
 struct Visited {
@@ -32,9 +36,41 @@ struct Visited {
 }
 
 impl Visited {
-    fn seen(&self) -> Seen {
-        let followers = self.followers.iter().map(|(token, sum)| (*token, f64::from(*sum)));
-        (f64::from(self.times), followers.collect())
+    fn add(&mut self, likeliest: &[(Token, f32)], most: usize) {
+        self.times = self.times.saturating_add(1);
+        for &(token, p) in likeliest {
+            match self.followers.binary_search_by_key(&token, |(known, _)| *known) {
+                Ok(place) => self.followers[place].1 += p,
+                Err(place) => self.followers.insert(place, (token, p)),
+            }
+        }
+        if self.followers.len() > 2 * most {
+            self.followers = self.largest(0.0, most);
+        }
+    }
+
+    /// The followers that have so much, so many at most; ascending.
+    fn largest(&self, least: f64, most: usize) -> Vec<(Token, f32)> {
+        let mut kept = self.followers.clone();
+        kept.retain(|(_, sum)| f64::from(*sum) >= least);
+        // Of equal ones the first.
+        kept.sort_by_key(|(_, sum)| Reverse(sum.to_bits()));
+        kept.truncate(most);
+        kept.sort_unstable_by_key(|(token, _)| *token);
+        kept
+    }
+}
+
+/// Followers of a context of this length that are stored at most; twice as many are held.
+fn followers(length: usize) -> usize {
+    if length == 0 { FREQUENT } else { FOLLOWERS }
+}
+
+impl Contexts for NgramLearner {
+    fn find(&self, length: usize, key: u64) -> Option<Seen> {
+        let visited = self.orders.get(length)?.get(&key)?;
+        let followers = visited.followers.iter().map(|(token, sum)| (*token, f64::from(*sum)));
+        Some((f64::from(visited.times), followers.collect()))
     }
 }
 
@@ -72,21 +108,32 @@ impl NgramLearner {
         self.learned += 1;
         for (length, order) in self.orders.iter_mut().enumerate().take(text.len() + 1) {
             let visited = order.entry(key(&text[text.len() - length..])).or_default();
-            visited.times = visited.times.saturating_add(1);
-            for &(token, p) in likeliest {
-                match visited.followers.binary_search_by_key(&token, |(known, _)| *known) {
-                    Ok(place) => visited.followers[place].1 += p,
-                    Err(place) => visited.followers.insert(place, (token, p)),
-                }
-            }
+            visited.add(likeliest, followers(length));
+        }
+    }
+
+    /// Contexts of all lengths.
+    pub fn contexts(&self) -> usize {
+        self.orders.iter().map(HashMap::len).sum()
+    }
+
+    /// Halves all that was learned, and forgets contexts that were visited once: what comes again
+    /// stays, and the newer counts for more.
+    pub fn fade(&mut self) {
+        for order in &mut self.orders {
+            order.retain(|_, visited| {
+                visited.times /= 2;
+                visited.followers.iter_mut().for_each(|(_, sum)| *sum /= 2.0);
+                visited.times > 0
+            });
+            order.shrink_to_fit();
         }
     }
 
     /// How much of these probabilities what was learned so far has in common with them: at least so
     /// often a token that it drafts after the text is accepted.
     pub fn overlap(&self, text: &[Token], likeliest: &[(Token, f32)]) -> f64 {
-        let find = |length: usize, key: u64| self.orders[length].get(&key).map(Visited::seen);
-        let prediction = predicted(text, self.orders.len(), find);
+        let prediction = predicted(text, self, &[]);
         let total: f64 = prediction.iter().map(|(_, p)| p).sum();
         let common = |(token, p): &(Token, f32)| {
             let place = prediction.binary_search_by_key(token, |(known, _)| *known);
@@ -97,33 +144,28 @@ impl NgramLearner {
 
     /// The table of what was learned, without what is next to nothing.
     pub fn table(&self) -> NgramTable {
-        let order = |(length, of): (usize, &HashMap<u64, Visited, _>)| {
-            let mut keys: Vec<u64> = of.keys().copied().collect();
-            keys.sort_unstable();
-            let mut order = Order::default();
-            for key in keys {
-                let Visited { times, followers } = &of[&key];
-                let least = LEAST * f64::from(*times);
-                let mut kept = followers.clone();
-                kept.retain(|(_, sum)| f64::from(*sum) >= least || length == 0);
-                // Of equal ones the first.
-                kept.sort_by_key(|(_, sum)| Reverse(sum.to_bits()));
-                kept.truncate(if length == 0 { FREQUENT } else { FOLLOWERS });
-                kept.sort_unstable_by_key(|(token, _)| *token);
-                order.keys.push(key);
-                order.visits.push(*times);
-                for (token, sum) in kept {
-                    let part = (f64::from(sum) / f64::from(*times) * UNIT).round().min(UNIT);
-                    if part > 0.0 {
-                        order.tokens.push(token);
-                        order.parts.push(part as u16);
-                    }
-                }
-                order.ends.push(order.tokens.len() as u32);
-            }
-            order
-        };
-        let orders = self.orders.iter().enumerate().map(order).collect();
+        let orders = self.orders.iter().enumerate().map(|(length, of)| order(length, of)).collect();
         NgramTable { vocabulary: self.vocabulary, learned: self.learned, orders }
     }
+}
+
+fn order(length: usize, of: &Learned) -> Order {
+    let mut keys: Vec<u64> = of.keys().copied().collect();
+    keys.sort_unstable();
+    let mut order = Order::default();
+    for key in keys {
+        let visited = &of[&key];
+        let least = if length == 0 { 0.0 } else { LEAST * f64::from(visited.times) };
+        order.keys.push(key);
+        order.visits.push(visited.times);
+        for (token, sum) in visited.largest(least, followers(length)) {
+            let part = (f64::from(sum) / f64::from(visited.times) * UNIT).round().min(UNIT);
+            if part > 0.0 {
+                order.tokens.push(token);
+                order.parts.push(part as u16);
+            }
+        }
+        order.ends.push(order.tokens.len() as u32);
+    }
+    order
 }

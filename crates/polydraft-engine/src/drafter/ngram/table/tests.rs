@@ -1,4 +1,7 @@
 use super::*;
+use crate::drafter::ngram::counts::Counts;
+use crate::drafter::ngram::hash::key;
+use crate::drafter::ngram::merged::{ALPHA, MOST, OWN, predicted};
 
 fn vocabulary() -> Vocabulary {
     Vocabulary::numbered(10)
@@ -23,14 +26,12 @@ fn near(found: &[(Token, f64)], expected: &[(Token, f64)]) {
     }
 }
 
-/// By the formula of the module, worked out by hand.
+/// By the formula of `merged.rs`, worked out by hand.
 #[test]
-fn a_law_is_that_of_the_longest_context_over_the_shorter_ones() {
+fn a_prediction_is_that_of_the_longest_context_over_the_shorter_ones() {
     let table = learner().table();
     let all = [(2, 1.54 / 4.0), (3, 1.5 / 4.0), (4, 0.96 / 4.0)];
-    let prediction = table.prediction(&[8]);
-    assert_eq!(table.longest(&[8]), 0);
-    near(&prediction, &all);
+    near(&table.prediction(&[8]), &all);
     // Four visits of 1, which are all there are.
     let after_one = all.map(|(token, p)| (token, (4.0 * p + ALPHA * p) / (4.0 + ALPHA)));
     near(&table.prediction(&[9, 1]), &after_one);
@@ -42,12 +43,77 @@ fn a_law_is_that_of_the_longest_context_over_the_shorter_ones() {
         })
         .collect();
     let prediction = table.prediction(&[6, 5, 1]);
-    assert_eq!(table.longest(&[6, 5, 1]), 2);
     near(&prediction, &after_two);
     assert!((prediction.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-4);
 }
 
-/// What was not among the likeliest is left to the shorter context.
+/// Many visits count as no more than `MOST`, and what the sequence says stands beside them.
+#[test]
+fn a_sequence_is_heard_beside_a_table() {
+    let mut learner = NgramLearner::new(&vocabulary());
+    for _ in 0..100 {
+        learner.learn(&[1], &[(2, 0.75), (3, 0.25)]);
+    }
+    let table = learner.table();
+    let mut own = Counts::new(8);
+    for _ in 0..2 {
+        own.add(&[5, 1], 3);
+    }
+    let total = MOST + 2.0 * OWN + ALPHA;
+    let of = |p: f64, times: f64| (MOST * p + OWN * times + ALPHA * p) / total;
+    near(&predicted(&[9, 1], &table, &[&own]), &[(2, of(0.75, 0.0)), (3, of(0.25, 2.0))]);
+    // What the table has never seen, and then what nobody has.
+    let shorter = predicted(&[9, 1], &table, &[&own]);
+    let with = |(token, p): &(Token, f64)| {
+        (*token, (if *token == 3 { 2.0 * OWN } else { 0.0 } + ALPHA * p) / (2.0 * OWN + ALPHA))
+    };
+    let expected: Vec<(Token, f64)> = shorter.iter().map(with).collect();
+    near(&predicted(&[5, 1], &table, &[&own]), &expected);
+    near(&predicted(&[7, 5, 1], &table, &[&own]), &expected);
+    // An empty table leaves the sequence alone.
+    let empty = NgramLearner::new(&vocabulary());
+    near(&predicted(&[9, 1], &empty, &[&own]), &[(3, 2.0 * OWN / (2.0 * OWN + ALPHA))]);
+    assert_eq!(predicted(&[9], &empty, &[&own]), []);
+}
+
+/// Contexts that were visited once go, and the others' distributions stay.
+#[test]
+fn what_comes_again_is_kept() {
+    let mut learner = learner();
+    let before = learner.table().prediction(&[7, 1]);
+    learner.fade();
+    assert_eq!((learner.contexts(), learner.learned()), (1 + 1 + 1, 4));
+    let table = learner.table();
+    assert_eq!(table.orders[2].visits, [1]);
+    let scaled = [(2, 0.5), (3, 0.5)].map(|(token, p)| (token, 1.5 * p));
+    let total = 1.5;
+    assert!(scaled.iter().map(|(_, p)| p / total).sum::<f64>() - 1.0 < 1e-9);
+    let after = table.prediction(&[7, 1]);
+    for ((token, p), (other, q)) in before.iter().zip(&after) {
+        assert!(token == other && (p - q).abs() < 0.2, "{before:?} {after:?}");
+    }
+    learner.fade();
+    learner.fade();
+    assert_eq!(learner.contexts(), 0);
+    assert_eq!(learner.table().prediction(&[7, 1]), []);
+}
+
+/// Of a context that is followed by everything only what comes often is held.
+#[test]
+fn a_context_holds_so_many_followers() {
+    let vocabulary = Vocabulary::numbered(2000);
+    let mut learner = NgramLearner::new(&vocabulary);
+    for token in 0..1500 {
+        learner.learn(&[1], &[(7, 0.5), (token.max(8), 0.4)]);
+    }
+    for (length, context) in [(0, &[][..]), (1, &[1])] {
+        let (visits, held) = learner.find(length, key(context)).unwrap();
+        assert_eq!(visits, 1500.0);
+        assert!(held.len() <= 256 && held.contains(&(7, 750.0)), "{length}: {held:?}");
+        assert!(held.is_sorted_by_key(|(token, _)| *token));
+    }
+}
+
 #[test]
 fn what_is_not_stored_goes_to_the_shorter_context() {
     let mut learner = NgramLearner::new(&vocabulary());
@@ -82,7 +148,7 @@ fn a_table_is_learned_on_from_and_read_back() {
 
 /// What it says of itself is what a draft from it would be accepted.
 #[test]
-fn overlap_is_that_of_the_law() {
+fn overlap_is_that_of_the_prediction() {
     let learner = learner();
     let p = [(2, 0.5), (3, 0.5)];
     let prediction = learner.table().prediction(&[7, 1]);

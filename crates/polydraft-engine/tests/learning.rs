@@ -1,0 +1,165 @@
+//! N-grams that are learned while decoding: exact, and right about the target.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use polydraft::random::Outcomes;
+use polydraft::{Drafting, PolicyKind, RandomSource, Sampling, Token, enumerate};
+use polydraft_engine::drafter::ngram::{Known, LearningNgrams, NgramLearner, Settings};
+use polydraft_engine::{Drafter, DrafterKind, Engine, Limits, Model, Request, Session, TableModel};
+use rand::SeedableRng;
+use rand_chacha::ChaCha12Rng;
+
+use common::{Setup, own_distribution, random_model, setup};
+
+/// With nothing learned yet.
+fn learning(target: &TableModel) -> (Engine, LearningNgrams) {
+    let ngrams = LearningNgrams::new(NgramLearner::new(&target.info().vocabulary));
+    let known = Some(Known::Learning(ngrams.clone()));
+    let kind = DrafterKind::Ngram(Settings { known, ..Settings::default() });
+    let drafter = kind.build(target.info()).unwrap();
+    (Engine::new(Box::new(target.clone()), Some(drafter)), ngrams)
+}
+
+/// One source of several sessions.
+struct Shared<'m, 'r, R>(&'m Mutex<&'r mut R>);
+
+impl<R: RandomSource> RandomSource for Shared<'_, '_, R> {
+    fn coin(&mut self, probability: f64) -> bool {
+        self.0.lock().unwrap().coin(probability)
+    }
+
+    fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
+        self.0.lock().unwrap().choose(outcomes)
+    }
+
+    fn shared_key(&mut self) -> Option<[u64; 2]> {
+        self.0.lock().unwrap().shared_key()
+    }
+}
+
+/// What two sequences of one engine decide, each in its turn; the second begins after a step of the
+/// first.
+fn both<R: RandomSource + Send>(
+    setup: &Setup,
+    target: &TableModel,
+    prompts: [&[Token]; 2],
+    count: usize,
+    rng: &mut R,
+) -> [Vec<Token>; 2] {
+    let (mut engine, ngrams) = learning(target);
+    let rng = Mutex::new(rng);
+    let open = |engine: &mut Engine, prompt| {
+        let verifier = setup.kind.build().unwrap();
+        engine.open(setup.request(verifier, prompt, count, Shared(&rng))).unwrap()
+    };
+    let mut sessions = vec![open(&mut engine, prompts[0])];
+    engine.step(&mut [&mut sessions[0]]).unwrap();
+    sessions.push(open(&mut engine, prompts[1]));
+    while sessions.iter().any(|session| !session.is_done()) {
+        let mut batch: Vec<&mut Session> = sessions.iter_mut().collect();
+        engine.step(&mut batch).unwrap();
+    }
+    assert_eq!(ngrams.learned() as usize, 2 * count);
+    let mut done = sessions.into_iter().map(|session| engine.close(session).unwrap().tokens);
+    [done.next().unwrap(), done.next().unwrap()]
+}
+
+/// The drafts of one sequence depend on what another one said. Together they have the product of
+/// the target's distributions all the same.
+#[test]
+fn sequences_that_learn_from_each_other_are_independent() {
+    let mut rng = ChaCha12Rng::seed_from_u64(19);
+    let plain = Sampling::default();
+    let mut worst = 0.0_f64;
+    for (kind, tree) in [
+        ("token", PolicyKind::chain(1)),
+        ("block", PolicyKind::chain(2)),
+        ("nested-priority", PolicyKind::paths(2, 1)),
+        ("specinfer", PolicyKind::levels(&[2], Drafting::WithoutReplacement)),
+    ] {
+        for target in [plain, Sampling { temperature: 0.6, ..plain }] {
+            let model = random_model(&mut rng, 2, 2);
+            let setup = Setup { target, ..setup(kind, tree.clone()) };
+            let prompts: [&[Token]; 2] = [&[1, 0, 1], &[0]];
+            let own =
+                prompts.map(|prompt| own_distribution(&mut model.clone(), &target, prompt, 2));
+            let mut expected = BTreeMap::new();
+            for (first, p) in &own[0] {
+                for (second, q) in &own[1] {
+                    expected.insert([first.clone(), second.clone()], p * q);
+                }
+            }
+            for (probability, tokens) in enumerate(|rng| both(&setup, &model, prompts, 2, rng)) {
+                *expected.entry(tokens).or_insert(0.0) -= probability;
+            }
+            worst = expected.values().fold(worst, |worst, d| worst.max(d.abs()));
+        }
+    }
+    assert!(worst < 1e-12, "{worst:e}");
+}
+
+/// After a long text it drafts what the target says, whatever temperature the text was drawn at.
+#[test]
+fn what_is_learned_is_the_targets_distribution() {
+    let mut rng = ChaCha12Rng::seed_from_u64(23);
+    let target = random_model(&mut rng, 4, 2);
+    for temperature in [0.0, 1.5] {
+        let (mut engine, ngrams) = learning(&target);
+        let mut last = 0;
+        for seed in 0..20 {
+            let sampling = Sampling { temperature, ..Sampling::default() };
+            let request = Request::new([seed as Token % 4])
+                .sampling(sampling)
+                .limits(Limits::tokens(100))
+                .rng(ChaCha12Rng::seed_from_u64(seed));
+            let generation = engine.generate(request, &mut |_| true).unwrap();
+            assert_eq!(generation.tokens.len(), 100);
+            assert_eq!(ngrams.learned(), last + 100);
+            last += 100;
+        }
+        let known = Some(Known::Table(ngrams.table().into()));
+        let table = DrafterKind::Ngram(Settings { known, ..Settings::default() });
+        let mut fixed = table.build(target.info()).unwrap();
+        // The context that the greedy text ends in is surely known.
+        let text = [0, 0, 0, 0];
+        let greedy = Request::new(text)
+            .sampling(Sampling { temperature: 0.0, ..Sampling::default() })
+            .limits(Limits::tokens(60));
+        let mut said = text.to_vec();
+        said.extend(engine.generate(greedy, &mut |_| true).unwrap().tokens);
+        let sampling = Sampling::default();
+        let expected = own_distribution(&mut target.clone(), &sampling, &said, 1);
+        let probs = next(fixed.as_mut(), &said[said.len() - 4..]);
+        for (token, p) in expected {
+            // Drafts are a little more certain than what they were learned from.
+            let q = probs[token[0] as usize];
+            assert!((p - q).abs() < 0.12, "at {temperature}: {p} {probs:?}");
+        }
+    }
+}
+
+fn next(drafter: &mut dyn Drafter, text: &[Token]) -> Vec<f64> {
+    let sequence = drafter.open().unwrap();
+    drafter.extend(sequence, text).unwrap();
+    drafter.score(&[(sequence, &polydraft::DraftTree::new())]).unwrap();
+    drafter.distribution(sequence, 0, &Sampling::default(), None).unwrap().to_vec()
+}
+
+/// Measuring what steps cost teaches nothing.
+#[test]
+fn only_texts_are_learned_from() {
+    let mut rng = ChaCha12Rng::seed_from_u64(29);
+    let target = random_model(&mut rng, 3, 1);
+    let (mut engine, ngrams) = learning(&target);
+    let setup = setup("token", PolicyKind::chain(2));
+    let mut request = |prompt: Vec<Token>, policy: PolicyKind| {
+        let setup = Setup { tree: policy, ..setup.clone() };
+        let rng = ChaCha12Rng::seed_from_u64(1);
+        Ok(setup.request(setup.kind.build()?, &prompt, 40, rng))
+    };
+    engine.costs(&[], &mut request).unwrap();
+    assert_eq!(ngrams.learned(), 0);
+}
