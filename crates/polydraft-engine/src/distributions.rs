@@ -76,11 +76,58 @@ impl<'a> StepDistributions<'a> {
         self.target(DraftTree::ROOT)
     }
 
+    /// So many of the likeliest tokens after a node, ascending, each with its probability at
+    /// temperature 1, whatever the request makes of the logits.
+    pub fn likeliest(&self, node: NodeId, count: usize) -> ProbsResult<Vec<(Token, f32)>> {
+        let (logits, sampling) = (self.logits[node], Sampling::default());
+        let tokens = largest(logits, count).into_iter();
+        let of = |probs: &Distribution| {
+            tokens.map(|token| (token, probs.probability(token) as f32)).collect()
+        };
+        // Mostly that is what the verifier asks for anyway.
+        if self.changed.is_none() && *self.sampling == sampling {
+            return self.target(node).map(of);
+        }
+        let own = Distribution::remade(self.pool.take(), logits.len(), None, logits, &sampling)?;
+        let likeliest = of(&own);
+        self.pool.give_back([own]);
+        Ok(likeliest)
+    }
+
     /// The error of logits that make no distribution.
     pub fn give_back(self) -> Option<Error> {
         self.pool.give_back(self.made.into_iter().filter_map(OnceLock::into_inner));
         self.failed.into_inner()
     }
+}
+
+/// Logits that are looked at together: of most lots it is enough to know the largest.
+const LOT: usize = 64;
+
+/// The tokens of the largest logits, ascending; of equal ones the first.
+fn largest(logits: &[f32], count: usize) -> Vec<Token> {
+    let mut best: Vec<(f32, Token)> = Vec::with_capacity(count + 1);
+    for (number, lot) in logits.chunks(LOT).enumerate() {
+        let least = best.last().filter(|_| best.len() == count).map(|last| last.0);
+        // The largest of a lot: in a form that the compiler does with vectors.
+        let most = lot
+            .iter()
+            .fold(f32::NEG_INFINITY, |most, &logit| if logit > most { logit } else { most });
+        if least.is_some_and(|least| most <= least) {
+            continue;
+        }
+        for (place, &logit) in lot.iter().enumerate() {
+            if best.len() == count && best.last().is_none_or(|last| logit <= last.0) {
+                continue;
+            }
+            let at = best.partition_point(|(other, _)| *other >= logit);
+            best.insert(at, (logit, (number * LOT + place) as Token));
+            best.truncate(count);
+        }
+    }
+    let mut tokens: Vec<Token> = best.into_iter().map(|(_, token)| token).collect();
+    tokens.sort_unstable();
+    tokens
 }
 
 impl TargetDistributions for StepDistributions<'_> {
@@ -102,5 +149,25 @@ impl TargetDistributions for StepDistributions<'_> {
             let _ = self.failed.set(error.clone());
         })?;
         Ok(cell.get_or_init(|| probs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_are_those_of_a_sorted_list() {
+        let logits: Vec<f32> = (0..1000_u32).map(|n| (n * 7919 % 211) as f32 / 10.0).collect();
+        for (length, count) in [(0, 3), (1, 3), (64, 1), (65, 0), (130, 8), (1000, 8), (1000, 300)]
+        {
+            let logits = &logits[..length];
+            let mut sorted: Vec<Token> = (0..length as Token).collect();
+            // Of equal ones the first: the order is stable.
+            sorted.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+            sorted.truncate(count);
+            sorted.sort_unstable();
+            assert_eq!(largest(logits, count), sorted, "{length} {count}");
+        }
     }
 }

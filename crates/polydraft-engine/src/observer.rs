@@ -102,6 +102,15 @@ impl<'a> VerifiedStep<'a> {
         self.target
     }
 
+    /// So many of the likeliest tokens after a node by the model's own distribution at temperature
+    /// 1, ascending, each with its probability.
+    ///
+    /// # Errors
+    /// Logits that make no distribution.
+    pub fn likeliest(&self, node: NodeId, count: usize) -> polydraft::Result<Vec<(Token, f32)>> {
+        self.target.likeliest(node, count)
+    }
+
     /// The tokens that are decided, in order, each with the node that it comes after.
     pub fn decided(&self) -> impl Iterator<Item = (NodeId, Token)> {
         let Outcome { accepted, token } = self.outcome;

@@ -12,6 +12,7 @@ mod drafters;
 #[cfg(feature = "hub")]
 mod hub;
 mod identity;
+mod keeper;
 mod listen;
 mod load;
 mod machine;
@@ -28,6 +29,7 @@ mod tree;
 mod usage;
 
 pub use backend::{Backend, BackendOptions};
+pub use keeper::TableKeeper;
 pub use listen::{Listener, Silent};
 pub use machine::{available_memory, machine, threads, threads_or_all, use_threads};
 pub use models::{ModelOptions, Models, TemplateOptions, advise, default_precision};
@@ -37,6 +39,5 @@ pub use run::{Description, Run, published};
 pub use sampling::SamplingOptions;
 pub use self_draft::SelfDraft;
 pub use speculation::{Speculation, SpeculationOptions};
-pub use tables::TableKeeper;
 pub use tree::{AcceptanceFile, TreeName, supports};
 pub use usage::{Usage, explain};

@@ -13,10 +13,10 @@ use polydraft_models::{
 use polydraft_text::{ChatTemplate, Language, LanguageModel};
 
 use crate::backend::Backend;
+use crate::keeper::TableKeeper;
 use crate::models::{FALLBACK, MTP, ModelOptions, Models, Own, advise};
 use crate::places::{demo, locate};
 use crate::self_draft::SelfDraft;
-use crate::tables::TableKeeper;
 use crate::{Listener, Usage, copies, machine};
 
 impl ModelOptions {

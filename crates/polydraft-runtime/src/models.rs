@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::backend::{Backend, BackendOptions};
+use crate::keeper::TableKeeper;
 use crate::places::{demo, locate, weight_bytes};
 use crate::self_draft::SelfDraft;
-use crate::tables::TableKeeper;
 use crate::{Usage, as_text};
 
 /// Which models, their weight types, and their backends. Options that are not given are chosen.

@@ -1,17 +1,14 @@
-//! Tables of n-grams as files: read, and those that are learned while a model writes stored.
+//! Tables of n-grams as files.
 
-use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::path::Path;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use polydraft_engine::Vocabulary;
 use polydraft_engine::drafter::ngram::{LearningNgrams, NgramLearner, NgramTable};
 
 use crate::Usage;
+use crate::keeper::store;
 use crate::models::{FALLBACK, ModelOptions};
 
 /// Whether a file is a table of n-grams.
@@ -47,72 +44,6 @@ pub(crate) fn learning(file: &Path, vocabulary: &Vocabulary) -> Result<LearningN
     Ok(LearningNgrams::new(learner))
 }
 
-/// Writes a table, whole or not at all.
-fn store(file: &Path, table: &NgramTable) -> Result<()> {
-    let partial = file.with_extension("partial");
-    let written = fs::write(&partial, table.to_bytes()).and_then(|()| fs::rename(&partial, file));
-    written.with_context(|| format!("cannot store the n-grams in {}", file.display()))
-}
-
-/// How often what is being learned is stored; and at the end.
-const STORED: Duration = Duration::from_secs(300);
-
-/// Stores what is being learned, on a thread of its own: now and then, and when it is dropped.
-#[derive(Debug)]
-pub struct TableKeeper {
-    /// Nothing is sent: that it is gone says that it is the end.
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<Result<()>>>,
-}
-
-impl TableKeeper {
-    /// Of this file.
-    ///
-    /// # Errors
-    /// The system has no thread left.
-    pub(crate) fn new(ngrams: LearningNgrams, file: PathBuf) -> Result<Self> {
-        let (end, ended) = channel();
-        let keep = move || {
-            let mut stored = ngrams.learned();
-            loop {
-                let is_end = ended.recv_timeout(STORED) != Err(RecvTimeoutError::Timeout);
-                let learned = ngrams.learned();
-                let done = if learned == stored { Ok(()) } else { store(&file, &ngrams.table()) };
-                if is_end {
-                    return done;
-                }
-                // A full disk may have room the next time.
-                if done.is_ok() {
-                    stored = learned;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("n-grams".to_owned()).spawn(keep)?;
-        Ok(Self { end: Some(end), thread: Some(thread) })
-    }
-
-    /// Stores what was learned.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub fn close(mut self) -> Result<()> {
-        self.finish()
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        drop(self.end.take());
-        let Some(thread) = self.thread.take() else { return Ok(()) };
-        thread.join().unwrap_or_else(|_| Err(anyhow!("the thread that stores n-grams panicked")))
-    }
-}
-
-impl Drop for TableKeeper {
-    fn drop(&mut self) {
-        // Who wants to know of errors closes it.
-        let _ = self.finish();
-    }
-}
-
 impl ModelOptions {
     /// The same where a table that is named as a draft is what it is: n-grams with a corpus.
     ///
@@ -125,7 +56,8 @@ impl ModelOptions {
                 || !options.further_drafts.is_empty()
             {
                 return Err(Usage::error(
-                    "--learn FILE: n-grams that learn are the only draft: give no --draft beside it",
+                    "--learn FILE: n-grams that learn are the only draft: give no --draft beside \
+                     it",
                 ));
             }
             if options.corpus.as_deref().is_some_and(is_table) {

@@ -17,7 +17,7 @@
 //! Deviations:
 //! 1. w_n (one less than their probability of an escape) is counted as the sequence grows, by
 //!    length and by how often and how variously the context was followed, with its values in other
-//!    sequences as a prior (`counts.rs`).
+//!    sequences as a prior (`mixture.rs`).
 //! 2. The draft distribution is P², scaled to one: an overconfident draft is accepted more often,
 //!    for the target's distribution is often concentrated where P is not. Overlap with the target's
 //!    distribution, SmolLM2's chats, code and repeating text at temperature 1: 0.084, 0.134, 0.307
@@ -32,6 +32,7 @@ mod counts;
 mod hash;
 mod learning;
 mod merged;
+mod mixture;
 mod table;
 
 use std::path::PathBuf;
@@ -42,9 +43,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Drafter, DrafterSettings};
 use crate::{ModelInfo, Result, Sequence, Sequences, Slots};
-use counts::{Counts, Sources, Worth};
+use counts::Counts;
 pub use learning::{LIKELIEST, LearningNgrams};
 use merged::Contexts;
+use mixture::{Sources, Worth};
 pub use table::{NgramLearner, NgramTable};
 
 /// Settings of the drafter.

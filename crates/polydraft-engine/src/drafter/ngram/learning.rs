@@ -12,17 +12,18 @@
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use polydraft::{Distribution, Sampling, Token};
+use polydraft::Token;
 
-use super::table::{NgramLearner, NgramTable, ORDER};
+use super::merged::ORDER;
+use super::table::{NgramLearner, NgramTable};
 use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 use crate::{Emitted, Result};
 
 /// Likeliest tokens that are learned of each place: with four 0.008 less is accepted, with sixteen
 /// 0.003 more.
 pub const LIKELIEST: usize = 8;
-/// Contexts that are held, at most: some 150 MB.
-const CONTEXTS: usize = 1_000_000;
+/// Contexts that at most are kept: some 400 MB, of a million tokens and more.
+const CONTEXTS: usize = 3_000_000;
 
 /// N-grams that are being learned: one table, and who holds a copy of this holds the same.
 ///
@@ -74,7 +75,7 @@ impl LearningNgrams {
     /// What learns from a sequence with this prompt.
     pub(crate) fn observer(&self, prompt: &[Token]) -> impl StepObserver + use<> {
         let last = prompt[prompt.len().saturating_sub(ORDER)..].to_vec();
-        Observer { ngrams: self.clone(), last, of_step: Vec::new(), spare: None }
+        Observer { ngrams: self.clone(), last, of_step: Vec::new() }
     }
 }
 
@@ -84,8 +85,6 @@ struct Observer {
     last: Vec<Token>,
     /// The likeliest tokens at each place of a step that does not count yet.
     of_step: Vec<Vec<(Token, f32)>>,
-    /// Memory to reuse.
-    spare: Option<Distribution>,
 }
 
 impl Observer {
@@ -99,19 +98,7 @@ impl StepObserver for Observer {
     fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
         self.of_step.clear();
         for (node, _) in step.decided() {
-            // What the model says, not what a request makes of it.
-            let (logits, sampling) = (step.logits(node), Sampling::default());
-            let own = match self.spare.take() {
-                Some(mut spare) => {
-                    spare.set_from_logits(logits, &sampling)?;
-                    spare
-                }
-                None => Distribution::from_logits(logits, &sampling)?,
-            };
-            let likeliest = own.most_likely(LIKELIEST).into_iter();
-            self.of_step
-                .push(likeliest.map(|token| (token, own.probability(token) as f32)).collect());
-            self.spare = Some(own);
+            self.of_step.push(step.likeliest(node, LIKELIEST)?);
         }
         Ok(())
     }

@@ -17,12 +17,10 @@ mod learn;
 
 use polydraft::Token;
 
-use super::merged::{Contexts, Seen};
+use super::merged::{Contexts, ORDER, Seen};
 use crate::{Error, Result, Vocabulary};
 pub use learn::NgramLearner;
 
-/// Tokens of the longest context: a fourth one gives 0.006 more, a fifth 0.001.
-pub const ORDER: usize = 4;
 /// What a follower's part of its context's visits is a multiple of.
 const UNIT: f64 = 65535.0;
 

@@ -7,8 +7,8 @@ use std::hash::BuildHasherDefault;
 use polydraft::Token;
 
 use super::super::hash::{AsIs, key};
-use super::super::merged::{Contexts, Seen, predicted};
-use super::{NgramTable, ORDER, Order, UNIT, fingerprint};
+use super::super::merged::{Contexts, ORDER, Seen, predicted};
+use super::{NgramTable, Order, UNIT, fingerprint};
 use crate::{Result, Vocabulary};
 
 /// Followers of a context that are stored at most; of the empty one, which knows nothing.
@@ -61,7 +61,7 @@ impl Visited {
     }
 }
 
-/// Followers of a context of this length that are stored at most; twice as many are held.
+/// Followers of a context of this length that are stored at most; up to twice as many while it learns.
 fn followers(length: usize) -> usize {
     if length == 0 { FREQUENT } else { FOLLOWERS }
 }
