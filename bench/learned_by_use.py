@@ -5,7 +5,7 @@
   bench/learned_by_use.py target/release/polydraft FILE.gguf --table LEARNED.ngrams -o RECORD
 
 Three servers take turns, request by request: one decodes plainly, one drafts from n-grams of each text alone, one with --learn, which
-begins with nothing or with a copy of --table. A round asks each question of bench/chat.jsonl once, with a seed of its own. By round: how
+begins with nothing or with a copy of --table. A round asks each question of bench/chat.jsonl once, without a seed. By round: how
 many of the drafted tokens were accepted, tokens per target pass, and tokens per second relative to the plain server, which decoded the
 same questions in turn. Speeds are of whole requests, one at a time.
 """
@@ -65,11 +65,9 @@ async def measure(args, servers, prompts):
     rows = []
     for number in range(args.rounds):
         rounds = {way: Round() for way in servers}
-        for place, prompt in enumerate(prompts):
+        for prompt in prompts:
             for way, server in servers.items():
-                # Each server draws its own.
-                seed = 1_000_000 * (list(servers).index(way) + 1) + 1000 * number + place
-                body = {"prompt": prompt, "max_tokens": args.tokens, "temperature": args.temperature, "seed": seed}
+                body = {"prompt": prompt, "max_tokens": args.tokens, "temperature": args.temperature}
                 rounds[way].add(*await ask(server.port, body))
         for way in servers:
             row = {"round": number + 1, "draft": way, **rounds[way].row(rounds["none"])}
@@ -87,6 +85,7 @@ def main():
     parser.add_argument("--count", type=int, default=16, help="questions of a round")
     parser.add_argument("--tokens", type=int, default=128, help="of an answer at most")
     parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--settle", type=float, default=8, help="seconds for a server to measure its costs")
     parser.add_argument("--options", default="", help="of all servers, such as '--tree paths:1,1'")
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
@@ -101,9 +100,9 @@ def main():
         for way, draft in ways.items():
             tree = shlex.split(args.options) if way != "none" else []
             servers[way] = stack.enter_context(serving.server(args.polydraft, [*common, *draft, *tree]))
-        # Costs are measured before the first seeded text.
-        for server in servers.values():
-            asyncio.run(ask(server.port, {"prompt": "Once", "max_tokens": 64, "seed": 1}))
+            # Costs are measured between its steps and while nobody asks: alone.
+            asyncio.run(ask(servers[way].port, {"prompt": "Once", "max_tokens": 128}))
+            time.sleep(args.settle)
         rows = asyncio.run(measure(args, servers, prompts))
         record = {**provenance(), "command": shlex.join(sys.argv), "temperature": args.temperature, "rows": rows}
         args.output.write_text(json.dumps(record, indent=1) + "\n")

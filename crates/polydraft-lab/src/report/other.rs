@@ -9,7 +9,7 @@ use super::page::{Cell, Section};
 use super::record::Record;
 
 /// Known records, by two JSON pointers that all of them have, and no others.
-const KNOWN: [([&str; 2], &str); 15] = [
+const KNOWN: [([&str; 2], &str); 16] = [
     (
         ["/rounds/0/requests", "/rounds/0/milliseconds_between_chunks"],
         "bench/load.py: the server under load",
@@ -32,6 +32,10 @@ const KNOWN: [([&str; 2], &str); 15] = [
     (["/cells/0/speed", "/cells/0/head"], "bench speed with two draft heads, in turn"),
     (["/rows", "/costs"], "a head beside n-grams in one tree"),
     (["/rows", "/tables"], "bench/learned_ngrams.py: n-grams that a model learned"),
+    (
+        ["/temperature", "/rows/0/relative_speed"],
+        "bench/learned_by_use.py: a server that learns from what it is asked",
+    ),
     (["/rows", "/forms"], "bench/head_forms.py: draft heads of several forms"),
     (["/what", "/gpu"], "bench/gpu: on a GPU"),
     (["/what", "/rows"], "bench/llama_server.py: the server beside llama-server, in turn"),
