@@ -52,10 +52,9 @@ impl LearningNgrams {
         Self(Arc::new(RwLock::new(learner)))
     }
 
-    /// What is learned so far, as a table. Nothing is drafted while it is copied.
+    /// What is learned so far, as a table.
     pub fn table(&self) -> NgramTable {
-        let learner = self.read().clone();
-        learner.table()
+        NgramLearner::table_by(|| self.read())
     }
 
     /// Tokens whose distributions were learned.

@@ -1,7 +1,7 @@
 //! What comes after a text, by what is known of contexts and what the sequence itself says.
 //!
-//! Problem: a table knows a context from many sequences, the sequence from itself, more to the point
-//! but seldom.
+//! Problem: a table knows a context from many sequences, the sequence from itself, more to the
+//! point but seldom.
 //! Source: interpolation with a Dirichlet prior (MacKay and Peto 1995); of two sources: ours.
 //! Method: for each length n of context, the table's N visits with the sums c(x) of the target's
 //! probabilities, and the sequence's D occurrences, of which d(x) were followed by x; with

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::ops::Deref;
 
 use polydraft::Token;
 
@@ -61,7 +62,7 @@ impl Visited {
     }
 }
 
-/// Followers of a context of this length that are stored at most; up to twice as many while it learns.
+/// Followers of a context of this length that are stored at most; while it learns, twice as many.
 fn followers(length: usize) -> usize {
     if length == 0 { FREQUENT } else { FOLLOWERS }
 }
@@ -146,6 +147,21 @@ impl NgramLearner {
     pub fn table(&self) -> NgramTable {
         let orders = self.orders.iter().enumerate().map(|(length, of)| order(length, of)).collect();
         NgramTable { vocabulary: self.vocabulary, learned: self.learned, orders }
+    }
+
+    /// The same where others are learning on: they wait no longer than a copy of one length of
+    /// contexts takes.
+    pub(in crate::drafter::ngram) fn table_by<L: Deref<Target = Self>>(
+        lock: impl Fn() -> L,
+    ) -> NgramTable {
+        let vocabulary = lock().vocabulary;
+        // Not in one statement: a thread must not wait for a lock that it has.
+        let learned = lock().learned;
+        let copied = |length: usize| {
+            let of = lock().orders[length].clone();
+            order(length, &of)
+        };
+        NgramTable { vocabulary, learned, orders: (0..=ORDER).map(copied).collect() }
     }
 }
 
