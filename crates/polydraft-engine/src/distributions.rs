@@ -82,7 +82,8 @@ impl<'a> StepDistributions<'a> {
         let (logits, sampling) = (self.logits[node], Sampling::default());
         let tokens = largest(logits, count).into_iter();
         let of = |probs: &Distribution| {
-            tokens.map(|token| (token, probs.probability(token) as f32)).collect()
+            let likely = tokens.map(|token| (token, probs.probability(token) as f32));
+            likely.filter(|(_, p)| *p > 0.0).collect()
         };
         // Mostly that is what the verifier asks for anyway.
         if self.changed.is_none() && *self.sampling == sampling {

@@ -92,6 +92,15 @@ pub fn read_text(path: &Path, kind: Kind) -> Result<String> {
     text(read(path, kind)?)
 }
 
+/// Writes a file that is there as a whole or not at all, in the place of one of that name.
+///
+/// # Errors
+/// As the system says.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let partial = path.with_extension("partial");
+    std::fs::write(&partial, bytes).and_then(|()| std::fs::rename(&partial, path))
+}
+
 /// All of a stream, such as standard input, up to what its kind can have.
 ///
 /// # Errors

@@ -1,7 +1,6 @@
 //! What all that lies in a folder was made from: text of another model, or states of other layers,
 //! fit in size alone.
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -48,7 +47,5 @@ pub(crate) fn keep(folder: &Path, facts: Facts) -> Result<()> {
 
 /// Writes a file that is there as a whole or not at all.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = path.with_extension("partial");
-    let write = || fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path));
-    write().with_context(|| format!("writing {}", path.display()))
+    polydraft_files::replace(path, bytes).with_context(|| format!("writing {}", path.display()))
 }

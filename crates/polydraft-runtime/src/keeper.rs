@@ -1,6 +1,5 @@
 //! Tables of n-grams that are learned while a model writes, stored in their files.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -11,9 +10,8 @@ use polydraft_engine::drafter::ngram::{LearningNgrams, NgramTable};
 
 /// Writes a table, whole or not at all.
 pub(crate) fn store(file: &Path, table: &NgramTable) -> Result<()> {
-    let partial = file.with_extension("partial");
-    let written = fs::write(&partial, table.to_bytes()).and_then(|()| fs::rename(&partial, file));
-    written.with_context(|| format!("cannot store the n-grams in {}", file.display()))
+    polydraft_files::replace(file, &table.to_bytes())
+        .with_context(|| format!("cannot store the n-grams in {}", file.display()))
 }
 
 /// How often what is being learned is stored; and at the end.

@@ -131,18 +131,12 @@ pub fn run(args: Args) -> Result<()> {
     let path = located(&args.model)?;
     let model = match Description::read(&path) {
         Ok(model) => model,
-        Err(_) if is_head(&path) => {
-            let head = path.display();
+        Err(_) if is_head(&path) || tables::is_table(&path) => {
+            let what = if is_head(&path) { "a draft head" } else { "a table of n-grams" };
+            let draft = path.display();
             return Err(Usage::error(format_args!(
-                "{head} is a draft head, which is inspected beside its target: polydraft inspect \
-                 TARGET {head}"
-            )));
-        }
-        Err(_) if tables::is_table(&path) => {
-            let table = path.display();
-            return Err(Usage::error(format_args!(
-                "{table} is a table of n-grams, which is inspected beside its target: polydraft \
-                 inspect TARGET {table}"
+                "{draft} is {what}, which is inspected beside its target: polydraft inspect TARGET \
+                 {draft}"
             )));
         }
         // Perhaps of an architecture that the native backend does not compute.

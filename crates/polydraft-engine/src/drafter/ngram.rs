@@ -110,8 +110,10 @@ impl DrafterSettings for Settings {
             known: self.known.clone(),
             sequences: Slots::default(),
         };
-        if let Some(Known::Table(table)) = &self.known {
-            table.check(&target.vocabulary)?;
+        match &self.known {
+            Some(Known::Table(table)) => table.check(&target.vocabulary)?,
+            Some(Known::Learning(ngrams)) => ngrams.read().check(&target.vocabulary)?,
+            None => {}
         }
         drafter.check(&self.corpus)?;
         for end in 0..self.corpus.len() {

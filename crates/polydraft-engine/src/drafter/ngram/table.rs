@@ -90,17 +90,22 @@ impl NgramTable {
     /// # Errors
     /// Another vocabulary.
     pub fn check(&self, vocabulary: &Vocabulary) -> Result<()> {
-        match self.vocabulary == fingerprint(vocabulary) {
-            true => Ok(()),
-            false => Err(Error::NgramTable {
-                problem: format!(
-                    "it was learned from a model of another vocabulary, of {} tokens: expected \
-                     the target's, of {}",
-                    self.vocabulary.0,
-                    vocabulary.size()
-                ),
-            }),
-        }
+        check(self.vocabulary, vocabulary)
+    }
+}
+
+/// That what was learned from a model of one vocabulary is for one of this.
+fn check(learned: (usize, u64), vocabulary: &Vocabulary) -> Result<()> {
+    match learned == fingerprint(vocabulary) {
+        true => Ok(()),
+        false => Err(Error::NgramTable {
+            problem: format!(
+                "it was learned from a model of another vocabulary, of {} tokens: expected the \
+                 target's, of {}",
+                learned.0,
+                vocabulary.size()
+            ),
+        }),
     }
 }
 

@@ -9,7 +9,7 @@ use polydraft::Token;
 
 use super::super::hash::{AsIs, key};
 use super::super::merged::{Contexts, ORDER, Seen, predicted};
-use super::{NgramTable, Order, UNIT, fingerprint};
+use super::{NgramTable, Order, UNIT, check, fingerprint};
 use crate::{Result, Vocabulary};
 
 /// Followers of a context that are stored at most; of the empty one, which knows nothing.
@@ -113,6 +113,14 @@ impl NgramLearner {
         }
     }
 
+    /// Checks that it learns from a model with this vocabulary.
+    ///
+    /// # Errors
+    /// Another vocabulary.
+    pub fn check(&self, vocabulary: &Vocabulary) -> Result<()> {
+        check(self.vocabulary, vocabulary)
+    }
+
     /// Contexts of all lengths.
     pub fn contexts(&self) -> usize {
         self.orders.iter().map(HashMap::len).sum()
@@ -123,8 +131,11 @@ impl NgramLearner {
     pub fn fade(&mut self) {
         for order in &mut self.orders {
             order.retain(|_, visited| {
-                visited.times /= 2;
-                visited.followers.iter_mut().for_each(|(_, sum)| *sum /= 2.0);
+                let half = visited.times / 2;
+                // Of an odd number less than half is left, of its sums too: no more than visits.
+                let part = half as f32 / visited.times as f32;
+                visited.followers.iter_mut().for_each(|(_, sum)| *sum *= part);
+                visited.times = half;
                 visited.times > 0
             });
             order.shrink_to_fit();
