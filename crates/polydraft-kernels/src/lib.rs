@@ -31,4 +31,4 @@ pub use packed::{Blocks, Format, Packed, Read};
 pub use recurrent::{DeltaRule, HeadsOfKeys, Memory, StateSpace, Step, Walk, convolve};
 pub use rows::Rows;
 pub use system::{available_memory, give_back_memory, keep_memory};
-pub use threads::{spread, use_threads};
+pub use threads::{each, spread, use_threads};

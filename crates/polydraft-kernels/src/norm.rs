@@ -7,7 +7,7 @@ use crate::pool;
 use crate::rows::Rows;
 
 /// Numbers that are worth another thread.
-const GRAIN: usize = 1 << 15;
+const GRAIN: usize = 1 << 13;
 
 /// One norm of rows; weight and bias are one row.
 #[derive(Debug, Clone)]

@@ -168,7 +168,7 @@ impl Packed {
     /// An x of another length.
     pub fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
         assert_eq!(x.len(), rows * self.0.shape()[1]);
-        self.0.product(x, rows)
+        self.0.product(x, rows, Vec::new())
     }
 
     /// Likewise.
@@ -176,6 +176,14 @@ impl Packed {
     /// # Errors
     /// Rows of another width.
     pub fn forward(&self, x: &Rows) -> Result<Rows> {
+        self.forward_in(x, Vec::new())
+    }
+
+    /// Likewise, in `room` where that is large enough; what it holds is lost.
+    ///
+    /// # Errors
+    /// Rows of another width.
+    pub fn forward_in(&self, x: &Rows, room: Vec<f32>) -> Result<Rows> {
         let [out, columns] = self.0.shape();
         if x.width() != columns {
             return Err(Error::Shape {
@@ -184,7 +192,7 @@ impl Packed {
                 got: x.width().to_string(),
             });
         }
-        Ok(Rows::new(self.product(x.numbers(), x.count()), out))
+        Ok(Rows::new(self.0.product(x.numbers(), x.count(), room), out))
     }
 }
 

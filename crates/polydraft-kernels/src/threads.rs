@@ -45,3 +45,15 @@ pub fn use_threads(threads: usize) -> Result<()> {
 pub fn spread(count: usize, work: &(dyn Fn(usize) + Sync)) {
     pool::split(count, 1, &|range| range.for_each(work));
 }
+
+/// Calls `work` with each of `items`, on the threads of products; fewer than `least` are not worth
+/// another thread.
+///
+/// ```
+/// let mut numbers = [1, 2, 3];
+/// polydraft_kernels::each(numbers.iter_mut().collect(), 1, |number| *number *= 2);
+/// assert_eq!(numbers, [2, 4, 6]);
+/// ```
+pub fn each<T: Send>(items: Vec<T>, least: usize, work: impl Fn(T) + Sync) {
+    pool::each(items, least, work);
+}

@@ -140,6 +140,20 @@ impl Cache {
         Ok(())
     }
 
+    /// The pages of these slots in the layers of a shape, each with those of its slots.
+    pub fn pages_mut(
+        &mut self,
+        shape: usize,
+        slots: Range<usize>,
+    ) -> impl Iterator<Item = (&mut Arc<Page>, Range<usize>)> {
+        let first = slots.start / PAGE;
+        let pages = self.pages[shape][first..slots.end.div_ceil(PAGE)].iter_mut();
+        pages.enumerate().map(move |(number, page)| {
+            let start = (first + number) * PAGE;
+            (page, slots.start.max(start)..slots.end.min(start + PAGE))
+        })
+    }
+
     /// Writes the key and value, `[heads, head]` each, of one slot in one layer.
     pub fn write(&mut self, place: CachePlace, slot: usize, key: &[f32], value: &[f32]) {
         let page = &mut self.pages[place.shape][slot / PAGE];

@@ -98,6 +98,14 @@ impl Matrix {
         }
     }
 
+    /// [`forward`](Self::forward), into memory that is there already, if it is large enough.
+    pub fn forward_in(&self, x: &Rows, room: Vec<f32>) -> Result<Rows> {
+        match self {
+            Self::Packed(matrix) => Ok(matrix.forward_in(x, room)?),
+            Self::Stacked(_) => self.forward(x),
+        }
+    }
+
     /// The one part that rows are taken of.
     fn single(&self) -> Result<&Packed> {
         match self {

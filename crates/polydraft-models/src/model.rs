@@ -7,10 +7,10 @@
 
 mod kept;
 mod limits;
+mod logits;
 mod text;
 
 use std::any::Any;
-use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,6 +33,7 @@ use crate::transformer::Transformer;
 use crate::transformer::pass::Part;
 use kept::Kept;
 pub use limits::SequenceLimits;
+use logits::Room;
 use text::Text;
 
 /// Tokens of a pass at most: enough to use the CPU, few enough for small buffers. More are taken in
@@ -45,6 +46,7 @@ pub struct TransformerModel {
     info: ModelInfo,
     transformer: Transformer,
     texts: Slots<Text>,
+    room: Room,
     kept: Kept,
     /// The tokens that logits are of, where not all.
     outputs: Option<Vec<Token>>,
@@ -72,6 +74,7 @@ impl TransformerModel {
             info,
             transformer,
             texts: Slots::default(),
+            room: Room::default(),
             kept: Kept::new(limits),
             outputs: None,
             follows: false,
@@ -227,18 +230,15 @@ impl TransformerModel {
                     room -= end - work.next;
                 }
             }
-            let mut logits = self.transformer.forward(&mut parts)?;
             let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
+            // The sequences of the pass do not need the last one's any more.
+            let logits = self.transformer.forward(&mut parts, self.room.take())?;
+            let logits = self.room.put(logits);
             let mut from = 0;
             for ((i, end), wanted) in ends.into_iter().zip(wanted) {
                 let Work { sequence, next, .. } = work[i];
-                let count = wanted * self.width();
-                // Nothing is copied where one sequence is alone.
-                let own = match count == logits.len() {
-                    true => mem::take(&mut logits),
-                    false => logits[from..from + count].to_vec(),
-                };
-                from += count;
+                let own = (wanted > 0).then(|| (logits.clone(), from));
+                from += wanted * self.width();
                 self.texts[sequence].computed_part(next..end, own);
                 work[i].next = end;
             }

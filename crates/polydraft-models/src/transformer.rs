@@ -156,9 +156,9 @@ impl Transformer {
     }
 
     /// Computes the tokens of all parts, writes their entries into the KV caches and
-    /// returns the logits of those that want them, `[wanted, vocabulary]` in the parts' order; none
-    /// if none does.
-    pub fn forward(&self, parts: &mut [Part]) -> Result<Vec<f32>> {
+    /// returns the logits of those that want them, `[wanted, vocabulary]` in the parts' order, in
+    /// `room` where it is large enough; none if none does.
+    pub fn forward(&self, parts: &mut [Part], mut room: Vec<f32>) -> Result<Vec<f32>> {
         begin(parts)?;
         let positions = positions(parts);
         let mut rotations = self.rotations(&positions);
@@ -188,7 +188,10 @@ impl Transformer {
         if self.watched.contains(&HiddenState::Output) {
             self.note(HiddenState::Output, &self.normed(x.clone())?, parts);
         }
-        let Some(x) = wanted(x, parts) else { return Ok(Vec::new()) };
+        let Some(x) = wanted(x, parts) else {
+            room.clear();
+            return Ok(room);
+        };
         let mut x = self.normed(x)?;
         if let Some([_, out]) = &self.projections {
             x = out.forward(&x)?;
@@ -197,7 +200,8 @@ impl Transformer {
             inputs.note(&x);
         }
         let Config { logit_scale, logit_softcap, .. } = self.config;
-        Ok(self.head().forward(&x)?.scaled(logit_scale).capped(logit_softcap).into_numbers())
+        let logits = self.head().forward_in(&x, room)?;
+        Ok(logits.scaled(logit_scale).capped(logit_softcap).into_numbers())
     }
 
     /// The first layer from which on nothing is left for later tokens, so that only tokens

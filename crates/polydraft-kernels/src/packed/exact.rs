@@ -53,12 +53,12 @@ const DEEP: usize = 256;
 /// Bytes of a panel, about. With half as many four rows in bf16 took a seventh longer.
 const PANEL: usize = 1 << 12;
 
-/// y `[rows, out]` for x `[rows, in]`.
-pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> Vec<f32> {
+/// y `[rows, out]` for x `[rows, in]`, in `room` where that is large enough.
+pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize, room: Vec<f32>) -> Vec<f32> {
     if rows * w.out == 0 || w.columns == 0 {
         return vec![0.0; rows * w.out];
     }
-    let (x, output) = (&Rows::new::<W>(x, rows, w.columns), Output::new(rows, w.out));
+    let (x, output) = (&Rows::new::<W>(x, rows, w.columns), Output::new(rows, w.out, room));
     pool::split(w.tiles(), GRAIN / (rows * x.padded * TILE) + 1, &|tiles| {
         Arch::new().dispatch(Multiply { x, w, output: &output, tiles });
     });

@@ -40,7 +40,7 @@ pub(super) struct Span {
 const ZERO: Input =
     Input { numbers: [0; COLUMNS], scale: 0.0, spans: [Span { shift: 0, sum: 0.0 }; 2] };
 /// Blocks that are worth another thread.
-const GRAIN: usize = 1 << 11;
+const GRAIN: usize = 1 << 8;
 
 #[inline(always)]
 fn rounded(x: &[f32; COLUMNS], offset: i32, spans: usize) -> Input {

@@ -123,9 +123,9 @@ impl Kernel {
     }
 }
 
-/// y `[rows, out]` for x `[rows, in]`.
-pub(super) fn product<B: Block>(w: &Tiles<B>, x: &[f32], rows: usize) -> Vec<f32> {
-    product_by(Kernel::best(), w, x, rows)
+/// y `[rows, out]` for x `[rows, in]`, in `room` where that is large enough.
+pub(super) fn product<B: Block>(w: &Tiles<B>, x: &[f32], rows: usize, room: Vec<f32>) -> Vec<f32> {
+    product_by(Kernel::best(), w, x, rows, room)
 }
 
 pub(super) fn product_by<B: Block>(
@@ -133,13 +133,14 @@ pub(super) fn product_by<B: Block>(
     w: &Tiles<B>,
     x: &[f32],
     rows: usize,
+    room: Vec<f32>,
 ) -> Vec<f32> {
     if rows * w.out == 0 || w.columns == 0 {
         return vec![0.0; rows * w.out];
     }
     assert_eq!(x.len(), rows * w.columns);
     let inputs = &Inputs::new::<B>(x, w.columns, kernel.rows());
-    let output = Output::new(rows, w.out);
+    let output = Output::new(rows, w.out, room);
     let bytes = inputs.width() * inputs.group * size_of::<Input>();
     let cached = (CACHED / bytes).max(1);
     let groups: &[&[Input]] = &inputs.groups().collect::<Vec<_>>();

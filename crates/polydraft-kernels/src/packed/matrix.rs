@@ -19,8 +19,8 @@ pub(super) trait Matrix: Debug + Send + Sync {
     fn as_bytes(&self) -> &[u8];
     /// Appends a row in f32.
     fn row(&self, row: usize, values: &mut Vec<f32>);
-    /// y `[rows, out]` for x `[rows, in]`.
-    fn product(&self, x: &[f32], rows: usize) -> Vec<f32>;
+    /// y `[rows, out]` for x `[rows, in]`, in `room` where that is large enough.
+    fn product(&self, x: &[f32], rows: usize, room: Vec<f32>) -> Vec<f32>;
 }
 
 /// One that is made of tiles.
@@ -57,8 +57,8 @@ macro_rules! matrix {
                 self.0.row(row, values);
             }
 
-            fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
-                $product(&self.0, x, rows)
+            fn product(&self, x: &[f32], rows: usize, room: Vec<f32>) -> Vec<f32> {
+                $product(&self.0, x, rows, room)
             }
         }
 

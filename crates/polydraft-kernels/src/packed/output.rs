@@ -7,6 +7,9 @@
 
 use super::tiles::TILE;
 
+/// Memory is used again where it has so many times the numbers that are needed, at most.
+const MOST: usize = 4;
+
 /// y `[rows, out]`, written by several threads, each its own tiles.
 pub(super) struct Output {
     /// Of no length, with room for all.
@@ -20,8 +23,13 @@ pub(super) struct Output {
 unsafe impl Sync for Output {}
 
 impl Output {
-    pub fn new(rows: usize, out: usize) -> Self {
-        let mut room = Vec::with_capacity(rows * out);
+    /// In `room`, if it is large enough and not many times too large.
+    pub fn new(rows: usize, out: usize, mut room: Vec<f32>) -> Self {
+        let size = rows * out;
+        if !(size..=MOST * size).contains(&room.capacity()) {
+            room = Vec::with_capacity(size);
+        }
+        room.clear();
         Self { y: room.as_mut_ptr(), room, rows, out }
     }
 

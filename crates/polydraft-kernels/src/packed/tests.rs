@@ -139,8 +139,8 @@ fn rows_are_what_was_packed() {
 
 /// y by this CPU's best vectors, and by none.
 fn both<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> [Vec<f32>; 2] {
-    let best = exact::product(w, x, rows);
-    let output = Output::new(rows, w.out);
+    let best = exact::product(w, x, rows, Vec::new());
+    let output = Output::new(rows, w.out, Vec::new());
     let x = &exact::Rows::new::<W>(x, rows, w.columns);
     exact::Multiply { x, w, output: &output, tiles: 0..w.tiles() }.with_simd(pulp::Scalar::new());
     // SAFETY: all tiles at once.

@@ -1,11 +1,13 @@
 //! One sequence: its tokens, and how far they are computed.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::prefix::common_prefix;
 use polydraft_kernels::Mask;
 
+use super::logits::Logits;
 use crate::cache::Cache;
 use crate::transformer::pass::Part;
 
@@ -19,10 +21,10 @@ pub(super) struct Text {
     held: Vec<Token>,
     /// How many tokens of the sequence are in the cache.
     computed: usize,
-    /// How many nodes of the tree are scored, the root included; their logits follow, `[scored,
-    /// vocabulary]`.
+    /// How many nodes of the tree are scored, the root included.
     scored: usize,
-    logits: Vec<f32>,
+    /// Theirs; where none is scored they are not known any more.
+    logits: Logits,
     pub cache: Cache,
 }
 
@@ -33,7 +35,7 @@ impl Text {
             held: Vec::new(),
             computed: 0,
             scored: 0,
-            logits: Vec::new(),
+            logits: Logits::default(),
             cache,
         }
     }
@@ -100,7 +102,7 @@ impl Text {
 
     pub fn logits(&self, node: NodeId, vocabulary: usize) -> &[f32] {
         assert!(node < self.scored, "node {node} was not scored");
-        &self.logits[node * vocabulary..(node + 1) * vocabulary]
+        self.logits.of(node, vocabulary)
     }
 
     /// The slots that scoring `tree` has still to compute, in a sequence that is not empty.
@@ -114,6 +116,9 @@ impl Text {
     /// The tokens of these slots, all of what is before them computed.
     pub fn part(&mut self, slots: Range<usize>, tree: Option<&DraftTree>) -> Part<'_> {
         let length = self.tokens.len();
+        if self.scored == 0 {
+            self.logits.clear();
+        }
         // From here on slots are written over.
         self.held.truncate(slots.start.min(length));
         self.computed = self.computed.min(self.held.len());
@@ -144,18 +149,16 @@ impl Text {
         Part { cache: &mut self.cache, start: slots.start, tokens, masks, wanted, settled }
     }
 
-    /// Takes note of a part that is computed, with the logits that it wanted.
-    pub fn computed_part(&mut self, slots: Range<usize>, logits: Vec<f32>) {
+    /// Takes note of a part that is computed, with where the logits begin that it wanted, if it
+    /// wanted any.
+    pub fn computed_part(&mut self, slots: Range<usize>, logits: Option<(Arc<Vec<f32>>, usize)>) {
         let length = self.tokens.len();
         if slots.start < length {
             self.held.extend_from_slice(&self.tokens[slots.start..slots.end.min(length)]);
             self.computed = self.held.len();
         }
-        if !logits.is_empty() {
-            match self.scored {
-                0 => self.logits = logits,
-                _ => self.logits.extend_from_slice(&logits),
-            }
+        if let Some((logits, from)) = logits {
+            self.logits.add(self.scored, logits, from);
             self.scored = slots.end + 1 - length;
         }
     }

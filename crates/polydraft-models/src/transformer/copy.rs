@@ -55,14 +55,15 @@ impl Transformer {
         let masks =
             (0..tokens.len()).map(|place| Mask { context: place, path: vec![place] }).collect();
         let wanted = tokens.len().min(LOGITS);
-        self.forward(&mut [Part {
+        let part = Part {
             cache: &mut cache,
             start: 0,
             tokens: tokens.to_vec(),
             masks,
             wanted,
             settled: tokens.len(),
-        }])?;
+        };
+        self.forward(&mut [part], Vec::new())?;
         Ok(())
     }
 

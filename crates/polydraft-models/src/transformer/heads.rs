@@ -1,6 +1,11 @@
 //! Attention with a key and a value for each of its heads, or for groups of them.
 
-use polydraft_kernels::{Layout, Norm, Part as Sequence, Rows, Rules, attend};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use polydraft_kernels::{
+    Layout, Mask, Norm, PAGE, Page, Part as Sequence, Rows, Rules, attend, each,
+};
 
 use super::experts::sigmoid;
 use super::pass::Part;
@@ -84,7 +89,8 @@ impl Heads {
     }
 
     /// Writes the entries of all parts into the KV caches, and makes queries ready; all of them
-    /// side by side.
+    /// side by side. Threads share the pages: most of it is waiting for their lines, and one thread
+    /// took a tenth of a pass over 32 sequences for it.
     pub fn write(
         &self,
         place: CachePlace,
@@ -93,49 +99,97 @@ impl Heads {
         angles: Option<&Angles>,
         parts: &mut [Part],
     ) -> Result<()> {
+        let stride = mixed.width();
+        let (mut row, mut rest) = (0, mixed.numbers_mut());
+        let mut all = Vec::new();
+        for part in parts {
+            let (start, slots, masks) = (part.start, part.start..part.end(), &part.masks[..]);
+            let mut add = |page, slots: Range<usize>| {
+                let rows = rest.split_off_mut(..slots.len() * stride).unwrap_or_default();
+                let masks = &masks[slots.start - start..slots.end - start];
+                all.push(Entries { page, slot: slots.start % PAGE, masks, rows, row });
+                row += slots.len();
+            };
+            match self.borrows {
+                true => add(None, slots),
+                false => part
+                    .cache
+                    .pages_mut(place.shape, slots)
+                    .for_each(|(page, slots)| add(Some(page), slots)),
+            }
+        }
+        let failed = OnceLock::new();
+        each(all, APART, |entries| {
+            if let Err(error) = self.enter(place.layer, config, angles, entries) {
+                // The first one is told.
+                let _ = failed.set(error);
+            }
+        });
+        failed.into_inner().map_or(Ok(()), Err)
+    }
+
+    /// Those of one page.
+    fn enter(
+        &self,
+        layer: usize,
+        config: &Config,
+        angles: Option<&Angles>,
+        entries: Entries,
+    ) -> Result<()> {
         let Config { heads, ref attention, .. } = *config;
         let HeadShape { key_value_heads, head, values_are_keys } = self.shape;
         let [of_queries, of_keys, of_values] = &self.norms;
+        let Entries { mut page, slot, masks, rows, row } = entries;
         let mut own_values = Vec::new();
-        let (scale, stride) = (attention.scale as f32, mixed.width());
-        let mut rows = mixed.numbers_mut().chunks_exact_mut(stride.max(1)).enumerate();
-        for part in &mut *parts {
-            let slots = (part.start..part.end()).zip(&part.masks);
-            for ((slot, mask), (row, numbers)) in slots.zip(&mut rows) {
-                let (queries, rest) = numbers.split_at_mut(heads * head);
-                apply(of_queries, queries)?;
-                if let Some(angles) = angles {
-                    angles.turn(row, queries, head);
-                }
-                let scale = match attention.stretch {
-                    None => scale,
-                    Some(stretch) => scale * stretch.at(mask.position()),
-                };
-                if scale != 1.0 {
-                    queries.iter_mut().for_each(|value| *value *= scale);
-                }
-                if self.borrows {
-                    continue;
-                }
-                let (keys, rest) = rest.split_at_mut(key_value_heads * head);
-                let values = match values_are_keys {
-                    false => &mut rest[..key_value_heads * head],
-                    true => {
-                        own_values.clear();
-                        own_values.extend_from_slice(keys);
-                        &mut own_values[..]
-                    }
-                };
-                apply(of_keys, keys)?;
-                apply(of_values, values)?;
-                if let Some(angles) = angles {
-                    angles.turn(row, keys, head);
-                }
-                part.cache.write(place, slot, keys, values);
+        let rows = rows.chunks_exact_mut((rows.len() / masks.len().max(1)).max(1)).zip(row..);
+        for ((slot, mask), (numbers, row)) in (slot..).zip(masks).zip(rows) {
+            let (queries, rest) = numbers.split_at_mut(heads * head);
+            apply(of_queries, queries)?;
+            if let Some(angles) = angles {
+                angles.turn(row, queries, head);
             }
+            let scale = match attention.stretch {
+                None => attention.scale as f32,
+                Some(stretch) => attention.scale as f32 * stretch.at(mask.position()),
+            };
+            if scale != 1.0 {
+                queries.iter_mut().for_each(|value| *value *= scale);
+            }
+            let Some(page) = &mut page else { continue };
+            let (keys, rest) = rest.split_at_mut(key_value_heads * head);
+            let values = match values_are_keys {
+                false => &mut rest[..key_value_heads * head],
+                true => {
+                    own_values.clear();
+                    own_values.extend_from_slice(keys);
+                    &mut own_values[..]
+                }
+            };
+            apply(of_keys, keys)?;
+            apply(of_values, values)?;
+            if let Some(angles) = angles {
+                angles.turn(row, keys, head);
+            }
+            Arc::make_mut(page).write(layer, slot, keys, values);
         }
         Ok(())
     }
+}
+
+/// Pages that are worth another thread.
+const APART: usize = 2;
+
+/// Tokens of one sequence, and the page of its KV cache that their entries lie in.
+struct Entries<'a> {
+    /// None where the layer writes nothing.
+    page: Option<&'a mut Arc<Page>>,
+    /// The first one's in the page.
+    slot: usize,
+    masks: &'a [Mask],
+    /// What the layer's product made of them.
+    rows: &'a mut [f32],
+    /// The first one's number in the pass.
+    row: usize,
 }
 
 fn apply(norm: &Option<Norm>, numbers: &mut [f32]) -> Result<()> {

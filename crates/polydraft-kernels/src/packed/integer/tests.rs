@@ -106,9 +106,9 @@ fn kernels_agree<B: Block>() {
         let w = filed::<B>(out, columns);
         for rows in 1..=40 {
             let x = inputs(rows, columns);
-            let plain = bits(&product_by(Kernel::Portable, &w, &x, rows));
+            let plain = bits(&product_by(Kernel::Portable, &w, &x, rows, Vec::new()));
             for kernel in Kernel::available() {
-                let found = bits(&product_by(kernel, &w, &x, rows));
+                let found = bits(&product_by(kernel, &w, &x, rows, Vec::new()));
                 assert_eq!(found, plain, "{kernel:?}, {rows} rows, {out} x {columns}");
             }
         }
@@ -185,7 +185,7 @@ fn near<B: Block>(kernel: Kernel) {
     let tiles = filed::<B>(out, columns);
     let rows = 20;
     let x = inputs(rows, columns);
-    let y = product_by(kernel, &tiles, &x, rows);
+    let y = product_by(kernel, &tiles, &x, rows, Vec::new());
     let blocks = (columns / COLUMNS * B::SPANS) as f64;
     // Roundings that a term goes through: its scale, two additions a block, a minimum's sum of x.
     let roundings = 2.0 * blocks + 3.0;
@@ -242,7 +242,7 @@ fn what_is_not_finite_stays_so_in_its_row() {
         let mut x = values(3 * 64, 0.3);
         x[64 + 40] = bad;
         for kernel in Kernel::available() {
-            let y = product_by(kernel, &w, &x, 3);
+            let y = product_by(kernel, &w, &x, 3, Vec::new());
             for (row, y) in y.chunks_exact(40).enumerate() {
                 assert!(y.iter().all(|y| y.is_nan() == (row == 1)), "{kernel:?}, row {row}");
             }
