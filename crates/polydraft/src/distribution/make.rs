@@ -5,7 +5,6 @@
 
 use pulp::{Arch, NullaryFnOnce};
 
-use super::sampling::{Filled, Softmax};
 use super::{BLOCK, Distribution, Sampling, sampling, sum_in_lanes};
 use crate::{Error, Result, Token};
 
@@ -85,8 +84,8 @@ impl Distribution {
     /// # Errors
     /// As for [`Distribution::from_logits`]; the old contents stay.
     pub fn set_from_logits(&mut self, logits: &[f32], sampling: &Sampling) -> Result<()> {
-        let filled = sampling::fill(self, logits, sampling)?;
-        self.finish_filled(logits, filled);
+        let sum = sampling::fill(self, logits, sampling)?;
+        self.finish(1.0 / sum);
         Ok(())
     }
 
@@ -125,14 +124,14 @@ impl Distribution {
             return Err(Error::Length { operation, expected, got: logits.len() });
         }
         check_ascending(operation, vocabulary, tokens)?;
-        let filled = sampling::fill(self, logits, sampling)?;
+        let sum = sampling::fill(self, logits, sampling)?;
         if !self.is_dense() {
             self.tokens.iter_mut().for_each(|place| *place = tokens[*place as usize]);
         } else if tokens.len() < vocabulary {
             self.tokens.extend_from_slice(tokens);
         }
         self.vocabulary = vocabulary;
-        self.finish_filled(logits, filled);
+        self.finish(1.0 / sum);
         if !self.is_dense() && self.support_size < self.mass.len() {
             // Of what is stored sparsely, nothing has probability 0.
             let mut positive = self.mass.iter().map(|p| *p > 0.0);
@@ -263,27 +262,9 @@ impl Distribution {
 
     /// Scales what is stored and fills everything that is computed from it, in one pass.
     fn finish(&mut self, scale: f64) {
-        self.finish_with(scale, &Made);
-    }
-
-    /// [`finish`](Self::finish) of what [`sampling::fill`] began.
-    fn finish_filled(&mut self, logits: &[f32], filled: Filled) {
-        match filled {
-            Filled::Weights(sum) => self.finish(1.0 / sum),
-            Filled::Softmax(softmax, sum) => {
-                // The old contents are overwritten.
-                self.mass.resize(logits.len(), 0.0);
-                self.finish_with(1.0 / sum, &(softmax, logits));
-            }
-        }
-    }
-
-    /// [`finish`](Self::finish) of masses that `weights` makes, block by block.
-    fn finish_with(&mut self, scale: f64, weights: &impl Weights) {
         self.cumulative.clear();
         self.cumulative.resize(self.mass.len().div_ceil(BLOCK), 0.0);
-        let (mass, cumulative) = (&mut self.mass[..], &mut self.cumulative[..]);
-        let finish = Finish { mass, cumulative, scale, weights };
+        let finish = Finish { mass: &mut self.mass, cumulative: &mut self.cumulative, scale };
         (self.support_size, self.collision) = Arch::new().dispatch(finish);
     }
 }
@@ -301,47 +282,22 @@ fn check_ascending(operation: &'static str, vocabulary: usize, tokens: &[Token])
     Ok(())
 }
 
-/// Makes and scales the masses, sums them up block by block, counts the positive ones, and sums
-/// their squares.
-struct Finish<'a, W> {
+/// Scales the masses, sums them up block by block, counts the positive ones, and sums their
+/// squares.
+struct Finish<'a> {
     mass: &'a mut [f64],
     /// One for each block.
     cumulative: &'a mut [f64],
     scale: f64,
-    weights: &'a W,
 }
 
-/// What masses are before they are scaled. (Closures would not be given the CPU's vectors.)
-trait Weights {
-    /// Puts the weights from number `first` on into their place.
-    fn make(&self, first: usize, block: &mut [f64]);
-}
-
-/// Weights that are in their place.
-struct Made;
-
-impl Weights for Made {
-    #[inline(always)]
-    fn make(&self, _first: usize, _block: &mut [f64]) {}
-}
-
-impl Weights for (Softmax, &[f32]) {
-    #[inline(always)]
-    fn make(&self, first: usize, block: &mut [f64]) {
-        let (softmax, logits) = self;
-        softmax.block(&logits[first..first + block.len()], block);
-    }
-}
-
-impl<W: Weights> NullaryFnOnce for Finish<'_, W> {
+impl NullaryFnOnce for Finish<'_> {
     type Output = (usize, f64);
 
     #[inline(always)]
     fn call(self) -> (usize, f64) {
         let (mut sum, mut support, mut collision) = (0.0, 0.0, 0.0);
-        let blocks = self.mass.chunks_mut(BLOCK).zip(self.cumulative).enumerate();
-        for (number, (block, cumulative)) in blocks {
-            self.weights.make(number * BLOCK, block);
+        for (block, cumulative) in self.mass.chunks_mut(BLOCK).zip(self.cumulative) {
             block.iter_mut().for_each(|p| *p *= self.scale);
             sum += sum_in_lanes(block, |p| p);
             support += sum_in_lanes(block, |p| if p > 0.0 { 1.0 } else { 0.0 });

@@ -4,9 +4,8 @@
 //! Source: the filters and their order (temperature, top-k, top-p, min-p) are those of Hugging Face
 //! transformers (`generation/logits_process.py`); top-p is Holtzman et al. 2020, min-p is Nguyen et
 //! al. 2024.
-//! Complexity: three passes over the logits without filters (largest, sum, probabilities), of which
-//! the last alone writes: an exponential is computed twice in less time than it is written and read
-//! again. With filters one selection in linear time plus a sort of what top-p examines.
+//! Complexity: two passes without filters; with them one selection in linear time plus a sort of
+//! what top-p examines.
 //! Deviations: (1) exactly k tokens are kept, the lowest ids on a tie at the k-th place, where
 //! transformers keeps all of the tied; (2) temperature 0 means all mass on the largest logit, the
 //! lowest id on a tie.
@@ -16,7 +15,7 @@ use std::cmp::Ordering;
 use pulp::{Arch, NullaryFnOnce};
 use serde::{Deserialize, Serialize};
 
-use super::{BLOCK, Distribution, sum_in_lanes};
+use super::{Distribution, sum_in_lanes};
 use crate::{Error, Result, Token};
 
 /// How a model's logits become the distribution that tokens are drawn from.
@@ -100,21 +99,13 @@ impl PartialEq for Scratch {
     }
 }
 
-/// What is left to do to the masses of a distribution.
-pub(super) enum Filled {
-    /// To divide them by their sum.
-    Weights(f64),
-    /// All: they are these numbers of the logits, divided by their sum.
-    Softmax(Softmax, f64),
-}
-
-/// Fills the vocabulary, and the tokens with their masses where not all are stored. Checks first, so
-/// that an error leaves `distribution` as it was.
+/// Fills the vocabulary, the tokens and their masses, and returns the sum of these, by which they
+/// are to be divided. Checks first, so that an error leaves `distribution` as it was.
 pub(super) fn fill(
     distribution: &mut Distribution,
     logits: &[f32],
     sampling: &Sampling,
-) -> Result<Filled> {
+) -> Result<f64> {
     sampling.validate()?;
     let max = largest(logits)?;
     distribution.vocabulary = logits.len();
@@ -125,12 +116,19 @@ pub(super) fn fill(
         distribution.tokens.push(argmax as Token);
         distribution.mass.clear();
         distribution.mass.push(1.0);
-        Ok(Filled::Weights(1.0))
+        Ok(1.0)
     } else if sampling.filters() {
-        Ok(Filled::Weights(filtered(distribution, logits, max, sampling)))
+        Ok(filtered(distribution, logits, max, sampling))
     } else {
-        let softmax = Softmax { max, rate: (1.0 / sampling.temperature) as f32 };
-        Ok(Filled::Softmax(softmax, Arch::new().dispatch(Sum { softmax, logits })))
+        // The old contents are overwritten.
+        distribution.mass.resize(logits.len(), 0.0);
+        let mass = &mut distribution.mass;
+        Ok(Arch::new().dispatch(Softmax {
+            mass,
+            logits,
+            max,
+            rate: (1.0 / sampling.temperature) as f32,
+        }))
     }
 }
 
@@ -220,44 +218,34 @@ impl NullaryFnOnce for Total<'_> {
     }
 }
 
-/// exp((x − max) · rate) of a logit x.
-#[derive(Clone, Copy)]
-pub(super) struct Softmax {
+/// exp((x − max)·rate) of all logits; their sum.
+struct Softmax<'a> {
+    /// As many as there are logits.
+    mass: &'a mut [f64],
+    logits: &'a [f32],
     max: f32,
     rate: f32,
 }
 
-impl Softmax {
-    /// Of the logits of one block, at most: in loops that the compiler vectorises.
-    #[inline(always)]
-    pub fn block(self, logits: &[f32], powers: &mut [f64]) {
-        let Self { max, rate } = self;
-        let mut singles = [0.0_f32; BLOCK];
-        for (power, x) in singles.iter_mut().zip(logits) {
-            *power = exp((x - max) * rate);
-        }
-        for (power, single) in powers.iter_mut().zip(&singles) {
-            *power = f64::from(*single);
-        }
-    }
-}
-
-/// The sum of these numbers.
-struct Sum<'a> {
-    softmax: Softmax,
-    logits: &'a [f32],
-}
-
-impl NullaryFnOnce for Sum<'_> {
+impl NullaryFnOnce for Softmax<'_> {
     type Output = f64;
 
     #[inline(always)]
     fn call(self) -> f64 {
-        let (mut sum, mut powers) = (0.0, [0.0; BLOCK]);
-        for logits in self.logits.chunks(BLOCK) {
-            let powers = &mut powers[..logits.len()];
-            self.softmax.block(logits, powers);
-            sum += sum_in_lanes(powers, |power| power);
+        /// Small enough for the first-level cache, and a simple loop each for the compiler to
+        /// vectorise.
+        const CHUNK: usize = 256;
+        let Self { mass, logits, max, rate } = self;
+        let mut sum = 0.0;
+        let mut powers = [0.0_f32; CHUNK];
+        for (input, output) in logits.chunks(CHUNK).zip(mass.chunks_mut(CHUNK)) {
+            for (power, x) in powers.iter_mut().zip(input) {
+                *power = exp((x - max) * rate);
+            }
+            for (output, power) in output.iter_mut().zip(&powers) {
+                *output = f64::from(*power);
+            }
+            sum += sum_in_lanes(output, |power| power);
         }
         sum
     }
