@@ -5,6 +5,11 @@ mod common;
 use common::{Fault, Telling, Texts, Tiny, verdicts};
 use polydraft_audit::{Options, Silent, Verdict, audit};
 
+/// Whether what takes long is tried too, as in continuous integration.
+fn exhaustive() -> bool {
+    std::env::var_os("POLYDRAFT_EXHAUSTIVE").is_some()
+}
+
 fn found(fault: Fault, check: &str) {
     let tiny = Tiny::start(fault, Telling::default(), 7);
     let checks: &[&str] = if check == "together" { &[] } else { &[check] };
@@ -23,7 +28,11 @@ fn found(fault: Fault, check: &str) {
     }
     assert!(!found.outcome.evidence.is_empty(), "{fault:?}");
     assert!(found.outcome.evidence.iter().all(|shown| shown.curl.starts_with("curl ")));
-    // The same check finds nothing wrong with a server that has no fault.
+    // The same check finds nothing wrong with a server that has no fault. (All of them together do
+    // so in [`a_lossless_server_passes`].)
+    if !exhaustive() {
+        return;
+    }
     let tiny = Tiny::start(Fault::None, Telling::default(), 8);
     let report = audit(&tiny.options(&[check], 2), &Silent).expect("an audit");
     assert_ne!(report.verdict, Verdict::Fault, "{:?}", verdicts(&report));
@@ -187,10 +196,7 @@ fn a_reference_is_enough() {
 /// a test with a wrong rate would show it.
 #[test]
 fn false_alarms_are_as_rare_as_promised() {
-    let (audits, requests) = match std::env::var_os("POLYDRAFT_EXHAUSTIVE") {
-        Some(_) => (200, 1500),
-        None => (6, 1000),
-    };
+    let (audits, requests) = if exhaustive() { (200, 1500) } else { (6, 1000) };
     let rate = 0.05;
     let mut accused = 0;
     for seed in 0..audits {

@@ -140,17 +140,18 @@ impl Cache {
         Ok(())
     }
 
-    /// The pages of these slots in the layers of a shape, each with those of its slots.
+    /// The pages of these slots in the layers of a shape, each with those of its slots; copied first
+    /// where others hold them. (By this thread: what each of several allocates goes back to each.)
     pub fn pages_mut(
         &mut self,
         shape: usize,
         slots: Range<usize>,
-    ) -> impl Iterator<Item = (&mut Arc<Page>, Range<usize>)> {
+    ) -> impl Iterator<Item = (&mut Page, Range<usize>)> {
         let first = slots.start / PAGE;
         let pages = self.pages[shape][first..slots.end.div_ceil(PAGE)].iter_mut();
         pages.enumerate().map(move |(number, page)| {
             let start = (first + number) * PAGE;
-            (page, slots.start.max(start)..slots.end.min(start + PAGE))
+            (Arc::make_mut(page), slots.start.max(start)..slots.end.min(start + PAGE))
         })
     }
 

@@ -214,6 +214,7 @@ impl TransformerModel {
     fn compute(&mut self, mut work: Vec<Work>) -> error::Result<()> {
         work.sort_unstable_by_key(|work| work.sequence);
         work.dedup_by_key(|work| work.sequence);
+        let width = self.width();
         while work.iter().any(|work| work.next < work.end) {
             let mut room = PASS;
             let mut texts = self.texts.iter_mut();
@@ -232,13 +233,14 @@ impl TransformerModel {
             }
             let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
             // The sequences of the pass do not need the last one's any more.
-            let logits = self.transformer.forward(&mut parts, self.room.take())?;
-            let logits = self.room.put(logits);
+            let size = wanted.iter().sum::<usize>() * width;
+            let room = self.room.take(size);
+            let logits = self.room.put(self.transformer.forward(&mut parts, room)?);
             let mut from = 0;
             for ((i, end), wanted) in ends.into_iter().zip(wanted) {
                 let Work { sequence, next, .. } = work[i];
                 let own = (wanted > 0).then(|| (logits.clone(), from));
-                from += wanted * self.width();
+                from += wanted * width;
                 self.texts[sequence].computed_part(next..end, own);
                 work[i].next = end;
             }
@@ -298,6 +300,9 @@ impl Sequences for TransformerModel {
 
     fn close(&mut self, sequence: Sequence) {
         let text = self.texts.close(sequence);
+        if self.texts.is_empty() {
+            self.room = Room::default();
+        }
         if let Some(text) = text.filter(|_| !self.follows) {
             self.kept.keep(text);
         }

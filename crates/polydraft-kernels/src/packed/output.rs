@@ -7,9 +7,6 @@
 
 use super::tiles::TILE;
 
-/// Memory is used again where it has so many times the numbers that are needed, at most.
-const MOST: usize = 4;
-
 /// y `[rows, out]`, written by several threads, each its own tiles.
 pub(super) struct Output {
     /// Of no length, with room for all.
@@ -23,10 +20,10 @@ pub(super) struct Output {
 unsafe impl Sync for Output {}
 
 impl Output {
-    /// In `room`, if it is large enough and not many times too large.
+    /// In `room`, if it is large enough.
     pub fn new(rows: usize, out: usize, mut room: Vec<f32>) -> Self {
         let size = rows * out;
-        if !(size..=MOST * size).contains(&room.capacity()) {
+        if room.capacity() < size {
             room = Vec::with_capacity(size);
         }
         room.clear();

@@ -41,20 +41,33 @@ impl Logits {
     }
 }
 
+/// Memory is used again where it has so many times the numbers that are needed, at most.
+const MOST: usize = 4;
+
 /// Memory for the logits of one pass after the other: new memory would be touched page by page.
 #[derive(Debug, Default)]
 pub(super) struct Room(Arc<Vec<f32>>);
 
 impl Room {
-    /// The memory, if no sequence needs what lies in it.
-    pub fn take(&mut self) -> Vec<f32> {
-        Arc::into_inner(mem::take(&mut self.0)).unwrap_or_default()
+    /// Memory for so many numbers: the last pass's, if it fits and no sequence needs what lies in
+    /// it. Of few sizes: with new ones all the time the process grew by a tenth.
+    pub fn take(&mut self, size: usize) -> Vec<f32> {
+        if size == 0 {
+            return Vec::new();
+        }
+        let size = size.next_power_of_two();
+        Arc::into_inner(mem::take(&mut self.0))
+            .filter(|room| (size..=MOST * size).contains(&room.capacity()))
+            .unwrap_or_else(|| Vec::with_capacity(size))
     }
 
-    /// Notes what a pass put there.
+    /// Notes what a pass put there, if it made logits.
     pub fn put(&mut self, logits: Vec<f32>) -> Arc<Vec<f32>> {
-        self.0 = Arc::new(logits);
-        self.0.clone()
+        let logits = Arc::new(logits);
+        if !logits.is_empty() {
+            self.0 = logits.clone();
+        }
+        logits
     }
 }
 
@@ -70,9 +83,14 @@ mod tests {
         logits.add(3, Arc::new(vec![10.0, 11.0, 12.0, 13.0]), 0);
         let found: Vec<&[f32]> = (0..5).map(|node| logits.of(node, 2)).collect();
         assert_eq!(found, [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0], [10.0, 11.0], [12.0, 13.0]]);
-        assert!(room.take().is_empty());
-        let kept = room.put(vec![1.0; 6]);
-        drop(kept);
-        assert_eq!(room.take(), [1.0; 6]);
+        assert!(room.take(6).is_empty());
+        drop(room.put(vec![1.0; 8]));
+        // A pass without logits leaves it alone.
+        assert!(room.take(0).is_empty());
+        drop(room.put(Vec::new()));
+        assert_eq!(room.take(6), [1.0; 8]);
+        // Much less is needed.
+        drop(room.put(vec![1.0; 8]));
+        assert_eq!(room.take(1).capacity(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Attention with a key and a value for each of its heads, or for groups of them.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use polydraft_kernels::{
     Layout, Mask, Norm, PAGE, Page, Part as Sequence, Rows, Rules, attend, each,
@@ -170,7 +170,7 @@ impl Heads {
             if let Some(angles) = angles {
                 angles.turn(row, keys, head);
             }
-            Arc::make_mut(page).write(layer, slot, keys, values);
+            page.write(layer, slot, keys, values);
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ const APART: usize = 2;
 /// Tokens of one sequence, and the page of its KV cache that their entries lie in.
 struct Entries<'a> {
     /// None where the layer writes nothing.
-    page: Option<&'a mut Arc<Page>>,
+    page: Option<&'a mut Page>,
     /// The first one's in the page.
     slot: usize,
     masks: &'a [Mask],
