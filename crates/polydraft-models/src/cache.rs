@@ -140,8 +140,9 @@ impl Cache {
         Ok(())
     }
 
-    /// The pages of these slots in the layers of a shape, each with those of its slots; copied first
-    /// where others hold them. (By this thread: what each of several allocates goes back to each.)
+    /// The pages of these slots in the layers of a shape, each with those of its slots. Those that
+    /// others hold are copied first, here: memory that each of several threads allocates comes back
+    /// to that thread alone, and a server grew by it.
     pub fn pages_mut(
         &mut self,
         shape: usize,
