@@ -158,7 +158,7 @@ impl Transformer {
     /// Computes the tokens of all parts, writes their entries into the KV caches and
     /// returns the logits of those that want them, `[wanted, vocabulary]` in the parts' order, in
     /// `room` where it is large enough; none if none does.
-    pub fn forward(&self, parts: &mut [Part], mut room: Vec<f32>) -> Result<Vec<f32>> {
+    pub fn forward(&self, parts: &mut [Part], room: Vec<f32>) -> Result<Vec<f32>> {
         begin(parts)?;
         let positions = positions(parts);
         let mut rotations = self.rotations(&positions);
@@ -188,10 +188,7 @@ impl Transformer {
         if self.watched.contains(&HiddenState::Output) {
             self.note(HiddenState::Output, &self.normed(x.clone())?, parts);
         }
-        let Some(x) = wanted(x, parts) else {
-            room.clear();
-            return Ok(room);
-        };
+        let Some(x) = wanted(x, parts) else { return Ok(Vec::new()) };
         let mut x = self.normed(x)?;
         if let Some([_, out]) = &self.projections {
             x = out.forward(&x)?;

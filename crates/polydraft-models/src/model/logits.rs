@@ -50,7 +50,7 @@ pub(super) struct Room(Arc<Vec<f32>>);
 
 impl Room {
     /// Memory for so many numbers: the last pass's, if it fits and no sequence needs what lies in
-    /// it. Of few sizes: with new ones all the time the process grew by a tenth.
+    /// it. Of few sizes, so that it mostly fits.
     pub fn take(&mut self, size: usize) -> Vec<f32> {
         if size == 0 {
             return Vec::new();

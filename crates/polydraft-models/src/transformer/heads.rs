@@ -121,7 +121,7 @@ impl Heads {
         let failed = OnceLock::new();
         each(all, APART, |entries| {
             if let Err(error) = self.enter(place.layer, config, angles, entries) {
-                // The first one is told.
+                // The first error is returned.
                 let _ = failed.set(error);
             }
         });
