@@ -17,7 +17,8 @@ const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(250);
 /// A server may ask for a longer pause, up to this.
 const LONGEST: Duration = Duration::from_secs(60);
-/// A request that takes longer is lost.
+/// A connection, and an answer's beginning or its rest, that take longer are lost.
+const CONNECTS: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A request: a path below the address, and a body.
@@ -46,7 +47,10 @@ impl Client {
         let base = if base.contains("://") { base.to_owned() } else { format!("http://{base}") };
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            .timeout_global(Some(TIMEOUT))
+            // Not for a request as a whole: the library would then begin a thread for each.
+            .timeout_connect(Some(CONNECTS))
+            .timeout_recv_response(Some(TIMEOUT))
+            .timeout_recv_body(Some(TIMEOUT))
             .max_idle_connections_per_host(connections)
             .max_idle_connections(connections)
             .build();
@@ -158,10 +162,8 @@ impl Client {
                 Ok(response) => response,
                 Err(error) => {
                     reason = error.to_string();
-                    // Nobody is there: that will not change in a second.
-                    if matches!(error, ureq::Error::ConnectionFailed | ureq::Error::HostNotFound)
-                        && tried >= 2
-                    {
+                    // That will not change in a second.
+                    if is_nobody(&error) && tried >= 2 {
                         break;
                     }
                     continue;
@@ -170,7 +172,7 @@ impl Client {
             let status = response.status().as_u16();
             if status == 429 || status >= 500 {
                 if let Some(asked) = retry_after(&response) {
-                    pause = asked.min(LONGEST);
+                    pause = asked.clamp(PAUSE, LONGEST);
                 }
                 let said = response.body_mut().read_to_string().unwrap_or_default();
                 reason = format!("status {status}: {said}");
@@ -203,6 +205,15 @@ fn body_of(text: &str) -> std::result::Result<Value, String> {
     let events = events.map(str::trim).filter(|event| !event.is_empty() && *event != "[DONE]");
     let events: std::result::Result<Vec<Value>, _> = events.map(serde_json::from_str).collect();
     events.map(Value::Array).map_err(|error| error.to_string())
+}
+
+/// Whether nobody was there to be asked.
+fn is_nobody(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => true,
+        ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+        _ => false,
+    }
 }
 
 fn retry_after(response: &Response<Body>) -> Option<Duration> {

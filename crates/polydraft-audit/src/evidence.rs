@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 pub use pairs::{Matches, Pairs};
-pub use power::{Trail, smallest_found};
+pub use power::{LARGEST, Trail, smallest_found, would_find};
 
 /// Money, by several strategies that began with equal parts of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -251,13 +251,13 @@ impl Bettor {
             for (number, caution) in CAUTION.into_iter().enumerate() {
                 learn(counts.iter().copied(), caution, &mut wins);
                 let part = family * CAUTION.len() + number;
-                self.wealth.multiply(part, won(bet(odds, &mut wins, tolerance), wins[came]));
+                self.wealth.multiply(part, won(bet(&odds.cells, &mut wins, tolerance), wins[came]));
             }
         }
         for (number, moved) in SUPPOSED.into_iter().enumerate() {
             odds.suppose(moved, &mut wins);
             let part = FAMILIES * CAUTION.len() + number;
-            self.wealth.multiply(part, won(bet(odds, &mut wins, tolerance), wins[came]));
+            self.wealth.multiply(part, won(bet(&odds.cells, &mut wins, tolerance), wins[came]));
         }
         self.wealth.settle();
         for (cell, (p, keys)) in odds.cells.iter().zip(keys.chunks_exact(FAMILIES)).enumerate() {
@@ -304,11 +304,12 @@ fn learn(counts: impl Iterator<Item = (f64, f64)>, caution: f64, wins: &mut [f64
 
 /// Makes of `wins`, which are proportional to what is got for every cell, what is got; and says
 /// what the tolerance costs, if the bet is made.
-fn bet(odds: &Odds, wins: &mut [f64], tolerance: f64) -> Option<f64> {
-    let mean: f64 = odds.cells.iter().zip(&*wins).map(|(p, win)| p * win).sum();
+fn bet(cells: &[f64], wins: &mut [f64], tolerance: f64) -> Option<f64> {
+    let mean: f64 = cells.iter().zip(&*wins).map(|(p, win)| p * win).sum();
+    let scale = mean.recip();
     let (mut most, mut least, mut spread) = (f64::NEG_INFINITY, f64::INFINITY, 0.0);
-    for (p, win) in odds.cells.iter().zip(&mut *wins) {
-        *win /= mean;
+    for (p, win) in cells.iter().zip(&mut *wins) {
+        *win *= scale;
         most = most.max(*win);
         least = least.min(*win);
         spread += p * (*win - 1.0) * (*win - 1.0);
@@ -320,7 +321,7 @@ fn bet(odds: &Odds, wins: &mut [f64], tolerance: f64) -> Option<f64> {
 
 /// The logarithm of what a bet has won.
 fn won(cost: Option<f64>, win: f64) -> f64 {
-    cost.map_or(0.0, |cost| win.ln() - cost.ln_1p())
+    cost.map_or(0.0, |cost| (win / (1.0 + cost)).ln())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::answer::{Answer, Choice, Key, Spoken};
 use crate::error::Result;
-use crate::evidence::{Bettor, Context, Odds, Trail, smallest_found};
+use crate::evidence::{Bettor, Context, Odds, Trail, would_find};
 use crate::prompts::{Kind, candidates};
 use crate::server::{Ask, Prompt, Server, Told, is_end};
 use crate::setting::{Cell, Conditional, Counting, Past, Setting};
@@ -162,8 +162,8 @@ impl Lab<'_> {
         let tokens = self.overall.tokens();
         if tokens >= self.next_look {
             self.next_look = tokens * 6 / 5;
-            let found = smallest_found(&self.overall_trail, self.options.tolerance, bar);
-            self.enough = found.is_some_and(|found| found <= self.options.sensitivity);
+            let (tolerance, size) = (self.options.tolerance, self.options.sensitivity);
+            self.enough = would_find(&self.overall_trail, tolerance, bar, size);
         }
         self.enough
     }

@@ -48,19 +48,23 @@ fn an_interrupted_measurement_keeps_what_it_has() {
         (acceptance, "acceptance", "rounds"),
         (drafting, "rows", "positions"),
     ] {
-        let child = program(&args).spawn().unwrap();
-        std::thread::sleep(Duration::from_secs(4));
-        interrupt(&child, "-INT");
-        let output = end(child);
-        let message = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(130), "{message}");
+        // How long it takes to measure anything depends on what else the machine does.
+        let interrupted = |seconds| {
+            let child = program(&args).spawn().unwrap();
+            std::thread::sleep(Duration::from_secs(seconds));
+            interrupt(&child, "-INT");
+            let output = end(child);
+            assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+            (!output.stdout.is_empty()).then_some(output)
+        };
+        let output = [2, 4, 8, 16].into_iter().find_map(interrupted).expect("something measured");
         let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(json[field].as_array().is_some_and(|all| !all.is_empty()), "{json}");
         assert!(json[done].as_u64().unwrap() > 0);
     }
     // While answers are checked there is nothing to show.
     let child = program(&["bench", "decode", "-n", "400"]).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(4));
+    std::thread::sleep(Duration::from_secs(2));
     interrupt(&child, "-INT");
     let output = end(child);
     let message = text(&output.stderr);

@@ -233,25 +233,31 @@ fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
     fails(&["efficiency", "--target", "/none.json", "--draft", &draft], 1, &["/none.json"]);
 }
 
-#[test]
-fn certify_passes_and_fails_and_says_when_it_cannot_tell() {
+/// A certificate's exit code and report.
+fn certify(extra: &[&str]) -> (i32, Value) {
     let common = ["--max-prompts", "1", "--first", "2", "--greedy-tokens", "24", "--json"];
-    let certify = |extra: &[&str]| {
-        let output = run(&[&["certify"], &common[..], extra].concat());
-        let report: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
-        (output.status.code().unwrap(), report)
-    };
+    let output = run(&[&["certify"], &common[..], extra].concat());
+    let report: Value = serde_json::from_str(&text(&output.stdout)).unwrap();
+    (output.status.code().unwrap(), report)
+}
+
+#[test]
+fn certify_passes_and_says_when_it_cannot_tell() {
     let (code, report) = certify(&["--runs", "800"]);
     assert_eq!((code, report["verdict"].as_str()), (0, Some("pass")), "{report}");
     assert_eq!(report["greedy_equal"], 1);
-    let (code, report) = certify(&["--runs", "1500", "--plant-fault"]);
-    assert_eq!((code, report["verdict"].as_str()), (1, Some("fail")), "{report}");
-    assert!(report["p_value"].as_f64().unwrap() < 1e-3);
     let (code, report) = certify(&["--runs", "3"]);
     assert_eq!((code, report["verdict"].as_str()), (3, Some("not-enough-data")), "{report}");
     fails(&["certify", "--verifier", "none"], 2, &["nothing to certify"]);
     fails(&["certify", "--false-alarm", "2"], 2, &["between 0 and 1"]);
     fails(&["certify", "--first", "16", "--prompt", &"word ".repeat(250)], 1, &["room"]);
+}
+
+#[test]
+fn certify_finds_a_planted_fault() {
+    let (code, report) = certify(&["--runs", "1500", "--plant-fault"]);
+    assert_eq!((code, report["verdict"].as_str()), (1, Some("fail")), "{report}");
+    assert!(report["p_value"].as_f64().unwrap() < 1e-3);
 }
 
 #[test]

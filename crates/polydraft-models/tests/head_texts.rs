@@ -96,29 +96,42 @@ fn the_same_seed_gives_the_same_text_whatever_the_company() {
 /// Of correct programs with random seeds, one in so many would fail a test against this.
 const FALSE_ALARM: f64 = 1e-4;
 
-#[test]
-fn temperature_one_gives_the_targets_distribution_also_of_tokens_that_the_head_cannot_say() {
+/// One test a way: they take long, and are made side by side.
+fn the_distribution_is_the_targets(way: &(VerifierKind, PolicyKind)) {
     let Loaded { language, .. } = target();
     let prompt = language.tokenizer.encode("to be or not").unwrap();
     // Few tokens, so that some texts are much likelier than others.
     let sampling = Sampling { top_k: Some(8), ..Sampling::default() };
     for name in HEADS.into_iter().chain(["dflash", "dspark-speculators", "dflash2"]) {
-        for way in ways() {
-            let mut engine = engine(name);
-            let mut request = |run: usize| {
-                let seed = 23_000 + run as u64;
-                Ok::<_, polydraft_engine::Error>(
-                    polydraft_engine::Request::new(&prompt[..])
-                        .sampling(sampling)
-                        .speculation(speculation(&way))
-                        .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed)),
-                )
-            };
-            let counts = count_sequences(&mut engine, 2, 2000, &mut request, &mut || true).unwrap();
-            let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
-            assert!(test.cells > 30, "{test:?}: too few to tell distributions apart");
-            let p = test.p_value();
-            assert!(p > FALSE_ALARM, "{name}, {way:?}: p = {p:e}");
-        }
+        let mut engine = engine(name);
+        let mut request = |run: usize| {
+            let seed = 23_000 + run as u64;
+            Ok::<_, polydraft_engine::Error>(
+                polydraft_engine::Request::new(&prompt[..])
+                    .sampling(sampling)
+                    .speculation(speculation(way))
+                    .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed)),
+            )
+        };
+        let counts = count_sequences(&mut engine, 2, 2000, &mut request, &mut || true).unwrap();
+        let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
+        assert!(test.cells > 30, "{test:?}: too few to tell distributions apart");
+        let p = test.p_value();
+        assert!(p > FALSE_ALARM, "{name}, {way:?}: p = {p:e}");
     }
+}
+
+#[test]
+fn temperature_one_gives_the_targets_distribution_also_of_tokens_that_the_head_cannot_say() {
+    the_distribution_is_the_targets(&ways()[0]);
+}
+
+#[test]
+fn with_paths_too() {
+    the_distribution_is_the_targets(&ways()[1]);
+}
+
+#[test]
+fn with_trees_too() {
+    the_distribution_is_the_targets(&ways()[2]);
 }

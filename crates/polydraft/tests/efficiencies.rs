@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::HashMap;
 
-use common::{SIZES, TOLERANCE, close, named, pairs, run};
+use common::{SIZES, Size, TOLERANCE, close, named, pairs, run};
 use polydraft::conformance::tree::{Pair, TargetOf, block_efficiency, drafts};
 use polydraft::coupling::priority;
 use polydraft::coupling::priority::shares::Layout;
@@ -208,8 +208,9 @@ fn one_path_is_block_verification_and_one_level_priority_coupling() {
 fn nested_priority_is_the_best() {
     let others =
         ["walk:priority", "greedy-block", "traversal", "specinfer", "spectr", "priority-block"];
-    let (mut pairs_seen, mut beaten) = (0, Vec::new());
-    for size in SIZES {
+    // Sizes side by side: this takes longest of all tests here.
+    let of_size = |size: Size| {
+        let (mut pairs_seen, mut beaten) = (0, Vec::new());
         let policy = PolicyKind::paths(size.2, size.1);
         for (index, pair) in pairs(size, 18).chain(pairs(size, 118)).enumerate() {
             // Exact sharing everywhere, and balanced masses, which are the best on models as small
@@ -232,7 +233,16 @@ fn nested_priority_is_the_best() {
                 run(&named("priority-block"), &policy, &pair).block_efficiency >= walk - TOLERANCE
             );
         }
-    }
+        (pairs_seen, beaten)
+    };
+    let (mut pairs_seen, mut beaten) = (0, Vec::new());
+    std::thread::scope(|scope| {
+        for size in SIZES.map(|size| scope.spawn(move || of_size(size))) {
+            let (seen, more) = size.join().unwrap();
+            pairs_seen += seen;
+            beaten.extend(more);
+        }
+    });
     println!("{} of {pairs_seen}: {beaten:?}", beaten.len());
     assert!(beaten.len() * 100 <= pairs_seen, "{} of {pairs_seen}: {beaten:?}", beaten.len());
     assert!(beaten.iter().all(|(.., gap)| *gap > -1e-2), "{beaten:?}");

@@ -25,7 +25,7 @@ use deviation::deviation;
 use super::Check;
 use crate::answer::{Answer, Key};
 use crate::error::{Error, Result};
-use crate::evidence::{Bettor, Context, Odds, Trail, p_value, smallest_found};
+use crate::evidence::{Bettor, Context, LARGEST, Odds, Trail, p_value, smallest_found, would_find};
 use crate::lab::{Lab, Place};
 use crate::report::{Outcome, Verdict};
 use crate::server::{Ask, is_end};
@@ -59,9 +59,9 @@ pub struct Sampled {
     contexts: HashMap<Place, Rc<Conditional>>,
     answers: usize,
     requests: usize,
-    /// When the power is looked at next, and what it was.
+    /// When the power is looked at next, and whether it was enough for what is aimed at.
     next_look: usize,
-    would_find: Option<f64>,
+    enough: bool,
     /// An answer that no lossless server gives.
     impossible: Option<(Ask, String)>,
 }
@@ -137,7 +137,7 @@ impl Sampled {
             answers: 0,
             requests: 0,
             next_look: 500,
-            would_find: None,
+            enough: false,
             impossible: None,
         }
     }
@@ -277,17 +277,19 @@ impl Sampled {
         }
         if self.tokens() >= self.next_look {
             self.next_look = self.tokens() * 5 / 4;
-            self.would_find = smallest_found(&self.trail, lab.options.tolerance, bar);
+            let aim = self.case.aim(lab);
+            self.enough = would_find(&self.trail, lab.options.tolerance, bar, aim);
         }
         // Who is suspected is looked at on.
         let now = self.bettors.iter().map(|(_, bettor)| bettor.wealth().now());
         if now.fold(f64::INFINITY, f64::min) > SUSPICION.ln() {
             return self.tokens() > MOST_TOKENS;
         }
-        let aim = self.case.aim(lab);
-        let reached = self.would_find.is_some_and(|found| found <= aim)
-            && self.requests as f64 >= self.case.share * lab.options.requests as f64;
-        let obeyed = self.would_find.is_none() && self.is_grammar() && self.answers >= OBEYED;
+        let reached =
+            self.enough && self.requests as f64 >= self.case.share * lab.options.requests as f64;
+        let obeyed = self.is_grammar()
+            && self.answers >= OBEYED
+            && !would_find(&self.trail, lab.options.tolerance, bar, LARGEST);
         (reached && (!self.case.main || lab.finds_enough(bar)))
             || obeyed
             || self.tokens() > MOST_TOKENS
@@ -375,14 +377,15 @@ impl Check for Sampled {
             }
             return Ok(outcome);
         }
-        if self.most < bar && self.most_of_first < bar {
-            self.would_find = smallest_found(&self.trail, lab.options.tolerance, bar);
-        }
         let most = self.most.max(self.most_of_first);
+        let would_find = match most < bar {
+            true => smallest_found(&self.trail, lab.options.tolerance, bar),
+            false => None,
+        };
         let verdict = match most >= bar {
             true => Verdict::Fault,
             // Somewhat more than what was aimed at is still worth saying.
-            false if self.would_find.is_some_and(|found| found <= 2.0 * self.case.aim(lab)) => {
+            false if would_find.is_some_and(|found| found <= 2.0 * self.case.aim(lab)) => {
                 Verdict::Passed
             }
             false if self.is_grammar() && self.answers >= OBEYED => Verdict::Passed,
@@ -391,7 +394,7 @@ impl Check for Sampled {
         let mut outcome = Outcome {
             verdict,
             p_value: Some(p_value(most)),
-            would_find: self.would_find.filter(|_| verdict != Verdict::Fault),
+            would_find,
             seen: self.tokens(),
             said: String::new(),
             evidence: Vec::new(),

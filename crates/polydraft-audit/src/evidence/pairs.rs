@@ -6,7 +6,7 @@
 //! Source: betting as in the file above. (1) Pairs: of two answers, one from each server, both
 //! orders are as likely if the servers are alike, whatever the distribution is; the bet is on which
 //! is whose. (2) Matches: that a second answer equals the first has a known probability.
-//! Complexity: linear in the kinds of answers seen. Deviations: as in the file above.
+//! Complexity: linear in the pairs of counts that answers have. Deviations: as in the file above.
 
 use std::collections::HashMap;
 
@@ -33,12 +33,54 @@ fn features(text: &str) -> Vec<String> {
     LENGTHS.iter().map(cut).chain(single).chain(double).collect()
 }
 
+/// How often a form of a feature came from the server and from the reference.
+type Counts = (u32, u32);
+
+/// How much likelier a form is taken to come from the server.
+fn ratio((own, other): Counts, caution: f64) -> f64 {
+    let ratio = (f64::from(own) + caution) / (f64::from(other) + caution);
+    ratio.clamp(1.0 / BOLDNESS, BOLDNESS)
+}
+
+/// The forms of a feature.
+#[derive(Debug, Clone, Default)]
+struct Forms {
+    counts: HashMap<String, Counts>,
+    /// How many forms came so often: few pairs of counts, where there may be thousands of forms.
+    kinds: HashMap<Counts, usize>,
+}
+
+impl Forms {
+    fn of(&self, form: &str) -> Counts {
+        self.counts.get(form).copied().unwrap_or_default()
+    }
+
+    /// One came, once more from either.
+    fn add(&mut self, form: String, (own, other): Counts) {
+        let counts = self.counts.entry(form).or_default();
+        if let Some(forms) = self.kinds.get_mut(counts) {
+            *forms -= 1;
+            if *forms == 0 {
+                self.kinds.remove(counts);
+            }
+        }
+        *counts = (counts.0 + own, counts.1 + other);
+        *self.kinds.entry(*counts).or_default() += 1;
+    }
+
+    /// The largest and the smallest ratio of any form, seen or not.
+    fn extremes(&self, caution: f64) -> (f64, f64) {
+        let ratios = self.kinds.keys().map(|counts| ratio(*counts, caution));
+        ratios.fold((1.0f64, 1.0f64), |(most, least), r| (most.max(r), least.min(r)))
+    }
+}
+
 /// Which of two answers is the server's?
 #[derive(Debug, Clone)]
 pub struct Pairs {
     tolerance: f64,
-    /// By feature: of every form of it how often it came, from the server and from the reference.
-    seen: Vec<HashMap<String, (f64, f64)>>,
+    /// By feature.
+    seen: Vec<Forms>,
     wealth: Wealth,
     /// What every strategy would have won if it cost nothing, as a logarithm.
     would_have: Vec<f64>,
@@ -50,7 +92,7 @@ impl Pairs {
     pub fn new(tolerance: f64) -> Self {
         Self {
             tolerance,
-            seen: vec![HashMap::new(); FEATURES],
+            seen: vec![Forms::default(); FEATURES],
             wealth: Wealth::new(FEATURES * CAUTION.len()),
             would_have: vec![0.0; FEATURES * CAUTION.len()],
             pairs: 0,
@@ -64,15 +106,9 @@ impl Pairs {
             let (own, other) = (format!("{prompt}:{own}"), format!("{prompt}:{other}"));
             let (seen, all) = (&mut self.seen[part], self.pairs as f64);
             for (number, caution) in CAUTION.into_iter().enumerate() {
-                let ratio = |(own, other): (f64, f64)| {
-                    ((own + caution) / (other + caution)).clamp(1.0 / BOLDNESS, BOLDNESS)
-                };
-                let of = |key: &String| ratio(seen.get(key).copied().unwrap_or_default());
-                let (first, second) = (of(&own), of(&other));
-                let (most, least) = seen
-                    .values()
-                    .map(|counts| ratio(*counts))
-                    .fold((1.0f64, 1.0f64), |(most, least), r| (most.max(r), least.min(r)));
+                let (first, second) =
+                    (ratio(seen.of(&own), caution), ratio(seen.of(&other), caution));
+                let (most, least) = seen.extremes(caution);
                 // What is got lies between 2 - top and top.
                 let top = 2.0 * most / (most + least);
                 let cost = (self.tolerance * (2.0 * top - 2.0)).ln_1p();
@@ -84,8 +120,8 @@ impl Pairs {
                 }
                 self.would_have[part] += won;
             }
-            seen.entry(own).or_default().0 += 1.0;
-            seen.entry(other).or_default().1 += 1.0;
+            seen.add(own, (1, 0));
+            seen.add(other, (0, 1));
         }
         self.wealth.settle();
         self.pairs += 1;
@@ -102,12 +138,15 @@ impl Pairs {
     }
 
     /// What differs most: itself, and how often it came from each.
-    pub fn widest(&self) -> Option<(String, f64, f64)> {
-        let score = |own: f64, other: f64| (own - other).powi(2) / (own + other).max(1.0);
+    pub fn widest(&self) -> Option<(String, u32, u32)> {
+        let score = |(own, other): Counts| {
+            let (own, other) = (f64::from(own), f64::from(other));
+            (own - other).powi(2) / (own + other).max(1.0)
+        };
         self.seen
             .iter()
-            .flatten()
-            .max_by(|a, b| score(a.1.0, a.1.1).total_cmp(&score(b.1.0, b.1.1)))
+            .flat_map(|forms| &forms.counts)
+            .max_by(|a, b| score(*a.1).total_cmp(&score(*b.1)))
             .map(|(text, (own, other))| (text.clone(), *own, *other))
     }
 }

@@ -5,7 +5,7 @@
 //! so that the test itself finds no less. Errors move a total variation of τ at
 //! every token, where there is room for it, to the likeliest token or away from it: what a wrong
 //! acceptance or a wrong residual does. What does not depend on what came is computed once for all
-//! simulations. Complexity: simulations × tokens × cells. Deviations: none.
+//! simulations. Complexity: simulations × tokens × sizes of cells. Deviations: none.
 
 use std::rc::Rc;
 
@@ -26,69 +26,127 @@ const FOUND: usize = 19;
 /// The smallest of the errors that is found in 19 of 20 tests; none if even the largest is not.
 /// `bar` is the logarithm of what must be owned.
 pub fn smallest_found(trail: &Trail, tolerance: f64, bar: f64) -> Option<f64> {
-    let steps: Vec<Step> = trail.iter().map(|odds| Step::new(odds, tolerance)).collect();
+    let steps = Steps::new(trail, tolerance);
     let found = |level: &f64| finds(&steps, bar, *level);
     // What finds an error finds larger ones.
     let first = LEVELS.partition_point(|level| !found(level));
     LEVELS.get(first).copied()
 }
 
-/// A token that was looked at.
-struct Step<'t> {
-    odds: &'t Odds,
-    tolerance: f64,
-    /// Of the cells.
-    sizes: Vec<usize>,
-    /// For every cell, what the bets on supposed errors win where it comes, as logarithms.
-    supposed: Vec<[f64; SUPPOSED.len()]>,
+/// Whether an error of that size, or a smaller one, would be found in 19 of 20 tests: sooner said
+/// than which is the smallest.
+pub fn would_find(trail: &Trail, tolerance: f64, bar: f64, size: f64) -> bool {
+    let level = LEVELS.into_iter().rfind(|level| *level <= size);
+    level.is_some_and(|level| finds(&Steps::new(trail, tolerance), bar, level))
 }
 
-impl<'t> Step<'t> {
-    fn new(odds: &'t Odds, tolerance: f64) -> Self {
-        let tolerance = tolerance + odds.slack;
-        let mut supposed = vec![[0.0; SUPPOSED.len()]; odds.cells.len()];
+/// The largest error that is tried.
+pub const LARGEST: f64 = LEVELS[LEVELS.len() - 1];
+
+/// The tokens that were looked at, in order, each list of all one after the other: simulations
+/// walk through them again and again, and would wait for memory otherwise.
+#[derive(Default)]
+struct Steps {
+    /// Of every token: its tolerance, and where its cells and its sizes of cells end.
+    tokens: Vec<(f64, usize, usize)>,
+    /// Of every cell: its probability.
+    cells: Vec<f64>,
+    /// Of every cell: its size, by place among the token's sizes.
+    places: Vec<u8>,
+    /// Of every cell: what the bets on supposed errors win where it comes, as logarithms.
+    supposed: Vec<[f64; SUPPOSED.len()]>,
+    /// Of every size that a token's cells have: which, and what they have together.
+    sizes: Vec<u8>,
+    shares: Vec<f64>,
+}
+
+/// A token that was looked at.
+struct Step<'s> {
+    tolerance: f64,
+    cells: &'s [f64],
+    places: &'s [u8],
+    supposed: &'s [[f64; SUPPOSED.len()]],
+    sizes: &'s [u8],
+    shares: &'s [f64],
+}
+
+impl Steps {
+    fn new(trail: &Trail, tolerance: f64) -> Self {
+        let mut steps = Self::default();
+        trail.iter().for_each(|odds| steps.push(odds, tolerance + odds.slack));
+        steps
+    }
+
+    fn push(&mut self, odds: &Odds, tolerance: f64) {
+        let first = self.cells.len();
+        self.cells.extend(&odds.cells);
+        self.supposed.resize(self.cells.len(), [0.0; SUPPOSED.len()]);
         let mut wins = vec![1.0; odds.cells.len()];
         for (number, moved) in SUPPOSED.into_iter().enumerate() {
             odds.suppose(moved, &mut wins);
-            let cost = bet(odds, &mut wins, tolerance);
-            for (of_cell, win) in supposed.iter_mut().zip(&wins) {
+            let cost = bet(&odds.cells, &mut wins, tolerance);
+            for (of_cell, win) in self.supposed[first..].iter_mut().zip(&wins) {
                 of_cell[number] = won(cost, *win);
             }
         }
-        let sizes = (0..odds.cells.len()).map(|cell| odds.size(cell)).collect();
-        Self { odds, tolerance, sizes, supposed }
+        let first = self.sizes.len();
+        for (cell, p) in odds.cells.iter().enumerate() {
+            let size = odds.size(cell) as u8;
+            let known = self.sizes[first..].iter().position(|known| *known == size);
+            let place = known.unwrap_or(self.sizes.len() - first);
+            if known.is_none() {
+                self.sizes.push(size);
+                self.shares.push(0.0);
+            }
+            self.shares[first + place] += p;
+            self.places.push(place as u8);
+        }
+        self.tokens.push((tolerance, self.cells.len(), self.sizes.len()));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Step<'_>> {
+        let starts = std::iter::once((0, 0));
+        let starts = starts.chain(self.tokens.iter().map(|(_, cells, sizes)| (*cells, *sizes)));
+        self.tokens.iter().zip(starts).map(|((tolerance, cells, sizes), (first, size))| Step {
+            tolerance: *tolerance,
+            cells: &self.cells[first..*cells],
+            places: &self.places[first..*cells],
+            supposed: &self.supposed[first..*cells],
+            sizes: &self.sizes[size..*sizes],
+            shares: &self.shares[size..*sizes],
+        })
     }
 }
 
 /// A bettor who counts sizes of cells alone: the money for the other families lies idle, and he
-/// wins no more than one who counts all.
+/// wins no more than one who counts all. Cells of one size win the same, so that he bets on sizes.
 struct Simple {
     /// By size, how often cells have come, and how often they should have.
     counts: [(f64, f64); SIZES],
     wealth: Wealth,
-    wins: Vec<f64>,
 }
 
 impl Simple {
     fn new() -> Self {
-        let wealth = Wealth::new(STRATEGIES);
-        Self { counts: [(0.0, 0.0); SIZES], wealth, wins: Vec::new() }
+        Self { counts: [(0.0, 0.0); SIZES], wealth: Wealth::new(STRATEGIES) }
     }
 
     fn see(&mut self, step: &Step, came: usize) {
-        self.wins.resize(step.sizes.len(), 1.0);
+        let place = usize::from(step.places[came]);
+        let mut wins = [1.0; SIZES];
+        let wins = &mut wins[..step.sizes.len()];
         for (part, caution) in CAUTION.into_iter().enumerate() {
-            learn(step.sizes.iter().map(|size| self.counts[*size]), caution, &mut self.wins);
-            let cost = bet(step.odds, &mut self.wins, step.tolerance);
-            self.wealth.multiply(part, won(cost, self.wins[came]));
+            learn(step.sizes.iter().map(|size| self.counts[usize::from(*size)]), caution, wins);
+            let cost = bet(step.shares, wins, step.tolerance);
+            self.wealth.multiply(part, won(cost, wins[place]));
         }
         for (number, won) in step.supposed[came].into_iter().enumerate() {
             self.wealth.multiply(FAMILIES * CAUTION.len() + number, won);
         }
-        for (p, size) in step.odds.cells.iter().zip(&step.sizes) {
-            self.counts[*size].1 += p;
+        for (size, share) in step.sizes.iter().zip(step.shares) {
+            self.counts[usize::from(*size)].1 += share;
         }
-        self.counts[step.sizes[came]].0 += 1.0;
+        self.counts[usize::from(step.sizes[place])].0 += 1.0;
     }
 
     /// Whether he owns as much as that. All parts together have no more on average than the
@@ -98,15 +156,15 @@ impl Simple {
     }
 }
 
-fn finds(steps: &[Step], bar: f64, level: f64) -> bool {
+fn finds(steps: &Steps, bar: f64, level: f64) -> bool {
     let allowed = RUNS * (20 - FOUND) / 20;
     [1.0, -1.0].into_iter().all(|direction| {
         let missed = (0..RUNS).filter(|run| {
             let mut rng = ChaCha8Rng::seed_from_u64(*run as u64);
             let mut bettor = Simple::new();
             !steps.iter().any(|step| {
-                let came = draw(step.odds, direction * level, &mut rng);
-                bettor.see(step, came);
+                let came = draw(step.cells, direction * level, &mut rng);
+                bettor.see(&step, came);
                 bettor.owns(bar)
             })
         });
@@ -114,23 +172,23 @@ fn finds(steps: &[Step], bar: f64, level: f64) -> bool {
     })
 }
 
-/// Draws from odds of which `moved` goes to the likeliest.
-fn draw(odds: &Odds, moved: f64, rng: &mut ChaCha8Rng) -> usize {
-    let top = odds.cells[0];
+/// Draws a cell; `moved` more than its own probability goes to the likeliest.
+fn draw(cells: &[f64], moved: f64, rng: &mut ChaCha8Rng) -> usize {
+    let top = cells[0];
     let moved_top = (top + moved).clamp(0.0, 1.0);
     let u: f64 = rng.random();
-    if u < moved_top || odds.cells.len() == 1 {
+    if u < moved_top || cells.len() == 1 {
         return 0;
     }
     // The others in proportion.
     let mut left = (u - moved_top) / (1.0 - moved_top) * (1.0 - top);
-    for (cell, p) in odds.cells.iter().enumerate().skip(1) {
+    for (cell, p) in cells.iter().enumerate().skip(1) {
         left -= p;
         if left < 0.0 {
             return cell;
         }
     }
-    odds.rest()
+    cells.len() - 1
 }
 
 #[cfg(test)]
@@ -145,12 +203,14 @@ mod tests {
         let laws = [&[0.6, 0.25, 0.1][..], &[0.9, 0.04], &[0.3, 0.3, 0.2], &[1.0], &[]];
         let odds: Vec<Odds> =
             laws.iter().map(|law| Odds::new(law.iter().copied(), 0.001)).collect();
-        let steps: Vec<Step> = odds.iter().map(|odds| Step::new(odds, 0.002)).collect();
+        let mut steps = Steps::default();
+        odds.iter().for_each(|odds| steps.push(odds, 0.002 + odds.slack));
+        let steps: Vec<Step> = steps.iter().collect();
         let (mut whole, mut simple) = (Bettor::new(0.002), Simple::new());
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         for place in 0..3000 {
             let number = rng.random_range(0..odds.len());
-            let came = draw(&odds[number], 0.05, &mut rng);
+            let came = draw(&odds[number].cells, 0.05, &mut rng);
             let tokens = (0..odds[number].rest() as u64).collect();
             let context = Context { place, position: 0, before: [place; 2], tokens };
             whole.see(&context, &odds[number], came);

@@ -53,7 +53,10 @@ fn talk(stream: &TcpStream, handler: &Handler) -> Option<()> {
             }
             None => answer.to_string(),
         };
-        let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", text.len());
+        // Who is told that it is lost need not wait long for each try.
+        let again = if status >= 500 { "Retry-After: 0\r\n" } else { "" };
+        let length = text.len();
+        let head = format!("HTTP/1.1 {status} X\r\n{again}Content-Length: {length}\r\n\r\n");
         writer.write_all((head + &text).as_bytes()).ok()?;
     }
 }
