@@ -1,7 +1,7 @@
 //! `polydraft learn`: a table of n-grams of what a model itself writes, which drafts for it.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
@@ -79,6 +79,16 @@ pub struct Args {
     json: bool,
 }
 
+/// Without a terminal it says so often how far it is.
+const SPEAKS: Duration = Duration::from_secs(60);
+
+/// How far it is, in a line.
+fn progress(at: NgramProgress, all: Option<u64>, accepted: Option<f64>) -> String {
+    let of = all.map_or(String::new(), |all| format!(" of {}", HumanCount(all)));
+    let part = accepted.map_or(String::new(), |part| format!("; {part:.2} of drafts accepted"));
+    format!("{}{of} tokens{part}", HumanCount(at.learned + at.open as u64))
+}
+
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -121,10 +131,15 @@ pub fn run(args: Args) -> Result<()> {
             .with_style(ProgressStyle::with_template("{human_pos} tokens, {elapsed}{msg}")?),
     };
     let (orderly, start) = (InterruptGuard::begin(), Instant::now());
-    let (mut begun, mut accepted) = (None, Vec::new());
+    let (mut begun, mut accepted, mut spoke) = (None, Vec::new(), start);
     let mut watch = |at: NgramProgress| {
         begun.get_or_insert(at.learned);
         bar.set_position(at.learned + at.open as u64);
+        // In a file of messages the bar does not show.
+        if bar.is_hidden() && spoke.elapsed() >= SPEAKS {
+            spoke = Instant::now();
+            output::note(progress(at, bar.length(), accepted.last().map(|(_, part)| *part)));
+        }
         if let Some(part) = at.accepted.filter(|_| at.open == 0) {
             accepted.push((at.learned, part));
             bar.set_message(format!("; {part:.2} of drafts accepted"));

@@ -22,8 +22,6 @@ use crate::{Emitted, Result};
 /// Likeliest tokens that are learned of each place: with four 0.008 less is accepted, with sixteen
 /// 0.003 more.
 pub const LIKELIEST: usize = 8;
-/// Contexts that at most are kept: some 400 MB, of a million tokens and more.
-const CONTEXTS: usize = 3_000_000;
 
 /// N-grams that are being learned: one table, and who holds a copy of this holds the same.
 ///
@@ -108,9 +106,6 @@ impl StepObserver for Observer {
         for (likeliest, emitted) in std::mem::take(&mut self.of_step).iter().zip(step.emitted) {
             learner.learn(&self.last, likeliest);
             self.push(emitted.token);
-        }
-        if learner.contexts() > CONTEXTS {
-            learner.fade();
         }
     }
 

@@ -15,6 +15,8 @@ use crate::{Result, Vocabulary};
 /// Followers of a context that are stored at most; of the empty one, which knows nothing.
 const FOLLOWERS: usize = 48;
 const FREQUENT: usize = 128;
+/// Contexts of all lengths that are kept at most: some 400 MB, of a million tokens and more.
+const CONTEXTS: usize = 3_000_000;
 /// The part of its visits below which a follower is left to the shorter context.
 const LEAST: f64 = 0.005;
 
@@ -24,6 +26,8 @@ pub struct NgramLearner {
     vocabulary: (usize, u64),
     learned: u64,
     orders: Vec<Learned>,
+    /// Contexts at most.
+    pub(super) most: usize,
 }
 
 /// Contexts of one length.
@@ -79,7 +83,7 @@ impl NgramLearner {
     /// With nothing learned of a model with this vocabulary.
     pub fn new(vocabulary: &Vocabulary) -> Self {
         let orders = vec![HashMap::default(); ORDER + 1];
-        Self { vocabulary: fingerprint(vocabulary), learned: 0, orders }
+        Self { vocabulary: fingerprint(vocabulary), learned: 0, orders, most: CONTEXTS }
     }
 
     /// Goes on from a table.
@@ -104,12 +108,16 @@ impl NgramLearner {
         self.learned
     }
 
-    /// Learns the likeliest tokens after a text and their probabilities, each token once.
+    /// Learns the likeliest tokens after a text and their probabilities, each token once. Above
+    /// three million contexts those that did not come again are forgotten.
     pub fn learn(&mut self, text: &[Token], likeliest: &[(Token, f32)]) {
         self.learned += 1;
         for (length, order) in self.orders.iter_mut().enumerate().take(text.len() + 1) {
             let visited = order.entry(key(&text[text.len() - length..])).or_default();
             visited.add(likeliest, followers(length));
+        }
+        if self.contexts() > self.most {
+            self.fade();
         }
     }
 
@@ -128,7 +136,7 @@ impl NgramLearner {
 
     /// Halves all that was learned, and forgets contexts that were visited once: what comes again
     /// stays, and the newer counts for more.
-    pub fn fade(&mut self) {
+    pub(super) fn fade(&mut self) {
         for order in &mut self.orders {
             order.retain(|_, visited| {
                 let half = visited.times / 2;

@@ -100,6 +100,22 @@ fn what_comes_again_is_kept() {
     assert_eq!(learner.table().prediction(&[7, 1]), []);
 }
 
+/// However much is learned, so many contexts are kept at most, those among them that come again.
+#[test]
+fn a_learner_holds_so_many_contexts() {
+    let vocabulary = Vocabulary::numbered(2000);
+    let mut learner = NgramLearner::new(&vocabulary);
+    learner.most = 500;
+    for token in 0..1500 {
+        learner.learn(&[7, 1], &[(2, 1.0)]);
+        learner.learn(&[token, token + 1], &[(3, 1.0)]);
+        assert!(learner.contexts() <= 500, "{token}: {}", learner.contexts());
+    }
+    assert_eq!(learner.learned(), 3000);
+    let (_, followers) = learner.find(2, key(&[7, 1])).unwrap();
+    assert_eq!(followers.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2]);
+}
+
 /// Of a context that is followed by everything only what comes often is held.
 #[test]
 fn a_context_holds_so_many_followers() {
