@@ -34,6 +34,7 @@ pub use format::Format;
 use format::with_format;
 use matrix::{Exact, Integer, Matrix, Selected, Tiled};
 use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
+use read::{Aside, Lost};
 pub use read::{Blocks, Read};
 use tiles::{Fill, Tiles};
 
@@ -56,18 +57,18 @@ impl Packed {
         columns: usize,
         rows: impl Read<E>,
     ) -> std::result::Result<Self, E> {
-        Self::load_weighed(format, Source { out, columns, rows: &rows, weights: None })
+        let errors = Aside::new();
+        let rows = &read::Rows::new(&rows, &errors);
+        let loaded = Self::load_weighed(format, Source { out, columns, rows, weights: None });
+        loaded.map_err(|lost| errors.found(lost))
     }
 
-    fn load_weighed<E: Send>(
-        format: Format,
-        from: Source<impl Read<E>>,
-    ) -> std::result::Result<Self, E> {
+    fn load_weighed(format: Format, from: Source) -> std::result::Result<Self, Lost> {
         let columns = from.columns;
         assert!(columns.is_multiple_of(format.unit()), "{format} of {columns} columns");
         macro_rules! make {
             ($products:ident, $piece:ident, $make:ident) => {
-                $make::<$products<$piece>, E>(from)?
+                $make::<$products<$piece>>(from)?
             };
         }
         Ok(Self(with_format!(format, make), format))
@@ -79,12 +80,8 @@ impl Packed {
         let [out, columns] = self.0.shape();
         let weights = weights.filter(|weights| weights.len() == columns);
         let rows = &Selected { of: &*self.0, numbers: |row: usize| row };
-        let rounded: std::result::Result<_, Infallible> =
-            Self::load_weighed(format, Source { out, columns, rows, weights });
-        match rounded {
-            Ok(rounded) => rounded,
-            Err(never) => match never {},
-        }
+        let rounded = Self::load_weighed(format, Source { out, columns, rows, weights });
+        rounded.expect("rows in memory can be read")
     }
 
     /// A matrix as it lay in memory before ([`as_bytes`](Self::as_bytes)): `read` takes the place
@@ -97,6 +94,18 @@ impl Packed {
         [out, columns]: [usize; 2],
         read: impl Fn(usize, &mut [u8]) -> std::result::Result<(), E> + Sync,
     ) -> std::result::Result<Self, E> {
+        let errors = Aside::new();
+        let read =
+            |first: usize, bytes: &mut [u8]| read(first, bytes).map_err(|error| errors.keep(error));
+        let matrix = Self::made_of(format, [out, columns], &read);
+        matrix.map_err(|lost| errors.found(lost))
+    }
+
+    fn made_of(
+        format: Format,
+        [out, columns]: [usize; 2],
+        read: &ReadBytes,
+    ) -> std::result::Result<Self, Lost> {
         macro_rules! make {
             ($products:ident, $piece:ident, $make:ident) => {
                 Box::new($products::of(Tiles::<$piece>::of_bytes(out, columns, read)?))
@@ -196,33 +205,36 @@ impl Packed {
     }
 }
 
+/// Reads bytes from a place on.
+type ReadBytes<'a> = dyn Fn(usize, &mut [u8]) -> std::result::Result<(), Lost> + Sync + 'a;
+
 /// What a matrix is made of.
-struct Source<'a, R> {
+struct Source<'a> {
     out: usize,
     columns: usize,
-    rows: &'a R,
+    rows: &'a dyn Read<Lost>,
     /// How much errors count, by column.
     weights: Option<&'a [f32]>,
 }
 
 /// Formats in which every number of the file can be stored, at most rounded by itself.
-fn plain<M: Tiled<Piece: Fill>, E: Send>(
-    Source { out, columns, rows, weights }: Source<impl Read<E>>,
-) -> std::result::Result<Box<dyn Matrix>, E> {
+fn plain<M: Tiled<Piece: Fill>>(
+    Source { out, columns, rows, weights }: Source,
+) -> std::result::Result<Box<dyn Matrix>, Lost> {
     Ok(Box::new(M::of(Tiles::load(out, columns, rows, weights)?)))
 }
 
 /// In blocks as a file has them, or rounded to such.
-fn rounded<M: Tiled<Piece: Block + Fill>, E: Send>(
-    Source { out, columns, rows, weights }: Source<impl Read<E>>,
-) -> std::result::Result<Box<dyn Matrix>, E> {
+fn rounded<M: Tiled<Piece: Block + Fill>>(
+    Source { out, columns, rows, weights }: Source,
+) -> std::result::Result<Box<dyn Matrix>, Lost> {
     Ok(Box::new(M::of(Tiles::held(out, columns, rows, weights)?)))
 }
 
 /// In blocks as a file has them; in f32 what it has otherwise.
-fn filed<M: Tiled<Piece: Block>, E: Send>(
-    Source { out, columns, rows, .. }: Source<impl Read<E>>,
-) -> std::result::Result<Box<dyn Matrix>, E> {
+fn filed<M: Tiled<Piece: Block>>(
+    Source { out, columns, rows, .. }: Source,
+) -> std::result::Result<Box<dyn Matrix>, Lost> {
     Ok(match rows.blocks(<M::Piece as Block>::KIND) {
         Some(blocks) => Box::new(M::of(Tiles::from_file(out, columns, blocks)?)),
         None => Box::new(Exact::of(Tiles::<F32>::load(out, columns, rows, None)?)),

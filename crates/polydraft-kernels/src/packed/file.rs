@@ -9,7 +9,7 @@ impl<B: Block> Tiles<B> {
     pub fn held<E: Send>(
         out: usize,
         columns: usize,
-        rows: &impl Read<E>,
+        rows: &(impl Read<E> + ?Sized),
         weights: Option<&[f32]>,
     ) -> Result<Self, E>
     where

@@ -158,7 +158,11 @@ macro_rules! fill {
         impl Fill for $block {
             type Value = f32;
 
-            fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [f32]) -> Result<(), E> {
+            fn read<E>(
+                rows: &(impl Read<E> + ?Sized),
+                first: usize,
+                values: &mut [f32],
+            ) -> Result<(), E> {
                 rows.f32(first, values)
             }
 

@@ -36,7 +36,11 @@ pub(super) trait Fill: Piece {
     type Value: Copy + Default + Send;
 
     /// Reads whole rows from row `first` on.
-    fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [Self::Value]) -> Result<(), E>;
+    fn read<E>(
+        rows: &(impl Read<E> + ?Sized),
+        first: usize,
+        values: &mut [Self::Value],
+    ) -> Result<(), E>;
 
     /// Puts a row's numbers in their place; where there are fewer than [`Piece::COLUMNS`], zeros
     /// follow them. Where weights are given, one a number, and scales can be searched for, those
@@ -86,7 +90,7 @@ impl<P: Piece> Tiles<P> {
     pub fn load<E: Send>(
         out: usize,
         columns: usize,
-        rows: &impl Read<E>,
+        rows: &(impl Read<E> + ?Sized),
         weights: Option<&[f32]>,
     ) -> Result<Self, E>
     where

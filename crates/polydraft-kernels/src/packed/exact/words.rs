@@ -43,7 +43,7 @@ unsafe impl Piece for F32 {
 impl Fill for F32 {
     type Value = f32;
 
-    fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [f32]) -> Result<(), E> {
+    fn read<E>(rows: &(impl Read<E> + ?Sized), first: usize, values: &mut [f32]) -> Result<(), E> {
         rows.f32(first, values)
     }
 
@@ -122,7 +122,11 @@ macro_rules! sixteen {
         impl Fill for $piece {
             type Value = $value;
 
-            fn read<E>(rows: &impl Read<E>, first: usize, values: &mut [$value]) -> Result<(), E> {
+            fn read<E>(
+                rows: &(impl Read<E> + ?Sized),
+                first: usize,
+                values: &mut [$value],
+            ) -> Result<(), E> {
                 rows.$read(first, values)
             }
 
