@@ -159,7 +159,7 @@ def law_of(model, ids, length, process=None):
 
 @pytest.mark.parametrize(("verifier", "tree", "length", "vocabulary", "options"), [
     ("nested-priority", "paths:2,1", 2, 3, {}),
-    # Three tokens take five minutes here.
+    # With a vocabulary of three it takes five minutes.
     ("nested-priority", "paths:2,2", 3, 3 if EXHAUSTIVE else 2, {}),
     ("spectr", "paths:2,1", 2, 3, {}),
     ("block", "paths:1,2", 3, 3, {}),
