@@ -62,6 +62,8 @@ pub struct Sampled {
     /// When the power is looked at next, and whether it was enough for what is aimed at.
     next_look: usize,
     enough: bool,
+    /// At the last look not even the largest error would have been found.
+    blind: bool,
     /// An answer that no lossless server gives.
     impossible: Option<(Ask, String)>,
 }
@@ -138,6 +140,7 @@ impl Sampled {
             requests: 0,
             next_look: 500,
             enough: false,
+            blind: true,
             impossible: None,
         }
     }
@@ -278,7 +281,9 @@ impl Sampled {
         if self.tokens() >= self.next_look {
             self.next_look = self.tokens() * 5 / 4;
             let aim = self.case.aim(lab);
-            self.enough = would_find(&self.trail, lab.options.tolerance, bar, aim);
+            let finds = |size| would_find(&self.trail, lab.options.tolerance, bar, size);
+            self.enough = finds(aim);
+            self.blind = !self.enough && self.is_grammar() && !finds(LARGEST);
         }
         // Who is suspected is looked at on.
         let now = self.bettors.iter().map(|(_, bettor)| bettor.wealth().now());
@@ -287,9 +292,7 @@ impl Sampled {
         }
         let reached =
             self.enough && self.requests as f64 >= self.case.share * lab.options.requests as f64;
-        let obeyed = self.is_grammar()
-            && self.answers >= OBEYED
-            && !would_find(&self.trail, lab.options.tolerance, bar, LARGEST);
+        let obeyed = self.blind && self.is_grammar() && self.answers >= OBEYED;
         (reached && (!self.case.main || lab.finds_enough(bar)))
             || obeyed
             || self.tokens() > MOST_TOKENS
