@@ -12,6 +12,8 @@ mod bounds;
 mod certify;
 mod conformance;
 mod distribution;
+#[cfg(feature = "models")]
+mod downloads;
 mod draft;
 mod engine;
 mod errors;

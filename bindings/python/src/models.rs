@@ -35,10 +35,11 @@ pub use with::{Language, load, load_one, use_threads};
 
 #[cfg(feature = "models")]
 mod with {
-    use polydraft_runtime::{ModelOptions, Models, Silent};
+    use polydraft_runtime::{ModelOptions, Models};
     use polydraft_text::{LanguageModel, Message};
 
     use super::*;
+    use crate::downloads::Downloads;
 
     /// Everything between text and tokens.
     pub struct Language(polydraft_text::Language);
@@ -111,15 +112,17 @@ mod with {
         draft: Option<String>,
         how: &Options<'_>,
     ) -> Result<(Engine, Language)> {
-        let drafts = draft.is_some();
+        let (drafts, options) = (draft.is_some(), described(target, draft, how)?);
         let Models { engine, language, .. } =
-            described(target, draft, how)?.load(drafts, &Silent)?;
+            Downloads::watch(|watch| options.load(drafts, watch))?;
         Ok((engine, Language(language)))
     }
 
     /// Loads one model, to work with a table.
     pub fn load_one(path: &Path, how: &Options<'_>) -> Result<(Box<dyn Model>, Language)> {
-        let LanguageModel { model, language } = described(path, None, how)?.load_target(&Silent)?;
+        let options = described(path, None, how)?;
+        let loaded = Downloads::watch(|watch| options.load_target(watch));
+        let LanguageModel { model, language } = loaded?;
         Ok((model, Language(language)))
     }
 

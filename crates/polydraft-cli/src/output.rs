@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use polydraft_runtime::{Listener, Usage, explain};
@@ -124,6 +126,12 @@ pub fn detail(line: impl Display) {
     }
 }
 
+/// Without a terminal it is said so often how far long work is.
+pub const SPEAKS: Duration = Duration::from_secs(60);
+
+/// When that was said, or the work began.
+static SPOKE: Mutex<Option<Instant>> = Mutex::new(None);
+
 /// Notes and details on standard error.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Terminal;
@@ -137,9 +145,20 @@ impl Listener for Terminal {
         detail(text);
     }
 
-    /// A line of a terminal that is written over, and gone at the end.
+    /// A line of a terminal that is written over, and gone at the end; elsewhere one a minute.
     fn progress(&self, what: &str, done: usize, total: usize) {
-        if !says(Verbosity::Normal) || !io::stderr().is_terminal() {
+        if !says(Verbosity::Normal) {
+            return;
+        }
+        if !io::stderr().is_terminal() {
+            let mut spoke = SPOKE.lock().unwrap_or_else(|lost| lost.into_inner());
+            let since = spoke.get_or_insert_with(Instant::now);
+            if since.elapsed() >= SPEAKS && done < total {
+                *since = Instant::now();
+                note(format_args!("{}: {} %", visible(what), 100 * done / total));
+            } else if done >= total {
+                *spoke = None;
+            }
             return;
         }
         let line = match (done, total) {

@@ -1,137 +1,124 @@
 //! Models of the hub, by id.
 //!
-//! The hub's own crate does the work and uses its usual cache (`HF_HOME`), token (`HF_TOKEN`, or
-//! the one that its tools stored) and address (`HF_ENDPOINT`). A download that broke off goes on
-//! with the files that are missing.
+//! The cache (`HF_HOME`, `HF_HUB_CACHE`), the token (`HF_TOKEN`, or the one that the hub's tools
+//! stored) and the address (`HF_ENDPOINT`) are those of the hub's own tools, which share what is
+//! downloaded. A download that broke off goes on where it was.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
 
-use anyhow::{Result, anyhow};
-use hf_hub::progress::{DownloadEvent, ProgressEvent, ProgressHandler};
-use hf_hub::{HFClient, HFError};
-use indicatif::{ProgressBar, ProgressStyle};
+use anyhow::{Context, Result, anyhow, ensure};
 
-/// What a model needs, and nothing in unsupported formats.
-const FILES: [&str; 9] = [
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "config.json",
-    "generation_config.json",
-    "tokenizer*.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "additional_chat_templates/*.jinja",
-    "{vocab.json,merges.txt}",
-];
+mod cache;
+mod choose;
+mod client;
+mod download;
+mod reference;
 
-/// What those patterns match besides: all weights once more, as Mistral's own programs read them,
-/// and folders for other programs.
-const UNREAD: [&str; 3] = ["consolidated*", "*/*.safetensors*", "*/*.json"];
+use cache::Repository;
+use choose::choose;
+use client::{Client, Failure, Listing, Remote};
+use download::{Download, size};
+pub use reference::Reference;
 
-/// Where some draft heads have their weights; of models with both, it is the same once more.
-const PICKLE: &str = "pytorch_model.bin";
+use crate::listen::Listener;
 
-/// The tokenizer of models of Mistral's without any other.
-const TEKKEN: &str = "tekken.json";
-
-/// The folder of a model in the cache, downloaded if need be; `offline` uses no network.
-pub fn fetch(id: &str, offline: bool) -> Result<PathBuf> {
-    let folder = snapshot(id, offline, &FILES)?;
-    if !["tokenizer.json", "vocab.json"].iter().any(|name| folder.join(name).exists()) {
-        // Whoever reads the tokenizer says what is missing.
-        let _ = snapshot(id, offline, &[TEKKEN]);
+/// The folder or the GGUF file of a model in the cache, downloaded if need be; `offline` uses no
+/// network.
+///
+/// # Errors
+/// Models that are not there or not given to everyone; files that cannot be written; offline, what
+/// was not downloaded before.
+pub fn fetch(of: &Reference, offline: bool, listener: &dyn Listener) -> Result<PathBuf> {
+    let cache = Repository::new(&of.repository)?;
+    if offline {
+        let advice =
+            "it was not downloaded before; leave out --offline (and HF_HUB_OFFLINE) to do so";
+        return kept(of, &cache).with_context(|| not_here(of, advice));
     }
-    let files = std::fs::read_dir(&folder)?.flatten();
-    match files
-        .map(|file| file.path())
-        .any(|path| path.extension().is_some_and(|end| end == "safetensors"))
-    {
-        true => Ok(folder),
-        false => snapshot(id, offline, &[PICKLE]).or(Ok(folder)),
-    }
-}
-
-fn snapshot(id: &str, offline: bool, files: &[&str]) -> Result<PathBuf> {
-    let (name, revision) = match id.split_once('@') {
-        Some((name, revision)) => (name, Some(revision.to_owned())),
-        None => (id, None),
-    };
-    let (owner, model) = hf_hub::split_id(name);
-    let failed = |e: HFError| explain(id, offline, e);
-    let owned =
-        |patterns: &[&str]| patterns.iter().map(|file| (*file).to_owned()).collect::<Vec<_>>();
-    let client = HFClient::builder().retry_max_attempts(2).build_sync().map_err(failed)?;
-    let snapshot = client
-        .model(owner, model)
-        .snapshot_download()
-        .maybe_revision(revision)
-        .allow_patterns(owned(files))
-        .ignore_patterns(owned(&UNREAD))
-        .local_files_only(offline)
-        .progress(Bar::new(id))
-        .send();
-    snapshot.map_err(failed)
-}
-
-fn explain(id: &str, offline: bool, error: HFError) -> anyhow::Error {
-    let advice = match &error {
-        HFError::LocalEntryNotFound { .. } if offline => {
-            "it was not downloaded before; leave out --offline (and HF_HUB_OFFLINE) to do so"
+    let client = Client::new()?;
+    match client.list(of) {
+        Ok(listing) => {
+            let fetched = download(of, &cache, &client, &listing, listener);
+            fetched.map_err(|error| anyhow!("{of}, a model of {}: {error:#}", client.address()))
         }
-        HFError::RepoNotFound { .. } | HFError::AuthRequired { .. } | HFError::Forbidden { .. } => {
+        Err(failure @ Failure::Unreachable(_)) => match kept(of, &cache) {
+            Some(path) => {
+                listener
+                    .note(&format!("note: {failure}; {of} is taken as it was downloaded before"));
+                Ok(path)
+            }
+            None => Err(refused(of, &failure)),
+        },
+        Err(failure) => Err(refused(of, &failure)),
+    }
+}
+
+/// What was downloaded before.
+fn kept(of: &Reference, cache: &Repository) -> Option<PathBuf> {
+    let commit = cache.commit(&of.revision)?;
+    let files = cache.files(&commit);
+    let paths: Vec<_> = files.iter().map(String::as_str).collect();
+    let choice = choose(&paths, of.file.as_deref()).ok()?;
+    opened(cache, &commit, choice.gguf).ok()
+}
+
+fn opened(cache: &Repository, commit: &str, gguf: Option<&str>) -> Result<PathBuf> {
+    gguf.map_or_else(|| Ok(cache.snapshot(commit)), |path| cache.file(commit, path))
+}
+
+fn download(
+    of: &Reference,
+    cache: &Repository,
+    client: &Client,
+    listing: &Listing,
+    listener: &dyn Listener,
+) -> Result<PathBuf> {
+    let commit = &listing.commit;
+    ensure!(cache::is_name(commit), "the hub says a commit {commit:?}, which is none");
+    let paths: Vec<_> = listing.files.iter().map(|file| file.path.as_str()).collect();
+    let choice = choose(&paths, of.file.as_deref())?;
+    let mut missing = Vec::new();
+    for file in listing.files.iter().filter(|file| choice.files.contains(&file.path.as_str())) {
+        if !cache.file(commit, &file.path)?.exists() {
+            missing.push(client.resolve(of, commit, file).map_err(|failure| anyhow!("{failure}"))?);
+        }
+    }
+    if !missing.is_empty() {
+        // The large ones first, so that the last one does not come alone.
+        missing.sort_by_key(|file: &Remote| std::cmp::Reverse(file.size));
+        let download = Download { client, cache, of, commit, files: &missing };
+        listener.note(&format!(
+            "downloading {of}: {}, {}, to {}",
+            match missing.len() {
+                1 => missing[0].path.clone(),
+                files => format!("{files} files"),
+            },
+            size(download.bytes()),
+            cache.folder().display()
+        ));
+        download.run(listener)?;
+    }
+    cache.keep_commit(&of.revision, commit)?;
+    opened(cache, commit, choice.gguf)
+}
+
+fn not_here(of: &Reference, why: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("{of}: there is no such folder here, and as a model of the hub: {why}")
+}
+
+fn refused(of: &Reference, failure: &Failure) -> anyhow::Error {
+    let advice = match failure {
+        Failure::Unreachable(_) => {
+            "without a network, use a model that was downloaded before, or download it elsewhere \
+             and give its directory"
+        }
+        Failure::Refused { code, .. } if code == "RevisionNotFound" => {
+            "the name after @ must be a branch, a tag or a commit"
+        }
+        Failure::Refused { .. } => {
             "if the id is right, the model may ask for a login: put your token into HF_TOKEN, and \
-             accept the model's terms \
-             on its page"
-        }
-        HFError::RevisionNotFound { .. } => "the name after @ must be a branch, a tag or a commit",
-        _ => {
-            "without a network, use --offline with a model that was downloaded before, or download \
-             it elsewhere and give \
-             its directory"
+             accept the model's terms on its page"
         }
     };
-    anyhow!("{id}: there is no such folder here, and as a model of the hub: {error}\n{advice}")
-}
-
-/// Bytes of all files together.
-struct Bar {
-    bar: ProgressBar,
-    files: Mutex<std::collections::HashMap<String, u64>>,
-}
-
-impl Bar {
-    fn new(id: &str) -> Self {
-        let bar = ProgressBar::hidden();
-        if let Ok(style) =
-            ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes}, {eta} left")
-        {
-            bar.set_style(style);
-        }
-        bar.set_message(id.to_owned());
-        Self { bar, files: Mutex::default() }
-    }
-}
-
-impl ProgressHandler for Bar {
-    fn on_progress(&self, event: &ProgressEvent) {
-        let ProgressEvent::Download(event) = event else { return };
-        match event {
-            DownloadEvent::Start { total_bytes, .. } if *total_bytes > 0 => {
-                self.bar.set_length(*total_bytes);
-                // Shows itself only at a terminal.
-                self.bar.set_draw_target(indicatif::ProgressDrawTarget::stderr());
-            }
-            DownloadEvent::Progress { files } => {
-                let Ok(mut all) = self.files.lock() else { return };
-                all.extend(files.iter().map(|f| (f.filename.clone(), f.bytes_completed)));
-                self.bar.set_position(all.values().sum());
-            }
-            DownloadEvent::AggregateProgress { bytes_completed, .. } => {
-                self.bar.set_position(*bytes_completed)
-            }
-            DownloadEvent::Complete => self.bar.finish_and_clear(),
-            DownloadEvent::Start { .. } => {}
-        }
-    }
+    not_here(of, format_args!("{failure}\n{advice}"))
 }

@@ -1,13 +1,13 @@
 //! Identities of models: in the cost cache, and in records that leave the machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use polydraft_engine::DrafterKind;
 use polydraft_llama::CacheType;
 use polydraft_models::Precision;
 
 use crate::models::{MTP, ModelOptions, Models};
-use crate::places::{demo, locate, weight_bytes};
+use crate::places::{demo, located, title, weight_bytes};
 use crate::self_draft::SelfDraft;
 
 impl ModelOptions {
@@ -42,9 +42,7 @@ impl ModelOptions {
 
     /// Target and draft for records that leave this machine: without their folders.
     pub fn ids(&self, models: &Models) -> [String; 2] {
-        let last =
-            |place: &Path| place.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let [target, draft] = self.named(models, &last);
+        let [target, draft] = self.named(models, &title);
         let words = self
             .draft_vocabulary
             .as_ref()
@@ -72,10 +70,9 @@ impl ModelOptions {
                 models.draft.clone().unwrap_or_else(|| name.to_owned())
             }
             name => {
-                let place = name
-                    .map_or_else(|| demo().map(|demo| demo.join(role)), |name| locate(name, true));
+                let place = name.map_or_else(|| demo().map(|demo| demo.join(role)), located);
                 let place = place.unwrap_or_else(|_| role.into());
-                let place = place.canonicalize().unwrap_or(place);
+                let place = named_absolutely(&place);
                 format!("{} of {} bytes", show(&place), weight_bytes(&place))
             }
         };
@@ -84,6 +81,16 @@ impl ModelOptions {
             draft = format!("{draft} + {further}");
         }
         [of(self.target.as_deref(), "target"), draft]
+    }
+}
+
+/// Without links above it: in the hub's cache, a file itself is a link to what has no name.
+fn named_absolutely(place: &Path) -> PathBuf {
+    let (absolute, name) = (std::path::absolute(place), place.file_name());
+    let above = absolute.ok().and_then(|path| path.parent()?.canonicalize().ok());
+    match (above, name) {
+        (Some(above), Some(name)) => above.join(name),
+        _ => place.to_owned(),
     }
 }
 

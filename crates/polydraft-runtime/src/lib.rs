@@ -9,7 +9,6 @@ mod backend;
 mod copies;
 pub mod costs;
 mod drafters;
-#[cfg(feature = "hub")]
 mod hub;
 mod identity;
 mod keeper;

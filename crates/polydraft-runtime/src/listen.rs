@@ -11,6 +11,13 @@ pub trait Listener {
     /// Work that takes its time has come so far, `done` of `total`; that it has ended where both
     /// are the same.
     fn progress(&self, _what: &str, _done: usize, _total: usize) {}
+
+    /// As [`progress`](Self::progress), of a download, several times a second on the thread that
+    /// began it; answers whether it is to go on.
+    fn downloads(&self, what: &str, done: usize, total: usize) -> bool {
+        self.progress(what, done, total);
+        true
+    }
 }
 
 /// Drops all messages.

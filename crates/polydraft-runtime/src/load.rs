@@ -85,7 +85,7 @@ impl Loader<'_> {
         self.check(with_draft)?;
         let options = self.options;
         let path = match &options.target {
-            Some(name) => locate(name, options.offline)?,
+            Some(name) => locate(name, options.offline, self.listener)?,
             None => demo()?.join("target"),
         };
         if options.target_backend(&path)? == Backend::Llama {
@@ -284,7 +284,7 @@ impl Loader<'_> {
     pub fn load_model(&self, role: &str) -> Result<LanguageModel> {
         let (options, is_draft) = (self.options, role == "draft");
         let path = match if is_draft { &options.draft } else { &options.target } {
-            Some(name) => locate(name, options.offline)?,
+            Some(name) => locate(name, options.offline, self.listener)?,
             None => demo()?.join(role),
         };
         if is_head(&path) {
@@ -363,7 +363,7 @@ impl Loader<'_> {
     /// Where the draft is.
     pub fn draft_path(&self) -> Result<PathBuf> {
         let Some(name) = &self.options.draft else { return Ok(demo()?.join("draft")) };
-        let path = locate(name, self.options.offline)?;
+        let path = locate(name, self.options.offline, self.listener)?;
         match path.exists() {
             true => Ok(path),
             false => anyhow::bail!(

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::backend::{Backend, BackendOptions};
+use crate::hub::Reference;
 use crate::keeper::TableKeeper;
-use crate::places::{demo, locate, weight_bytes};
+use crate::places::{demo, located, title, weight_bytes};
 use crate::self_draft::SelfDraft;
 use crate::{Usage, as_text};
 
@@ -131,11 +132,12 @@ impl ModelOptions {
         let Some(target) = &self.target else { return DEMO_NAME.to_owned() };
         let path = std::path::absolute(target).unwrap_or_else(|_| target.into());
         if !path.exists() {
-            // A hub id.
-            return target.split('@').next().unwrap_or(target).to_owned();
+            return Reference::parse(target).map_or_else(|| target.clone(), |id| id.title());
         }
-        let name = if is_gguf(&path) { path.file_stem() } else { path.file_name() };
-        name.map_or_else(|| target.clone(), |name| name.to_string_lossy().into_owned())
+        match path.file_stem().filter(|_| is_gguf(&path)) {
+            Some(name) => name.to_string_lossy().into_owned(),
+            None => title(&path),
+        }
     }
 
     /// Bytes of the weights of target and draft, as far as they are files here.
@@ -198,7 +200,7 @@ impl ModelOptions {
     pub(crate) fn mixes_ngrams(&self) -> bool {
         let is_head = || {
             let name = self.draft.as_deref();
-            let path = name.and_then(|name| locate(name, true).ok());
+            let path = name.and_then(|name| located(name).ok());
             self.drafts_by_mtp() || path.is_some_and(|path| is_head(&path))
         };
         self.mix_ngrams.unwrap_or_else(|| self.further_drafts.is_empty() && is_head())
@@ -234,7 +236,7 @@ impl ModelOptions {
         name: &Option<String>,
         backend: impl Fn(&Path) -> Result<Backend>,
     ) -> bool {
-        let place = name.as_deref().and_then(|name| locate(name, true).ok());
+        let place = name.as_deref().and_then(|name| located(name).ok());
         place.is_some_and(|path| matches!(backend(&path), Ok(Backend::Llama)))
     }
 

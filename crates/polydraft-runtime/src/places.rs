@@ -5,22 +5,50 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use polydraft_models::is_gguf;
 
-#[cfg(feature = "hub")]
-use crate::hub::fetch as from_hub;
+use crate::hub::{self, Reference};
+use crate::listen::{Listener, Silent};
 
 /// Targets whose weights take less than this are computed by one thread.
 const SMALL: u64 = 64 << 20;
 
-/// The directory or the .gguf file of a model, by its path or its hub id. A path goes first;
-/// `offline`, or `HF_HUB_OFFLINE` in the environment, uses no network.
-pub fn locate(name: &str, offline: bool) -> Result<PathBuf> {
+/// The directory or the .gguf file of a model, by its path or its hub id, downloaded if need be. A
+/// path goes first; `offline`, or `HF_HUB_OFFLINE` in the environment, uses no network.
+///
+/// # Errors
+/// An id of the hub that is not found there, or cannot be downloaded. A path with nothing there is
+/// none: whoever reads it says so.
+pub fn locate(name: &str, offline: bool, listener: &dyn Listener) -> Result<PathBuf> {
     let path = Path::new(name);
-    if path.exists() || is_gguf(path) || !is_hub_id(name) {
-        return Ok(snapshot(path).unwrap_or_else(|| path.to_owned()));
+    let local = || snapshot(path).unwrap_or_else(|| path.to_owned());
+    if path.exists() {
+        return Ok(local());
     }
+    // A file that is not there is no id: those of the hub have a colon or an address before.
+    let Some(id) = Reference::parse(name).filter(|id| id.file.is_some() || !is_gguf(path)) else {
+        return Ok(local());
+    };
     let variable =
         std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
-    from_hub(name, offline || variable)
+    hub::fetch(&id, offline || variable, listener)
+}
+
+/// As [`locate`], of what is on this machine alone.
+///
+/// # Errors
+/// A model of the hub that was not downloaded.
+pub fn located(name: &str) -> Result<PathBuf> {
+    locate(name, true, &Silent)
+}
+
+/// What a model is called: as its folder or file, or in the hub's cache as on the hub.
+pub fn title(place: &Path) -> String {
+    let in_cache = || {
+        let repository = place.parent().filter(|above| above.ends_with("snapshots"))?.parent()?;
+        Some(repository.file_name()?.to_str()?.strip_prefix("models--")?.replace("--", "/"))
+    };
+    in_cache().unwrap_or_else(|| {
+        place.file_name().unwrap_or(place.as_os_str()).to_string_lossy().into_owned()
+    })
 }
 
 /// The newest snapshot in a folder of the hub's cache, `models--org--name`: that of `refs/main`, or
@@ -35,26 +63,6 @@ fn snapshot(folder: &Path) -> Option<PathBuf> {
     let mut all = std::fs::read_dir(&snapshots).ok()?.flatten().map(|entry| entry.path());
     let first = all.next();
     main.or(first.filter(|_| all.next().is_none()))
-}
-
-/// `org/name`, perhaps with `@revision`.
-fn is_hub_id(name: &str) -> bool {
-    let id = name.split_once('@').map_or(name, |(id, _)| id);
-    let is_word = |word: &str| {
-        !word.is_empty()
-            && !word.starts_with('.')
-            && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-    };
-    id.split_once('/').is_some_and(|(owner, model)| is_word(owner) && is_word(model))
-}
-
-#[cfg(not(feature = "hub"))]
-fn from_hub(name: &str, _offline: bool) -> Result<PathBuf> {
-    anyhow::bail!(
-        "{name}: there is no such folder here. If it is a model's id on the hub: this program was \
-         built without the hub; build it with --features hub, or download the model and give its \
-         folder"
-    )
 }
 
 /// Whether a target, the demo pair's if none is named, is here and small.
@@ -106,30 +114,4 @@ pub fn demo() -> Result<PathBuf> {
             program.display()
         )
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_hub_id;
-
-    #[test]
-    fn hub_ids_are_told_from_paths() {
-        for id in ["org/name", "org/name@main", "Qwen/Qwen3-0.6B@v1.0", "a/b@refs/pr/3"] {
-            assert!(is_hub_id(id), "{id}");
-        }
-        for path in [
-            "",
-            "name",
-            "/org/name",
-            "./name",
-            "../name",
-            "a/b/c",
-            "org/",
-            "org/na me",
-            "a/.b",
-            "~/x",
-        ] {
-            assert!(!is_hub_id(path), "{path}");
-        }
-    }
 }

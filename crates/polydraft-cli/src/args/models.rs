@@ -16,8 +16,9 @@ use crate::output::Terminal;
 #[command(next_help_heading = "Models")]
 pub struct ModelArgs {
     /// The target model: a directory with config.json, tokenizer.json and model.safetensors (or
-    /// shards with an index), a file that ends in .gguf, or a hub id such as org/name or
-    /// org/name@revision [default: the demo pair's].
+    /// shards with an index), a file that ends in .gguf, or an id of the Hugging Face hub, which is
+    /// downloaded: org/name, org/name@revision, or org/name:Q4_K_M for one GGUF file of several
+    /// [default: the demo pair's].
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
     /// The draft [default: the demo pair's where no target is named; else 'self' where that helps,

@@ -27,7 +27,7 @@ Examples:
   polydraft inspect models/llama-8b models/llama-1b
   polydraft inspect model.gguf self --dtype f32     # does a quantised self-draft fit?")]
 pub struct Args {
-    /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name@revision.
+    /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name:Q4_K_M.
     #[arg(value_name = "MODEL")]
     model: String,
     /// A model, a draft head or a table of n-grams that may draft for it, or self[:TYPE]: a
@@ -127,7 +127,7 @@ struct Draft {
 /// # Errors
 /// What is no model.
 pub fn run(args: Args) -> Result<()> {
-    let located = |name: &str| places::locate(name, args.offline);
+    let located = |name: &str| places::locate(name, args.offline, &output::Terminal);
     let path = located(&args.model)?;
     let model = match Description::read(&path) {
         Ok(model) => model,

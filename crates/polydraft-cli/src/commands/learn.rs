@@ -1,7 +1,7 @@
 //! `polydraft learn`: a table of n-grams of what a model itself writes, which drafts for it.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use clap::builder::RangedU64ValueParser;
@@ -79,9 +79,6 @@ pub struct Args {
     json: bool,
 }
 
-/// Without a terminal it says so often how far it is.
-const SPEAKS: Duration = Duration::from_secs(60);
-
 /// How far it is, in a line.
 fn progress(at: NgramProgress, all: Option<u64>, accepted: Option<f64>) -> String {
     let of = all.map_or(String::new(), |all| format!(" of {}", HumanCount(all)));
@@ -110,7 +107,7 @@ struct Report {
 /// A model that cannot be loaded; a file that is another model's table, or none.
 pub fn run(args: Args) -> Result<()> {
     let target = match &args.model {
-        Some(model) => places::locate(model, args.offline)?,
+        Some(model) => places::locate(model, args.offline, &output::Terminal)?,
         None => places::demo()?.join("target"),
     };
     let plan = NgramPlan {
@@ -136,7 +133,7 @@ pub fn run(args: Args) -> Result<()> {
         begun.get_or_insert(at.learned);
         bar.set_position(at.learned + at.open as u64);
         // In a file of messages the bar does not show.
-        if bar.is_hidden() && spoke.elapsed() >= SPEAKS {
+        if bar.is_hidden() && spoke.elapsed() >= output::SPEAKS {
             spoke = Instant::now();
             output::note(progress(at, bar.length(), accepted.last().map(|(_, part)| *part)));
         }

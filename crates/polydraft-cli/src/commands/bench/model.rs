@@ -142,7 +142,7 @@ pub fn run(args: Args) -> Result<()> {
         }
     };
     let directory: PathBuf = match (&args.model, &made) {
-        (Some(name), _) => places::locate(name, true)?,
+        (Some(name), _) => places::located(name)?,
         (None, Some(made)) => made.path().to_owned(),
         (None, None) => unreachable!("one of them was given"),
     };
