@@ -25,7 +25,8 @@ use crate::{arrays, models, random, tree, verify};
 /// (`"org/name"`, `"org/name-GGUF:Q4_K_M"`), or a `TableModel`. `draft`: likewise, or `"self"` (a
 /// quantised self-draft, in 5 or 4 bits; `"self:q8_0"` in 8), or `"ngram"` (the tokens that the
 /// sequence repeats), or none for plain decoding. `dtype` and `draft_dtype`: the weight types, such
-/// as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as the file of a GGUF has them, else f32). `device`: `"cpu"`, the only one.
+/// as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as the file of a GGUF has them, else f32).
+/// `device`: `"cpu"`, the only one.
 /// `copies`: where the quantised self-draft is cached for the next time, a folder, or `True`
 /// for the user's cache, or `False` for nowhere.
 ///

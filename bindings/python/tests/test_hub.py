@@ -29,7 +29,7 @@ class Hub(BaseHTTPRequestHandler):
     def do_GET(self):
         path = self.path.split("?")[0]
         if path == "/api/models/org/tiny/revision/main":
-            files = [{"rfilename": file.name, "size": file.stat().st_size, "blobId": file.name.replace(".", "")} for file in DRAFT.iterdir()]
+            files = [{"rfilename": f.name, "size": f.stat().st_size, "blobId": f.name.replace(".", "")} for f in DRAFT.iterdir()]
             body = json.dumps({"sha": COMMIT, "siblings": files}).encode()
         else:
             body = (DRAFT / path.split("/")[-1]).read_bytes()
@@ -65,10 +65,22 @@ def test_a_model_is_downloaded_and_found_again(hub, monkeypatch):
         polydraft.Engine("org/other")
 
 
+PROGRAM = """
+import signal
+import polydraft
+# Who runs tests in the background may have it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    polydraft.Engine("org/tiny")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
 def test_a_download_is_seen_and_interrupted(hub):
     Hub.slow.set()
-    program = "import polydraft\ntry:\n    polydraft.Engine('org/tiny')\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
-    running = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    command, pipe = [sys.executable, "-c", PROGRAM], subprocess.PIPE
+    running = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ)
     assert running.stderr is not None
     assert "org/tiny: " in running.stderr.readline()
     running.send_signal(signal.SIGINT)
