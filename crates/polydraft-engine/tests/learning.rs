@@ -133,10 +133,12 @@ fn what_is_learned_is_the_targets_distribution() {
         let sampling = Sampling::default();
         let expected = own_distribution(&mut target.clone(), &sampling, &said, 1);
         let probs = next(fixed.as_mut(), &said[said.len() - 4..]);
+        // Drafts are a little more certain than what they were learned from.
+        let sharper = |p: f64| p.powf(1.4);
+        let sum: f64 = expected.values().copied().map(sharper).sum();
         for (token, p) in expected {
-            // Drafts are a little more certain than what they were learned from.
-            let q = probs[token[0] as usize];
-            assert!((p - q).abs() < 0.12, "at {temperature}: {p} {probs:?}");
+            let (p, q) = (sharper(p) / sum, probs[token[0] as usize]);
+            assert!((p - q).abs() < 0.1, "at {temperature}: {p} {probs:?}");
         }
     }
 }

@@ -80,7 +80,7 @@ fn scaled(sums: Vec<(Token, f64)>, by: f64) -> impl Iterator<Item = (Token, f64)
 }
 
 /// The sum of two lists, each scaled.
-fn merged(
+pub(super) fn merged(
     a: &[(Token, f64)],
     by: f64,
     b: impl Iterator<Item = (Token, f64)>,

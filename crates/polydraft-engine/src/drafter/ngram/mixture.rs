@@ -4,7 +4,6 @@
 use polydraft::Token;
 
 use super::counts::{Counts, Followers};
-use super::merged::{Contexts, ORDER, predicted};
 
 /// How a context was followed, by tokens that no longer context was followed by.
 #[derive(Debug, Clone, Copy)]
@@ -140,24 +139,21 @@ impl Mixture {
         self.probs = merged;
     }
 
-    /// Adds a prediction for what is left: of tokens that are none of those before.
-    fn complete(&mut self, prediction: &[(Token, f64)]) {
-        let known = |token| self.probs.binary_search_by_key(&token, |(known, _)| *known).is_ok();
-        let new: Vec<(Token, f64)> =
-            prediction.iter().copied().filter(|(token, _)| !known(*token)).collect();
-        let sum: f64 = new.iter().map(|(_, p)| p).sum();
-        // What the prediction itself leaves open, a token that it has not, is left.
-        let open = 1.0 - prediction.iter().map(|(_, p)| p).sum::<f64>();
-        let scale = self.left / (sum + open.max(0.0)).max(f64::MIN_POSITIVE);
-        self.left -= scale * sum;
-        self.probs.extend(new.into_iter().map(|(token, p)| (token, scale * p)));
-        self.probs.sort_unstable_by_key(|(token, _)| *token);
-    }
-
     /// The tokens with their probabilities, ascending; less than one together, for it may be
     /// another.
     pub fn distribution(self) -> Vec<(Token, f64)> {
         self.probs
+    }
+
+    /// The probability of a token.
+    pub fn probability(&self, token: Token) -> f64 {
+        let place = self.probs.binary_search_by_key(&token, |(known, _)| *known);
+        place.map_or(0.0, |place| self.probs[place].1)
+    }
+
+    /// The probability that it is another.
+    pub fn left(&self) -> f64 {
+        self.left
     }
 }
 
@@ -165,25 +161,26 @@ impl Mixture {
 pub struct Sources<'a> {
     pub counts: [&'a Counts; 2],
     pub worth: [&'a Worth; 2],
-    /// Whether short contexts are merged with what is known beforehand.
-    pub merges: bool,
 }
 
 impl<'a> Sources<'a> {
-    /// What followed each context at the end of `text`, the longest first; not those that are
-    /// merged.
+    /// What followed each context at the end of `text`, the longest first.
     fn contexts(&self, text: &[Token]) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
         let counts = self.counts;
-        let least = if self.merges { ORDER + 1 } else { 0 };
-        (least..=counts[0].order().min(text.len())).rev().flat_map(move |length| {
+        (0..=counts[0].order().min(text.len())).rev().flat_map(move |length| {
             let context = &text[text.len() - length..];
             let found = move |source: usize| Some((source, length, counts[source].after(context)?));
             (0..counts.len()).filter_map(found)
         })
     }
 
-    /// The candidates after `text`; short contexts are merged with what is `known`.
-    pub fn mixture(&self, text: &[Token], known: Option<&dyn Contexts>) -> Mixture {
+    /// Tokens of the longest context at the end of `text` that occurred before.
+    pub fn longest(&self, text: &[Token]) -> usize {
+        self.contexts(text).next().map_or(0, |(_, length, _)| length)
+    }
+
+    /// The candidates after `text`.
+    pub fn mixture(&self, text: &[Token]) -> Mixture {
         let mut mixture = Mixture::default();
         for (source, length, followers) in self.contexts(text) {
             if mixture.left < NEGLIGIBLE {
@@ -192,9 +189,6 @@ impl<'a> Sources<'a> {
             if let Some((kind, times)) = mixture.kind(followers) {
                 mixture.add(followers, times, self.worth[source].of(length, kind));
             }
-        }
-        if let Some(known) = known {
-            mixture.complete(&predicted(text, known, &self.counts));
         }
         mixture
     }
