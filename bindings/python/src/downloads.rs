@@ -1,15 +1,12 @@
 //! Downloads of models, as Python sees them.
 
 use std::cell::{Cell, RefCell};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use polydraft_runtime::Listener;
+use polydraft_runtime::{Listener, SPEAKS};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
-
-/// How often a download says how far it is, where its line is not written over.
-const SPEAKS: Duration = Duration::from_secs(60);
 
 /// Says on Python's standard error how far downloads are; ends them where Python is interrupted.
 #[derive(Default)]

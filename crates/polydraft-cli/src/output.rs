@@ -5,10 +5,10 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
-use polydraft_runtime::{Listener, Usage, explain};
+use polydraft_runtime::{Listener, SPEAKS, Usage, explain};
 use serde::Serialize;
 
 /// A result that is no error but no success either: nothing more is printed.
@@ -126,10 +126,7 @@ pub fn detail(line: impl Display) {
     }
 }
 
-/// Without a terminal it is said so often how far long work is.
-pub const SPEAKS: Duration = Duration::from_secs(60);
-
-/// When that was said, or the work began.
+/// When it was said last, without a terminal, how far long work is, or that work began.
 static SPOKE: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Notes and details on standard error.

@@ -14,7 +14,8 @@ impl ModelOptions {
     /// The models, their paths, sizes and weight types: where it is the same, so are the costs of
     /// passes.
     pub(crate) fn identity(&self, models: &Models) -> Vec<String> {
-        let [target, draft] = self.named(models, &|place| place.display().to_string());
+        let [target, draft] =
+            self.named(models, &|place| without_links(place).display().to_string());
         let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
         let mut all = vec![target, draft, words, stored(self.dtype), stored(self.draft_dtype)];
         all.extend(self.corpus.as_ref().map(|file| format!("quotes {}", file.display())));
@@ -42,7 +43,12 @@ impl ModelOptions {
 
     /// Target and draft for records that leave this machine: without their folders.
     pub fn ids(&self, models: &Models) -> [String; 2] {
-        let [target, draft] = self.named(models, &title);
+        // In the hub's cache a file is a link to contents whose name says nothing.
+        let shown = |place: &Path| match place.is_file() {
+            true => title(place),
+            false => title(&without_links(place)),
+        };
+        let [target, draft] = self.named(models, &shown);
         let words = self
             .draft_vocabulary
             .as_ref()
@@ -72,7 +78,6 @@ impl ModelOptions {
             name => {
                 let place = name.map_or_else(|| demo().map(|demo| demo.join(role)), located);
                 let place = place.unwrap_or_else(|_| role.into());
-                let place = named_absolutely(&place);
                 format!("{} of {} bytes", show(&place), weight_bytes(&place))
             }
         };
@@ -84,14 +89,8 @@ impl ModelOptions {
     }
 }
 
-/// Without links above it: in the hub's cache, a file itself is a link to what has no name.
-fn named_absolutely(place: &Path) -> PathBuf {
-    let (absolute, name) = (std::path::absolute(place), place.file_name());
-    let above = absolute.ok().and_then(|path| path.parent()?.canonicalize().ok());
-    match (above, name) {
-        (Some(above), Some(name)) => above.join(name),
-        _ => place.to_owned(),
-    }
+fn without_links(place: &Path) -> PathBuf {
+    place.canonicalize().unwrap_or_else(|_| place.to_owned())
 }
 
 /// A weight type, in words.

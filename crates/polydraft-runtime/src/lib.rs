@@ -29,7 +29,7 @@ mod usage;
 
 pub use backend::{Backend, BackendOptions};
 pub use keeper::TableKeeper;
-pub use listen::{Listener, Silent};
+pub use listen::{Listener, SPEAKS, Silent};
 pub use machine::{available_memory, machine, threads, threads_or_all, use_threads};
 pub use models::{ModelOptions, Models, TemplateOptions, advise, default_precision};
 pub use polydraft_models::{give_back_memory, keep_memory};

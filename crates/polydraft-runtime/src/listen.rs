@@ -1,5 +1,10 @@
 //! Messages while models are loaded and measured.
 
+use std::time::Duration;
+
+/// Without a terminal it is said so often how far long work is.
+pub const SPEAKS: Duration = Duration::from_secs(60);
+
 /// Receives messages, in sentences for people. The library itself prints nothing.
 pub trait Listener {
     /// A message for most users: what was chosen for them, which option is not used.

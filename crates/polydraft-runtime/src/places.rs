@@ -19,13 +19,12 @@ const SMALL: u64 = 64 << 20;
 /// none: whoever reads it says so.
 pub fn locate(name: &str, offline: bool, listener: &dyn Listener) -> Result<PathBuf> {
     let path = Path::new(name);
-    let local = || snapshot(path).unwrap_or_else(|| path.to_owned());
     if path.exists() {
-        return Ok(local());
+        return Ok(snapshot(path).unwrap_or_else(|| path.to_owned()));
     }
     // A file that is not there is no id: those of the hub have a colon or an address before.
     let Some(id) = Reference::parse(name).filter(|id| id.file.is_some() || !is_gguf(path)) else {
-        return Ok(local());
+        return Ok(path.to_owned());
     };
     let variable =
         std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false"));

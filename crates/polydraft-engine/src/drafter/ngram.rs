@@ -188,7 +188,7 @@ impl Ngrams {
             let sources = Sources { counts: [counts, corpus], worth: [own, of_corpus] };
             if let Some(known) = known {
                 let both = known.with(|known| predicted(before, known, &sources.counts));
-                trust.learn(sources.longest(before), &sources.mixture(before), &both, token);
+                trust.learn(&sources.mixture(before), &both, token);
             }
             let cases = sources.cases(before, token);
             cases.iter().for_each(|case| [&mut *own, of_corpus][case.source].learn(case));
@@ -303,7 +303,7 @@ impl Drafter for Ngrams {
             None => (own.distribution(), SHARPER),
             Some(known) => {
                 let both = known.with(|known| predicted(last, known, &counts));
-                (text.trust.mixed(sources.longest(last), own, both), SHARPER_BY_TABLE)
+                (text.trust.mixed(own, both), SHARPER_BY_TABLE)
             }
         };
         let tokens: Vec<Token> = probs.iter().map(|(token, _)| *token).collect();

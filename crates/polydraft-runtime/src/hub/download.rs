@@ -48,6 +48,14 @@ struct State {
     stopped: AtomicBool,
 }
 
+impl State {
+    /// Counts bytes that were here before.
+    fn finds(&self, bytes: u64) {
+        self.found.fetch_add(bytes, Ordering::Relaxed);
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
 /// Why a download does not go on.
 enum Stop {
     /// Another time it may.
@@ -127,13 +135,10 @@ impl Download<'_> {
         let lock = self.cache.lock(&file.blob, || state.waits.store(true, Ordering::Relaxed))?;
         state.waits.store(false, Ordering::Relaxed);
         if blob.is_file() {
-            let bytes = blob.metadata().map_or(0, |meta| meta.len());
-            state.found.fetch_add(bytes, Ordering::Relaxed);
-            state.done.fetch_add(bytes, Ordering::Relaxed);
+            state.finds(blob.metadata().map_or(0, |meta| meta.len()));
         } else {
             let mut part = Part::open(&coming, file)?;
-            state.found.fetch_add(part.length, Ordering::Relaxed);
-            state.done.fetch_add(part.length, Ordering::Relaxed);
+            state.finds(part.length);
             self.fill(&mut part, file, state)?;
             if let Err(error) = part.check(file) {
                 // Not to begin with what is wrong.

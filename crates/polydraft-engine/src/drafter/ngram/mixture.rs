@@ -100,11 +100,13 @@ pub struct Mixture {
     probs: Vec<(Token, f64)>,
     /// The probability that it is none of these.
     left: f64,
+    /// Tokens of the longest context that occurred before.
+    longest: usize,
 }
 
 impl Default for Mixture {
     fn default() -> Self {
-        Self { probs: Vec::new(), left: 1.0 }
+        Self { probs: Vec::new(), left: 1.0, longest: 0 }
     }
 }
 
@@ -151,6 +153,11 @@ impl Mixture {
         place.map_or(0.0, |place| self.probs[place].1)
     }
 
+    /// Tokens of the longest context that occurred before.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
     /// The probability that it is another.
     pub fn left(&self) -> f64 {
         self.left
@@ -174,11 +181,6 @@ impl<'a> Sources<'a> {
         })
     }
 
-    /// Tokens of the longest context at the end of `text` that occurred before.
-    pub fn longest(&self, text: &[Token]) -> usize {
-        self.contexts(text).next().map_or(0, |(_, length, _)| length)
-    }
-
     /// The candidates after `text`.
     pub fn mixture(&self, text: &[Token]) -> Mixture {
         let mut mixture = Mixture::default();
@@ -186,6 +188,7 @@ impl<'a> Sources<'a> {
             if mixture.left < NEGLIGIBLE {
                 return mixture;
             }
+            mixture.longest = mixture.longest.max(length);
             if let Some((kind, times)) = mixture.kind(followers) {
                 mixture.add(followers, times, self.worth[source].of(length, kind));
             }

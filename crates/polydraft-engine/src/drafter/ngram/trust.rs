@@ -1,7 +1,7 @@
 //! How far a sequence is trusted to say what it said before, against what is known beforehand.
 //!
-//! Problem: text that repeats itself is told best by its own contexts, the longest first; new text
-//! by a table. Which of the two a text is shows only as it comes.
+//! Problem: text that repeats itself is foreseen best by its own contexts, the longest first; new
+//! text by a table. Which of the two a text is shows only as it comes.
 //! Source: a mixture of two predictions whose weight may change (Herbster and Warmuth 1998, fixed
 //! share).
 //! Method: with A the prediction of the sequence's own contexts, B that of the table, merged with
@@ -39,26 +39,26 @@ impl Trust {
         Self(BEFORE)
     }
 
-    /// The prediction after a context, of which so many tokens occurred before, of both.
-    pub fn mixed(
-        &self,
-        longest: usize,
-        own: Mixture,
-        known: Vec<(Token, f64)>,
-    ) -> Vec<(Token, f64)> {
-        let weight = self.0[usize::from(longest > ORDER)];
+    /// The prediction of both.
+    pub fn mixed(&self, own: Mixture, known: Vec<(Token, f64)>) -> Vec<(Token, f64)> {
+        let weight = self.0[kind(&own)];
         let rest = 1.0 - weight + weight * own.left();
         merged(&own.distribution(), weight, known.into_iter(), rest)
     }
 
     /// That this token came.
-    pub fn learn(&mut self, longest: usize, own: &Mixture, known: &[(Token, f64)], came: Token) {
+    pub fn learn(&mut self, own: &Mixture, known: &[(Token, f64)], came: Token) {
         let place = known.binary_search_by_key(&came, |(token, _)| *token);
         let by_table = place.map_or(0.0, |place| known[place].1);
         let by_own = own.probability(came) + own.left() * by_table + FLOOR;
-        let kind = usize::from(longest > ORDER);
+        let kind = kind(own);
         let weight = &mut self.0[kind];
         let part = *weight * by_own / (*weight * by_own + (1.0 - *weight) * (by_table + FLOOR));
         *weight = (1.0 - SHARE) * part + SHARE * BEFORE[kind];
     }
+}
+
+/// Which of the weights is meant.
+fn kind(own: &Mixture) -> usize {
+    usize::from(own.longest() > ORDER)
 }
