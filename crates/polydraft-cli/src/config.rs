@@ -25,8 +25,8 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use polydraft_files::{Kind, read_text};
 use polydraft_runtime::Usage;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml_span::value::{Key, ValueInner};
+use toml_span::{Span, Value};
 
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
@@ -131,8 +131,8 @@ struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn wrong(&self, at: usize, problem: impl std::fmt::Display) -> anyhow::Error {
-        let line = 1 + self.text.as_bytes()[..at.min(self.text.len())]
+    fn wrong(&self, at: Span, problem: impl std::fmt::Display) -> anyhow::Error {
+        let line = 1 + self.text.as_bytes()[..at.start.min(self.text.len())]
             .iter()
             .filter(|b| **b == b'\n')
             .count();
@@ -142,18 +142,16 @@ impl Source<'_> {
 
 fn with_defaults(mut program: Command, file: &Path, text: &str) -> Result<Command> {
     let source = Source { file, text };
-    let table = DeTable::parse(text)
-        .map_err(|e| source.wrong(e.span().map_or(0, |span| span.start), e.message().to_owned()))?;
+    let value = toml_span::parse(text).map_err(|error| source.wrong(error.span, &error))?;
+    // A file is a table, an empty one too.
+    let table = value.as_table().into_iter().flatten();
     // What holds for all first: what is said for a command replaces it.
-    let (tables, keys): (Vec<_>, Vec<_>) =
-        table.get_ref().iter().partition(|(_, value)| matches!(value.get_ref(), DeValue::Table(_)));
+    let (tables, keys): (Vec<_>, Vec<_>) = table.partition(|(_, value)| value.as_table().is_some());
     for (key, value) in keys {
         let values = values(&source, value)?;
-        if !has(&program, key.get_ref()) {
-            return Err(source.wrong(
-                key.span().start,
-                format_args!("no command has an option --{}", key.get_ref()),
-            ));
+        if !has(&program, &key.name) {
+            let problem = format_args!("no command has an option --{key}");
+            return Err(source.wrong(key.span, problem));
         }
         program = set_everywhere(&source, program, key, &values)?;
     }
@@ -164,30 +162,22 @@ fn with_defaults(mut program: Command, file: &Path, text: &str) -> Result<Comman
 }
 
 /// The defaults of a table, for the command of that name.
-fn of_command(
-    source: &Source,
-    program: Command,
-    name: &Spanned<impl AsRef<str>>,
-    table: &Spanned<DeValue>,
-) -> Result<Command> {
-    let DeValue::Table(table) = table.get_ref() else { return Ok(program) };
-    let name_text = name.get_ref().as_ref();
-    if program.find_subcommand(name_text).is_none() {
-        return Err(
-            source.wrong(name.span().start, format_args!("there is no command {name_text}"))
-        );
+fn of_command(source: &Source, program: Command, name: &Key, table: &Value) -> Result<Command> {
+    let Some(table) = table.as_table() else { return Ok(program) };
+    if program.find_subcommand(&*name.name).is_none() {
+        return Err(source.wrong(name.span, format_args!("there is no command {name}")));
     }
     let mut problem = None;
-    let program = program.mut_subcommand(name_text, |mut command| {
+    let program = program.mut_subcommand(&name.name, |mut command| {
         for (key, value) in table {
-            let changed = match value.get_ref() {
-                DeValue::Table(_) => of_command(source, command.clone(), key, value),
-                _ => values(source, value).and_then(|values| {
-                    if command.get_arguments().any(|arg| is(arg, key.get_ref())) {
+            let changed = match value.as_table() {
+                Some(_) => of_command(source, command.clone(), key, value),
+                None => values(source, value).and_then(|values| {
+                    if command.get_arguments().any(|arg| is(arg, &key.name)) {
                         return set(source, command.clone(), key, &values);
                     }
-                    let problem = format_args!("{name_text} has no option --{}", key.get_ref());
-                    Err(source.wrong(key.span().start, problem))
+                    let problem = format_args!("{name} has no option --{key}");
+                    Err(source.wrong(key.span, problem))
                 }),
             };
             match changed {
@@ -217,10 +207,10 @@ fn has(program: &Command, key: &str) -> bool {
 fn set_everywhere(
     source: &Source,
     mut program: Command,
-    key: &Spanned<impl AsRef<str>>,
+    key: &Key,
     values: &[String],
 ) -> Result<Command> {
-    if program.get_arguments().any(|arg| is(arg, key.get_ref().as_ref())) {
+    if program.get_arguments().any(|arg| is(arg, &key.name)) {
         program = set(source, program, key, values)?;
     }
     let names: Vec<String> =
@@ -242,18 +232,13 @@ fn set_everywhere(
 }
 
 /// Sets a default, having seen that the option takes it.
-fn set(
-    source: &Source,
-    command: Command,
-    key: &Spanned<impl AsRef<str>>,
-    values: &[String],
-) -> Result<Command> {
-    let name = key.get_ref().as_ref();
+fn set(source: &Source, command: Command, key: &Key, values: &[String]) -> Result<Command> {
+    let name = &*key.name;
     let Some(arg) = command.get_arguments().find(|arg| is(arg, name)) else { return Ok(command) };
     let id = arg.get_id().clone();
     let flag = !arg.get_action().takes_values();
     if flag && !matches!(values, [value] if value == "true" || value == "false") {
-        return Err(source.wrong(key.span().start, format_args!("{name}: expected true or false")));
+        return Err(source.wrong(key.span, format_args!("{name}: expected true or false")));
     }
     if !flag {
         let words = values.iter().map(|value| format!("--{name}={value}"));
@@ -276,7 +261,7 @@ fn set(
             let message = polydraft_files::in_words(&error);
             let problem =
                 message.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            return Err(source.wrong(key.span().start, problem));
+            return Err(source.wrong(key.span, problem));
         }
     }
     let values: Vec<String> = values.to_vec();
@@ -284,23 +269,20 @@ fn set(
 }
 
 /// A value, or several, as they would be typed.
-fn values(source: &Source, value: &Spanned<DeValue>) -> Result<Vec<String>> {
-    let one = |value: &Spanned<DeValue>| match value.get_ref() {
-        DeValue::String(text) => Ok(text.to_string()),
-        DeValue::Integer(number) => Ok(number.to_string()),
-        DeValue::Float(number) => Ok(number.to_string()),
-        DeValue::Boolean(truth) => Ok(truth.to_string()),
-        other => Err(source.wrong(
-            value.span().start,
-            format_args!(
-                "expected a string, a number, true or false, got a value of type {}",
-                other.type_str()
-            ),
-        )),
+fn values(source: &Source, value: &Value) -> Result<Vec<String>> {
+    let one = |value: &Value| match value.as_ref() {
+        ValueInner::String(text) => Ok(text.to_string()),
+        ValueInner::Integer(number) => Ok(number.to_string()),
+        ValueInner::Float(number) => Ok(number.to_string()),
+        ValueInner::Boolean(truth) => Ok(truth.to_string()),
+        other @ (ValueInner::Array(_) | ValueInner::Table(_)) => {
+            let problem = "expected a string, a number, true or false, got a value of type";
+            Err(source.wrong(value.span, format_args!("{problem} {}", other.type_str())))
+        }
     };
-    match value.get_ref() {
-        DeValue::Array(all) => all.iter().map(one).collect(),
-        _ => Ok(vec![one(value)?]),
+    match value.as_array() {
+        Some(all) => all.iter().map(one).collect(),
+        None => Ok(vec![one(value)?]),
     }
 }
 
@@ -383,7 +365,10 @@ mod tests {
             ("[wrte]\n", "line 1: there is no command wrte"),
             ("[bench.decode]\nstop = 'x'", "line 2: decode has no option --stop"),
             ("quiet = 1", "line 1: quiet: expected true or false"),
-            ("depth = 1979-05-27", "line 1: expected a string, a number"),
+            ("depth = [[3]]", "line 1: expected a string, a number"),
+            ("depth = 1979-05-27", "line 1: invalid number"),
+            ("depth = 3\ndepth = 4", "line 2: duplicate key: `depth`"),
+            ("draft = d", "line 1: invalid TOML value, did you mean to use a quoted string?"),
             ("depth = ", "line 1: "),
             ("help = true", "no command has an option --help"),
         ] {

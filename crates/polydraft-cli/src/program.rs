@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use clap::error::ErrorKind;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, ColorChoice, Command, FromArgMatches};
 use polydraft_runtime::Usage;
 
 use crate::output::{self, Verbosity};
@@ -14,8 +14,9 @@ use crate::{config, interrupts, threads};
 /// Options of the whole program.
 #[derive(Args, Debug)]
 pub struct GlobalArgs {
-    #[command(flatten)]
-    color: colorchoice_clap::Color,
+    /// Controls when to use color.
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t, global = true)]
+    color: ColorChoice,
     /// Errors only: no summary, no notes.
     #[arg(long, short, global = true)]
     quiet: bool,
@@ -40,7 +41,12 @@ impl GlobalArgs {
             (false, true) => Verbosity::Verbose,
             (false, false) => Verbosity::Normal,
         });
-        self.color.write_global();
+        match self.color {
+            ColorChoice::Auto => anstream::ColorChoice::Auto,
+            ColorChoice::Always => anstream::ColorChoice::Always,
+            ColorChoice::Never => anstream::ColorChoice::Never,
+        }
+        .write_global();
     }
 }
 

@@ -1,4 +1,5 @@
-//! Files that users hand over, read within limits: the one place where polydraft opens them.
+//! Files that users hand over, read within limits: the one place where polydraft opens them. And
+//! where it keeps its own.
 //!
 //! A file is read to its end only as far as its [`Kind`] can reach: a configuration is no gigabyte,
 //! and a device has no end. What is no regular file is refused before it is opened, for a named
@@ -6,9 +7,10 @@
 //! read as such.
 #![forbid(unsafe_code)]
 
+use std::env::{home_dir, var_os};
 use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind, Read, Result};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What a file is for, and how many bytes it can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +46,24 @@ impl Kind {
             ErrorKind::FileTooLarge,
             format!("expected {} of at most {megabytes} MiB, got more", self.name),
         )
+    }
+}
+
+/// The user's own folder.
+pub fn home() -> Option<PathBuf> {
+    home_dir().filter(|folder| folder.is_absolute())
+}
+
+/// The user's folder for what can be made again, as the system has it; none without a home.
+pub fn cache() -> Option<PathBuf> {
+    let absolute = |name| Some(PathBuf::from(var_os(name)?)).filter(|path| path.is_absolute());
+    let at_home = |folder| Some(home()?.join(folder));
+    if cfg!(windows) {
+        absolute("LOCALAPPDATA").or_else(|| at_home("AppData/Local"))
+    } else if cfg!(target_vendor = "apple") {
+        at_home("Library/Caches")
+    } else {
+        absolute("XDG_CACHE_HOME").or_else(|| at_home(".cache"))
     }
 }
 

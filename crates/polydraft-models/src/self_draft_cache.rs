@@ -45,7 +45,10 @@ impl SelfDraftCache {
 
     /// In the user's cache folder, if there is one: self-drafts that take some time to make.
     pub fn of_user() -> Option<Self> {
-        Some(Self { folder: dirs::cache_dir()?.join("polydraft/copies"), least: WORTH_KEEPING })
+        Some(Self {
+            folder: polydraft_files::cache()?.join("polydraft/copies"),
+            least: WORTH_KEEPING,
+        })
     }
 
     /// The file of the self-draft that these options ask for, if it is worth one.

@@ -226,7 +226,7 @@ fn place(of: &[String]) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
     let name = format!("polydraft/costs/{:016x}.json", hasher.finish());
-    Some(dirs::cache_dir()?.join(name))
+    Some(polydraft_files::cache()?.join(name))
 }
 
 fn read(file: &Path) -> Result<Kept> {

@@ -33,7 +33,7 @@ pub use listen::{Listener, SPEAKS, Silent};
 pub use machine::{available_memory, machine, threads, threads_or_all, use_threads};
 pub use models::{ModelOptions, Models, TemplateOptions, advise, default_precision};
 pub use polydraft_models::{give_back_memory, keep_memory};
-pub use requests::{SeededRng, Settings, seeded};
+pub use requests::{SeededRng, Settings, random, seeded};
 pub use run::{Description, Run, published};
 pub use sampling::SamplingOptions;
 pub use self_draft::SelfDraft;

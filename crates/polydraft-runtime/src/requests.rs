@@ -5,7 +5,10 @@ use polydraft::coupling::RuleRegistry;
 use polydraft::{RandomSource, RuleKind, Sampling, Token};
 use polydraft_engine::{Generation, Limits, Piece, Request};
 use polydraft_text::Language;
-use rand::SeedableRng;
+use rand::distr::{Distribution, StandardUniform};
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +21,17 @@ pub type SeededRng = ChaCha12Rng;
 /// The rng of this seed.
 pub fn seeded(seed: u64) -> SeededRng {
     SeededRng::seed_from_u64(seed)
+}
+
+/// A number that nobody can know before, for seeds and names, of the system's own rng.
+///
+/// # Panics
+/// The system has none: not on those that Rust's standard library is for.
+pub fn random<T>() -> T
+where
+    StandardUniform: Distribution<T>,
+{
+    UnwrapErr(SysRng).random()
 }
 
 /// How to decode.

@@ -105,7 +105,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
         match serde_json::to_vec(&self.0) {
             Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
             Err(error) => {
-                tracing::error!(%error, "an answer could not be written");
+                log::error!("an answer could not be written: {error}");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use crate::App;
 use crate::api::error::Problem;
 use crate::app::{ServedModel, Settings};
-use crate::telemetry::{Metrics, Telemetry};
+use crate::telemetry::Metrics;
 
 /// Loads a model. It may be called again after the model was unloaded.
 pub(crate) type Loader = Box<dyn Fn() -> anyhow::Result<ServedModel> + Send + Sync>;
@@ -103,7 +103,7 @@ impl Slot {
         let State::Loaded(app, engine) = std::mem::replace(&mut *state, State::Unloaded) else {
             return false;
         };
-        tracing::info!(model = app.name(), "unloaded");
+        log::info!("unloaded {}", app.name());
         // Its thread has nothing left to do, and ends.
         app.desk.stop(Duration::ZERO);
         drop(app);
@@ -132,7 +132,7 @@ impl Fleet {
         settings: Arc<Settings>,
     ) -> std::io::Result<Self> {
         let metrics = Metrics::new();
-        let telemetry = Telemetry::new(&metrics, None);
+        let telemetry = metrics.of_model(None);
         let (app, engine) = App::start(served, names.clone(), settings.clone(), telemetry)?;
         let load: Loader = Box::new(|| Err(anyhow::anyhow!("it was given to the server loaded")));
         let slot = Slot {
@@ -232,7 +232,7 @@ impl Fleet {
             let label = (slots.len() > 1).then(|| slot.described.names[0].clone());
             let started = (slot.described.load)().and_then(|served| {
                 let names = slot.described.names.clone();
-                Ok(App::start(served, names, settings, Telemetry::new(&metrics, label))?)
+                Ok(App::start(served, names, settings, metrics.of_model(label))?)
             });
             let mut state = slot.state();
             let outcome = match started {
@@ -242,7 +242,7 @@ impl Fleet {
                 }
                 Err(error) => {
                     *state = State::Unloaded;
-                    tracing::error!("a model cannot be loaded: {error:#}");
+                    log::error!("a model cannot be loaded: {error:#}");
                     Err(Arc::new(error))
                 }
             };
@@ -274,7 +274,7 @@ impl Fleet {
         for slot in &*self.slots {
             let mut state = slot.state();
             if let State::Loaded(app, _) = &*state {
-                tracing::info!(model = app.name(), requests = app.desk.present(), "stopping");
+                log::info!("stopping {}; requests: {}", app.name(), app.desk.present());
                 app.desk.stop(within);
                 if let State::Loaded(_, engine) = std::mem::replace(&mut *state, State::Unloaded) {
                     engines.push(engine);

@@ -17,8 +17,8 @@ mod worker;
 
 pub use app::{Defaults, ServedModel, Settings};
 pub use http::server::Server;
+pub use log::LevelFilter as LogLevel;
 pub use serve::{Offered, Serving, is_key, origin, serve};
-pub use tracing::Level as LogLevel;
 pub use worker::{Capacity, CostsToUse};
 
 pub(crate) use app::App;

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, anyhow};
 use axum::http::{HeaderValue, Uri};
+use log::LevelFilter;
 use polydraft_runtime::costs::Found;
 use polydraft_runtime::{
     Description, Listener, Run, SamplingOptions, Speculation, Usage, published,
 };
-use tracing::Level;
 
 use crate::api::speculation::fits;
 use crate::app::{Defaults, ServedModel, Settings};
@@ -49,7 +49,7 @@ pub struct Serving {
     /// Ignores the published sampling settings, which are otherwise the defaults of conversations.
     pub ignore_published: bool,
     /// What is logged.
-    pub log: Level,
+    pub log: LevelFilter,
     /// The exit code after a second signal to stop.
     pub interrupted: u8,
 }
@@ -65,12 +65,8 @@ const COMPLETION: usize = 128;
 /// is too large for all requests among it.
 pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Result<()> {
     let (addresses, interrupted) = (serving.addresses.clone(), serving.interrupted);
-    let log = tracing_subscriber::fmt()
-        .with_max_level(serving.log)
-        .with_writer(std::io::stderr)
-        .with_ansi(false);
-    // Another logger in this process stays.
-    let _ = log.try_init();
+    // What is ours, and not what libraries say. Another logger in this process stays.
+    let _ = env_logger::Builder::new().filter_module("polydraft", serving.log).try_init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(4)

@@ -126,7 +126,7 @@ impl Worker {
             self.telemetry.load(self.running.len(), self.waiting.len(), cache);
         }
         if let Some(Err(error)) = self.learned.take().map(TableKeeper::close) {
-            tracing::error!("{error:#}");
+            log::error!("{error:#}");
         }
     }
 

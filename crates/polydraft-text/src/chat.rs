@@ -300,7 +300,7 @@ impl ChatTemplate {
 
 /// Today's date and the tools, as some templates call them.
 fn extras(tools: &[serde_json::Value]) -> Map<String, serde_json::Value> {
-    let now = jiff::Zoned::now();
+    let now = jiff::ZonedDateTime::now();
     let functions = match tools {
         [] => String::new(),
         tools => serde_json::Value::from(tools).to_string(),
@@ -334,7 +334,7 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
         },
     );
     environment.add_function("strftime_now", |format: String| {
-        let now = jiff::Zoned::now();
+        let now = jiff::ZonedDateTime::now();
         jiff::fmt::strtime::format(&format, &now).map_err(|e| {
             minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}"))
         })

@@ -86,7 +86,7 @@ pub fn run(args: Args) -> Result<()> {
     let (opening, room) =
         (args::opening(args.system.as_deref(), "?"), run.models.engine.info().context);
     run.models.language.encode_chat_with(&opening, &Rendering::default(), room)?;
-    let seed = args.seed.unwrap_or_else(rand::random);
+    let seed = args.seed.unwrap_or_else(polydraft_runtime::random);
     let mut talk = Talk {
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),

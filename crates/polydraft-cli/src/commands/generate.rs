@@ -140,7 +140,7 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
         end_tokens: args.limits.ends.tokens(args.chat.end_tokens(&run.models.language)),
         stop: args.limits.ends.stop(),
     };
-    let seed = args.output.seed.unwrap_or_else(rand::random);
+    let seed = args.output.seed.unwrap_or_else(polydraft_runtime::random);
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     match (args.echo, args.chat.is_conversation()) {
         (true, _) => printer.before(&prompt),

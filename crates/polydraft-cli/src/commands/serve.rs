@@ -339,9 +339,9 @@ impl Args {
             ignore_end: texts.ends.ignores_end(),
             ignore_published: texts.ignore_published,
             log: match (says(Verbosity::Verbose), says(Verbosity::Normal)) {
-                (true, _) => LogLevel::DEBUG,
-                (false, true) => LogLevel::INFO,
-                (false, false) => LogLevel::ERROR,
+                (true, _) => LogLevel::Debug,
+                (false, true) => LogLevel::Info,
+                (false, false) => LogLevel::Error,
             },
             interrupted: interrupts::EXIT_CODE,
         }

@@ -101,7 +101,7 @@ impl Answer {
         });
         Self {
             shape,
-            id: format!("{prefix}-{:032x}", rand::random::<u128>()),
+            id: format!("{prefix}-{:032x}", polydraft_runtime::random::<u128>()),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             model: model.unwrap_or_else(|| app.name().to_owned()),
             fingerprint: app.fingerprint.clone(),

@@ -179,11 +179,11 @@ impl From<Failure> for Problem {
                 | Error::EmittedDistribution(polydraft::Error::Token { .. })),
             ) => Self::invalid(error),
             Failure::Engine(error) => {
-                tracing::error!(%error, "a request failed");
+                log::error!("a request failed: {error}");
                 Self::internal()
             }
             Failure::Panic => {
-                tracing::error!("a request broke the engine; others go on");
+                log::error!("a request broke the engine; others go on");
                 Self::internal()
             }
         }
@@ -218,7 +218,7 @@ impl From<polydraft_text::Error> for Problem {
                 Self::invalid(format!("the model's tokenizer refused the text: {problem}"))
             }
             _ => {
-                tracing::error!(%error, "a text could not be tokenized");
+                log::error!("a text could not be tokenized: {error}");
                 Self::internal()
             }
         }

@@ -172,7 +172,7 @@ pub fn left_out(app: &App, messages: &[Message], how: &Rendering) -> Result<Vec<
         return Ok(Vec::new());
     }
     // What each says is marked: a template may write the content otherwise than it was sent.
-    let mark = format!("{:032x}", rand::random::<u128>());
+    let mark = format!("{:032x}", polydraft_runtime::random::<u128>());
     let mark = |number: usize| format!("{mark}n{number}n");
     let mut marked = messages.to_vec();
     firsts.iter().for_each(|first| marked[*first].content.push_str(&mark(*first)));

@@ -304,7 +304,7 @@ impl Common {
                 end_tokens: self.end_tokens(app.vocabulary, defaults)?,
                 stop,
             },
-            seed: self.seed()?.unwrap_or_else(rand::random),
+            seed: self.seed()?.unwrap_or_else(polydraft_runtime::random),
             seeded: self.seed.is_some(),
             marks: Vec::new(),
             count: within("n", self.n.unwrap_or(1), 1, app.limits.texts)?,

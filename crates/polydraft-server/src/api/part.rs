@@ -24,7 +24,7 @@ pub struct Call {
 
 impl Call {
     fn new(name: String) -> Self {
-        let id = format!("call_{:032x}", rand::random::<u128>());
+        let id = format!("call_{:032x}", polydraft_runtime::random::<u128>());
         Self { id, name, arguments: String::new(), told: None }
     }
 

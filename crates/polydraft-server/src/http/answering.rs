@@ -128,7 +128,7 @@ impl Ignored {
         // A header is of visible ASCII.
         names.retain(|sign| sign == ' ' || sign.is_ascii_graphic());
         names.truncate(LONGEST);
-        tracing::info!(%names, "parameters that are ignored");
+        log::info!("parameters that are ignored: {names}");
         Self(HeaderValue::from_str(&names).ok())
     }
 

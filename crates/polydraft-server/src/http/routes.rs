@@ -1,16 +1,17 @@
 //! The routes.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
+use futures_util::FutureExt;
 use serde_json::{Value, json};
-use tower_http::catch_panic::CatchPanicLayer;
 
 use super::answering::{Prepare, answer};
 use super::{guard, models, pages, texts};
@@ -57,8 +58,7 @@ pub fn router(fleet: Arc<Fleet>) -> Router {
     // Pages hold no secrets; their requests need the key.
     let open = Router::new().route("/health", get(health)).merge(pages::routes());
     let open = open.method_not_allowed_fallback(not_so);
-    let routes =
-        guarded.merge(open).layer(CatchPanicLayer::custom(|_| Problem::internal().into_response()));
+    let routes = guarded.merge(open).layer(from_fn(caught));
     let root = fleet.settings().root.clone();
     let all = match guard::cors(&fleet.settings().origins) {
         Some(layer) => routes.layer(layer).layer(map_response(guard::methods)),
@@ -66,6 +66,13 @@ pub fn router(fleet: Arc<Fleet>) -> Router {
     };
     let all: Router = all.with_state(fleet);
     if root.is_empty() { all } else { Router::new().nest(&root, all.clone()).merge(all) }
+}
+
+/// A request that breaks the server is answered all the same.
+async fn caught(request: Request, next: Next) -> Response {
+    // It is dropped unfinished: nothing that it had is seen again.
+    let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    answer.unwrap_or_else(|_| Problem::internal().into_response())
 }
 
 /// A route that decodes.

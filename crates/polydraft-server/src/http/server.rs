@@ -27,8 +27,8 @@ const WRITE: Duration = Duration::from_secs(60);
 const HEAD_BYTES: usize = 64 << 10;
 /// Connections at once.
 const CONNECTIONS: usize = 1024;
-/// How long measured times are stored one by one, whether or not `/metrics` is read.
-const SUM_UP: Duration = Duration::from_secs(1);
+/// How often idle models are looked for.
+const LOOK: Duration = Duration::from_secs(1);
 /// What connections get after the engine is done, to send what there is.
 const FLUSH: Duration = Duration::from_secs(5);
 
@@ -99,7 +99,7 @@ impl Server {
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
         let (graceful, places) = (GracefulShutdown::new(), Arc::new(Semaphore::new(CONNECTIONS)));
-        let mut sum_up = tokio::time::interval(SUM_UP);
+        let mut look = tokio::time::interval(LOOK);
         tokio::pin!(stop);
         loop {
             let accepted = async {
@@ -110,8 +110,7 @@ impl Server {
             };
             let (stream, place) = tokio::select! {
                 () = &mut stop => break,
-                _ = sum_up.tick() => {
-                    fleet.metrics().sum_up();
+                _ = look.tick() => {
                     unload_after.into_iter().for_each(|after| fleet.unload_idle(after));
                     continue;
                 }
@@ -119,7 +118,7 @@ impl Server {
                     Ok((stream, _)) => (stream, place),
                     Err(error) => {
                         // As a rule too many open files: others must be closed first.
-                        tracing::warn!(%error, "a connection was not accepted");
+                        log::warn!("a connection was not accepted: {error}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     }
@@ -131,7 +130,7 @@ impl Server {
             tokio::spawn(async move {
                 // What goes wrong on a connection is its client's affair.
                 if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection broke");
+                    log::debug!("a connection broke: {error}");
                 }
                 drop(place);
             });

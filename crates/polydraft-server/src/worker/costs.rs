@@ -33,11 +33,11 @@ struct Log;
 
 impl Listener for Log {
     fn note(&self, text: &str) {
-        tracing::info!("{text}");
+        log::info!("{text}");
     }
 
     fn detail(&self, text: &str) {
-        tracing::debug!("{text}");
+        log::debug!("{text}");
     }
 }
 
@@ -76,13 +76,13 @@ impl StepCosts {
             Ok(true) => return false,
             Ok(false) => {}
             // What the models fail with, requests will fail with too, and say so.
-            Err(error) => tracing::warn!("what steps cost was not measured: {error:#}"),
+            Err(error) => log::warn!("what steps cost was not measured: {error:#}"),
         }
         let costs = std::mem::take(&mut self.costs);
         if let CostsToUse::Measuring(measuring) = costs {
             match measuring.finish(&Log) {
                 Ok(costs) => self.costs = CostsToUse::Known(costs),
-                Err(error) => tracing::warn!("what steps cost was not stored: {error:#}"),
+                Err(error) => log::warn!("what steps cost was not stored: {error:#}"),
             }
         }
         true

@@ -40,7 +40,7 @@ pub struct Message {
 impl Message {
     /// Of nothing yet.
     pub fn new(inner: Answer, model: String, stops: Vec<String>, keeps_prompt: bool) -> Self {
-        let id = format!("msg_{:032x}", rand::random::<u128>());
+        let id = format!("msg_{:032x}", polydraft_runtime::random::<u128>());
         let (thought, sent, called) = (0, 0, Vec::new());
         let open = None;
         Self { inner, id, model, stops, keeps_prompt, open, closed: 0, thought, sent, called }

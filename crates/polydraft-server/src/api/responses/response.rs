@@ -61,7 +61,7 @@ impl Response {
     ) -> Self {
         Self {
             inner,
-            id: rand::random(),
+            id: polydraft_runtime::random(),
             model,
             settings,
             items: Vec::new(),
