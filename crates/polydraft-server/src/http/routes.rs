@@ -121,3 +121,21 @@ async fn not_so(method: Method, uri: Uri) -> Problem {
     let problem = Problem::invalid(format_args!("{} does not answer to {method}", uri.path()));
     problem.status(StatusCode::METHOD_NOT_ALLOWED)
 }
+
+#[cfg(test)]
+mod tests {
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_breaks_the_server_is_answered() {
+        async fn broken() -> StatusCode {
+            panic!("on purpose")
+        }
+        let routes: Router = Router::new().route("/", get(broken)).layer(from_fn(caught));
+        let answer = TowerToHyperService::new(routes).call(Request::new(Body::empty())).await;
+        assert_eq!(answer.unwrap().status(), StatusCode::INTERNAL_SERVER_ERROR);
+    }
+}
