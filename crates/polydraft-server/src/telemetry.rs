@@ -182,7 +182,7 @@ impl Telemetry {
                 "Distinct drafted tokens",
             ),
             of("spec_decode_num_accepted_tokens_total", Kind::Counter, "Accepted drafted tokens")
-                .value(accepted.iter().sum::<u64>() as f64),
+                .value(self.accepted_by_position.sum() as f64),
             of(
                 "spec_decode_num_accepted_tokens_per_pos_total",
                 Kind::Counter,

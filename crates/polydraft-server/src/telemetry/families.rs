@@ -28,6 +28,11 @@ impl Counts {
         counts[number] += count;
     }
 
+    /// Their sum.
+    pub fn sum(&self) -> u64 {
+        self.all().into_iter().sum()
+    }
+
     /// All of them.
     pub fn all(&self) -> Vec<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Telemetry;
-use super::families::{Family, Kind};
+use super::families::Family;
+use super::families::Kind::{Counter, Gauge};
 
 pub(super) fn families(telemetry: &Telemetry) -> Vec<Family> {
     let of = |count: &AtomicU64| count.load(Relaxed) as f64;
@@ -12,71 +13,69 @@ pub(super) fn families(telemetry: &Telemetry) -> Vec<Family> {
     let steps = &telemetry.steps;
     let (prefilled, generated) = (of(&steps.prefilled), of(&telemetry.generated_tokens));
     let (prefill, decoding) = (seconds(&steps.prefill), seconds(&steps.decoding));
-    let accepted = telemetry.accepted_by_position.all().iter().sum::<u64>() as f64;
+    let accepted = telemetry.accepted_by_position.sum() as f64;
     let busy = rate(of(&steps.sequences), of(&steps.passes));
-    let counter = Kind::Counter;
-    let gauge = Kind::Gauge;
     [
-        ("prompt_tokens_total", counter, prefilled, "Tokens of prompts that were prefilled"),
+        ("prompt_tokens_total", Counter, prefilled, "Tokens of prompts that were prefilled"),
         (
             "prompt_tokens_cached_total",
-            counter,
+            Counter,
             of(&steps.cached),
             "Tokens of prompts that were in the prefix cache",
         ),
         (
             "prompt_seconds_total",
-            counter,
+            Counter,
             prefill,
             "Time in prefill, but for each prompt's last token",
         ),
-        ("tokens_predicted_total", counter, generated, "Generated tokens"),
-        ("tokens_predicted_seconds_total", counter, decoding, "Time in steps"),
+        ("tokens_predicted_total", Counter, generated, "Generated tokens"),
+        ("tokens_predicted_seconds_total", Counter, decoding, "Time in steps"),
         (
             "n_decode_total",
-            counter,
+            Counter,
             of(&steps.passes),
             "Passes of the target, each for the whole batch",
         ),
         (
             "n_tokens_max",
-            counter,
+            Counter,
             of(&steps.longest),
             "Tokens of the longest sequence, its prompt's among them",
         ),
         (
             "spec_decode_num_drafts_total",
-            counter,
+            Counter,
             of(&telemetry.drafts),
             "Passes of the target that had drafts",
         ),
         (
             "spec_decode_num_draft_tokens_total",
-            counter,
+            Counter,
             of(&telemetry.draft_tokens),
             "Distinct drafted tokens",
         ),
-        ("spec_decode_num_accepted_tokens_total", counter, accepted, "Accepted drafted tokens"),
+        ("spec_decode_num_accepted_tokens_total", Counter, accepted, "Accepted drafted tokens"),
         (
             "prompt_tokens_seconds",
-            gauge,
+            Gauge,
             rate(prefilled, prefill),
             "Prefilled tokens per second of prefill",
         ),
         (
             "predicted_tokens_seconds",
-            gauge,
+            Gauge,
             rate(generated, decoding),
             "Generated tokens per second of steps",
         ),
         (
             "requests_processing",
-            gauge,
+            Gauge,
             of(&telemetry.running),
             "Running requests, counted by prompt",
         ),
-        ("requests_deferred", gauge, of(&telemetry.waiting), "Waiting requests, counted by prompt"),
-        ("n_busy_slots_per_decode", gauge, busy, "Sequences in a pass, on average"),
+        ("requests_deferred", Gauge, of(&telemetry.waiting), "Waiting requests, counted by prompt"),
+        ("n_busy_slots_per_decode", Gauge, busy, "Sequences in a pass, on average"),
     ]
     .map(|(name, kind, value, what)| Family::new(("llamacpp:", name), kind, what).value(value))
     .into()
