@@ -28,7 +28,7 @@ LINES, COLUMNS = 300, 100
 LONG_PAGES = {"theory.md", "benchmarks.md"}
 
 # Words that the field says otherwise; tools/house/tests/words.rs has the like for code. Derivations
-# have their own words, and the page on migration the former names.
+# have their own words.
 WORDS = {
     r"\blaws?\b": "distribution",
     r"\b(un)?sureness\b|\bunsure\b": "confidence",
@@ -47,7 +47,7 @@ RIGHT = (
     r"\]\([^)]*\)|[Ll]ogits[ -]processors?|`[^`]*`|behind any HTTP|behind a load|data races?"
     r"|held[- ]out"
 )
-DERIVATIONS = {"theory.md", "notation.md", "migration.md"}
+DERIVATIONS = {"theory.md", "notation.md"}
 
 
 def prose(text):

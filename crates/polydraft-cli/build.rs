@@ -29,10 +29,7 @@ fn main() {
     }
     watch(Path::new("../../Cargo.lock"));
     for entry in std::fs::read_dir("..").into_iter().flatten().flatten() {
-        // The laboratory is built on this crate, not into it.
-        if entry.file_name() != "polydraft-lab" {
-            watch(&entry.path().join("src"));
-        }
+        watch(&entry.path().join("src"));
     }
 }
 

@@ -1,6 +1,6 @@
 #![no_main]
 
-#[path = "../../crates/polydraft-reference/tests/trace/fuzz_bodies.rs"]
+#[path = "../../research/reference/tests/trace/fuzz_bodies.rs"]
 mod fuzz_bodies;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzz_bodies::shard(bytes));

@@ -14,5 +14,5 @@ pub use ends::EndArgs;
 pub use models::{ModelArgs, RunModelArgs};
 pub use probability::probability;
 pub use sampling::SamplingArgs;
-pub use speculation::SpeculationArgs;
+pub use speculation::{SpeculationArgs, with_rules};
 pub use template::{TemplateArgs, object};

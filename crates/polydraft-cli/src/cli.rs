@@ -40,8 +40,6 @@ enum Command {
     RpcServer(commands::rpc_server::Args),
     Completions(commands::completions::Args),
     Man(commands::man::Args),
-    #[command(flatten)]
-    Moved(commands::moved::Moved),
 }
 
 impl Command {
@@ -69,7 +67,6 @@ impl Command {
             Self::RpcServer(args) => commands::rpc_server::run(args),
             Self::Completions(args) => commands::completions::run(args, Cli::command()),
             Self::Man(args) => commands::man::run(args, Cli::command()),
-            Self::Moved(moved) => Err(moved.error()),
         }
     }
 }
@@ -81,7 +78,7 @@ pub fn main(line: Vec<OsString>) -> ! {
         match cli.command.answers_many() {
             // If llama.cpp aborts, the other requests get an error.
             true => cli.command.run(),
-            false => polydraft_llama::host(|| cli.command.run())?,
+            false => polydraft_runtime::host(|| cli.command.run())?,
         }
     })
 }

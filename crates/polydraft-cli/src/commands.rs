@@ -12,7 +12,6 @@ pub mod inspect;
 pub mod learn;
 pub mod list;
 pub mod man;
-pub mod moved;
 pub mod rpc_server;
 pub mod score;
 #[cfg(feature = "server")]

@@ -107,7 +107,7 @@ fn listen() {
                     };
                 }
             }
-            polydraft_llama::leave(EXIT_CODE.into());
+            polydraft_runtime::leave(EXIT_CODE.into());
         });
     });
 }

@@ -48,7 +48,7 @@ pub fn done(interrupted: bool) -> Result<()> {
 /// Reports an error and ends the program: with exit code 2 for usage, 1 for the rest. A reader that
 /// closed our output is none.
 pub fn leave(result: Result<()>) -> ! {
-    polydraft_llama::leave(result.map_or_else(|error| exit_code(&error), |()| 0).into())
+    polydraft_runtime::leave(result.map_or_else(|error| exit_code(&error), |()| 0).into())
 }
 
 fn exit_code(error: &anyhow::Error) -> u8 {

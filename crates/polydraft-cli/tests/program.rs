@@ -7,9 +7,6 @@ use common::{fails, ok, run};
 /// Commands that a build has in any case.
 const COMMANDS: [&str; 9] =
     ["generate", "chat", "score", "inspect", "certify", "bench", "list", "completions", "man"];
-/// Commands of the laboratory, which say where they are.
-const LAB: [&str; 4] = ["couple", "efficiency", "replay", "report"];
-
 #[test]
 fn it_has_a_name_and_its_commands() {
     let version = format!("polydraft {}\n", env!("CARGO_PKG_VERSION"));
@@ -19,11 +16,6 @@ fn it_has_a_name_and_its_commands() {
         help.lines().any(|line| line.trim_start().starts_with(&format!("{command} ")))
     };
     assert!(COMMANDS.iter().all(listed), "{help}");
-    for command in LAB {
-        assert!(!listed(&command), "{help}");
-        fails(&[command, "--some", "option"], 2, &["polydraft-lab", command]);
-    }
-    fails(&["bench", "decode", "--rounds", "2"], 2, &["polydraft-lab bench decode"]);
     assert_eq!(listed(&"serve"), cfg!(feature = "server"), "{help}");
     assert!(!help.contains("polydraft-cli"));
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use polydraft::{
     Draft, DraftTree, Drafting, Form, Outcome, PolicyKind, RandomSource, Result as ProbsResult,
-    RuleKind, Sampling, TargetDistributions, Token, Verifier, VerifierKind, enumerate,
+    Sampling, TargetDistributions, Token, Verifier, VerifierKind, enumerate,
 };
 use polydraft_engine::certify::WrongResidual;
 use polydraft_engine::{
@@ -76,7 +76,7 @@ fn the_distribution_is_the_targets_with_trees_too() {
     ];
     let (mut worst, mut runs) = (0.0_f64, 0);
     for tree in trees {
-        for kind in VerifierKind::<RuleKind>::all() {
+        for kind in VerifierKind::all() {
             if kind.build().unwrap().supports(&tree.build().unwrap().form()).is_err() {
                 continue;
             }

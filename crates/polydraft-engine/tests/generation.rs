@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use polydraft::{PolicyKind, RuleKind, Token, VerifierKind};
+use polydraft::{PolicyKind, Token, VerifierKind};
 use polydraft_engine::{
     Detokenizer, Engine, Finish, Generation, Limits, Model, ModelDrafter, Origin, Piece, Request,
     Speculation, TableModel,
@@ -41,7 +41,7 @@ fn engine(target: TableModel, draft: TableModel) -> Engine {
 }
 
 fn request(depth: usize, limits: &Limits, seed: u64) -> Request<'static> {
-    let verifier = VerifierKind::<RuleKind>::Token(Default::default()).build().unwrap();
+    let verifier = VerifierKind::Token(Default::default()).build().unwrap();
     let policy = PolicyKind::chain(depth).build().unwrap();
     Request::new([3])
         .speculation(Speculation::new(verifier, policy).unwrap())

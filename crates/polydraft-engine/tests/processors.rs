@@ -148,7 +148,7 @@ fn every_verifier_has_the_distribution_of_plain_decoding_with_the_same_changes()
     let trees: Vec<PolicyKind> =
         ["paths:1,2", "paths:2,2", "2,1"].map(|tree| tree.parse().unwrap()).into();
     let mut tried = 0;
-    for verifier in VerifierKind::<polydraft::RuleKind>::all() {
+    for verifier in VerifierKind::all() {
         for tree in &trees {
             let form = tree.build().unwrap().form();
             if verifier.build().unwrap().supports(&form).is_err() {
@@ -197,7 +197,7 @@ fn behind_its_end_a_text_needs_no_token() {
     let drafter =
         ModelDrafter::new(Box::new(draft), &polydraft_engine::Vocabulary::numbered(3)).unwrap();
     let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(drafter)));
-    for verifier in VerifierKind::<polydraft::RuleKind>::all() {
+    for verifier in VerifierKind::all() {
         for tree in ["paths:1,2", "paths:2,2", "2,2"] {
             let policy = tree.parse::<PolicyKind>().unwrap();
             if verifier.build().unwrap().supports(&policy.build().unwrap().form()).is_err() {

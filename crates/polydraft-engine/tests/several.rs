@@ -2,7 +2,7 @@
 
 mod common;
 
-use polydraft::{PolicyKind, RuleKind, Sampling, VerifierKind};
+use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter, SeveralDrafters};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -18,7 +18,7 @@ fn the_distribution_is_the_targets_with_several_drafters_too() {
     let (mut worst, mut runs) = (0.0_f64, 0);
     for (tree, models) in [("distinct:2,2", 2), ("distinct:3,1", 3), ("distinct:2,2", 1)] {
         let tree: PolicyKind = tree.parse().unwrap();
-        for kind in VerifierKind::<RuleKind>::all() {
+        for kind in VerifierKind::all() {
             if kind.build().unwrap().supports(&tree.build().unwrap().form()).is_err() {
                 continue;
             }
@@ -56,7 +56,7 @@ fn the_distribution_is_the_targets_with_n_grams_mixed_in() {
     let (mut worst, mut runs) = (0.0_f64, 0);
     for tree in ["paths:1,2", "paths:2,2"] {
         let tree: PolicyKind = tree.parse().unwrap();
-        for kind in VerifierKind::<RuleKind>::all() {
+        for kind in VerifierKind::all() {
             if kind.build().unwrap().supports(&tree.build().unwrap().form()).is_err() {
                 continue;
             }

@@ -7,7 +7,7 @@ mod support;
 
 use std::path::Path;
 
-use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, Token, VerifierKind};
+use polydraft::{Drafting, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::certify::{compare, count_sequences};
 use polydraft_engine::{DrafterKind, Engine, Limits, ModelDrafter, Request, Speculation};
 use polydraft_llama::{LlamaOptions, load, quantise};
@@ -27,7 +27,7 @@ fn ways() -> Vec<Way> {
         let working = verifier.build().unwrap();
         trees.iter().find(|tree| working.supports(&tree.build().unwrap().form()).is_ok()).cloned()
     };
-    let ways: Vec<_> = VerifierKind::<RuleKind>::all().into_iter().map(|v| (fits(&v), v)).collect();
+    let ways: Vec<_> = VerifierKind::all().into_iter().map(|v| (fits(&v), v)).collect();
     assert!(ways.len() > 5);
     ways.into_iter()
         .map(|(tree, v)| (v.clone(), tree.unwrap_or_else(|| panic!("{v} has no tree"))))

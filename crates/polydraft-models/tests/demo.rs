@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Pair, demo, open_pair};
-use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, Topology, Verifier, VerifierKind};
+use polydraft::{Drafting, PolicyKind, Sampling, Topology, Verifier, VerifierKind};
 use polydraft_engine::certify::{WrongResidual, compare, count_sequences};
 use polydraft_engine::{Detokenizer, Speculation};
 use polydraft_models::Precision;
@@ -90,7 +90,7 @@ fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
     let plain: Vec<_> = prompts.iter().map(|prompt| run(prompt, None).tokens).collect();
     let mut runs = 0;
     for tree in trees {
-        for kind in VerifierKind::<RuleKind>::all() {
+        for kind in VerifierKind::all() {
             if kind.build().unwrap().supports(&tree.build().unwrap().form()).is_err() {
                 continue;
             }

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 
 use common::*;
-use polydraft::{DraftTree, NodeId, PolicyKind, RuleKind, Token, VerifierKind};
+use polydraft::{DraftTree, NodeId, PolicyKind, Token, VerifierKind};
 use polydraft_engine::{
     DrafterKind, Engine, Limits, Model, Request, Sequence, Sequences, Speculation,
 };
@@ -454,7 +454,7 @@ fn a_cached_prompt_is_known_beside_a_drafter_without_a_cache() {
     let drafter = kind.build(target.model.info()).unwrap();
     let mut engine = Engine::new(Box::new(target.model), Some(drafter));
     for cached in [0, prompt.len() - 1] {
-        let verifier = VerifierKind::<RuleKind>::all()[0].build().unwrap();
+        let verifier = VerifierKind::all()[0].build().unwrap();
         let speculation = Speculation::new(verifier, PolicyKind::paths(1, 2).build().unwrap());
         let request = Request::new(&prompt[..])
             .speculation(Some(speculation.unwrap()))

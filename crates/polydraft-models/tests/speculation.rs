@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 
 use common::*;
-use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, VerifierKind};
+use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::Speculation;
 use polydraft_engine::certify::{compare, count_sequences};
 use polydraft_models::Precision;
@@ -24,7 +24,7 @@ fn ways() -> Vec<Way> {
         let working = verifier.build().unwrap();
         trees.iter().find(|tree| working.supports(&tree.build().unwrap().form()).is_ok()).cloned()
     };
-    let ways: Vec<_> = VerifierKind::<RuleKind>::all().into_iter().map(|v| (fits(&v), v)).collect();
+    let ways: Vec<_> = VerifierKind::all().into_iter().map(|v| (fits(&v), v)).collect();
     assert!(ways.len() > 5);
     ways.into_iter()
         .map(|(tree, v)| (v.clone(), tree.unwrap_or_else(|| panic!("{v} has no tree"))))

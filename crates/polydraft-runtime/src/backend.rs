@@ -6,7 +6,8 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use polydraft_llama::{BUILT, CacheType, Description, FlashAttention, LlamaOptions, Split};
+use polydraft_llama::{BUILT, Description, LlamaOptions};
+pub use polydraft_llama::{CacheType, FlashAttention, Split};
 use polydraft_models::is_gguf;
 use polydraft_text::LanguageModel;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,6 @@ use crate::{Listener, Usage, as_text, machine};
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
     /// polydraft's own forward pass, on the CPU.
-    #[serde(alias = "candle")]
     Native,
     /// llama.cpp: GGUF files of any architecture that it has.
     Llama,
@@ -38,8 +38,7 @@ impl FromStr for Backend {
 
     fn from_str(name: &str) -> Result<Self, String> {
         match name {
-            // What the native backend was called when it was built on candle.
-            "native" | "candle" => Ok(Self::Native),
+            "native" => Ok(Self::Native),
             "llama" => Ok(Self::Llama),
             _ => Err(format!("expected native or llama, got {name:?}")),
         }

@@ -10,9 +10,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use polydraft::coupling::RuleRegistry;
 use polydraft::policy::{Choices, Costs};
-use polydraft::{PolicyKind, RuleKind, Sampling, VerifierKind};
+use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{Engine, Measurement, Request};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
@@ -43,12 +42,12 @@ struct Kept {
 ///
 /// # Errors
 /// A file that holds no costs; failures of the models.
-pub fn settle<R: RuleRegistry>(
+pub fn settle(
     file: Option<&Path>,
     options: &ModelOptions,
     models: &mut Models,
     sampling: &Sampling,
-    speculation: &mut Speculation<R>,
+    speculation: &mut Speculation,
     listener: &dyn Listener,
 ) -> Result<()> {
     let Speculation { tree, sampling: of_draft, verifier, .. } = speculation;
@@ -64,26 +63,26 @@ pub fn settle<R: RuleRegistry>(
 ///
 /// # Errors
 /// As for [`settle`].
-pub fn find<R: RuleRegistry>(
+pub fn find(
     file: Option<&Path>,
     options: &ModelOptions,
     models: &mut Models,
     sampling: [&Sampling; 2],
-    verifier: &VerifierKind<R>,
+    verifier: &VerifierKind,
     listener: &dyn Listener,
 ) -> Result<Costs> {
     known(file, options, models, sampling, verifier)?.costs(&mut models.engine, listener)
 }
 
 /// What is known of the costs of a run's steps.
-pub enum Found<R: RuleRegistry = RuleKind> {
+pub enum Found {
     /// They are in a file, or were measured before.
     Known(Costs),
     /// They are to be measured.
-    Unknown(Box<Measuring<R>>),
+    Unknown(Box<Measuring>),
 }
 
-impl<R: RuleRegistry> Found<R> {
+impl Found {
     /// The costs, measured and stored now if they are not known.
     ///
     /// # Errors
@@ -100,10 +99,10 @@ impl<R: RuleRegistry> Found<R> {
 }
 
 /// Costs that are being measured, a part at a time.
-pub struct Measuring<R: RuleRegistry = RuleKind> {
+pub struct Measuring {
     measurement: Measurement,
     sampling: [Sampling; 2],
-    verifier: VerifierKind<R>,
+    verifier: VerifierKind,
     of: Vec<String>,
     place: Option<PathBuf>,
     /// Whether the place is a file of the user's.
@@ -114,13 +113,13 @@ pub struct Measuring<R: RuleRegistry = RuleKind> {
 ///
 /// # Errors
 /// As for [`settle`].
-pub fn known<R: RuleRegistry>(
+pub fn known(
     file: Option<&Path>,
     options: &ModelOptions,
     models: &Models,
     [sampling, of_draft]: [&Sampling; 2],
-    verifier: &VerifierKind<R>,
-) -> Result<Found<R>> {
+    verifier: &VerifierKind,
+) -> Result<Found> {
     let of = identity(options, models, sampling, verifier);
     let place = file.map(Path::to_owned).or_else(|| place(&of));
     match place.as_deref().filter(|place| place.exists()).map(read) {
@@ -139,7 +138,7 @@ pub fn known<R: RuleRegistry>(
     })))
 }
 
-impl<R: RuleRegistry> Measuring<R> {
+impl Measuring {
     /// Measures the next part, some steps; whether there is another one.
     ///
     /// # Errors
@@ -184,11 +183,11 @@ impl<R: RuleRegistry> Measuring<R> {
 
 /// Corrects the costs by the measured time of a generation, for the next one and in the stored
 /// file. Those of a `file` stay as they are.
-pub fn learn<R: RuleRegistry>(
+pub fn learn(
     file: Option<&Path>,
     options: &ModelOptions,
     models: &Models,
-    Settings { sampling, speculation }: &mut Settings<R>,
+    Settings { sampling, speculation }: &mut Settings,
     choices: Option<&Choices>,
     listener: &dyn Listener,
 ) {
@@ -207,11 +206,11 @@ pub fn learn<R: RuleRegistry>(
 }
 
 /// The key of costs.
-fn identity<R: RuleRegistry>(
+fn identity(
     options: &ModelOptions,
     models: &Models,
     sampling: &Sampling,
-    verifier: &VerifierKind<R>,
+    verifier: &VerifierKind,
 ) -> Vec<String> {
     // Where nothing is drawn, verification is hardly any work.
     let decides = if sampling.temperature == 0.0 { "decides greedily" } else { "decides" };

@@ -1,8 +1,7 @@
 //! One request, from settings to the decode loop.
 
 use anyhow::Result;
-use polydraft::coupling::RuleRegistry;
-use polydraft::{RandomSource, RuleKind, Sampling, Token};
+use polydraft::{RandomSource, Sampling, Token};
 use polydraft_engine::{Generation, Limits, Piece, Request};
 use polydraft_text::Language;
 use rand::distr::{Distribution, StandardUniform};
@@ -36,15 +35,14 @@ where
 
 /// How to decode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(bound = "")]
-pub struct Settings<R: RuleRegistry = RuleKind> {
+pub struct Settings {
     /// How the target's logits become the sampled distribution.
     pub sampling: Sampling,
     /// How to speculate; none is plain decoding.
-    pub speculation: Option<Speculation<R>>,
+    pub speculation: Option<Speculation>,
 }
 
-impl<R: RuleRegistry> Settings<R> {
+impl Settings {
     /// Describes the settings in a detail message.
     pub fn tell(&self, listener: &dyn Listener) {
         let Sampling { temperature, top_k, top_p, min_p } = self.sampling;
@@ -84,10 +82,10 @@ impl Models {
     ///
     /// # Errors
     /// If the verifier does not fit the tree, or the prompt fills the context.
-    pub fn decode<R: RuleRegistry>(
+    pub fn decode(
         &mut self,
         prompt: &[Token],
-        settings: &Settings<R>,
+        settings: &Settings,
         limits: &Limits,
         rng: &mut SeededRng,
         show: &mut dyn FnMut(Piece) -> bool,

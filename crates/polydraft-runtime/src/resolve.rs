@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use polydraft::coupling::RuleRegistry;
 use polydraft::policy::{Auto, Distinct, Fixed, StopBelow};
 use polydraft::{Drafting, PolicyKind, Topology, VerifierKind};
 
@@ -15,7 +14,7 @@ use crate::{SamplingOptions, Speculation, SpeculationOptions, Usage};
 /// per second among trees of up to eight nodes.
 const DEPTH: usize = 3;
 const PATHS: usize = 2;
-impl<R: RuleRegistry> SpeculationOptions<R> {
+impl SpeculationOptions {
     /// The settings of these options; none is plain decoding. `demo` are the acceptances of the
     /// demo pair if it is used, and `drafts` says how many drafts there are.
     ///
@@ -27,7 +26,7 @@ impl<R: RuleRegistry> SpeculationOptions<R> {
         sampling: &SamplingOptions,
         drafts: usize,
         demo: Option<&Path>,
-    ) -> Result<Option<Speculation<R>>> {
+    ) -> Result<Option<Speculation>> {
         let Some(verifier) = &self.verifier else {
             let given = [
                 ("--paths", self.paths.is_some()),
@@ -75,11 +74,7 @@ impl<R: RuleRegistry> SpeculationOptions<R> {
 }
 
 /// The error of a verifier that does not fit the tree, with verifiers and trees that would.
-fn advise<R: RuleRegistry>(
-    verifier: &VerifierKind<R>,
-    tree: &PolicyKind,
-    error: anyhow::Error,
-) -> String {
+fn advise(verifier: &VerifierKind, tree: &PolicyKind, error: anyhow::Error) -> String {
     let unfit = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
         || matches!(
             error.downcast_ref(),
@@ -90,9 +85,9 @@ fn advise<R: RuleRegistry>(
     if !unfit {
         return format!("{verifier}: {error}");
     }
-    let all = VerifierKind::<R>::all();
+    let all = VerifierKind::all();
     // A verifier whose output does not depend on the draft is only for users who ask for that.
-    let usual = |kind: &&VerifierKind<R>| {
+    let usual = |kind: &&VerifierKind| {
         kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
     };
     let verifiers =
@@ -118,9 +113,9 @@ fn advise<R: RuleRegistry>(
 
 /// The tree of these options, for this verifier; `demo` are the acceptances of the demo pair if it
 /// is used.
-fn tree_of<R: RuleRegistry>(
-    options: &SpeculationOptions<R>,
-    verifier: &VerifierKind<R>,
+fn tree_of(
+    options: &SpeculationOptions,
+    verifier: &VerifierKind,
     demo: Option<&Path>,
 ) -> Result<PolicyKind> {
     let depth = options.depth.map_or(DEPTH, |depth| depth as usize);
@@ -153,7 +148,7 @@ fn tree_of<R: RuleRegistry>(
 }
 
 /// The tree of so many drafts: a path from each.
-fn of_each<R: RuleRegistry>(options: &SpeculationOptions<R>, drafts: usize) -> Result<PolicyKind> {
+fn of_each(options: &SpeculationOptions, drafts: usize) -> Result<PolicyKind> {
     let tree = match &options.tree {
         None => {
             let depth = options.depth.map_or(DEPTH, |depth| depth as usize);
@@ -178,11 +173,7 @@ fn of_each<R: RuleRegistry>(options: &SpeculationOptions<R>, drafts: usize) -> R
 }
 
 /// The tree where none is named.
-fn unnamed<R: RuleRegistry>(
-    options: &SpeculationOptions<R>,
-    verifier: &VerifierKind<R>,
-    depth: usize,
-) -> PolicyKind {
+fn unnamed(options: &SpeculationOptions, verifier: &VerifierKind, depth: usize) -> PolicyKind {
     let given = options.paths.is_some() || options.depth.is_some() || options.stop_below.is_some();
     if let Some(auto) = adaptive(verifier).filter(|_| !given) {
         return auto;
@@ -192,7 +183,7 @@ fn unnamed<R: RuleRegistry>(
 }
 
 /// Options that do not go with the tree that is named.
-fn contradictions<R: RuleRegistry>(options: &SpeculationOptions<R>, tree: &TreeName) -> Result<()> {
+fn contradictions(options: &SpeculationOptions, tree: &TreeName) -> Result<()> {
     if let TreeName::Whole(PolicyKind::Auto(auto)) = tree
         && (options.paths.is_some() || options.depth.is_some())
     {
@@ -228,9 +219,9 @@ fn contradictions<R: RuleRegistry>(options: &SpeculationOptions<R>, tree: &TreeN
 }
 
 /// The tree with the drafting that was asked for, or with the first that the verifier supports.
-fn drafted<R: RuleRegistry>(
-    options: &SpeculationOptions<R>,
-    verifier: &VerifierKind<R>,
+fn drafted(
+    options: &SpeculationOptions,
+    verifier: &VerifierKind,
     of: &dyn Fn(Drafting) -> PolicyKind,
 ) -> PolicyKind {
     // A tree that is laid down beforehand wastes no position on a token that is drawn again.
@@ -247,7 +238,7 @@ fn drafted<R: RuleRegistry>(
 }
 
 /// The adaptive tree, if the verifier is exact for such trees.
-fn adaptive<R: RuleRegistry>(verifier: &VerifierKind<R>) -> Option<PolicyKind> {
+fn adaptive(verifier: &VerifierKind) -> Option<PolicyKind> {
     let of = |paths| PolicyKind::Auto(Auto { paths, ..Auto::default() });
     [Auto::default().paths, 1].into_iter().map(of).find(|tree| supports(verifier, tree))
 }

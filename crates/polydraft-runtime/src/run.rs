@@ -1,9 +1,8 @@
 //! From a description to something that runs.
 
 use anyhow::Result;
-use polydraft::coupling::RuleRegistry;
 use polydraft::policy::{Choices, Costs};
-use polydraft::{RandomSource, RuleKind, Sampling, Token};
+use polydraft::{RandomSource, Sampling, Token};
 use polydraft_engine::{Generation, Limits, Piece, Request, Session};
 use serde::{Deserialize, Serialize};
 
@@ -16,12 +15,12 @@ use crate::{
 /// All that decides the output: target, draft, verifier, sampling. It is data: the program makes it
 /// of a command line, a server of its start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, bound = "")]
-pub struct Description<R: RuleRegistry = RuleKind> {
+#[serde(default, deny_unknown_fields)]
+pub struct Description {
     /// Which models.
     pub models: ModelOptions,
     /// Verifier and tree.
-    pub speculation: SpeculationOptions<R>,
+    pub speculation: SpeculationOptions,
     /// How tokens are sampled.
     pub sampling: SamplingOptions,
     /// Takes the published sampling settings of the model as defaults, or those that are usual for
@@ -29,7 +28,7 @@ pub struct Description<R: RuleRegistry = RuleKind> {
     pub published_sampling: bool,
 }
 
-impl<R: RuleRegistry> Default for Description<R> {
+impl Default for Description {
     /// The demo pair with the default verifier and the adaptive tree.
     fn default() -> Self {
         Self {
@@ -41,7 +40,7 @@ impl<R: RuleRegistry> Default for Description<R> {
     }
 }
 
-impl<R: RuleRegistry> Description<R> {
+impl Description {
     /// The same with plain decoding said in one way: the draft `none` is no draft.
     fn without_none(mut self) -> Self {
         if self.models.draft.as_deref() == Some("none") && self.models.further_drafts.is_empty() {
@@ -56,26 +55,26 @@ impl<R: RuleRegistry> Description<R> {
 const READ: usize = 512;
 
 /// Loaded models, and the settings of requests.
-pub struct Run<R: RuleRegistry = RuleKind> {
+pub struct Run {
     /// The description that it was opened from.
-    pub description: Description<R>,
+    pub description: Description,
     /// Target, drafter and tokenizer.
     pub models: Models,
     /// Sampling and speculation of its requests.
-    pub settings: Settings<R>,
-    measured: Measured<R>,
+    pub settings: Settings,
+    measured: Measured,
 }
 
 /// How far the costs of the adaptive tree are measured.
-enum Measured<R: RuleRegistry> {
+enum Measured {
     /// Not at all: they are general ones, or nothing has an adaptive tree.
     Not,
     /// In part; nothing is drafted meanwhile.
-    Partly(Box<Measuring<R>>),
+    Partly(Box<Measuring>),
     Wholly,
 }
 
-impl<R: RuleRegistry> Run<R> {
+impl Run {
     /// Loads what a description asks for. The adaptive tree has general costs until
     /// [`measure`](Self::measure).
     ///
@@ -92,7 +91,7 @@ impl<R: RuleRegistry> Run<R> {
     /// # Errors
     /// [`Usage`](crate::Usage) where the description contradicts itself; models that cannot be
     /// loaded.
-    pub fn open(description: Description<R>, listener: &dyn Listener) -> Result<Self> {
+    pub fn open(description: Description, listener: &dyn Listener) -> Result<Self> {
         let description = description.without_none();
         let Description { models: which, speculation, sampling, published_sampling } = &description;
         let demo = which.demo_acceptance();
@@ -140,7 +139,7 @@ impl<R: RuleRegistry> Run<R> {
     ///
     /// # Errors
     /// A file that holds no costs.
-    pub fn known_costs(&self) -> Result<Option<Found<R>>> {
+    pub fn known_costs(&self) -> Result<Option<Found>> {
         let Some(Speculation { verifier, sampling, .. }) = &self.settings.speculation else {
             return Ok(None);
         };
@@ -247,7 +246,7 @@ impl<R: RuleRegistry> Run<R> {
     fn step_and_measure(
         &mut self,
         session: &mut Session,
-        measuring: &mut Measuring<R>,
+        measuring: &mut Measuring,
         show: &mut dyn FnMut(Piece) -> bool,
     ) -> Result<bool> {
         let engine = &mut self.models.engine;

@@ -3,20 +3,19 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use polydraft::coupling::RuleRegistry;
-use polydraft::{Drafting, PolicyKind, RuleKind, Sampling, VerifierKind};
+use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
 use serde::{Deserialize, Serialize};
 
 use crate::as_text;
 use crate::tree::TreeName;
 
-/// Options of verifier and tree. `R` is the registry of rules of walking verifiers.
+/// Options of verifier and tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, bound = "")]
-pub struct SpeculationOptions<R: RuleRegistry = RuleKind> {
+#[serde(default, deny_unknown_fields)]
+pub struct SpeculationOptions {
     /// The verifier; none is plain decoding.
     #[serde(with = "as_text")]
-    pub verifier: Option<VerifierKind<R>>,
+    pub verifier: Option<VerifierKind>,
     /// Paths drafted per pass of the target.
     pub paths: Option<u32>,
     /// Tokens of each path, or levels of a k-ary or sequoia tree.
@@ -35,7 +34,7 @@ pub struct SpeculationOptions<R: RuleRegistry = RuleKind> {
     pub costs: Option<PathBuf>,
 }
 
-impl<R: RuleRegistry> Default for SpeculationOptions<R> {
+impl Default for SpeculationOptions {
     /// The default verifier, with the adaptive tree.
     fn default() -> Self {
         Self {
@@ -53,10 +52,9 @@ impl<R: RuleRegistry> Default for SpeculationOptions<R> {
 
 /// How drafts are made and verified.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(bound = "")]
-pub struct Speculation<R: RuleRegistry = RuleKind> {
+pub struct Speculation {
     /// The verifier.
-    pub verifier: VerifierKind<R>,
+    pub verifier: VerifierKind,
     /// The policy of the tree.
     pub tree: PolicyKind,
     /// How the drafter's output becomes the distributions that drafts are drawn from.
@@ -66,9 +64,9 @@ pub struct Speculation<R: RuleRegistry = RuleKind> {
     pub each: Vec<Sampling>,
 }
 
-impl<R: RuleRegistry> Speculation<R> {
+impl Speculation {
     /// With one draft.
-    pub fn new(verifier: VerifierKind<R>, tree: PolicyKind, sampling: Sampling) -> Self {
+    pub fn new(verifier: VerifierKind, tree: PolicyKind, sampling: Sampling) -> Self {
         Self { verifier, tree, sampling, each: Vec::new() }
     }
 

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use polydraft::coupling::RuleRegistry;
 use polydraft::{PolicyKind, VerifierKind};
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +95,7 @@ impl AcceptanceFile {
 }
 
 /// Whether a verifier is exact for such trees.
-pub fn supports<R: RuleRegistry>(verifier: &VerifierKind<R>, tree: &PolicyKind) -> bool {
+pub fn supports(verifier: &VerifierKind, tree: &PolicyKind) -> bool {
     let (Ok(verifier), Ok(policy)) = (verifier.build(), tree.build()) else { return false };
     verifier.supports(&policy.form()).is_ok()
 }

@@ -12,6 +12,7 @@ pub mod k_seq;
 pub mod naive;
 pub mod priority;
 pub mod recursive;
+pub mod registry;
 pub mod single;
 
 use crate::drafting::{Drafting, Draws, Proposal};
@@ -134,29 +135,6 @@ pub trait RuleSettings {
     fn build(&self) -> Result<Box<dyn Rule>>;
 }
 
-/// What a registry of rules offers; the walk takes its rules from one.
-pub trait RuleRegistry:
-    std::fmt::Debug
-    + std::fmt::Display
-    + Clone
-    + PartialEq
-    + std::str::FromStr<Err = Error>
-    + serde::Serialize
-    + serde::de::DeserializeOwned
-    + Send
-    + Sync
-    + 'static
-{
-    /// All rules with their default settings.
-    fn all() -> Vec<Self>;
-
-    /// Makes the rule ready to work.
-    ///
-    /// # Errors
-    /// A setting out of range.
-    fn build(&self) -> Result<Box<dyn Rule>>;
-}
-
 /// What a registry of rules can do: list, parse, show and build.
 #[doc(hidden)]
 #[macro_export]
@@ -177,13 +155,9 @@ macro_rules! rule_entry {
             }
         }
 
-        impl $crate::coupling::RuleRegistry for $kind {
-            fn all() -> Vec<Self> {
-                Self::all()
-            }
-
+        impl $crate::coupling::RuleSettings for $kind {
             fn build(&self) -> $crate::Result<Box<dyn $crate::Rule>> {
-                self.build()
+                self.settings().build()
             }
         }
 

@@ -5,30 +5,26 @@
 //! of all come from it, and the conformance run is driven by that list.
 
 /// Makes the enum of a registry. A line is `Variant(Settings) = "name",`; the settings have
-/// defaults and serde, and implement the trait that is named. `nesting R as Variant = "name"` adds
-/// a variant that holds another registry's entry.
+/// defaults and serde, and implement the trait that is named. `nesting Type as Variant = "name"`
+/// adds a variant that holds an entry of another registry.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! registry {
     (
         $(#[$enum_doc:meta])*
         $vis:vis enum $kind:ident, tag $tag:literal, settings $settings_trait:path
-        $(, nesting $nested:ident: $bound:path = $default:ty as
-            $(#[$nest_doc:meta])* $nest:ident = $nest_name:literal)?;
+        $(, nesting $nested:ty as $(#[$nest_doc:meta])* $nest:ident = $nest_name:literal)?;
         $($(#[$doc:meta])* $variant:ident($settings:ty) = $name:literal,)*
     ) => {
         $(#[$enum_doc])*
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(tag = $tag)]
-        $(#[serde(bound = "")]
-        #[doc = concat!("`", stringify!($nested), "` is the registry that `", $nest_name, "` takes \
-            its entries from.")])?
-        $vis enum $kind $(<$nested: $bound = $default>)? {
+        $vis enum $kind {
             $($(#[$doc])* #[serde(rename = $name)] $variant($settings),)*
             $($(#[$nest_doc])* #[serde(rename = $nest_name)] $nest($nested),)?
         }
 
-        impl $(<$nested: $bound>)? $kind $(<$nested>)? {
+        impl $kind {
             /// The names that users type.
             pub const NAMES: &[&str] = &[$($name),*];
 
@@ -42,7 +38,7 @@ macro_rules! registry {
         }
 
         $crate::registry!(@settings $kind, $settings_trait; $($variant = $name,)*
-            $(; $nested: $bound, $nest = $nest_name)?);
+            $(; $nested, $nest)?);
     };
     (@settings $kind:ident, $settings_trait:path; $($variant:ident = $name:literal,)*) => {
         impl $kind {
@@ -65,8 +61,8 @@ macro_rules! registry {
         }
     };
     (@settings $kind:ident, $settings_trait:path; $($variant:ident = $name:literal,)*
-        ; $nested:ident: $bound:path, $nest:ident = $nest_name:literal) => {
-        impl<$nested: $bound> $kind<$nested> {
+        ; $nested:ty, $nest:ident) => {
+        impl $kind {
             /// The settings as what they have in common, with the name that users type; or the
             /// nested entry.
             pub(crate) fn settings(

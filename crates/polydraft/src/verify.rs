@@ -17,9 +17,10 @@ pub mod walk;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::coupling::{RuleRegistry, priority};
+use crate::coupling::priority;
+use crate::coupling::registry::{RuleRegistry, WalkRule};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
-use crate::{Distribution, Error, RandomSource, Result, RuleKind, Token};
+use crate::{Distribution, Error, RandomSource, Result, Token};
 
 /// The target's next-token distributions at the nodes of a draft, the root included.
 ///
@@ -174,7 +175,7 @@ crate::registry! {
     /// // What each says that it is exact for.
     /// let four_paths =
     ///     |kind: &VerifierKind| kind.build().is_ok_and(|v| v.supports(&Form::paths(4)).is_ok());
-    /// let all: Vec<VerifierKind> = VerifierKind::all();
+    /// let all = VerifierKind::all();
     /// let names: Vec<String> =
     ///     all.iter().filter(|kind| four_paths(kind)).map(|kind| kind.to_string()).collect();
     /// assert!(names.contains(&"nested-priority".to_owned()));
@@ -182,7 +183,7 @@ crate::registry! {
     /// # Ok::<(), polydraft::Error>(())
     /// ```
         pub enum VerifierKind, tag "verifier", settings VerifierSettings,
-        nesting R: RuleRegistry = RuleKind as
+        nesting WalkRule as
         /// From the root down, a token-level rule at every node (Sun et al. 2023, Miao et al.
         /// 2023).
         Walk = "walk";
@@ -207,22 +208,42 @@ crate::registry! {
 const ALIASES: [(&str, &str); 2] = [("spectr", "k-seq"), ("specinfer", "recursive")];
 const WALK: &str = "walk:";
 
-impl<R: RuleRegistry> VerifierKind<R> {
-    /// All of them with their default settings.
+impl VerifierKind {
+    /// All of them with their default settings; walks go by the built-in rules.
     pub fn all() -> Vec<Self> {
-        let walks = R::all().into_iter().map(Self::Walk);
+        Self::all_with(&RuleRegistry::built_in())
+    }
+
+    /// All of them with their default settings, and a walk by each of these rules.
+    pub fn all_with(rules: &RuleRegistry) -> Vec<Self> {
+        let walks = rules.all().iter().cloned().map(Self::Walk);
         Self::NAMES.iter().filter_map(|name| Self::named(name)).chain(walks).collect()
     }
 
-    /// What users can type, for messages.
-    pub fn names() -> String {
-        let aliases = ALIASES.map(|(alias, rule)| format!("{alias} (= {WALK}{rule})")).join(", ");
-        let rules: Vec<String> = R::all().iter().map(R::to_string).collect();
-        format!(
-            "{}, {aliases}, {WALK}RULE (RULE one of {})",
-            Self::NAMES.join(", "),
-            rules.join(", ")
-        )
+    /// The walk by a rule.
+    pub fn walk(rule: impl Into<WalkRule>) -> Self {
+        Self::Walk(rule.into())
+    }
+
+    /// The verifier that users name so, where walks may go by these rules.
+    ///
+    /// # Errors
+    /// A name that is neither a verifier's nor `walk:` with one of the rules.
+    pub fn parse_with(name: &str, rules: &RuleRegistry) -> Result<Self> {
+        let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, rule)| *rule);
+        if let Some(rule) = alias.or_else(|| name.strip_prefix(WALK)) {
+            return rules.named(rule).map(Self::Walk);
+        }
+        Self::named(name).ok_or_else(|| {
+            let aliases = ALIASES.map(|(alias, rule)| format!("{alias} (= {WALK}{rule})"));
+            let (names, aliases, rules) =
+                (Self::NAMES.join(", "), aliases.join(", "), rules.names());
+            Error::Name {
+                kind: "verifier",
+                expected: format!("{names}, {aliases}, {WALK}RULE (RULE one of {rules})"),
+                got: name.to_owned(),
+            }
+        })
     }
 
     /// The working verifier.
@@ -237,35 +258,24 @@ impl<R: RuleRegistry> VerifierKind<R> {
     }
 }
 
-impl<R: RuleRegistry> fmt::Display for VerifierKind<R> {
+impl fmt::Display for VerifierKind {
     /// The name that users type; settings are not shown.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self.settings() {
             Ok((name, _)) => f.pad(name),
-            Err(rule) => {
-                let rule = rule.to_string();
-                match ALIASES.iter().find(|(_, name)| *name == rule) {
-                    Some((alias, _)) => f.pad(alias),
-                    None => f.pad(&format!("{WALK}{rule}")),
-                }
-            }
+            Err(rule) => match ALIASES.iter().find(|(_, name)| *name == rule.name()) {
+                Some((alias, _)) => f.pad(alias),
+                None => f.pad(&format!("{WALK}{rule}")),
+            },
         }
     }
 }
 
-impl<R: RuleRegistry> FromStr for VerifierKind<R> {
+impl FromStr for VerifierKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, rule)| *rule);
-        if let Some(rule) = alias.or_else(|| name.strip_prefix(WALK)) {
-            return Ok(Self::Walk(rule.parse()?));
-        }
-        Self::named(name).ok_or_else(|| Error::Name {
-            kind: "verifier",
-            expected: Self::names(),
-            got: name.to_owned(),
-        })
+        Self::parse_with(name, &RuleRegistry::built_in())
     }
 }
 

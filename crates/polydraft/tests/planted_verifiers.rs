@@ -161,7 +161,7 @@ fn policies_that_look_elsewhere_are_found() {
         let policy = Peeking { peek, seen: Mutex::default() };
         let mut worst = 0.0_f64;
         for pair in pairs((3, 2, 0, 12), 21) {
-            for kind in VerifierKind::<polydraft::RuleKind>::all() {
+            for kind in VerifierKind::all() {
                 let mut verifier = kind.build().unwrap();
                 if verifier.supports(&policy.form()).is_ok() {
                     let exact =
@@ -250,7 +250,7 @@ fn names_and_settings_are_read_back() {
         proportional_below: 0.25,
         ..Default::default()
     };
-    let kind = VerifierKind::<polydraft::RuleKind>::NestedPriority(settings);
+    let kind = VerifierKind::NestedPriority(settings);
     let json = serde_json::to_value(&kind).unwrap();
     assert_eq!(
         (json["verifier"].as_str(), json["proportional_below"].as_f64()),
@@ -322,7 +322,7 @@ fn drafts_by_shared_clocks_are_for_those_who_know_them() {
         let mut rng = WithSharedRandomness::new(&mut rng, clocks.as_mut(), 0);
         draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(count)), &mut rng).unwrap();
         let target = vec![probs.clone(); draft.tree().len()];
-        for kind in VerifierKind::<polydraft::RuleKind>::all() {
+        for kind in VerifierKind::all() {
             let verified = kind.build().unwrap().verify(&draft, &target, &mut rng);
             match kind.to_string().as_str() {
                 "invariant" => assert_eq!(verified.unwrap().accepted.len(), 1),
@@ -340,7 +340,7 @@ fn drafts_by_shared_clocks_are_for_those_who_know_them() {
 fn a_draft_over_another_vocabulary_is_refused() {
     let mut rng = ChaCha8Rng::seed_from_u64(22);
     let uniform = |size: usize| Distribution::new(vec![1.0 / size as f64; size]).unwrap();
-    for kind in VerifierKind::<polydraft::RuleKind>::all() {
+    for kind in VerifierKind::all() {
         for (ours, theirs) in [(10, 7), (7, 10)] {
             for paths in [1, 2] {
                 let mut draft = Draft::new();

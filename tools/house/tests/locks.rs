@@ -28,7 +28,7 @@ fn series(version: &str) -> &str {
 fn workspaces_share_their_versions() {
     let main = versions("Cargo.lock");
     let mut differing = Vec::new();
-    for file in ["bindings/python/Cargo.lock", "fuzz/Cargo.lock", "tools/train/Cargo.lock"] {
+    for file in ["bindings/python/Cargo.lock", "fuzz/Cargo.lock", "research/Cargo.lock"] {
         for (name, own) in versions(file) {
             let Some(others) = main.get(&name) else { continue };
             for version in own.iter().filter(|version| !others.contains(version)) {

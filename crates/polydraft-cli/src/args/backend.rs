@@ -1,8 +1,7 @@
 //! Options of the backends: which one computes a model, and how llama.cpp does.
 
 use clap::Args;
-use polydraft_llama::{FlashAttention, Split};
-use polydraft_runtime::{Backend, BackendOptions};
+use polydraft_runtime::{Backend, BackendOptions, FlashAttention, Split};
 
 /// Whether this program was built without llama.cpp: its help then has none of these options, and
 /// their errors say what would.

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
-use polydraft_llama::CacheType;
 use polydraft_models::Precision;
-use polydraft_runtime::{ModelOptions, Models};
+use polydraft_runtime::{CacheType, ModelOptions, Models};
 
 use super::backend::BackendArgs;
 use crate::output::Terminal;
@@ -75,9 +74,6 @@ pub struct ModelArgs {
     /// cache stays in f32.
     #[arg(long, value_name = "TYPE")]
     cache_type: Option<CacheType>,
-    /// The native backend computes on the CPU; llama.cpp computes on GPUs.
-    #[arg(long, value_name = "DEVICE", hide = true, value_parser = device)]
-    device: Option<String>,
     /// Never use the network: take models that were downloaded before.
     #[arg(long)]
     offline: bool,
@@ -158,15 +154,5 @@ fn whether(text: &str) -> Result<bool, String> {
         "on" => Ok(true),
         "off" => Ok(false),
         _ => Err(format!("expected on or off, got {text:?}")),
-    }
-}
-
-/// Where the native backend computes.
-fn device(name: &str) -> Result<String, String> {
-    match name {
-        "cpu" => Ok(name.to_owned()),
-        _ => Err("the native backend computes on the CPU; for a GPU build the program with \
-                  --features llama-cuda (or -metal, -rocm, -vulkan) and give a .gguf file"
-            .to_owned()),
     }
 }

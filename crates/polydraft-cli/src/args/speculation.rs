@@ -2,15 +2,15 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use polydraft::coupling::RuleRegistry;
-use polydraft::{Drafting, RuleKind, VerifierKind};
+use clap::{Arg, Args, Command};
+use polydraft::coupling::registry::RuleRegistry;
+use polydraft::{Drafting, VerifierKind};
 use polydraft_runtime::{SpeculationOptions, TreeName};
 
 /// How drafts are made and verified.
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Speculation")]
-pub struct SpeculationArgs<R: RuleRegistry = RuleKind> {
+pub struct SpeculationArgs {
     /// The verifier; all are lossless. One path: token, block. Several: nested-priority (the best),
     /// greedy-block, traversal, priority-block, spectr, specinfer, walk:RULE with any rule of
     /// 'list'. 'invariant' gives for a seed the same output with every draft and tree, and accepts
@@ -19,9 +19,9 @@ pub struct SpeculationArgs<R: RuleRegistry = RuleKind> {
         long,
         value_name = "NAME",
         default_value = "nested-priority",
-        value_parser = verifier::<R>,
+        value_parser = verifier,
     )]
-    verifier: VerifierName<R>,
+    verifier: VerifierName,
     /// Paths drafted per pass of the target [default: as --tree auto finds best; 2 where --depth is
     /// given, 1 for a verifier of one path].
     #[arg(
@@ -69,21 +69,36 @@ pub struct SpeculationArgs<R: RuleRegistry = RuleKind> {
 
 /// A verifier, or none.
 #[derive(Debug, Clone)]
-struct VerifierName<R: RuleRegistry>(Option<VerifierKind<R>>);
+struct VerifierName(Option<VerifierKind>);
 
-fn verifier<R: RuleRegistry>(name: &str) -> Result<VerifierName<R>, String> {
+fn verifier(name: &str) -> Result<VerifierName, String> {
+    named_verifier(name, &RuleRegistry::built_in())
+}
+
+fn named_verifier(name: &str, rules: &RuleRegistry) -> Result<VerifierName, String> {
     match name {
         "none" => Ok(VerifierName(None)),
-        _ => match name.parse() {
+        _ => match VerifierKind::parse_with(name, rules) {
             Ok(kind) => Ok(VerifierName(Some(kind))),
             Err(error) => Err(format!("{error}; or none")),
         },
     }
 }
 
-impl<R: RuleRegistry> SpeculationArgs<R> {
+/// Lets the option `--verifier` of a command, and of its subcommands, name walks by these rules.
+pub fn with_rules(command: Command, rules: &RuleRegistry) -> Command {
+    let parser = rules.clone();
+    let parse = move |name: &str| named_verifier(name, &parser);
+    let takes = |argument: Arg| match argument.get_id() == "verifier" {
+        true => argument.value_parser(parse.clone()),
+        false => argument,
+    };
+    command.mut_args(takes).mut_subcommands(|inner| with_rules(inner, rules))
+}
+
+impl SpeculationArgs {
     /// The options as a description.
-    pub fn options(&self) -> SpeculationOptions<R> {
+    pub fn options(&self) -> SpeculationOptions {
         SpeculationOptions {
             verifier: self.verifier.0.clone(),
             paths: self.paths,

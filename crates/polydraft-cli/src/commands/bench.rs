@@ -7,8 +7,6 @@ pub mod speed;
 use anyhow::Result;
 use clap::Subcommand;
 
-use super::moved::{Rest, moved};
-
 /// Measure, after checking the answers.
 #[derive(Subcommand)]
 pub enum Bench {
@@ -16,27 +14,6 @@ pub enum Bench {
     Speed(Box<speed::Args>),
     /// Measure what passes of a model cost.
     Model(model::Args),
-    /// Moved to polydraft-lab.
-    #[command(hide = true)]
-    Decode(Rest),
-    /// Moved to polydraft-lab.
-    #[command(hide = true)]
-    Verifiers(Rest),
-    /// Moved to polydraft-lab.
-    #[command(hide = true)]
-    Acceptance(Rest),
-    /// Moved to polydraft-lab.
-    #[command(hide = true)]
-    Drafting(Rest),
-    /// Moved to polydraft-lab.
-    #[command(hide = true)]
-    SolveTime(Rest),
-    /// Moved to polydraft-lab.
-    #[command(hide = true)]
-    Paper(Rest),
-    /// Moved to polydraft-lab.
-    #[command(hide = true)]
-    Quality(Rest),
 }
 
 /// Runs one of them.
@@ -44,17 +21,10 @@ pub enum Bench {
 /// # Errors
 /// What went wrong, in words.
 pub fn run(bench: Bench) -> Result<()> {
-    Err(moved(match bench {
-        Bench::Speed(args) => return speed::run(*args),
-        Bench::Model(args) => return model::run(args),
-        Bench::Decode(_) => "bench decode",
-        Bench::Verifiers(_) => "bench verifiers",
-        Bench::Acceptance(_) => "bench acceptance",
-        Bench::Drafting(_) => "bench drafting",
-        Bench::SolveTime(_) => "bench solve-time",
-        Bench::Paper(_) => "bench paper",
-        Bench::Quality(_) => "bench quality",
-    }))
+    match bench {
+        Bench::Speed(args) => speed::run(*args),
+        Bench::Model(args) => model::run(args),
+    }
 }
 
 /// The middle of some values.

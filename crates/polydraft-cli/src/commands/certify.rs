@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::Sampling;
 use polydraft::conformance::statistics::GTest;
-use polydraft::coupling::RuleRegistry;
 use polydraft::policy::Costs;
-use polydraft::{RuleKind, Sampling};
 use polydraft_engine::certify::{WrongResidual, compare, count_sequences};
 use polydraft_engine::{Limits, Request};
 use polydraft_runtime::{Description, Models, Run, Settings, Speculation, Usage, machine, seeded};
@@ -36,7 +35,7 @@ Examples:
   polydraft certify --verifier spectr --paths 4 --depth 3 --runs 20000
   polydraft certify --target DIR --draft DIR --prompts prompts.jsonl --temperature 0.7
   polydraft certify --plant-fault        # must fail: shows that the test can")]
-pub struct Args<R: RuleRegistry = RuleKind> {
+pub struct Args {
     /// Prompts, a JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]}
     /// [default: the project's own].
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
@@ -92,7 +91,7 @@ pub struct Args<R: RuleRegistry = RuleKind> {
     #[command(flatten)]
     models: RunModelArgs,
     #[command(flatten)]
-    speculation: SpeculationArgs<R>,
+    speculation: SpeculationArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -141,7 +140,7 @@ const ENOUGH: usize = 20;
 ///
 /// # Errors
 /// Options that contradict each other; models that cannot be loaded; a verdict that is no pass.
-pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
+pub fn run(args: Args) -> Result<()> {
     let description = Description {
         models: args.models.options(),
         speculation: args.speculation.options(),
@@ -262,11 +261,11 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
 }
 
 /// The engine's request, with the fault if one is to be planted.
-fn request<R: RuleRegistry>(
-    args: &Args<R>,
+fn request(
+    args: &Args,
     language: &Language,
     prompt: &[polydraft::Token],
-    settings: &Settings<R>,
+    settings: &Settings,
     limits: Limits,
     seed: u64,
 ) -> Result<Request<'static>> {
@@ -282,10 +281,10 @@ fn request<R: RuleRegistry>(
 
 /// Compares with plain decoding at temperature 0. Where the outputs diverge, how far apart the
 /// logits of the two tokens are.
-fn greedy<R: RuleRegistry>(
-    args: &Args<R>,
+fn greedy(
+    args: &Args,
     models: &mut Models,
-    speculation: &Speculation<R>,
+    speculation: &Speculation,
     prompt: &[polydraft::Token],
 ) -> Result<Option<f32>> {
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };

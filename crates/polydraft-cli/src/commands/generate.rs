@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
-use polydraft::RuleKind;
-use polydraft::coupling::RuleRegistry;
 use polydraft_engine::Limits;
 use polydraft_files::Kind;
 use polydraft_runtime::{Description, ModelOptions, Models, Run, Usage, seeded};
@@ -39,7 +37,7 @@ Examples:
   polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is \
   the sky blue?'
   polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
-pub struct Args<R: RuleRegistry = RuleKind> {
+pub struct Args {
     /// The prompt.
     #[arg(
         long,
@@ -58,7 +56,7 @@ pub struct Args<R: RuleRegistry = RuleKind> {
     #[command(flatten)]
     models: RunModelArgs,
     #[command(flatten)]
-    speculation: SpeculationArgs<R>,
+    speculation: SpeculationArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -113,7 +111,7 @@ struct OutputArgs {
 /// # Errors
 /// Options that contradict each other; models that cannot be loaded; a prompt that fills the
 /// context.
-pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
+pub fn run(args: Args) -> Result<()> {
     let prompt = read_prompt(args.prompt.as_deref(), args.prompt_file.as_deref())?;
     let description = args.description();
     if let Some(verifier) = &description.speculation.verifier
@@ -196,8 +194,8 @@ pub fn run<R: RuleRegistry>(args: Args<R>) -> Result<()> {
     output::done(interrupted)
 }
 
-impl<R: RuleRegistry> Args<R> {
-    fn description(&self) -> Description<R> {
+impl Args {
+    fn description(&self) -> Description {
         Description {
             models: ModelOptions { template: self.chat.template(), ..self.models.options() },
             speculation: self.speculation.options(),

@@ -137,7 +137,7 @@ mod tests {
     fn every_name_has_a_line_and_no_line_is_without_a_name() {
         let listed =
             |name: &str, lines: &[(&str, &str)]| lines.iter().any(|(listed, _)| *listed == name);
-        for kind in polydraft::VerifierKind::<polydraft::RuleKind>::all() {
+        for kind in polydraft::VerifierKind::all() {
             assert!(listed(&kind.to_string(), &VERIFIERS), "{kind}");
         }
         for (name, _) in VERIFIERS.iter().filter(|(name, _)| !["none", "walk:RULE"].contains(name))

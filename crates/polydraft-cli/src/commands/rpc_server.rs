@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use anyhow::Result;
 
-use polydraft_runtime::threads_or_all;
+use polydraft_runtime::{compute_for_others, threads_or_all};
 
 use crate::output::{self, Terminal};
 
@@ -52,5 +52,5 @@ pub fn run(args: Args) -> Result<()> {
     }
     let threads = threads_or_all(args.threads.map(|threads| threads as usize), &Terminal);
     let endpoint = format!("{}:{}", args.host, args.port);
-    Ok(polydraft_llama::serve_rpc(&endpoint, threads)?)
+    compute_for_others(&endpoint, threads)
 }

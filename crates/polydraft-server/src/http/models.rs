@@ -8,7 +8,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use polydraft::{RuleKind, VerifierKind};
+use polydraft::VerifierKind;
 use serde_json::{Value, json};
 
 use super::answering::read;
@@ -29,7 +29,7 @@ fn described(name: &str, app: Option<&App>) -> Value {
             "verifier": speculation.verifier.to_string(),
             "tree": speculation.tree.to_string(),
             "draft": app.draft,
-            "verifiers": VerifierKind::<RuleKind>::all()
+            "verifiers": VerifierKind::all()
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>(),

@@ -15,7 +15,8 @@
 //! there: the distribution stays exact, and these nodes are counted.
 
 use super::{Outcome, TargetDistributions, Verifier};
-use crate::coupling::{Problem, Rule, RuleRegistry, RuleSettings, hub, naive, priority, recursive};
+use crate::coupling::registry::WalkRule;
+use crate::coupling::{Problem, Rule, RuleSettings, hub, naive, priority, recursive};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::drafting::Drafting;
 use crate::{Error, RandomSource, Result, Token, couple};
@@ -25,7 +26,7 @@ use crate::{Error, RandomSource, Result, Token, couple};
 /// # Errors
 /// Settings of the rule out of range, or such that its output does not have the target's
 /// distribution.
-pub(super) fn build(rule: &impl RuleRegistry) -> Result<Box<dyn Verifier>> {
+pub(super) fn build(rule: &WalkRule) -> Result<Box<dyn Verifier>> {
     let rule = rule.build()?;
     if !rule.is_exact() {
         let (operation, got) =

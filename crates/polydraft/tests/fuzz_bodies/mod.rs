@@ -10,8 +10,8 @@ use polydraft::conformance::{Case, Failure};
 use polydraft::coupling::Problem;
 use polydraft::coupling::priority::{Form, Settings};
 use polydraft::{
-    Distribution, Drafting, Draws, PolicyKind, Proposal, RuleKind, Sampling, Token, VerifierKind,
-    acceptance, couple,
+    Distribution, Drafting, Draws, PolicyKind, Proposal, Sampling, Token, VerifierKind, acceptance,
+    couple,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -191,7 +191,7 @@ pub fn verifiers(bytes: &[u8]) {
     let Some((&[verifier, paths, depth, size], rest)) = bytes.split_first_chunk::<4>() else {
         return;
     };
-    let all = VerifierKind::<RuleKind>::all();
+    let all = VerifierKind::all();
     let kind = &all[verifier as usize % all.len()];
     let mut verifier = kind.build().expect("default settings");
     // As many draws as can be enumerated in no time.

@@ -1,0 +1,256 @@
+//! `polydraft-lab bench decode`: decoding methods, side by side.
+
+pub mod chart;
+mod report;
+mod speeds;
+mod ways;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::VerifierKind;
+use polydraft::policy::Costs;
+use polydraft::{PolicyKind, Sampling, Token};
+use polydraft_cli::args::ModelArgs;
+use polydraft_cli::commands::compare::parting;
+use polydraft_cli::interrupts::{self, InterruptGuard};
+use polydraft_cli::output::{self, Terminal, note};
+use polydraft_cli::prompts;
+use polydraft_engine::{Generation, Limits};
+use polydraft_runtime::{Models, Settings, Speculation, costs, seeded};
+
+use crate::cut::CutArgs;
+use crate::plot;
+use report::print;
+pub use report::{Report, Row, row};
+use ways::ways;
+pub use ways::{Way, way};
+
+/// Compare plain decoding with verifiers, numbers of paths, depths and temperatures, in one run.
+///
+/// First every method must give the tokens of plain decoding at temperature 0 on every prompt (but
+/// for ties within rounding, which are counted); then all methods are timed in turn, prompt by
+/// prompt, so that a drift of the machine affects all alike. Speeds and ratios are medians over the
+/// rounds; block efficiencies are means, with their standard error over the rounds.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft-lab bench decode --verifiers token,block --depths 1,2,3,4,8
+  polydraft-lab bench decode --verifiers nested-priority --tree auto --paths 1,2,4 --depths \
+  1,2,3,4,6
+  polydraft-lab bench decode --paths 2,4 --depths 4,8 --plot efficiency.svg --json > record.json
+  polydraft-lab bench decode --target DIR --draft DIR --prompts questions.jsonl --rounds 3")]
+pub struct Args {
+    #[command(flatten)]
+    models: ModelArgs,
+    /// Prompts, a JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]}, of which
+    /// the first counts [default: the project's own, Rust code for the demo pair].
+    #[arg(long, value_name = "FILE")]
+    prompts: Option<PathBuf>,
+    /// Verifiers to compare; those of one path are run with one.
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = "token,block,specinfer,spectr,walk:priority,traversal,greedy-block,\
+            nested-priority",
+        value_parser = polydraft_reference::verifier,
+    )]
+    verifiers: Vec<VerifierKind>,
+    /// Numbers of paths to compare.
+    #[arg(
+        long,
+        short = 'k',
+        value_name = "K,..",
+        default_value = "2",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=1024),
+    )]
+    paths: Vec<u32>,
+    /// Depths of speculation to compare.
+    #[arg(
+        long,
+        short = 'd',
+        value_name = "L,..",
+        default_value = "2,4",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=256),
+    )]
+    depths: Vec<u32>,
+    /// Another tree to compare, as for 'generate --tree', such as auto; with the verifiers that are
+    /// exact for it. May be repeated.
+    #[arg(long = "tree", value_name = "TREE")]
+    trees: Vec<PolicyKind>,
+    /// Costs of forward passes, for --tree auto: as for 'generate'.
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// Temperatures of the timed runs, for target and draft.
+    #[arg(long, short = 't', value_name = "T,..", default_value = "1", value_delimiter = ',')]
+    temperatures: Vec<f64>,
+    #[command(flatten)]
+    cut: CutArgs,
+    /// Tokens to generate per prompt.
+    #[arg(
+        long,
+        short = 'n',
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(1..),
+    )]
+    max_tokens: u32,
+    /// Rounds over all prompts.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Draw the block efficiencies to this .svg file. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    plot: Vec<PathBuf>,
+    /// Draw tokens per second against the nodes of a tree to this .svg file, with plain decoding's,
+    /// and with the speed that the costs of forward passes predict for each. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    plot_speed: Vec<PathBuf>,
+    /// Measure nothing: show or draw a record that --json printed before.
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    for &temperature in &args.temperatures {
+        args.cut.at(temperature)?;
+    }
+    plot::check(&args.plot)?;
+    plot::check(&args.plot_speed)?;
+    if let Some(file) = &args.from {
+        return show(&args, &super::read_record(file, "bench decode")?);
+    }
+    let mut ways = ways(&args)?;
+    let prompts = prompts::read(args.prompts.as_deref())?;
+    let mut models = args.models.load(true)?;
+    let costs = settle_costs(&args, &mut models, &mut ways)?;
+    let prompts = prompts::encode(&prompts, &models)?;
+
+    let total = prompts.len() * ways.len() * (1 + args.rounds as usize);
+    let bar = ProgressBar::new(total as u64).with_style(ProgressStyle::with_template(
+        "{msg} [{bar:30}] {pos}/{len} sequences, {eta} left",
+    )?);
+    bar.set_message("checking answers");
+    let orderly = InterruptGuard::begin();
+    let mut ties = 0;
+    for (number, prompt) in prompts.iter().enumerate() {
+        let mut expected = None;
+        for way in &ways {
+            let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+            // The draft stays warm, so that several paths are several.
+            let settings = Settings { sampling: greedy, speculation: way.speculation.clone() };
+            let got = generate(&mut models, &settings, prompt, args.max_tokens, 0)?.tokens;
+            let expected = expected.get_or_insert_with(|| got.clone());
+            if let Some(gap) = parting(models.engine.target(), prompt, expected, &got)? {
+                ensure!(
+                    gap <= args.models.options().rounding(),
+                    "{} differs from plain decoding at temperature 0 on prompt {}, where their \
+                     logits are {gap:e} apart",
+                    way.name(),
+                    number + 1
+                );
+                ties += 1;
+            }
+            bar.inc(1);
+            if orderly.asked() {
+                bar.finish_and_clear();
+                note("interrupted: answers were still being checked, nothing was timed");
+                return Err(output::Verdict::error(interrupts::EXIT_CODE));
+            }
+        }
+    }
+    bar.set_message("timing");
+    let mut goes_on = || {
+        bar.inc(1);
+        !orderly.asked()
+    };
+    let done =
+        time(&mut models, &prompts, &mut ways, (args.rounds, args.max_tokens), &mut goes_on)?;
+    drop(orderly);
+    bar.finish_and_clear();
+    let interrupted = done < prompts.len() * args.rounds as usize;
+    if done == 0 {
+        note("interrupted: no prompt was decoded by all methods");
+        return Err(output::Verdict::error(interrupts::EXIT_CODE));
+    }
+    show(&args, &Report::new(&args, done.min(prompts.len()), ties, &ways, costs))?;
+    output::done(interrupted)
+}
+
+/// Gives adaptive trees the costs of forward passes, and returns the costs if they are needed.
+fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Option<Costs>> {
+    let (file, options) = (args.costs.as_deref(), args.models.options());
+    for way in ways.iter_mut() {
+        if let Some(speculation) = &mut way.speculation {
+            costs::settle(file, &options, models, &way.sampling, speculation, &Terminal)?;
+        }
+    }
+    let speculates = ways.iter().find_map(|way| way.speculation.clone());
+    let (Some(speculation), true) = (speculates, file.is_some() || !args.plot_speed.is_empty())
+    else {
+        return Ok(None);
+    };
+    let Speculation { sampling, verifier, .. } = &speculation;
+    costs::find(file, &options, models, [sampling; 2], verifier, &Terminal).map(Some)
+}
+
+/// Times all methods, prompt by prompt, for so many rounds of sequences of so many tokens, until
+/// `goes_on`, asked before each sequence, returns false. Returns how many prompts were decoded by
+/// all methods and count.
+///
+/// Rounds that are compared have the same prompts: an incomplete round counts only if it is the
+/// first.
+///
+/// # Errors
+/// Failures of the models and the verifiers.
+pub fn time(
+    models: &mut Models,
+    prompts: &[Vec<Token>],
+    ways: &mut [Way],
+    (rounds, max_tokens): (u32, u32),
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<usize> {
+    for round in 0..rounds {
+        ways.iter_mut().for_each(Way::begin_round);
+        for (number, prompt) in prompts.iter().enumerate() {
+            let seed = u64::from(round) << 32 | number as u64;
+            let mut statistics = Vec::new();
+            for way in ways.iter() {
+                if !goes_on() {
+                    if round > 0 {
+                        ways.iter_mut().for_each(Way::drop_round);
+                        return Ok(round as usize * prompts.len());
+                    }
+                    return Ok(number);
+                }
+                let generation = generate(models, &way.settings(), prompt, max_tokens, seed)?;
+                statistics.push(generation.statistics);
+            }
+            ways.iter_mut().zip(&statistics).for_each(|(way, statistics)| way.add(statistics));
+        }
+    }
+    Ok(rounds as usize * prompts.len())
+}
+
+fn show(args: &Args, report: &Report) -> Result<()> {
+    plot::write(&args.plot, || chart::chart(report))?;
+    plot::write(&args.plot_speed, || speeds::chart(report))?;
+    if args.json { output::json(report) } else { print(report) }
+}
+
+fn generate(
+    models: &mut Models,
+    settings: &Settings,
+    prompt: &[Token],
+    max_tokens: u32,
+    seed: u64,
+) -> Result<Generation> {
+    // Sequences of one length: an early end would compare different amounts of work.
+    let limits = Limits { max_tokens: Some(max_tokens as usize), ..Limits::default() };
+    models.decode(prompt, settings, &limits, &mut seeded(seed), &mut |_| true)
+}

@@ -1,0 +1,166 @@
+//! The decoding methods that are compared.
+
+use anyhow::Result;
+use polydraft::VerifierKind;
+use polydraft::policy::{Costs, StepContext};
+use polydraft::{PolicyKind, Sampling};
+use polydraft_engine::Statistics;
+use polydraft_runtime::{Settings, Speculation, Usage, supports};
+
+use super::Args;
+
+/// One decoding method.
+pub struct Way {
+    pub sampling: Sampling,
+    pub speculation: Option<Speculation>,
+    pub rounds: Vec<Round>,
+}
+
+/// Sums over the prompts of one round.
+#[derive(Default)]
+pub struct Round {
+    pub seconds: f64,
+    pub tokens: usize,
+    pub calls: usize,
+    pub nodes: usize,
+    pub draft: f64,
+    pub target: f64,
+    pub verify: f64,
+}
+
+impl Round {
+    pub fn speed(&self) -> f64 {
+        self.tokens as f64 / self.seconds
+    }
+
+    pub fn block_efficiency(&self) -> f64 {
+        self.tokens as f64 / self.calls as f64
+    }
+}
+
+impl Way {
+    /// Without drafts.
+    pub fn plain(sampling: Sampling) -> Self {
+        Self { sampling, speculation: None, rounds: Vec::new() }
+    }
+
+    pub fn verifier(&self) -> String {
+        self.speculation.as_ref().map_or("none".to_owned(), |s| s.verifier.to_string())
+    }
+
+    /// (paths, depth), if it speculates.
+    pub fn paths_and_depth(&self) -> Option<(usize, usize)> {
+        self.speculation.as_ref().and_then(|s| match &s.tree {
+            PolicyKind::Paths(paths) => Some((paths.paths, paths.depth)),
+            _ => None,
+        })
+    }
+
+    /// The tree, where it is no number of paths.
+    pub fn tree(&self) -> Option<String> {
+        self.speculation.as_ref().and_then(|s| match &s.tree {
+            PolicyKind::Paths(_) => None,
+            PolicyKind::Auto(_) => Some("auto".to_owned()),
+            tree => Some(tree.to_string()),
+        })
+    }
+
+    pub fn name(&self) -> String {
+        let tree = match (self.paths_and_depth(), self.tree()) {
+            (Some((k, l)), _) => format!(", K = {k}, L = {l}"),
+            (None, Some(tree)) => format!(", {tree}"),
+            (None, None) => String::new(),
+        };
+        format!("{}{tree}", self.verifier())
+    }
+
+    /// Seconds of a step whose tree has so many nodes, by the costs: forward passes of the draft,
+    /// level by level, then one of the target. `None` for adaptive draft lengths, whose levels are
+    /// not known.
+    pub fn seconds_of_a_step(&self, nodes: f64, costs: &Costs) -> Option<f64> {
+        let empty = StepContext::default();
+        let Some(speculation) = &self.speculation else {
+            return Some(costs.target.at(1, &empty));
+        };
+        if speculation.tree.clone().auto_mut().is_some() {
+            return None;
+        }
+        let depth = speculation.tree.build().ok()?.depth();
+        // The first level's distribution comes from one token; the others' from the nodes of the
+        // level before, about as many in each.
+        let level = (nodes / depth as f64).max(1.0).round() as usize;
+        let levels = (depth - 1) as f64 * costs.draft.at(level, &empty);
+        let draft = costs.first + costs.draft.at(1, &empty) + levels;
+        Some(draft + costs.target.at(1 + nodes.round() as usize, &empty))
+    }
+
+    pub fn settings(&self) -> Settings {
+        Settings { sampling: self.sampling, speculation: self.speculation.clone() }
+    }
+
+    pub fn begin_round(&mut self) {
+        self.rounds.push(Round::default());
+    }
+
+    /// Discards the current round.
+    pub fn drop_round(&mut self) {
+        self.rounds.pop();
+    }
+
+    /// Adds one sequence to the current round.
+    pub fn add(&mut self, s: &Statistics) {
+        if let Some(round) = self.rounds.last_mut() {
+            round.seconds += s.total_time.as_secs_f64();
+            round.tokens += s.tokens;
+            round.calls += s.target_calls;
+            round.nodes += s.nodes;
+            round.draft += s.draft_time.as_secs_f64();
+            round.target += s.target_time.as_secs_f64();
+            round.verify += s.verify_time.as_secs_f64();
+        }
+    }
+}
+
+/// A method with these drafts.
+///
+/// # Errors
+/// A verifier that is not exact for the tree.
+pub fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Result<Way> {
+    let speculation = Speculation::new(verifier.clone(), tree, sampling);
+    speculation.build().map_err(Usage::error)?;
+    Ok(Way { sampling, speculation: Some(speculation), rounds: Vec::new() })
+}
+
+/// Plain decoding and all verifiers × paths × depths, at each temperature; single-path verifiers
+/// with one path. Also the trees that were named, each with the verifiers that are exact for it.
+pub fn ways(args: &Args) -> Result<Vec<Way>> {
+    let mut ways = Vec::new();
+    for &temperature in &args.temperatures {
+        let sampling = args.cut.at(temperature)?;
+        ways.push(Way::plain(sampling));
+        for &depth in &args.depths {
+            for verifier in &args.verifiers {
+                let mut trees: Vec<PolicyKind> = args
+                    .paths
+                    .iter()
+                    .map(|&paths| tree(verifier, paths as usize, depth as usize))
+                    .collect();
+                trees.dedup();
+                for tree in trees {
+                    ways.push(way(verifier, tree, sampling)?);
+                }
+            }
+        }
+        for tree in &args.trees {
+            for verifier in args.verifiers.iter().filter(|verifier| supports(verifier, tree)) {
+                ways.push(way(verifier, tree.clone(), sampling)?);
+            }
+        }
+    }
+    Ok(ways)
+}
+
+fn tree(verifier: &VerifierKind, paths: usize, depth: usize) -> PolicyKind {
+    let several = PolicyKind::paths(paths, depth);
+    if supports(verifier, &several) { several } else { PolicyKind::chain(depth) }
+}

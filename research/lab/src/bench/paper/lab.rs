@@ -1,0 +1,452 @@
+//! The measurements for the papers' tables: tokens per call of verifiers on the same drafts, and
+//! acceptances at positions of the target's own output.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::VerifierKind;
+use polydraft::coupling::registry::WalkRule;
+use polydraft::{Draws, PolicyKind, Problem, Proposal, Sampling, Token, acceptance, couple};
+use polydraft_cli::args::ModelArgs;
+use polydraft_cli::interrupts::InterruptGuard;
+use polydraft_cli::prompts;
+use polydraft_engine::Engine;
+use polydraft_reference::comparison::{Part, Sample, exact_for};
+use polydraft_reference::{ReferenceKind, importance};
+use polydraft_runtime::{ModelOptions, Models, seeded};
+
+use super::orders;
+use super::ranks;
+use super::table::Table;
+use super::theirs::sources;
+use crate::bench::decode::{self, Way};
+use crate::bench::solve_time::distributions::{self, Pair};
+use crate::bench::solve_time::{self, Column, RowReport, Work};
+use crate::bench::verifiers::{self, Extent, Setting};
+use crate::cut::CutArgs;
+
+/// A row of a table: a tree and sampling settings, and the verifiers that are compared.
+pub struct Case {
+    pub row: String,
+    pub tree: PolicyKind,
+    pub target: Sampling,
+    pub draft: Sampling,
+    /// The sampling of each draft, where the tree has paths of several; else none.
+    pub each: Vec<Sampling>,
+    /// Columns: their names, and the verifiers.
+    pub verifiers: Vec<(String, VerifierKind)>,
+}
+
+impl Case {
+    /// Verifiers under their own names, draft and target sampled alike.
+    pub fn new(
+        row: impl Into<String>,
+        tree: PolicyKind,
+        sampling: Sampling,
+        verifiers: &[&str],
+    ) -> Result<Self> {
+        let named = |name: &&str| Ok(((*name).to_owned(), polydraft_reference::verifier(name)?));
+        let verifiers = verifiers.iter().map(named).collect::<Result<_>>()?;
+        let each = Vec::new();
+        Ok(Self { row: row.into(), tree, target: sampling, draft: sampling, each, verifiers })
+    }
+}
+
+/// An acceptance at the nodes of the target's own output.
+#[derive(Clone)]
+pub struct Node {
+    pub row: String,
+    pub column: String,
+    /// The rule; none for the optimum over all rules.
+    pub rule: Option<WalkRule>,
+    pub draws: Draws,
+    pub target: Sampling,
+    /// The acceptance of each draft where the draws are distinct, else of all.
+    pub drafts: Vec<Sampling>,
+    /// Whether only the first of two drafts counts, or only the second.
+    pub rank: Option<usize>,
+}
+
+/// `walk:importance` and the rule, with these settings.
+pub fn importance(truncation: usize, alphabet: Option<usize>) -> (VerifierKind, WalkRule) {
+    let settings = importance::Settings { truncation, alphabet, ..Default::default() };
+    let rule = WalkRule::from(ReferenceKind::Importance(settings));
+    (VerifierKind::Walk(rule.clone()), rule)
+}
+
+/// Models, prompts, and the time limit.
+pub struct Lab {
+    pub models: Models,
+    /// How they were loaded.
+    pub options: ModelOptions,
+    pub prompts: Vec<Vec<Token>>,
+    /// Whether only the main rows are wanted.
+    pub quick: bool,
+    pub seed: u64,
+    time: Duration,
+    orderly: InterruptGuard,
+    bar: ProgressBar,
+    begun: Instant,
+    tables: Vec<Table>,
+    /// Positions by how the target is sampled there.
+    pairs: Vec<(Sampling, Vec<Pair>)>,
+    /// What is sampled from instead of what the paper did.
+    cut: CutArgs,
+}
+
+/// The results of a laboratory.
+pub struct Done {
+    pub target: String,
+    pub draft: String,
+    pub prompts: usize,
+    pub interrupted: bool,
+    pub tables: Vec<Table>,
+}
+
+impl Lab {
+    pub fn new(
+        models: &ModelArgs,
+        file: Option<&Path>,
+        extent: (bool, Duration),
+        (seed, cut): (u64, CutArgs),
+    ) -> Result<Self> {
+        let (quick, time) = extent;
+        let prompts = prompts::read(file)?;
+        let options = models.options();
+        let models = models.load(true)?;
+        let prompts = prompts::encode(&prompts, &models)?;
+        let bar = ProgressBar::new(time.as_secs()).with_style(ProgressStyle::with_template(
+            "{msg:24} [{bar:30}] {elapsed} of about {len} s",
+        )?);
+        let (orderly, begun) = (InterruptGuard::begin(), Instant::now());
+        Ok(Self {
+            models,
+            options,
+            prompts,
+            quick,
+            seed,
+            time,
+            orderly,
+            bar,
+            begun,
+            tables: Vec::new(),
+            pairs: Vec::new(),
+            cut,
+        })
+    }
+
+    /// Sampling at a temperature, from the tokens that the paper sampled from, unless the user says
+    /// otherwise.
+    pub fn at(&self, temperature: f64, theirs: CutArgs) -> Sampling {
+        let CutArgs { top_k, top_p } = self.cut;
+        let given = CutArgs { top_k: top_k.or(theirs.top_k), top_p: top_p.or(theirs.top_p) };
+        given.sampling(temperature)
+    }
+
+    /// Whether the user interrupted.
+    pub fn asked(&self) -> bool {
+        self.orderly.asked()
+    }
+
+    /// The end of a table that gets this share of the time.
+    pub fn end(&self, share: f64) -> Instant {
+        Instant::now() + self.time.mul_f64(share)
+    }
+
+    pub fn tell(&self, table: &str) {
+        self.bar.set_message(table.to_owned());
+        self.tick();
+    }
+
+    /// Shows the time.
+    pub fn tick(&self) -> bool {
+        self.bar.set_position(self.begun.elapsed().as_secs().min(self.time.as_secs()));
+        !self.asked()
+    }
+
+    /// Stores a table unless it is empty.
+    pub fn keep(&mut self, table: Table) {
+        if !table.entries.is_empty() {
+            self.tables.push(table);
+        }
+    }
+
+    /// All tables, with the paper's figures beside.
+    pub fn finish(self, paper: &str) -> Result<Done> {
+        self.bar.finish_and_clear();
+        let mut tables = self.tables;
+        for table in &mut tables {
+            let theirs = sources(paper, &table.name);
+            table.beside(theirs);
+            orders::compare(table);
+        }
+        let engine = &self.models.engine;
+        Ok(Done {
+            target: engine.info().name.clone(),
+            draft: engine.drafter().unwrap_or("no draft").to_owned(),
+            prompts: self.prompts.len(),
+            interrupted: self.orderly.asked(),
+            tables,
+        })
+    }
+
+    /// Tokens per call of all cases, on the same sequences, for this share of the time.
+    pub fn efficiencies(&mut self, share: f64, mut table: Table, cases: &[Case]) -> Result<()> {
+        if self.asked() {
+            return Ok(());
+        }
+        self.tell(&table.title);
+        let max_tokens = if self.quick { 48 } else { 96 };
+        let plan = Extent {
+            positions: u32::MAX,
+            // More paths from one pass: differences between numbers of paths have smaller errors.
+            drafts: 3,
+            every: 4,
+            max_tokens,
+            seed: self.seed,
+            steps_of: None,
+            end: Some(self.end(share)),
+        };
+        let (orderly, bar, begun, time) = (&self.orderly, &self.bar, self.begun, self.time);
+        let goes_on = || {
+            bar.set_position(begun.elapsed().as_secs().min(time.as_secs()));
+            !orderly.asked()
+        };
+        efficiencies(&plan, &mut self.models.engine, &self.prompts, cases, &goes_on, &mut table)?;
+        self.keep(table);
+        Ok(())
+    }
+
+    /// Distributions of both models at so many positions of output that is sampled so, the same
+    /// for all tables.
+    pub fn pairs(&mut self, sampling: Sampling, count: usize) -> Result<&[Pair]> {
+        let place = match self.pairs.iter().position(|(own, _)| *own == sampling) {
+            Some(place) => place,
+            None => {
+                self.pairs.push((sampling, Vec::new()));
+                self.pairs.len() - 1
+            }
+        };
+        if self.pairs[place].1.len() < count {
+            self.tell("positions");
+            let (engine, how) = (&mut self.models.engine, (sampling, self.seed));
+            self.pairs[place].1 = distributions::of_models(engine, &self.prompts, count, 8, how)?;
+        }
+        let pairs = &self.pairs[place].1;
+        Ok(&pairs[..count.min(pairs.len())])
+    }
+
+    /// Rows of solvers at the first positions.
+    pub fn solvers(
+        &mut self,
+        count: usize,
+        work: &Work,
+        columns: &[Column],
+    ) -> Result<Vec<RowReport>> {
+        let sampling = work.sampling;
+        self.pairs(sampling, count)?;
+        self.tell("solvers");
+        let own = self.pairs.iter().find(|(own, _)| *own == sampling);
+        let pairs = own.map_or(&[][..], |(_, pairs)| &pairs[..count.min(pairs.len())]);
+        solve_time::measure(pairs, work, columns, &|_, _| self.tick())
+    }
+
+    /// One round of decoding methods, in turn, for this share of the time.
+    pub fn times(&mut self, share: f64, ways: &mut [Way], max_tokens: u32) -> Result<()> {
+        let (end, orderly, first) = (self.end(share), &self.orderly, ways.len());
+        let mut texts = 0;
+        let mut goes_on = || {
+            texts += 1;
+            // At least one sequence of each.
+            texts <= first || (Instant::now() < end && !orderly.asked())
+        };
+        decode::time(&mut self.models, &self.prompts, ways, (1, max_tokens), &mut goes_on)?;
+        Ok(())
+    }
+
+    /// The table that was stored last.
+    pub fn last(&self) -> Option<&Table> {
+        self.tables.last()
+    }
+
+    /// Acceptances at positions of the output, for this share of the time; those at one target
+    /// sampling are at the same positions.
+    pub fn acceptances(&mut self, share: f64, mut table: Table, nodes: &[Node]) -> Result<()> {
+        if self.asked() {
+            return Ok(());
+        }
+        let mut samplings: Vec<Sampling> = Vec::new();
+        for node in nodes {
+            if !samplings.contains(&node.target) {
+                samplings.push(node.target);
+            }
+        }
+        // As many positions as take about half of the time: a sequence of eight takes some tenth of
+        // a second.
+        let each = self.time.as_secs_f64() * share / samplings.len() as f64;
+        let count = ((20.0 * each) as usize).clamp(48, if self.quick { 48 } else { 960 });
+        let mut series: Vec<Vec<Sample>> = vec![Vec::new(); nodes.len()];
+        for sampling in &samplings {
+            self.pairs(*sampling, count)?;
+            let (end, seed) = (self.end(0.5 * share / samplings.len() as f64), self.seed);
+            self.tell(&table.title);
+            let own = self.pairs.iter().find(|(own, _)| own == sampling);
+            let pairs = own.map_or(&[][..], |(_, pairs)| &pairs[..count.min(pairs.len())]);
+            // By sequence: positions of one have much in common.
+            for text in pairs.chunk_by(|a, b| a.text == b.text) {
+                for (node, series) in nodes.iter().zip(&mut series) {
+                    if node.target != *sampling {
+                        continue;
+                    }
+                    let mut sum = 0.0;
+                    for pair in text {
+                        sum += acceptance_at(node, pair, seed ^ pair.text as u64)?;
+                    }
+                    series.push(Sample {
+                        prompt: text[0].prompt,
+                        positions: text.len(),
+                        drafts: text.len(),
+                        nodes: 0,
+                        tokens: vec![sum / text.len() as f64],
+                    });
+                }
+                if !self.tick() || Instant::now() >= end {
+                    break;
+                }
+            }
+        }
+        for (node, series) in nodes.iter().zip(series) {
+            if !series.is_empty() {
+                table.add_series(&node.row, &node.column, series);
+            }
+        }
+        self.keep(table);
+        Ok(())
+    }
+}
+
+/// The tree that cases are parts of, and the part that each is; cases of one such tree, sampled
+/// alike, are evaluated on the same drafts.
+fn whole(case: &Case, all: &[Case]) -> (PolicyKind, Part) {
+    let alike = |other: &&Case| (other.target, other.draft) == (case.target, case.draft);
+    let like = all.iter().filter(alike).map(|other| &other.tree);
+    match &case.tree {
+        PolicyKind::Paths(own) => {
+            let (mut paths, mut depth) = (own.paths, own.depth);
+            for other in like {
+                if let PolicyKind::Paths(other) = other {
+                    (paths, depth) = (paths.max(other.paths), depth.max(other.depth));
+                }
+            }
+            let part = Part { paths: Some(own.paths), depth: Some(own.depth) };
+            (PolicyKind::paths(paths, depth), part)
+        }
+        // A tree of levels without the last ones.
+        PolicyKind::Levels(own) => {
+            let mut longest = own;
+            for other in like {
+                if let PolicyKind::Levels(other) = other
+                    && other.drafting == own.drafting
+                    && other.counts.starts_with(&longest.counts)
+                {
+                    longest = other;
+                }
+            }
+            let part = Part { paths: None, depth: Some(own.counts.len()) };
+            (PolicyKind::Levels(longest.clone()), part)
+        }
+        tree => (tree.clone(), Part::default()),
+    }
+}
+
+/// Adds the tokens per call of all cases to a table.
+pub fn efficiencies(
+    plan: &Extent,
+    engine: &mut Engine,
+    prompts: &[Vec<Token>],
+    cases: &[Case],
+    goes_on: &dyn Fn() -> bool,
+    table: &mut Table,
+) -> Result<()> {
+    // What is measured on the same drafts, and where each column of each case stands in it.
+    type Drawn = (PolicyKind, Sampling, Sampling, Vec<Sampling>);
+    type Own = (Drawn, Vec<(VerifierKind, Part)>);
+    let mut owns: Vec<Own> = Vec::new();
+    let mut places = Vec::new();
+    for case in cases {
+        let form = case.tree.build()?.form();
+        let (tree, part) = whole(case, cases);
+        let drawn = (tree, case.target, case.draft, case.each.clone());
+        let index = match owns.iter().position(|own| own.0 == drawn) {
+            Some(index) => index,
+            None => {
+                owns.push((drawn, Vec::new()));
+                owns.len() - 1
+            }
+        };
+        for (name, kind) in &case.verifiers {
+            if exact_for(std::slice::from_ref(kind), &form)?.is_empty() {
+                continue;
+            }
+            let (all, own) = (&mut owns[index].1, (kind.clone(), part));
+            let place = all.iter().position(|other| *other == own).unwrap_or(all.len());
+            if place == all.len() {
+                all.push(own);
+            }
+            places.push((&case.row, name, index, place));
+        }
+    }
+    let setting = |((tree, target, draft, each), all): &Own| {
+        let setting = Setting::of_parts(tree.clone(), *target, *draft, plan.drafts, all)?;
+        anyhow::Ok(setting.with_each(each.clone()))
+    };
+    let mut settings = owns.iter().map(setting).collect::<Result<Vec<_>>>()?;
+    verifiers::measure(plan, engine, prompts, &mut settings, goes_on)?;
+    for (row, name, index, place) in places {
+        let one = |sample: &Sample| Sample { tokens: vec![sample.tokens[place]], ..*sample };
+        let samples = &settings[index].samples;
+        if !samples.is_empty() {
+            table.add_series(row, name, samples.iter().map(one).collect());
+        }
+    }
+    Ok(())
+}
+
+/// The acceptance of a node at a position: by formula, but for rules without one, which draw their
+/// drafts by `seed`.
+pub fn acceptance_at(node: &Node, pair: &Pair, seed: u64) -> Result<f64> {
+    let target = pair.target(&node.target)?;
+    let distributions =
+        node.drafts.iter().map(|sampling| pair.draft(sampling)).collect::<Result<Vec<_>>>()?;
+    let problem = Problem::new(&target, Proposal::new(node.draws, &distributions)?)?;
+    let Some(rule) = &node.rule else { return Ok(acceptance::optimal(&problem)?) };
+    let mut rule = rule.build()?;
+    let mut coupling = couple(rule.as_mut(), problem)?;
+    let all = coupling.acceptance(&mut seeded(seed)).probability;
+    let Some(rank) = node.rank else { return Ok(all) };
+    let first = ranks::first(&problem);
+    Ok(if rank == 0 { first } else { all - first })
+}
+
+/// Values that are added up.
+#[derive(Debug, Clone, Default)]
+pub struct Sum {
+    count: f64,
+    sum: f64,
+}
+
+impl Sum {
+    pub fn add(&mut self, value: f64) {
+        self.count += 1.0;
+        self.sum += value;
+    }
+
+    pub fn mean(&self) -> f64 {
+        self.sum / self.count
+    }
+}
+
+#[cfg(test)]
+mod tests;

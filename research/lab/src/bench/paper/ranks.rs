@@ -1,0 +1,74 @@
+//! How often the first of two drafts is the one that is accepted.
+//!
+//! Problem: SpecHub's tables tell the first draft's acceptance from the second's.
+//! Source: Sun et al. 2024 (SpecHub), sections 3 and 4: recursive rejection accepts a first draft
+//! that is drawn from q with Σ min(p, q); SpecHub a first draft that is not the hub likewise, and
+//! the hub a from what draws after it leave.
+//! Complexity: one pass over the support.
+
+use polydraft::{Drafting, Problem};
+
+/// The probability that the first draft is emitted, by `hub` for hub drafts, else by `recursive`.
+pub fn first(problem: &Problem) -> f64 {
+    let (target, draft) = (problem.target, problem.proposal.distribution(0));
+    let both = |(token, p): (u32, f64)| p.min(draft.probability(token));
+    if problem.proposal.scheme() != Drafting::Hub || draft.support_size() < 2 {
+        return target.support().map(both).sum();
+    }
+    let hub = draft.argmax();
+    let of_hub = draft.probability(hub);
+    let others = || draft.support().filter(|(token, _)| *token != hub);
+    let rest: f64 = others().map(|(_, q)| q).sum();
+    // Pairs that begin with another token x, with mass q(x); pairs that begin with the hub, with
+    // mass q(x)·q(hub)/rest, reject x first; the hub then has its part of what is left.
+    let (mut accepted, mut rejected) = (0.0, 0.0);
+    for (token, q) in others() {
+        let p = target.probability(token);
+        let after = q * of_hub / rest;
+        accepted += p.min(q);
+        rejected += after - (p - q).clamp(0.0, after);
+    }
+    let left = |(token, p)| match token == hub {
+        true => p,
+        false => f64::max(p - draft.probability(token) / rest, 0.0),
+    };
+    let left: f64 = target.support().map(left).sum();
+    accepted + if left > 0.0 { rejected * target.probability(hub) / left } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use polydraft::conformance::cases;
+    use polydraft::couple;
+    use polydraft_runtime::seeded;
+
+    use super::*;
+
+    /// As enumeration has it, special cases included.
+    #[test]
+    fn the_first_draft_is_the_one_that_is_emitted() {
+        for (scheme, rule) in [
+            (Drafting::Iid, "recursive"),
+            (Drafting::WithoutReplacement, "recursive"),
+            (Drafting::Hub, "hub"),
+        ] {
+            for vocabulary in 2..=4 {
+                let all = cases(vocabulary, scheme, 2, 100, &mut seeded(5)).expect("cases");
+                for case in all {
+                    let problem = case.problem().expect("a problem");
+                    let mut rule =
+                        polydraft_reference::rule(rule).expect("a name").build().expect("one");
+                    let mut coupling = couple(rule.as_mut(), problem).expect("coupled");
+                    let mut expected = 0.0;
+                    for (probability, drafts) in problem.proposal.tuples() {
+                        // The first of equal drafts is the one that is accepted.
+                        let given = coupling.distribution(&drafts).expect("a distribution");
+                        expected += probability * given.probabilities[drafts[0] as usize];
+                    }
+                    let got = first(&problem);
+                    assert!((got - expected).abs() < 1e-9, "{scheme}: {got} {expected}\n{case:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Observes positions of the target's own output, in place of the verifier in the decode loop.
+//!
+//! The engine runs with a verifier that accepts nothing and emits one token of the target's
+//! distribution, so that the output is the target's own, token by token. Its input is what every
+//! verifier would get there, and it is passed to the observer. Where no position is observed the
+//! policy drafts nothing.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use polydraft::VerifierKind;
+use polydraft::{
+    Distribution, Draft, DraftTree, Form, Growth, Outcome, Path, Policy, PolicyKind, RandomSource,
+    Sampling, TargetDistributions, Token, Verifier,
+};
+use polydraft_engine::{Engine, Limits, Request, Speculation};
+use polydraft_reference::comparison::{Comparison, decide};
+use polydraft_reference::trace::Recording;
+use polydraft_runtime::{SeededRng, seeded};
+
+/// Observes a draft and the target's distributions at its nodes.
+pub trait Look: Send + 'static {
+    /// `at` is the number of tokens of the sequence before it.
+    fn look(
+        &mut self,
+        at: usize,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+    ) -> polydraft::Result<()>;
+}
+
+impl Look for Comparison {
+    fn look(
+        &mut self,
+        _: usize,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+    ) -> polydraft::Result<()> {
+        Self::look(self, draft, target)
+    }
+}
+
+impl Look for Recording {
+    fn look(
+        &mut self,
+        at: usize,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+    ) -> polydraft::Result<()> {
+        self.position(at, draft, target)
+    }
+}
+
+/// The positions to observe, and the drafts there.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    pub sampling: Sampling,
+    pub draft_sampling: Sampling,
+    /// That of each draft, where the tree has paths of several; else none.
+    pub each: &'a [Sampling],
+    /// The drafted tree.
+    pub tree: &'a PolicyKind,
+    /// Tokens of the sequence, at most.
+    pub max_tokens: usize,
+    /// Tokens from one observed position to the next, at least 1.
+    pub every: usize,
+    /// The verifier that continues the sequence, if it is not the target by itself: then every step
+    /// is observed.
+    pub steps_of: Option<&'a VerifierKind>,
+    /// The number of paths of this verifier's draft, where the tree has the paths of several
+    /// drafts.
+    pub paths: Option<usize>,
+}
+
+/// The seed of a sequence: of one run, the sequence of this round after the prompt of this number.
+pub fn text_seed(seed: u64, round: u64, prompt: usize) -> u64 {
+    seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (round << 32 | prompt as u64)
+}
+
+/// Decodes a sequence, which is `follow` as far as that goes, and passes positions of it to `look`;
+/// `rng` is the seed of sequence and drafts, `seed` that of the first position. `goes_on` is asked
+/// after every token.
+pub fn text<L: Look>(
+    engine: &mut Engine,
+    prompt: &[Token],
+    plan: &Plan,
+    (seed, rng): (u64, u64),
+    follow: Vec<Token>,
+    look: L,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(L, Vec<Token>)> {
+    let policy = plan.tree.build()?;
+    // Trees of full depth everywhere.
+    let context = engine.info().context.min(engine.draft_context().unwrap_or(usize::MAX));
+    let room = context.saturating_sub(prompt.len() + policy.depth() + 1);
+    let length = room.min(plan.max_tokens);
+    let every = if plan.steps_of.is_some() { 1 } else { plan.every.min(plan.max_tokens) };
+    let first = (seed.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % every;
+    let spots = Spots { first, every };
+    let limits = Limits::tokens(length + policy.depth() + 1);
+    let shared = Arc::new(Mutex::new(Some(look)));
+    let decides = match plan.steps_of {
+        Some(kind) => Some((kind.build()?, plan.paths, seeded(seed))),
+        None => None,
+    };
+    let observer = Observer { follow, emitted: 0, spots, look: shared.clone(), decides };
+    let policy = Sometimes { policy, spots, emitted: 0 };
+    let speculation = Speculation::new(Box::new(observer), Box::new(policy))?;
+    let speculation = speculation.with_sampling(plan.draft_sampling);
+    let request = Request::new(prompt)
+        .sampling(plan.sampling)
+        .speculation(speculation.with_each(plan.each.to_vec())?)
+        .limits(limits)
+        .rng(seeded(rng));
+    let mut session = engine.open(request)?;
+    let mut failed = Ok(());
+    while failed.is_ok() && !session.is_done() && session.tokens().len() < length && goes_on() {
+        failed = engine.step(&mut [&mut session]);
+    }
+    let generation = engine.close(session);
+    failed?;
+    let look = lock(&shared).take();
+    Ok((look.expect("nobody else takes it"), generation?.tokens))
+}
+
+/// A thread that panicked has ended the program's work anyhow.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Observed positions of a sequence: where the number of emitted tokens is `first`, modulo `every`.
+#[derive(Clone, Copy)]
+struct Spots {
+    first: usize,
+    every: usize,
+}
+
+impl Spots {
+    fn has(self, emitted: usize) -> bool {
+        emitted % self.every == self.first
+    }
+}
+
+/// The verifier that only observes.
+struct Observer<L> {
+    /// The tokens to emit, where the sequence was decoded before.
+    follow: Vec<Token>,
+    /// Tokens emitted so far.
+    emitted: usize,
+    spots: Spots,
+    look: Arc<Mutex<Option<L>>>,
+    /// The verifier that decides, if it is not the target by itself; the number of paths of its
+    /// draft, and the rng that subsamples them.
+    decides: Option<(Box<dyn Verifier>, Option<usize>, SeededRng)>,
+}
+
+impl<L: Look> Verifier for Observer<L> {
+    /// Who looks was asked before.
+    fn supports(&self, _: &Form) -> polydraft::Result<()> {
+        Ok(())
+    }
+
+    fn verify(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+        rng: &mut dyn RandomSource,
+    ) -> polydraft::Result<Outcome> {
+        // Also where nothing was drafted: the empty draft is the draft there.
+        if let Some(look) = lock(&self.look).as_mut().filter(|_| self.spots.has(self.emitted)) {
+            look.look(self.emitted, draft, target)?;
+        }
+        if let Some((verifier, paths, random)) = &mut self.decides {
+            let outcome = decide(verifier.as_mut(), draft, *paths, random, target, rng)?;
+            self.emitted += outcome.accepted.len() + 1;
+            return Ok(outcome);
+        }
+        let token = match self.follow.get(self.emitted) {
+            Some(&token) => token,
+            None => target.target(DraftTree::ROOT)?.sample(rng),
+        };
+        self.emitted += 1;
+        Ok(Outcome { accepted: Vec::new(), token })
+    }
+}
+
+/// A policy that drafts at every so many positions only.
+struct Sometimes {
+    policy: Box<dyn Policy>,
+    spots: Spots,
+    /// Tokens emitted so far.
+    emitted: usize,
+}
+
+impl Sometimes {
+    fn here(&self) -> bool {
+        self.spots.has(self.emitted)
+    }
+}
+
+impl Policy for Sometimes {
+    fn goes_on(&self, path: &Path) -> bool {
+        self.here() && self.policy.goes_on(path)
+    }
+
+    fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
+        self.policy.draws(path, probs).filter(|_| self.here())
+    }
+
+    fn depth(&self) -> usize {
+        if self.here() { self.policy.depth() } else { 0 }
+    }
+
+    fn form(&self) -> Form {
+        self.policy.form()
+    }
+
+    fn observe(&mut self, _: &Draft, outcome: &Outcome) {
+        self.emitted += outcome.accepted.len() + 1;
+    }
+}

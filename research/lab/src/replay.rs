@@ -1,0 +1,147 @@
+//! `polydraft-lab replay`: verifiers compared on recorded distributions.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+use polydraft::PolicyKind;
+use polydraft::VerifierKind;
+use polydraft_cli::interrupts::{self, InterruptGuard};
+use polydraft_cli::output::{self, note};
+use polydraft_cli::save::Save;
+use polydraft_reference::comparison::Sample;
+use polydraft_reference::trace::{Error, Header, Replay, Trace, in_rounds, replay};
+use polydraft_runtime::Usage;
+use rayon::prelude::*;
+
+use crate::bench::verifiers::{ALL, Origin, Report, Setting, Traced, show};
+use crate::plot;
+
+/// Compare verifiers on what 'polydraft-lab trace' recorded, on all cores and without models.
+///
+/// The measurement of 'bench verifiers', with the same numbers on the same drafts: where
+/// distributions are exact, to the last bit. Trees are the recorded one and those that are part of
+/// it: from K paths of L tokens, drafts of fewer and shorter paths are subsampled. Every file is
+/// checked before it is used.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  polydraft-lab replay traces/demo
+  polydraft-lab replay traces/demo --tree paths:2,4 --tree paths:4,4 --plot verifiers.svg
+  polydraft-lab replay traces/demo --verifiers nested-priority,walk:max-flow --tree \
+  stop-below:0.3,paths:4,4
+  polydraft-lab replay traces/demo/prompt-000003.safetensors.gz --json")]
+pub struct Args {
+    /// Traces, or single files of a trace; all recorded with the same models and settings.
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+    /// Verifiers to compare; differences are to the first.
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = ALL, value_parser = polydraft_reference::verifier)]
+    verifiers: Vec<VerifierKind>,
+    /// The tree to compare on, with the verifiers that are exact for it [default: the recorded
+    /// one]. May be repeated.
+    #[arg(long = "tree", value_name = "TREE")]
+    trees: Vec<PolicyKind>,
+    /// Threads to compute with [default: one per core].
+    // Read in threads.rs, before all else.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Write the record to this file as JSON; 'bench verifiers --from' shows it.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Draw the tokens per call to this .svg file. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    plot: Vec<PathBuf>,
+    /// Print one JSON object instead of a table; it has the differences of all pairs of verifiers.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> Result<()> {
+    plot::check(&args.plot)?;
+    let traces = Trace::together(&args.traces)?;
+    let header = traces[0].header().clone();
+    let files: Vec<(&Trace, usize)> =
+        traces.iter().flat_map(|trace| (0..trace.len()).map(move |shard| (trace, shard))).collect();
+    ensure!(!files.is_empty(), "{}: nothing was recorded there", args.traces[0].display());
+    let trees = if args.trees.is_empty() { vec![header.tree.clone()] } else { args.trees.clone() };
+    let replays: Vec<Replay> = trees
+        .iter()
+        .map(|tree| Replay::new(&header.tree, tree, &args.verifiers).map_err(Usage::error))
+        .collect::<Result<_>>()?;
+    let save = args.save.as_deref().map(Save::begin).transpose()?;
+
+    let bar = ProgressBar::new(files.len() as u64)
+        .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} prompts, {eta} left")?);
+    let orderly = InterruptGuard::begin();
+    // The first error ends it: what is wrong with one file may be wrong with all.
+    let failed = AtomicBool::new(false);
+    let one =
+        |(prompt, (trace, shard)): (usize, &(&Trace, usize))| -> Option<Result<Replayed, Error>> {
+            if orderly.asked() || failed.load(Ordering::Relaxed) {
+                return None;
+            }
+            let read = trace.shard(*shard).and_then(|shard| {
+                let samples = replay(&shard, &replays, prompt)?;
+                Ok(Replayed { left_out: shard.left_out(), samples })
+            });
+            failed.fetch_or(read.is_err(), Ordering::Relaxed);
+            bar.inc(1);
+            Some(read)
+        };
+    let shards: Vec<_> = files.par_iter().enumerate().filter_map(one).collect();
+    bar.finish_and_clear();
+    let shards = shards.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let interrupted = shards.len() < files.len();
+    let setting = |(index, replay): (usize, &Replay)| {
+        let prompts: Vec<_> = shards.iter().map(|shard| shard.samples[index].clone()).collect();
+        Setting {
+            sampling: header.sampling,
+            draft: header.draft_sampling,
+            each: Vec::new(),
+            tree: replay.tree().clone(),
+            verifiers: replay.verifiers().to_vec(),
+            parts: Vec::new(),
+            samples: in_rounds(&prompts),
+        }
+    };
+    let settings: Vec<Setting> = replays.iter().enumerate().map(setting).collect();
+    if settings.iter().any(|setting| setting.samples.is_empty()) {
+        note("interrupted: no sequence was replayed");
+        return Err(output::Verdict::error(interrupts::EXIT_CODE));
+    }
+    let left_out = shards.iter().map(|shard| shard.left_out).fold(0.0, f64::max);
+    let report =
+        Report::new(origin(&args, &header, shards.len(), left_out), interrupted, &settings);
+    if let Some(save) = save {
+        report.save(save)?;
+    }
+    show(&report, &args.plot, args.json)?;
+    output::done(interrupted)
+}
+
+/// The results of one prompt.
+struct Replayed {
+    left_out: f64,
+    /// By tree and sequence.
+    samples: Vec<Vec<Option<Sample>>>,
+}
+
+fn origin(args: &Args, header: &Header, prompts: usize, left_out: f64) -> Origin {
+    Origin {
+        prompts,
+        max_tokens: header.max_tokens,
+        every: Some(header.every),
+        seed: header.seed,
+        steps_of: None,
+        replayed: Some(Traced {
+            traces: args.traces.iter().map(|path| path.display().to_string()).collect(),
+            target: header.target.clone(),
+            draft: header.draft.clone(),
+            tree: header.tree.to_string(),
+            mass: header.mass,
+            left_out,
+        }),
+    }
+}
