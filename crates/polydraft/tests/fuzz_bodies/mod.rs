@@ -10,8 +10,8 @@ use polydraft::conformance::{Case, Failure};
 use polydraft::coupling::Problem;
 use polydraft::coupling::priority::{Form, Settings};
 use polydraft::{
-    Distribution, Drafting, Draws, PolicyKind, Proposal, Sampling, Token, VerifierKind, acceptance,
-    couple,
+    Distribution, Drafting, Draws, PolicyKind, Proposal, RuleKind, Sampling, Token, VerifierKind,
+    acceptance, couple,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
