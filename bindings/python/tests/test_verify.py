@@ -4,7 +4,7 @@ import pytest
 from polydraft import Rng, Draft, Sampling, TableModel, Tree, Verifier
 from polydraft.errors import InvalidInput, TooLarge, Unsupported
 
-TREES = ["paths:2,2", "delayed:1,2,1", "2,2/without-replacement", "2,1/top-k", "stop-below:0.3,paths:2,2", "auto:2,2"]
+TREES = ["paths:2,2", "delayed:1,2,1", "2,2/without-replacement", "2,1/top-k", "stop-below:0.3,paths:2,2", "auto:2"]
 
 
 @pytest.mark.parametrize("tree", TREES)

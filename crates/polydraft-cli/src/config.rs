@@ -20,11 +20,11 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::usage::{UsageError, is_usage};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use polydraft_files::{Kind, read_text};
-use polydraft_runtime::Usage;
 use toml_span::value::{Key, ValueInner};
 use toml_span::{Span, Value};
 
@@ -78,7 +78,7 @@ pub fn check(program: &Command, matches: &ArgMatches, file: &Path) -> Result<()>
                     && default.get_action().takes_values()
                     && let (Some(typed), Some(default)) = (typed.get_long(), default.get_long())
                 {
-                    return Err(Usage::error(format_args!(
+                    return Err(UsageError::error(format_args!(
                         "--{typed} excludes {default}, which {} sets; --no-config leaves that file \
                          out",
                         file.display()
@@ -136,7 +136,7 @@ impl Source<'_> {
             .iter()
             .filter(|b| **b == b'\n')
             .count();
-        Usage::error(format_args!("{}, line {line}: {problem}", self.file.display()))
+        UsageError::error(format_args!("{}, line {line}: {problem}", self.file.display()))
     }
 }
 
@@ -258,7 +258,7 @@ fn set(source: &Source, command: Command, key: &Key, values: &[String]) -> Resul
         if let Err(error) = command.clone().try_get_matches_from(line)
             && wrong(&error)
         {
-            let message = polydraft_files::in_words(&error);
+            let message = error.to_string();
             let problem =
                 message.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
             return Err(source.wrong(key.span, problem));
@@ -349,7 +349,7 @@ mod tests {
             ("file = 'f'", "program write --draft x", "--draft excludes file, which c.toml sets"),
         ] {
             let error = check(text, line).unwrap_err();
-            assert!(error.is::<Usage>() && error.to_string().contains(expected), "{error}");
+            assert!(is_usage(&error) && error.to_string().contains(expected), "{error}");
         }
         for line in ["program write --depth 2", "program write --draft x --depth 2", "program"] {
             check("draft = 'd'\ndepth = 3", line).unwrap();
@@ -373,7 +373,7 @@ mod tests {
             ("help = true", "no command has an option --help"),
         ] {
             let error = read(text).unwrap_err();
-            assert!(error.is::<Usage>());
+            assert!(is_usage(&error));
             assert!(error.to_string().contains(expected), "{text:?}: {error}");
         }
     }

@@ -14,3 +14,5 @@ pub mod prompts;
 pub mod provenance;
 pub mod save;
 pub mod threads;
+pub mod usage;
+pub mod usage;

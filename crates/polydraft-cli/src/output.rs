@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
-use polydraft_runtime::{Listener, SPEAKS, Usage, explain};
+use polydraft_runtime::message::{Message, command_line};
+use polydraft_runtime::{Listener, PROGRESS_INTERVAL, explain};
 use serde::Serialize;
+
+use crate::usage::is_usage;
 
 /// A result that is no error but no success either: nothing more is printed.
 #[derive(Debug)]
@@ -66,12 +69,15 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Some(output) if error.chain().count() == 1 => {
             complain(format_args!("cannot write the output: {output}"))
         }
-        _ if error.is::<Usage>() => {
-            complain(format_args!("{}\n\nFor more information, try '--help'.", explain(error)));
+        _ if is_usage(error) => {
+            complain(format_args!(
+                "{}\n\nFor more information, try '--help'.",
+                explain(error, command_line)
+            ));
         }
-        _ => complain(explain(error)),
+        _ => complain(explain(error, command_line)),
     }
-    if error.is::<Usage>() { 2 } else { 1 }
+    if is_usage(error) { 2 } else { 1 }
 }
 
 /// Help and version go to standard output, as all output does; what is wrong with the command line
@@ -79,7 +85,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
 fn by_clap(said: &clap::Error) -> u8 {
     let text = said.render().ansi().to_string();
     if said.use_stderr() {
-        let _ = write!(anstream::stderr(), "{}", polydraft_files::in_words(text));
+        let _ = write!(anstream::stderr(), "{text}");
     } else if let Err(error) = write!(anstream::stdout(), "{text}") {
         return exit_code(&error.into());
     }
@@ -134,12 +140,12 @@ static SPOKE: Mutex<Option<Instant>> = Mutex::new(None);
 pub struct Terminal;
 
 impl Listener for Terminal {
-    fn note(&self, text: &str) {
-        note(text);
+    fn note(&self, message: &Message) {
+        note(message.render(command_line));
     }
 
-    fn detail(&self, text: &str) {
-        detail(text);
+    fn detail(&self, message: &Message) {
+        detail(message.render(command_line));
     }
 
     /// A line of a terminal that is written over, and gone at the end; elsewhere one a minute.
@@ -150,7 +156,7 @@ impl Listener for Terminal {
         if !io::stderr().is_terminal() {
             let mut spoke = SPOKE.lock().unwrap_or_else(|lost| lost.into_inner());
             let since = spoke.get_or_insert_with(Instant::now);
-            if since.elapsed() >= SPEAKS && done < total {
+            if since.elapsed() >= PROGRESS_INTERVAL && done < total {
                 *since = Instant::now();
                 note(format_args!("{}: {} %", visible(what), 100 * done / total));
             } else if done >= total {

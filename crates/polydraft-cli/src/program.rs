@@ -3,10 +3,10 @@
 
 use std::ffi::OsString;
 
+use crate::usage::is_usage;
 use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Args, ColorChoice, Command, FromArgMatches};
-use polydraft_runtime::Usage;
 
 use crate::output::{self, Verbosity};
 use crate::{config, interrupts, threads};
@@ -80,7 +80,7 @@ fn parsed(
     threads::settle(&program, &matches)?;
     // An option that contradicts others may be one of the file.
     run(&matches).inspect_err(|error| {
-        if let Some(file) = file.filter(|_| error.is::<Usage>()) {
+        if let Some(file) = file.filter(|_| is_usage(error)) {
             let file = file.display();
             output::note(format_args!(
                 "note: some options are from {file}; --no-config leaves it out"

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use polydraft::Token;
-use polydraft_files::{Kind, in_words, read_text};
+use polydraft_files::{Kind, read_text};
 use serde::Deserialize;
 
 use polydraft_runtime::Models;
@@ -46,8 +46,8 @@ pub fn read(path: Option<&Path>) -> Result<Vec<String>> {
                 number + 1
             )
         };
-        let line: Line = serde_json::from_str(line)
-            .map_err(|e| anyhow::anyhow!("{}: {}", expected(), in_words(e)))?;
+        let line: Line =
+            serde_json::from_str(line).map_err(|e| anyhow::anyhow!("{}: {}", expected(), e))?;
         let first_turn = || line.turns.and_then(|turns| turns.into_iter().next());
         prompts.push(line.prompt.or_else(first_turn).with_context(expected)?);
     }

@@ -291,7 +291,7 @@ fn invariant_texts_do_not_depend_on_the_draft() {
         "3,2,1",
         "fixed:0,0,1,1,2",
         "delayed:1,2,2",
-        "auto:3,4",
+        "auto:4",
         "3,1/top-k",
         "budget:2,1.5",
     ];

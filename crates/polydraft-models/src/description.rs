@@ -180,6 +180,12 @@ impl Description {
         Ok((model, weights))
     }
 
+    /// Whether it has a layer that predicts further tokens, which
+    /// [`load_mtp`](crate::load_mtp) loads.
+    pub fn brings_mtp(&self) -> bool {
+        self.config.drafts_itself()
+    }
+
     /// Bytes that the weights take.
     pub fn weight_bytes(&self, precision: Precision) -> u64 {
         self.sizes.bytes(precision)
@@ -252,25 +258,6 @@ pub(crate) fn check_memory(
 /// Whether a path is that of a GGUF file: by its ending, also where there is nothing.
 pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
-}
-
-/// Whether a model's file or directory has a layer that predicts further tokens, which
-/// [`load_mtp`](crate::load_mtp) loads.
-pub fn brings_mtp(path: &Path) -> bool {
-    let found = || -> Option<bool> {
-        if is_gguf(path) {
-            let gguf = Gguf::open(path).ok()?;
-            let (mut config, _) = of_gguf(&gguf)?.ok()?;
-            count_further(&mut config, |name| gguf.find(name).is_some());
-            return Some(config.drafts_itself());
-        }
-        let mut weights = Weights::open(path).ok()?;
-        let mut config = Config::read(&path.join("config.json")).ok()?;
-        rename(&config, &mut weights);
-        count_further(&mut config, |name| weights.has(name));
-        Some(config.drafts_itself())
-    };
-    found().unwrap_or(false)
 }
 
 /// Leaves as many layers that predict further tokens as there are tensors for.

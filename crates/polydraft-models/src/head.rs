@@ -10,11 +10,13 @@ pub(crate) mod block;
 mod config;
 pub(crate) mod describe;
 pub(crate) mod further;
+pub(crate) mod kind;
 pub(crate) mod load;
 mod net;
 pub(crate) mod options;
 mod reads;
 mod source;
+pub(crate) mod target;
 mod text;
 pub(crate) mod vocabulary;
 

@@ -31,17 +31,19 @@ pub use config::{
     Latent, Mixer, NormKind, NormOrder, Pairs, Positions, Recurrent, Rope, Scaling, Scores, Shared,
     Stretch,
 };
-pub use description::{Description, LoadOptions, brings_mtp, is_gguf};
+pub use description::{Description, LoadOptions, is_gguf};
 pub use error::{Bytes, Error, Result};
 pub use family::file::file_architectures;
 pub use family::{architectures, architectures_around_text};
 pub use head::Head;
 pub use head::block::BlockHead;
-pub use head::block::load::{is_block_head, load_block_head, load_block_head_beside};
+pub use head::block::load::{is_block_head, load_block_head};
 pub use head::describe::HeadDescription;
 pub use head::further::load_mtp;
-pub use head::load::{is_head, load_head, load_head_beside};
+pub use head::kind::{HeadKind, head_kind};
+pub use head::load::{is_head, load_head};
 pub use head::options::HeadOptions;
+pub use head::target::HeadTarget;
 pub use head::vocabulary::read_tokens;
 pub use load::{EmbeddingAndHead, Loaded, Opened, load};
 pub use model::{SequenceLimits, TransformerModel};

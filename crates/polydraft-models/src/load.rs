@@ -93,6 +93,14 @@ impl Opened {
         Ok(Self { description, weights })
     }
 
+    /// Checks that there is memory enough to load with these options.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory).
+    pub fn check_memory(&self, options: LoadOptions) -> Result<()> {
+        self.description.check_memory(options)
+    }
+
     /// Loads the weights.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{Engine, Limits, Request, Speculation};
 use polydraft_gguf::Gguf;
 use polydraft_models::{
-    Description, HeadOptions, LoadOptions, Loaded, Precision, brings_mtp, load, load_mtp,
+    Description, HeadOptions, LoadOptions, Loaded, Precision, load, load_mtp,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -166,7 +166,7 @@ fn layers_of_one_block_are_those_that_are_said() {
         let mut target = load(directory.path(), LoadOptions::default()).unwrap().model;
         let error = load_mtp(directory.path(), &mut target, &options(Precision::F32)).unwrap_err();
         assert!(error.to_string().contains(problem), "{value}: {error}");
-        let drafts = brings_mtp(directory.path());
+        let drafts = Description::read(directory.path()).unwrap().brings_mtp();
         assert_eq!(drafts, value != json!("*M"), "{value}");
     }
     for (value, problem) in [
@@ -179,7 +179,7 @@ fn layers_of_one_block_are_those_that_are_said() {
     // Layers beyond those that are said are left on disk, and so are all where none are said.
     let directory = with("num_nextn_predict_layers", json!(0));
     load(directory.path(), LoadOptions::default()).unwrap();
-    assert!(!brings_mtp(directory.path()));
+    assert!(!Description::read(directory.path()).unwrap().brings_mtp());
 }
 
 /// With one chain and with several paths, at temperature 0: the tokens of plain decoding.

@@ -4,20 +4,13 @@
 
 use polydraft_engine::Limits;
 use polydraft_runtime::{Description, Run, Silent};
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 fn main() -> anyhow::Result<()> {
-    let mut description: Description = Description::default();
-    description.models.target = Some("model.gguf".to_owned());
-    let mut run = Run::open(description, &Silent)?;
-    let prompt = run.models.language.tokenizer.encode("Once upon a time")?;
-    let rng = ChaCha8Rng::seed_from_u64(1);
-    let request = run.request(&prompt, &Limits::tokens(100), rng)?;
-    let generation = run.models.engine.generate(request, &mut |piece| {
+    let mut run = Run::open(Description::of("model.gguf"), &Silent)?;
+    let output = run.generate("Once upon a time", Limits::tokens(100), Some(1), &mut |piece| {
         print!("{}", piece.text);
         true
     })?;
-    println!("\n{} tokens", generation.tokens.len());
+    println!("\n{} tokens", output.tokens.len());
     Ok(())
 }

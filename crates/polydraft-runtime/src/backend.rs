@@ -1,30 +1,77 @@
-//! Backends: the project's own forward pass, or llama.cpp and its settings.
+//! Backends: the project's own forward pass, or llama.cpp.
+
+pub(crate) mod llama;
+pub(crate) mod native;
 
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Instant;
 
-use anyhow::{Context, Result};
-use polydraft_llama::{BUILT, Description, LlamaOptions};
+use anyhow::Result;
+use polydraft::Token;
+use polydraft_engine::{Model, ModelInfo};
+use polydraft_llama::BUILT;
 pub use polydraft_llama::{CacheType, FlashAttention, Split};
-use polydraft_models::is_gguf;
-use polydraft_text::LanguageModel;
+use polydraft_models::{HeadTarget, Opened, Precision, TransformerModel, is_gguf};
+use polydraft_text::Language;
 use serde::{Deserialize, Serialize};
 
-use crate::{Listener, Usage, as_text, machine};
+use crate::as_text;
+use crate::message::{Message, OptionName, Part, message};
+use crate::usage::Usage;
+
+/// Loads models of one kind of computation.
+pub(crate) trait Backend {
+    /// Loads a target, and its quantised self-draft if there is to be one. `opened` is what was
+    /// read of its files, where a model on the native backend is made of them.
+    fn load_target(
+        &self,
+        path: &Path,
+        opened: Option<Opened>,
+        self_draft: Option<Precision>,
+    ) -> Result<Box<dyn LoadedTarget>>;
+
+    /// Loads a model that drafts, which proposes no other than these tokens.
+    fn load_draft(
+        &self,
+        path: &Path,
+        tokens: Option<&[Token]>,
+    ) -> Result<(Box<dyn Model>, Language)>;
+}
+
+/// A loaded target, before a drafter is attached.
+pub(crate) trait LoadedTarget {
+    /// The facts of the model.
+    fn info(&self) -> &ModelInfo;
+
+    /// Its text side.
+    fn language(&self) -> &Language;
+
+    /// Its quantised self-draft, once.
+    fn take_self_draft(&mut self) -> Option<TransformerModel>;
+
+    /// The target as a draft head sees it; tensors that are read for the head are stored in
+    /// `precision`.
+    fn for_head(&mut self, precision: Precision) -> Result<HeadTarget<'_>>;
+
+    /// The target as its own layers see it; none on another backend.
+    fn native(&mut self) -> Option<&mut TransformerModel>;
+
+    /// The model and its text side.
+    fn into_parts(self: Box<Self>) -> (Box<dyn Model>, Language);
+}
 
 /// The backend of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Backend {
+pub enum BackendKind {
     /// polydraft's own forward pass, on the CPU.
     Native,
     /// llama.cpp: GGUF files of any architecture that it has.
     Llama,
 }
 
-impl fmt::Display for Backend {
+impl fmt::Display for BackendKind {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.pad(match self {
             Self::Native => "native",
@@ -33,7 +80,7 @@ impl fmt::Display for Backend {
     }
 }
 
-impl FromStr for Backend {
+impl FromStr for BackendKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -45,14 +92,14 @@ impl FromStr for Backend {
     }
 }
 
-/// Which backend computes target and draft, and how llama.cpp computes.
+/// The backends of target and draft, and the settings of llama.cpp.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BackendOptions {
     /// The target's backend; none chooses by the file.
-    pub backend: Option<Backend>,
+    pub backend: Option<BackendKind>,
     /// The draft's backend; none is as the target's, or by the draft's file.
-    pub draft_backend: Option<Backend>,
+    pub draft_backend: Option<BackendKind>,
     /// Context length of one sequence, in tokens.
     pub context: Option<u32>,
     /// Tokens in the KV cache for all sequences and their drafts together.
@@ -64,7 +111,7 @@ pub struct BackendOptions {
     pub rpc: Vec<String>,
     /// Layers to compute on GPUs and other machines; none is all.
     pub gpu_layers: Option<u32>,
-    /// The GPU that has what is not divided.
+    /// The GPU that has the parts that are not divided.
     pub main_gpu: Option<u32>,
     /// How a model is divided between GPUs and other machines.
     #[serde(with = "as_text")]
@@ -74,149 +121,101 @@ pub struct BackendOptions {
 }
 
 impl BackendOptions {
-    /// The backend of the target in `path`. `native` names an option that only the native backend
-    /// has; beside a draft of that backend's own, a self-draft or a head, it is the default.
+    /// The backend of the target in `path`. `native` are options that only the native backend has;
+    /// beside a draft that needs that backend, it is the default.
     pub(crate) fn of_target(
         &self,
         path: &Path,
-        native: Option<&str>,
+        native: &[OptionName],
         beside_native: bool,
-    ) -> Result<Backend> {
+    ) -> Result<BackendKind> {
         match self.backend {
-            None if beside_native => Ok(Backend::Native),
-            given => choose("--backend", given, path, native),
+            None if beside_native => Ok(BackendKind::Native),
+            given => choose(OptionName::Backend, given, path, native),
         }
     }
 
-    /// The same for the draft.
-    pub(crate) fn of_draft(&self, path: &Path, native: Option<&str>) -> Result<Backend> {
+    /// The backend of a draft model in `path`.
+    pub(crate) fn of_draft(&self, path: &Path, native: &[OptionName]) -> Result<BackendKind> {
         match self.draft_backend {
-            None if self.backend == Some(Backend::Native) => Ok(Backend::Native),
-            given => choose("--draft-backend", given, path, native),
+            None if self.backend == Some(BackendKind::Native) => Ok(BackendKind::Native),
+            given => choose(OptionName::DraftBackend, given, path, native),
         }
     }
 
     /// Checks that there are no options of llama.cpp where it computes neither target nor draft.
     pub(crate) fn check_unused(&self) -> Result<()> {
         let given = [
-            ("--rpc", !self.rpc.is_empty()),
-            ("--context", self.context.is_some()),
-            ("--cache-tokens", self.cache_tokens.is_some()),
-            ("--flash-attention", self.flash_attention.is_some()),
-            ("--gpu-layers", self.gpu_layers.is_some()),
-            ("--main-gpu", self.main_gpu.is_some()),
-            ("--split", self.split.is_some()),
-            ("--batch-threads", self.batch_threads.is_some()),
+            (OptionName::Rpc, !self.rpc.is_empty()),
+            (OptionName::Context, self.context.is_some()),
+            (OptionName::CacheTokens, self.cache_tokens.is_some()),
+            (OptionName::FlashAttention, self.flash_attention.is_some()),
+            (OptionName::GpuLayers, self.gpu_layers.is_some()),
+            (OptionName::MainGpu, self.main_gpu.is_some()),
+            (OptionName::Split, self.split.is_some()),
+            (OptionName::BatchThreads, self.batch_threads.is_some()),
         ];
-        match given.into_iter().find(|(_, given)| *given) {
-            None => Ok(()),
-            Some((option, _)) if !BUILT => {
-                Err(Usage::error(format_args!("{option}: {}", polydraft_llama::Error::NotBuilt)))
-            }
-            Some((option, _)) => Err(Usage::error(format_args!(
-                "{option} is for models on llama.cpp: expected --backend llama or a .gguf file, \
-                 got models on the native backend"
-            ))),
-        }
-    }
-
-    /// Loads the target on llama.cpp, on other machines too if there are any.
-    pub(crate) fn load_target(
-        &self,
-        path: &Path,
-        cache: Option<CacheType>,
-        listener: &dyn Listener,
-    ) -> Result<LanguageModel> {
-        self.load(path, "target", cache, listener)
-    }
-
-    /// Loads the draft on llama.cpp: on this machine, as the network would delay each of its
-    /// passes, and with as much of the context as it has.
-    pub(crate) fn load_draft(
-        &self,
-        path: &Path,
-        cache: Option<CacheType>,
-        listener: &dyn Listener,
-    ) -> Result<LanguageModel> {
-        let trained = Description::read(path).context("loading the draft model")?.context;
-        let mut own = self.clone();
-        own.context =
-            self.context.map(|tokens| tokens.min(u32::try_from(trained).unwrap_or(u32::MAX)));
-        if !self.rpc.is_empty() {
-            // Shares and numbers of devices of which other machines' are the first.
-            (own.rpc, own.split, own.main_gpu) = (Vec::new(), None, None);
-        }
-        own.load(path, "draft", cache, listener)
-    }
-
-    fn load(
-        &self,
-        path: &Path,
-        role: &str,
-        cache: Option<CacheType>,
-        listener: &dyn Listener,
-    ) -> Result<LanguageModel> {
-        let threads = machine::threads() as u32;
-        let options = LlamaOptions {
-            context: self.context,
-            cells: self.cache_tokens,
-            rpc: self.rpc.clone(),
-            gpu_layers: self.gpu_layers,
-            main_gpu: self.main_gpu.unwrap_or(0),
-            split: self.split.clone().unwrap_or_default(),
-            cache_type: cache.unwrap_or_default(),
-            flash_attention: self.flash_attention.unwrap_or_default(),
-            threads,
-            batch_threads: self.batch_threads.unwrap_or(threads),
+        let Some((option, _)) = given.into_iter().find(|(_, given)| *given) else { return Ok(()) };
+        let message = match BUILT {
+            false => message![option, not_built()],
+            true => message![
+                option,
+                " is for models on llama.cpp: expected ",
+                OptionName::Backend.with("llama"),
+                " or a .gguf file, got models on the native backend",
+            ],
         };
-        let clock = Instant::now();
-        let loaded = polydraft_llama::load(path, &options)
-            .with_context(|| format!("loading the {role} model"))?;
-        listener.detail(&format!(
-            "{role}: {} on llama.cpp, {threads} threads; room for {} tokens; loaded in {:.2} s",
-            path.display(),
-            loaded.model.info().context,
-            clock.elapsed().as_secs_f64()
-        ));
-        Ok(loaded)
-    }
-
-    /// All settings that change the cost of a pass.
-    pub(crate) fn identity(&self) -> String {
-        format!(
-            "llama.cpp, {}, {:?} layers on GPUs, {}, {:?} threads, machines {:?}",
-            self.flash_attention.unwrap_or_default(),
-            self.gpu_layers,
-            self.split.clone().unwrap_or_default(),
-            self.batch_threads,
-            self.rpc
-        )
+        Err(Usage::unused(option, message))
     }
 }
 
+fn not_built() -> String {
+    format!(": {}", polydraft_llama::Error::NotBuilt)
+}
+
 fn choose(
-    option: &str,
-    given: Option<Backend>,
+    option: OptionName,
+    given: Option<BackendKind>,
     path: &Path,
-    native: Option<&str>,
-) -> Result<Backend> {
+    native: &[OptionName],
+) -> Result<BackendKind> {
+    let refused = |more: Vec<Part>| {
+        let message = message![option.with("llama")].and(more);
+        let options: Vec<_> = [option].into_iter().chain(native.iter().copied()).collect();
+        Err(Usage::conflict(&options, message))
+    };
     match given {
-        None if BUILT && is_gguf(path) && native.is_none() => Ok(Backend::Llama),
-        None | Some(Backend::Native) => Ok(Backend::Native),
-        Some(Backend::Llama) if !BUILT => {
-            Err(Usage::error(format_args!("{option} llama: {}", polydraft_llama::Error::NotBuilt)))
+        None if BUILT && is_gguf(path) && native.is_empty() => Ok(BackendKind::Llama),
+        None | Some(BackendKind::Native) => Ok(BackendKind::Native),
+        Some(BackendKind::Llama) if !BUILT => refused(vec![not_built().into()]),
+        Some(BackendKind::Llama) if !is_gguf(path) => {
+            let path = path.display();
+            refused(vec![
+                format!(
+                    ": expected a .gguf file, got {path}; the native backend computes directories"
+                )
+                .into(),
+            ])
         }
-        Some(Backend::Llama) if !is_gguf(path) => Err(Usage::error(format_args!(
-            "{option} llama: expected a .gguf file, got {}; the native backend computes \
-             directories",
-            path.display()
-        ))),
-        Some(Backend::Llama) => match native {
-            None => Ok(Backend::Llama),
-            Some(what) => Err(Usage::error(format_args!(
-                "{option} llama: {what} is for the native backend; llama.cpp computes weights as \
-                 their file has them"
-            ))),
-        },
+        Some(BackendKind::Llama) if native.is_empty() => Ok(BackendKind::Llama),
+        Some(BackendKind::Llama) => {
+            let mut parts = vec![Part::from(": ")];
+            for (number, native) in native.iter().enumerate() {
+                if number > 0 {
+                    parts.push(" or ".into());
+                }
+                parts.push((*native).into());
+            }
+            parts.push(
+                " is for the native backend; llama.cpp computes weights as their file has them"
+                    .into(),
+            );
+            refused(parts)
+        }
     }
+}
+
+/// A message about a loaded model.
+pub(crate) fn loaded(role: &str, text: String) -> Message {
+    format!("{role}: {text}").into()
 }

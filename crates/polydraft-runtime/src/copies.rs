@@ -4,10 +4,12 @@ use std::path::Path;
 
 use polydraft_models::{SelfDraftCache, SelfDraftFile, TransformerModel};
 
-use crate::Listener;
+use crate::listen::Listener;
+use crate::message::{OptionName, message};
 
-/// The folder that was named, which may be `none`, or else the user's cache, if there is one.
-pub fn of(named: Option<&Path>) -> Option<SelfDraftCache> {
+/// The folder of cached copies: the one that is named, which may be `none`, or the user's cache, if
+/// there is one.
+pub fn folder(named: Option<&Path>) -> Option<SelfDraftCache> {
     match named {
         Some(folder) if folder == "none" => None,
         Some(folder) => Some(SelfDraftCache::at(folder.to_owned())),
@@ -25,10 +27,14 @@ pub fn keep(
     let path = file.path().display();
     match file.keep(copy, was_cached) {
         Ok(()) if was_cached => (),
-        Ok(()) => listener.note(&format!("note: cached for the next start: {path}")),
-        Err(problem) => listener.note(&format!(
-            "note: the copy is not cached for the next start: cannot write {path}: {problem}; see \
-             --copies"
-        )),
+        Ok(()) => listener.note(&format!("note: cached for the next start: {path}").into()),
+        Err(problem) => {
+            let problem = format!("cannot write {path}: {problem}; see ");
+            listener.note(&message![
+                "note: the copy is not cached for the next start: ",
+                problem,
+                OptionName::Copies,
+            ]);
+        }
     }
 }

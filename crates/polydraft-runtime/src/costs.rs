@@ -16,10 +16,14 @@ use polydraft_engine::{Engine, Measurement, Request};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
+use crate::listen::Listener;
 use crate::machine::{machine, threads};
+use crate::message::{OptionName, message};
 use crate::models::{ModelOptions, Models};
+use crate::requests;
 use crate::requests::Settings;
-use crate::{Listener, Speculation, requests};
+use crate::speculation::Speculation;
+use crate::usage::Advice;
 
 /// The prompt of the sequence whose steps are measured: the acceptance of drafts depends on it.
 const SAMPLE: &str = include_str!("costs/sample.txt");
@@ -164,18 +168,23 @@ impl Measuring {
     pub fn finish(self, listener: &dyn Listener) -> Result<Costs> {
         let Self { measurement, of, place, named, .. } = self;
         let kept = Kept { of, costs: measurement.costs() };
-        listener.detail("measured what steps cost here, for --tree auto");
+        listener.detail(&message![
+            "measured what steps cost here, for ",
+            OptionName::Tree.with("auto"),
+        ]);
         if !named && !measurement.is_quiet() {
-            listener.detail("the machine was busy meanwhile: it is measured again next time");
+            let busy = "the machine was busy meanwhile: it is measured again next time";
+            listener.detail(&busy.into());
             return Ok(kept.costs);
         }
         match (place.map(|place| keep(&place, &kept)), named) {
             (Some(written), true) => written?,
             (Some(Ok(())), false) => {}
-            _ => listener.detail(
-                "the costs cannot be cached: give --costs FILE, or a seed gives another output \
-                 each time",
-            ),
+            _ => listener.detail(&message![
+                "the costs cannot be cached: give ",
+                OptionName::Costs.with("FILE"),
+                ", or a seed gives another output each time",
+            ]),
         }
         Ok(kept.costs)
     }
@@ -195,9 +204,9 @@ pub fn learn(
         && let Some(auto) = speculation.tree.auto_mut()
     {
         if auto.costs.learn(&choices.clock) {
-            listener.detail(
-                "the clock corrected what steps cost: a seed may give another output from now on",
-            );
+            let corrected =
+                "the clock corrected what steps cost: a seed may give another output from now on";
+            listener.detail(&corrected.into());
         }
         let of = identity(options, models, sampling, &speculation.verifier);
         // What cannot be cached is learned anew.
@@ -231,8 +240,10 @@ fn place(of: &[String]) -> Option<PathBuf> {
 fn read(file: &Path) -> Result<Kept> {
     let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
         .with_context(|| format!("cannot read the costs {}", file.display()))?;
-    let kept: Kept = serde_json::from_str(&text).with_context(|| {
-        format!("{}: expected costs as --costs writes them where the file is new", file.display())
+    let kept: Kept = serde_json::from_str(&text).map_err(|error| {
+        let begin = format!("{}: expected costs as ", file.display());
+        let end = format!(" writes them where the file is new: {error}");
+        Advice(message![begin, OptionName::Costs, end])
     })?;
     let auto = polydraft::policy::Auto { costs: kept.costs.clone(), ..Default::default() };
     PolicyKind::Auto(auto).build().with_context(|| format!("{}", file.display()))?;

@@ -1,191 +1,143 @@
-//! Drafters of a target: a model, a head, a quantised self-draft, or n-grams.
+//! From a draft to the drafter of a loaded target.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use polydraft::Token;
-use polydraft_engine::drafter::ngram::Known;
-use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo};
-use polydraft_models::{
-    EmbeddingAndHead, Head, HeadOptions, Loaded, Precision, TransformerModel, is_block_head,
-    is_head, load_block_head, load_block_head_beside, load_head, load_head_beside, load_mtp,
-    read_tokens,
-};
+use polydraft_engine::drafter::ngram::{self, Known};
+use polydraft_engine::{Drafter, DrafterKind, ModelDrafter, SeveralDrafters};
+use polydraft_models::{HeadOptions, Precision, load_block_head, load_head, load_mtp, read_tokens};
 use polydraft_text::Language;
 
-use crate::backend::Backend;
-use crate::load::Loader;
-use crate::models::{Own, advise};
-use crate::{Usage, tables};
+use crate::backend::LoadedTarget;
+use crate::draft::{Corpus, Draft, DraftFiles, Ngrams};
+use crate::load::backend;
+use crate::message::{OptionName, message};
+use crate::models::advise;
+use crate::plan::Plan;
+use crate::tables;
+use crate::usage::Usage;
 
-/// What is done when a head cannot be loaded.
-const LOADING: &str = "loading the draft head";
-
-fn boxed(drafter: impl Drafter + 'static) -> Box<dyn Drafter> {
-    Box::new(drafter)
+/// Opens the drafters of a plan.
+pub(crate) struct Drafters<'p, 'a> {
+    pub plan: &'p Plan<'a>,
 }
 
-impl Loader<'_> {
-    /// The drafter of a target on the native backend, whose files are in `path`.
-    pub fn open_drafter(&self, path: &Path, target: &mut Loaded) -> Result<Box<dyn Drafter>> {
-        let Loaded { model: target, language, .. } = target;
-        if self.options.drafts_by_mtp() {
-            return Ok(Box::new(self.mtp(path, target, language)?));
-        }
-        if let Some(ngram) = self.ngram(target.info(), language)? {
-            return Ok(ngram);
-        }
-        let draft = self.draft_path()?;
-        if !is_head(&draft) {
-            return self.draft_model(&draft, target.info(), language);
-        }
-        let options = self.head_options(language)?;
-        let head = match is_block_head(&draft) {
-            true => load_block_head(&draft, target, path, &options).map(boxed),
-            false => load_head(&draft, target, &options).map(boxed),
+impl Drafters<'_, '_> {
+    /// Opens the drafter of a target; none where nothing is drafted.
+    ///
+    /// # Errors
+    /// Files that are missing, wrong, or another target's.
+    pub fn open(&self, target: &mut dyn LoadedTarget) -> Result<Option<Box<dyn Drafter>>> {
+        let drafter = match &self.plan.draft {
+            Draft::None => return Ok(None),
+            Draft::Several(all) => {
+                let all = all.iter().map(|draft| self.open_one(draft, target));
+                Box::new(SeveralDrafters::new(all.collect::<Result<_>>()?)?)
+            }
+            one => self.open_one(one, target)?,
         };
-        head.map_err(advise).context(LOADING)
+        if !self.plan.mixes_ngrams {
+            return Ok(Some(drafter));
+        }
+        let ngrams = DrafterKind::Ngram(ngram::Settings::default()).build(target.info())?;
+        Ok(Some(Box::new(SeveralDrafters::mixed(drafter, ngrams))))
     }
 
-    /// The drafter of a target on llama.cpp that is in `path`.
-    pub fn drafter_beside(
+    fn open_one(&self, draft: &Draft, target: &mut dyn LoadedTarget) -> Result<Box<dyn Drafter>> {
+        let plan = self.plan;
+        Ok(match draft {
+            Draft::None | Draft::Several(_) => unreachable!("drafts of a draft are single ones"),
+            Draft::Ngrams(ngrams) => self.ngrams(ngrams, target)?,
+            Draft::SelfDraft(_) => {
+                let mut copy = target.take_self_draft().context("the self-draft was not made")?;
+                if let Some(tokens) = self.tokens(target.language())? {
+                    copy.cut_output(&tokens)?;
+                }
+                Box::new(ModelDrafter::new(Box::new(copy), &target.info().vocabulary)?)
+            }
+            Draft::Model(files) => {
+                let tokens = self.tokens(target.language())?;
+                let backend = backend(plan, plan.draft_backend(files)?);
+                let (model, _) = backend.load_draft(&files.path, tokens.as_deref())?;
+                Box::new(ModelDrafter::new(model, &target.info().vocabulary)?)
+            }
+            Draft::Mtp => {
+                let (path, options) = (&plan.target.path, self.head_options(target.language())?);
+                let model = target.native().context("a target on the native backend")?;
+                let head = load_mtp(path, model, &options).map_err(advise);
+                Box::new(head.context("loading the MTP layer")?)
+            }
+            Draft::Head(files) | Draft::Assistant(files) | Draft::BlockHead(files) => {
+                let blocks = matches!(draft, Draft::BlockHead(_));
+                self.head(files, blocks, target).context("loading the draft head")?
+            }
+        })
+    }
+
+    fn head(
         &self,
-        path: &Path,
-        target: &mut dyn Model,
-        language: &Language,
+        files: &DraftFiles,
+        blocks: bool,
+        target: &mut dyn LoadedTarget,
     ) -> Result<Box<dyn Drafter>> {
-        if let Some(ngram) = self.ngram(target.info(), language)? {
-            return Ok(ngram);
-        }
-        if self.options.drafts_by_mtp() {
-            return Err(Usage::error(
-                "--draft mtp is for targets on the native backend, which gives the layer what it \
-                 reads: give --backend native",
-            ));
-        }
-        let draft = self.draft_path()?;
-        match is_head(&draft) {
-            true => self.head_beside(&draft, path, target, language),
-            false => self.draft_model(&draft, target.info(), language),
-        }
-    }
-
-    /// The target's own layer that predicts further tokens.
-    fn mtp(&self, path: &Path, target: &mut TransformerModel, language: &Language) -> Result<Head> {
-        if self.options.draft_layers.is_some() {
-            return Err(Usage::error(
-                "--draft-layers is for draft heads, which read layers of the target",
-            ));
-        }
-        let options = self.head_options(language)?;
-        load_mtp(path, target, &options).map_err(advise).context("loading the MTP layer")
-    }
-
-    /// A head that drafts for a target on llama.cpp, with its shared tensors read from the target's
-    /// file.
-    fn head_beside(
-        &self,
-        head: &Path,
-        path: &Path,
-        target: &mut dyn Model,
-        language: &Language,
-    ) -> Result<Box<dyn Drafter>> {
-        let options = self.head_options(language)?;
-        let shared = EmbeddingAndHead::load(path, options.precision);
-        let load = shared.and_then(|shared| match is_block_head(head) {
-            true => load_block_head_beside(head, &shared, target, path, &options).map(boxed),
-            false => load_head_beside(head, &shared, target, &options).map(boxed),
-        });
-        load.map_err(advise).context(LOADING)
+        let options = self.head_options(target.language())?;
+        let seen = target.for_head(options.precision)?;
+        Ok(match blocks {
+            true => {
+                let path = &self.plan.target.path;
+                Box::new(load_block_head(&files.path, seen, path, &options).map_err(advise)?)
+            }
+            false => Box::new(load_head(&files.path, seen, &options).map_err(advise)?),
+        })
     }
 
     fn head_options(&self, language: &Language) -> Result<HeadOptions> {
+        let options = self.plan.options;
         // Half a pass of wider weights; the output's distribution does not depend on it.
-        let precision = self.options.draft_dtype.unwrap_or(Precision::Q8_0);
-        let (layers, tokens) = (self.options.draft_layers.clone(), self.draft_tokens(language)?);
+        let precision = options.draft_dtype.unwrap_or(Precision::Q8_0);
+        let (layers, tokens) = (options.draft_layers.clone(), self.tokens(language)?);
         Ok(HeadOptions { precision, layers, tokens, memory: None })
     }
 
-    /// A drafter without a model, if one is named.
-    fn ngram(&self, target: &ModelInfo, language: &Language) -> Result<Option<Box<dyn Drafter>>> {
-        let options = self.options;
-        let Some(mut kind) = options.drafter() else { return Ok(None) };
-        if options.draft_dtype.is_some()
-            || options.draft_vocabulary.is_some()
-            || options.draft_layers.is_some()
-        {
-            return Err(Usage::error(
-                "--draft-dtype, --draft-vocabulary and --draft-layers are for drafts with weights: \
-                 n-grams have none",
-            ));
-        }
-        let DrafterKind::Ngram(settings) = &mut kind;
-        if let Some(file) = &options.corpus {
-            let what = || format!("cannot read the corpus {}", file.display());
-            if tables::is_table(file) {
-                settings.known = Some(Known::Table(Arc::new(tables::read(file)?)));
-            } else {
-                let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
-                    .with_context(what)?;
-                settings.corpus = language.tokenizer.encode_pieces(&text)?;
+    fn ngrams(&self, ngrams: &Ngrams, target: &dyn LoadedTarget) -> Result<Box<dyn Drafter>> {
+        let mut settings = ngram::Settings::default();
+        if let Some(corpus) = &ngrams.corpus {
+            match corpus {
+                Corpus::Table(file) => {
+                    settings.known = Some(Known::Table(Arc::new(tables::read(file)?)));
+                }
+                Corpus::Text(file) => {
+                    let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
+                        .with_context(|| format!("cannot read the corpus {}", file.display()))?;
+                    settings.corpus = target.language().tokenizer.encode_pieces(&text)?;
+                }
             }
+            settings.corpus_file = Some(corpus.file().to_owned());
+        }
+        if let Some(file) = &ngrams.learn {
+            let learning = tables::learning(file, &target.info().vocabulary)?;
+            let (learned, shown) = (learning.learned(), file.display());
+            let detail = format!("draft: n-grams in {shown}, {learned} tokens learned");
+            self.plan.listener.detail(&detail.into());
+            settings.known = Some(Known::Learning(learning));
             settings.corpus_file = Some(file.clone());
         }
-        if let Some(file) = &options.learn {
-            let ngrams = tables::learning(file, &target.vocabulary)?;
-            let (learned, file_name) = (ngrams.learned(), file.display());
-            self.listener
-                .detail(&format!("draft: n-grams in {file_name}, {learned} tokens learned"));
-            settings.known = Some(Known::Learning(ngrams));
-            settings.corpus_file = Some(file.clone());
-        }
-        Ok(Some(kind.build(target)?))
+        Ok(DrafterKind::Ngram(settings).build(target.info())?)
     }
 
-    /// A model that drafts for `target`, on either backend.
-    fn draft_model(
-        &self,
-        draft: &Path,
-        target: &ModelInfo,
-        language: &Language,
-    ) -> Result<Box<dyn Drafter>> {
-        let options = self.options;
-        if options.draft_layers.is_some() {
-            return Err(Usage::error(
-                "--draft-layers is for draft heads, which read layers of the target",
-            ));
-        }
-        let model: Box<dyn Model> = match options.draft_backend(draft)? {
-            Backend::Llama => {
-                options.backend.load_draft(draft, options.cache_type, self.listener)?.model
-            }
-            Backend::Native => {
-                let (draft, _) = self.open(draft, "draft", Own::No)?;
-                Box::new(self.cut(draft.model, language)?)
-            }
-        };
-        Ok(Box::new(ModelDrafter::new(model, &target.vocabulary)?))
-    }
-
-    /// A draft that proposes no other tokens than the draft vocabulary says.
-    pub fn cut(
-        &self,
-        mut draft: TransformerModel,
-        language: &Language,
-    ) -> Result<TransformerModel> {
-        if let Some(tokens) = self.draft_tokens(language)? {
-            draft.cut_output(&tokens)?;
-        }
-        Ok(draft)
-    }
-
-    /// The tokens that the draft may propose, ascending; those that end a text are among them.
-    fn draft_tokens(&self, language: &Language) -> Result<Option<Vec<Token>>> {
-        let Some(chosen) = &self.options.draft_vocabulary else { return Ok(None) };
+    /// The tokens that the draft may propose, ascending; those that end a sequence are among them.
+    fn tokens(&self, language: &Language) -> Result<Option<Vec<Token>>> {
+        let Some(chosen) = &self.plan.options.draft_vocabulary else { return Ok(None) };
         let vocabulary = language.vocabulary.size();
         let mut tokens: Vec<Token> = match chosen.parse::<usize>() {
-            Ok(0) => return Err(Usage::error("--draft-vocabulary: expected at least 1, got 0")),
+            Ok(0) => {
+                return Err(Usage::unknown(
+                    OptionName::DraftVocabulary,
+                    message![OptionName::DraftVocabulary, ": expected at least 1, got 0"],
+                ));
+            }
             Ok(count) => (0..count.min(vocabulary) as Token).collect(),
             Err(_) => read_tokens(Path::new(chosen), vocabulary)?,
         };

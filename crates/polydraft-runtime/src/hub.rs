@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 
 mod cache;
 mod choose;
@@ -21,6 +21,8 @@ use download::{Download, size};
 pub use reference::Reference;
 
 use crate::listen::Listener;
+use crate::message::{OptionName, message};
+use crate::usage::Advice;
 
 /// The folder or the GGUF file of a model in the cache, downloaded if need be; `offline` uses no
 /// network.
@@ -31,9 +33,11 @@ use crate::listen::Listener;
 pub fn fetch(of: &Reference, offline: bool, listener: &dyn Listener) -> Result<PathBuf> {
     let cache = Repository::new(&of.repository)?;
     if offline {
-        let advice =
-            "it was not downloaded before; leave out --offline (and HF_HUB_OFFLINE) to do so";
-        return kept(of, &cache).with_context(|| not_here(of, advice));
+        return kept(of, &cache).ok_or_else(|| {
+            let missing = not_here(of, "it was not downloaded before; leave out ");
+            let advice = message![missing, OptionName::Offline, " (and HF_HUB_OFFLINE) to do so"];
+            Advice(advice).into()
+        });
     }
     let client = Client::new()?;
     match client.list(of) {
@@ -43,8 +47,8 @@ pub fn fetch(of: &Reference, offline: bool, listener: &dyn Listener) -> Result<P
         }
         Err(failure @ Failure::Unreachable(_)) => match kept(of, &cache) {
             Some(path) => {
-                listener
-                    .note(&format!("note: {failure}; {of} is taken as it was downloaded before"));
+                let note = format!("note: {failure}; {of} is taken as it was downloaded before");
+                listener.note(&note.into());
                 Ok(path)
             }
             None => Err(refused(of, &failure)),
@@ -87,23 +91,20 @@ fn download(
         // The large ones first, so that the last one does not come alone.
         missing.sort_by_key(|file: &Remote| std::cmp::Reverse(file.size));
         let download = Download { client, cache, of, commit, files: &missing };
-        listener.note(&format!(
-            "downloading {of}: {}, {}, to {}",
-            match missing.len() {
-                1 => missing[0].path.clone(),
-                files => format!("{files} files"),
-            },
-            size(download.bytes()),
-            cache.folder().display()
-        ));
+        let what = match missing.len() {
+            1 => missing[0].path.clone(),
+            files => format!("{files} files"),
+        };
+        let (size, folder) = (size(download.bytes()), cache.folder().display());
+        listener.note(&format!("downloading {of}: {what}, {size}, to {folder}").into());
         download.run(listener)?;
     }
     cache.keep_commit(&of.revision, commit)?;
     opened(cache, commit, choice.gguf)
 }
 
-fn not_here(of: &Reference, why: impl std::fmt::Display) -> anyhow::Error {
-    anyhow!("{of}: there is no such folder here, and as a model of the hub: {why}")
+fn not_here(of: &Reference, why: impl std::fmt::Display) -> String {
+    format!("{of}: there is no such folder here, and as a model of the hub: {why}")
 }
 
 fn refused(of: &Reference, failure: &Failure) -> anyhow::Error {
@@ -120,5 +121,5 @@ fn refused(of: &Reference, failure: &Failure) -> anyhow::Error {
              accept the model's terms on its page"
         }
     };
-    not_here(of, format_args!("{failure}\n{advice}"))
+    anyhow!(not_here(of, format_args!("{failure}\n{advice}")))
 }

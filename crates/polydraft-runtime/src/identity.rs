@@ -2,34 +2,38 @@
 
 use std::path::{Path, PathBuf};
 
-use polydraft_engine::DrafterKind;
-use polydraft_llama::CacheType;
 use polydraft_models::Precision;
 
-use crate::models::{MTP, ModelOptions, Models};
-use crate::places::{demo, located, title, weight_bytes};
-use crate::self_draft::SelfDraft;
+use crate::backend::{BackendKind, CacheType};
+use crate::draft::{Corpus, Draft, Ngrams};
+use crate::models::{ModelOptions, Models};
+use crate::places::{title, weight_bytes};
+use crate::plan::draft_backend;
 
 impl ModelOptions {
     /// The models, their paths, sizes and weight types: where it is the same, so are the costs of
     /// passes.
     pub(crate) fn identity(&self, models: &Models) -> Vec<String> {
-        let [target, draft] =
-            self.named(models, &|place| without_links(place).display().to_string());
-        let words = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
-        let mut all = vec![target, draft, words, stored(self.dtype), stored(self.draft_dtype)];
+        let [target, draft] = named(models, &|place| without_links(place).display().to_string());
+        let tokens = self.draft_vocabulary.clone().unwrap_or_else(|| "all tokens".to_owned());
+        let mut all = vec![target, draft, tokens, stored(self.dtype), stored(self.draft_dtype)];
         all.extend(self.corpus.as_ref().map(|file| format!("quotes {}", file.display())));
         all.extend(self.learn.as_ref().map(|file| format!("learns {}", file.display())));
         all.extend(self.draft_layers.as_ref().map(|layers| format!("reads layers {layers:?}")));
-        all.extend(self.mixes_ngrams().then(|| "n-grams mixed in".to_owned()));
+        all.extend(models.mixes_ngrams.then(|| "n-grams mixed in".to_owned()));
         all.extend(self.rounded_cache());
-        all.extend(self.on_llama());
+        all.extend(self.on_llama(models));
         all
     }
 
     /// Which of target and draft llama.cpp computes, and how.
-    fn on_llama(&self) -> Vec<String> {
-        let backends = [("target", self.target_is_on_llama()), ("draft", self.drafts_on_llama())];
+    fn on_llama(&self, models: &Models) -> Vec<String> {
+        let is_on_llama = |draft: &Draft| match draft {
+            Draft::Model(files) => matches!(draft_backend(self, files), Ok(BackendKind::Llama)),
+            _ => false,
+        };
+        let drafts = models.loaded_draft.each().iter().any(is_on_llama);
+        let backends = [("target", models.target_place.is_on_llama()), ("draft", drafts)];
         let on_llama = backends.into_iter().filter(|(_, on_llama)| *on_llama);
         on_llama.map(|(role, _)| format!("{role} on {}", self.backend.identity())).collect()
     }
@@ -48,45 +52,31 @@ impl ModelOptions {
             true => title(place),
             false => title(&without_links(place)),
         };
-        let [target, draft] = self.named(models, &shown);
-        let words = self
+        let [target, draft] = named(models, &shown);
+        let tokens = self
             .draft_vocabulary
             .as_ref()
-            .map_or(String::new(), |words| format!(", tokens {words}"));
+            .map_or(String::new(), |tokens| format!(", tokens {tokens}"));
         let cache = self.rounded_cache().map_or(String::new(), |cache| format!(", {cache}"));
-        let mixed = if self.mixes_ngrams() { ", n-grams mixed in" } else { "" };
+        let mixed = if models.mixes_ngrams { ", n-grams mixed in" } else { "" };
         [
             format!("{target}, {}{cache}", stored(self.dtype)),
-            format!("{draft}, {}{words}{mixed}", stored(self.draft_dtype)),
+            format!("{draft}, {}{tokens}{mixed}", stored(self.draft_dtype)),
         ]
     }
+}
 
-    /// Target and draft, with how large they are; `show` says where.
-    fn named(&self, models: &Models, show: &dyn Fn(&Path) -> String) -> [String; 2] {
-        let of = |name: Option<&str>, role: &str| match name {
-            None if role == "draft" && self.has_default_draft() => {
-                models.draft.clone().unwrap_or_else(|| "none".to_owned())
-            }
-            Some(name)
-                if DrafterKind::named(name).is_some()
-                    || role == "draft" && name == MTP
-                    || matches!(SelfDraft::named(name), Ok(Some(_))) =>
-            {
-                // With the type of a copy, which its name may leave open.
-                models.draft.clone().unwrap_or_else(|| name.to_owned())
-            }
-            name => {
-                let place = name.map_or_else(|| demo().map(|demo| demo.join(role)), located);
-                let place = place.unwrap_or_else(|_| role.into());
-                format!("{} of {} bytes", show(&place), weight_bytes(&place))
-            }
-        };
-        let mut draft = of(self.draft.as_deref(), "draft");
-        for further in &self.further_drafts {
-            draft = format!("{draft} + {further}");
-        }
-        [of(self.target.as_deref(), "target"), draft]
-    }
+/// Target and draft, with how large they are; `show` writes a place.
+fn named(models: &Models, show: &dyn Fn(&Path) -> String) -> [String; 2] {
+    let sized = |place: &Path| format!("{} of {} bytes", show(place), weight_bytes(place));
+    let draft = |draft: &Draft| match (draft, draft.files()) {
+        (Draft::Ngrams(Ngrams { corpus: Some(Corpus::Table(file)), .. }), _) => sized(file),
+        (_, Some(files)) => sized(&files.path),
+        // With the type of a copy, which its name may leave open.
+        (other, None) => other.to_string(),
+    };
+    let drafts: Vec<String> = models.loaded_draft.each().iter().map(draft).collect();
+    [sized(&models.target_place.path), drafts.join(" + ")]
 }
 
 fn without_links(place: &Path) -> PathBuf {

@@ -1,13 +1,21 @@
 //! From a description of models, verifier and sampling to something that runs.
 //!
 //! The program, the server, the Python package and the laboratory all open their models here, so
-//! that a model, a draft or a tree means the same everywhere. [`Run::open`] is the entry point.
+//! that a model, a draft or a tree means the same everywhere. [`Run::open`] is the entry point:
+//!
+//! 1. a [`Description`] is data, as a command line or a server's start gives it;
+//! 2. its options become a plan: the target and each [`Draft`] are found, told apart by their
+//!    files, and contradictions refused ([`Usage`]);
+//! 3. a backend loads them, and drafters are attached: [`Models`];
+//! 4. [`Run::session`] generates outputs: it measures what steps cost, corrects that by the clock,
+//!    and stores what was learned.
 #![forbid(unsafe_code)]
 
 mod as_text;
 mod backend;
 mod copies;
 pub mod costs;
+mod draft;
 mod drafters;
 mod hub;
 mod identity;
@@ -15,30 +23,38 @@ mod keeper;
 mod listen;
 mod load;
 mod machine;
+pub mod message;
 mod models;
 pub mod places;
+mod plan;
 mod process;
 mod requests;
-mod resolve;
 mod run;
 mod sampling;
-mod self_draft;
+mod session;
 mod speculation;
 pub mod tables;
+mod target;
 mod tree;
 mod usage;
 
-pub use backend::{Backend, BackendOptions, CacheType, FlashAttention, Split};
+pub use backend::{BackendKind, BackendOptions, CacheType, FlashAttention, Split};
+pub use draft::{Corpus, Draft, DraftFiles, Ngrams};
 pub use keeper::TableKeeper;
-pub use listen::{Listener, SPEAKS, Silent};
+pub use listen::{Listener, PROGRESS_INTERVAL, Silent};
 pub use machine::{available_memory, machine, threads, threads_or_all, use_threads};
 pub use models::{ModelOptions, Models, TemplateOptions, advise, default_precision};
+pub use polydraft::policy::TreeName;
 pub use polydraft_models::{give_back_memory, keep_memory};
-pub use process::{compute_for_others, has_ended, host, leave, llama_is_built};
+pub use plan::check_self_draft;
+pub use process::{
+    GgufDescription, compute_for_others, describe_gguf, has_ended, host, leave, llama_is_built,
+};
 pub use requests::{SeededRng, Settings, random, seeded};
 pub use run::{Description, Run, published};
 pub use sampling::SamplingOptions;
-pub use self_draft::SelfDraft;
+pub use session::{OutputOptions, RunSession};
 pub use speculation::{Speculation, SpeculationOptions};
-pub use tree::{AcceptanceFile, TreeName, supports};
-pub use usage::{Usage, explain};
+pub use target::TargetPlace;
+pub use tree::{AcceptanceFile, check_drafts, explain_unfit};
+pub use usage::{Advice, Usage, explain};

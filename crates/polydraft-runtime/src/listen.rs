@@ -2,23 +2,24 @@
 
 use std::time::Duration;
 
-/// Without a terminal it is said so often how far long work is.
-pub const SPEAKS: Duration = Duration::from_secs(60);
+use crate::message::Message;
+
+/// Interval of progress messages where there is no terminal.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Receives messages, in sentences for people. The library itself prints nothing.
 pub trait Listener {
-    /// A message for most users: what was chosen for them, which option is not used.
-    fn note(&self, text: &str);
+    /// Takes a message for most users: a default that was chosen, an option that is not used.
+    fn note(&self, message: &Message);
 
-    /// Details, for verbose output.
-    fn detail(&self, text: &str);
+    /// Takes a detail, for verbose output.
+    fn detail(&self, message: &Message);
 
-    /// Work that takes its time has come so far, `done` of `total`; that it has ended where both
-    /// are the same.
+    /// Takes the progress of long work, `done` of `total`; the work has ended where both are equal.
     fn progress(&self, _what: &str, _done: usize, _total: usize) {}
 
-    /// As [`progress`](Self::progress), of a download, several times a second on the thread that
-    /// began it; answers whether it is to go on.
+    /// Takes the progress of a download, several times a second on the thread that began it;
+    /// returns whether to continue.
     fn downloads(&self, what: &str, done: usize, total: usize) -> bool {
         self.progress(what, done, total);
         true
@@ -30,7 +31,7 @@ pub trait Listener {
 pub struct Silent;
 
 impl Listener for Silent {
-    fn note(&self, _: &str) {}
+    fn note(&self, _: &Message) {}
 
-    fn detail(&self, _: &str) {}
+    fn detail(&self, _: &Message) {}
 }

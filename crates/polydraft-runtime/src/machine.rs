@@ -4,7 +4,8 @@ use std::sync::OnceLock;
 
 use anyhow::Result;
 
-use crate::Listener;
+use crate::listen::Listener;
+use crate::message::{OptionName, message};
 
 static SETTLED: OnceLock<usize> = OnceLock::new();
 
@@ -35,16 +36,18 @@ pub fn available_memory() -> Option<u64> {
 /// This many threads, or one per core by default, and never more than that.
 pub fn threads_or_all(threads: Option<usize>, listener: &dyn Listener) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let asked = threads.unwrap_or(cores);
-    if asked > cores {
-        listener.note(&format!(
-            "note: this machine runs {cores} threads at once; --threads {asked} is taken as that"
-        ));
+    let requested = threads.unwrap_or(cores);
+    if requested > cores {
+        listener.note(&message![
+            format!("note: this machine runs {cores} threads at once; "),
+            OptionName::Threads.with(requested),
+            " is taken as that",
+        ]);
     }
-    asked.min(cores)
+    requested.min(cores)
 }
 
 /// Threads that compute: as [`use_threads`] has said, else one per core.
 pub fn threads() -> usize {
-    SETTLED.get().copied().unwrap_or_else(|| threads_or_all(None, &crate::Silent))
+    SETTLED.get().copied().unwrap_or_else(|| threads_or_all(None, &crate::listen::Silent))
 }

@@ -2,37 +2,38 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow};
-use polydraft_engine::{DrafterKind, Engine};
-use polydraft_llama::CacheType;
-use polydraft_models::{Precision, is_gguf, is_head};
+use anyhow::{Context, Result};
+use polydraft_engine::Engine;
+use polydraft_models::{Precision, is_gguf};
 use polydraft_text::{ChatTemplate, Language, SpecialTokens};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::backend::{Backend, BackendOptions};
+use crate::as_text;
+use crate::backend::{BackendOptions, CacheType};
+use crate::draft::Draft;
 use crate::hub::Reference;
 use crate::keeper::TableKeeper;
-use crate::places::{demo, located, title, weight_bytes};
-use crate::self_draft::SelfDraft;
-use crate::{Usage, as_text};
+use crate::message::{OptionName, message};
+use crate::places::{demo, title, weight_bytes};
+use crate::target::TargetPlace;
+use crate::usage::Advice;
 
-/// Which models, their weight types, and their backends. Options that are not given are chosen.
+/// The models of a run, their weight types, and their backends. Options that are not given are
+/// chosen.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelOptions {
     /// The target: a directory, a GGUF file, or a hub id; none is the demo pair's.
     pub target: Option<String>,
-    /// The draft: a model, a draft head, a table of n-grams, `self`, `self:TYPE`, `mtp` or `ngram`.
-    /// None is the demo pair's draft where no target is named; else `self` where that helps, or
-    /// `ngram`.
-    pub draft: Option<String>,
-    /// Further drafts, each as `draft` is named but no `self`: each draws a path of its own.
-    pub further_drafts: Vec<String>,
+    /// The drafts, each a model, a draft head, a table of n-grams, `self`, `self:TYPE`, `mtp`,
+    /// `ngram`, or, alone, `none`. Of several each draws a path of its own; `self` is the first. Of
+    /// none the draft is chosen: the demo pair's where no target is named, else `mtp` where the
+    /// target brings it, `self` where that is faster, or `ngram`.
+    pub drafts: Vec<String>,
     /// A file whose n-grams `ngram` uses too.
     pub corpus: Option<PathBuf>,
-    /// A table of n-grams that drafts, and learns from what the target says; it need not be there
-    /// yet.
+    /// A table of n-grams that drafts, and learns from the target's output; created if missing.
     pub learn: Option<PathBuf>,
     /// Whether n-grams of the sequence are mixed into the draft's distribution; none is for draft
     /// heads and MTP layers.
@@ -60,7 +61,7 @@ pub struct ModelOptions {
     pub backend: BackendOptions,
 }
 
-/// What overrides a model's own chat template.
+/// Settings that override a model's own chat template.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TemplateOptions {
@@ -74,7 +75,7 @@ pub struct TemplateOptions {
 }
 
 impl TemplateOptions {
-    /// The file's text.
+    /// Reads the file.
     ///
     /// # Errors
     /// A file that cannot be read, or is no template.
@@ -86,6 +87,21 @@ impl TemplateOptions {
         ChatTemplate::from_source(&text, SpecialTokens::default(), file)?;
         Ok(Some((text, file)))
     }
+
+    /// Makes a model put conversations by the file's `template`, if there is one, with these
+    /// variables.
+    pub(crate) fn apply(
+        &self,
+        template: Option<(String, &Path)>,
+        language: &mut Language,
+    ) -> Result<()> {
+        if let Some((text, file)) = template {
+            language.use_template(&text, file)?;
+        }
+        let chat = language.chat.take().map(|chat| chat.with_variables(&self.variables));
+        language.chat = if self.extras { chat.map(ChatTemplate::with_extras) } else { chat };
+        Ok(())
+    }
 }
 
 /// Loaded models.
@@ -94,40 +110,39 @@ pub struct Models {
     pub engine: Engine,
     /// The target's tokenizer, chat template and end tokens.
     pub language: Language,
-    /// The draft, where it was named.
+    /// The draft, where it has a name: the demo pair's has none.
     pub draft: Option<String>,
-    /// What stores the n-grams that are learned, if some are.
+    /// Stores the n-grams that are learned, if some are.
     pub learned: Option<TableKeeper>,
+    /// The files of the target.
+    pub(crate) target_place: TargetPlace,
+    /// The draft as it was loaded.
+    pub(crate) loaded_draft: Draft,
+    /// Whether n-grams of the sequence are mixed into the draft's distribution.
+    pub(crate) mixes_ngrams: bool,
 }
 
 impl Models {
-    /// Stores what was learned, where something is; nothing is stored after that.
+    /// Stores the n-grams that were learned, if some are; nothing is stored after that.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// A table that cannot be written.
     pub fn store(&mut self) -> Result<()> {
         self.learned.take().map_or(Ok(()), TableKeeper::close)
     }
+
+    /// The difference that a logit may have when computed in another pass. On the native backend it
+    /// is the same to the last bit; llama.cpp's products depend on how many tokens are in a pass.
+    pub fn rounding(&self) -> f32 {
+        if self.target_place.is_on_llama() { 0.3 } else { 1e-3 }
+    }
 }
 
-/// What the demo pair's target is called.
+/// The name of the demo pair's target.
 const DEMO_NAME: &str = "target";
-/// The draft where none is named and a self-draft would not help: it costs next to nothing.
-pub(crate) const FALLBACK: &str = "ngram";
-
-/// The draft that is a layer of the target's own.
-pub(crate) const MTP: &str = "mtp";
-
-/// Whether a quantised self-draft is wanted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Own {
-    No,
-    RequestParams(SelfDraft),
-    IfItHelps(SelfDraft),
-}
 
 impl ModelOptions {
-    /// What the target is called if nobody says otherwise: as its directory or file.
+    /// The target's name where nothing else is said: that of its directory or file.
     pub fn target_name(&self) -> String {
         let Some(target) = &self.target else { return DEMO_NAME.to_owned() };
         let path = std::path::absolute(target).unwrap_or_else(|_| target.into());
@@ -140,132 +155,28 @@ impl ModelOptions {
         }
     }
 
-    /// Bytes of the weights of target and draft, as far as they are files here.
+    /// Bytes of the weights of target and drafts that are files on this machine.
     pub fn weight_bytes(&self) -> u64 {
         let demo = demo().ok().map(|demo| demo.join("target"));
         let target = self.target.as_ref().map(PathBuf::from).or(demo);
-        let drafts = self.draft.iter().chain(&self.further_drafts).map(PathBuf::from);
+        let drafts = self.drafts.iter().map(PathBuf::from);
         target.into_iter().chain(drafts).map(|path| weight_bytes(&path)).sum()
     }
 
-    /// How many drafts there are.
-    pub fn drafts(&self) -> usize {
-        1 + self.further_drafts.len()
+    /// The number of drafts.
+    pub fn draft_count(&self) -> usize {
+        self.drafts.len().max(1)
     }
 
-    /// The same with one draft, of several: options of weights are for those that have some.
-    pub(crate) fn with_draft(&self, name: &str) -> Self {
-        let mut options = Self { draft: Some(name.to_owned()), ..self.clone() };
-        options.further_drafts.clear();
-        if DrafterKind::named(name).is_some() {
-            (options.draft_dtype, options.draft_vocabulary, options.draft_layers) =
-                (None, None, None);
-        } else {
-            options.corpus = None;
-        }
-        options
+    /// Whether target and draft are the demo pair's.
+    pub fn is_demo_pair(&self) -> bool {
+        self.target.is_none() && self.drafts.is_empty() && self.learn.is_none()
     }
 
     /// The measured acceptances of the demo pair, if it is used.
     pub fn demo_acceptance(&self) -> Option<PathBuf> {
-        let demo_pair = self.target.is_none() && self.draft.is_none() && self.learn.is_none();
-        demo_pair.then(|| demo().ok().map(|demo| demo.join("acceptance.json"))).flatten()
-    }
-
-    /// How far apart a logit may be when computed in another pass. On the native backend it is the
-    /// same to the last bit; llama.cpp's products depend on how many tokens are in a pass.
-    pub fn rounding(&self) -> f32 {
-        let target = Path::new(self.target.as_deref().unwrap_or_default());
-        match self.target_backend(target) {
-            Ok(Backend::Llama) => 0.3,
-            _ => 1e-3,
-        }
-    }
-
-    /// The target's backend.
-    pub(crate) fn target_backend(&self, path: &Path) -> Result<Backend> {
-        let has_head = self.draft.as_deref().is_some_and(|draft| is_head(Path::new(draft)));
-        let own = self.draft.as_deref().map(SelfDraft::named).transpose()?.flatten();
-        let native = self.dtype.is_some().then_some("--dtype");
-        self.backend.of_target(path, native, has_head || own.is_some() || self.has_mtp())
-    }
-
-    /// Whether the target's own layer that predicts further tokens drafts for it.
-    pub(crate) fn drafts_by_mtp(&self) -> bool {
-        self.draft.as_deref() == Some(MTP)
-    }
-
-    /// Whether n-grams are mixed into the draft's distribution: a head does not copy. Alone, a
-    /// model's own weights copy better than n-grams do.
-    pub(crate) fn mixes_ngrams(&self) -> bool {
-        let is_head = || {
-            let name = self.draft.as_deref();
-            let path = name.and_then(|name| located(name).ok());
-            self.drafts_by_mtp() || path.is_some_and(|path| is_head(&path))
-        };
-        self.mix_ngrams.unwrap_or_else(|| self.further_drafts.is_empty() && is_head())
-    }
-
-    /// Whether it does, alone or beside others.
-    fn has_mtp(&self) -> bool {
-        self.draft.iter().chain(&self.further_drafts).any(|draft| draft == MTP)
-    }
-
-    /// A draft model's backend.
-    pub(crate) fn draft_backend(&self, path: &Path) -> Result<Backend> {
-        let native = match () {
-            _ if self.draft_dtype.or(self.dtype).is_some() => Some("--dtype or --draft-dtype"),
-            _ if self.draft_vocabulary.is_some() => Some("--draft-vocabulary"),
-            _ => None,
-        };
-        self.backend.of_draft(path, native)
-    }
-
-    /// Whether a model on llama.cpp drafts.
-    pub(crate) fn drafts_on_llama(&self) -> bool {
-        self.is_on_llama(&self.draft, |path| self.draft_backend(path))
-    }
-
-    /// Whether the target is on llama.cpp.
-    pub(crate) fn target_is_on_llama(&self) -> bool {
-        self.is_on_llama(&self.target, |path| self.target_backend(path))
-    }
-
-    fn is_on_llama(
-        &self,
-        name: &Option<String>,
-        backend: impl Fn(&Path) -> Result<Backend>,
-    ) -> bool {
-        let place = name.as_deref().and_then(|name| located(name).ok());
-        place.is_some_and(|path| matches!(backend(&path), Ok(Backend::Llama)))
-    }
-
-    /// The quantised self-draft: if the draft names it, or if no draft is named.
-    pub(crate) fn own_copy(&self) -> Result<Own> {
-        if self.has_default_draft() && self.corpus.is_none() && self.learn.is_none() {
-            return SelfDraft::default().or(self.draft_dtype).map(Own::IfItHelps);
-        }
-        match self.draft.as_deref().map(SelfDraft::named).transpose()?.flatten() {
-            Some(own) => own.or(self.draft_dtype).map(Own::RequestParams),
-            None => Ok(Own::No),
-        }
-    }
-
-    /// Whether no draft is named for a target of the user's own: then it is the quantised
-    /// self-draft where that is small enough, else n-grams, which cost nothing.
-    pub(crate) fn has_default_draft(&self) -> bool {
-        self.target.is_some() && self.draft.is_none()
-    }
-
-    /// Whether nothing is said of the draft at all, so that it may be a layer of the target's own.
-    pub(crate) fn says_nothing_of_drafts(&self) -> bool {
-        self.has_default_draft() && self.draft_dtype.is_none() && self.corpus.is_none()
-    }
-
-    /// The drafter, if it is no model.
-    pub(crate) fn drafter(&self) -> Option<DrafterKind> {
-        let fallback = self.has_default_draft().then_some(FALLBACK);
-        DrafterKind::named(self.draft.as_deref().or(fallback)?)
+        let file = || demo().ok().map(|demo| demo.join("acceptance.json"));
+        self.is_demo_pair().then(file).flatten()
     }
 
     /// The weight type of a model.
@@ -273,18 +184,9 @@ impl ModelOptions {
         self.dtype.unwrap_or(default_precision(path))
     }
 
-    /// The native backend's type of the KV cache.
-    pub(crate) fn native_cache(&self) -> Result<polydraft_models::CacheType> {
-        match self.cache_type {
-            None | Some(CacheType::F32) => Ok(polydraft_models::CacheType::F32),
-            Some(CacheType::F16) => Ok(polydraft_models::CacheType::F16),
-            // The target's type then; a draft on this backend has its own.
-            Some(_) if self.target_is_on_llama() => Ok(polydraft_models::CacheType::F32),
-            Some(other) => Err(Usage::error(format_args!(
-                "--cache-type {other} is llama.cpp's: expected f32 or f16 for a model on the \
-                 native backend"
-            ))),
-        }
+    /// The weight type of a draft model.
+    pub(crate) fn draft_precision(&self, path: &Path) -> Precision {
+        self.draft_dtype.unwrap_or_else(|| self.precision(path))
     }
 }
 
@@ -296,9 +198,14 @@ pub fn default_precision(path: &Path) -> Precision {
 /// The error of a model that could not be loaded, with the option that helps.
 pub fn advise(error: polydraft_models::Error) -> anyhow::Error {
     use polydraft_models::Error;
-    match &error {
-        Error::Memory { fits, .. } if !fits.is_empty() => anyhow!("{error}; choose with --dtype"),
-        Error::Memory { .. } => anyhow!("{error}; no --dtype is small enough"),
-        _ => error.into(),
-    }
+    let advice = match &error {
+        Error::Memory { fits, .. } if !fits.is_empty() => {
+            message![error.to_string(), "; choose with ", OptionName::Dtype]
+        }
+        Error::Memory { .. } => {
+            message![error.to_string(), "; no ", OptionName::Dtype, " is small enough"]
+        }
+        _ => return error.into(),
+    };
+    Advice(advice).into()
 }

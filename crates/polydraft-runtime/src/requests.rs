@@ -11,8 +11,9 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 use serde::{Deserialize, Serialize};
 
+use crate::listen::Listener;
 use crate::models::Models;
-use crate::{Listener, Speculation};
+use crate::speculation::Speculation;
 
 /// The rng of all random decisions: the same seed gives the same output.
 pub type SeededRng = ChaCha12Rng;
@@ -44,16 +45,18 @@ pub struct Settings {
 
 impl Settings {
     /// Describes the settings in a detail message.
-    pub fn tell(&self, listener: &dyn Listener) {
+    pub fn report(&self, listener: &dyn Listener) {
         let Sampling { temperature, top_k, top_p, min_p } = self.sampling;
         let top_k = top_k.map_or("all".to_owned(), |k| k.to_string());
-        listener.detail(&format!(
+        let sampling = format!(
             "sampling: temperature {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}"
-        ));
-        match &self.speculation {
-            None => listener.detail("plain decoding"),
-            Some(s) => listener.detail(&format!("verifier {}, {}", s.verifier, s.tree.describe())),
-        }
+        );
+        listener.detail(&sampling.into());
+        let speculation = match &self.speculation {
+            None => "plain decoding".to_owned(),
+            Some(s) => format!("verifier {}, {}", s.verifier, s.tree.describe()),
+        };
+        listener.detail(&speculation.into());
     }
 
     /// The engine's request.

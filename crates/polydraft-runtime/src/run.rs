@@ -6,18 +6,21 @@ use polydraft::{RandomSource, Sampling, Token};
 use polydraft_engine::{Generation, Limits, Piece, Request, Session};
 use serde::{Deserialize, Serialize};
 
-use crate::costs::{Found, Measuring};
+use crate::costs::{self, Found, Measuring};
+use crate::draft::NONE;
+use crate::listen::Listener;
+use crate::message::Message;
+use crate::models::{ModelOptions, Models};
 use crate::requests::Settings;
-use crate::{
-    Listener, ModelOptions, Models, SamplingOptions, Speculation, SpeculationOptions, costs,
-};
+use crate::sampling::SamplingOptions;
+use crate::speculation::{Speculation, SpeculationOptions};
 
 /// All that decides the output: target, draft, verifier, sampling. It is data: the program makes it
 /// of a command line, a server of its start.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Description {
-    /// Which models.
+    /// The models.
     pub models: ModelOptions,
     /// Verifier and tree.
     pub speculation: SpeculationOptions,
@@ -28,31 +31,25 @@ pub struct Description {
     pub published_sampling: bool,
 }
 
-impl Default for Description {
-    /// The demo pair with the default verifier and the adaptive tree.
-    fn default() -> Self {
-        Self {
-            models: ModelOptions::default(),
-            speculation: SpeculationOptions::default(),
-            sampling: SamplingOptions::default(),
-            published_sampling: false,
-        }
-    }
-}
-
 impl Description {
+    /// Describes a target with all else by default: a directory, a GGUF file, or a hub id.
+    pub fn of(target: impl Into<String>) -> Self {
+        let models = ModelOptions { target: Some(target.into()), ..ModelOptions::default() };
+        Self { models, ..Self::default() }
+    }
+
     /// The same with plain decoding said in one way: the draft `none` is no draft.
     fn without_none(mut self) -> Self {
-        if self.models.draft.as_deref() == Some("none") && self.models.further_drafts.is_empty() {
-            self.models.draft = None;
+        if self.models.drafts == [NONE] {
+            self.models.drafts.clear();
             self.speculation.verifier = None;
         }
         self
     }
 }
 
-/// Tokens of a prompt that are prefilled between two looks at how far it has come.
-const READ: usize = 512;
+/// Tokens of a prompt that are prefilled between two progress messages.
+const PREFILL_CHUNK: usize = 512;
 
 /// Loaded models, and the settings of requests.
 pub struct Run {
@@ -81,9 +78,7 @@ impl Run {
     /// ```no_run
     /// use polydraft_runtime::{Description, Run, Silent};
     ///
-    /// let mut description: Description = Description::default();
-    /// description.models.target = Some("models/qwen3-8b".to_owned());
-    /// let mut run = Run::open(description, &Silent)?;
+    /// let mut run = Run::open(Description::of("models/qwen3-8b"), &Silent)?;
     /// run.measure(&Silent)?;
     /// # Ok::<(), anyhow::Error>(())
     /// ```
@@ -95,7 +90,8 @@ impl Run {
         let description = description.without_none();
         let Description { models: which, speculation, sampling, published_sampling } = &description;
         let demo = which.demo_acceptance();
-        let mut speculation = speculation.resolve(sampling, which.drafts(), demo.as_deref())?;
+        let mut speculation =
+            speculation.resolve(sampling, which.draft_count(), demo.as_deref())?;
         let models = which.load(speculation.is_some(), listener)?;
         let sampling = match published_sampling {
             true => published(sampling.clone(), &models, listener).or_usual(),
@@ -103,7 +99,7 @@ impl Run {
         };
         if let Some(speculation) = &mut speculation {
             speculation.sampling = sampling.draft();
-            speculation.each = sampling.each(which.drafts())?;
+            speculation.each = sampling.each(which.draft_count())?;
         }
         let settings = Settings { sampling: sampling.target(), speculation };
         Ok(Self { description, models, settings, measured: Measured::Not })
@@ -120,6 +116,20 @@ impl Run {
         let (file, which) = (description.speculation.costs.as_deref(), &description.models);
         costs::settle(file, which, models, &settings.sampling, speculation, listener)?;
         *measured = Measured::Wholly;
+        Ok(())
+    }
+
+    /// Gives the adaptive tree the costs of a file, or those of drafts that cost next to nothing:
+    /// drafts are then made and verified whether they are worth their time here or not, as tests
+    /// want it.
+    ///
+    /// # Errors
+    /// As for [`measure`](Self::measure).
+    pub fn draft_always(&mut self, listener: &dyn Listener) -> Result<()> {
+        if self.description.speculation.costs.is_some() {
+            return self.measure(listener);
+        }
+        self.set_costs(Costs::of_cheap_drafts());
         Ok(())
     }
 
@@ -159,7 +169,7 @@ impl Run {
     ///
     /// # Errors
     /// As for [`measure`](Self::measure).
-    pub fn measure_later(&mut self, listener: &dyn Listener) -> Result<bool> {
+    pub(crate) fn measure_later(&mut self, listener: &dyn Listener) -> Result<bool> {
         let tree = self.settings.speculation.as_mut().and_then(|s| s.tree.auto_mut());
         // It takes a sequence besides the text's own.
         if tree.is_none() || self.models.engine.sequences() < 2 {
@@ -186,7 +196,7 @@ impl Run {
     ///
     /// # Errors
     /// Failures of the models.
-    pub fn complete(
+    pub(crate) fn complete(
         &mut self,
         mut session: Session,
         show: &mut dyn FnMut(Piece) -> bool,
@@ -234,8 +244,8 @@ impl Run {
         let total = engine.prepare(session, 0)?;
         let mut left = total;
         while left > 0 && !session.is_done() {
-            left = engine.prepare(session, READ)?;
-            if total > READ {
+            left = engine.prepare(session, PREFILL_CHUNK)?;
+            if total > PREFILL_CHUNK {
                 listener.progress(WHAT, total - left.min(total), total);
             }
         }
@@ -268,7 +278,7 @@ impl Run {
     }
 
     /// Corrects measured costs by the time of a generation, for the next one and for later runs.
-    pub fn learn(&mut self, choices: Option<&Choices>, listener: &dyn Listener) {
+    pub(crate) fn learn(&mut self, choices: Option<&Choices>, listener: &dyn Listener) {
         let Self { description, models, settings, measured } = self;
         // General costs, and those by which nothing is drafted, must not be taken for measured ones
         // by later runs.
@@ -307,9 +317,10 @@ pub fn published(
     let sampling = &models.language.sampling;
     if !sampling.unsupported.is_empty() {
         let settings = sampling.unsupported.join(", ");
-        listener.note(&format!(
+        let note = format!(
             "note: generation_config.json asks for {settings}, which polydraft does not have"
-        ));
+        );
+        listener.note(&Message::from(note));
     }
     given.or(sampling)
 }

@@ -5,7 +5,8 @@ use polydraft::Sampling;
 use polydraft_text::PublishedSampling;
 use serde::{Deserialize, Serialize};
 
-use crate::Usage;
+use crate::message::{OptionName, message};
+use crate::usage::Usage;
 
 /// Sampling settings of target and draft; those that are not given are the model's published ones,
 /// or neutral.
@@ -34,12 +35,12 @@ pub struct SamplingOptions {
 
 impl SamplingOptions {
     /// The first of the draft's options that was given.
-    pub fn of_draft(&self) -> Option<&'static str> {
+    pub fn of_draft(&self) -> Option<OptionName> {
         let given = [
-            ("--draft-temperature", self.draft_temperature.is_some()),
-            ("--draft-top-k", self.draft_top_k.is_some()),
-            ("--draft-top-p", self.draft_top_p.is_some()),
-            ("--draft-min-p", self.draft_min_p.is_some()),
+            (OptionName::DraftTemperature, self.draft_temperature.is_some()),
+            (OptionName::DraftTopK, self.draft_top_k.is_some()),
+            (OptionName::DraftTopP, self.draft_top_p.is_some()),
+            (OptionName::DraftMinP, self.draft_min_p.is_some()),
         ];
         given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
     }
@@ -96,10 +97,15 @@ impl SamplingOptions {
             (_, 1) => Ok(vec![first; drafts]),
             (1, _) => Ok(each),
             (drafts, given) if drafts == given => Ok(each),
-            (drafts, given) => Err(Usage::error(format_args!(
-                "--draft is given {drafts} times, --draft-temperature has {given} numbers: give \
-                 one for all, or one for each"
-            ))),
+            (drafts, given) => Err(Usage::conflict(
+                &[OptionName::Draft, OptionName::DraftTemperature],
+                message![
+                    OptionName::Draft,
+                    format!(" is given {drafts} times, "),
+                    OptionName::DraftTemperature,
+                    format!(" has {given} numbers: give one for all, or one for each"),
+                ],
+            )),
         }
     }
 

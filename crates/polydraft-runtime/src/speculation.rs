@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use polydraft::policy::TreeName;
 use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
 use serde::{Deserialize, Serialize};
 
 use crate::as_text;
-use crate::tree::TreeName;
 
 /// Options of verifier and tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

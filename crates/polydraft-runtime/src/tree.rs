@@ -1,79 +1,21 @@
-//! Names of trees of drafts, and their meaning beside other options.
+//! The tree that the options of speculation mean, and what they result in.
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use polydraft::{PolicyKind, VerifierKind};
+use polydraft::policy::{Auto, DEPTH, Distinct, StopBelow, TreeChoice, TreeName};
+use polydraft::{Drafting, PolicyKind, VerifierKind};
 use serde::{Deserialize, Serialize};
 
-/// Nodes of a sequoia tree.
-const MOST_NODES: usize = 4096;
+use crate::message::{Message, OptionName, Part, message};
+use crate::sampling::SamplingOptions;
+use crate::speculation::{Speculation, SpeculationOptions};
+use crate::usage::Usage;
 
-/// The name of a tree.
-#[derive(Debug, Clone, PartialEq)]
-pub enum TreeName {
-    /// A complete tree.
-    Whole(PolicyKind),
-    /// Draws by level; the drafting scheme is another option.
-    Levels(Vec<usize>),
-    /// So many at every node, with the given depth.
-    Ary(usize),
-    /// The best tree of so many nodes for measured acceptances.
-    Sequoia(usize),
-}
-
-impl FromStr for TreeName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = match text {
-            "binary" => Some(Self::Ary(2)),
-            _ => match (text.strip_suffix("-ary"), text.strip_prefix("sequoia:")) {
-                (Some(count), _) => count.parse().ok().map(Self::Ary),
-                (_, Some(nodes)) => match nodes.parse() {
-                    Ok(nodes @ 1..=MOST_NODES) => Some(Self::Sequoia(nodes)),
-                    _ => {
-                        return Err(format!(
-                            "sequoia:N: expected a number of nodes from 1 to {MOST_NODES}, got \
-                             {nodes:?}"
-                        ));
-                    }
-                },
-                _ => None,
-            },
-        };
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        match text.parse().map_err(|error: polydraft::Error| match error {
-            polydraft::Error::Name { .. } => {
-                format!("{error}; or draws per level such as 3,2,1, or binary, 3-ary, sequoia:16")
-            }
-            error if text.contains(':') => error.to_string(),
-            error => format!("{error}; or binary, 3-ary, sequoia:16"),
-        })? {
-            PolicyKind::Levels(levels) if !text.contains('/') => Ok(Self::Levels(levels.counts)),
-            whole => Ok(Self::Whole(whole)),
-        }
-    }
-}
-
-impl fmt::Display for TreeName {
-    /// As it is typed.
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Self::Whole(tree) => write!(f, "{tree}"),
-            Self::Levels(counts) => {
-                let counts: Vec<String> = counts.iter().map(usize::to_string).collect();
-                f.write_str(&counts.join(","))
-            }
-            Self::Ary(count) => write!(f, "{count}-ary"),
-            Self::Sequoia(nodes) => write!(f, "sequoia:{nodes}"),
-        }
-    }
-}
+/// Paths of verifiers that take several, where a depth alone is given: with the demo pair's tokens
+/// per pass and the pass costs of a model that is bound by memory, the most tokens per second among
+/// trees of up to eight nodes of [`DEPTH`] levels.
+const PATHS: usize = 2;
 
 /// Measured acceptances, as a file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -87,55 +29,363 @@ impl AcceptanceFile {
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = polydraft_files::read_text(path, polydraft_files::Kind::RECORD)
             .with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_str(&text).map_err(|error| {
-            let (path, error) = (path.display(), polydraft_files::in_words(error));
-            anyhow::anyhow!("{path}: expected {{\"acceptance\": [0.6, 0.15, ...]}}: {error}")
+        serde_json::from_str(&text).with_context(|| {
+            format!("{}: expected {{\"acceptance\": [0.6, 0.15, ...]}}", path.display())
         })
     }
 }
 
-/// Whether a verifier is exact for such trees.
-pub fn supports(verifier: &VerifierKind, tree: &PolicyKind) -> bool {
-    let (Ok(verifier), Ok(policy)) = (verifier.build(), tree.build()) else { return false };
-    verifier.supports(&policy.form()).is_ok()
+impl SpeculationOptions {
+    /// The settings of these options; none is plain decoding. `demo` are the acceptances of the
+    /// demo pair if it is used, and `drafts` is the number of drafts.
+    ///
+    /// # Errors
+    /// Options that contradict each other, or a verifier that is not exact for the tree; the
+    /// message names what would fit.
+    pub fn resolve(
+        &self,
+        sampling: &SamplingOptions,
+        drafts: usize,
+        demo: Option<&Path>,
+    ) -> Result<Option<Speculation>> {
+        let Some(verifier) = &self.verifier else {
+            let given = [
+                (OptionName::Paths, self.paths.is_some()),
+                (OptionName::Depth, self.depth.is_some()),
+                (OptionName::Tree, self.tree.is_some()),
+                (OptionName::StopBelow, self.stop_below.is_some()),
+                (OptionName::Costs, self.costs.is_some()),
+            ];
+            let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
+            return match given.or(sampling.of_draft()) {
+                None => Ok(None),
+                Some(option) => Err(Usage::unused(
+                    option,
+                    message![option, " has no meaning with ", OptionName::Verifier.with("none")],
+                )),
+            };
+        };
+        let each = sampling.each(drafts)?;
+        let mut tree = match each.len() {
+            0 => self.tree_of(verifier, demo)?,
+            drafts => self.tree_of_each(drafts)?,
+        };
+        check_drafts(&tree, each.len())?;
+        if let Some(below) = self.stop_below {
+            tree = PolicyKind::StopBelow(StopBelow {
+                below,
+                of: Box::new(tree),
+                ..StopBelow::default()
+            });
+        }
+        let speculation =
+            Speculation { verifier: verifier.clone(), tree, sampling: sampling.draft(), each };
+        speculation.build().map_err(|error| explain_unfit(verifier, &speculation.tree, error))?;
+        Ok(Some(speculation))
+    }
+
+    /// The tree for this verifier; `demo` are the acceptances of the demo pair if it is used.
+    fn tree_of(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<PolicyKind> {
+        let Some(tree) = &self.tree else { return Ok(self.unnamed_tree(verifier)) };
+        self.check_tree(tree)?;
+        let file = match tree {
+            TreeName::Sequoia(_) => self.acceptance.as_deref().or(demo),
+            _ => None,
+        };
+        let acceptance = file.map(AcceptanceFile::read).transpose()?;
+        let choice = TreeChoice {
+            verifier: Some(verifier),
+            drafting: self.drafting,
+            depth: self.depth.map(|depth| depth as usize),
+            acceptance: acceptance.as_ref().map(|file| &file.acceptance[..]),
+        };
+        match (tree, file) {
+            (TreeName::Sequoia(_), None) => Err(Usage::conflict(
+                &[OptionName::Tree, OptionName::Acceptance],
+                message![
+                    "a sequoia tree needs measured acceptances: make them with 'polydraft-lab \
+                     bench acceptance --save FILE', then give ",
+                    OptionName::Acceptance.with("FILE"),
+                ],
+            )),
+            (_, Some(file)) => tree.choose(&choice).with_context(|| format!("{}", file.display())),
+            (_, None) => Ok(tree.choose(&choice)?),
+        }
+    }
+
+    /// The tree of several drafts: a path from each.
+    fn tree_of_each(&self, drafts: usize) -> Result<PolicyKind> {
+        let each = format!("{drafts} drafts, or draft temperatures, draw one path each");
+        let tree = match &self.tree {
+            None => {
+                let depth = self.depth.map_or(DEPTH, |depth| depth as usize);
+                PolicyKind::Distinct(Distinct { drafts, depth })
+            }
+            Some(TreeName::Complete(tree @ PolicyKind::Distinct(_))) if self.depth.is_none() => {
+                tree.clone()
+            }
+            Some(tree) => {
+                return Err(Usage::conflict(
+                    &[OptionName::Tree, OptionName::Draft],
+                    message![
+                        each,
+                        ", ",
+                        OptionName::Tree.with(format_args!("distinct:{drafts},L")),
+                        ": leave ",
+                        OptionName::Tree.with(tree),
+                        " out, or give one",
+                    ],
+                ));
+            }
+        };
+        if self.paths.is_some_and(|paths| paths as usize != drafts) {
+            return Err(Usage::conflict(
+                &[OptionName::Paths, OptionName::Draft],
+                message![each, ": leave ", OptionName::Paths, " out"],
+            ));
+        }
+        Ok(tree)
+    }
+
+    /// The tree where none is named.
+    fn unnamed_tree(&self, verifier: &VerifierKind) -> PolicyKind {
+        let given = self.paths.is_some() || self.depth.is_some() || self.stop_below.is_some();
+        let auto = PolicyKind::Auto(Auto::default());
+        if !given && auto.is_supported_by(verifier) {
+            return auto;
+        }
+        let several = || PolicyKind::paths(PATHS, 1).is_supported_by(verifier);
+        let paths = self.paths.map_or_else(|| if several() { PATHS } else { 1 }, |k| k as usize);
+        PolicyKind::paths(paths, self.depth.map_or(DEPTH, |depth| depth as usize))
+    }
+
+    /// Refuses options that do not go with the tree that is named.
+    fn check_tree(&self, tree: &TreeName) -> Result<()> {
+        let conflict = |other: OptionName, message: Message| {
+            Err(Usage::conflict(&[OptionName::Tree, other], message))
+        };
+        if let TreeName::Complete(PolicyKind::Auto(auto)) = tree
+            && (self.paths.is_some() || self.depth.is_some())
+        {
+            let depth = self.depth.map_or(auto.depth, |depth| depth as usize);
+            return conflict(
+                if self.paths.is_some() { OptionName::Paths } else { OptionName::Depth },
+                message![
+                    OptionName::Tree.with("auto"),
+                    " draws one path and chooses its depth: leave ",
+                    OptionName::Paths,
+                    " and ",
+                    OptionName::Depth,
+                    " out, or give the most tokens, ",
+                    OptionName::Tree.with(format_args!("auto:{depth}")),
+                ],
+            );
+        }
+        if self.paths.is_some() {
+            return conflict(
+                OptionName::Paths,
+                message![
+                    OptionName::Paths,
+                    " and ",
+                    OptionName::Tree,
+                    " both define where the tree branches: give one",
+                ],
+            );
+        }
+        match tree {
+            TreeName::Complete(_) | TreeName::Levels(_) if self.depth.is_some() => conflict(
+                OptionName::Depth,
+                message![
+                    "this ",
+                    OptionName::Tree,
+                    " says how deep it is: leave ",
+                    OptionName::Depth,
+                    " out",
+                ],
+            ),
+            TreeName::Complete(tree) if self.drafting.is_some() => conflict(
+                OptionName::Drafting,
+                message![
+                    OptionName::Tree.with(tree),
+                    " says how its tokens are drawn: leave ",
+                    OptionName::Drafting,
+                    " out (with levels or fixed trees it is written after a slash, such as \
+                     3,2,1/top-k)",
+                ],
+            ),
+            _ if self.acceptance.is_some() && !matches!(tree, TreeName::Sequoia(_)) => {
+                Err(Usage::unused(
+                    OptionName::Acceptance,
+                    message![
+                        OptionName::Acceptance,
+                        " is what ",
+                        OptionName::Tree.with("sequoia:N"),
+                        " is made from: it has no meaning here",
+                    ],
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks that a tree of several drafts has as many as there are.
+///
+/// # Errors
+/// [`Usage`] for other numbers.
+pub fn check_drafts(tree: &PolicyKind, drafts: usize) -> Result<()> {
+    match tree {
+        PolicyKind::Distinct(own) if own.drafts != drafts => Err(Usage::conflict(
+            &[OptionName::Tree, OptionName::DraftTemperature],
+            message![
+                OptionName::Tree.with(tree),
+                format!(
+                    " draws each of {} paths from a draft of its own: give as many temperatures, \
+                     such as ",
+                    own.drafts
+                ),
+                OptionName::DraftTemperature.with("0.6,1.2"),
+                ", or as many drafts",
+            ],
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The error of a verifier that does not fit the tree, with verifiers and trees that would.
+pub fn explain_unfit(
+    verifier: &VerifierKind,
+    tree: &PolicyKind,
+    error: anyhow::Error,
+) -> anyhow::Error {
+    let unfit = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
+        || matches!(
+            error.downcast_ref(),
+            Some(polydraft_engine::Error::EmittedDistribution(
+                polydraft::Error::Unsupported { .. }
+            ))
+        );
+    let options = [OptionName::Verifier, OptionName::Tree];
+    if !unfit {
+        return Usage::conflict(&options, format!("{verifier}: {error}").into());
+    }
+    let all = VerifierKind::all();
+    // A verifier whose output does not depend on the draft is only for users who ask for that.
+    let usual = |kind: &&VerifierKind| {
+        kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
+    };
+    let verifiers = all.iter().filter(usual).filter(|other| tree.is_supported_by(other));
+    let verifiers: Vec<Part> = verifiers.map(|kind| kind.to_string().into()).collect();
+    let chain = PolicyKind::chain(1).is_supported_by(verifier);
+    let chain = chain.then(|| vec![OptionName::Paths.with(1)]);
+    let levels = Drafting::ALL
+        .into_iter()
+        .filter(|drafting| PolicyKind::levels(&[2, 2], *drafting).is_supported_by(verifier));
+    let levels = levels.map(|drafting| {
+        vec![OptionName::Tree.with("2,2"), " ".into(), OptionName::Drafting.with(drafting)]
+    });
+    let trees: Vec<Vec<Part>> = chain.into_iter().chain(levels).collect();
+    let mut message = Message::from(error.to_string());
+    if !verifiers.is_empty() {
+        message = message.and(["; verifiers for this tree: ".into()]).and(Message::list(verifiers));
+    }
+    for (number, tree) in trees.into_iter().enumerate() {
+        let before = match number {
+            0 => format!("; trees for {verifier}, for example: "),
+            _ => ", ".to_owned(),
+        };
+        message = message.and([before.into()]).and(tree);
+    }
+    Usage::conflict(&options, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::{command_line, keyword};
+    use crate::usage::explain;
+
+    fn options(verifier: &str, tree: Option<&str>) -> SpeculationOptions {
+        SpeculationOptions {
+            verifier: (verifier != "none").then(|| verifier.parse().expect("a verifier")),
+            tree: tree.map(|tree| tree.parse().expect("a tree")),
+            ..SpeculationOptions::default()
+        }
+    }
+
+    fn resolve(options: &SpeculationOptions) -> Result<Option<Speculation>> {
+        options.resolve(&SamplingOptions::default(), 1, None)
+    }
+
+    fn tree(options: &SpeculationOptions) -> String {
+        resolve(options).unwrap().expect("speculation").tree.to_string()
+    }
 
     #[test]
-    fn trees() {
-        let whole = |text: &str| Ok(TreeName::Whole(text.parse().unwrap()));
-        assert_eq!("3,2,1".parse(), Ok(TreeName::Levels(vec![3, 2, 1])));
-        assert_eq!("3,2/top-k".parse(), whole("levels:3,2/top-k"));
-        assert_eq!("binary".parse(), Ok(TreeName::Ary(2)));
-        assert_eq!("4-ary".parse(), Ok(TreeName::Ary(4)));
-        assert_eq!("budget:2,1.5".parse(), whole("budget:2,1.5"));
-        assert_eq!("delayed:1,2,3".parse(), whole("delayed:1,2,3"));
-        assert_eq!("paths:2,4".parse(), whole("paths:2,4"));
-        assert_eq!("sequoia:16".parse(), Ok(TreeName::Sequoia(16)));
-        for (wrong, expected) in [
-            ("", "sequoia:16"),
-            ("3;2", "sequoia:16"),
-            ("tree", "sequoia:16"),
-            ("x-ary", "sequoia:16"),
-            ("-1", "sequoia:16"),
-            ("sequoia:", "sequoia:N"),
-            ("sequoia:0", "from 1 to 4096"),
-            ("sequoia:4097", "from 1 to 4096"),
-            ("budget:a", "budget:"),
-            ("auto:", "got \"\""),
+    fn defaults_to_the_adaptive_tree_where_the_verifier_takes_one_path() {
+        assert_eq!(tree(&options("nested-priority", None)), "auto:16");
+        assert_eq!(tree(&options("token", None)), "auto:16");
+        let depth = |verifier| SpeculationOptions { depth: Some(4), ..options(verifier, None) };
+        assert_eq!(tree(&depth("nested-priority")), "paths:2,4");
+        assert_eq!(tree(&depth("block")), "paths:1,4");
+    }
+
+    #[test]
+    fn plain_decoding_takes_no_options_of_drafts() -> Result<()> {
+        assert_eq!(resolve(&options("none", None))?, None);
+        let error = resolve(&options("none", Some("auto"))).unwrap_err();
+        let usage = error.downcast_ref::<Usage>().expect("a usage error");
+        assert_eq!(usage.options(), [OptionName::Tree]);
+        assert_eq!(explain(&error, command_line), "--tree has no meaning with --verifier none");
+        assert_eq!(explain(&error, keyword), "tree= has no meaning with verifier=\"none\"");
+        Ok(())
+    }
+
+    #[test]
+    fn refuses_options_that_contradict_the_tree() {
+        let with = |tree: &str, change: fn(&mut SpeculationOptions)| {
+            let mut options = options("nested-priority", Some(tree));
+            change(&mut options);
+            let error = resolve(&options).unwrap_err();
+            assert!(error.is::<Usage>(), "{error:#}");
+            explain(&error, command_line)
+        };
+        for (error, expected) in [
+            (with("auto", |o| o.depth = Some(3)), "--tree auto:3"),
+            (with("2,2", |o| o.paths = Some(2)), "--paths and --tree both define"),
+            (with("2,2", |o| o.depth = Some(2)), "leave --depth out"),
+            (with("paths:2,2", |o| o.drafting = Some(Drafting::Hub)), "leave --drafting out"),
+            (with("2,2", |o| o.acceptance = Some("x".into())), "--tree sequoia:N"),
+            (with("sequoia:4", |_| ()), "give --acceptance FILE"),
+            (with("distinct:2,3", |_| ()), "--draft-temperature 0.6,1.2"),
         ] {
-            let error = wrong.parse::<TreeName>().unwrap_err();
-            assert!(error.contains(expected), "{wrong}: {error}");
+            assert!(error.contains(expected), "{expected}: {error}");
         }
     }
 
     #[test]
-    fn names_are_shown_as_they_are_typed() {
-        for name in ["3,2,1", "4-ary", "sequoia:16", "paths:2,4", "delayed:1,2,3", "auto:2,3"] {
-            assert_eq!(name.parse::<TreeName>().unwrap().to_string(), name);
+    fn names_verifiers_and_trees_that_would_fit() {
+        let error = resolve(&options("block", Some("paths:2,2"))).unwrap_err();
+        let error = explain(&error, command_line);
+        for expected in ["verifiers for this tree: ", "nested-priority", "--paths 1"] {
+            assert!(error.contains(expected), "{expected}: {error}");
         }
+        let error = resolve(&options("walk:hub", Some("paths:2,2"))).unwrap_err();
+        let error = explain(&error, command_line);
+        assert!(error.contains("--tree 2,2 --drafting greedy"), "{error}");
+    }
+
+    #[test]
+    fn draws_a_path_from_each_of_several_drafts() -> Result<()> {
+        let sampling = SamplingOptions {
+            draft_temperature: Some(0.6),
+            further_draft_temperatures: vec![1.2],
+            ..SamplingOptions::default()
+        };
+        let found = options("specinfer", None).resolve(&sampling, 1, None)?.expect("speculation");
+        assert_eq!((found.tree.to_string(), found.each.len()), ("distinct:2,3".to_owned(), 2));
+        let wrong = options("specinfer", Some("distinct:3,3")).resolve(&sampling, 1, None);
+        assert!(explain(&wrong.unwrap_err(), command_line).contains("each of 3 paths"));
+        Ok(())
     }
 }

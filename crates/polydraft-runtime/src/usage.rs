@@ -1,31 +1,102 @@
-//! Usage errors: mistakes of the caller's, as opposed to failures.
+//! Mistakes in a description, as opposed to failures.
 
-use std::fmt::{self, Display, Write as _};
+use std::fmt::{self, Write as _};
 
-/// A request that contradicts itself, or that this build cannot do. The message says what to use
-/// instead, in the names of the program's options.
-#[derive(Debug)]
-pub struct Usage(String);
+use crate::message::{Message, OptionName, Wording};
+
+/// A description that contradicts itself, or that this build cannot do. The message says what to
+/// use instead, in each caller's names of options ([`explain`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Usage {
+    /// Options that contradict each other, or the files that they name.
+    Conflict {
+        /// The options.
+        options: Vec<OptionName>,
+        /// What is wrong, and what to do.
+        message: Message,
+    },
+    /// An option that would have no effect.
+    Unused {
+        /// The option.
+        option: OptionName,
+        /// What is wrong, and what to do.
+        message: Message,
+    },
+    /// A value that an option does not take.
+    Unknown {
+        /// The option.
+        option: OptionName,
+        /// What is wrong, and what to do.
+        message: Message,
+    },
+}
 
 impl Usage {
-    /// An error with this message.
-    pub fn error(message: impl Display) -> anyhow::Error {
-        Self(message.to_string()).into()
+    /// An error about options that contradict each other.
+    pub fn conflict(options: &[OptionName], message: Message) -> anyhow::Error {
+        Self::Conflict { options: options.to_vec(), message }.into()
+    }
+
+    /// An error about an option without effect.
+    pub fn unused(option: OptionName, message: Message) -> anyhow::Error {
+        Self::Unused { option, message }.into()
+    }
+
+    /// An error about a value that an option does not take.
+    pub fn unknown(option: OptionName, message: Message) -> anyhow::Error {
+        Self::Unknown { option, message }.into()
+    }
+
+    /// The options that the error is about.
+    pub fn options(&self) -> &[OptionName] {
+        match self {
+            Self::Conflict { options, .. } => options,
+            Self::Unused { option, .. } | Self::Unknown { option, .. } => {
+                std::slice::from_ref(option)
+            }
+        }
+    }
+
+    /// What is wrong, and what to do.
+    pub fn message(&self) -> &Message {
+        match self {
+            Self::Conflict { message, .. }
+            | Self::Unused { message, .. }
+            | Self::Unknown { message, .. } => message,
+        }
     }
 }
 
-impl Display for Usage {
+impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(&self.0)
+        self.message().fmt(f)
     }
 }
 
 impl std::error::Error for Usage {}
 
-/// An error and its causes, each named once: many errors include their cause.
-pub fn explain(error: &anyhow::Error) -> String {
+/// A failure whose message names options, such as the one that would have helped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advice(pub Message);
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Advice {}
+
+/// Writes an error and its causes, each once (many errors include their cause), with options in the
+/// caller's words.
+pub fn explain(error: &anyhow::Error, wording: Wording) -> String {
     let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
+    for cause in error.chain() {
+        let message = match (cause.downcast_ref::<Usage>(), cause.downcast_ref::<Advice>()) {
+            (Some(usage), _) => Some(usage.message()),
+            (None, advice) => advice.map(|advice| &advice.0),
+        };
+        let cause = message.map_or_else(|| cause.to_string(), |message| message.render(wording));
         if !text.contains(&cause) {
             let _ = write!(text, "{}{cause}", if text.is_empty() { "" } else { ": " });
         }
@@ -38,12 +109,27 @@ mod tests {
     use anyhow::{Context, Result, anyhow};
 
     use super::*;
+    use crate::message::{command_line, keyword, message};
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn writes_each_cause_once() {
         let error = anyhow!("No such file").context("cannot read x: No such file");
-        assert_eq!(explain(&error), "cannot read x: No such file");
+        assert_eq!(explain(&error, command_line), "cannot read x: No such file");
         let error: Result<()> = Err(anyhow!("inner"));
-        assert_eq!(explain(&error.context("outer").unwrap_err()), "outer: inner");
+        assert_eq!(explain(&error.context("outer").unwrap_err(), command_line), "outer: inner");
+    }
+
+    #[test]
+    fn writes_options_in_the_words_of_the_caller() {
+        let error = Usage::unused(
+            OptionName::DraftLayers,
+            message![OptionName::DraftLayers, " is for draft heads"],
+        );
+        let error = error.context("loading the draft");
+        let usage = error.downcast_ref::<Usage>().expect("a usage error below the context");
+        assert_eq!(usage.options(), [OptionName::DraftLayers]);
+        let command = "loading the draft: --draft-layers is for draft heads";
+        assert_eq!(explain(&error, command_line), command);
+        assert_eq!(explain(&error, keyword), "loading the draft: draft_layers= is for draft heads");
     }
 }

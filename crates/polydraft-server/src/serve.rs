@@ -7,6 +7,7 @@ use anyhow::{Result, anyhow};
 use axum::http::{HeaderValue, Uri};
 use log::LevelFilter;
 use polydraft_runtime::costs::Found;
+use polydraft_runtime::message::OptionName;
 use polydraft_runtime::{
     Description, Listener, Run, SamplingOptions, Speculation, Usage, published,
 };
@@ -87,7 +88,7 @@ pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Resu
                 stops.next().await;
                 match asked.take() {
                     Some(asked) => drop(asked.send(())),
-                    None => polydraft_llama::leave(interrupted.into()),
+                    None => polydraft_runtime::leave(interrupted.into()),
                 }
             }
         });
@@ -95,7 +96,8 @@ pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Resu
         tokio::spawn(async move {
             match fleet.load_first().await {
                 Ok(()) => {
-                    listener.note(&format!("serving at {}; Ctrl-C stops", at.join(" and ")));
+                    let note = format!("serving at {}; Ctrl-C stops", at.join(" and "));
+                    listener.note(&note.into());
                     // Kept until the end: dropped, it would stop the server.
                     std::future::pending::<()>().await;
                 }
@@ -121,7 +123,7 @@ pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Resu
         return Err(Arc::try_unwrap(error).unwrap_or_else(|error| anyhow!("{error:#}")));
     }
     if !whole? {
-        listener.note("stopped before every answer was sent");
+        listener.note(&"stopped before every answer was sent".into());
     }
     Ok(())
 }
@@ -187,7 +189,10 @@ impl Stops {
 fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<ServedModel> {
     if let Some(Speculation { tree, .. }) = &run.settings.speculation {
         fits(tree, run.models.engine.info().vocabulary.size())
-            .map_err(|problem| Usage::error(format!("the tree of all requests: {problem}")))?;
+            .map_err(|problem| {
+                let message = format!("the tree of all requests: {problem}").into();
+                Usage::unknown(OptionName::Tree, message)
+            })?;
     }
     // Where the tree is another one, a request may ask for the adaptive one all the same.
     let costs = match run.known_costs()? {

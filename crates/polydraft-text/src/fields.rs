@@ -1,7 +1,6 @@
 //! Fields of a JSON object, with errors that name them.
 
 use polydraft::Token;
-use polydraft_files::in_words;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -36,7 +35,7 @@ impl<'a> Fields<'a> {
         match self.0.get(field) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => {
-                T::deserialize(value).map(Some).map_err(|e| format!("{field}: {}", in_words(e)))
+                T::deserialize(value).map(Some).map_err(|e| format!("{field}: {}", e))
             }
         }
     }

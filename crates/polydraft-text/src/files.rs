@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use polydraft_files::{Kind, in_words, read};
+use polydraft_files::{Kind, read};
 use serde_json::{Map, Value};
 
 use crate::{Error, Result};
@@ -29,6 +29,6 @@ pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>> {
     let Some(bytes) = read_optional(path, Kind::SETTINGS)? else { return Ok(Map::new()) };
     serde_json::from_slice(&bytes).map_err(|e| Error::File {
         path: path.to_owned(),
-        problem: format!("expected a JSON object: {}", in_words(e)),
+        problem: format!("expected a JSON object: {}", e),
     })
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use polydraft::Token;
 use polydraft_engine::Vocabulary;
-use polydraft_files::{Kind, in_words};
+use polydraft_files::Kind;
 use tokenizers::{Model, ModelWrapper, Tokenizer as HfTokenizer};
 
 use crate::contained::contained;
@@ -96,7 +96,7 @@ impl Tokenizer {
     fn parse_with(bytes: &[u8], path: PathBuf, special: &SpecialTokens) -> Result<Self> {
         let read = || {
             let mut tokenizer = HfTokenizer::from_bytes(bytes).map_err(|e| {
-                format!("expected a tokenizer in Hugging Face's format: {}", in_words(e))
+                format!("expected a tokenizer in Hugging Face's format: {}", e)
             })?;
             growth::check(&tokenizer)?;
             around::apply(&mut tokenizer, special).map_err(|e| e.to_string())?;

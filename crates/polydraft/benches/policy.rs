@@ -111,7 +111,7 @@ fn main() -> polydraft::Result<()> {
         "{:8} {:>6} {:>8} {:>9} {:>6} {:>6}",
         "tree", "alike", "growing", "observing", "nodes", "asked"
     );
-    for tree in ["auto", "auto:1,4"] {
+    for tree in ["auto", "auto:4"] {
         for alike in [0.2, 0.6, 0.9] {
             let [growing, observing, nodes, asked] = time(tree, &costs, alike)?;
             println!(

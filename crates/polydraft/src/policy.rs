@@ -16,6 +16,7 @@ mod distinct;
 mod estimate;
 mod fixed;
 mod levels;
+mod name;
 mod paths;
 mod stop_below;
 mod topology;
@@ -26,7 +27,7 @@ use std::str::FromStr;
 use crate::draft::{Draft, Form, Path};
 use crate::drafting::{Drafting, Growth};
 use crate::verify::Outcome;
-use crate::{Distribution, Error, Result};
+use crate::{Distribution, Error, Result, VerifierKind};
 
 pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
@@ -36,6 +37,7 @@ pub use distinct::Settings as Distinct;
 pub use estimate::{Choices, CostEstimate};
 pub use fixed::Settings as Fixed;
 pub use levels::Settings as Levels;
+pub use name::{DEPTH, TreeChoice, TreeName};
 pub use paths::Settings as Paths;
 pub use stop_below::Settings as StopBelow;
 pub use topology::Topology;
@@ -290,6 +292,12 @@ impl PolicyKind {
             });
         }
         Ok(policy)
+    }
+
+    /// Whether a verifier is exact for such trees.
+    pub fn is_supported_by(&self, verifier: &VerifierKind) -> bool {
+        let (Ok(verifier), Ok(policy)) = (verifier.build(), self.build()) else { return false };
+        verifier.supports(&policy.form()).is_ok()
     }
 
     /// A description for people: `2 paths of 3`.

@@ -135,9 +135,7 @@ fn other_trees() {
         (tree("stop-below:0.8,paths:3,2"), paths),
         (tree("stop-below:0.75,paths:1,3"), chain),
         (tree("stop-below:0.6,delayed:1,2,2"), &iid),
-        // One path is drawn, however many are allowed.
-        (tree("auto:2,3"), chain),
-        (tree("auto:1,3"), chain),
+        (tree("auto:3"), chain),
         (tree("stop-below:0.8,2,2"), &iid),
         (tree("stop-below:0.8,fixed:0,0,1"), without),
     ] {
@@ -200,7 +198,7 @@ fn paths_of_several_drafts() {
 }
 
 /// Trees like those that have too many draws by default to be enumerated.
-const SMALLER: [&str; 3] = ["auto:2,3", "budget:1.5,1.2", "stop-below:0.7,paths:2,2"];
+const SMALLER: [&str; 3] = ["auto:3", "budget:1.5,1.2", "stop-below:0.7,paths:2,2"];
 
 /// The registries drive this: every verifier on every policy with its default settings, or smaller
 /// ones, where it says that it is exact.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use polydraft::{Drafting, Token};
 use polydraft_cli::output;
-use polydraft_runtime::Usage;
+use polydraft_cli::usage::UsageError;
 
 use crate::settings;
 use report::{compare, coupling, report};
@@ -119,16 +119,16 @@ pub fn run(args: Args) -> Result<()> {
     };
     let default = if rule.name() == "single" { 1 } else { distributions.default_count() };
     let count = args.drafts.map_or(default, |count| count as usize);
-    let problem = distributions.problem(scheme, count).map_err(Usage::error)?;
-    let mut working = rule.build().map_err(Usage::error)?;
+    let problem = distributions.problem(scheme, count).map_err(UsageError::error)?;
+    let mut working = rule.build().map_err(UsageError::error)?;
     let mut report = report(&rule, working.as_mut(), problem, args.seed)?;
     if let Some(given) = &args.given {
         let mut coupling = coupling(working.as_mut(), problem)?;
         let probs = coupling
             .distribution(given)
-            .map_err(|error| Usage::error(format!("--given: {error}")))?;
+            .map_err(|error| UsageError::error(format!("--given: {error}")))?;
         if problem.proposal.probability(given) == 0.0 {
-            return Err(Usage::error(format!(
+            return Err(UsageError::error(format!(
                 "drafts {} are never drawn by {scheme} drafting",
                 list(given)
             )));

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use clap::Args;
 use polydraft::Sampling;
-use polydraft_runtime::{SamplingOptions, Usage};
+use polydraft_runtime::SamplingOptions;
+use polydraft_cli::usage::UsageError;
 
 /// Which tokens are sampled from.
 #[derive(Args, Debug, Clone, Copy, Default)]
@@ -24,7 +25,7 @@ pub struct CutArgs {
 pub fn one_draft(options: &SamplingOptions) -> Result<()> {
     match options.each(1)?.is_empty() {
         true => Ok(()),
-        false => Err(Usage::error("expected one --draft-temperature: one draft is measured here")),
+        false => Err(UsageError::error("expected one --draft-temperature: one draft is measured here")),
     }
 }
 
@@ -35,7 +36,7 @@ impl CutArgs {
     /// A setting out of range.
     pub fn at(self, temperature: f64) -> Result<Sampling> {
         let sampling = self.sampling(temperature);
-        sampling.validate().map_err(Usage::error)?;
+        sampling.validate().map_err(UsageError::error)?;
         Ok(sampling)
     }
 

@@ -13,7 +13,8 @@ use polydraft_cli::output::{self, note};
 use polydraft_engine::{Model, TableModel};
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
 use polydraft_reference::to_measure;
-use polydraft_runtime::{Usage, supports};
+use polydraft_runtime::supports;
+use polydraft_cli::usage::UsageError;
 use serde::Serialize;
 
 use crate::bench::verifiers::chooses;
@@ -139,10 +140,10 @@ pub fn run(args: Args) -> Result<()> {
     }
     let vocabulary = target.0.info().vocabulary.size();
     let tree = args.tree();
-    let policy = tree.build().map_err(Usage::error)?;
+    let policy = tree.build().map_err(UsageError::error)?;
     let distinct = policy.form().distinct();
     if distinct.max(1) != drafts.len() {
-        return Err(Usage::error(format_args!(
+        return Err(UsageError::error(format_args!(
             "{} drafts, but --tree {tree} draws from {}: of several drafts each draws a path, \
              --tree distinct:K,L",
             drafts.len(),
@@ -150,16 +151,16 @@ pub fn run(args: Args) -> Result<()> {
         )));
     }
     if args.bound && distinct > 0 {
-        return Err(Usage::error("--bound is for i.i.d. paths of one draft"));
+        return Err(UsageError::error("--bound is for i.i.d. paths of one draft"));
     }
     if chooses(&tree) {
-        return Err(Usage::error(format_args!(
+        return Err(UsageError::error(format_args!(
             "--tree {tree} depends on what was accepted before: there is no one efficiency of it"
         )));
     }
     let trees = count_drafts(&tree, vocabulary);
     if trees > args.max_trees as f64 {
-        return Err(Usage::error(format_args!(
+        return Err(UsageError::error(format_args!(
             "{tree} over {vocabulary} tokens can be drawn in {trees:.3e} ways, more than \
              --max-trees {}: try a smaller one, or raise the limit",
             args.max_trees
@@ -170,7 +171,7 @@ pub fn run(args: Args) -> Result<()> {
             let kind = settings::verifier(kind, &args.set)?;
             to_measure(&kind)
                 .and_then(|verifier| verifier.supports(&policy.form()))
-                .map_err(Usage::error)?;
+                .map_err(UsageError::error)?;
             vec![kind]
         }
         // Solvers are no verifiers of their own: their walks are asked for by name.

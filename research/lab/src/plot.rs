@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use polydraft_runtime::Usage;
+use polydraft_cli::usage::UsageError;
 
 pub use curves::{Curve, Curves, Datum};
 pub use dots::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
@@ -51,14 +51,14 @@ pub trait Drawing {
 pub fn check(files: &[PathBuf]) -> Result<()> {
     for file in files {
         if file.extension().is_none_or(|e| e != "svg") {
-            return Err(Usage::error(format_args!(
+            return Err(UsageError::error(format_args!(
                 "--plot {}: expected a name in .svg",
                 file.display()
             )));
         }
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-            return Err(Usage::error(format_args!(
+            return Err(UsageError::error(format_args!(
                 "--plot {}: there is no folder {}",
                 file.display(),
                 folder.display()

@@ -12,7 +12,7 @@ use polydraft_cli::output::{self, note};
 use polydraft_cli::save::Save;
 use polydraft_reference::comparison::Sample;
 use polydraft_reference::trace::{Error, Header, Replay, Trace, in_rounds, replay};
-use polydraft_runtime::Usage;
+use polydraft_cli::usage::UsageError;
 use rayon::prelude::*;
 
 use crate::bench::verifiers::{ALL, Origin, Report, Setting, Traced, show};
@@ -68,7 +68,7 @@ pub fn run(args: Args) -> Result<()> {
     let trees = if args.trees.is_empty() { vec![header.tree.clone()] } else { args.trees.clone() };
     let replays: Vec<Replay> = trees
         .iter()
-        .map(|tree| Replay::new(&header.tree, tree, &args.verifiers).map_err(Usage::error))
+        .map(|tree| Replay::new(&header.tree, tree, &args.verifiers).map_err(UsageError::error))
         .collect::<Result<_>>()?;
     let save = args.save.as_deref().map(Save::begin).transpose()?;
 

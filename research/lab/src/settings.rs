@@ -4,7 +4,7 @@ use anyhow::Result;
 use polydraft::VerifierKind;
 use polydraft::coupling::registry::WalkRule;
 use polydraft_reference::{rule_from_json, verifier_from_json};
-use polydraft_runtime::Usage;
+use polydraft_cli::usage::UsageError;
 use serde_json::{Map, Value};
 
 /// A setting's name and value.
@@ -24,7 +24,7 @@ pub fn setting(text: &str) -> Result<Setting, String> {
 pub fn rule(name: &str, settings: &[Setting]) -> Result<WalkRule> {
     let fields = with(Map::from_iter([("rule".to_owned(), name.into())]), settings)?;
     rule_from_json(fields.into())
-        .map_err(|error| Usage::error(format_args!("--set for {name}: {error}")))
+        .map_err(|error| UsageError::error(format_args!("--set for {name}: {error}")))
 }
 
 /// The verifier with these settings; those of a walk are its rule's.
@@ -39,13 +39,13 @@ pub fn verifier(kind: &VerifierKind, settings: &[Setting]) -> Result<VerifierKin
         _ => with(Map::from_iter([("verifier".to_owned(), kind.to_string().into())]), settings)?,
     };
     verifier_from_json(fields.into())
-        .map_err(|error| Usage::error(format_args!("--set for {kind}: {error}")))
+        .map_err(|error| UsageError::error(format_args!("--set for {kind}: {error}")))
 }
 
 fn with(mut fields: Map<String, Value>, settings: &[Setting]) -> Result<Map<String, Value>> {
     for (name, value) in settings {
         if fields.insert(name.clone(), value.clone()).is_some() {
-            return Err(Usage::error(format_args!("setting {name} is given twice")));
+            return Err(UsageError::error(format_args!("setting {name} is given twice")));
         }
     }
     Ok(fields)

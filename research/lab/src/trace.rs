@@ -12,7 +12,8 @@ use polydraft_cli::output::{self, note};
 use polydraft_cli::prompts;
 use polydraft_cli::provenance::MadeBy;
 use polydraft_reference::trace::{FORMAT, Header, Recording, VERSION, Writer};
-use polydraft_runtime::{Models, Usage};
+use polydraft_runtime::Models;
+use polydraft_cli::usage::UsageError;
 use serde::Serialize;
 
 use crate::bench::verifiers::chooses;
@@ -115,32 +116,32 @@ struct Recorded {
 
 pub fn run(args: Args) -> Result<()> {
     one_draft(&args.sampling.options())?;
-    if args.tree.build().map_err(Usage::error)?.form().distinct() > 0 {
+    if args.tree.build().map_err(UsageError::error)?.form().distinct() > 0 {
         let tree = &args.tree;
-        return Err(Usage::error(format_args!(
+        return Err(UsageError::error(format_args!(
             "--tree {tree} draws from several drafts: a trace has one"
         )));
     }
     if chooses(&args.tree) {
         let tree = &args.tree;
-        return Err(Usage::error(format_args!(
+        return Err(UsageError::error(format_args!(
             "--tree {tree} depends on what one verifier accepted before: name the tree to record"
         )));
     }
     // Before models are loaded.
     let folder = args.folder.display();
     if args.folder.exists() && !args.folder.is_dir() {
-        return Err(Usage::error(format_args!(
+        return Err(UsageError::error(format_args!(
             "{folder}: expected a folder to record into, got a file"
         )));
     }
     match (args.append, args.folder.join("trace.json").exists()) {
         (false, true) => {
-            return Err(Usage::error(format_args!("{folder} holds a trace: --append adds to it")));
+            return Err(UsageError::error(format_args!("{folder} holds a trace: --append adds to it")));
         }
         (true, false) => {
             let message = "holds no trace to go on with: without --append one is begun there";
-            return Err(Usage::error(format_args!("{folder} {message}")));
+            return Err(UsageError::error(format_args!("{folder} {message}")));
         }
         _ => {}
     }

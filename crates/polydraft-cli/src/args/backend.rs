@@ -1,7 +1,7 @@
 //! Options of the backends: which one computes a model, and how llama.cpp does.
 
 use clap::Args;
-use polydraft_runtime::{Backend, BackendOptions, FlashAttention, Split};
+use polydraft_runtime::{BackendKind, BackendOptions, FlashAttention, Split};
 
 /// Whether this program was built without llama.cpp: its help then has none of these options, and
 /// their errors say what would.
@@ -16,10 +16,10 @@ pub struct BackendArgs {
     /// a .gguf file in a program that was built so, unless --dtype, --draft self or a draft head
     /// ask for native].
     #[arg(long, hide = ABSENT, value_name = "NAME")]
-    backend: Option<Backend>,
+    backend: Option<BackendKind>,
     /// The draft's backend [default: as --backend says, or by the draft's file].
     #[arg(long, hide = ABSENT, value_name = "NAME")]
-    draft_backend: Option<Backend>,
+    draft_backend: Option<BackendKind>,
     /// Context length of one sequence, in tokens [default: the model's trained context, at most
     /// 8192; memory for all of them is allocated at once].
     #[arg(

@@ -1,9 +1,10 @@
 //! Prompts as messages of a conversation.
 
+use crate::usage::UsageError;
 use anyhow::Result;
 use clap::Args;
 use polydraft::Token;
-use polydraft_runtime::{TemplateOptions, Usage};
+use polydraft_runtime::TemplateOptions;
 use polydraft_text::{Language, Message, Rendering};
 
 use super::template::TemplateArgs;
@@ -46,7 +47,7 @@ impl ChatArgs {
     pub fn encode(&self, language: &Language, prompt: &str, context: usize) -> Result<Vec<Token>> {
         if !self.chat {
             if let Some(option) = self.template.given() {
-                return Err(Usage::error(format!("{option} has no meaning without --chat")));
+                return Err(UsageError::error(format!("{option} has no meaning without --chat")));
             }
             return Ok(language.tokenizer.encode_within(prompt, context)?);
         }

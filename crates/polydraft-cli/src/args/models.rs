@@ -122,8 +122,7 @@ impl ModelArgs {
     pub fn options(&self) -> ModelOptions {
         ModelOptions {
             target: self.target.clone(),
-            draft: self.draft.first().cloned(),
-            further_drafts: self.draft.iter().skip(1).cloned().collect(),
+            drafts: self.draft.clone(),
             corpus: self.corpus.clone(),
             learn: self.learn.clone(),
             mix_ngrams: self.mix_ngrams,

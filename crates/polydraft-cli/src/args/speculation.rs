@@ -41,7 +41,7 @@ pub struct SpeculationArgs {
     )]
     depth: Option<u32>,
     /// Where the tree branches: 'auto' drafts one path, before each step and at each token as long
-    /// as gives the most tokens per second, plain decoding included; 'auto:K,L' at most L tokens;
+    /// as gives the most tokens per second, plain decoding included; 'auto:L' at most L tokens;
     /// 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of L1 tokens and then
     /// K of L2, '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many
     /// at every node, 'budget:2,1.5' as many as give so many distinct ones, 'sequoia:N' is the best

@@ -5,12 +5,12 @@ mod own;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::usage::is_usage;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft_audit::{
     Address, Error, Finding, Listener, Options, Report, Verdict, audit, page, percent, probable,
 };
-use polydraft_runtime::Usage;
 
 use crate::args::probability;
 use crate::interrupts::{self, InterruptGuard};
@@ -124,7 +124,7 @@ pub fn run(args: Args) -> Result<()> {
             output::complain(error);
             output::Verdict::error(interrupts::EXIT_CODE)
         }
-        _ if error.is::<Usage>() => error,
+        _ if is_usage(&error) => error,
         _ => {
             output::complain(format_args!("{error:#}"));
             output::Verdict::error(2)

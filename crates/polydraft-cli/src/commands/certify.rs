@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
+use crate::usage::UsageError;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::Sampling;
 use polydraft::conformance::statistics::GTest;
-use polydraft::policy::Costs;
 use polydraft_engine::certify::{WrongResidual, compare, count_sequences};
 use polydraft_engine::{Limits, Request};
-use polydraft_runtime::{Description, Models, Run, Settings, Speculation, Usage, machine, seeded};
+use polydraft_runtime::{Description, Models, Run, Settings, Speculation, machine, seeded};
 use polydraft_text::Language;
 use rand::Rng;
 use serde::Serialize;
@@ -148,7 +148,7 @@ pub fn run(args: Args) -> Result<()> {
         published_sampling: false,
     };
     if description.speculation.verifier.is_none() {
-        return Err(Usage::error("there is nothing to certify about --verifier none"));
+        return Err(UsageError::error("there is nothing to certify about --verifier none"));
     }
     let mut prompts = if args.prompt.is_empty() {
         prompts::read(args.prompts.as_deref())?
@@ -156,19 +156,12 @@ pub fn run(args: Args) -> Result<()> {
         args.prompt.clone()
     };
     prompts.truncate(args.max_prompts as usize);
-    let rounding = description.models.rounding();
     let mut run = Run::open(description, &Terminal)?;
-    // Without a file of costs drafts are tested whether they are worth their time here or not.
-    if run.description.speculation.costs.is_some() {
-        run.measure(&Terminal)?;
-    } else if let Some(auto) =
-        run.settings.speculation.as_mut().and_then(|speculation| speculation.tree.auto_mut())
-    {
-        auto.costs = Costs::of_cheap_drafts();
-    }
+    run.draft_always(&Terminal)?;
+    let rounding = run.models.rounding();
     let Run { mut models, settings, .. } = run;
     let Some(speculation) = &settings.speculation else {
-        return Err(Usage::error("there is nothing to certify where nothing is drafted"));
+        return Err(UsageError::error("there is nothing to certify where nothing is drafted"));
     };
     let sampling = settings.sampling;
     let bar = ProgressBar::new(prompts.len() as u64 * (u64::from(args.runs) + 2))

@@ -5,9 +5,8 @@ mod input;
 use std::io::Write;
 
 use anyhow::Result;
-use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Limits};
-use polydraft_runtime::{Description, ModelOptions, Run, SeededRng, seeded};
+use polydraft_runtime::{Description, ModelOptions, Run, RunSession};
 use polydraft_text::{Message, Rendering};
 
 use super::generate::printer::Printer;
@@ -74,35 +73,27 @@ pub fn run(args: Args) -> Result<()> {
         published_sampling: !args.ignore_published,
     };
     let mut run = Run::open(description, &Terminal)?;
-    // As in 'generate'.
-    match args.seed {
-        Some(_) => run.measure(&Terminal)?,
-        None => {
-            run.measure_later(&Terminal)?;
-        }
-    }
     // Before the first question: a model without a template, or one whose template has no system
     // message.
     let (opening, room) =
         (args::opening(args.system.as_deref(), "?"), run.models.engine.info().context);
     run.models.language.encode_chat_with(&opening, &Rendering::default(), room)?;
-    let seed = args.seed.unwrap_or_else(polydraft_runtime::random);
+    let mut session = run.session(args.seed, &Terminal)?;
     let mut talk = Talk {
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
-            end_tokens: run.models.language.answer_end_tokens(),
+            end_tokens: session.run().models.language.answer_end_tokens(),
             stop: Vec::new(),
         },
-        rng: seeded(seed),
         messages: args.system.iter().map(Message::system).collect(),
         refused: 0,
     };
-    run.settings.tell(&Terminal);
+    session.run().settings.report(&Terminal);
     let mut input = Input::open()?;
     if input.is_terminal() {
         note(HELP);
     }
-    note(format_args!("seed {seed}"));
+    note(format_args!("seed {}", session.seed()));
     loop {
         let line = match input.next()? {
             Line::Message(line) => line,
@@ -125,16 +116,10 @@ pub fn run(args: Args) -> Result<()> {
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
                 talk.refuse(format_args!("{command} is no command: {HELP}"));
             }
-            message => {
-                let choices = talk.answer(message, &mut run)?;
-                // As in 'generate': with a seed the stored costs stay as they are.
-                if args.seed.is_none() {
-                    run.learn(choices.as_ref(), &Terminal);
-                }
-            }
+            message => talk.answer(message, &mut session)?,
         }
     }
-    run.models.store()?;
+    session.close()?;
     // People have seen it.
     if talk.refused > 0 && !input.is_terminal() { Err(Verdict::error(1)) } else { Ok(()) }
 }
@@ -142,24 +127,23 @@ pub fn run(args: Args) -> Result<()> {
 /// The conversation so far, and how it goes on.
 struct Talk {
     limits: Limits,
-    rng: SeededRng,
     messages: Vec<Message>,
-    /// For the chat template.
     /// How many messages could not be answered.
     refused: usize,
 }
 
 impl Talk {
-    /// Answers, if it can; returns the policy's choices.
-    fn answer(&mut self, message: &str, run: &mut Run) -> Result<Option<Choices>> {
+    /// Answers, if it can.
+    fn answer(&mut self, message: &str, session: &mut RunSession) -> Result<()> {
         if message.contains('\0') {
             self.refuse("a message contains a zero byte");
-            return Ok(None);
+            return Ok(());
         }
         self.messages.push(Message::user(message));
-        let room = run.models.engine.info().context;
+        let models = &session.run().models;
+        let room = models.engine.info().context;
         let how = Rendering::default();
-        let encoded = run.models.language.encode_chat_with(&self.messages, &how, room);
+        let encoded = models.language.encode_chat_with(&self.messages, &how, room);
         let tokens = match encoded.map(|prompt| prompt.tokens) {
             Ok(tokens) if tokens.len() < room => tokens,
             Ok(tokens) => {
@@ -169,20 +153,17 @@ impl Talk {
                      begins anew",
                     tokens.len()
                 ));
-                return Ok(None);
+                return Ok(());
             }
             Err(error) => {
                 self.take_back(error);
-                return Ok(None);
+                return Ok(());
             }
         };
         let orderly = InterruptGuard::begin();
         let mut printer = Printer::new(false, false);
-        let Self { limits, rng, .. } = self;
-        let request = run.request(&tokens, limits, rng)?;
-        let session = run.models.engine.open(request)?;
         let show = &mut |piece| printer.show(piece) && !orderly.asked();
-        let made = run.complete(session, show, &Terminal)?;
+        let made = session.generate(&tokens, &self.limits.clone().into(), show)?;
         printer.finish()?;
         let end = if orderly.asked() { "; interrupted" } else { "" };
         drop(orderly);
@@ -198,7 +179,7 @@ impl Talk {
             times_plain(s).map_or(String::new(), |times| format!(", {times:.2}× plain")),
             s.prompt_time.as_secs_f64() * 1e3
         ));
-        Ok(made.statistics.choices)
+        Ok(())
     }
 
     /// Takes the last message back, and says why.

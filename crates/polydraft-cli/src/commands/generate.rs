@@ -6,11 +6,12 @@ pub mod report;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
+use crate::usage::UsageError;
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use polydraft_engine::Limits;
 use polydraft_files::Kind;
-use polydraft_runtime::{Description, ModelOptions, Models, Run, Usage, seeded};
+use polydraft_runtime::{Description, ModelOptions, Models, OutputOptions, Run};
 
 use super::score::TokenScore;
 use crate::args::{ChatArgs, EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs};
@@ -118,7 +119,7 @@ pub fn run(args: Args) -> Result<()> {
         && args.output.invariant
         && !verifier.build()?.uses_shared_randomness()
     {
-        return Err(Usage::error(format_args!(
+        return Err(UsageError::error(format_args!(
             "--invariant goes with --verifier invariant and none: the output of {verifier} depends \
              on the draft"
         )));
@@ -127,46 +128,32 @@ pub fn run(args: Args) -> Result<()> {
     let Models { engine, language, .. } = &mut run.models;
     let tokens = args.chat.encode(language, &prompt, engine.info().context)?;
     engine.admits(&tokens)?;
-    // Who gives a seed wants the same output next time: by the same costs from the first step on.
-    let measured = match args.output.seed {
-        Some(_) => run.measure(&Terminal).map(|()| false)?,
-        None => run.measure_later(&Terminal)?,
+    let options = OutputOptions {
+        limits: Limits {
+            max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
+            end_tokens: args.limits.ends.tokens(args.chat.end_tokens(language)),
+            stop: args.limits.ends.stop(),
+        },
+        shared_randomness: args.output.invariant,
+        scores: args.output.logprobs,
     };
-    run.settings.tell(&Terminal);
-    let limits = Limits {
-        max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
-        end_tokens: args.limits.ends.tokens(args.chat.end_tokens(&run.models.language)),
-        stop: args.limits.ends.stop(),
-    };
-    let seed = args.output.seed.unwrap_or_else(polydraft_runtime::random);
+    let mut session = run.session(args.output.seed, &Terminal)?;
+    session.run().settings.report(&Terminal);
+    let (seed, measures) = (session.seed(), session.measures());
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     match (args.echo, args.chat.is_conversation()) {
         (true, _) => printer.before(&prompt),
         (false, false) => printer.remind(&prompt),
         (false, true) => {}
     }
-    let request = run.request(&tokens, &limits, seeded(seed))?;
-    let models = &mut run.models;
-    let mut session = models.engine.open(request)?;
-    if args.output.invariant {
-        session.share_randomness();
-    }
-    if let Some(top) = args.output.logprobs {
-        session.record_scores(top);
-    }
     let orderly = InterruptGuard::begin();
     let show = &mut |piece| printer.show(piece) && !orderly.asked();
-    let generation = run.complete(session, show, &Terminal)?;
+    let generation = session.generate(&tokens, &options, show)?;
     let interrupted = orderly.asked();
     drop(orderly);
-    let choices = generation.statistics.choices.as_ref();
-    // With a seed the stored costs stay as they are.
-    if args.output.seed.is_none() {
-        run.learn(choices, &Terminal);
-    }
-    let models = &mut run.models;
     printer.finish()?;
-    models.store()?;
+    session.close()?;
+    let models = &run.models;
     let drafts = run.settings.speculation.is_some();
     let whole = tokens.len() + generation.tokens.len();
     if let Some(room) = models.engine.draft_context().filter(|room| drafts && *room < whole) {
@@ -188,7 +175,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         output::json(&report)?;
     } else {
-        let first = FirstText(measured);
+        let first = FirstText(measures);
         summary(&generation, seed, first, args.output.show_drafts, models.draft.as_deref());
     }
     output::done(interrupted)
@@ -220,7 +207,7 @@ fn read_prompt(prompt: Option<&str>, file: Option<&Path>) -> Result<String> {
         None => {
             let mut input = io::stdin().lock();
             if file.is_none() && input.is_terminal() {
-                return Err(Usage::error(
+                return Err(UsageError::error(
                     "no prompt: give --prompt TEXT, --prompt-file FILE, or text on standard input",
                 ));
             }

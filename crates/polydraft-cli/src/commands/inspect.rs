@@ -7,15 +7,19 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use polydraft_engine::{DrafterKind, HiddenState};
+use polydraft_engine::HiddenState;
 use polydraft_models::{
     Bytes, CacheType, Description, HeadDescription, LoadOptions, Mixer, Positions, Precision,
     Scaling, available_memory, is_gguf, is_head,
 };
-use polydraft_runtime::{SelfDraft, Usage, default_precision, places, tables};
+use polydraft_runtime::message::command_line;
+use polydraft_runtime::{
+    Corpus, Draft, Ngrams, check_self_draft, default_precision, describe_gguf, places, tables,
+};
 use serde::Serialize;
 
 use crate::output;
+use crate::usage::UsageError;
 
 /// Show the facts of a model and its memory, without reading its weights.
 ///
@@ -80,7 +84,7 @@ struct Report {
     weights: Vec<Weights>,
     cache_bytes_per_1000_tokens: u64,
     memory_available: Option<u64>,
-    draft: Option<Draft>,
+    draft: Option<DraftReport>,
 }
 
 #[derive(Serialize)]
@@ -109,7 +113,7 @@ struct Weights {
 }
 
 #[derive(Serialize)]
-struct Draft {
+struct DraftReport {
     directory: String,
     parameters: u64,
     fits: bool,
@@ -134,13 +138,13 @@ pub fn run(args: Args) -> Result<()> {
         Err(_) if is_head(&path) || tables::is_table(&path) => {
             let what = if is_head(&path) { "a draft head" } else { "a table of n-grams" };
             let draft = path.display();
-            return Err(Usage::error(format_args!(
+            return Err(UsageError::error(format_args!(
                 "{draft} is {what}, which is inspected beside its target: polydraft inspect TARGET \
                  {draft}"
             )));
         }
         // Perhaps of an architecture that the native backend does not compute.
-        Err(error) => match polydraft_llama::Description::read(&path) {
+        Err(error) => match describe_gguf(&path) {
             Ok(other) if is_gguf(&path) && args.draft.is_none() => {
                 return foreign::report(&path, &other, &error.to_string(), args.json);
             }
@@ -149,21 +153,10 @@ pub fn run(args: Args) -> Result<()> {
     };
     let draft = match args.draft.as_deref() {
         None => None,
-        Some(name) => Some(match SelfDraft::named(name)? {
-            Some(own) => Draft::own(&model, own, name, args.dtype),
-            None if DrafterKind::named(name).is_some() => Draft::of(name.to_owned(), 0, None),
-            None if tables::is_table(Path::new(name)) => Draft::table(&model, name)?,
-            None => {
-                let directory = located(name)?;
-                match is_head(&directory) {
-                    true => Draft::head(&model, &directory).context("reading the draft head")?,
-                    false => Draft::new(
-                        &model,
-                        &Description::read(&directory).context("reading the draft")?,
-                    ),
-                }
-            }
-        }),
+        Some(name) => {
+            let draft = Draft::find(name, args.offline, &output::Terminal)?;
+            Some(DraftReport::new(&model, &draft, args.dtype)?)
+        }
     };
     let report = Report::new(&model, draft);
     if args.json {
@@ -173,7 +166,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 impl Report {
-    fn new(model: &Description, draft: Option<Draft>) -> Self {
+    fn new(model: &Description, draft: Option<DraftReport>) -> Self {
         let config = &model.config;
         let options = |precision| LoadOptions { precision, ..LoadOptions::default() };
         let available = available_memory();
@@ -352,9 +345,28 @@ impl Report {
     }
 }
 
-impl Draft {
-    /// It can draft, unless there is a problem.
-    fn of(directory: String, parameters: u64, problem: Option<String>) -> Self {
+impl DraftReport {
+    /// Describes a draft beside a target of this weight type, or of the default one.
+    fn new(target: &Description, draft: &Draft, dtype: Option<Precision>) -> Result<Self> {
+        Ok(match draft {
+            Draft::SelfDraft(kind) => Self::self_draft(target, *kind, dtype),
+            Draft::Ngrams(Ngrams { corpus: Some(Corpus::Table(file)), .. }) => {
+                Self::table(target, file)?
+            }
+            Draft::Head(files) | Draft::BlockHead(files) | Draft::Assistant(files) => {
+                Self::head(target, &files.path).context("reading the draft head")?
+            }
+            Draft::Model(files) => {
+                Self::model(target, &Description::read(&files.path).context("reading the draft")?)
+            }
+            Draft::None | Draft::Mtp | Draft::Ngrams(_) | Draft::Several(_) => {
+                Self::usable(draft.to_string(), 0, None)
+            }
+        })
+    }
+
+    /// A draft that can be used, unless there is a problem.
+    fn usable(directory: String, parameters: u64, problem: Option<String>) -> Self {
         Self {
             directory,
             parameters,
@@ -366,18 +378,18 @@ impl Draft {
         }
     }
 
-    fn new(target: &Description, draft: &Description) -> Self {
+    fn model(target: &Description, draft: &Description) -> Self {
         let checked = target.language.vocabulary.check_draft(&draft.language.vocabulary);
         let problem = checked.err().map(|e| e.to_string());
-        Self::of(draft.directory.display().to_string(), draft.parameters, problem)
+        Self::usable(draft.directory.display().to_string(), draft.parameters, problem)
     }
 
-    fn table(target: &Description, file: &str) -> Result<Self> {
-        let table = tables::read(Path::new(file))?;
+    fn table(target: &Description, file: &Path) -> Result<Self> {
+        let table = tables::read(file)?;
         let problem = table.check(&target.language.vocabulary).err().map(|e| e.to_string());
         let (learned, contexts) = (count(table.learned()), count(table.contexts() as u64));
         let what = format!("n-grams of {learned} tokens that a model wrote, {contexts} contexts");
-        Ok(Self { table: Some(what), ..Self::of(file.to_owned(), 0, problem) })
+        Ok(Self { table: Some(what), ..Self::usable(file.display().to_string(), 0, problem) })
     }
 
     fn head(target: &Description, directory: &Path) -> Result<Self> {
@@ -388,7 +400,7 @@ impl Draft {
             Ok(head) => head,
             // Another target's, most likely; what is not a head at all is an error.
             Err(error @ polydraft_models::Error::File { .. }) => {
-                return Ok(Self::of(path, 0, Some(error.to_string())));
+                return Ok(Self::usable(path, 0, Some(error.to_string())));
             }
             Err(error) => return Err(error.into()),
         };
@@ -402,19 +414,22 @@ impl Draft {
             "{kind}, {layers}, {tokens} tokens; reads the hidden states after {}",
             reads.join(", ")
         );
-        Ok(Self { head: Some(head), ..Self::of(path, parameters, None) })
+        Ok(Self { head: Some(head), ..Self::usable(path, parameters, None) })
     }
 
-    /// A quantised self-draft beside a target of this weight type, or of the default one.
-    fn own(target: &Description, own: SelfDraft, name: &str, held: Option<Precision>) -> Self {
-        let precision = held.unwrap_or_else(|| default_precision(&target.directory));
-        let mut checked = own.beside(target, precision);
-        if let (Err(problem), None) = (&mut checked, held) {
-            problem.push_str("; with another --dtype it may be");
-        }
-        let name = checked.as_ref().map_or(name.to_owned(), |(copy, _)| format!("self:{copy}"));
-        let copy_bytes = checked.as_ref().ok().map(|(_, bytes)| bytes.0);
-        Self { copy_bytes, ..Self::of(name, target.parameters, checked.err()) }
+    fn self_draft(target: &Description, kind: Option<Precision>, dtype: Option<Precision>) -> Self {
+        let precision = dtype.unwrap_or_else(|| default_precision(&target.directory));
+        let (kind, checked) = check_self_draft(target, kind, precision);
+        let problem = checked.as_ref().err().map(|problem| {
+            let hint = if dtype.is_none() { "; with another --dtype it may be" } else { "" };
+            format!("{}{hint}", problem.render(command_line))
+        });
+        let copy_bytes = checked.ok().map(|bytes| bytes.0);
+        let name = match copy_bytes {
+            Some(_) => format!("self:{kind}"),
+            None => "self".to_owned(),
+        };
+        Self { copy_bytes, ..Self::usable(name, target.parameters, problem) }
     }
 }
 

@@ -8,7 +8,7 @@ use clap::builder::RangedU64ValueParser;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use polydraft_lessons::{NgramPlan, NgramProgress, learn_ngrams};
 use polydraft_models::Precision;
-use polydraft_runtime::{SPEAKS, places};
+use polydraft_runtime::{PROGRESS_INTERVAL, places};
 use serde::Serialize;
 
 use crate::interrupts::InterruptGuard;
@@ -133,7 +133,7 @@ pub fn run(args: Args) -> Result<()> {
         begun.get_or_insert(at.learned);
         bar.set_position(at.learned + at.open as u64);
         // In a file of messages the bar does not show.
-        if bar.is_hidden() && spoke.elapsed() >= SPEAKS {
+        if bar.is_hidden() && spoke.elapsed() >= PROGRESS_INTERVAL {
             spoke = Instant::now();
             output::note(progress(at, bar.length(), accepted.last().map(|(_, part)| *part)));
         }

@@ -4,10 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::usage::UsageError;
 use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use polydraft_models::Precision;
-use polydraft_runtime::{Description, ModelOptions, Usage};
+use polydraft_runtime::{Description, ModelOptions};
 use polydraft_server::{Capacity, LogLevel, Offered, Serving, Settings, is_key, origin};
 use serde_json::{Map, Value};
 
@@ -263,10 +264,10 @@ impl ServerArgs {
             (None, None) => std::env::var("POLYDRAFT_API_KEY").ok(),
         };
         if key.as_ref().is_some_and(String::is_empty) {
-            return Err(Usage::error("the API key is empty"));
+            return Err(UsageError::error("the API key is empty"));
         }
         if key.as_ref().is_some_and(|key| !is_key(key)) {
-            return Err(Usage::error(
+            return Err(UsageError::error(
                 "the API key has blanks around it, or line ends or the like in it",
             ));
         }
@@ -288,18 +289,20 @@ impl Args {
         }
         let names: Vec<&String> = named.iter().map(|model| &model.name).collect();
         if let Some(twice) = repeated(&names) {
-            return Err(Usage::error(format!("--model: {twice:?} is given twice")));
+            return Err(UsageError::error(format!("--model: {twice:?} is given twice")));
         }
         let files: Vec<&PathBuf> = named.iter().filter_map(|model| model.learn.as_ref()).collect();
         if let Some(twice) = repeated(&files) {
             let file = twice.display();
-            return Err(Usage::error(format!("--model: two models learn {file}: expected one")));
+            return Err(UsageError::error(format!(
+                "--model: two models learn {file}: expected one"
+            )));
         }
         let of = |model: &NamedModel| {
             let mut description = common.clone();
             let models = &mut description.models;
             models.target = Some(model.target.clone());
-            models.draft.clone_from(&model.draft);
+            models.drafts = model.draft.iter().cloned().collect();
             models.learn.clone_from(&model.learn);
             models.dtype = model.dtype.or(models.dtype);
             models.draft_dtype = model.draft_dtype.or(models.draft_dtype);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use polydraft::Token;
-use polydraft_engine::{HiddenState, Model, ModelInfo};
+use polydraft_engine::{HiddenState, ModelInfo};
 use polydraft_kernels::{CacheType, available_memory};
 
 use super::Head;
@@ -16,13 +16,12 @@ use super::net::{Combine, Join, Net};
 use super::options::HeadOptions;
 use super::reads::{default_features, in_order};
 use super::source;
+use super::target::HeadTarget;
 use crate::config::{Config, HeadNorms, Positions};
 use crate::description::{Sizes, check_memory, is_gguf};
 use crate::error::{Error, Result};
 use crate::family::file::eagle3;
 use crate::linear::{Linear, Matrix};
-use crate::load::EmbeddingAndHead;
-use crate::model::TransformerModel;
 use crate::precision::Precision;
 use crate::transformer::load::Loader;
 use crate::transformer::norms::Norms;
@@ -59,37 +58,27 @@ pub fn is_head(directory: &Path) -> bool {
 ///
 /// # Errors
 /// Files that are missing or no such files; choices that are not known; tensors of other shapes
-/// than the configuration says; another target's head; one that is too large for the memory. Field
-/// or tensor are named.
-pub fn load_head(
+/// than the configuration says; another target's head; one that is too large for the memory; a
+/// target on another backend that does not give the hidden states that the head reads, or whose KV
+/// cache an assistant would read. Field or tensor are named.
+pub fn load_head<'a>(
     directory: &Path,
-    target: &mut TransformerModel,
+    target: impl Into<HeadTarget<'a>>,
     options: &HeadOptions,
 ) -> Result<Head> {
-    let head = match source::assistant(directory)? {
-        Some(said) => assistant::read(directory, &said, target, options)?,
-        None => read(directory, target.transformer(), target.info(), options)?,
+    let mut target = target.into();
+    let head = match (source::assistant(directory)?, &mut target) {
+        (Some(said), HeadTarget::Native(model)) => {
+            assistant::read(directory, &said, model, options)?
+        }
+        (Some(_), HeadTarget::Other(..)) => {
+            let problem =
+                "expected a target on the native backend: an assistant reads its KV cache";
+            return Err(Error::File { path: directory.to_owned(), problem: problem.to_owned() });
+        }
+        (None, target) => read(directory, target.trunk(), target.info(), options)?,
     };
-    target.capture_hidden_states(head.hidden_states())?;
-    Ok(head)
-}
-
-/// As [`load_head`], for a target on another backend, with its embedding and head.
-///
-/// # Errors
-/// As for [`load_head`]; a target that does not give the hidden states that the head reads.
-pub fn load_head_beside(
-    directory: &Path,
-    shared: &EmbeddingAndHead,
-    target: &mut dyn Model,
-    options: &HeadOptions,
-) -> Result<Head> {
-    if source::assistant(directory)?.is_some() {
-        let problem = "expected a target on the native backend: an assistant reads its KV cache";
-        return Err(Error::File { path: directory.to_owned(), problem: problem.to_owned() });
-    }
-    let head = read(directory, shared.transformer(), target.info(), options)?;
-    target.capture_hidden_states(head.hidden_states())?;
+    target.capture(head.hidden_states())?;
     Ok(head)
 }
 

@@ -24,7 +24,7 @@ pub fn read_tokens(path: &Path, vocabulary: usize) -> Result<Vec<Token>> {
     let ids: Vec<usize> = match bytes.starts_with(b"PK") {
         true => pickle::whole_numbers(path)?,
         false => serde_json::from_slice(&bytes).map_err(|e| {
-            wrong(format!("expected a JSON list of token ids, {}", polydraft_files::in_words(e)))
+            wrong(format!("expected a JSON list of token ids, {}", e))
         })?,
     };
     if let Some(got) = ids.iter().find(|id| **id >= vocabulary) {

@@ -87,7 +87,7 @@ async fn health(State(fleet): State<Arc<Fleet>>) -> Response {
     let first = fleet.all().map(|(_, status, _)| status).next();
     let loaded = fleet.all().any(|(_, status, _)| status == Status::Loaded);
     let status = match first {
-        _ if polydraft_llama::has_ended() => "failed",
+        _ if polydraft_runtime::has_ended() => "failed",
         Some(Status::Stopping) => "stopping",
         Some(Status::Loading) if !loaded => "loading model",
         _ => return Json(json!({ "status": "ok" })).into_response(),

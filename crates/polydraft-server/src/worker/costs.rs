@@ -9,6 +9,7 @@
 use polydraft::policy::Costs;
 use polydraft_engine::Engine;
 use polydraft_runtime::costs::Measuring;
+use polydraft_runtime::message::Message;
 use polydraft_runtime::{Listener, Speculation};
 
 /// Costs, or how they are measured.
@@ -32,12 +33,12 @@ const STEPS: usize = 4;
 struct Log;
 
 impl Listener for Log {
-    fn note(&self, text: &str) {
-        log::info!("{text}");
+    fn note(&self, message: &Message) {
+        log::info!("{message}");
     }
 
-    fn detail(&self, text: &str) {
-        log::debug!("{text}");
+    fn detail(&self, message: &Message) {
+        log::debug!("{message}");
     }
 }
 

@@ -14,7 +14,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use polydraft_files::in_words;
 use serde::Deserialize;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -93,7 +92,7 @@ type Problem<T> = std::result::Result<T, String>;
 pub(super) fn parse(contents: &[u8], path: &Path, special: &SpecialTokens) -> Result<HfTokenizer> {
     let read = || {
         let file: File = serde_json::from_slice(contents)
-            .map_err(|e| format!("expected a tokenizer in Mistral's format: {}", in_words(e)))?;
+            .map_err(|e| format!("expected a tokenizer in Mistral's format: {}", e))?;
         let names = file.special()?;
         let ranks = file.ranks(names.len())?;
         tokenizer(&file.config.pattern, &names, &ranks, special)

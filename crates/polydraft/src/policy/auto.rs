@@ -42,12 +42,10 @@ use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 use acceptance::Acceptance;
 
-/// Typed `auto`, `auto:K` or `auto:K,L` for at most L drafted tokens.
+/// Typed `auto`, or `auto:L` for at most L drafted tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Paths at most, from 1 to 4: one is drawn, however many are allowed. Default 1.
-    pub paths: usize,
     /// Drafted tokens at most, from 1 to 16. Default 16.
     pub depth: usize,
     /// What steps cost, and what to expect of the draft.
@@ -85,29 +83,25 @@ const LOSS: f64 = 0.1;
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { paths: 1, depth: DEPTH, costs: Costs::default() }
+        Self { depth: DEPTH, costs: Costs::default() }
     }
 }
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{},{}", self.paths, self.depth)
+        write!(f, "{}", self.depth)
     }
 }
 
 impl Described for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
-        const EXPECTED: &str = "auto:K or auto:K,L, such as auto:1,8";
-        match text.contains(',') {
-            true => [self.paths, self.depth] = numbers(text, EXPECTED)?,
-            false => [self.paths] = numbers(text, EXPECTED)?,
-        }
+        [self.depth] = numbers(text, "auto:L, such as auto:8")?;
         Ok(())
     }
 
     fn build(&self) -> Result<Box<dyn Policy>> {
-        if !(1..=4).contains(&self.paths) || !(1..=DEPTH).contains(&self.depth) {
-            let expected = "from 1 to 4 paths of 1 to 16 tokens";
+        if !(1..=DEPTH).contains(&self.depth) {
+            let expected = "from 1 to 16 tokens";
             return Err(Error::Setting { setting: "auto", expected, got: self.to_string() });
         }
         self.costs.validate()?;

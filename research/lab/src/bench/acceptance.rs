@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Result<()> {
     let tree = PolicyKind::levels(&[args.children as usize], args.drafting);
     let draft = args.sampling.options().draft();
     let speculation = Speculation::new(args.verifier.clone(), tree, draft);
-    speculation.build().map_err(polydraft_runtime::Usage::error)?;
+    speculation.build().map_err(UsageError::error)?;
     let settings =
         Settings { sampling: args.sampling.options().target(), speculation: Some(speculation) };
     let save = args.save.as_deref().map(Save::begin).transpose()?;

@@ -17,7 +17,8 @@ use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Terminal, Verdict, note};
 use polydraft_cli::save::Save;
 use polydraft_engine::Limits;
-use polydraft_runtime::{Models, SamplingOptions, Settings, Speculation, Usage, costs, seeded};
+use polydraft_runtime::{Models, SamplingOptions, Settings, Speculation, costs, seeded};
+use polydraft_cli::usage::UsageError;
 
 use answers::Runner;
 use items::Item;
@@ -119,7 +120,7 @@ pub fn run(args: Args) -> Result<()> {
     let Some(speculation) =
         asked.resolve(&SamplingOptions::default(), options.drafts(), demo.as_deref())?
     else {
-        return Err(Usage::error("there is nothing to compare with --verifier none"));
+        return Err(UsageError::error("there is nothing to compare with --verifier none"));
     };
     let (mut items, skipped) = items::read(args.prompts.as_deref(), args.run.is_some())?;
     items.truncate(args.max_prompts.map_or(usize::MAX, |most| most as usize));

@@ -17,7 +17,7 @@ use polydraft::{Problem, Proposal, Sampling, acceptance};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::InterruptGuard;
 use polydraft_cli::{output, prompts};
-use polydraft_runtime::Usage;
+use polydraft_cli::usage::UsageError;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
@@ -137,13 +137,13 @@ fn budget(text: &str) -> Result<f64, String> {
 
 pub fn run(args: Args) -> Result<()> {
     if args.positions + args.synthetic == 0 {
-        return Err(Usage::error("nothing to measure: --positions 0 and --synthetic 0"));
+        return Err(UsageError::error("nothing to measure: --positions 0 and --synthetic 0"));
     }
     if let Some(folder) = args.plot.as_ref().and_then(|path| path.parent())
         && !folder.as_os_str().is_empty()
         && !folder.is_dir()
     {
-        return Err(Usage::error(format!("--plot: there is no folder {}", folder.display())));
+        return Err(UsageError::error(format!("--plot: there is no folder {}", folder.display())));
     }
     let columns = Column::all();
     columns.iter().try_for_each(Column::check)?;

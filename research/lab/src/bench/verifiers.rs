@@ -17,7 +17,7 @@ use polydraft_cli::prompts;
 use polydraft_cli::save::Save;
 use polydraft_engine::Engine;
 use polydraft_reference::comparison::{Comparison, Part, Sample, exact_for};
-use polydraft_runtime::Usage;
+use polydraft_cli::usage::UsageError;
 
 use crate::cut::CutArgs;
 use crate::observe::{self, Plan, text_seed};
@@ -266,7 +266,7 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
         .collect();
     trees.extend(args.trees.iter().cloned());
     if trees.is_empty() {
-        return Err(Usage::error("no tree to compare on: give --paths or --tree"));
+        return Err(UsageError::error("no tree to compare on: give --paths or --tree"));
     }
     let mut cuts: Vec<Option<usize>> = args.top_k.iter().copied().map(Some).collect();
     if cuts.is_empty() {
@@ -285,7 +285,7 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
                         args.drafts,
                         &args.verifiers,
                     );
-                    settings.push(setting.map_err(Usage::error)?);
+                    settings.push(setting.map_err(UsageError::error)?);
                 }
             }
         }

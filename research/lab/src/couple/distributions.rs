@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use polydraft::{Distribution, Drafting, Draws, Error, Problem, Proposal};
 use polydraft_files::{Kind, read_stream};
-use polydraft_runtime::Usage;
+use polydraft_cli::usage::UsageError;
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
@@ -51,7 +51,7 @@ pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Distributions> 
     let Some(path) = path else {
         let mut input = std::io::stdin().lock();
         if !named && input.is_terminal() {
-            return Err(Usage::error(
+            return Err(UsageError::error(
                 "no distributions: give a file, --target and --draft, or JSON on standard input",
             ));
         }
@@ -98,7 +98,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 
 fn json(bytes: &[u8], normalize: bool) -> Result<Distributions> {
     let pair: Pair = serde_json::from_slice(bytes).map_err(|error| {
-        let error = polydraft_files::in_words(error);
+        let error = error.to_string();
         anyhow::anyhow!(
             "expected JSON such as {{\"target\": [0.5, 0.5], \"draft\": [0.9, 0.1]}}: {error}"
         )

@@ -7,7 +7,7 @@ use polydraft::coupling::{Coupling, Problem, Rule};
 use polydraft::{Drafting, Draws, Error, acceptance, couple};
 use polydraft_cli::output::note;
 use polydraft_reference::optimum;
-use polydraft_runtime::Usage;
+use polydraft_cli::usage::UsageError;
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 use serde::Serialize;
@@ -68,7 +68,7 @@ pub enum Status {
 /// The rule, ready for a problem; a rule that does not fit the problem is a usage error.
 pub fn coupling<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coupling<'a>> {
     couple(rule, problem).map_err(|error| match error {
-        Error::Unsupported { .. } => Usage::error(error),
+        Error::Unsupported { .. } => UsageError::error(error),
         _ => error.into(),
     })
 }
@@ -141,7 +141,7 @@ pub fn compare(args: &Args, distributions: &Distributions) -> Result<Vec<Report>
             (&schemes[..], count)
         };
         for &scheme in schemes {
-            let problem = distributions.problem(scheme, count).map_err(Usage::error)?;
+            let problem = distributions.problem(scheme, count).map_err(UsageError::error)?;
             let prepared = couple(working.as_mut(), problem).map(|_| ());
             match prepared {
                 Ok(()) => reports.push(report(&rule, working.as_mut(), problem, args.seed)?),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
-use polydraft_files::{Kind, in_words};
+use polydraft_files::Kind;
 use serde::{Deserialize, Serialize};
 
 use crate::trace::columns::MOST;
@@ -88,7 +88,7 @@ impl Trace {
         let crc = crc32(&header);
         let place = file.display().to_string();
         let header: Header = serde_json::from_slice(&header)
-            .map_err(|error| Error::content(&place, "the header of a trace", in_words(error)))?;
+            .map_err(|error| Error::content(&place, "the header of a trace", error.to_string()))?;
         header.validate(&place)?;
         let index = folder.join(INDEX);
         let text = polydraft_files::read_text(&index, LINES)
@@ -248,7 +248,7 @@ fn lines(path: &Path, text: &str) -> Result<(Vec<Line>, usize)> {
     for (number, line) in text[..whole].lines().enumerate() {
         let place = format!("{}, line {}", path.display(), number + 1);
         let line: Line = serde_json::from_str(line).map_err(|error| {
-            Error::content(&place, "what the index says of a shard", in_words(error))
+            Error::content(&place, "what the index says of a shard", error.to_string())
         })?;
         if line.file != file_name(number) {
             return Err(Error::content(place, file_name(number), format!("{:?}", line.file)));

@@ -5,12 +5,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::usage::UsageError;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::policy::{Auto, Costs, StepContext};
 use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Limits, Statistics};
-use polydraft_runtime::{Models, Settings, Speculation, Usage, costs, seeded};
+use polydraft_runtime::{Models, Settings, Speculation, costs, seeded};
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
@@ -161,7 +162,7 @@ struct Way {
 /// Options that contradict each other; models that cannot be loaded.
 pub fn run(args: Args) -> Result<()> {
     let sampling = Sampling { temperature: args.temperature, ..Sampling::default() };
-    sampling.validate().map_err(Usage::error)?;
+    sampling.validate().map_err(UsageError::error)?;
     let fixed = fixed(&args)?;
     let prompts = prompts::read(args.prompts.as_deref())?;
     let mut models = args.models.options().load(true, &Terminal)?;
@@ -183,7 +184,7 @@ pub fn run(args: Args) -> Result<()> {
     let auto = Speculation::new(verifier, PolicyKind::Auto(auto), sampling);
     for mut tree in fixed {
         let name = tree.to_string();
-        // Such as auto:2, or auto cut.
+        // Such as auto:4, or auto cut.
         if let Some(auto) = tree.auto_mut() {
             auto.costs = costs.clone();
         }
@@ -225,7 +226,7 @@ fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
     for tree in &trees {
         let verifier: VerifierKind = "nested-priority".parse()?;
         let speculation = Speculation::new(verifier, tree.clone(), Sampling::default());
-        speculation.build().map_err(Usage::error)?;
+        speculation.build().map_err(UsageError::error)?;
     }
     Ok(trees)
 }

@@ -5,8 +5,8 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Result;
-use polydraft_llama::{BUILT, Description};
 use polydraft_models::Bytes;
+use polydraft_runtime::{GgufDescription, llama_is_built};
 use serde::Serialize;
 
 use super::count;
@@ -25,13 +25,13 @@ struct Report<'a> {
     chat_template: bool,
     weight_bytes: u64,
     /// Why the native backend cannot.
-    candle: &'a str,
+    native: &'a str,
     /// Whether this program can run it on llama.cpp, according to the header.
     llama: bool,
 }
 
 /// Prints it. `problem` is the native backend's error.
-pub fn report(path: &Path, model: &Description, problem: &str, json: bool) -> Result<()> {
+pub fn report(path: &Path, model: &GgufDescription, problem: &str, json: bool) -> Result<()> {
     let report = Report {
         directory: path.display().to_string(),
         architecture: &model.architecture,
@@ -43,8 +43,8 @@ pub fn report(path: &Path, model: &Description, problem: &str, json: bool) -> Re
         tokenizer: model.language.tokenizer.kind(),
         chat_template: model.language.chat.is_some(),
         weight_bytes: model.bytes,
-        candle: problem,
-        llama: BUILT,
+        native: problem,
+        llama: llama_is_built(),
     };
     if json {
         return output::json(&report);
@@ -57,7 +57,7 @@ pub fn report(path: &Path, model: &Description, problem: &str, json: bool) -> Re
     };
     line("model", report.directory.clone())?;
     line("family", format!("{}, for llama.cpp: --backend llama", report.architecture))?;
-    if !BUILT {
+    if !llama_is_built() {
         line(
             "",
             "which this program was built without; build it with --features llama".to_owned(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use polydraft_engine::{Model, ModelInfo};
+use polydraft_engine::ModelInfo;
 
 use super::BlockHead;
 use super::config::{Block, ConvolutionShape, LinkShape, is_block};
@@ -16,8 +16,7 @@ use crate::head::config::{Kind, NAMES};
 use crate::head::load::{Headers, check_size, embedding, fc, is_unread, output};
 use crate::head::options::HeadOptions;
 use crate::head::source;
-use crate::load::EmbeddingAndHead;
-use crate::model::TransformerModel;
+use crate::head::target::HeadTarget;
 use crate::transformer::load::Loader;
 use crate::transformer::{Place, Transformer};
 use crate::weights::{Part, Weights};
@@ -37,30 +36,15 @@ pub fn is_block_head(directory: &Path) -> bool {
 ///
 /// # Errors
 /// As for [`load_head`](crate::load_head).
-pub fn load_block_head(
+pub fn load_block_head<'a>(
     directory: &Path,
-    target: &mut TransformerModel,
+    target: impl Into<HeadTarget<'a>>,
     path: &Path,
     options: &HeadOptions,
 ) -> Result<BlockHead> {
-    let head = read(directory, target.transformer(), target.info(), path, options)?;
-    target.capture_hidden_states(head.hidden_states())?;
-    Ok(head)
-}
-
-/// As [`load_block_head`], for a target on another backend, with its embedding and head.
-///
-/// # Errors
-/// As for [`load_block_head`]; a target that does not give the hidden states that the head reads.
-pub fn load_block_head_beside(
-    directory: &Path,
-    shared: &EmbeddingAndHead,
-    target: &mut dyn Model,
-    path: &Path,
-    options: &HeadOptions,
-) -> Result<BlockHead> {
-    let head = read(directory, shared.transformer(), target.info(), path, options)?;
-    target.capture_hidden_states(head.hidden_states())?;
+    let mut target = target.into();
+    let head = read(directory, target.trunk(), target.info(), path, options)?;
+    target.capture(head.hidden_states())?;
     Ok(head)
 }
 

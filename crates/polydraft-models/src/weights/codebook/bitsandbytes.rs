@@ -56,7 +56,7 @@ impl State {
             Err(error) => {
                 return problem(
                     "what bitsandbytes says of a matrix",
-                    polydraft_files::in_words(error),
+                    error.to_string(),
                 );
             }
         };

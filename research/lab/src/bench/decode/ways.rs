@@ -5,7 +5,8 @@ use polydraft::VerifierKind;
 use polydraft::policy::{Costs, StepContext};
 use polydraft::{PolicyKind, Sampling};
 use polydraft_engine::Statistics;
-use polydraft_runtime::{Settings, Speculation, Usage, supports};
+use polydraft_runtime::{Settings, Speculation, supports};
+use polydraft_cli::usage::UsageError;
 
 use super::Args;
 
@@ -127,7 +128,7 @@ impl Way {
 /// A verifier that is not exact for the tree.
 pub fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Result<Way> {
     let speculation = Speculation::new(verifier.clone(), tree, sampling);
-    speculation.build().map_err(Usage::error)?;
+    speculation.build().map_err(UsageError::error)?;
     Ok(Way { sampling, speculation: Some(speculation), rounds: Vec::new() })
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use polydraft_files::{Kind, in_words, read_text};
+use polydraft_files::{Kind, read_text};
 use serde::Deserialize;
 
 use super::answers::Check;
@@ -62,7 +62,7 @@ pub fn read(file: Option<&Path>, runs: bool) -> Result<(Vec<Item>, usize)> {
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let place = || format!("{name}, line {}", number + 1);
         let line: Line =
-            serde_json::from_str(line).map_err(|e| anyhow!("{}: {}", place(), in_words(e)))?;
+            serde_json::from_str(line).map_err(|e| anyhow!("{}: {}", place(), e))?;
         match item(number, line, runs).with_context(place)? {
             Some(item) => items.push(item),
             None => skipped += 1,

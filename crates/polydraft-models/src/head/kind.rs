@@ -1,0 +1,31 @@
+//! Kinds of draft heads, told apart by their files.
+
+use std::path::Path;
+
+use super::block::load::is_block_head;
+use super::load::is_head;
+use super::source;
+
+/// A kind of draft head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeadKind {
+    /// One token after the other, from the target's hidden states: EAGLE
+    /// ([`load_head`](crate::load_head)).
+    Autoregressive,
+    /// Several tokens at once: DFlash, DSpark ([`load_block_head`](crate::load_block_head)).
+    Block,
+    /// A small model on the target's KV cache ([`load_head`](crate::load_head)).
+    Assistant,
+}
+
+/// Returns the kind of draft head that a directory or a GGUF file holds; none for a model.
+pub fn head_kind(path: &Path) -> Option<HeadKind> {
+    if !is_head(path) {
+        return None;
+    }
+    Some(match source::assistant(path) {
+        Ok(Some(_)) => HeadKind::Assistant,
+        _ if is_block_head(path) => HeadKind::Block,
+        _ => HeadKind::Autoregressive,
+    })
+}

@@ -1,0 +1,47 @@
+//! The target that a draft head is loaded for.
+
+use polydraft_engine::{HiddenState, Model, ModelInfo};
+
+use crate::error::Result;
+use crate::load::EmbeddingAndHead;
+use crate::model::TransformerModel;
+use crate::transformer::Transformer;
+
+/// The target of a draft head, with the tensors that the head may share with it.
+pub enum HeadTarget<'a> {
+    /// A target on the CPU kernels.
+    Native(&'a mut TransformerModel),
+    /// A target on another backend, with the embedding and the output matrix of its file.
+    Other(&'a mut dyn Model, &'a EmbeddingAndHead),
+}
+
+impl<'a> From<&'a mut TransformerModel> for HeadTarget<'a> {
+    fn from(model: &'a mut TransformerModel) -> Self {
+        Self::Native(model)
+    }
+}
+
+impl HeadTarget<'_> {
+    /// Returns the weights that the head may share.
+    pub(super) fn trunk(&self) -> &Transformer {
+        match self {
+            Self::Native(model) => model.transformer(),
+            Self::Other(_, shared) => shared.transformer(),
+        }
+    }
+
+    pub(super) fn info(&self) -> &ModelInfo {
+        match self {
+            Self::Native(model) => model.info(),
+            Self::Other(model, _) => model.info(),
+        }
+    }
+
+    pub(super) fn capture(&mut self, states: &[HiddenState]) -> Result<()> {
+        match self {
+            Self::Native(model) => model.capture_hidden_states(states)?,
+            Self::Other(model, _) => model.capture_hidden_states(states)?,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,452 @@
+//! From options to what is to be loaded: files are found, drafts told apart, contradictions refused
+//! and defaults chosen, all before weights are read.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use polydraft_models::{Bytes, Description, Opened, Precision};
+
+use crate::backend::BackendKind;
+use crate::backend::native::Native;
+use crate::draft::{Corpus, Draft, DraftFiles, Ngrams, check_copy};
+use crate::listen::{Listener, Silent};
+use crate::message::{Message, OptionName, message};
+use crate::models::ModelOptions;
+use crate::places::{demo, locate, weight_bytes};
+use crate::target::TargetPlace;
+use crate::usage::Usage;
+
+/// The models of a run, found.
+pub(crate) struct Plan<'a> {
+    pub options: &'a ModelOptions,
+    pub listener: &'a dyn Listener,
+    pub target: TargetPlace,
+    pub draft: Draft,
+    /// Whether n-grams of the sequence are mixed into the draft's distribution.
+    pub mixes_ngrams: bool,
+    /// The target's files, all but the weights, where the native backend reads them.
+    pub opened: Option<Opened>,
+}
+
+impl<'a> Plan<'a> {
+    /// Finds the target and, if one is needed, its draft.
+    ///
+    /// # Errors
+    /// [`Usage`] where options contradict each other; files that are missing or wrong.
+    pub fn new(
+        options: &'a ModelOptions,
+        with_draft: bool,
+        listener: &'a dyn Listener,
+    ) -> Result<Self> {
+        let named = match with_draft {
+            true => named_draft(options, listener)?,
+            false => {
+                note_unused(options, listener);
+                Some(Draft::None)
+            }
+        };
+        let target = find_target(options, named.as_ref(), listener)?;
+        let mut plan = Self {
+            options,
+            listener,
+            target,
+            draft: Draft::None,
+            mixes_ngrams: false,
+            opened: None,
+        };
+        if !plan.target.is_on_llama() {
+            if !plan.has_draft_on_llama(named.as_ref())? {
+                options.backend.check_unused()?;
+            }
+            plan.opened = Some(Native::open(&plan.target.path)?);
+        }
+        plan.draft = match named {
+            Some(draft) => plan.with_self_draft(draft)?,
+            None => plan.default_draft()?,
+        };
+        check_draft_options(options, &plan.draft)?;
+        plan.mixes_ngrams = mixes_ngrams(options, &plan.draft)?;
+        Ok(plan)
+    }
+
+    /// Bytes of the files of target and drafts.
+    pub fn bytes(&self) -> u64 {
+        let drafts = self.draft.each().iter().filter_map(Draft::files);
+        let drafts = drafts.map(|files| weight_bytes(&files.path));
+        weight_bytes(&self.target.path) + drafts.sum::<u64>()
+    }
+
+    /// The weight type of the quantised self-draft, if there is one.
+    pub fn self_draft(&self) -> Option<Precision> {
+        self.draft.each().iter().find_map(|draft| match draft {
+            Draft::SelfDraft(kind) => *kind,
+            _ => None,
+        })
+    }
+
+    /// The native backend.
+    pub fn native(&self) -> Native<'a> {
+        let beside_llama = self.target.is_on_llama();
+        Native { options: self.options, beside_llama, listener: self.listener }
+    }
+
+    /// The backend of a draft model.
+    ///
+    /// # Errors
+    /// [`Usage`] for options that contradict the backend that is named.
+    pub fn draft_backend(&self, files: &DraftFiles) -> Result<BackendKind> {
+        draft_backend(self.options, files)
+    }
+
+    fn has_draft_on_llama(&self, draft: Option<&Draft>) -> Result<bool> {
+        for draft in draft.into_iter().flat_map(Draft::each) {
+            if let Draft::Model(files) = draft
+                && self.draft_backend(files)? == BackendKind::Llama
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The draft with the type of its self-draft decided, if it has one.
+    fn with_self_draft(&mut self, draft: Draft) -> Result<Draft> {
+        match draft {
+            Draft::SelfDraft(kind) => self.required_copy(kind).map(Draft::SelfDraft),
+            Draft::Several(mut all) => {
+                if let Some(Draft::SelfDraft(kind)) = all.first().cloned() {
+                    all[0] = Draft::SelfDraft(self.required_copy(kind)?);
+                }
+                Ok(Draft::Several(all))
+            }
+            Draft::Mtp if self.target.is_on_llama() => Err(Usage::conflict(
+                &[OptionName::Draft, OptionName::Backend],
+                message![
+                    OptionName::Draft.with("mtp"),
+                    " is for targets on the native backend, which gives the layer what it reads: \
+                     give ",
+                    OptionName::Backend.with("native"),
+                ],
+            )),
+            other => Ok(other),
+        }
+    }
+
+    fn required_copy(&mut self, kind: Option<Precision>) -> Result<Option<Precision>> {
+        let kind = copy_type(kind, self.options.draft_dtype)?;
+        if self.opened.is_none() {
+            let opened = Native::open(&self.target.path);
+            self.opened =
+                Some(opened.context("making a copy of the target on the native backend")?);
+        }
+        match self.copy(kind) {
+            Some(Ok((kind, bytes))) => {
+                self.note_copy(kind, bytes);
+                Ok(Some(kind))
+            }
+            Some(Err(problem)) => Err(Usage::unknown(
+                OptionName::Draft,
+                message![OptionName::Draft.with("self"), ": "].join(problem).and([
+                    "; see ".into(),
+                    OptionName::Dtype.into(),
+                    " and ".into(),
+                    OptionName::DraftDtype.into(),
+                ]),
+            )),
+            None => Ok(kind),
+        }
+    }
+
+    /// The draft where none is named: a layer that the target brings, the quantised self-draft where
+    /// that is smaller and fits the memory, or n-grams, which cost nothing.
+    fn default_draft(&mut self) -> Result<Draft> {
+        let options = self.options;
+        let corpus = options.corpus.clone().map(Corpus::find);
+        let brings_mtp = self.opened.as_ref().is_some_and(|o| o.description.brings_mtp());
+        if corpus.is_none() && options.draft_dtype.is_none() && brings_mtp {
+            self.listener.note(&message![
+                "note: no draft was named: the model's own layer that predicts further tokens \
+                 drafts for it (",
+                OptionName::Draft.with("mtp"),
+                ")",
+            ]);
+            return Ok(Draft::Mtp);
+        }
+        if corpus.is_none() && !self.target.is_on_llama() {
+            let kind = copy_type(None, options.draft_dtype)?;
+            if let Some(Ok((kind, bytes))) = self.copy(kind) {
+                let how = self.native().load_options(&self.target.path, Some(kind))?;
+                let fits = self.opened.as_ref().map(|opened| opened.check_memory(how));
+                match fits {
+                    Some(Err(_)) => self.listener.note(
+                        &"note: there is no memory for a quantised self-draft: the target alone"
+                            .into(),
+                    ),
+                    _ => {
+                        self.note_copy(kind, bytes);
+                        return Ok(Draft::SelfDraft(Some(kind)));
+                    }
+                }
+            }
+        }
+        self.listener.note(&message![
+            "note: no draft was named: n-grams of the sequence itself draft for it (",
+            OptionName::Draft.with("ngram"),
+            ")",
+        ]);
+        Ok(Draft::Ngrams(Ngrams { corpus, learn: None }))
+    }
+
+    /// The type of a copy of the target and the bytes that it takes, or why it would be no use.
+    fn copy(&self, kind: Option<Precision>) -> Option<Result<(Precision, Bytes), Message>> {
+        let target = &self.opened.as_ref()?.description;
+        let (copy, checked) =
+            check_self_draft(target, kind, self.options.precision(&self.target.path));
+        Some(checked.map(|bytes| (copy, bytes)))
+    }
+
+    fn note_copy(&self, kind: Precision, bytes: Bytes) {
+        let note = format!(
+            "note: quantised self-draft: the target's own weights in {kind} draft for it, {bytes} \
+             more"
+        );
+        self.listener.note(&note.into());
+    }
+}
+
+/// The type of a quantised self-draft beside a target in `precision`, and the bytes that it takes,
+/// or why it would be no use.
+pub fn check_self_draft(
+    target: &Description,
+    kind: Option<Precision>,
+    precision: Precision,
+) -> (Precision, Result<Bytes, Message>) {
+    let copy = kind.unwrap_or_else(|| target.best_self_draft(precision));
+    let bytes = Bytes(target.self_draft_bytes(copy));
+    if target.is_self_draft_small(copy, precision) {
+        return (copy, Ok(bytes));
+    }
+    let own = Bytes(target.self_draft_bytes(precision));
+    let problem = format!(
+        "a copy in {copy} would take {bytes}, the target's own matrices in {precision} take {own}: \
+         it would not be faster. Take "
+    );
+    let message = message![
+        problem,
+        OptionName::Draft.with("ngram"),
+        ", or load the target in a larger type, such as ",
+        OptionName::Dtype.with("bf16"),
+    ];
+    (copy, Err(message))
+}
+
+/// The type of a self-draft, from its name or from the option for drafts.
+fn copy_type(named: Option<Precision>, given: Option<Precision>) -> Result<Option<Precision>> {
+    match (named, given) {
+        (Some(named), Some(other)) if named != other => Err(Usage::conflict(
+            &[OptionName::Draft, OptionName::DraftDtype],
+            message![
+                OptionName::Draft.with(format_args!("self:{named}")),
+                " and ",
+                OptionName::DraftDtype.with(other),
+                " contradict each other: give one of them",
+            ],
+        )),
+        (named, given) => {
+            let kind = named.or(given);
+            kind.map_or(Ok(()), check_copy)?;
+            Ok(kind)
+        }
+    }
+}
+
+/// Finds the target, and chooses its backend.
+fn find_target(
+    options: &ModelOptions,
+    draft: Option<&Draft>,
+    listener: &dyn Listener,
+) -> Result<TargetPlace> {
+    let path = match &options.target {
+        Some(name) => locate(name, options.offline, listener)?,
+        None => demo()?.join("target"),
+    };
+    // Drafts that are named count also where they are not used: with them and without, the target
+    // is computed alike.
+    let is_native =
+        |name: &String| Draft::find(name, true, &Silent).is_ok_and(|draft| draft.is_native());
+    let beside_native = match draft {
+        Some(Draft::None) => options.drafts.iter().any(is_native),
+        draft => draft.is_some_and(|draft| draft.each().iter().any(Draft::is_native)),
+    };
+    let native: &[_] = if options.dtype.is_some() { &[OptionName::Dtype] } else { &[] };
+    let backend = options.backend.of_target(&path, native, beside_native)?;
+    Ok(TargetPlace { path, backend })
+}
+
+/// The backend of a draft model.
+pub(crate) fn draft_backend(options: &ModelOptions, files: &DraftFiles) -> Result<BackendKind> {
+    let native: &[_] = match () {
+        () if options.draft_dtype.or(options.dtype).is_some() => {
+            &[OptionName::Dtype, OptionName::DraftDtype]
+        }
+        () if options.draft_vocabulary.is_some() => &[OptionName::DraftVocabulary],
+        () => &[],
+    };
+    options.backend.of_draft(&files.path, native)
+}
+
+/// The draft that the options name; none where it is to be chosen.
+fn named_draft(options: &ModelOptions, listener: &dyn Listener) -> Result<Option<Draft>> {
+    if let Some(file) = &options.learn {
+        return learning_draft(options, file.clone()).map(Some);
+    }
+    let mut drafts = Vec::new();
+    for name in &options.drafts {
+        drafts.push(Draft::find(name, options.offline, listener)?);
+    }
+    if drafts.is_empty() {
+        if options.target.is_some() {
+            return Ok(None);
+        }
+        drafts.push(Draft::Model(DraftFiles { name: None, path: demo()?.join("draft") }));
+    }
+    if drafts.len() > 1 && drafts.contains(&Draft::None) {
+        let message = message![OptionName::Draft.with("none"), " stands alone: leave others out"];
+        return Err(Usage::conflict(&[OptionName::Draft], message));
+    }
+    if drafts.iter().skip(1).any(|draft| matches!(draft, Draft::SelfDraft(_))) {
+        let message =
+            message![OptionName::Draft.with("self"), " comes before other drafts, and once"];
+        return Err(Usage::conflict(&[OptionName::Draft], message));
+    }
+    give_corpus(options, &mut drafts)?;
+    let one = (drafts.len() == 1).then(|| drafts.remove(0));
+    Ok(Some(one.unwrap_or(Draft::Several(drafts))))
+}
+
+/// N-grams that learn, which draft alone.
+fn learning_draft(options: &ModelOptions, file: PathBuf) -> Result<Draft> {
+    if options.drafts.iter().any(|name| name != crate::draft::NGRAM) || options.drafts.len() > 1 {
+        return Err(Usage::conflict(
+            &[OptionName::Learn, OptionName::Draft],
+            message![
+                OptionName::Learn.with("FILE"),
+                ": n-grams that learn are the only draft: give no ",
+                OptionName::Draft,
+                " beside it",
+            ],
+        ));
+    }
+    let corpus = options.corpus.clone().map(Corpus::find);
+    if matches!(corpus, Some(Corpus::Table(_))) {
+        return Err(Usage::conflict(
+            &[OptionName::Learn, OptionName::Corpus],
+            message![
+                OptionName::Learn.with("FILE"),
+                ": expected no second table of n-grams as ",
+                OptionName::Corpus,
+                "; name that one to learn on",
+            ],
+        ));
+    }
+    Ok(Draft::Ngrams(Ngrams { corpus, learn: Some(file) }))
+}
+
+/// Gives the drafts by n-grams their corpus: a table among them, or the file of the options.
+fn give_corpus(options: &ModelOptions, drafts: &mut [Draft]) -> Result<()> {
+    let mut corpus = options.corpus.clone().map(Corpus::find);
+    let mut ngrams: Vec<&mut Ngrams> = drafts
+        .iter_mut()
+        .filter_map(|draft| match draft {
+            Draft::Ngrams(ngrams) => Some(ngrams),
+            _ => None,
+        })
+        .collect();
+    if corpus.is_some() && ngrams.is_empty() {
+        return Err(Usage::unused(
+            OptionName::Corpus,
+            message![
+                OptionName::Corpus,
+                " is for ",
+                OptionName::Draft.with("ngram"),
+                ": give both, or neither",
+            ],
+        ));
+    }
+    for table in ngrams.iter_mut().filter_map(|ngrams| ngrams.corpus.take()) {
+        if corpus.replace(table).is_some() {
+            return Err(Usage::conflict(
+                &[OptionName::Draft, OptionName::Corpus],
+                message![
+                    OptionName::Draft.with("FILE.ngrams"),
+                    ": expected one table of n-grams, and no ",
+                    OptionName::Corpus,
+                    " beside it",
+                ],
+            ));
+        }
+    }
+    ngrams.into_iter().for_each(|ngrams| ngrams.corpus.clone_from(&corpus));
+    Ok(())
+}
+
+/// Checks that the options of drafts are for drafts that have what they are about.
+fn check_draft_options(options: &ModelOptions, draft: &Draft) -> Result<()> {
+    let of_weights = [
+        (OptionName::DraftDtype, options.draft_dtype.is_some()),
+        (OptionName::DraftVocabulary, options.draft_vocabulary.is_some()),
+        (OptionName::DraftLayers, options.draft_layers.is_some()),
+    ];
+    let given = of_weights.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
+    if let (Draft::Ngrams(_), Some(option)) = (draft, given) {
+        let message = Message::new(Message::list(of_weights.map(|(option, _)| option.into())))
+            .and([" are for drafts with weights: n-grams have none".into()]);
+        return Err(Usage::unused(option, message));
+    }
+    let has_layers = |draft: &Draft| draft.is_head() || matches!(draft, Draft::Ngrams(_));
+    let drafts = draft.each().iter().filter(|draft| **draft != Draft::None);
+    if options.draft_layers.is_some() && !drafts.into_iter().all(has_layers) {
+        return Err(Usage::unused(
+            OptionName::DraftLayers,
+            message![
+                OptionName::DraftLayers,
+                " is for draft heads, which read layers of the target",
+            ],
+        ));
+    }
+    Ok(())
+}
+
+/// Whether n-grams are mixed into the draft's distribution: a head does not copy. Alone, a model's
+/// own weights copy better than n-grams do.
+fn mixes_ngrams(options: &ModelOptions, draft: &Draft) -> Result<bool> {
+    let refused = |message: Message| Err(Usage::unused(OptionName::MixNgrams, message));
+    match (options.mix_ngrams, draft) {
+        (Some(true), Draft::Several(_)) => refused(message![
+            OptionName::MixNgrams,
+            " is for one draft: ",
+            OptionName::Draft.with("ngram"),
+            " beside others draws paths of its own",
+        ]),
+        (Some(true), Draft::Ngrams(_)) if !options.drafts.is_empty() => {
+            refused(message![OptionName::MixNgrams, ": n-grams are the draft already"])
+        }
+        (_, Draft::None | Draft::Several(_) | Draft::Ngrams(_)) => Ok(false),
+        (given, draft) => Ok(given.unwrap_or(draft.is_head() || *draft == Draft::Mtp)),
+    }
+}
+
+/// Notes the options of drafts that are not used where nothing is drafted.
+fn note_unused(options: &ModelOptions, listener: &dyn Listener) {
+    let given = [
+        (OptionName::Draft, options.drafts.iter().any(|name| name != crate::draft::NONE)),
+        (OptionName::Learn, options.learn.is_some()),
+        (OptionName::DraftDtype, options.draft_dtype.is_some()),
+        (OptionName::DraftVocabulary, options.draft_vocabulary.is_some()),
+        (OptionName::DraftLayers, options.draft_layers.is_some()),
+    ];
+    if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+        let message = message!["note: ", option, " is not used: nothing is drafted here"];
+        listener.note(&message);
+    }
+}
