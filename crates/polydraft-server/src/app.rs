@@ -12,8 +12,8 @@ use polydraft_runtime::{SamplingOptions, Speculation, TableKeeper};
 use polydraft_text::Language;
 use tokio::sync::Semaphore;
 
-use crate::api::error::Problem;
-use crate::api::responses::Store;
+use crate::api::openai::responses::store::Store;
+use crate::api::shared::error::Problem;
 use crate::grammar::Grammars;
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, MOST_TOP, RequestParams};

@@ -11,7 +11,7 @@ use polydraft_runtime::{
     Description, Listener, Run, SamplingOptions, Speculation, Usage, published,
 };
 
-use crate::api::speculation::fits;
+use crate::api::shared::speculation::fits;
 use crate::app::{Defaults, ServedModel, Settings};
 use crate::fleet::{Described, Fleet};
 use crate::http::guard::LOCAL;

@@ -4,11 +4,12 @@ use axum::response::{IntoResponse, Response};
 use polydraft_engine::{Finish, Scored};
 use serde_json::{Map, Value, json};
 
-use super::super::answer::Answer;
-use super::super::error::Problem;
-use super::super::timings::Progress;
-use super::super::tokens::{sampled_with_ids, with_ids};
-use super::super::{Json, Reply, Sent};
+use crate::api::shared::answer::Answer;
+use crate::api::shared::error::Problem;
+use crate::api::shared::json::Json;
+use crate::api::shared::timings::Progress;
+use crate::api::shared::tokens::{sampled_with_ids, with_ids};
+use crate::api::{Reply, Sent};
 use crate::worker::{Event, RequestParams};
 
 /// What an answer tells.

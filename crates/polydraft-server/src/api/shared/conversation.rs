@@ -11,8 +11,8 @@ use super::messages::left_out;
 use super::params::Truncation;
 use super::reasoning::Reasoning;
 use super::tools::Tools;
-use super::{Prepared, Reply};
 use crate::App;
+use crate::api::{Prepared, Reply};
 use crate::grammar::Form;
 use crate::worker::RequestParams;
 

@@ -13,12 +13,14 @@ use polydraft_text::Tokenizer;
 use serde_json::{Map, Value, json};
 
 use super::error::Problem;
+use super::json::Json;
 use super::part::{Call, Part};
 use super::timings::{Clock, Progress, Tells};
 use super::tokens::{ById, Naming, PromptScores};
 use super::usage::Usage;
-use super::{Json, Reply, Sent, steps, tokens};
+use super::{steps, tokens};
 use crate::App;
+use crate::api::{Reply, Sent};
 use crate::worker::{Event, Failure, RequestParams};
 use frame::{Choice, Frame, Logprobs, members};
 

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
 
-use crate::api::error::{Dialect, Problem};
+use super::error::{Dialect, Problem};
 use crate::api::{Reply, Sent};
 use crate::worker::Events;
 

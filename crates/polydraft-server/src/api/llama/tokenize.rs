@@ -5,11 +5,11 @@ use polydraft_text::{Ending, Rendering};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::error::Problem;
-use super::messages::{Spoken, conversation, variables};
-use super::params::null_is_default;
-use super::read::read;
 use crate::App;
+use crate::api::shared::error::Problem;
+use crate::api::shared::messages::{Spoken, conversation, variables};
+use crate::api::shared::params::null_is_default;
+use crate::api::shared::read::read;
 
 #[derive(Deserialize)]
 struct Tokenize {

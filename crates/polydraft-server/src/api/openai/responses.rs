@@ -2,7 +2,8 @@
 //! that the next request can refer to them.
 
 mod response;
-mod store;
+pub mod store;
+mod stored;
 
 use axum::http::StatusCode;
 use polydraft_engine::Alternatives;
@@ -11,19 +12,20 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::alternatives::few_alternatives;
-use super::answer::UsageTold;
-use super::conversation::{Conversation, ReasoningMode, Wanted};
-use super::error::Problem;
-use super::messages::{Calling, Content, message, variables};
-use super::params::{Common, null_is_default};
-use super::read::read;
-use super::rest::ignored;
-use super::tools::{self, tools};
-use super::{Prepared, Reply, format};
 use crate::App;
+use crate::api::shared::alternatives::few_alternatives;
+use crate::api::shared::answer::UsageTold;
+use crate::api::shared::conversation::{Conversation, ReasoningMode, Wanted};
+use crate::api::shared::error::Problem;
+use crate::api::shared::format;
+use crate::api::shared::messages::{Calling, Content, message, variables};
+use crate::api::shared::params::{Common, null_is_default};
+use crate::api::shared::read::read;
+use crate::api::shared::rest::ignored;
+use crate::api::shared::tools::{self, tools};
+use crate::api::{Prepared, Reply};
 use response::Response;
-pub use store::Store;
+pub use stored::{forget, stored};
 
 /// Parameters of responses alone. Of the common ones `n`, `response_format`, `stream_options` and
 /// `steps` are of other routes.

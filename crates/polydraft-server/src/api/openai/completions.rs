@@ -6,14 +6,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::alternatives::{alternatives, check};
-use super::answer::{Answer, Shape};
-use super::error::Problem;
-use super::params::{Common, flag_or_not, within};
-use super::read::read;
-use super::rest::ignored;
-use super::{Prepared, Reply, format};
 use crate::App;
+use crate::api::shared::alternatives::{alternatives, check};
+use crate::api::shared::answer::{Answer, Shape};
+use crate::api::shared::error::Problem;
+use crate::api::shared::format;
+use crate::api::shared::params::{Common, flag_or_not, within};
+use crate::api::shared::read::read;
+use crate::api::shared::rest::ignored;
+use crate::api::{Prepared, Reply};
 
 /// Parameters of completions alone.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -3,15 +3,20 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, post};
 use polydraft::Token;
 use serde_json::{Map, Value};
 
-use super::{guard, stream};
+use super::body::read_body;
+use super::error::{Dialect, Problem};
+use super::json::Json;
+use super::strict::parse;
+use super::{format, stream};
 use crate::App;
-use crate::api::error::{Dialect, Problem};
-use crate::api::{Prepared, format, parse};
+use crate::api::Prepared;
 use crate::fleet::Fleet;
 use crate::grammar::{Form, Grammar};
 
@@ -24,7 +29,7 @@ pub async fn read(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Arc<App>, Value), Problem> {
-    let body = guard::body(fleet.settings().body, headers, body).await?;
+    let body = read_body(fleet.settings().body, headers, body).await?;
     let body = blocking(move || parse(&body)).await?;
     let model = match body.get("model") {
         None | Some(Value::Null) => None,
@@ -47,8 +52,15 @@ pub async fn blocking<T: Send + 'static>(
 /// How a route makes an engine's request of a body.
 pub type Prepare = fn(&App, Value) -> Result<Prepared, Problem>;
 
+/// A route that decodes.
+pub fn decodes(prepare: Prepare, dialect: Dialect) -> MethodRouter<Arc<Fleet>> {
+    post(move |State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body| {
+        answer(fleet, headers, body, prepare, dialect)
+    })
+}
+
 /// Reads a request, hands it to the engine, and answers.
-pub async fn answer(
+async fn answer(
     fleet: Arc<Fleet>,
     headers: HeaderMap,
     body: Body,
@@ -97,6 +109,24 @@ async fn decode(
     // With many log-probabilities writing it takes its time too.
     let written = blocking(move || Ok(answer.whole())).await?;
     Ok(ignored.said(written))
+}
+
+/// Answers with what is computed of a body, without decoding.
+pub async fn compute(
+    fleet: Arc<Fleet>,
+    headers: HeaderMap,
+    body: Body,
+    work: impl FnOnce(&App, Value) -> Result<Value, Problem> + Send + 'static,
+    dialect: Dialect,
+) -> Response {
+    let answered = async {
+        let (app, body) = read(&fleet, &headers, body).await?;
+        blocking(move || work(&app, body)).await
+    };
+    match answered.await {
+        Ok(value) => Json(value).into_response(),
+        Err(problem) => problem.response(dialect),
+    }
 }
 
 /// Gives a request what it does not say.

@@ -7,17 +7,18 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::alternatives::{alternatives, check};
-use super::answer::Answer;
-use super::conversation::{Conversation, ReasoningMode, Wanted};
-use super::error::Problem;
-use super::messages::{Spoken, conversation, variables};
-use super::params::{Common, flag, flag_or_not};
-use super::read::read;
-use super::rest::ignored;
-use super::tools::tools;
-use super::{Prepared, Reply, format};
 use crate::App;
+use crate::api::shared::alternatives::{alternatives, check};
+use crate::api::shared::answer::Answer;
+use crate::api::shared::conversation::{Conversation, ReasoningMode, Wanted};
+use crate::api::shared::error::Problem;
+use crate::api::shared::format;
+use crate::api::shared::messages::{Spoken, conversation, variables};
+use crate::api::shared::params::{Common, flag, flag_or_not};
+use crate::api::shared::read::read;
+use crate::api::shared::rest::ignored;
+use crate::api::shared::tools::tools;
+use crate::api::{Prepared, Reply};
 
 /// Parameters of conversations alone.
 #[derive(Debug, Deserialize, ToSchema)]
