@@ -18,9 +18,9 @@ use crate::worker::{Event, RequestParams};
 use shared::error::Problem;
 
 /// A valid request.
-pub struct Prepared<A = Box<dyn Reply>> {
-    /// For the engine, prompt by prompt.
-    pub asked: Vec<RequestParams>,
+pub struct Prepared<A> {
+    /// What the engine gets, prompt by prompt.
+    pub requests: Vec<RequestParams>,
     /// The form that all its outputs must have: its grammar is still to be built.
     pub form: Option<Form>,
     /// How its answer looks.
@@ -29,6 +29,14 @@ pub struct Prepared<A = Box<dyn Reply>> {
     pub stream: bool,
     /// Parameters that it had and that nothing was done about.
     pub ignored: Vec<String>,
+}
+
+impl<A> Prepared<A> {
+    /// The same with its answer in another form.
+    pub fn map_answer<B>(self, change: impl FnOnce(A) -> B) -> Prepared<B> {
+        let Self { requests, form, answer, stream, ignored } = self;
+        Prepared { requests, form, answer: change(answer), stream, ignored }
+    }
 }
 
 /// An answer as it grows, in the form of its route.

@@ -205,9 +205,9 @@ impl App {
     }
 
     /// Ends outputs where the context of the settings ends.
-    pub fn limit(&self, asked: &mut RequestParams) {
-        let room = self.context.saturating_sub(asked.prompt.len());
-        asked.limits.max_tokens = Some(asked.limits.max_tokens.unwrap_or(room).min(room));
+    pub fn limit(&self, params: &mut RequestParams) {
+        let room = self.context.saturating_sub(params.prompt.len());
+        params.limits.max_tokens = Some(params.limits.max_tokens.unwrap_or(room).min(room));
     }
 
     /// A prompt that can never fit, or that no model could continue, is refused before it waits,
@@ -216,8 +216,8 @@ impl App {
     /// # Errors
     /// A prompt that leaves no room in the context, is empty where the model needs a token, or has
     /// tokens that there are not; more tokens than the server has memory for.
-    pub fn check(&self, asked: &RequestParams) -> Result<(), Problem> {
-        let (prompt, context) = (asked.prompt.len(), self.context);
+    pub fn check(&self, params: &RequestParams) -> Result<(), Problem> {
+        let (prompt, context) = (params.prompt.len(), self.context);
         if prompt >= context {
             return Err(Failure::Engine(Error::PromptTooLong { prompt, context }).into());
         }
@@ -225,19 +225,19 @@ impl App {
             return Err(Failure::Engine(Error::EmptyPrompt).into());
         }
         let vocabulary = self.vocabulary;
-        if let Some(&got) = asked.prompt.iter().find(|token| **token as usize >= vocabulary) {
+        if let Some(&got) = params.prompt.iter().find(|token| **token as usize >= vocabulary) {
             return Err(Problem::invalid(format_args!(
                 "prompt: expected token ids below {vocabulary}, got {got}, which is out of \
                  vocabulary"
             ))
             .of("prompt"));
         }
-        let (tokens, most) = (asked.tokens(context), self.limits.tokens);
+        let (tokens, most) = (params.tokens(context), self.limits.tokens);
         if tokens > most {
             return Err(Problem::invalid(format_args!(
                 "the request may need {tokens} tokens, with {} sequences; this server has memory \
                  for {most}: ask for fewer",
-                asked.count
+                params.count
             ))
             .of("max_tokens"));
         }

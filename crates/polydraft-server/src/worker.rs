@@ -137,7 +137,7 @@ impl Worker {
     }
 
     fn need(&self, job: &Job) -> (usize, usize) {
-        (job.asked.count, job.asked.tokens(self.engine.info().context))
+        (job.params.count, job.params.tokens(self.engine.info().context))
     }
 
     /// Takes new requests; waits where there is nothing else to do. Whether there is anything left
@@ -211,8 +211,8 @@ impl Worker {
                 return;
             }
             let Some(job) = self.waiting.pop_front() else { return };
-            self.telemetry.began(job.asked.prompt.len());
-            let scorer = PromptScorer::of(&job.asked);
+            self.telemetry.began(job.params.prompt.len());
+            let scorer = PromptScorer::new(&job.params);
             let mut running = Running { job, scorer, texts: Vec::new(), opened: 0 };
             if running.scorer.is_none() {
                 running.open_first(&mut self.engine, &self.language, &mut self.costs);
@@ -255,10 +255,10 @@ impl Worker {
         for running in &mut self.running {
             let read = running.texts.first().is_none_or(|text| !text.is_unread());
             let read = read && running.scorer.is_none();
-            while read && running.opened < running.job.asked.count {
-                let asked = &running.job.asked;
+            while read && running.opened < running.job.params.count {
+                let params = &running.job.params;
                 let Self { engine, language, costs, .. } = self;
-                match Text::open(engine, language, costs, asked, running.opened) {
+                match Text::open(engine, language, costs, params, running.opened) {
                     Ok(text) => running.texts.push(text),
                     Err(failure) => {
                         running.failure_of_first(failure);
@@ -273,7 +273,7 @@ impl Worker {
     /// One pass for all sequences whose prefill is done.
     fn step(&mut self) {
         let all = self.running.iter_mut().flat_map(|running| {
-            let prompt = &running.job.asked.prompt;
+            let prompt = &running.job.params.prompt;
             running.texts.iter_mut().filter(|text| text.is_ready()).map(move |text| (prompt, text))
         });
         let mut ready: Vec<_> = all.collect();
@@ -315,10 +315,10 @@ impl Worker {
         let known = catch_unwind(AssertUnwindSafe(|| costs.advance(engine, idle)));
         if known.is_ok_and(|known| known) {
             let texts = self.running.iter_mut().flat_map(|running| {
-                let asked = &running.job.asked;
-                running.texts.iter_mut().map(move |text| (asked, text))
+                let params = &running.job.params;
+                running.texts.iter_mut().map(move |text| (params, text))
             });
-            texts.for_each(|(asked, text)| text.speculate(asked, costs, engine));
+            texts.for_each(|(params, text)| text.speculate(params, costs, engine));
         }
     }
 

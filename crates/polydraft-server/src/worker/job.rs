@@ -207,7 +207,7 @@ const BEHIND: usize = 8 << 20;
 
 /// A request on the engine's thread.
 pub(super) struct Job {
-    pub asked: RequestParams,
+    pub params: RequestParams,
     /// The number of its first sequence in the request.
     pub first: usize,
     pub events: UnboundedSender<Event>,
@@ -232,7 +232,7 @@ impl Job {
 
     /// Tells how much of the prompt is prefilled.
     pub fn progress(&self, cached: usize, processed: usize) {
-        let (text, total) = (self.first, self.asked.prompt.len());
+        let (text, total) = (self.first, self.params.prompt.len());
         self.tell(Event::Progress { text, processed, cached, total });
     }
 
@@ -267,7 +267,7 @@ impl EngineHandle {
     ///
     /// # Errors
     /// A server that is full or stopping.
-    pub fn submit(&self, asked: Vec<RequestParams>) -> Result<Events, Refusal> {
+    pub fn submit(&self, requests: Vec<RequestParams>) -> Result<Events, Refusal> {
         if self.load.stopping.load(Ordering::SeqCst) {
             return Err(Refusal::Stopping);
         }
@@ -280,13 +280,13 @@ impl EngineHandle {
         let (mut first, arrived) = (0, Instant::now());
         // With many alternatives one step may take more than is buffered otherwise: all of them
         // may wait.
-        let many = asked.iter().any(|asked| asked.most_alternatives() > MOST_TOP);
+        let many = requests.iter().any(|params| params.most_alternatives() > MOST_TOP);
         let many = if many { MOST_OF_ALL * size_of::<(Token, f64)>() } else { 0 };
         let most_waiting = BEHIND + many;
-        let jobs = asked.into_iter().map(|asked| {
-            let count = asked.count;
+        let jobs = requests.into_iter().map(|params| {
+            let count = params.count;
             let (events, waiting, _place) = (events.clone(), waiting.clone(), place.clone());
-            let job = Job { asked, first, events, waiting, most_waiting, arrived, _place };
+            let job = Job { params, first, events, waiting, most_waiting, arrived, _place };
             first += count;
             job
         });

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::reply::Message;
 use crate::App;
+use crate::api::Prepared;
 use crate::api::openai::chat;
 use crate::api::shared::error::Problem;
 use crate::api::shared::read::read;
-use crate::api::{Prepared, Reply};
 
 /// What is translated; all else is passed on as it is.
 #[derive(Deserialize)]
@@ -85,18 +85,17 @@ struct OutputConfig {
     format: Option<Value>,
 }
 
-/// From a body to the engine's request, as for conversations.
+/// Prepares a request as one of conversations.
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
+pub fn prepare(app: &App, body: Value) -> Result<Prepared<Message>, Problem> {
     let mut request: Request = read(body)?;
     let stops = request.stop_sequences.take().unwrap_or_default();
     let model = request.rest.get("model").and_then(Value::as_str).unwrap_or(app.name()).to_owned();
     let body = translated(request, &stops)?;
-    chat::prepare_as(app, body, |answer| -> Box<dyn Reply> {
-        Box::new(Message::new(answer, model, stops, app.keeps_prompts))
-    })
+    let prepared = chat::prepare(app, body)?;
+    Ok(prepared.map_answer(|answer| Message::new(answer, model, stops, app.keeps_prompts)))
 }
 
 /// How many tokens a request's prompt has.
@@ -105,7 +104,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
 /// As for [`prepare`].
 pub fn count(app: &App, body: Value) -> Result<Value, Problem> {
     let prepared = prepare(app, body)?;
-    let tokens: usize = prepared.asked.iter().map(|asked| asked.prompt.len()).sum();
+    let tokens: usize = prepared.requests.iter().map(|params| params.prompt.len()).sum();
     Ok(json!({ "input_tokens": tokens }))
 }
 

@@ -10,12 +10,12 @@ use serde_json::{Map, Value, json};
 use super::reply::{Native, Probabilities, Told};
 use super::samplers;
 use crate::App;
+use crate::api::Prepared;
 use crate::api::openai::completions;
 use crate::api::shared::alternatives::few_alternatives;
 use crate::api::shared::error::Problem;
 use crate::api::shared::params::null_is_default;
 use crate::api::shared::read::read;
-use crate::api::{Prepared, Reply};
 use crate::worker::RequestParams;
 
 /// What has another name or form here.
@@ -67,11 +67,11 @@ const USUAL: &str = "n_keep";
 /// The least bias there is: a token that has it is as good as impossible.
 const NEVER: f64 = -100.0;
 
-/// From a body to the engine's request, as for completions.
+/// Prepares a request as one of completions.
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
+pub fn prepare(app: &App, body: Value) -> Result<Prepared<Native>, Problem> {
     let own: Completion = read(body)?;
     let mut body = own.rest;
     let strict = app.settings.strict;
@@ -126,29 +126,29 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
         fields: own.response_fields,
     };
     let model = app.name().to_owned();
-    let made = completions::made(app, Value::Object(body))?;
-    let Prepared { mut asked, form, answer, stream, mut ignored } = made;
-    for asked in &mut asked {
-        asked.progress = true;
+    let mut prepared = completions::prepare(app, Value::Object(body))?;
+    for params in &mut prepared.requests {
+        params.progress = true;
         if let Some(count) = sampled {
-            asked.scores = Some(Alternatives::Sampled(count));
+            params.scores = Some(Alternatives::Sampled(count));
         }
         if own.ignore_eos {
-            let formed = form.is_some() || asked.allowed.is_some();
-            never_ends(app, asked, formed);
+            let formed = prepared.form.is_some() || params.allowed.is_some();
+            never_ends(app, params, formed);
         }
     }
-    ignored.extend(usual.into_iter().map(str::to_owned));
-    let answer: Box<dyn Reply> = Box::new(Native::new(answer, model, app.context, &asked, told));
-    Ok(Prepared { asked, form, answer, stream, ignored })
+    prepared.ignored.extend(usual.into_iter().map(str::to_owned));
+    let Prepared { requests, form, answer, stream, ignored } = prepared;
+    let answer = Native::new(answer, model, app.context, &requests, told);
+    Ok(Prepared { requests, form, answer, stream, ignored })
 }
 
 /// llama.cpp's ignore_eos forbids the end tokens, where vLLM's, as on other routes here, goes on
 /// after them.
-fn never_ends(app: &App, asked: &mut RequestParams, formed: bool) {
+fn never_ends(app: &App, params: &mut RequestParams, formed: bool) {
     // Where nothing else is allowed, the end comes all the same.
     let bias = if formed { NEVER as f32 } else { f32::NEG_INFINITY };
-    let biases = &mut asked.penalties.bias;
+    let biases = &mut params.penalties.bias;
     for token in &app.completions.end_tokens {
         biases.retain(|(other, _)| other != token);
         biases.push((*token, bias));

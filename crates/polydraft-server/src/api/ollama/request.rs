@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::reply::{Kind, Lines};
 use crate::App;
+use crate::api::Prepared;
 use crate::api::openai::{chat, completions};
 use crate::api::shared::error::Problem;
 use crate::api::shared::read::read;
-use crate::api::{Prepared, Reply};
 
 /// What both routes have in common; all else is passed on as it is.
 #[derive(Deserialize)]
@@ -68,11 +68,11 @@ struct Generate {
     rest: Map<String, Value>,
 }
 
-/// Of `/api/chat`, from a body to the engine's request.
+/// Prepares a request of `/api/chat`.
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare_chat(app: &App, body: Value) -> Result<Prepared, Problem> {
+pub fn prepare_chat(app: &App, body: Value) -> Result<Prepared<Lines>, Problem> {
     let mut common: Common = read(body)?;
     let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
     let messages = spoken(own.messages.unwrap_or_default())?;
@@ -82,16 +82,14 @@ pub fn prepare_chat(app: &App, body: Value) -> Result<Prepared, Problem> {
     if let Some(tools) = own.tools {
         body["tools"] = tools;
     }
-    chat::prepare_as(app, body, |answer| -> Box<dyn Reply> {
-        Box::new(Lines::new(answer, model, Kind::Chat))
-    })
+    Ok(chat::prepare(app, body)?.map_answer(|answer| Lines::new(answer, model, Kind::Chat)))
 }
 
-/// Of `/api/generate`.
+/// Prepares a request of `/api/generate`.
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare_generate(app: &App, body: Value) -> Result<Prepared, Problem> {
+pub fn prepare_generate(app: &App, body: Value) -> Result<Prepared<Lines>, Problem> {
     let mut common: Common = read(body)?;
     let own: Generate = read(Value::Object(std::mem::take(&mut common.rest)))?;
     if own.images.is_some_and(|images| !images.is_empty()) {
@@ -100,16 +98,15 @@ pub fn prepare_generate(app: &App, body: Value) -> Result<Prepared, Problem> {
     let model = common.model.clone().unwrap_or_else(|| app.name().to_owned());
     let mut body = translated(common, own.rest);
     let prompt = own.prompt.unwrap_or_default();
-    let in_form =
-        |answer| -> Box<dyn Reply> { Box::new(Lines::new(answer, model, Kind::Generate)) };
+    let lines = |answer| Lines::new(answer, model, Kind::Generate);
     if own.raw == Some(true) || app.language.chat.is_none() {
         body["prompt"] = prompt.into();
-        return completions::prepare_as(app, body, in_form);
+        return Ok(completions::prepare(app, body)?.map_answer(lines));
     }
     let system = own.system.map(|system| json!({ "role": "system", "content": system }));
     let user = json!({ "role": "user", "content": prompt });
     body["messages"] = system.into_iter().chain([user]).collect();
-    chat::prepare_as(app, body, in_form)
+    Ok(chat::prepare(app, body)?.map_answer(lines))
 }
 
 fn translated(common: Common, rest: Map<String, Value>) -> Value {

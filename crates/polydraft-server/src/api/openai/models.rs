@@ -65,16 +65,16 @@ pub async fn one(
 }
 
 /// How many tokens the prompt of a conversation has, as both OpenAI's and llama.cpp's servers say.
-fn counted(prepared: Prepared) -> Value {
-    let tokens: usize = prepared.asked.iter().map(|asked| asked.prompt.len()).sum();
+fn counted<A>(prepared: &Prepared<A>) -> Value {
+    let tokens: usize = prepared.requests.iter().map(|params| params.prompt.len()).sum();
     json!({ "object": "response.input_tokens", "input_tokens": tokens })
 }
 
 /// A route that says so of what `prepare` makes of a body.
-pub fn counts(prepare: Prepare) -> MethodRouter<Arc<Fleet>> {
+pub fn counts<A: 'static>(prepare: Prepare<A>) -> MethodRouter<Arc<Fleet>> {
     let count = move |app: &App, mut body| {
         set_defaults(&app.settings.defaults, &mut body);
-        prepare(app, body).map(counted)
+        prepare(app, body).map(|prepared| counted(&prepared))
     };
     post(move |State(fleet), headers, body| compute(fleet, headers, body, count, Dialect::OpenAi))
 }

@@ -41,9 +41,9 @@ pub fn few_alternatives(param: &str, asked: usize) -> Result<usize, Problem> {
 ///
 /// # Errors
 /// It would.
-pub fn check(app: &App, asked: &[RequestParams], param: &str) -> Result<(), Problem> {
-    let most = asked.iter().map(RequestParams::most_alternatives).max().unwrap_or(0);
-    let of_all = asked.iter().map(|asked| asked.all_alternatives(app.context));
+pub fn check(app: &App, requests: &[RequestParams], param: &str) -> Result<(), Problem> {
+    let most = requests.iter().map(RequestParams::most_alternatives).max().unwrap_or(0);
+    let of_all = requests.iter().map(|params| params.all_alternatives(app.context));
     let of_all = of_all.fold(0usize, usize::saturating_add);
     if most <= MOST_TOP || of_all <= MOST_OF_ALL {
         return Ok(());

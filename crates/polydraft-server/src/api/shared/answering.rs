@@ -16,7 +16,7 @@ use super::json::Json;
 use super::strict::parse;
 use super::{format, stream};
 use crate::App;
-use crate::api::Prepared;
+use crate::api::{Prepared, Reply};
 use crate::fleet::Fleet;
 use crate::grammar::{Form, Grammar};
 
@@ -49,57 +49,61 @@ pub async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal())?
 }
 
-/// How a route makes an engine's request of a body.
-pub type Prepare = fn(&App, Value) -> Result<Prepared, Problem>;
+/// How a route prepares a request, whose answer has its form.
+pub type Prepare<A> = fn(&App, Value) -> Result<Prepared<A>, Problem>;
 
 /// A route that decodes.
-pub fn decodes(prepare: Prepare, dialect: Dialect) -> MethodRouter<Arc<Fleet>> {
+pub fn decodes<A: Reply + 'static>(
+    prepare: Prepare<A>,
+    dialect: Dialect,
+) -> MethodRouter<Arc<Fleet>> {
     post(move |State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body| {
         answer(fleet, headers, body, prepare, dialect)
     })
 }
 
 /// Reads a request, hands it to the engine, and answers.
-async fn answer(
+async fn answer<A: Reply + 'static>(
     fleet: Arc<Fleet>,
     headers: HeaderMap,
     body: Body,
-    prepare: Prepare,
+    prepare: Prepare<A>,
     dialect: Dialect,
 ) -> Response {
     let answered = decode(fleet, headers, body, prepare, dialect).await;
     answered.unwrap_or_else(|problem| problem.response(dialect))
 }
 
-async fn decode(
+async fn decode<A: Reply + 'static>(
     fleet: Arc<Fleet>,
     headers: HeaderMap,
     body: Body,
-    prepare: Prepare,
+    prepare: Prepare<A>,
     dialect: Dialect,
 ) -> Result<Response, Problem> {
     let (app, mut body) = read(&fleet, &headers, body).await?;
     set_defaults(&app.settings.defaults, &mut body);
     let at = app.clone();
-    let Prepared { mut asked, form, mut answer, stream, ignored } =
+    let Prepared { mut requests, form, answer, stream, ignored } =
         blocking(move || prepare(&at, body)).await?;
-    let ignored = Ignored::of(&ignored);
+    let mut answer: Box<dyn Reply> = Box::new(answer);
+    let ignored = Ignored::new(&ignored);
     if app.settings.context.is_some() {
-        asked.iter_mut().for_each(|asked| app.limit(asked));
+        requests.iter_mut().for_each(|params| app.limit(params));
     }
     if let Some(form) = form {
-        if asked.iter().any(|asked| asked.allowed.is_some()) {
+        if requests.iter().any(|params| params.allowed.is_some()) {
             // There may be no token that both allow.
             let problem = "allowed_token_ids cannot be given beside a form of the output or tools";
             return Err(Problem::invalid(problem).of("allowed_token_ids"));
         }
-        let end_tokens = asked.first().map(|asked| asked.limits.end_tokens.clone());
+        let end_tokens = requests.first().map(|params| params.limits.end_tokens.clone());
         let grammar = grammar(app.clone(), form, end_tokens.unwrap_or_default()).await?;
-        asked.iter_mut().for_each(|asked| asked.grammar = Some(grammar.clone()));
+        requests.iter_mut().for_each(|params| params.grammar = Some(grammar.clone()));
     }
-    let mut events = app.desk.submit(asked)?;
+    let mut events = app.desk.submit(requests)?;
     if stream {
-        return Ok(ignored.said(stream::of(answer, events, dialect)));
+        return Ok(ignored.named_in(stream::respond(answer, events, dialect)));
     }
     while !answer.is_complete() {
         // A thread that is gone will say nothing more.
@@ -108,7 +112,7 @@ async fn decode(
     }
     // With many log-probabilities writing it takes its time too.
     let written = blocking(move || Ok(answer.whole())).await?;
-    Ok(ignored.said(written))
+    Ok(ignored.named_in(written))
 }
 
 /// Answers with what is computed of a body, without decoding.
@@ -150,7 +154,7 @@ const LONGEST: usize = 1024;
 struct Ignored(Option<HeaderValue>);
 
 impl Ignored {
-    fn of(names: &[String]) -> Self {
+    fn new(names: &[String]) -> Self {
         if names.is_empty() {
             return Self(None);
         }
@@ -162,7 +166,7 @@ impl Ignored {
         Self(HeaderValue::from_str(&names).ok())
     }
 
-    fn said(self, mut answer: Response) -> Response {
+    fn named_in(self, mut answer: Response) -> Response {
         if let Some(names) = self.0 {
             answer.headers_mut().insert(IGNORED, names);
         }

@@ -251,12 +251,11 @@ const STOP_BYTES: usize = 1024;
 const MOST_LISTED: usize = 256;
 
 impl Common {
-    /// The engine's request for every prompt; the prompts come later, and so does the grammar of a
-    /// form.
+    /// The parameters of every prompt; the prompts come later, and so does the grammar of a form.
     ///
     /// # Errors
     /// The first parameter that is out of range.
-    pub fn asked(
+    pub fn request_params(
         &self,
         app: &App,
         defaults: &Defaults,
