@@ -4,6 +4,16 @@
 //! Each has a folder with its routes and the types of its requests and answers; Anthropic's and
 //! Ollama's requests are translated into OpenAI's conversations, and llama.cpp's into OpenAI's
 //! completions. What several protocols use is in `shared`, which uses none of them.
+//!
+//! From its body to its session a request has five forms:
+//! 1. the body's parameters, typed as its protocol has them: OpenAI's `Common` with `Chat`,
+//!    `Completion` or `Responses`, and their like in the folders of the others;
+//! 2. [`Prepared`], which the web side hands over: [`RequestParams`] for every prompt, with the
+//!    verifiers and trees of all sequences built, beside how the answer looks;
+//! 3. the `Job` in the queue of the engine's thread: the [`RequestParams`] of one prompt, moved
+//!    there, and where their events go;
+//! 4. the engine's `Request`, of one sequence;
+//! 5. the running `Session`.
 
 pub mod anthropic;
 pub mod llama;

@@ -7,6 +7,10 @@
 //! sequence does not depend on its neighbours, to the last bit: each has its own random decisions,
 //! and a model's logits for one token do not depend on the other tokens in the batch.
 //!
+//! Of a request's five forms ([`crate::api`] names them) the last three are here: the [`Job`] in
+//! the queue has the parameters of one prompt, and verifiers and trees that are already built; of
+//! it come the engine's `Request` of each sequence, which opens the [`Session`] that runs.
+//!
 //! What breaks one sequence, an error or a panic, ends its request only: if a pass for all fails,
 //! each goes on alone, with the same random decisions again.
 
@@ -15,6 +19,7 @@ mod job;
 mod pace;
 mod random;
 mod running;
+mod speculation;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,6 +42,7 @@ pub use job::{
 };
 use pace::Pace;
 use running::{PromptScorer, Running, Text};
+pub use speculation::BuiltSpeculation;
 
 /// Idle time before memory is given back.
 const IDLE: Duration = Duration::from_secs(1);
@@ -66,12 +72,14 @@ pub fn start(
     telemetry: Arc<Telemetry>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
     let (sender, inbox) = channel();
+    let costs = StepCosts::new(costs);
     let desk = EngineHandle::new(sender, capacity.texts.saturating_add(capacity.queue));
+    let desk = desk.with_costs(costs.known());
     let worker = Worker {
         engine,
         language,
         learned,
-        costs: StepCosts::new(costs),
+        costs,
         capacity,
         inbox,
         waiting: VecDeque::new(),
@@ -256,7 +264,7 @@ impl Worker {
             let read = running.texts.first().is_none_or(|text| !text.is_unread());
             let read = read && running.scorer.is_none();
             while read && running.opened < running.job.params.count {
-                let params = &running.job.params;
+                let params = &mut running.job.params;
                 let Self { engine, language, costs, .. } = self;
                 match Text::open(engine, language, costs, params, running.opened) {
                     Ok(text) => running.texts.push(text),
@@ -318,7 +326,7 @@ impl Worker {
                 let params = &running.job.params;
                 running.texts.iter_mut().map(move |text| (params, text))
             });
-            texts.for_each(|(params, text)| text.speculate(params, costs, engine));
+            texts.for_each(|(params, text)| text.speculate(params, costs));
         }
     }
 

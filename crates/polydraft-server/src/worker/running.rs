@@ -58,18 +58,6 @@ impl LogitsProcessor for Changes {
     }
 }
 
-/// A request's verifier and tree; whether an adaptive one has its final costs.
-fn built(
-    params: &RequestParams,
-    costs: &mut StepCosts,
-    engine: &mut Engine,
-) -> Result<(Option<polydraft_engine::Speculation>, bool), Failure> {
-    let Some(mut speculation) = params.speculation.clone() else { return Ok((None, true)) };
-    let is_final = costs.give(&mut speculation, params.seeded, engine);
-    let built = speculation.build().map_err(|error| Failure::Settings(error.to_string()))?;
-    Ok((Some(built), is_final))
-}
-
 /// One sequence.
 pub(super) struct Text {
     /// Its number in its prompt.
@@ -99,11 +87,11 @@ impl Text {
         engine: &mut Engine,
         language: &Language,
         costs: &mut StepCosts,
-        params: &RequestParams,
+        params: &mut RequestParams,
         number: usize,
     ) -> Result<Self, Failure> {
         guarded(|| {
-            let (speculation, is_final) = built(params, costs, engine)?;
+            let (speculation, is_final) = costs.take_speculation(params, number, engine);
             let mut random = seeded(params.seed);
             // The first is what the seed gives one sequence alone.
             random.set_stream(number as u64);
@@ -152,20 +140,12 @@ impl Text {
     }
 
     /// Gives its adaptive tree the costs that have become known.
-    pub fn speculate(
-        &mut self,
-        params: &RequestParams,
-        costs: &mut StepCosts,
-        engine: &mut Engine,
-    ) {
-        if self.is_final {
+    pub fn speculate(&mut self, params: &RequestParams, costs: &StepCosts) {
+        if std::mem::replace(&mut self.is_final, true) {
             return;
         }
-        self.is_final = true;
-        match built(params, costs, engine) {
-            Ok((Some(speculation), _)) => self.session.speculate(speculation),
-            Ok((None, _)) => {}
-            Err(failure) => self.failure = Some(failure),
+        if let Some(speculation) = costs.final_speculation(params) {
+            self.session.speculate(speculation);
         }
     }
 
@@ -256,7 +236,7 @@ impl Running {
 
     /// Opens its first sequence.
     pub fn open_first(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
-        match Text::open(engine, language, costs, &self.job.params, 0) {
+        match Text::open(engine, language, costs, &mut self.job.params, 0) {
             Ok(text) => {
                 if self.job.params.progress {
                     self.job.progress(text.cached, text.cached);

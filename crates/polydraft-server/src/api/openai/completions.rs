@@ -11,10 +11,10 @@ use crate::api::Prepared;
 use crate::api::shared::alternatives::{alternatives, check};
 use crate::api::shared::answer::{Answer, Shape};
 use crate::api::shared::error::Problem;
-use crate::api::shared::format;
 use crate::api::shared::params::{Common, flag_or_not, within};
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored;
+use crate::api::shared::{format, speculation};
 
 /// Parameters of completions alone.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -114,8 +114,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
                 .collect::<Result<_, Problem>>()?
         }
     };
-    let of = |prompt| crate::worker::RequestParams { prompt, ..params.clone() };
-    let requests: Vec<_> = prompts.into_iter().map(of).collect();
+    let requests = params.for_prompts(prompts).map_err(speculation::refused)?;
     for params in &requests {
         app.check(params)?;
     }

@@ -167,7 +167,6 @@ impl From<Failure> for Problem {
                     "the answer was read too slowly: more of it waits than the server buffers";
                 Self::invalid(message).code("too_slow")
             }
-            Failure::Settings(problem) => Self::invalid(problem).of("speculation"),
             Failure::Form { param, problem } => {
                 Self::invalid(format!("{param}: {problem}")).of(param)
             }

@@ -276,11 +276,13 @@ impl Common {
         }
         let sampling = self.sampling(defaults.sampling.target())?;
         sampling.validate()?;
-        let speculation = speculation::resolve(
+        let settings = speculation::resolve(
             app,
             self.speculation.as_ref(),
             defaults.sampling.draft_of(sampling),
         )?;
+        let count = within("n", self.n.unwrap_or(1), 1, app.limits.texts)?;
+        let speculation = settings.map(|settings| speculation::build(app, settings, count));
         let stop = self.stop.clone().map_or_else(|| defaults.stop.clone(), OneOrMany::into_vec);
         within("stop", stop.len(), 0, STOPS)?;
         if let Some(wrong) = stop.iter().find(|stop| stop.is_empty() || stop.len() > STOP_BYTES) {
@@ -297,7 +299,7 @@ impl Common {
             allowed: self.allowed(app.vocabulary)?,
             least_tokens: self.min_tokens.unwrap_or(0),
             grammar: None,
-            speculation,
+            speculation: speculation.transpose()?,
             limits: Limits {
                 max_tokens: max_tokens.or(defaults.max_tokens),
                 end_tokens: self.end_tokens(app.vocabulary, defaults)?,
@@ -306,7 +308,7 @@ impl Common {
             seed: self.seed()?.unwrap_or_else(polydraft_runtime::random),
             seeded: self.seed.is_some(),
             marks: Vec::new(),
-            count: within("n", self.n.unwrap_or(1), 1, app.limits.texts)?,
+            count,
             scores: self.scores(app.vocabulary)?,
             prompt_scores: None,
             progress: self.tells().follows(),

@@ -8,10 +8,11 @@ use serde_json::Value;
 use super::error::Problem;
 use super::read::read;
 use crate::App;
+use crate::worker::BuiltSpeculation;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wanted {
+struct SpeculationParams {
     verifier: Option<String>,
     tree: Option<String>,
     draft: Option<String>,
@@ -22,31 +23,31 @@ struct Wanted {
 const MOST_NODES: f64 = 64.0;
 const MOST_DRAWS: f64 = 256.0;
 
-/// The settings in `asked`, and else those that the server was started with. `sampling` is the
-/// draft's.
+/// The settings that the parameter `speculation` has, and else those that the server was started
+/// with. `sampling` is the draft's.
 ///
 /// # Errors
-/// Verifiers and trees that are none, do not fit each other, or are too much for one request;
+/// Verifiers and trees that are none, or are too much for one request;
 /// another draft than there is.
 pub fn resolve(
     app: &App,
-    asked: Option<&Value>,
+    param: Option<&Value>,
     sampling: Sampling,
 ) -> Result<Option<Speculation>, Problem> {
     let default =
         app.speculation.as_ref().map(|default| Speculation { sampling, ..default.clone() });
-    let asked = match asked {
+    let param = match param {
         None => return Ok(default),
         Some(Value::String(name)) if name == "none" => return Ok(None),
-        Some(Value::Object(_)) => asked.cloned().unwrap_or_default(),
+        Some(Value::Object(_)) => param.cloned().unwrap_or_default(),
         Some(_) => {
             let expected =
                 r#"speculation: expected "none" or {"verifier": .., "tree": .., "draft": ..}"#;
             return Err(Problem::invalid(expected).of("speculation"));
         }
     };
-    let Wanted { verifier, tree, draft } =
-        read(asked).map_err(|problem| problem.of("speculation"))?;
+    let SpeculationParams { verifier, tree, draft } =
+        read(param).map_err(|problem| problem.of("speculation"))?;
     let wrong = |problem: String| Problem::invalid(problem).of("speculation");
     if verifier.as_deref() == Some("none") {
         return match (tree, draft) {
@@ -82,9 +83,20 @@ pub fn resolve(
         )));
     }
     fits(&tree, app.vocabulary).map_err(|problem| wrong(format!("speculation: {problem}")))?;
-    let speculation = Speculation { verifier, tree, sampling, each };
-    speculation.build().map_err(|error| wrong(error.to_string()))?;
-    Ok(Some(speculation))
+    Ok(Some(Speculation { verifier, tree, sampling, each }))
+}
+
+/// Builds verifiers and trees of these settings for so many sequences of a prompt.
+///
+/// # Errors
+/// Verifiers and trees that cannot be built, or do not fit each other.
+pub fn build(app: &App, settings: Speculation, count: usize) -> Result<BuiltSpeculation, Problem> {
+    app.desk.build(settings, count).map_err(refused)
+}
+
+/// The answer where verifier and tree cannot be built.
+pub fn refused(error: anyhow::Error) -> Problem {
+    Problem::invalid(error).of("speculation")
 }
 
 /// Whether a tree over `vocabulary` tokens is small enough for a pass with others.

@@ -1,0 +1,74 @@
+//! Verifiers and trees of requests: built where a request is checked, and run as they were built.
+//!
+//! Each sequence has its own. An adaptive tree is built with what steps cost. While that is still
+//! being measured, the tree drafts nothing, and the engine's thread replaces it by one with the
+//! costs once they are known.
+
+use polydraft::policy::Costs;
+use polydraft_runtime::Speculation;
+
+/// Verifiers and trees for the sequences of a prompt.
+pub struct BuiltSpeculation {
+    settings: Speculation,
+    /// By sequence, until it is opened.
+    built: Vec<Option<polydraft_engine::Speculation>>,
+    /// Whether an adaptive tree was built before the costs of steps were known.
+    lacks_costs: bool,
+}
+
+impl BuiltSpeculation {
+    /// Builds them for so many sequences, with the costs of steps, if these are known.
+    ///
+    /// # Errors
+    /// Settings out of range; a verifier that is not exact for the tree.
+    pub(super) fn new(
+        mut settings: Speculation,
+        costs: Option<&Costs>,
+        count: usize,
+    ) -> anyhow::Result<Self> {
+        let adaptive = settings.tree.auto_mut();
+        let lacks_costs = adaptive.is_some() && costs.is_none();
+        if let Some(adaptive) = adaptive {
+            adaptive.costs = costs.cloned().unwrap_or_else(Costs::without_drafts);
+        }
+        Self::with_settings(settings, lacks_costs, count)
+    }
+
+    /// Builds as many of the same for the sequences of another prompt.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub(super) fn for_another_prompt(&self) -> anyhow::Result<Self> {
+        Self::with_settings(self.settings.clone(), self.lacks_costs, self.built.len())
+    }
+
+    fn with_settings(
+        settings: Speculation,
+        lacks_costs: bool,
+        count: usize,
+    ) -> anyhow::Result<Self> {
+        let built = (0..count).map(|_| settings.build().map(Some));
+        let built = built.collect::<anyhow::Result<_>>()?;
+        Ok(Self { settings, built, lacks_costs })
+    }
+
+    /// Takes those of the sequence of this number.
+    pub(super) fn take(&mut self, number: usize) -> Option<polydraft_engine::Speculation> {
+        self.built.get_mut(number)?.take()
+    }
+
+    /// Whether an adaptive tree is to be replaced once the costs of steps are known.
+    pub(super) fn lacks_costs(&self) -> bool {
+        self.lacks_costs
+    }
+
+    /// Verifier and adaptive tree of a sequence with the costs of steps, which have become known.
+    /// The settings are valid: only costs that no policy takes are left to fail, and with these
+    /// nothing is drafted.
+    pub(super) fn with_costs(&self, costs: &Costs) -> Option<polydraft_engine::Speculation> {
+        let mut settings = self.settings.clone();
+        settings.tree.auto_mut()?.costs = costs.clone();
+        let built = settings.build();
+        built.inspect_err(|error| log::error!("measured costs are of no use: {error:#}")).ok()
+    }
+}
