@@ -27,9 +27,9 @@ use crate::grammar::Form;
 use crate::worker::{Event, RequestParams};
 use shared::error::Problem;
 
-/// A valid request.
+/// A request that was checked, ready for the engine.
 pub struct Prepared<A> {
-    /// What the engine gets, prompt by prompt.
+    /// Parameters for the engine, prompt by prompt.
     pub requests: Vec<RequestParams>,
     /// The form that all its outputs must have: its grammar is still to be built.
     pub form: Option<Form>,

@@ -1,4 +1,4 @@
-//! llama.cpp's own routes, and what vLLM has of the same kind.
+//! llama.cpp's own routes, and vLLM's of the same kind.
 
 mod completion;
 mod props;
@@ -20,7 +20,7 @@ use crate::api::shared::answering::{compute, decodes};
 use crate::api::shared::error::{Dialect, Problem};
 use crate::fleet::Fleet;
 
-/// All of them.
+/// The routes.
 pub fn routes() -> Router<Arc<Fleet>> {
     Router::new()
         .route("/completion", decodes(completion::prepare, Dialect::OpenAi))
@@ -31,7 +31,7 @@ pub fn routes() -> Router<Arc<Fleet>> {
         .route("/props", get(props::props))
 }
 
-/// A route of which nothing is decoded.
+/// A route that decodes nothing.
 fn computes(work: fn(&App, Value) -> Result<Value, Problem>) -> MethodRouter<Arc<Fleet>> {
     post(move |State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body| {
         compute(fleet, headers, body, work, Dialect::OpenAi)

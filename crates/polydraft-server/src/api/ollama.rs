@@ -13,7 +13,7 @@ use crate::api::shared::answering::decodes;
 use crate::api::shared::error::Dialect;
 use crate::fleet::Fleet;
 
-/// All its routes.
+/// The routes.
 pub fn routes() -> Router<Arc<Fleet>> {
     Router::new()
         .route("/api/chat", decodes(request::prepare_chat, Dialect::Ollama))

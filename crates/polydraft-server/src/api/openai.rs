@@ -2,6 +2,7 @@
 
 pub mod chat;
 pub mod completions;
+mod input_tokens;
 mod models;
 pub mod openapi;
 pub mod responses;
@@ -22,8 +23,8 @@ pub fn routes() -> Router<Arc<Fleet>> {
         .route("/models/{*name}", get(models::one))
         .route("/completions", decodes(completions::prepare, Dialect::OpenAi))
         .route("/chat/completions", decodes(chat::prepare, Dialect::OpenAi))
-        .route("/chat/completions/input_tokens", models::counts(chat::prepare))
-        .route("/responses/input_tokens", models::counts(responses::prepare))
+        .route("/chat/completions/input_tokens", input_tokens::counts(chat::prepare))
+        .route("/responses/input_tokens", input_tokens::counts(responses::prepare))
         .route("/responses", decodes(responses::prepare, Dialect::OpenAi))
         .route("/responses/{id}", get(responses::stored).delete(responses::forget))
 }

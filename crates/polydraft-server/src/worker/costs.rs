@@ -49,7 +49,7 @@ impl Listener for Log {
 pub(super) struct StepCosts {
     /// The final ones, once they are known.
     known: Arc<OnceLock<Costs>>,
-    /// How they are measured, until they are.
+    /// The measurement, until it is complete.
     measuring: Option<Box<Measuring>>,
     /// Steps since the last part.
     steps: usize,

@@ -72,3 +72,39 @@ impl BuiltSpeculation {
         built.inspect_err(|error| log::error!("measured costs are of no use: {error:#}")).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use polydraft::Sampling;
+
+    use super::*;
+
+    fn settings(verifier: &str, tree: &str) -> Speculation {
+        let (verifier, tree) = (verifier.parse().unwrap(), tree.parse().unwrap());
+        Speculation::new(verifier, tree, Sampling::default())
+    }
+
+    #[test]
+    fn each_sequence_takes_its_own_once() {
+        let mut built = BuiltSpeculation::new(settings("token", "paths:1,4"), None, 2).unwrap();
+        let mut others = built.for_another_prompt().unwrap();
+        for built in [&mut built, &mut others] {
+            assert!(!built.lacks_costs());
+            assert!(built.take(1).is_some() && built.take(0).is_some());
+            assert!(built.take(0).is_none() && built.take(1).is_none() && built.take(2).is_none());
+        }
+        assert!(BuiltSpeculation::new(settings("token", "3,2"), None, 1).is_err());
+    }
+
+    #[test]
+    fn adaptive_trees_wait_for_costs() {
+        let auto = || settings("token", "auto");
+        let costs = Costs::default();
+        assert!(!BuiltSpeculation::new(auto(), Some(&costs), 1).unwrap().lacks_costs());
+        let mut early = BuiltSpeculation::new(auto(), None, 1).unwrap();
+        assert!(early.lacks_costs() && early.for_another_prompt().unwrap().lacks_costs());
+        assert!(early.take(0).is_some() && early.with_costs(&costs).is_some());
+        let none = Costs { rejected: f64::NAN, ..Costs::default() };
+        assert!(early.with_costs(&none).is_none(), "no costs");
+    }
+}

@@ -1,4 +1,4 @@
-//! What llama.cpp's and vLLM's servers say of themselves.
+//! Descriptions of the server and the first model, as llama.cpp's and vLLM's servers have them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
 use crate::fleet::Fleet;
 
-/// What llama.cpp's server says of itself.
+/// Properties of the server, as llama.cpp's has them.
 pub async fn props(State(fleet): State<Arc<Fleet>>) -> Result<Json<Value>, Problem> {
     let app = fleet.find(None).await?;
     let chat = app.language.chat.as_ref();
@@ -34,7 +34,7 @@ pub async fn props(State(fleet): State<Arc<Fleet>>) -> Result<Json<Value>, Probl
     })))
 }
 
-/// What kind of tokenizer the first model has.
+/// The kind of the first model's tokenizer.
 pub async fn tokenizer_info(State(fleet): State<Arc<Fleet>>) -> Result<Json<Value>, Problem> {
     let app = fleet.find(None).await?;
     let (tokenizer, chat) = (&app.language.tokenizer, app.language.chat.as_ref());

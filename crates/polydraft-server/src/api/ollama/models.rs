@@ -1,4 +1,4 @@
-//! What Ollama says of models.
+//! Lists and descriptions of models, as Ollama has them.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::api::shared::json::Json;
 use crate::api::shared::models::named;
 use crate::fleet::{Fleet, Status};
 
-/// Ollama's list of models.
+/// `/api/tags`
 pub async fn tags(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
     let models = named(&fleet);
     let tags = models.iter().map(|(name, _, app)| tag(name, app.as_deref()));
     Json(json!({ "models": tags.collect::<Vec<_>>() }))
 }
 
-/// Ollama's list of models that are loaded.
+/// `/api/ps`
 pub async fn running(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
     let models = named(&fleet);
     let loaded = models.iter().filter(|(_, status, _)| *status == Status::Loaded);
@@ -31,7 +31,7 @@ pub async fn running(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
     Json(json!({ "models": tags.collect::<Vec<_>>() }))
 }
 
-/// What Ollama says of one model.
+/// `/api/show`
 pub async fn show(State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body) -> Response {
     match read(&fleet, &headers, body).await {
         Ok((app, _)) => Json(description(&app)).into_response(),
@@ -39,7 +39,7 @@ pub async fn show(State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Bod
     }
 }
 
-/// What `/api/tags` says of a model of this name; the model, where it is loaded.
+/// The entry of a model of this name in a list; the model, where it is loaded.
 fn tag(name: &str, app: Option<&App>) -> Value {
     let details = json!({ "parent_model": "", "format": "polydraft", "family": "", "families": [],
         "parameter_size": "", "quantization_level": "" });
@@ -48,7 +48,7 @@ fn tag(name: &str, app: Option<&App>) -> Value {
         "digest": "", "details": details })
 }
 
-/// What `/api/show` says of a model.
+/// The description of a model.
 fn description(app: &App) -> Value {
     let template = app.language.chat.as_ref();
     let mut capabilities = vec!["completion"];

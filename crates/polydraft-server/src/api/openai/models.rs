@@ -1,18 +1,15 @@
-//! `/v1/models`, and counts of prompts' tokens.
+//! `/v1/models`: the models that are served.
 
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::routing::{MethodRouter, post};
 use polydraft::{RuleKind, VerifierKind};
 use serde_json::{Value, json};
 
 use crate::App;
-use crate::api::Prepared;
-use crate::api::shared::answering::{Prepare, compute, set_defaults};
-use crate::api::shared::error::{Dialect, Problem};
+use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
 use crate::api::shared::models::named;
 use crate::fleet::Fleet;
@@ -62,19 +59,4 @@ pub async fn one(
             Err(problem.of("model").code("model_not_found").status(StatusCode::NOT_FOUND))
         }
     }
-}
-
-/// How many tokens the prompt of a conversation has, as both OpenAI's and llama.cpp's servers say.
-fn counted<A>(prepared: &Prepared<A>) -> Value {
-    let tokens: usize = prepared.requests.iter().map(|params| params.prompt.len()).sum();
-    json!({ "object": "response.input_tokens", "input_tokens": tokens })
-}
-
-/// A route that says so of what `prepare` makes of a body.
-pub fn counts<A: 'static>(prepare: Prepare<A>) -> MethodRouter<Arc<Fleet>> {
-    let count = move |app: &App, mut body| {
-        set_defaults(&app.settings.defaults, &mut body);
-        prepare(app, body).map(|prepared| counted(&prepared))
-    };
-    post(move |State(fleet), headers, body| compute(fleet, headers, body, count, Dialect::OpenAi))
 }

@@ -1,4 +1,4 @@
-//! Speculation settings of one request.
+//! Verifier and tree of one request: settings that are checked, and what is built from them.
 
 use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
 use polydraft_runtime::{Speculation, supports};
@@ -69,7 +69,7 @@ pub fn resolve(
     let whole = tree.is_none();
     let tree = match tree {
         None => default.tree,
-        Some(text) => tree_of(&text, &verifier).map_err(|error| wrong(error.to_string()))?,
+        Some(text) => parse_tree(&text, &verifier).map_err(|error| wrong(error.to_string()))?,
     };
     // The settings of each draft go with a tree of as many.
     let distinct = matches!(&tree, PolicyKind::Distinct(own) if own.drafts == default.each.len());
@@ -113,8 +113,8 @@ pub fn fits(tree: &PolicyKind, vocabulary: usize) -> Result<(), String> {
     }
 }
 
-fn tree_of(text: &str, verifier: &VerifierKind) -> polydraft::Result<PolicyKind> {
-    // An adaptive one gets its costs on the engine's thread.
+fn parse_tree(text: &str, verifier: &VerifierKind) -> polydraft::Result<PolicyKind> {
+    // An adaptive one gets its costs where it is built.
     Ok(match text.parse()? {
         // Drawn as the verifier can.
         PolicyKind::Levels(levels) if !text.contains('/') => {
