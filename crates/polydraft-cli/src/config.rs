@@ -20,7 +20,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use crate::usage::{UsageError, is_usage};
+use crate::usage::UsageError;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -291,6 +291,7 @@ mod tests {
     use clap::{ArgAction, value_parser};
 
     use super::*;
+    use crate::usage::is_usage;
 
     fn program() -> Command {
         let number = |name: &'static str| {

@@ -15,4 +15,3 @@ pub mod provenance;
 pub mod save;
 pub mod threads;
 pub mod usage;
-pub mod usage;

@@ -145,47 +145,6 @@ pub fn text(bytes: Vec<u8>) -> Result<String> {
     })
 }
 
-/// What a parser says about a value, in the words of who wrote it instead of Rust's.
-pub fn in_words(error: impl std::fmt::Display) -> String {
-    let mut text = error.to_string();
-    for (rust, word) in [
-        ("expected usize", "expected a whole number that is not negative"),
-        ("expected u64", "expected a whole number that is not negative"),
-        ("expected u32", "expected a whole number from 0 to 4294967295"),
-        ("expected f64", "expected a number"),
-        ("invalid digit found in string", "expected a whole number that is not negative"),
-        ("cannot parse integer from empty string", "expected a whole number, got nothing"),
-        ("number too large to fit in target type", "expected a smaller number"),
-        ("number too small to fit in target type", "expected a whole number that is not negative"),
-        ("invalid float literal", "expected a number"),
-        ("cannot parse float from empty string", "expected a number, got nothing"),
-        ("invalid IP address syntax", "expected an address such as 127.0.0.1"),
-        ("invalid IPv4 address syntax", "expected an address such as 127.0.0.1"),
-        ("expected a sequence", "expected a list"),
-        ("expected a map", "expected an object"),
-        ("expected a boolean", "expected true or false"),
-        ("invalid type: sequence", "invalid type: a list"),
-        ("invalid type: map", "invalid type: an object"),
-        ("invalid type: unit", "invalid type: null"),
-    ] {
-        text = text.replace(rust, word);
-    }
-    // Names of Rust's types, whatever they are.
-    for (before, word) in [
-        ("data did not match any variant of untagged enum ", "a value that does not fit here"),
-        ("expected struct ", "expected an object"),
-        ("expected internally tagged enum ", "expected an object with a \"type\""),
-    ] {
-        while let Some(start) = text.find(before) {
-            let name =
-                text[start + before.len()..].find(|c: char| !c.is_alphanumeric() && c != '_');
-            let end = name.map_or(text.len(), |length| start + before.len() + length);
-            text.replace_range(start..end, word);
-        }
-    }
-    text
-}
-
 fn take(stream: impl Read, kind: Kind, bytes: &mut Vec<u8>) -> Result<()> {
     let read = stream.take(kind.most + 1).read_to_end(bytes)?;
     if read as u64 > kind.most { Err(kind.too_large()) } else { Ok(()) }
@@ -247,31 +206,6 @@ mod tests {
         );
         let error = read(folder.path(), SMALL).unwrap_err();
         assert!(error.to_string().contains("got a directory"), "{error}");
-    }
-
-    #[test]
-    fn no_rust_in_messages() {
-        assert_eq!(
-            in_words("invalid type: sequence, expected usize at line 1"),
-            "invalid type: a list, expected a whole number that is not negative at line 1"
-        );
-        assert_eq!(
-            in_words("data did not match any variant of untagged enum ModelUntagged at line 1"),
-            "a value that does not fit here at line 1"
-        );
-        assert_eq!(in_words("expected struct X"), "expected an object");
-        for (error, expected) in [
-            ("-1".parse::<u64>().unwrap_err().to_string(), "that is not negative"),
-            ("".parse::<u64>().unwrap_err().to_string(), "expected a whole number, got nothing"),
-            ("256".parse::<u8>().unwrap_err().to_string(), "expected a smaller number"),
-            ("-129".parse::<i8>().unwrap_err().to_string(), "that is not negative"),
-            ("x".parse::<f64>().unwrap_err().to_string(), "expected a number"),
-            ("".parse::<f64>().unwrap_err().to_string(), "expected a number, got nothing"),
-            ("x".parse::<IpAddr>().unwrap_err().to_string(), "such as 127.0.0.1"),
-            ("x".parse::<Ipv4Addr>().unwrap_err().to_string(), "such as 127.0.0.1"),
-        ] {
-            assert!(in_words(&error).contains(expected), "{error}");
-        }
     }
 
     #[test]

@@ -142,7 +142,7 @@ pub fn command_line(option: OptionName, value: Option<&str>) -> String {
 /// Writes options as Python's keywords: `tree="auto"`.
 pub fn keyword(option: OptionName, value: Option<&str>) -> String {
     let name = option.name().replace('-', "_");
-    value.map_or_else(|| format!("{name}="), |value| format!("{name}={value:?}"))
+    value.map_or_else(|| format!("{name}="), |value| format!("{name}={}", literal(option, value)))
 }
 
 /// Writes options as fields of a request's `speculation`: `speculation.tree "auto"`.
@@ -150,8 +150,18 @@ pub fn field(option: OptionName, value: Option<&str>) -> String {
     let name = option.name().replace('-', "_");
     value.map_or_else(
         || format!("speculation.{name}"),
-        |value| format!("speculation.{name} {value:?}"),
+        |value| format!("speculation.{name} {}", literal(option, value)),
     )
+}
+
+/// Writes a value as a literal: a number, a list of numbers, or a string.
+fn literal(option: OptionName, value: &str) -> String {
+    let lists = [OptionName::DraftTemperature, OptionName::DraftLayers];
+    match value.parse::<f64>() {
+        Ok(_) => value.to_owned(),
+        Err(_) if lists.contains(&option) => format!("[{}]", value.replace(',', ", ")),
+        Err(_) => format!("{value:?}"),
+    }
 }
 
 /// A message for people, in which options are data.

@@ -14,6 +14,7 @@ use crate::models::{ModelOptions, Models};
 use crate::requests::Settings;
 use crate::sampling::SamplingOptions;
 use crate::speculation::{Speculation, SpeculationOptions};
+use crate::tree::AcceptanceFile;
 
 /// All that decides the output: target, draft, verifier, sampling. It is data: the program makes it
 /// of a command line, a server of its start.
@@ -36,6 +37,17 @@ impl Description {
     pub fn of(target: impl Into<String>) -> Self {
         let models = ModelOptions { target: Some(target.into()), ..ModelOptions::default() };
         Self { models, ..Self::default() }
+    }
+
+    /// The measured acceptances that sequoia trees are made from: those of a file, or the demo
+    /// pair's; none where neither is known.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no acceptances.
+    pub fn acceptance(&self) -> Result<Option<Vec<f64>>> {
+        let named = self.speculation.acceptance.clone();
+        let file = named.or_else(|| self.models.demo_acceptance().filter(|file| file.exists()));
+        Ok(file.map(|file| AcceptanceFile::read(&file)).transpose()?.map(|file| file.acceptance))
     }
 
     /// The same with plain decoding said in one way: the draft `none` is no draft.

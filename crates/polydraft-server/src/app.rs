@@ -12,8 +12,8 @@ use polydraft_runtime::{SamplingOptions, Speculation, TableKeeper};
 use polydraft_text::Language;
 use tokio::sync::Semaphore;
 
-use crate::api::error::Problem;
-use crate::api::responses::Store;
+use crate::api::openai::responses::store::Store;
+use crate::api::shared::error::Problem;
 use crate::grammar::Grammars;
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, MOST_TOP, RequestParams};
@@ -30,6 +30,8 @@ pub struct ServedModel {
     pub learned: Option<TableKeeper>,
     /// How drafts are made and verified; none where nothing drafts.
     pub speculation: Option<Speculation>,
+    /// The acceptances that sequoia trees are made from, if they were measured.
+    pub acceptance: Option<Vec<f64>>,
     /// Costs of passes, for requests with an adaptive tree.
     pub costs: CostsToUse,
     /// For completions.
@@ -118,6 +120,8 @@ pub(crate) struct App {
     /// How many drafters there are.
     pub drafters: usize,
     pub speculation: Option<Speculation>,
+    /// The acceptances that sequoia trees are made from.
+    pub acceptance: Option<Vec<f64>>,
     pub completions: Defaults,
     pub chat: Defaults,
     /// The context length, of the target or as the settings have it, and the vocabulary size.
@@ -157,6 +161,7 @@ impl App {
             draft,
             learned,
             speculation,
+            acceptance,
             costs,
             completions,
             chat,
@@ -182,6 +187,7 @@ impl App {
             draft,
             drafters,
             speculation,
+            acceptance,
             completions,
             chat,
             context,
@@ -205,9 +211,9 @@ impl App {
     }
 
     /// Ends outputs where the context of the settings ends.
-    pub fn limit(&self, asked: &mut RequestParams) {
-        let room = self.context.saturating_sub(asked.prompt.len());
-        asked.limits.max_tokens = Some(asked.limits.max_tokens.unwrap_or(room).min(room));
+    pub fn limit(&self, params: &mut RequestParams) {
+        let room = self.context.saturating_sub(params.prompt.len());
+        params.limits.max_tokens = Some(params.limits.max_tokens.unwrap_or(room).min(room));
     }
 
     /// A prompt that can never fit, or that no model could continue, is refused before it waits,
@@ -216,8 +222,8 @@ impl App {
     /// # Errors
     /// A prompt that leaves no room in the context, is empty where the model needs a token, or has
     /// tokens that there are not; more tokens than the server has memory for.
-    pub fn check(&self, asked: &RequestParams) -> Result<(), Problem> {
-        let (prompt, context) = (asked.prompt.len(), self.context);
+    pub fn check(&self, params: &RequestParams) -> Result<(), Problem> {
+        let (prompt, context) = (params.prompt.len(), self.context);
         if prompt >= context {
             return Err(Failure::Engine(Error::PromptTooLong { prompt, context }).into());
         }
@@ -225,19 +231,19 @@ impl App {
             return Err(Failure::Engine(Error::EmptyPrompt).into());
         }
         let vocabulary = self.vocabulary;
-        if let Some(&got) = asked.prompt.iter().find(|token| **token as usize >= vocabulary) {
+        if let Some(&got) = params.prompt.iter().find(|token| **token as usize >= vocabulary) {
             return Err(Problem::invalid(format_args!(
                 "prompt: expected token ids below {vocabulary}, got {got}, which is out of \
                  vocabulary"
             ))
             .of("prompt"));
         }
-        let (tokens, most) = (asked.tokens(context), self.limits.tokens);
+        let (tokens, most) = (params.tokens(context), self.limits.tokens);
         if tokens > most {
             return Err(Problem::invalid(format_args!(
                 "the request may need {tokens} tokens, with {} sequences; this server has memory \
                  for {most}: ask for fewer",
-                asked.count
+                params.count
             ))
             .of("max_tokens"));
         }

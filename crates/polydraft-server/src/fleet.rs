@@ -14,7 +14,7 @@ use polydraft_runtime::{available_memory, give_back_memory};
 use tokio::sync::watch;
 
 use crate::App;
-use crate::api::error::Problem;
+use crate::api::shared::error::Problem;
 use crate::app::{ServedModel, Settings};
 use crate::telemetry::Metrics;
 

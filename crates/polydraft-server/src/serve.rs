@@ -12,7 +12,7 @@ use polydraft_runtime::{
     Description, Listener, Run, SamplingOptions, Speculation, Usage, published,
 };
 
-use crate::api::speculation::fits;
+use crate::api::shared::speculation::fits;
 use crate::app::{Defaults, ServedModel, Settings};
 use crate::fleet::{Described, Fleet};
 use crate::http::guard::LOCAL;
@@ -204,6 +204,7 @@ fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<Se
         None => CostsToUse::default(),
     };
     let speculation = run.settings.speculation.clone();
+    let acceptance = run.description.acceptance()?;
     let given = &run.description.sampling;
     let makers = match serving.ignore_published || run.models.language.chat.is_none() {
         true => given.clone(),
@@ -239,6 +240,7 @@ fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<Se
         draft,
         learned,
         speculation,
+        acceptance,
         costs,
         completions,
         chat,

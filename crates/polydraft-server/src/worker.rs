@@ -7,6 +7,10 @@
 //! sequence does not depend on its neighbours, to the last bit: each has its own random decisions,
 //! and a model's logits for one token do not depend on the other tokens in the batch.
 //!
+//! Of a request's five forms ([`crate::api`] names them) the last three are here: the [`Job`] in
+//! the queue has the parameters of one prompt, and verifiers and trees that are already built; of
+//! it come the engine's `Request` of each sequence, which opens the [`Session`] that runs.
+//!
 //! What breaks one sequence, an error or a panic, ends its request only: if a pass for all fails,
 //! each goes on alone, with the same random decisions again.
 
@@ -15,6 +19,7 @@ mod job;
 mod pace;
 mod random;
 mod running;
+mod speculation;
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,6 +42,7 @@ pub use job::{
 };
 use pace::Pace;
 use running::{PromptScorer, Running, Text};
+pub use speculation::BuiltSpeculation;
 
 /// Idle time before memory is given back.
 const IDLE: Duration = Duration::from_secs(1);
@@ -66,12 +72,14 @@ pub fn start(
     telemetry: Arc<Telemetry>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
     let (sender, inbox) = channel();
+    let costs = StepCosts::new(costs);
     let desk = EngineHandle::new(sender, capacity.texts.saturating_add(capacity.queue));
+    let desk = desk.with_costs(costs.known());
     let worker = Worker {
         engine,
         language,
         learned,
-        costs: StepCosts::new(costs),
+        costs,
         capacity,
         inbox,
         waiting: VecDeque::new(),
@@ -137,7 +145,7 @@ impl Worker {
     }
 
     fn need(&self, job: &Job) -> (usize, usize) {
-        (job.asked.count, job.asked.tokens(self.engine.info().context))
+        (job.params.count, job.params.tokens(self.engine.info().context))
     }
 
     /// Takes new requests; waits where there is nothing else to do. Whether there is anything left
@@ -211,8 +219,8 @@ impl Worker {
                 return;
             }
             let Some(job) = self.waiting.pop_front() else { return };
-            self.telemetry.began(job.asked.prompt.len());
-            let scorer = PromptScorer::of(&job.asked);
+            self.telemetry.began(job.params.prompt.len());
+            let scorer = PromptScorer::new(&job.params);
             let mut running = Running { job, scorer, texts: Vec::new(), opened: 0 };
             if running.scorer.is_none() {
                 running.open_first(&mut self.engine, &self.language, &mut self.costs);
@@ -255,10 +263,10 @@ impl Worker {
         for running in &mut self.running {
             let read = running.texts.first().is_none_or(|text| !text.is_unread());
             let read = read && running.scorer.is_none();
-            while read && running.opened < running.job.asked.count {
-                let asked = &running.job.asked;
+            while read && running.opened < running.job.params.count {
+                let params = &mut running.job.params;
                 let Self { engine, language, costs, .. } = self;
-                match Text::open(engine, language, costs, asked, running.opened) {
+                match Text::open(engine, language, costs, params, running.opened) {
                     Ok(text) => running.texts.push(text),
                     Err(failure) => {
                         running.failure_of_first(failure);
@@ -273,7 +281,7 @@ impl Worker {
     /// One pass for all sequences whose prefill is done.
     fn step(&mut self) {
         let all = self.running.iter_mut().flat_map(|running| {
-            let prompt = &running.job.asked.prompt;
+            let prompt = &running.job.params.prompt;
             running.texts.iter_mut().filter(|text| text.is_ready()).map(move |text| (prompt, text))
         });
         let mut ready: Vec<_> = all.collect();
@@ -315,10 +323,10 @@ impl Worker {
         let known = catch_unwind(AssertUnwindSafe(|| costs.advance(engine, idle)));
         if known.is_ok_and(|known| known) {
             let texts = self.running.iter_mut().flat_map(|running| {
-                let asked = &running.job.asked;
-                running.texts.iter_mut().map(move |text| (asked, text))
+                let params = &running.job.params;
+                running.texts.iter_mut().map(move |text| (params, text))
             });
-            texts.for_each(|(asked, text)| text.speculate(asked, costs, engine));
+            texts.for_each(|(params, text)| text.speculate(params, costs));
         }
     }
 

@@ -1,222 +1,24 @@
-//! Ollama's `/api/chat` and `/api/generate`, and what front ends ask besides. A request is
-//! translated into one of `/v1/chat/completions` or `/v1/completions`; what these do not know is
-//! ignored or refused there.
+//! Ollama's interface, and what front ends ask of it besides.
 
-pub mod reply;
+mod models;
+mod reply;
+mod request;
 
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
-use super::error::Problem;
-use super::read::read;
-use super::{Prepared, Reply};
-use super::{chat, completions};
-use crate::App;
-use reply::{Kind, Lines};
+use axum::Router;
+use axum::routing::{get, post};
 
-/// What both routes have in common; all else is passed on as it is.
-#[derive(Deserialize)]
-struct Common {
-    model: Option<String>,
-    stream: Option<bool>,
-    format: Option<Value>,
-    options: Option<Map<String, Value>>,
-    think: Option<Value>,
-    #[serde(rename = "keep_alive")]
-    _keep_alive: Option<Value>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
+use crate::api::shared::answering::decodes;
+use crate::api::shared::error::Dialect;
+use crate::fleet::Fleet;
 
-#[derive(Deserialize)]
-struct Chat {
-    messages: Option<Vec<Spoken>>,
-    tools: Option<Value>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct Spoken {
-    role: String,
-    content: Option<String>,
-    thinking: Option<String>,
-    tool_calls: Option<Vec<Called>>,
-    images: Option<Vec<Value>>,
-}
-
-#[derive(Deserialize)]
-struct Called {
-    function: Function,
-}
-
-#[derive(Deserialize)]
-struct Function {
-    name: String,
-    arguments: Value,
-}
-
-#[derive(Deserialize)]
-struct Generate {
-    prompt: Option<String>,
-    system: Option<String>,
-    raw: Option<bool>,
-    images: Option<Vec<Value>>,
-    #[serde(rename = "context")]
-    _context: Option<Value>,
-    #[serde(rename = "template")]
-    _template: Option<Value>,
-    #[serde(flatten)]
-    rest: Map<String, Value>,
-}
-
-/// Of `/api/chat`, from a body to the engine's request.
-///
-/// # Errors
-/// What is wrong with the request.
-pub fn prepare_chat(app: &App, body: Value) -> Result<Prepared, Problem> {
-    let mut common: Common = read(body)?;
-    let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    let messages = spoken(own.messages.unwrap_or_default())?;
-    let model = common.model.clone().unwrap_or_else(|| app.name().to_owned());
-    let mut body = translated(common, own.rest);
-    body["messages"] = messages.into();
-    if let Some(tools) = own.tools {
-        body["tools"] = tools;
-    }
-    chat::prepare_as(app, body, |answer| -> Box<dyn Reply> {
-        Box::new(Lines::new(answer, model, Kind::Chat))
-    })
-}
-
-/// Of `/api/generate`.
-///
-/// # Errors
-/// What is wrong with the request.
-pub fn prepare_generate(app: &App, body: Value) -> Result<Prepared, Problem> {
-    let mut common: Common = read(body)?;
-    let own: Generate = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    if own.images.is_some_and(|images| !images.is_empty()) {
-        return Err(images("images"));
-    }
-    let model = common.model.clone().unwrap_or_else(|| app.name().to_owned());
-    let mut body = translated(common, own.rest);
-    let prompt = own.prompt.unwrap_or_default();
-    let in_form =
-        |answer| -> Box<dyn Reply> { Box::new(Lines::new(answer, model, Kind::Generate)) };
-    if own.raw == Some(true) || app.language.chat.is_none() {
-        body["prompt"] = prompt.into();
-        return completions::prepare_as(app, body, in_form);
-    }
-    let system = own.system.map(|system| json!({ "role": "system", "content": system }));
-    let user = json!({ "role": "user", "content": prompt });
-    body["messages"] = system.into_iter().chain([user]).collect();
-    chat::prepare_as(app, body, in_form)
-}
-
-fn translated(common: Common, rest: Map<String, Value>) -> Value {
-    let Common { model, stream, format, options, think, .. } = common;
-    let mut body = rest;
-    for (name, value) in options.into_iter().flatten() {
-        match name.as_str() {
-            // What a client says of memory and threads is the server's to decide.
-            "num_ctx" | "num_thread" | "num_gpu" | "num_batch" | "num_keep" | "use_mmap"
-            | "main_gpu" | "numa" | "low_vram" | "penalize_newline" => {}
-            "num_predict" => {
-                if value.as_i64().is_some_and(|most| most >= 0) {
-                    body.insert("max_tokens".to_owned(), value);
-                }
-            }
-            _ => drop(body.insert(name, value)),
-        }
-    }
-    body.insert("stream".to_owned(), stream.unwrap_or(true).into());
-    if let Some(model) = model {
-        body.insert("model".to_owned(), model.into());
-    }
-    match format {
-        Some(Value::String(text)) if text.is_empty() => {}
-        Some(Value::String(_)) => {
-            body.insert("response_format".to_owned(), json!({ "type": "json_object" }));
-        }
-        Some(schema) => {
-            let format = json!({ "type": "json_schema", "json_schema": { "schema": schema } });
-            body.insert("response_format".to_owned(), format);
-        }
-        None => {}
-    }
-    match think {
-        Some(Value::Bool(think)) => {
-            body.insert("chat_template_kwargs".to_owned(), json!({ "enable_thinking": think }));
-        }
-        Some(effort @ Value::String(_)) => drop(body.insert("reasoning_effort".to_owned(), effort)),
-        _ => {}
-    }
-    Value::Object(body)
-}
-
-fn images(param: &str) -> Problem {
-    Problem::invalid("images are not supported").of(param).code("unsupported_parameter")
-}
-
-/// Messages as conversations have them: calls get ids, which tools answer in order.
-fn spoken(messages: Vec<Spoken>) -> Result<Vec<Value>, Problem> {
-    let (mut calls, mut answered) = (0, 0);
-    let of = |(number, message): (usize, Spoken)| {
-        let Spoken { role, content, thinking, tool_calls, images: pictures } = message;
-        if pictures.is_some_and(|images| !images.is_empty()) {
-            return Err(images(&format!("messages[{number}].images")));
-        }
-        let mut said = json!({ "role": role, "content": content.unwrap_or_default() });
-        if let Some(thinking) = thinking {
-            said["reasoning_content"] = thinking.into();
-        }
-        if role == "tool" {
-            said["tool_call_id"] = format!("call_{answered}").into();
-            answered += 1;
-        }
-        let called: Vec<Value> = tool_calls
-            .into_iter()
-            .flatten()
-            .map(|Called { function: Function { name, arguments } }| {
-                let id = format!("call_{calls}");
-                calls += 1;
-                let function = json!({ "name": name, "arguments": arguments.to_string() });
-                json!({ "id": id, "type": "function", "function": function })
-            })
-            .collect();
-        if !called.is_empty() {
-            said["tool_calls"] = called.into();
-        }
-        Ok(said)
-    };
-    messages.into_iter().enumerate().map(of).collect()
-}
-
-/// What `/api/tags` says of a model of this name; the model, where it is loaded.
-pub fn tag(name: &str, app: Option<&App>) -> Value {
-    let details = json!({ "parent_model": "", "format": "polydraft", "family": "", "families": [],
-        "parameter_size": "", "quantization_level": "" });
-    let created = app.map_or(0, |app| app.started);
-    json!({ "name": name, "model": name, "modified_at": reply::time(created), "size": 0,
-        "digest": "", "details": details })
-}
-
-/// What `/api/show` says of a model.
-pub fn show(app: &App) -> Value {
-    let template = app.language.chat.as_ref();
-    let mut capabilities = vec!["completion"];
-    if template.is_some_and(|template| template.calls().is_some()) {
-        capabilities.push("tools");
-    }
-    if template.is_some_and(|template| template.reasoning().is_some()) {
-        capabilities.push("thinking");
-    }
-    json!({ "modelfile": "", "parameters": "", "license": "",
-        "template": template.map_or("", |template| template.source()),
-        "details": tag(app.name(), Some(app))["details"],
-        "model_info": { "general.architecture": "polydraft",
-            "polydraft.context_length": app.context,
-            "polydraft.vocab_size": app.vocabulary },
-        "capabilities": capabilities, "modified_at": reply::time(app.started) })
+/// The routes.
+pub fn routes() -> Router<Arc<Fleet>> {
+    Router::new()
+        .route("/api/chat", decodes(request::prepare_chat, Dialect::Ollama))
+        .route("/api/generate", decodes(request::prepare_generate, Dialect::Ollama))
+        .route("/api/tags", get(models::tags))
+        .route("/api/ps", get(models::running))
+        .route("/api/show", post(models::show))
 }

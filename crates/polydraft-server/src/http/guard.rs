@@ -1,18 +1,15 @@
-//! Access control and size limits of requests.
+//! Access control.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use axum::body::{Body, BodyDataStream};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt;
 use subtle::ConstantTimeEq;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
-use crate::api::error::{Dialect, Problem};
+use crate::api::shared::error::{Dialect, Problem};
 use crate::fleet::Fleet;
 
 /// Where Anthropic's clients put the key.
@@ -20,12 +17,6 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// What stands for all origins of the browser's own machine.
 pub const LOCAL: &str = "localhost";
-
-/// How long a body may take to arrive.
-const BODY: Duration = Duration::from_secs(30);
-/// Bytes beyond the limit that are thrown away, as long as they come without such a pause.
-const LINGER: usize = 16 << 20;
-const SILENCE: Duration = Duration::from_millis(500);
 
 /// Lets requests with the key through, if there is one. The comparison takes constant time.
 pub async fn key(State(fleet): State<Arc<Fleet>>, request: Request, next: Next) -> Response {
@@ -99,57 +90,6 @@ fn is_local(origin: &[u8]) -> bool {
     let uri: Option<Uri> = std::str::from_utf8(origin).ok().and_then(|text| text.parse().ok());
     let host = uri.as_ref().and_then(Uri::host);
     host.is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host))
-}
-
-/// The body, if it has at most so many bytes and is not too slow.
-///
-/// # Errors
-/// It is; or it breaks off.
-pub async fn body(most: usize, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
-    let too_large = || {
-        let problem = Problem::invalid(format_args!("the body has more than {most} bytes"));
-        problem.code("body_too_large").status(StatusCode::PAYLOAD_TOO_LARGE)
-    };
-    let stated = headers
-        .get(header::CONTENT_LENGTH)
-        .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    let mut parts = body.into_data_stream();
-    if stated.is_some_and(|length| length > most) {
-        // A client that waits for 100-continue has sent nothing yet.
-        if !headers.contains_key(header::EXPECT) {
-            linger(&mut parts).await;
-        }
-        return Err(too_large());
-    }
-    let read = async {
-        let mut bytes = Vec::new();
-        while let Some(part) = parts.next().await {
-            let broken =
-                |_| Problem::invalid("the body breaks off, or is not framed as HTTP has it");
-            bytes.extend_from_slice(&part.map_err(broken)?);
-            if bytes.len() > most {
-                linger(&mut parts).await;
-                return Err(too_large());
-            }
-        }
-        Ok(bytes)
-    };
-    tokio::time::timeout(BODY, read).await.unwrap_or_else(|_| {
-        let problem = Problem::invalid("the body took too long to arrive");
-        Err(problem.status(StatusCode::REQUEST_TIMEOUT))
-    })
-}
-
-/// Takes and throws away what is under way: a client that is still sending would see a broken
-/// connection instead of the answer.
-async fn linger(parts: &mut BodyDataStream) {
-    let (mut left, until) = (LINGER, Instant::now() + BODY);
-    while left > 0
-        && Instant::now() < until
-        && let Ok(Some(Ok(part))) = tokio::time::timeout(SILENCE, parts.next()).await
-    {
-        left = left.saturating_sub(part.len());
-    }
 }
 
 /// Names the methods in answers that allow any: of pages that send cookies, which a proxy may need,

@@ -4,51 +4,32 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
+use axum::http::{HeaderName, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::get;
 use futures_util::FutureExt;
 use serde_json::{Value, json};
 
-use super::answering::{Prepare, answer};
-use super::{guard, models, pages, texts};
-use crate::api::error::{Dialect, Problem};
-use crate::api::{Json, anthropic, chat, completions, llama, ollama, openapi, responses};
+use super::{guard, pages};
+use crate::api::openai::openapi;
+use crate::api::shared::error::Problem;
+use crate::api::shared::json::Json;
+use crate::api::{anthropic, llama, ollama, openai};
 use crate::fleet::{Fleet, Status};
 
 /// All routes.
 pub fn router(fleet: Arc<Fleet>) -> Router {
     // Clients that were given an address without /v1 find the same.
-    let openai = Router::new()
-        .route("/models", get(models::list))
-        .route("/models/{*name}", get(models::one))
-        .route("/completions", decodes(completions::prepare, Dialect::OpenAi))
-        .route("/chat/completions", decodes(chat::prepare, Dialect::OpenAi))
-        .route("/chat/completions/input_tokens", texts::counts(chat::prepare))
-        .route("/responses/input_tokens", texts::counts(responses::prepare))
-        .route("/responses", decodes(responses::prepare, Dialect::OpenAi))
-        .route("/responses/{id}", get(models::response).delete(models::forget))
-        .route("/messages", decodes(anthropic::prepare, Dialect::Anthropic))
-        .route("/messages/count_tokens", post(texts::count_tokens));
+    let v1 = openai::routes().merge(anthropic::routes());
     let guarded = Router::new()
-        .nest("/v1", openai.clone())
-        .merge(openai)
-        .route("/api/chat", decodes(ollama::prepare_chat, Dialect::Ollama))
-        .route("/api/generate", decodes(ollama::prepare_generate, Dialect::Ollama))
-        .route("/api/tags", get(models::tags))
-        .route("/api/ps", get(models::running))
-        .route("/api/show", post(models::show))
+        .nest("/v1", v1.clone())
+        .merge(v1)
+        .merge(ollama::routes())
+        .merge(llama::routes())
         .route("/api/version", get(version))
         .route("/version", get(version))
-        .route("/completion", decodes(llama::prepare, Dialect::OpenAi))
-        .route("/tokenize", post(texts::tokenize))
-        .route("/detokenize", post(texts::detokenize))
-        .route("/tokenizer_info", get(texts::tokenizer_info))
-        .route("/apply-template", post(texts::apply_template))
-        .route("/props", get(models::props))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(|| async { Json(openapi::description()) }))
         .fallback(nowhere)
@@ -73,13 +54,6 @@ async fn caught(request: Request, next: Next) -> Response {
     // It is dropped unfinished: nothing that it had is seen again.
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     answer.unwrap_or_else(|_| Problem::internal().into_response())
-}
-
-/// A route that decodes.
-fn decodes(prepare: Prepare, dialect: Dialect) -> MethodRouter<Arc<Fleet>> {
-    post(move |State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body| {
-        answer(fleet, headers, body, prepare, dialect)
-    })
 }
 
 /// By the model that was asked for first: with several, others are loaded when they are asked for.
@@ -124,6 +98,7 @@ async fn not_so(method: Method, uri: Uri) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
     use hyper::service::Service;
     use hyper_util::service::TowerToHyperService;
 

@@ -6,11 +6,15 @@
 //! do. Until it is complete nothing is drafted for requests with an adaptive tree; one with a seed
 //! waits for it.
 
+use std::sync::{Arc, OnceLock};
+
 use polydraft::policy::Costs;
 use polydraft_engine::Engine;
+use polydraft_runtime::Listener;
 use polydraft_runtime::costs::Measuring;
 use polydraft_runtime::message::Message;
-use polydraft_runtime::{Listener, Speculation};
+
+use super::job::RequestParams;
 
 /// Costs, or how they are measured.
 pub enum CostsToUse {
@@ -44,19 +48,31 @@ impl Listener for Log {
 
 /// The costs on the engine's thread.
 pub(super) struct StepCosts {
-    costs: CostsToUse,
+    /// The final ones, once they are known.
+    known: Arc<OnceLock<Costs>>,
+    /// The measurement, until it is complete.
+    measuring: Option<Box<Measuring>>,
     /// Steps since the last part.
     steps: usize,
 }
 
 impl StepCosts {
     pub fn new(costs: CostsToUse) -> Self {
-        Self { costs, steps: 0 }
+        let (known, measuring) = match costs {
+            CostsToUse::Known(costs) => (OnceLock::from(costs), None),
+            CostsToUse::Measuring(measuring) => (OnceLock::new(), Some(measuring)),
+        };
+        Self { known: Arc::new(known), measuring, steps: 0 }
+    }
+
+    /// The final costs, for those who build trees elsewhere.
+    pub fn known(&self) -> Arc<OnceLock<Costs>> {
+        self.known.clone()
     }
 
     /// Whether there is something left to measure.
     pub fn is_measuring(&self) -> bool {
-        matches!(self.costs, CostsToUse::Measuring(_))
+        self.measuring.is_some()
     }
 
     /// A step of requests was made, or there was nothing to do: measures a part, if one is due.
@@ -72,39 +88,50 @@ impl StepCosts {
 
     /// Measures a part; whether it was the last one.
     fn measure(&mut self, engine: &mut Engine) -> bool {
-        let CostsToUse::Measuring(measuring) = &mut self.costs else { return true };
+        let Some(measuring) = &mut self.measuring else { return true };
         match measuring.advance(engine) {
             Ok(true) => return false,
             Ok(false) => {}
             // What the models fail with, requests will fail with too, and say so.
             Err(error) => log::warn!("what steps cost was not measured: {error:#}"),
         }
-        let costs = std::mem::take(&mut self.costs);
-        if let CostsToUse::Measuring(measuring) = costs {
-            match measuring.finish(&Log) {
-                Ok(costs) => self.costs = CostsToUse::Known(costs),
-                Err(error) => log::warn!("what steps cost was not stored: {error:#}"),
-            }
-        }
+        let costs = self.measuring.take().map(|measuring| measuring.finish(&Log)).transpose();
+        let costs = costs.unwrap_or_else(|error| {
+            log::warn!("what steps cost was not stored: {error:#}");
+            None
+        });
+        self.known.get_or_init(|| costs.unwrap_or_default());
         true
     }
 
-    /// Gives an adaptive tree the costs; where they are to be the final ones, once they are.
-    /// Whether they are final.
-    pub fn give(
+    /// Takes verifier and tree of a sequence; whether there are no other costs to come for them.
+    /// Those of a request with a seed wait for the final costs.
+    pub fn take_speculation(
         &mut self,
-        speculation: &mut Speculation,
-        to_last: bool,
+        params: &mut RequestParams,
+        number: usize,
         engine: &mut Engine,
-    ) -> bool {
-        let Some(auto) = speculation.tree.auto_mut() else { return true };
-        while to_last && self.is_measuring() {
+    ) -> (Option<polydraft_engine::Speculation>, bool) {
+        let Some(speculation) = &mut params.speculation else { return (None, true) };
+        let built = speculation.take(number);
+        if !speculation.lacks_costs() {
+            return (built, true);
+        }
+        while params.seeded && self.is_measuring() {
             self.measure(engine);
         }
-        match &self.costs {
-            CostsToUse::Known(costs) => auto.costs = costs.clone(),
-            CostsToUse::Measuring(_) => auto.costs = Costs::without_drafts(),
+        match self.known.get() {
+            Some(costs) => (speculation.with_costs(costs).or(built), true),
+            None => (built, false),
         }
-        !self.is_measuring()
+    }
+
+    /// Verifier and tree of a sequence that runs, with the final costs; none if these are not
+    /// known.
+    pub fn final_speculation(
+        &self,
+        params: &RequestParams,
+    ) -> Option<polydraft_engine::Speculation> {
+        params.speculation.as_ref()?.with_costs(self.known.get()?)
     }
 }

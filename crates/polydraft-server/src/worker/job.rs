@@ -1,21 +1,22 @@
 //! Requests of the web side to the engine's thread, and their events.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use polydraft::policy::Costs;
 use polydraft::{Sampling, Token};
 use polydraft_engine::{
     AllowedTokens, Alternatives, Finish, Limits, Penalties, Scored, Statistics, Trace, TracedNode,
 };
 use polydraft_runtime::Speculation;
-
-use crate::grammar::Grammar;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::speculation::BuiltSpeculation;
+use crate::grammar::Grammar;
+
 /// One prompt, and the sequences that continue it.
-#[derive(Debug, Clone)]
 pub struct RequestParams {
     /// The prompt's tokens.
     pub prompt: Vec<Token>,
@@ -29,8 +30,8 @@ pub struct RequestParams {
     pub least_tokens: usize,
     /// The form that the outputs must have, if there is one.
     pub grammar: Option<Grammar>,
-    /// How to speculate; none is plain decoding.
-    pub speculation: Option<Speculation>,
+    /// Verifiers and trees of the sequences; none is plain decoding.
+    pub speculation: Option<BuiltSpeculation>,
     /// Where they end.
     pub limits: Limits,
     /// Seed of all random decisions: each sequence has a stream of its own from it, whatever else
@@ -54,6 +55,41 @@ pub struct RequestParams {
 }
 
 impl RequestParams {
+    /// The same for each of several prompts. The first has the verifiers and trees that are built;
+    /// the others get as many of their own.
+    ///
+    /// # Errors
+    /// Verifiers and trees that cannot be built.
+    pub fn for_prompts(mut self, mut prompts: Vec<Vec<Token>>) -> anyhow::Result<Vec<Self>> {
+        let others = prompts.split_off(prompts.len().min(1));
+        let others = others.into_iter().map(|prompt| self.for_prompt(prompt));
+        let others = others.collect::<anyhow::Result<Vec<_>>>()?;
+        self.prompt = prompts.pop().unwrap_or_default();
+        Ok([self].into_iter().chain(others).collect())
+    }
+
+    fn for_prompt(&self, prompt: Vec<Token>) -> anyhow::Result<Self> {
+        let speculation = self.speculation.as_ref();
+        Ok(Self {
+            prompt,
+            sampling: self.sampling,
+            penalties: self.penalties.clone(),
+            allowed: self.allowed.clone(),
+            least_tokens: self.least_tokens,
+            grammar: self.grammar.clone(),
+            speculation: speculation.map(BuiltSpeculation::for_another_prompt).transpose()?,
+            limits: self.limits.clone(),
+            seed: self.seed,
+            seeded: self.seeded,
+            marks: self.marks.clone(),
+            count: self.count,
+            scores: self.scores.clone(),
+            prompt_scores: self.prompt_scores,
+            progress: self.progress,
+            traces: self.traces,
+        })
+    }
+
     /// Tokens that its sequences may have in the KV cache, in a context of so many.
     pub fn tokens(&self, context: usize) -> usize {
         let most = self.limits.max_tokens.unwrap_or(usize::MAX);
@@ -150,8 +186,6 @@ impl Events {
 pub enum Failure {
     /// What the engine objects to.
     Engine(polydraft_engine::Error),
-    /// A verifier or a tree that cannot be made.
-    Settings(String),
     /// A form that this parameter asks for, and that is not supported.
     Form { param: &'static str, problem: String },
     /// A fault in this program.
@@ -207,7 +241,7 @@ const BEHIND: usize = 8 << 20;
 
 /// A request on the engine's thread.
 pub(super) struct Job {
-    pub asked: RequestParams,
+    pub params: RequestParams,
     /// The number of its first sequence in the request.
     pub first: usize,
     pub events: UnboundedSender<Event>,
@@ -232,7 +266,7 @@ impl Job {
 
     /// Tells how much of the prompt is prefilled.
     pub fn progress(&self, cached: usize, processed: usize) {
-        let (text, total) = (self.first, self.asked.prompt.len());
+        let (text, total) = (self.first, self.params.prompt.len());
         self.tell(Event::Progress { text, processed, cached, total });
     }
 
@@ -254,20 +288,35 @@ pub(super) enum Command {
 pub struct EngineHandle {
     commands: Sender<Command>,
     load: Arc<Load>,
+    /// The costs of steps, once they are known.
+    costs: Arc<OnceLock<Costs>>,
 }
 
 impl EngineHandle {
     /// For at most so many requests at once, waiting ones among them.
     pub(super) fn new(commands: Sender<Command>, most: usize) -> Self {
         let load = Load { present: AtomicUsize::new(0), most, stopping: AtomicBool::new(false) };
-        Self { commands, load: Arc::new(load) }
+        Self { commands, load: Arc::new(load), costs: Arc::default() }
+    }
+
+    /// The same with the costs of steps, which become known here.
+    pub(super) fn with_costs(self, costs: Arc<OnceLock<Costs>>) -> Self {
+        Self { costs, ..self }
+    }
+
+    /// Builds verifiers and trees for so many sequences of a prompt.
+    ///
+    /// # Errors
+    /// Settings out of range; a verifier that is not exact for the tree.
+    pub fn build(&self, settings: Speculation, count: usize) -> anyhow::Result<BuiltSpeculation> {
+        BuiltSpeculation::new(settings, self.costs.get(), count)
     }
 
     /// Hands in a request: one prompt or several. Dropping what is returned ends it.
     ///
     /// # Errors
     /// A server that is full or stopping.
-    pub fn submit(&self, asked: Vec<RequestParams>) -> Result<Events, Refusal> {
+    pub fn submit(&self, requests: Vec<RequestParams>) -> Result<Events, Refusal> {
         if self.load.stopping.load(Ordering::SeqCst) {
             return Err(Refusal::Stopping);
         }
@@ -280,13 +329,13 @@ impl EngineHandle {
         let (mut first, arrived) = (0, Instant::now());
         // With many alternatives one step may take more than is buffered otherwise: all of them
         // may wait.
-        let many = asked.iter().any(|asked| asked.most_alternatives() > MOST_TOP);
+        let many = requests.iter().any(|params| params.most_alternatives() > MOST_TOP);
         let many = if many { MOST_OF_ALL * size_of::<(Token, f64)>() } else { 0 };
         let most_waiting = BEHIND + many;
-        let jobs = asked.into_iter().map(|asked| {
-            let count = asked.count;
+        let jobs = requests.into_iter().map(|params| {
+            let count = params.count;
             let (events, waiting, _place) = (events.clone(), waiting.clone(), place.clone());
-            let job = Job { asked, first, events, waiting, most_waiting, arrived, _place };
+            let job = Job { params, first, events, waiting, most_waiting, arrived, _place };
             first += count;
             job
         });

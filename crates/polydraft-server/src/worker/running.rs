@@ -27,14 +27,14 @@ struct Changes {
 }
 
 impl Changes {
-    fn of(asked: &RequestParams, mask: Option<Mask>) -> Option<Self> {
-        let mut penalties = asked.penalties.clone();
+    fn new(params: &RequestParams, mask: Option<Mask>) -> Option<Self> {
+        let mut penalties = params.penalties.clone();
         if let Some(repetition) = &mut penalties.repetition {
-            repetition.prompt = asked.prompt[..].into();
+            repetition.prompt = params.prompt[..].into();
         }
-        let (tokens, end_tokens) = (asked.least_tokens, asked.limits.end_tokens.clone());
+        let (tokens, end_tokens) = (params.least_tokens, params.limits.end_tokens.clone());
         let least = LeastTokens { tokens, end_tokens };
-        let allowed = asked.allowed.clone();
+        let allowed = params.allowed.clone();
         let changes = !penalties.is_neutral() || mask.is_some() || allowed.is_some() || tokens > 0;
         changes.then_some(Self { penalties, mask, allowed, least })
     }
@@ -56,18 +56,6 @@ impl LogitsProcessor for Changes {
         // A token that is the only one stays so, whatever is subtracted from its logit.
         self.mask.as_ref().map_or_else(Vec::new, |mask| mask.forced(decided))
     }
-}
-
-/// A request's verifier and tree; whether an adaptive one has its final costs.
-fn built(
-    asked: &RequestParams,
-    costs: &mut StepCosts,
-    engine: &mut Engine,
-) -> Result<(Option<polydraft_engine::Speculation>, bool), Failure> {
-    let Some(mut speculation) = asked.speculation.clone() else { return Ok((None, true)) };
-    let is_final = costs.give(&mut speculation, asked.seeded, engine);
-    let built = speculation.build().map_err(|error| Failure::Settings(error.to_string()))?;
-    Ok((Some(built), is_final))
 }
 
 /// One sequence.
@@ -99,35 +87,35 @@ impl Text {
         engine: &mut Engine,
         language: &Language,
         costs: &mut StepCosts,
-        asked: &RequestParams,
+        params: &mut RequestParams,
         number: usize,
     ) -> Result<Self, Failure> {
         guarded(|| {
-            let (speculation, is_final) = built(asked, costs, engine)?;
-            let mut random = seeded(asked.seed);
+            let (speculation, is_final) = costs.take_speculation(params, number, engine);
+            let mut random = seeded(params.seed);
             // The first is what the seed gives one sequence alone.
             random.set_stream(number as u64);
             let random = Reversible::new(random);
-            let text = language.tokenizer.stream(&asked.prompt);
-            let text = text.with_marks(asked.marks.iter().copied());
-            let request = Request::new(&asked.prompt[..])
-                .sampling(asked.sampling)
+            let text = language.tokenizer.stream(&params.prompt);
+            let text = text.with_marks(params.marks.iter().copied());
+            let request = Request::new(&params.prompt[..])
+                .sampling(params.sampling)
                 .speculation(speculation)
-                .limits(asked.limits.clone())
+                .limits(params.limits.clone())
                 .detokenizer(text)
                 .rng(random.clone());
             let mut session = engine.open(request)?;
-            if asked.seeded {
+            if params.seeded {
                 session.as_if_alone();
             }
-            let mask = asked.grammar.as_ref().map(Mask::new);
-            if let Some(changes) = Changes::of(asked, mask.clone()) {
+            let mask = params.grammar.as_ref().map(Mask::new);
+            if let Some(changes) = Changes::new(params, mask.clone()) {
                 session.process(Box::new(changes));
             }
-            if let Some(alternatives) = asked.scores.clone() {
+            if let Some(alternatives) = params.scores.clone() {
                 session.record_scores(alternatives);
             }
-            if let Some(top) = asked.traces {
+            if let Some(top) = params.traces {
                 session.trace(top);
             }
             let (unread, failure) = match engine.prepare(&mut session, 0) {
@@ -152,27 +140,24 @@ impl Text {
     }
 
     /// Gives its adaptive tree the costs that have become known.
-    pub fn speculate(&mut self, asked: &RequestParams, costs: &mut StepCosts, engine: &mut Engine) {
-        if self.is_final {
+    pub fn speculate(&mut self, params: &RequestParams, costs: &StepCosts) {
+        if std::mem::replace(&mut self.is_final, true) {
             return;
         }
-        self.is_final = true;
-        match built(asked, costs, engine) {
-            Ok((Some(speculation), _)) => self.session.speculate(speculation),
-            Ok((None, _)) => {}
-            Err(failure) => self.failure = Some(failure),
+        if let Some(speculation) = costs.final_speculation(params) {
+            self.session.speculate(speculation);
         }
     }
 
     /// Tokens of the prompt that are prefilled, if its client wants to know and does not yet.
-    fn progress(&mut self, asked: &RequestParams) -> Option<usize> {
-        let length = asked.prompt.len();
+    fn progress(&mut self, params: &RequestParams) -> Option<usize> {
+        let length = params.prompt.len();
         let processed = match self.last {
             Some(_) => length,
             // The last token is computed with the first step.
             None => length.saturating_sub(1 + self.unread),
         };
-        let news = asked.progress && self.number == 0 && processed > self.processed;
+        let news = params.progress && self.number == 0 && processed > self.processed;
         news.then(|| {
             self.processed = processed;
             processed
@@ -212,9 +197,9 @@ pub(super) struct PromptScorer {
 
 impl PromptScorer {
     /// All its tokens but the first.
-    pub fn of(asked: &RequestParams) -> Option<Self> {
-        let top = asked.prompt_scores?;
-        Some(Self { scorer: Scorer::new(&asked.prompt, 1, top), scores: Vec::new() })
+    pub fn new(params: &RequestParams) -> Option<Self> {
+        let top = params.prompt_scores?;
+        Some(Self { scorer: Scorer::new(&params.prompt, 1, top), scores: Vec::new() })
     }
 
     /// One pass; the scores, once they are complete.
@@ -251,9 +236,9 @@ impl Running {
 
     /// Opens its first sequence.
     pub fn open_first(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
-        match Text::open(engine, language, costs, &self.job.asked, 0) {
+        match Text::open(engine, language, costs, &mut self.job.params, 0) {
             Ok(text) => {
-                if self.job.asked.progress {
+                if self.job.params.progress {
                     self.job.progress(text.cached, text.cached);
                 }
                 self.texts.push(text);
@@ -268,7 +253,7 @@ impl Running {
         match self.texts.first_mut() {
             Some(text) => text.failure = Some(failure),
             None => {
-                self.opened = self.job.asked.count;
+                self.opened = self.job.params.count;
                 self.job.tell(Event::Failed(failure));
             }
         }
@@ -276,7 +261,7 @@ impl Running {
 
     /// Whether all its sequences are complete.
     pub fn is_done(&self) -> bool {
-        self.texts.is_empty() && self.opened >= self.job.asked.count
+        self.texts.is_empty() && self.opened >= self.job.params.count
     }
 
     /// Sends new events, and closes sequences that are complete. If one broke, all end.
@@ -287,11 +272,11 @@ impl Running {
             if tokens > 0 {
                 let last = text.last.replace(Instant::now());
                 if last.is_none() && text.number == 0 {
-                    telemetry.prefilled(self.job.asked.prompt.len(), text.cached);
+                    telemetry.prefilled(self.job.params.prompt.len(), text.cached);
                 }
                 telemetry.told(tokens, self.job.arrived, last);
             }
-            if let Some(processed) = text.progress(&self.job.asked) {
+            if let Some(processed) = text.progress(&self.job.params) {
                 self.job.progress(text.cached, processed);
             }
             let (pieces, scores) = (text.session.take_pieces(), text.session.take_scores());
@@ -310,7 +295,7 @@ impl Running {
             match (failure, closed) {
                 (None, Ok(made)) => {
                     let (tokens, statistics) = (made.tokens.len(), Box::new(made.statistics));
-                    let all = self.job.asked.prompt.len() + tokens;
+                    let all = self.job.params.prompt.len() + tokens;
                     telemetry.finished(made.finish, all, self.job.arrived.elapsed());
                     self.job.tell(Event::End {
                         text: number,
@@ -321,7 +306,7 @@ impl Running {
                     });
                 }
                 (Some(failure), _) | (None, Err(failure)) => {
-                    self.opened = self.job.asked.count;
+                    self.opened = self.job.params.count;
                     self.job.tell(Event::Failed(self.of_form(mask).unwrap_or(failure)));
                 }
             }
@@ -331,7 +316,7 @@ impl Running {
     /// Where a grammar's parser gave up, there is no distribution: this is the cause, whatever
     /// error the engine returns.
     fn of_form(&self, mask: Option<Mask>) -> Option<Failure> {
-        let (problem, grammar) = (mask?.failure()?, self.job.asked.grammar.as_ref()?);
+        let (problem, grammar) = (mask?.failure()?, self.job.params.grammar.as_ref()?);
         Some(Failure::Form { param: grammar.param, problem })
     }
 

@@ -285,6 +285,7 @@ fn start_on(
         language,
         draft: Some("draft".to_owned()),
         learned: None,
+        acceptance: Some(vec![0.6, 0.2]),
         speculation: Some(Speculation {
             verifier: "nested-priority".parse().unwrap(),
             tree: PolicyKind::paths(2, 3),

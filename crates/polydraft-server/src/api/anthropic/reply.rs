@@ -4,10 +4,11 @@ use axum::response::{IntoResponse, Response};
 use polydraft_engine::Finish;
 use serde_json::{Value, json};
 
-use super::super::answer::Answer;
-use super::super::conversation::is_cut;
-use super::super::error::Problem;
-use super::super::{Json, Reply, Sent};
+use crate::api::shared::answer::Answer;
+use crate::api::shared::conversation::is_cut;
+use crate::api::shared::error::Problem;
+use crate::api::shared::json::Json;
+use crate::api::{Reply, Sent};
 use crate::worker::Event;
 
 /// What a stream has begun.

@@ -4,11 +4,12 @@ use axum::response::{IntoResponse, Response};
 use polydraft_engine::{Finish, Scored};
 use serde_json::{Map, Value, json};
 
-use super::super::answer::Answer;
-use super::super::error::Problem;
-use super::super::timings::Progress;
-use super::super::tokens::{sampled_with_ids, with_ids};
-use super::super::{Json, Reply, Sent};
+use crate::api::shared::answer::Answer;
+use crate::api::shared::error::Problem;
+use crate::api::shared::json::Json;
+use crate::api::shared::timings::Progress;
+use crate::api::shared::tokens::{sampled_with_ids, with_ids};
+use crate::api::{Reply, Sent};
 use crate::worker::{Event, RequestParams};
 
 /// What an answer tells.
@@ -51,22 +52,22 @@ impl Native {
         inner: Answer,
         model: String,
         context: usize,
-        asked: &[RequestParams],
+        requests: &[RequestParams],
         told: Told,
     ) -> Self {
-        let settings = |asked: &RequestParams| {
-            let text = inner.tokenizer().decode_all(&asked.prompt).unwrap_or_default();
-            let (sampling, limits) = (&asked.sampling, &asked.limits);
-            let penalties = &asked.penalties;
+        let settings = |params: &RequestParams| {
+            let text = inner.tokenizer().decode_all(&params.prompt).unwrap_or_default();
+            let (sampling, limits) = (&params.sampling, &params.limits);
+            let penalties = &params.penalties;
             let repetition = penalties.repetition.as_ref();
             let settings = json!({ "n_ctx": context,
                 "n_predict": limits.max_tokens.map_or(-1, |most| most as i64),
-                "seed": asked.seed, "temperature": sampling.temperature,
+                "seed": params.seed, "temperature": sampling.temperature,
                 "top_k": sampling.top_k.unwrap_or(0), "top_p": sampling.top_p,
                 "min_p": sampling.min_p, "presence_penalty": penalties.presence,
                 "frequency_penalty": penalties.frequency,
                 "repeat_penalty": repetition.map_or(1.0, |repetition| repetition.penalty),
-                "stop": limits.stop, "min_tokens": asked.least_tokens,
+                "stop": limits.stop, "min_tokens": params.least_tokens,
                 // What is −∞ has no other number in JSON.
                 "logit_bias": penalties.bias.iter().map(|(token, bias)| {
                     let bias = bias.is_finite().then_some(bias);
@@ -79,11 +80,11 @@ impl Native {
                 "adaptive_decay": 0.0 });
             (text, settings)
         };
-        let sequences = asked.iter().map(|asked| asked.count).sum();
+        let sequences = requests.iter().map(|params| params.count).sum();
         Self {
-            prompts: asked.iter().map(settings).collect(),
+            prompts: requests.iter().map(settings).collect(),
             sent: vec![(0, 0); sequences],
-            stops: asked.first().map(|asked| asked.limits.stop.clone()).unwrap_or_default(),
+            stops: requests.first().map(|params| params.limits.stop.clone()).unwrap_or_default(),
             inner,
             model,
             told,

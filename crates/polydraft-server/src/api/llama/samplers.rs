@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::error::Problem;
+use crate::api::shared::error::Problem;
 
 pub(super) const NAME: &str = "samplers";
 

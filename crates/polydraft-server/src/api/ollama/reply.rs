@@ -5,11 +5,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::super::answer::Answer;
-use super::super::conversation::is_cut;
-use super::super::error::Problem;
-use super::super::part::Call;
-use super::super::{Json, Reply, Sent};
+use crate::api::shared::answer::Answer;
+use crate::api::shared::conversation::is_cut;
+use crate::api::shared::error::Problem;
+use crate::api::shared::json::Json;
+use crate::api::shared::part::Call;
+use crate::api::{Reply, Sent};
 use crate::worker::Event;
 
 /// Which of the two routes.

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use futures_util::stream::unfold;
 
-use crate::api::error::{Dialect, Problem};
+use super::error::{Dialect, Problem};
 use crate::api::{Reply, Sent};
 use crate::worker::Events;
 
@@ -31,7 +31,7 @@ struct Flow {
 
 /// The answer, as it is decided, as server-sent events or as lines of JSON. A client that reads
 /// slowly holds up nobody: what it has not read yet is buffered, up to a limit.
-pub fn of(mut answer: Box<dyn Reply>, events: Events, dialect: Dialect) -> Response {
+pub fn respond(mut answer: Box<dyn Reply>, events: Events, dialect: Dialect) -> Response {
     let ready = answer.begin().into();
     let flow = Flow { answer: Some(answer), events, ready };
     let sent = unfold(flow, |mut flow| async move { Some((flow.next().await?, flow)) });

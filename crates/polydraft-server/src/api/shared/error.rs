@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use super::json::Json;
 use crate::worker::{Failure, Refusal};
 
 /// An answer that is none.
@@ -130,7 +131,7 @@ impl Problem {
             Dialect::Anthropic => self.for_anthropic(),
             Dialect::Ollama => self.for_ollama(),
         };
-        (self.status, headers, super::Json(body)).into_response()
+        (self.status, headers, Json(body)).into_response()
     }
 }
 
@@ -166,7 +167,6 @@ impl From<Failure> for Problem {
                     "the answer was read too slowly: more of it waits than the server buffers";
                 Self::invalid(message).code("too_slow")
             }
-            Failure::Settings(problem) => Self::invalid(problem).of("speculation"),
             Failure::Form { param, problem } => {
                 Self::invalid(format!("{param}: {problem}")).of(param)
             }

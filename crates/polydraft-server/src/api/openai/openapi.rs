@@ -5,11 +5,11 @@ use utoipa::OpenApi;
 
 use super::chat::Chat;
 use super::completions::Completion;
-use super::error::{Detail, Problem};
-use super::messages::Spoken;
-use super::params::{Common, StreamOptions};
 use super::responses::Responses;
-use super::usage::{PromptDetails, Speculated, Usage};
+use crate::api::shared::error::{Detail, Problem};
+use crate::api::shared::messages::Spoken;
+use crate::api::shared::params::{Common, StreamOptions};
+use crate::api::shared::usage::{PromptDetails, Speculated, Usage};
 
 #[derive(OpenApi)]
 #[openapi(

@@ -251,12 +251,11 @@ const STOP_BYTES: usize = 1024;
 const MOST_LISTED: usize = 256;
 
 impl Common {
-    /// The engine's request for every prompt; the prompts come later, and so does the grammar of a
-    /// form.
+    /// The parameters of every prompt; the prompts come later, and so does the grammar of a form.
     ///
     /// # Errors
     /// The first parameter that is out of range.
-    pub fn asked(
+    pub fn request_params(
         &self,
         app: &App,
         defaults: &Defaults,
@@ -277,11 +276,13 @@ impl Common {
         }
         let sampling = self.sampling(defaults.sampling.target())?;
         sampling.validate()?;
-        let speculation = speculation::resolve(
+        let settings = speculation::resolve(
             app,
             self.speculation.as_ref(),
             defaults.sampling.draft_of(sampling),
         )?;
+        let count = within("n", self.n.unwrap_or(1), 1, app.limits.texts)?;
+        let speculation = settings.map(|settings| speculation::build(app, settings, count));
         let stop = self.stop.clone().map_or_else(|| defaults.stop.clone(), OneOrMany::into_vec);
         within("stop", stop.len(), 0, STOPS)?;
         if let Some(wrong) = stop.iter().find(|stop| stop.is_empty() || stop.len() > STOP_BYTES) {
@@ -298,7 +299,7 @@ impl Common {
             allowed: self.allowed(app.vocabulary)?,
             least_tokens: self.min_tokens.unwrap_or(0),
             grammar: None,
-            speculation,
+            speculation: speculation.transpose()?,
             limits: Limits {
                 max_tokens: max_tokens.or(defaults.max_tokens),
                 end_tokens: self.end_tokens(app.vocabulary, defaults)?,
@@ -307,7 +308,7 @@ impl Common {
             seed: self.seed()?.unwrap_or_else(polydraft_runtime::random),
             seeded: self.seed.is_some(),
             marks: Vec::new(),
-            count: within("n", self.n.unwrap_or(1), 1, app.limits.texts)?,
+            count,
             scores: self.scores(app.vocabulary)?,
             prompt_scores: None,
             progress: self.tells().follows(),

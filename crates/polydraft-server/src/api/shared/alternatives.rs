@@ -9,22 +9,22 @@ use crate::worker::{MOST_OF_ALL, MOST_TOP, RequestParams};
 ///
 /// # Errors
 /// More than there may be.
-pub fn alternatives(app: &App, param: &str, asked: i64) -> Result<usize, Problem> {
+pub fn alternatives(app: &App, param: &str, count: i64) -> Result<usize, Problem> {
     let most = app.settings.max_logprobs;
-    let wanted = match asked {
+    let wanted = match count {
         -1 => app.vocabulary,
-        _ => usize::try_from(asked).unwrap_or(usize::MAX),
+        _ => usize::try_from(count).unwrap_or(usize::MAX),
     };
-    if asked >= -1 && wanted <= most {
+    if count >= -1 && wanted <= most {
         return Ok(wanted.min(app.vocabulary));
     }
-    let problem = match (asked, most >= app.vocabulary) {
+    let problem = match (count, most >= app.vocabulary) {
         (-1, _) => format!(
             "{param}: expected from 0 to {most}, got -1, which is all {wanted} tokens; this server \
              lets requests ask for as many if it is started with --max-logprobs -1"
         ),
-        (_, true) => format!("{param}: expected a number of tokens, or -1 for all, got {asked}"),
-        (_, false) => format!("{param}: expected from 0 to {most}, got {asked}"),
+        (_, true) => format!("{param}: expected a number of tokens, or -1 for all, got {count}"),
+        (_, false) => format!("{param}: expected from 0 to {most}, got {count}"),
     };
     Err(Problem::invalid(problem).of(param))
 }
@@ -33,17 +33,17 @@ pub fn alternatives(app: &App, param: &str, asked: i64) -> Result<usize, Problem
 ///
 /// # Errors
 /// More than there may be.
-pub fn few_alternatives(param: &str, asked: usize) -> Result<usize, Problem> {
-    within(param, asked, 0, MOST_TOP)
+pub fn few_alternatives(param: &str, count: usize) -> Result<usize, Problem> {
+    within(param, count, 0, MOST_TOP)
 }
 
 /// Whether an answer to all of these would have more than it may; `param` asks for them.
 ///
 /// # Errors
 /// It would.
-pub fn check(app: &App, asked: &[RequestParams], param: &str) -> Result<(), Problem> {
-    let most = asked.iter().map(RequestParams::most_alternatives).max().unwrap_or(0);
-    let of_all = asked.iter().map(|asked| asked.all_alternatives(app.context));
+pub fn check(app: &App, requests: &[RequestParams], param: &str) -> Result<(), Problem> {
+    let most = requests.iter().map(RequestParams::most_alternatives).max().unwrap_or(0);
+    let of_all = requests.iter().map(|params| params.all_alternatives(app.context));
     let of_all = of_all.fold(0usize, usize::saturating_add);
     if most <= MOST_TOP || of_all <= MOST_OF_ALL {
         return Ok(());

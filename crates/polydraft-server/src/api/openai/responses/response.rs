@@ -8,12 +8,13 @@ use polydraft::Token;
 use polydraft_engine::Scored;
 use serde_json::{Value, json};
 
-use super::super::answer::Answer;
-use super::super::conversation::is_cut;
-use super::super::error::Problem;
-use super::super::tokens::{self, Naming};
-use super::super::{Json, Reply, Sent};
 use super::store::{Store, Stored};
+use crate::api::shared::answer::Answer;
+use crate::api::shared::conversation::is_cut;
+use crate::api::shared::error::Problem;
+use crate::api::shared::json::Json;
+use crate::api::shared::tokens::{self, Naming};
+use crate::api::{Reply, Sent};
 use crate::worker::Event;
 
 /// What a stream has begun, in this order.

@@ -12,7 +12,7 @@ use super::error::Problem;
 pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        let words = polydraft_files::in_words(error.into_inner());
+        let words = error.into_inner();
         match path.as_str() {
             "." => Problem::invalid(words),
             // Many clients show nothing but the message.

@@ -2,28 +2,30 @@
 //! that the next request can refer to them.
 
 mod response;
-mod store;
+pub mod store;
+mod stored;
 
 use axum::http::StatusCode;
 use polydraft_engine::Alternatives;
-use polydraft_text::{Ending, Message};
+use polydraft_text::{Ending, Message, Rendering};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use super::alternatives::few_alternatives;
-use super::answer::UsageTold;
-use super::conversation::{Conversation, ReasoningMode, Wanted};
-use super::error::Problem;
-use super::messages::{Calling, Content, message, variables};
-use super::params::{Common, null_is_default};
-use super::read::read;
-use super::rest::ignored;
-use super::tools::{self, tools};
-use super::{Prepared, Reply, format};
 use crate::App;
+use crate::api::Prepared;
+use crate::api::shared::alternatives::few_alternatives;
+use crate::api::shared::answer::{Answer, Shape, UsageTold};
+use crate::api::shared::conversation::{encode, separate_reasoning};
+use crate::api::shared::error::Problem;
+use crate::api::shared::format;
+use crate::api::shared::messages::{Calling, Content, left_out, message, variables};
+use crate::api::shared::params::{Common, null_is_default};
+use crate::api::shared::read::read;
+use crate::api::shared::rest::ignored;
+use crate::api::shared::tools::{self, tools};
 use response::Response;
-pub use store::Store;
+pub use stored::{forget, stored};
 
 /// Parameters of responses alone. Of the common ones `n`, `response_format`, `stream_options` and
 /// `steps` are of other routes.
@@ -102,11 +104,11 @@ struct TextOptions {
     _verbosity: Option<String>,
 }
 
-/// From a body to the engine's request, as for completions.
+/// Prepares a request, as those of conversations.
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
+pub fn prepare(app: &App, body: Value) -> Result<Prepared<Response>, Problem> {
     let mut common: Common = read(body)?;
     for name in ["text", "reasoning"] {
         if let Some(Value::Object(members)) = common.rest.get_mut(name) {
@@ -114,7 +116,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
         }
     }
     let own: Responses = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    let ignored = ignored(&own.rest, app.settings.strict)?;
+    let mut ignored = ignored(&own.rest, app.settings.strict)?;
     for (param, given) in [
         ("n", common.n.is_some_and(|n| n != 1)),
         ("response_format", common.response_format.is_some()),
@@ -134,13 +136,13 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     let format = own.text.and_then(|text| text.format);
     let form = format::in_format(format.clone().map(as_in_chat).as_ref(), "text.format")?;
     let (truncation, tells) = (common.truncation(app)?, common.tells());
-    let mut asked = common.asked(app, &app.chat, own.max_output_tokens)?;
+    let mut params = common.request_params(app, &app.chat, own.max_output_tokens)?;
     let scores = scores(own.include.as_deref(), own.top_logprobs)?;
-    asked.scores = asked.scores.or(scores.map(Into::into));
-    let scored = asked.scores.is_some();
+    params.scores = params.scores.or(scores.map(Into::into));
+    let scored = params.scores.is_some();
     if own.enable_response_messages {
         // Tokens come with their scores.
-        asked.scores.get_or_insert(Alternatives::Likeliest(0));
+        params.scores.get_or_insert(Alternatives::Likeliest(0));
     }
     let mut messages: Vec<Message> = own.instructions.iter().map(Message::system).collect();
     let previous = own.previous_response_id.as_deref();
@@ -148,9 +150,9 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
     conversation(app, &mut messages, &items)?;
     let settings = json!({
         "instructions": own.instructions,
-        "max_output_tokens": asked.limits.max_tokens,
-        "temperature": asked.sampling.temperature,
-        "top_p": asked.sampling.top_p,
+        "max_output_tokens": params.limits.max_tokens,
+        "temperature": params.sampling.temperature,
+        "top_p": params.sampling.top_p,
         "text": { "format": format.unwrap_or_else(|| json!({ "type": "text" })) },
         "user": common.user,
         "metadata": common.metadata.unwrap_or_default(),
@@ -167,33 +169,39 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
         None => problem,
     })?;
     let effort = own.reasoning.and_then(|reasoning| reasoning.effort);
-    let form = form.filter(|_| tools.is_none());
+    let mut form = match &tools {
+        Some(tools) => tools.grammar.clone(),
+        None => form,
+    };
     let model = common.model.clone().unwrap_or_else(|| app.name().to_owned());
     let keeping = own.store.unwrap_or(true).then(|| (app.stored.clone(), items));
-    let wanted = Wanted {
-        model: common.model,
-        asked,
-        messages,
-        tools,
-        form,
-        variables: variables(own.chat_template_kwargs, effort),
-        ending: Ending::Answer,
-        reasoning: ReasoningMode::Apart,
-        usage: UsageTold::Never,
-        echo: false,
-        truncation,
-        prompt: None,
-    };
+    let variables = variables(own.chat_template_kwargs, effort);
+    let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
+    let rendering =
+        Rendering { tools: listed, variables: Some(&variables), ending: Ending::Answer };
+    ignored.extend(left_out(app, &messages, &rendering)?);
+    let prompt = encode(app, &messages, &rendering, truncation)?;
+    params.prompt = prompt.tokens;
+    if let Some(truncation) = truncation {
+        truncation.cut(&mut params.prompt, app.context, params.limits.max_tokens);
+    }
+    let reasoning = separate_reasoning(app, &mut params, &mut form, None, prompt.in_reasoning);
+    app.check(&params)?;
+    let prompt = own.enable_response_messages.then(|| params.prompt.clone());
+    let requests = vec![params];
+    let (usage, echo) = (UsageTold::Never, Vec::new());
+    let mut answer = Answer::new(app, common.model, Shape::Chat, &requests, usage, echo);
+    if let Some(tools) = &tools {
+        answer.reads_calls(|| tools.calls());
+    }
+    if let Some(reasoning) = reasoning {
+        answer.reads_reasoning(|| reasoning.clone());
+    }
+    answer.tells(tells);
     let previous = own.previous_response_id;
-    let mut conversation = Conversation::of(app, wanted)?;
-    conversation.answer.tells(tells);
-    let prompt = own.enable_response_messages.then(|| conversation.asked.prompt.clone());
-    let in_form = |inner| -> Box<dyn Reply> {
-        let mut response = Response::new(inner, model, settings, previous, keeping);
-        response.tells_tokens(prompt, scored);
-        Box::new(response)
-    };
-    Ok(conversation.prepared(common.stream, ignored, in_form))
+    let mut answer = Response::new(answer, model, settings, previous, keeping);
+    answer.tells_tokens(prompt, scored);
+    Ok(Prepared { requests, form, answer, stream: common.stream, ignored })
 }
 
 /// The items of the conversation: those up to the previous answer, and the input's.

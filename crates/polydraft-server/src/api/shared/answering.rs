@@ -3,15 +3,20 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, post};
 use polydraft::Token;
 use serde_json::{Map, Value};
 
-use super::{guard, stream};
+use super::body::read_body;
+use super::error::{Dialect, Problem};
+use super::json::Json;
+use super::strict::parse;
+use super::{format, stream};
 use crate::App;
-use crate::api::error::{Dialect, Problem};
-use crate::api::{Prepared, format, parse};
+use crate::api::{Prepared, Reply};
 use crate::fleet::Fleet;
 use crate::grammar::{Form, Grammar};
 
@@ -24,7 +29,7 @@ pub async fn read(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Arc<App>, Value), Problem> {
-    let body = guard::body(fleet.settings().body, headers, body).await?;
+    let body = read_body(fleet.settings().body, headers, body).await?;
     let body = blocking(move || parse(&body)).await?;
     let model = match body.get("model") {
         None | Some(Value::Null) => None,
@@ -44,50 +49,61 @@ pub async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal())?
 }
 
-/// How a route makes an engine's request of a body.
-pub type Prepare = fn(&App, Value) -> Result<Prepared, Problem>;
+/// How a route prepares a request, whose answer has its form.
+pub type Prepare<A> = fn(&App, Value) -> Result<Prepared<A>, Problem>;
+
+/// A route that decodes.
+pub fn decodes<A: Reply + 'static>(
+    prepare: Prepare<A>,
+    dialect: Dialect,
+) -> MethodRouter<Arc<Fleet>> {
+    post(move |State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body| {
+        answer(fleet, headers, body, prepare, dialect)
+    })
+}
 
 /// Reads a request, hands it to the engine, and answers.
-pub async fn answer(
+async fn answer<A: Reply + 'static>(
     fleet: Arc<Fleet>,
     headers: HeaderMap,
     body: Body,
-    prepare: Prepare,
+    prepare: Prepare<A>,
     dialect: Dialect,
 ) -> Response {
     let answered = decode(fleet, headers, body, prepare, dialect).await;
     answered.unwrap_or_else(|problem| problem.response(dialect))
 }
 
-async fn decode(
+async fn decode<A: Reply + 'static>(
     fleet: Arc<Fleet>,
     headers: HeaderMap,
     body: Body,
-    prepare: Prepare,
+    prepare: Prepare<A>,
     dialect: Dialect,
 ) -> Result<Response, Problem> {
     let (app, mut body) = read(&fleet, &headers, body).await?;
     set_defaults(&app.settings.defaults, &mut body);
     let at = app.clone();
-    let Prepared { mut asked, form, mut answer, stream, ignored } =
+    let Prepared { mut requests, form, answer, stream, ignored } =
         blocking(move || prepare(&at, body)).await?;
-    let ignored = Ignored::of(&ignored);
+    let mut answer: Box<dyn Reply> = Box::new(answer);
+    let ignored = Ignored::new(&ignored);
     if app.settings.context.is_some() {
-        asked.iter_mut().for_each(|asked| app.limit(asked));
+        requests.iter_mut().for_each(|params| app.limit(params));
     }
     if let Some(form) = form {
-        if asked.iter().any(|asked| asked.allowed.is_some()) {
+        if requests.iter().any(|params| params.allowed.is_some()) {
             // There may be no token that both allow.
             let problem = "allowed_token_ids cannot be given beside a form of the output or tools";
             return Err(Problem::invalid(problem).of("allowed_token_ids"));
         }
-        let end_tokens = asked.first().map(|asked| asked.limits.end_tokens.clone());
+        let end_tokens = requests.first().map(|params| params.limits.end_tokens.clone());
         let grammar = grammar(app.clone(), form, end_tokens.unwrap_or_default()).await?;
-        asked.iter_mut().for_each(|asked| asked.grammar = Some(grammar.clone()));
+        requests.iter_mut().for_each(|params| params.grammar = Some(grammar.clone()));
     }
-    let mut events = app.desk.submit(asked)?;
+    let mut events = app.desk.submit(requests)?;
     if stream {
-        return Ok(ignored.said(stream::of(answer, events, dialect)));
+        return Ok(ignored.named_in(stream::respond(answer, events, dialect)));
     }
     while !answer.is_complete() {
         // A thread that is gone will say nothing more.
@@ -96,7 +112,25 @@ async fn decode(
     }
     // With many log-probabilities writing it takes its time too.
     let written = blocking(move || Ok(answer.whole())).await?;
-    Ok(ignored.said(written))
+    Ok(ignored.named_in(written))
+}
+
+/// Answers with what is computed of a body, without decoding.
+pub async fn compute(
+    fleet: Arc<Fleet>,
+    headers: HeaderMap,
+    body: Body,
+    work: impl FnOnce(&App, Value) -> Result<Value, Problem> + Send + 'static,
+    dialect: Dialect,
+) -> Response {
+    let answered = async {
+        let (app, body) = read(&fleet, &headers, body).await?;
+        blocking(move || work(&app, body)).await
+    };
+    match answered.await {
+        Ok(value) => Json(value).into_response(),
+        Err(problem) => problem.response(dialect),
+    }
 }
 
 /// Gives a request what it does not say.
@@ -120,7 +154,7 @@ const LONGEST: usize = 1024;
 struct Ignored(Option<HeaderValue>);
 
 impl Ignored {
-    fn of(names: &[String]) -> Self {
+    fn new(names: &[String]) -> Self {
         if names.is_empty() {
             return Self(None);
         }
@@ -132,7 +166,7 @@ impl Ignored {
         Self(HeaderValue::from_str(&names).ok())
     }
 
-    fn said(self, mut answer: Response) -> Response {
+    fn named_in(self, mut answer: Response) -> Response {
         if let Some(names) = self.0 {
             answer.headers_mut().insert(IGNORED, names);
         }

@@ -13,12 +13,14 @@ use polydraft_text::Tokenizer;
 use serde_json::{Map, Value, json};
 
 use super::error::Problem;
+use super::json::Json;
 use super::part::{Call, Part};
 use super::timings::{Clock, Progress, Tells};
 use super::tokens::{ById, Naming, PromptScores};
 use super::usage::Usage;
-use super::{Json, Reply, Sent, steps, tokens};
+use super::{steps, tokens};
 use crate::App;
+use crate::api::{Reply, Sent};
 use crate::worker::{Event, Failure, RequestParams};
 use frame::{Choice, Frame, Logprobs, members};
 
@@ -80,22 +82,22 @@ impl Answer {
         app: &App,
         model: Option<String>,
         shape: Shape,
-        asked: &[RequestParams],
+        requests: &[RequestParams],
         usage_told: UsageTold,
         echo: Vec<String>,
     ) -> Self {
         let prefix = if shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
-        let prompt_tokens = asked.iter().map(|asked| asked.prompt.len()).sum();
+        let prompt_tokens = requests.iter().map(|params| params.prompt.len()).sum();
         let usage = Usage::of_prompts(prompt_tokens);
         let echoed = |number: usize| echo.get(number).cloned().unwrap_or_default();
-        let parts = asked
+        let parts = requests
             .iter()
             .enumerate()
-            .flat_map(|(number, asked)| (0..asked.count).map(move |_| number));
+            .flat_map(|(number, params)| (0..params.count).map(move |_| number));
         let parts = parts.map(|number| {
             let text = echoed(number);
             // With its scores the prompt's tokens are listed too.
-            let listed = asked[number].prompt_scores.is_some();
+            let listed = requests[number].prompt_scores.is_some();
             let offset = if listed { 0 } else { text.chars().count() };
             Part { prompt: number, echoes: !text.is_empty(), offset, text, ..Part::default() }
         });
@@ -106,7 +108,7 @@ impl Answer {
             model: model.unwrap_or_else(|| app.name().to_owned()),
             fingerprint: app.fingerprint.clone(),
             text: app.language.tokenizer.clone(),
-            scored: asked.iter().any(|asked| asked.scores.is_some()),
+            scored: requests.iter().any(|params| params.scores.is_some()),
             prompt_scored: false,
             prompts: None,
             echoes_tokens: false,
@@ -114,9 +116,9 @@ impl Answer {
             naming: Naming::String,
             usage_told,
             usage,
-            firsts: asked
+            firsts: requests
                 .iter()
-                .map(|asked| (asked.prompt.first().copied().unwrap_or(0), asked.prompt.len()))
+                .map(|params| (params.prompt.first().copied().unwrap_or(0), params.prompt.len()))
                 .collect(),
             clock: Clock::new(),
             tells: Tells::default(),

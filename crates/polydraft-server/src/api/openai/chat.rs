@@ -2,22 +2,23 @@
 
 use polydraft::Token;
 use polydraft_engine::Alternatives;
-use polydraft_text::Ending;
+use polydraft_text::{Ending, Rendering};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::alternatives::{alternatives, check};
-use super::answer::Answer;
-use super::conversation::{Conversation, ReasoningMode, Wanted};
-use super::error::Problem;
-use super::messages::{Spoken, conversation, variables};
-use super::params::{Common, flag, flag_or_not};
-use super::read::read;
-use super::rest::ignored;
-use super::tools::tools;
-use super::{Prepared, Reply, format};
 use crate::App;
+use crate::api::Prepared;
+use crate::api::shared::alternatives::{alternatives, check};
+use crate::api::shared::answer::{Answer, Shape};
+use crate::api::shared::conversation::{encode, encoded, separate_reasoning};
+use crate::api::shared::error::Problem;
+use crate::api::shared::format;
+use crate::api::shared::messages::{Spoken, conversation, left_out, variables};
+use crate::api::shared::params::{Common, flag, flag_or_not};
+use crate::api::shared::read::read;
+use crate::api::shared::rest::ignored;
+use crate::api::shared::tools::tools;
 
 /// Parameters of conversations alone.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -96,23 +97,11 @@ struct Transfer {
     rest: Map<String, Value>,
 }
 
-/// From a body to the engine's request, as for completions.
+/// Prepares a request. Encoding takes time: not for the threads that answer.
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
-    prepare_as(app, body, |answer| Box::new(answer))
-}
-
-/// The same with the answer in another form.
-///
-/// # Errors
-/// What is wrong with the request.
-pub fn prepare_as(
-    app: &App,
-    body: Value,
-    in_form: impl FnOnce(Answer) -> Box<dyn Reply>,
-) -> Result<Prepared, Problem> {
+pub fn prepare(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     let mut common: Common = read(body)?;
     let form = format::form(&mut common)?;
     let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
@@ -132,64 +121,84 @@ pub fn prepare_as(
     }
     let max_tokens = own.max_completion_tokens.or(own.max_tokens);
     let truncation = common.truncation(app)?;
-    let mut asked = common.asked(app, &app.chat, max_tokens)?;
+    let mut params = common.request_params(app, &app.chat, max_tokens)?;
     let top = own.logprobs.unwrap_or(own.top_logprobs.is_some_and(|top| top != 0));
     let top = top.then(|| alternatives(app, "top_logprobs", own.top_logprobs.unwrap_or(0)));
-    asked.scores = asked.scores.or(top.transpose()?.map(Into::into));
-    let scored = asked.scores.is_some();
+    params.scores = params.scores.or(top.transpose()?.map(Into::into));
+    let scored = params.scores.is_some();
     // Tokens come with their scores.
-    asked.scores = asked.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
+    params.scores = params.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
     let of_prompt = own.prompt_logprobs.map(|top| alternatives(app, "prompt_logprobs", top));
-    asked.prompt_scores = of_prompt.transpose()?;
-    let lists = asked.prompt_scores.is_some();
-    let said = own.messages.as_deref().unwrap_or_default();
+    params.prompt_scores = of_prompt.transpose()?;
+    let messages = own.messages.as_deref().unwrap_or_default();
     let prefilled = app.settings.prefill && own.add_generation_prompt.is_none();
-    let prefilled = prefilled && said.last().is_some_and(Spoken::is_answer);
+    let prefilled = prefilled && messages.last().is_some_and(Spoken::is_answer);
     let goes_on = own.continue_final_message.unwrap_or(prefilled);
     let ending = ending(goes_on, own.add_generation_prompt)?;
-    if prefilled && goes_on && said.iter().rev().take_while(|one| one.is_answer()).count() > 1 {
+    let answers = messages.iter().rev().take_while(|message| message.is_answer()).count();
+    if prefilled && goes_on && answers > 1 {
         let problem = "several answers at the end: expected one that is to be gone on with";
         return Err(Problem::invalid(problem).of("messages"));
     }
-    let reasoning = reasoning(own.reasoning_format.as_deref())?;
+    let separates = separates_reasoning(own.reasoning_format.as_deref())?;
     let Some(messages) = own.messages.filter(|messages| !messages.is_empty()) else {
         return Err(Problem::invalid("the parameter messages is missing or empty").of("messages"));
     };
     let tools = tools(app, own.tools, own.tool_choice, own.parallel_tool_calls, form.as_ref())?;
-    let form = form.filter(|_| tools.is_none());
-    let tells = common.tells();
-    let wanted = Wanted {
-        model: common.model,
-        asked,
-        messages: conversation(app, messages)?,
-        tools,
-        form,
-        variables: variables(own.chat_template_kwargs, own.reasoning_effort),
-        ending,
-        reasoning,
-        usage: common.stream_options.unwrap_or_default().usage(),
-        echo: own.echo,
-        truncation,
-        prompt: transfer.and_then(|transfer| transfer.prompt_token_ids),
+    let mut form = match &tools {
+        Some(tools) => tools.grammar.clone(),
+        None => form,
     };
-    let mut conversation = Conversation::of(app, wanted)?;
-    let param = if lists { "prompt_logprobs" } else { "top_logprobs" };
-    check(app, std::slice::from_ref(&conversation.asked), param)?;
-    conversation.answer.tells(tells);
+    let messages = conversation(app, messages)?;
+    let variables = variables(own.chat_template_kwargs, own.reasoning_effort);
+    let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
+    let rendering = Rendering { tools: listed, variables: Some(&variables), ending };
+    let prompt = match transfer.and_then(|transfer| transfer.prompt_token_ids) {
+        Some(tokens) => encoded(app, tokens)?,
+        None => {
+            ignored.extend(left_out(app, &messages, &rendering)?);
+            encode(app, &messages, &rendering, truncation)?
+        }
+    };
+    params.prompt = prompt.tokens;
+    if let Some(truncation) = truncation {
+        truncation.cut(&mut params.prompt, app.context, params.limits.max_tokens);
+    }
+    let continued = messages.last().filter(|_| ending == Ending::Continue);
+    let reasoning = match separates {
+        true => separate_reasoning(app, &mut params, &mut form, continued, prompt.in_reasoning),
+        false => None,
+    };
+    app.check(&params)?;
+    let lists = params.prompt_scores.is_some();
+    let requests = vec![params];
+    check(app, &requests, if lists { "prompt_logprobs" } else { "top_logprobs" })?;
+    let tells = common.tells();
+    let usage = common.stream_options.unwrap_or_default().usage();
+    let echo = continued.filter(|_| own.echo).map(|message| message.content.clone());
+    let echo = echo.into_iter().collect();
+    let mut answer = Answer::new(app, common.model, Shape::Chat, &requests, usage, echo);
+    if let Some(tools) = &tools {
+        answer.reads_calls(|| tools.calls());
+    }
+    if let Some(reasoning) = reasoning {
+        answer.reads_reasoning(|| reasoning.clone());
+    }
+    answer.tells(tells);
+    let prompts = || requests.iter().map(|params| params.prompt.clone()).collect::<Vec<_>>();
     if lists {
-        conversation.answer.lists_prompt_scores();
+        answer.lists_prompt_scores();
     }
     if own.return_token_ids {
-        let prompt = conversation.asked.prompt.clone();
-        conversation.answer.lists_token_ids(vec![prompt], scored);
+        answer.lists_token_ids(prompts(), scored);
     }
     if own.verbose {
-        conversation.answer.tells_prompts(&[conversation.asked.prompt.clone()]);
+        answer.tells_prompts(&prompts());
     }
     if own.return_tokens_as_token_ids {
-        conversation.answer.names_tokens_by_id();
+        answer.names_tokens_by_id();
     }
-    Ok(conversation.prepared(common.stream, ignored, in_form))
+    Ok(Prepared { requests, form, answer, stream: common.stream, ignored })
 }
 
 /// What the prompt ends with.
@@ -209,10 +218,11 @@ fn ending(goes_on: bool, answers: Option<bool>) -> Result<Ending, Problem> {
     }
 }
 
-fn reasoning(format: Option<&str>) -> Result<ReasoningMode, Problem> {
+/// Whether reasoning is told apart from the answer.
+fn separates_reasoning(format: Option<&str>) -> Result<bool, Problem> {
     match format {
-        None | Some("auto" | "deepseek") => Ok(ReasoningMode::Apart),
-        Some("none") => Ok(ReasoningMode::InText),
+        None | Some("auto" | "deepseek") => Ok(true),
+        Some("none") => Ok(false),
         Some(got) => {
             let problem = format!("reasoning_format: expected auto, deepseek or none, got {got:?}");
             Err(Problem::invalid(problem).of("reasoning_format"))

@@ -6,14 +6,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::alternatives::{alternatives, check};
-use super::answer::{Answer, Shape};
-use super::error::Problem;
-use super::params::{Common, flag_or_not, within};
-use super::read::read;
-use super::rest::ignored;
-use super::{Prepared, Reply, format};
 use crate::App;
+use crate::api::Prepared;
+use crate::api::shared::alternatives::{alternatives, check};
+use crate::api::shared::answer::{Answer, Shape};
+use crate::api::shared::error::Problem;
+use crate::api::shared::params::{Common, flag_or_not, within};
+use crate::api::shared::read::read;
+use crate::api::shared::rest::ignored;
+use crate::api::shared::{format, speculation};
 
 /// Parameters of completions alone.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -59,46 +60,26 @@ enum Prompt {
     Lists(Vec<Vec<Token>>),
 }
 
-/// From a body to the engine's request. Encoding takes time: not for the threads that answer.
+/// Prepares a request. Encoding takes time: not for the threads that answer.
 ///
 /// # Errors
 /// What is wrong with the request.
-pub fn prepare(app: &App, body: Value) -> Result<Prepared, Problem> {
-    prepare_as(app, body, |answer| Box::new(answer))
-}
-
-/// The same with the answer in another form.
-///
-/// # Errors
-/// What is wrong with the request.
-pub fn prepare_as(
-    app: &App,
-    body: Value,
-    in_form: impl FnOnce(Answer) -> Box<dyn Reply>,
-) -> Result<Prepared, Problem> {
-    let Prepared { asked, form, answer, stream, ignored } = made(app, body)?;
-    Ok(Prepared { asked, form, answer: in_form(answer), stream, ignored })
-}
-
-/// The same with the answer in no form yet.
-///
-/// # Errors
-/// What is wrong with the request.
-pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
+pub fn prepare(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     let mut common: Common = read(body)?;
     let form = format::form(&mut common)?;
     let own: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
     let ignored = ignored(&own.rest, app.settings.strict)?;
     let truncation = common.truncation(app)?;
-    let mut asked = common.asked(app, &app.completions, own.max_tokens)?;
-    let of = |param, asked: Option<i64>| asked.map(|top| alternatives(app, param, top)).transpose();
-    let top = of("logprobs", own.logprobs)?;
-    asked.scores = asked.scores.or(top.map(Into::into));
-    let scored = asked.scores.is_some();
+    let mut params = common.request_params(app, &app.completions, own.max_tokens)?;
+    let listed =
+        |param, count: Option<i64>| count.map(|top| alternatives(app, param, top)).transpose();
+    let top = listed("logprobs", own.logprobs)?;
+    params.scores = params.scores.or(top.map(Into::into));
+    let scored = params.scores.is_some();
     // Tokens come with their scores.
-    asked.scores = asked.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
-    let listed = of("prompt_logprobs", own.prompt_logprobs)?;
-    asked.prompt_scores = top.filter(|_| own.echo).max(listed);
+    params.scores = params.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
+    let listed = listed("prompt_logprobs", own.prompt_logprobs)?;
+    params.prompt_scores = top.filter(|_| own.echo).max(listed);
     let Some(prompt) = own.prompt else {
         return Err(Problem::invalid("the parameter prompt is missing").of("prompt"));
     };
@@ -117,7 +98,7 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     };
     within("prompt", prompts.len(), 1, app.limits.texts)?;
     if let Some(truncation) = truncation {
-        let cut = |prompt| truncation.cut(prompt, app.context, asked.limits.max_tokens);
+        let cut = |prompt| truncation.cut(prompt, app.context, params.limits.max_tokens);
         prompts.iter_mut().for_each(cut);
     }
     let of_tokens = matches!(prompt, Prompt::Tokens(_) | Prompt::Lists(_));
@@ -133,15 +114,14 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
                 .collect::<Result<_, Problem>>()?
         }
     };
-    let of = |prompt| crate::worker::RequestParams { prompt, ..asked.clone() };
-    let asked: Vec<_> = prompts.into_iter().map(of).collect();
-    for asked in &asked {
-        app.check(asked)?;
+    let requests = params.for_prompts(prompts).map_err(speculation::refused)?;
+    for params in &requests {
+        app.check(params)?;
     }
-    check(app, &asked, if listed > top { "prompt_logprobs" } else { "logprobs" })?;
+    check(app, &requests, if listed > top { "prompt_logprobs" } else { "logprobs" })?;
     let tells = common.tells();
     let usage = common.stream_options.unwrap_or_default().usage();
-    let mut answer = Answer::new(app, common.model, Shape::Completion, &asked, usage, echo);
+    let mut answer = Answer::new(app, common.model, Shape::Completion, &requests, usage, echo);
     answer.tells(tells);
     if of_tokens {
         answer.echoes_tokens();
@@ -149,15 +129,15 @@ pub fn made(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     if listed.is_some() {
         answer.lists_prompt_scores();
     }
+    let prompts = || requests.iter().map(|params| params.prompt.clone()).collect::<Vec<_>>();
     if own.return_token_ids {
-        answer.lists_token_ids(asked.iter().map(|asked| asked.prompt.clone()).collect(), scored);
+        answer.lists_token_ids(prompts(), scored);
     }
     if own.verbose {
-        let prompts: Vec<_> = asked.iter().map(|asked| asked.prompt.clone()).collect();
-        answer.tells_prompts(&prompts);
+        answer.tells_prompts(&prompts());
     }
     if own.return_tokens_as_token_ids {
         answer.names_tokens_by_id();
     }
-    Ok(Prepared { asked, form, answer, stream: common.stream, ignored })
+    Ok(Prepared { requests, form, answer, stream: common.stream, ignored })
 }

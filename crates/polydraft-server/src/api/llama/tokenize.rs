@@ -5,11 +5,11 @@ use polydraft_text::{Ending, Rendering};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::error::Problem;
-use super::messages::{Spoken, conversation, variables};
-use super::params::null_is_default;
-use super::read::read;
 use crate::App;
+use crate::api::shared::error::Problem;
+use crate::api::shared::messages::{Spoken, conversation, variables};
+use crate::api::shared::params::null_is_default;
+use crate::api::shared::read::read;
 
 #[derive(Deserialize)]
 struct Tokenize {
@@ -67,26 +67,26 @@ fn rendered(app: &App, chat: Chat) -> Result<Option<String>, Problem> {
 /// # Errors
 /// Neither of them; a text that the tokenizer refuses; what the chat template objects to.
 pub fn tokenize(app: &App, body: Value) -> Result<Value, Problem> {
-    let asked: Tokenize = read(body)?;
+    let request: Tokenize = read(body)?;
     let tokenizer = &app.language.tokenizer;
-    let of_chat = rendered(app, asked.chat)?;
-    let (text, special) = match (asked.prompt, of_chat) {
-        (Some(prompt), None) => (prompt, asked.add_special_tokens.unwrap_or(true)),
+    let of_chat = rendered(app, request.chat)?;
+    let (text, special) = match (request.prompt, of_chat) {
+        (Some(prompt), None) => (prompt, request.add_special_tokens.unwrap_or(true)),
         // A template writes its special tokens itself.
-        (None, Some(text)) => (text, asked.add_special_tokens.unwrap_or(false)),
+        (None, Some(text)) => (text, request.add_special_tokens.unwrap_or(false)),
         _ => return Err(Problem::invalid("expected either prompt or messages").of("prompt")),
     };
     let tokens = if special { tokenizer.encode(&text)? } else { tokenizer.encode_plain(&text)? };
     let string = |token: &Token| app.language.vocabulary.token(*token).unwrap_or_default();
     let strings: Vec<&str> = tokens.iter().map(string).collect();
-    if asked.with_pieces {
+    if request.with_pieces {
         let pieces = tokens.iter().map(|token| {
             let piece = tokenizer.decode(&[*token]).unwrap_or_default();
             json!({ "id": token, "piece": piece })
         });
         return Ok(json!({ "tokens": pieces.collect::<Vec<_>>() }));
     }
-    let strings = asked.return_token_strs.then_some(strings);
+    let strings = request.return_token_strs.then_some(strings);
     Ok(json!({ "count": tokens.len(), "max_model_len": app.context, "tokens": tokens,
         "token_strs": strings }))
 }

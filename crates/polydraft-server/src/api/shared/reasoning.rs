@@ -23,7 +23,7 @@ enum State {
 }
 
 /// Splits one output.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Reasoning {
     form: ReasoningForm,
     state: State,

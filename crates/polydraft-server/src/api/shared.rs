@@ -1,0 +1,26 @@
+//! Parts that several protocols use. None of them uses a protocol.
+
+pub mod alternatives;
+pub mod answer;
+pub mod answering;
+mod body;
+mod calls;
+pub mod conversation;
+pub mod error;
+pub mod format;
+pub mod json;
+pub mod messages;
+pub mod models;
+pub mod params;
+pub mod part;
+pub mod read;
+mod reasoning;
+pub mod rest;
+pub mod speculation;
+mod steps;
+mod stream;
+mod strict;
+pub mod timings;
+pub mod tokens;
+pub mod tools;
+pub mod usage;
