@@ -49,27 +49,6 @@ pub enum Error {
     /// Nothing to continue from.
     #[error("the prompt is empty, and this model needs at least one token to continue from")]
     EmptyPrompt,
-    /// Target and draft have vocabularies of different sizes.
-    #[error(
-        "target and draft must share a vocabulary: the target has {target} tokens, the draft \
-         {draft}; {first}"
-    )]
-    VocabularySize {
-        /// Tokens of the target.
-        target: usize,
-        /// Tokens of the draft.
-        draft: usize,
-        /// The first token in which they differ.
-        first: String,
-    },
-    /// Target and draft have different vocabularies of the same size.
-    #[error("target and draft must share a vocabulary: both have {size} tokens, but {first}")]
-    VocabularyToken {
-        /// Tokens of both.
-        size: usize,
-        /// The first token in which they differ.
-        first: String,
-    },
     /// A table of n-grams that is none, is damaged, or belongs to another model.
     #[error("no table of n-grams that can be used here: {problem} (polydraft learn makes one)")]
     NgramTable {
@@ -105,9 +84,6 @@ pub enum Error {
         /// What was expected and what was found.
         problem: String,
     },
-    /// Token ids that could not be turned into text.
-    #[error("decoding text: {0}")]
-    Text(String),
 }
 
 /// Result with the crate's [`Error`].

@@ -31,18 +31,19 @@ pub mod slots;
 pub mod statistics;
 pub mod stop;
 pub mod table;
-mod text;
 mod trace;
-pub mod vocabulary;
-
 pub use costs::{MeasuredRequests, Measurement};
 pub use drafter::{Drafter, DrafterInput, DrafterKind, ModelDrafter, SeveralDrafters};
 pub use emitted::{Emitted, Origin, Piece};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use generation::{Finish, Generation};
-pub use model::{HiddenState, Model, ModelInfo};
+pub use model::{
+    HiddenState, HiddenStates, KvCacheFollower, Model, ModelInfo, Threads, capture_hidden_states,
+    hidden_states,
+};
 pub use observer::StepObserver;
+pub use polydraft::{Detokenizer, NoDetokenizer, Vocabulary};
 pub use prefix::PrefixCache;
 pub use processor::{AllowedTokens, LeastTokens, LogitsProcessor, Penalties, Repetition};
 pub use request::{Limits, Request, Speculation};
@@ -52,6 +53,4 @@ pub use session::Session;
 pub use slots::Slots;
 pub use statistics::Statistics;
 pub use table::TableModel;
-pub use text::{Detokenizer, NoDetokenizer};
 pub use trace::{Drawn, Trace, TracedNode};
-pub use vocabulary::Vocabulary;

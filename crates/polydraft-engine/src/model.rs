@@ -65,28 +65,6 @@ pub trait Model: Sequences + Any {
     /// What is known of it.
     fn info(&self) -> &ModelInfo;
 
-    /// From now on shares the KV cache of `leader` ([`sync_kv_cache`](Self::sync_kv_cache)), if it
-    /// is a copy of it in fewer bits: their KV caches have the same shape, and the leader's is more
-    /// precise. Returns whether it does.
-    fn share_kv_cache(&mut self, _leader: &dyn Model) -> bool {
-        false
-    }
-
-    /// Takes the leader's KV cache of the first `known` tokens of its sequence `of` for its own of
-    /// the same sequence, and drops the tree. It computes the rest itself.
-    ///
-    /// # Errors
-    /// Failures of the computation.
-    fn sync_kv_cache(
-        &mut self,
-        _sequence: Sequence,
-        _leader: &dyn Model,
-        _of: Sequence,
-        _known: usize,
-    ) -> Result<()> {
-        Ok(())
-    }
-
     /// The logits after a scored node, shape `[vocabulary]`, or one entry for each of
     /// [`outputs`](Self::outputs).
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32];
@@ -97,30 +75,97 @@ pub trait Model: Sequences + Any {
         None
     }
 
-    /// Calls `work` with every number below `count`, once each, on the threads that compute the
-    /// model where there are several: sessions are verified on them.
-    fn spread(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
-        (0..count).for_each(work);
+    /// Its hidden states, if it gives them.
+    fn as_hidden_states(&self) -> Option<&dyn HiddenStates> {
+        None
     }
 
-    /// Captures these hidden states of all tokens from now on, for drafters that need them. To be
-    /// called before a sequence is opened.
+    /// Its hidden states, to choose which are captured, if it gives them.
+    fn as_hidden_states_mut(&mut self) -> Option<&mut dyn HiddenStates> {
+        None
+    }
+
+    /// Itself as a copy of another model that may take over that model's KV cache, if it can be
+    /// one.
+    fn as_kv_cache_follower(&mut self) -> Option<&mut dyn KvCacheFollower> {
+        None
+    }
+
+    /// The threads that compute it, where there are several: sessions are verified on them.
+    fn threads(&self) -> Option<&dyn Threads> {
+        None
+    }
+}
+
+/// A model whose hidden states drafters read.
+pub trait HiddenStates {
+    /// Captures these hidden states of all tokens from now on. To be called before a sequence is
+    /// opened.
     ///
     /// # Errors
-    /// A model that has no such states, or an open sequence.
-    fn capture_hidden_states(&mut self, _features: &[HiddenState]) -> Result<()> {
-        no_hidden_states(self.info(), "a model that gives them")
-    }
+    /// States that the model does not have, or an open sequence.
+    fn capture_hidden_states(&mut self, states: &[HiddenState]) -> Result<()>;
 
-    /// The captured hidden states of committed tokens that are computed, concatenated for each
-    /// token in the order of capture: `[tokens, captured · hidden]`. After a
+    /// Returns the captured hidden states of committed tokens that are computed, concatenated for
+    /// each token in the order of capture: `[tokens, captured · hidden]`. After a
     /// [`prepare`](Sequences::prepare) that left none, and after a commit of nodes that were
     /// scored, these are all but the last.
     ///
     /// # Errors
     /// Tokens that are not computed; a model that captures nothing.
-    fn hidden_states(&self, _sequence: Sequence, _tokens: Range<usize>) -> Result<Vec<f32>> {
-        no_hidden_states(self.info(), "a model that gives them")
+    fn hidden_states(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>>;
+}
+
+/// A model that can be a copy of another one in fewer bits, and then reads the KV cache of that
+/// model, its leader, instead of computing one.
+pub trait KvCacheFollower {
+    /// Follows this leader from now on, if the model is a copy of it: their KV caches have the same
+    /// shape, and the leader's is more precise. Returns whether it does.
+    fn follow_kv_cache(&mut self, leader: &dyn Model) -> bool;
+
+    /// Takes over the leader's KV cache of the first `known` tokens of its sequence `of`, which is
+    /// the same one, and drops the tree. The model computes the rest itself.
+    ///
+    /// # Errors
+    /// Failures of the computation.
+    fn sync_kv_cache(
+        &mut self,
+        sequence: Sequence,
+        leader: &dyn Model,
+        of: Sequence,
+        known: usize,
+    ) -> Result<()>;
+}
+
+/// Threads that compute.
+pub trait Threads {
+    /// Calls `work` with every number below `count`, once each, on the threads.
+    fn run(&self, count: usize, work: &(dyn Fn(usize) + Sync));
+}
+
+/// Captures hidden states of a model.
+///
+/// # Errors
+/// A model that gives none; as for [`HiddenStates::capture_hidden_states`].
+pub fn capture_hidden_states(model: &mut dyn Model, states: &[HiddenState]) -> Result<()> {
+    if model.as_hidden_states().is_none() {
+        return no_hidden_states(model.info(), "a model that gives them");
+    }
+    model.as_hidden_states_mut().map_or(Ok(()), |model| model.capture_hidden_states(states))
+}
+
+/// Returns captured hidden states of a model.
+///
+/// # Errors
+/// A model that gives none; as for [`HiddenStates::hidden_states`].
+pub fn hidden_states(
+    model: &dyn Model,
+    sequence: Sequence,
+    tokens: Range<usize>,
+) -> Result<Vec<f32>> {
+    match model.as_hidden_states() {
+        Some(model) => model.hidden_states(sequence, tokens),
+        None => no_hidden_states(model.info(), "a model that gives them"),
     }
 }
 

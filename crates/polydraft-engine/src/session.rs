@@ -306,7 +306,8 @@ impl<'c> Session<'c> {
     pub(crate) fn into_generation(mut self) -> Result<Generation> {
         let scores = self.take_scores();
         let policy = self.speculation.as_ref().map(|speculation| speculation.policy.as_ref());
-        let choices = policy.and_then(|policy| policy.choices()).cloned();
+        let choices =
+            policy.and_then(|policy| policy.timed()).map(|policy| policy.choices().clone());
         match self.failure {
             Some(error) => Err(error),
             None => Ok(Generation {

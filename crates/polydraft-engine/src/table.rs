@@ -135,8 +135,7 @@ impl TableModel {
     /// Text that is no such JSON (with line and column), and those of [`TableModel::new`].
     pub fn from_json(name: &str, text: &str) -> Result<Self> {
         let wrong = |problem: String| Error::Table { name: name.to_owned(), problem };
-        let file: File =
-            serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+        let file: File = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
         let mut next = BTreeMap::new();
         for (context, probs) in file.next.0 {
             let tokens: std::result::Result<Vec<Token>, _> =

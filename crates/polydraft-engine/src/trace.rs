@@ -72,23 +72,17 @@ impl Trace {
                     target: under(target(parent)),
                 }
             });
-            let shares = draft.distribution(node).zip(step.verifier).map_or_else(
+            let priorities = step.verifier.and_then(|verifier| verifier.as_priority_intervals());
+            let shares = draft.distribution(node).zip(priorities).map_or_else(
                 Vec::new,
-                |(probs, verifier)| {
+                |(probs, priorities)| {
                     let of = |token| {
-                        (
-                            token,
-                            verifier
-                                .priorities(draft, step.distributions(), node, token)
-                                .unwrap_or_default(),
-                        )
+                        let distributions = step.distributions();
+                        let parts = priorities.priorities(draft, distributions, node, token);
+                        (token, parts.unwrap_or_default())
                     };
-                    probs
-                        .most_likely(top)
-                        .into_iter()
-                        .map(of)
-                        .filter(|(_, parts)| !parts.is_empty())
-                        .collect()
+                    let shares = probs.most_likely(top).into_iter().map(of);
+                    shares.filter(|(_, parts)| !parts.is_empty()).collect()
                 },
             );
             TracedNode {

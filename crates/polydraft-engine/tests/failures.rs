@@ -52,7 +52,7 @@ impl Flaky {
 
     fn fail(&mut self) -> Result<()> {
         self.failed = true;
-        Err(Error::Text("planted".to_owned()))
+        Err(polydraft::Error::Text("planted".to_owned()).into())
     }
 }
 
@@ -346,11 +346,11 @@ impl Policy for Explosive {
 }
 
 impl Detokenizer for Explosive {
-    fn push(&mut self, _: Token) -> Result<String> {
+    fn push(&mut self, _: Token) -> polydraft::Result<String> {
         panic!("planted")
     }
 
-    fn finish(&mut self) -> Result<String> {
+    fn finish(&mut self) -> polydraft::Result<String> {
         Ok(String::new())
     }
 }

@@ -10,8 +10,8 @@ use polydraft::{
 };
 use polydraft_engine::certify::distribution_after;
 use polydraft_engine::{
-    Drafter, DrafterInput, Engine, HiddenState, Limits, Model, ModelInfo, Request, Result,
-    Sequence, Sequences, Speculation, TableModel,
+    Drafter, DrafterInput, Engine, HiddenState, HiddenStates, Limits, Model, ModelInfo, Request,
+    Result, Sequence, Sequences, Speculation, TableModel, capture_hidden_states, hidden_states,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -90,6 +90,15 @@ impl Model for Stateful {
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
         self.table.logits(sequence, node)
     }
+    fn as_hidden_states(&self) -> Option<&dyn HiddenStates> {
+        Some(self)
+    }
+    fn as_hidden_states_mut(&mut self) -> Option<&mut dyn HiddenStates> {
+        Some(self)
+    }
+}
+
+impl HiddenStates for Stateful {
     fn capture_hidden_states(&mut self, _: &[HiddenState]) -> Result<()> {
         Ok(())
     }
@@ -171,7 +180,7 @@ impl Drafter for Reader {
         known: usize,
     ) -> Result<()> {
         let text = &mut self.texts[sequence.number()];
-        for value in target.hidden_states(of, text.states.len()..known)? {
+        for value in hidden_states(target, of, text.states.len()..known)? {
             let place = text.states.len();
             assert_eq!(value, state(place, text.tokens[place]));
             text.states.push(value);
@@ -259,11 +268,11 @@ fn a_drafter_that_reads_states_is_told_them_and_keeps_the_distribution() {
 #[test]
 fn models_without_states_say_so() {
     let mut table = table(&mut ChaCha12Rng::seed_from_u64(1));
-    let error = table.capture_hidden_states(&[HiddenState::Output]).unwrap_err().to_string();
+    let error = capture_hidden_states(&mut table, &[HiddenState::Output]).unwrap_err().to_string();
     assert!(
         error.contains("hidden states of the target: expected a model that gives them"),
         "{error}"
     );
     let sequence = table.open().unwrap();
-    assert!(table.hidden_states(sequence, 0..0).is_err());
+    assert!(hidden_states(&table, sequence, 0..0).is_err());
 }

@@ -14,11 +14,11 @@ use rand_chacha::ChaCha12Rng;
 struct Letters;
 
 impl Detokenizer for Letters {
-    fn push(&mut self, token: Token) -> polydraft_engine::Result<String> {
+    fn push(&mut self, token: Token) -> polydraft::Result<String> {
         Ok(char::from(b'a' + token as u8).to_string())
     }
 
-    fn finish(&mut self) -> polydraft_engine::Result<String> {
+    fn finish(&mut self) -> polydraft::Result<String> {
         Ok(String::new())
     }
 }

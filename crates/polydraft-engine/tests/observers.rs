@@ -5,8 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::observer::{CommittedStep, StepObserver, VerifiedStep};
 use polydraft_engine::{
-    Engine, Error, Finish, Limits, Model, ModelDrafter, Request, Result, Speculation, TableModel,
-    score,
+    Engine, Finish, Limits, Model, ModelDrafter, Request, Result, Speculation, TableModel, score,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -113,7 +112,7 @@ fn an_observer_that_fails_ends_its_session_alone() {
     struct Failing;
     impl StepObserver for Failing {
         fn verified(&mut self, _: &VerifiedStep) -> Result<()> {
-            Err(Error::Text("planted".to_owned()))
+            Err(polydraft::Error::Text("planted".to_owned()).into())
         }
     }
     let mut engine = engine();

@@ -178,8 +178,6 @@ fn is_pipe(_: &Metadata) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{IpAddr, Ipv4Addr};
-
     use super::*;
 
     const SMALL: Kind = Kind { name: "a note", most: 4 };

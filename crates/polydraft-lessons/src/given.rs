@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use polydraft::{Distribution, DraftTree, Sampling, Token};
-use polydraft_engine::{Model, Sequences};
+use polydraft_engine::{HiddenStates, Model, Sequences};
 use polydraft_models::TransformerModel;
 
 use crate::kinds::Kind;

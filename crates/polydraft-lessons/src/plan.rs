@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use polydraft::Token;
-use polydraft_engine::{HiddenState, Model};
+use polydraft_engine::{HiddenState, HiddenStates};
 use polydraft_models::{LoadOptions, Loaded, Precision, SequenceLimits, is_gguf, load};
 use serde_json::json;
 

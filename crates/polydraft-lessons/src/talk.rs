@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use polydraft::{Distribution, DraftTree, Sampling, Token};
-use polydraft_engine::{Model, Sequence, Sequences};
+use polydraft_engine::{HiddenStates, Model, Sequence, Sequences};
 use polydraft_models::TransformerModel;
 use polydraft_text::{Language, Message};
 use rand::{RngExt, SeedableRng};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use polydraft::DraftTree;
-use polydraft_engine::{HiddenState, Model, Sequences};
+use polydraft_engine::{HiddenState, HiddenStates, Model, Sequences};
 use polydraft_lessons::{GROUP, Kind, Plan, Progress, Shard, write};
 use polydraft_models::{LoadOptions, load};
 use safetensors::SafeTensors;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use polydraft_engine::Model;
 use polydraft_gguf::{Gguf, Metadata, TokenizerDescription};
-use polydraft_text::{Language, LanguageModel};
+use polydraft_text::Language;
 
 use crate::{Error, LlamaOptions, Result};
 
@@ -125,10 +126,10 @@ fn check_sizes(path: &Path, metadata: &Metadata, architecture: &str) -> Result<(
 /// As [`Description::read`]; what llama.cpp refuses, in its own words; settings out of their range;
 /// a build without it.
 #[cfg_attr(not(feature = "native"), expect(unused_variables))]
-pub fn load(path: &Path, options: &LlamaOptions) -> Result<LanguageModel> {
+pub fn load(path: &Path, options: &LlamaOptions) -> Result<(Box<dyn Model>, Language)> {
     #[cfg(feature = "native")]
     return load_model(path, options)
-        .map(|(model, language)| LanguageModel { model: Box::new(model), language });
+        .map(|(model, language)| (Box::new(model) as Box<dyn Model>, language));
     #[cfg(not(feature = "native"))]
     return Err(Error::NotBuilt);
 }

@@ -24,8 +24,8 @@ use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::model::{no_hidden_states, too_many_sequences};
 use polydraft_engine::prefix::{Cached, PrefixCache, Reuse, Source, common_prefix};
 use polydraft_engine::{
-    Error as EngineError, HiddenState, Model, ModelInfo, Result, Sequence, Sequences, Slots,
-    Vocabulary,
+    Error as EngineError, HiddenState, HiddenStates, Model, ModelInfo, Result, Sequence, Sequences,
+    Slots, Vocabulary,
 };
 
 use crate::native::{Batch, Context, Id, Weights};
@@ -386,6 +386,16 @@ impl Model for LlamaModel {
         self.text(sequence).logits(node, self.info.vocabulary.size())
     }
 
+    fn as_hidden_states(&self) -> Option<&dyn HiddenStates> {
+        Some(self)
+    }
+
+    fn as_hidden_states_mut(&mut self) -> Option<&mut dyn HiddenStates> {
+        Some(self)
+    }
+}
+
+impl HiddenStates for LlamaModel {
     fn capture_hidden_states(&mut self, features: &[HiddenState]) -> Result<()> {
         let layers = self.context.weights().layers();
         let of = |feature: &HiddenState| match feature {

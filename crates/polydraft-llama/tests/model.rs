@@ -8,7 +8,7 @@ mod support;
 use std::collections::{BTreeSet, HashMap};
 
 use polydraft::{DraftTree, Token};
-use polydraft_engine::{HiddenState, Model, Sequence, Sequences};
+use polydraft_engine::{HiddenState, HiddenStates, Model, Sequence, Sequences};
 use polydraft_llama::{LlamaModel, LlamaOptions, load_model};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;

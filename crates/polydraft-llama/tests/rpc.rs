@@ -13,7 +13,7 @@ use std::time::Duration;
 use polydraft::{Sampling, Token};
 use polydraft_engine::{Engine, Limits, Piece, Request};
 use polydraft_llama::{Error, LlamaOptions, load, serve_rpc};
-use polydraft_text::{Language, LanguageModel};
+use polydraft_text::Language;
 use rand::SeedableRng;
 use rand_chacha::{ChaCha8Rng, ChaCha12Rng};
 use support::*;
@@ -81,7 +81,7 @@ fn greedy(language: &Language) -> Request<'static> {
 }
 
 fn text(path: &Path, options: &LlamaOptions) -> (Vec<Token>, String) {
-    let LanguageModel { model, language } = load(path, options).unwrap();
+    let (model, language) = load(path, options).unwrap();
     let mut text = String::new();
     let mut show = |piece: Piece| {
         text.push_str(&piece.text);

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use polydraft_kernels::available_memory;
-use polydraft_text::{Language, LanguageModel};
+use polydraft_text::Language;
 
 use crate::description::{Description, LoadOptions, Sizes, check_memory};
 use crate::error::Result;
@@ -25,12 +25,6 @@ pub struct Loaded {
     pub was_cached: bool,
     /// Its tokenizer, chat template and end tokens.
     pub language: Language,
-}
-
-impl From<Loaded> for LanguageModel {
-    fn from(Loaded { model, language, .. }: Loaded) -> Self {
-        Self { model: Box::new(model), language }
-    }
 }
 
 /// Loads a model: of a directory `config.json`, the tokenizer, `generation_config.json`, the chat

@@ -18,8 +18,8 @@ use polydraft::{DraftTree, NodeId, Token};
 use polydraft_engine::model::{no_hidden_states, too_many_sequences};
 use polydraft_engine::prefix::{Cached, Source, common_prefix};
 use polydraft_engine::{
-    Error as EngineError, HiddenState, Model, ModelInfo, Result, Sequence, Sequences, Slots,
-    Vocabulary,
+    Error as EngineError, HiddenState, HiddenStates, KvCacheFollower, Model, ModelInfo, Result,
+    Sequence, Sequences, Slots, Threads, Vocabulary,
 };
 use polydraft_kernels::Error as KernelError;
 
@@ -384,7 +384,42 @@ impl Model for TransformerModel {
         &self.info
     }
 
-    fn share_kv_cache(&mut self, leader: &dyn Model) -> bool {
+    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
+        self.text(sequence).logits(node, self.width())
+    }
+
+    fn outputs(&self) -> Option<&[Token]> {
+        self.outputs.as_deref()
+    }
+
+    fn as_hidden_states(&self) -> Option<&dyn HiddenStates> {
+        Some(self)
+    }
+
+    fn as_hidden_states_mut(&mut self) -> Option<&mut dyn HiddenStates> {
+        Some(self)
+    }
+
+    fn as_kv_cache_follower(&mut self) -> Option<&mut dyn KvCacheFollower> {
+        Some(self)
+    }
+
+    fn threads(&self) -> Option<&dyn Threads> {
+        Some(&Pool)
+    }
+}
+
+/// The threads of the kernels.
+struct Pool;
+
+impl Threads for Pool {
+    fn run(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        polydraft_kernels::spread(count, work);
+    }
+}
+
+impl KvCacheFollower for TransformerModel {
+    fn follow_kv_cache(&mut self, leader: &dyn Model) -> bool {
         self.follows = self.original(leader).is_some();
         self.follows
     }
@@ -402,19 +437,9 @@ impl Model for TransformerModel {
         self.text_mut(sequence).share_kv_cache(held, cache);
         Ok(())
     }
+}
 
-    fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        self.text(sequence).logits(node, self.width())
-    }
-
-    fn spread(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
-        polydraft_kernels::spread(count, work);
-    }
-
-    fn outputs(&self) -> Option<&[Token]> {
-        self.outputs.as_deref()
-    }
-
+impl HiddenStates for TransformerModel {
     fn capture_hidden_states(&mut self, features: &[HiddenState]) -> Result<()> {
         let layers = self.transformer.config.layers;
         if features.iter().any(|feature| matches!(feature, HiddenState::After(n) if *n > layers)) {

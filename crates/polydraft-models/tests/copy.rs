@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::*;
 use polydraft::{Distribution, DraftTree, PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_engine::{Engine, Model, ModelDrafter, Sequences, Speculation};
+use polydraft_engine::{Engine, KvCacheFollower, Model, ModelDrafter, Sequences, Speculation};
 use polydraft_models::{
     Description, Error, LoadOptions, Loaded, Opened, Precision, SelfDraftFile, TransformerModel,
     load,
@@ -140,7 +140,7 @@ fn it_goes_on_behind_what_the_model_computed() {
     let loaded = with_copy(directory.path(), Precision::Bf16, Precision::Bf16);
     let (mut model, mut copy) = (loaded.model, loaded.self_draft.unwrap());
     let mut other = load(directory.path(), LoadOptions::default()).unwrap().model;
-    assert!(!copy.share_kv_cache(&other) && copy.share_kv_cache(&model));
+    assert!(!copy.follow_kv_cache(&other) && copy.follow_kv_cache(&model));
     // More than a page of tokens, and some of another one, to which both write.
     let text: Vec<Token> = TEXT.iter().copied().cycle().take(40).collect();
     let mut tree = DraftTree::new();

@@ -10,7 +10,7 @@ use std::path::Path;
 use common::*;
 use gguf_pair::{Pair, blocks as quantised, interleaved, renamed};
 use polydraft::DraftTree;
-use polydraft_engine::{Model, Sequences};
+use polydraft_engine::{KvCacheFollower, Model, Sequences};
 use polydraft_gguf::TensorType;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 
@@ -143,7 +143,7 @@ fn quantised_self_drafts_have_all_experts() {
         let off = distance(&own, &rounded);
         assert!(off > 0.0 && off < 0.1, "{name}: {off}");
         // It follows the model's own KV cache.
-        assert!(copy.model.share_kv_cache(&model.model), "{name}");
+        assert!(copy.model.follow_kv_cache(&model.model), "{name}");
         let tree = DraftTree::new();
         let (sequence, of) = (copy.model.open().unwrap(), model.model.open().unwrap());
         for (one, sequence) in [(&mut copy, sequence), (&mut model, of)] {

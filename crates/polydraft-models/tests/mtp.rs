@@ -11,9 +11,7 @@ use common::*;
 use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{Engine, Limits, Request, Speculation};
 use polydraft_gguf::Gguf;
-use polydraft_models::{
-    Description, HeadOptions, LoadOptions, Loaded, Precision, load, load_mtp,
-};
+use polydraft_models::{Description, HeadOptions, LoadOptions, Loaded, Precision, load, load_mtp};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};

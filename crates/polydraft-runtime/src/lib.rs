@@ -43,10 +43,10 @@ pub use draft::{Corpus, Draft, DraftFiles, Ngrams};
 pub use keeper::TableKeeper;
 pub use listen::{Listener, PROGRESS_INTERVAL, Silent};
 pub use machine::{available_memory, machine, threads, threads_or_all, use_threads};
-pub use models::{ModelOptions, Models, TemplateOptions, advise, default_precision};
+pub use models::{LanguageModel, ModelOptions, Models, TemplateOptions, advise, default_precision};
+pub use plan::check_self_draft;
 pub use polydraft::policy::TreeName;
 pub use polydraft_models::{give_back_memory, keep_memory};
-pub use plan::check_self_draft;
 pub use process::{
     GgufDescription, compute_for_others, describe_gguf, has_ended, host, leave, llama_is_built,
 };

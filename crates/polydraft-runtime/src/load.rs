@@ -3,7 +3,6 @@
 use anyhow::{Result, bail};
 use polydraft_engine::Engine;
 use polydraft_models::Bytes;
-use polydraft_text::LanguageModel;
 
 use crate::backend::llama::Llama;
 use crate::backend::{Backend, BackendKind};
@@ -12,7 +11,7 @@ use crate::drafters::Drafters;
 use crate::keeper::TableKeeper;
 use crate::listen::Listener;
 use crate::message::{OptionName, message};
-use crate::models::{ModelOptions, Models};
+use crate::models::{LanguageModel, ModelOptions, Models};
 use crate::places::demo;
 use crate::plan::Plan;
 use crate::usage::{Advice, Usage};

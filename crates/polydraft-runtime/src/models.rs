@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use polydraft_engine::Engine;
+use polydraft_engine::{Engine, Model};
 use polydraft_models::{Precision, is_gguf};
 use polydraft_text::{ChatTemplate, Language, SpecialTokens};
 use serde::{Deserialize, Serialize};
@@ -102,6 +102,14 @@ impl TemplateOptions {
         language.chat = if self.extras { chat.map(ChatTemplate::with_extras) } else { chat };
         Ok(())
     }
+}
+
+/// A model with its text side, for users of its distributions.
+pub struct LanguageModel {
+    /// The model.
+    pub model: Box<dyn Model>,
+    /// Its tokenizer, chat template and end tokens.
+    pub language: Language,
 }
 
 /// Loaded models.

@@ -172,7 +172,7 @@ impl SpeculationOptions {
                 if self.paths.is_some() { OptionName::Paths } else { OptionName::Depth },
                 message![
                     OptionName::Tree.with("auto"),
-                    " draws one path and chooses its depth: leave ",
+                    " chooses paths and depth: leave ",
                     OptionName::Paths,
                     " and ",
                     OptionName::Depth,

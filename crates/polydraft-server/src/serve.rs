@@ -188,11 +188,10 @@ impl Stops {
 /// A loaded model, and the defaults of its requests.
 fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<ServedModel> {
     if let Some(Speculation { tree, .. }) = &run.settings.speculation {
-        fits(tree, run.models.engine.info().vocabulary.size())
-            .map_err(|problem| {
-                let message = format!("the tree of all requests: {problem}").into();
-                Usage::unknown(OptionName::Tree, message)
-            })?;
+        fits(tree, run.models.engine.info().vocabulary.size()).map_err(|problem| {
+            let message = format!("the tree of all requests: {problem}").into();
+            Usage::unknown(OptionName::Tree, message)
+        })?;
     }
     // Where the tree is another one, a request may ask for the adaptive one all the same.
     let costs = match run.known_costs()? {

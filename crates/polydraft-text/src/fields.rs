@@ -34,9 +34,7 @@ impl<'a> Fields<'a> {
     pub fn get<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>> {
         match self.0.get(field) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => {
-                T::deserialize(value).map(Some).map_err(|e| format!("{field}: {}", e))
-            }
+            Some(value) => T::deserialize(value).map(Some).map_err(|e| format!("{field}: {}", e)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The text side of a model in a GGUF file: all of it is in the metadata.
 
-use polydraft_engine::Vocabulary;
+use polydraft::Vocabulary;
 use polydraft_gguf::{Gguf, TokenType, TokenizerDescription};
 
 use crate::chat::WITH_TOOLS;

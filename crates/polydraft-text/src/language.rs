@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use polydraft::Token;
-use polydraft_engine::{Model, Vocabulary};
+use polydraft::{Token, Vocabulary};
 
 use crate::{
     ChatTemplate, Error, Message, Published, PublishedSampling, Rendering, Result, SpecialTokens,
@@ -145,12 +144,4 @@ pub struct ChatPrompt {
     pub tokens: Vec<Token>,
     /// Whether it ends where the model's reasoning begins.
     pub in_reasoning: bool,
-}
-
-/// A model of any backend with its text side, owned and ready to be put to work anywhere.
-pub struct LanguageModel {
-    /// The model.
-    pub model: Box<dyn Model>,
-    /// Its tokenizer, and all else between text and tokens.
-    pub language: Language,
 }

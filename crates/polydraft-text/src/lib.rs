@@ -25,7 +25,7 @@ pub use chat::{CallForm, ChatTemplate, Ending, Message, ReasoningForm, Rendering
 pub use error::{Error, Result};
 pub use fields::{Fields, end_tokens, positive};
 pub use generation::{Published, PublishedSampling};
-pub use language::{ChatPrompt, Language, LanguageModel};
+pub use language::{ChatPrompt, Language};
 pub use special::SpecialTokens;
 pub use stream::Stream;
 pub use text::Tokenizer;

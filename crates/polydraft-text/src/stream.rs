@@ -1,7 +1,6 @@
 //! Tokens to text, as soon as whole characters are there.
 
-use polydraft::Token;
-use polydraft_engine::{Detokenizer, Error as EngineError};
+use polydraft::{Detokenizer, Token};
 
 use crate::{Result, Tokenizer};
 
@@ -100,8 +99,8 @@ fn common_prefix(a: &str, b: &str) -> usize {
 }
 
 impl Detokenizer for Stream {
-    fn push(&mut self, token: Token) -> polydraft_engine::Result<String> {
-        let failed = |e: crate::Error| EngineError::Text(e.to_string());
+    fn push(&mut self, token: Token) -> polydraft::Result<String> {
+        let failed = |e: crate::Error| polydraft::Error::Text(e.to_string());
         if self.tokenizer.is_special(token) {
             let mark = self.marks.iter().find(|(mark, _)| *mark == token);
             let Some((_, mark)) = mark.cloned() else { return Ok(String::new()) };
@@ -112,7 +111,7 @@ impl Detokenizer for Stream {
         self.advance(waiting >= MOST_WAITING).map_err(failed)
     }
 
-    fn finish(&mut self) -> polydraft_engine::Result<String> {
-        self.advance(true).map_err(|e| EngineError::Text(e.to_string()))
+    fn finish(&mut self) -> polydraft::Result<String> {
+        self.advance(true).map_err(|e| polydraft::Error::Text(e.to_string()))
     }
 }

@@ -11,8 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use polydraft::Token;
-use polydraft_engine::Vocabulary;
+use polydraft::{Token, Vocabulary};
 use polydraft_files::Kind;
 use tokenizers::{Model, ModelWrapper, Tokenizer as HfTokenizer};
 
@@ -24,7 +23,7 @@ use crate::{Error, Result, SpecialTokens};
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use polydraft_engine::Detokenizer;
+/// use polydraft::Detokenizer;
 /// use polydraft_text::Tokenizer;
 ///
 /// let file = br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1},
@@ -95,9 +94,8 @@ impl Tokenizer {
     /// The same with what the settings beside it say.
     fn parse_with(bytes: &[u8], path: PathBuf, special: &SpecialTokens) -> Result<Self> {
         let read = || {
-            let mut tokenizer = HfTokenizer::from_bytes(bytes).map_err(|e| {
-                format!("expected a tokenizer in Hugging Face's format: {}", e)
-            })?;
+            let mut tokenizer = HfTokenizer::from_bytes(bytes)
+                .map_err(|e| format!("expected a tokenizer in Hugging Face's format: {}", e))?;
             growth::check(&tokenizer)?;
             around::apply(&mut tokenizer, special).map_err(|e| e.to_string())?;
             Ok(Self::new(tokenizer, path.clone()))

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use polydraft::Detokenizer;
 use polydraft::Token;
-use polydraft_engine::Detokenizer;
 use polydraft_text::Tokenizer;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;

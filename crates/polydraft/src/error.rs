@@ -86,6 +86,30 @@ pub enum Error {
         /// What there is.
         got: String,
     },
+    /// Target and draft have vocabularies of different sizes.
+    #[error(
+        "target and draft must share a vocabulary: the target has {target} tokens, the draft \
+         {draft}; {first}"
+    )]
+    VocabularySize {
+        /// Tokens of the target.
+        target: usize,
+        /// Tokens of the draft.
+        draft: usize,
+        /// The first token in which they differ.
+        first: String,
+    },
+    /// Target and draft have different vocabularies of the same size.
+    #[error("target and draft must share a vocabulary: both have {size} tokens, but {first}")]
+    VocabularyToken {
+        /// Tokens of both.
+        size: usize,
+        /// The first token in which they differ.
+        first: String,
+    },
+    /// Token ids that could not be turned into text.
+    #[error("decoding text: {0}")]
+    Text(String),
     /// A combination that an algorithm does not support.
     #[error("{operation}: expected {expected}, got {got}")]
     Unsupported {

@@ -35,6 +35,7 @@ pub mod acceptance;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod coupling;
+mod detokenizer;
 pub mod distribution;
 pub mod draft;
 pub mod drafting;
@@ -46,8 +47,10 @@ pub mod random;
 pub mod registry;
 mod residual;
 pub mod verify;
+mod vocabulary;
 
 pub use coupling::{Problem, Rule, RuleKind, couple};
+pub use detokenizer::{Detokenizer, NoDetokenizer};
 pub use distribution::{Distribution, Sampling};
 pub use draft::{Draft, DraftTree, Form, NodeId, Path};
 pub use drafting::{Drafting, Draws, Growth, Proposal};
@@ -55,6 +58,7 @@ pub use error::{Error, Result};
 pub use policy::{Policy, PolicyKind, StepContext, Topology};
 pub use random::{RandomSource, enumerate};
 pub use verify::{Outcome, TargetDistributions, Verifier, VerifierKind};
+pub use vocabulary::Vocabulary;
 
 /// Index of a token in the vocabulary, `0..V`.
 pub type Token = u32;

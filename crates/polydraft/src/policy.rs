@@ -117,15 +117,26 @@ pub trait Policy: Send {
     /// Called between steps with the outcome of a draft.
     fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}
 
-    /// Called after [`observe`](Self::observe) with the wall-clock time of the step, all the
-    /// sequences in it included. Where that time changes what is drawn for the same sequence, a
-    /// seed does not reproduce the output.
-    fn clock(&mut self, _seconds: f64) {}
-
-    /// Its choices, if it makes any.
-    fn choices(&self) -> Option<&Choices> {
+    /// Its timing side, if it has one.
+    fn timed(&self) -> Option<&dyn Timed> {
         None
     }
+
+    /// Its timing side, to be given times, if it has one.
+    fn timed_mut(&mut self) -> Option<&mut dyn Timed> {
+        None
+    }
+}
+
+/// A policy that goes by what steps cost, and compares that with the time that they took.
+pub trait Timed {
+    /// Called after [`Policy::observe`] with the wall-clock time of the step, all the sequences in
+    /// it included. Where that time changes what is drawn for the same sequence, a seed does not
+    /// reproduce the output.
+    fn clock(&mut self, seconds: f64);
+
+    /// Its choices so far.
+    fn choices(&self) -> &Choices;
 }
 
 /// Draws at a node that a budget of distinct tokens allows at most, for each token of the budget.

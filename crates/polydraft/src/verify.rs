@@ -126,20 +126,9 @@ pub trait Verifier: Send {
         rng: &mut dyn RandomSource,
     ) -> Result<Outcome>;
 
-    /// For people, after a verification: the distribution of the priority of drafts of `token` at a
-    /// node, as intervals of [0, 1]: where one begins, how long it is, and how likely; they may
-    /// overlap. None where nothing was shared out among several drafts.
-    ///
-    /// # Errors
-    /// A target's distribution that cannot be made.
-    fn priorities(
-        &self,
-        _draft: &Draft,
-        _target: &dyn TargetDistributions,
-        _node: NodeId,
-        _token: Token,
-    ) -> Result<Vec<[f64; 3]>> {
-        Ok(Vec::new())
+    /// The priorities of its last verification, if it gives drafts such.
+    fn as_priority_intervals(&self) -> Option<&dyn PriorityIntervals> {
+        None
     }
 
     /// Whether it decides by randomness that its drafts share ([`crate::gumbel`]), where there is
@@ -153,6 +142,23 @@ pub trait Verifier: Send {
     fn fallbacks(&self) -> u64 {
         0
     }
+}
+
+/// A verifier that gives drafts priorities, as pictures of a step show them.
+pub trait PriorityIntervals {
+    /// Returns, after a verification, the distribution of the priority of drafts of `token` at a
+    /// node, as intervals of [0, 1]: where one begins, how long it is, and how likely; they may
+    /// overlap. None where nothing was shared out among several drafts.
+    ///
+    /// # Errors
+    /// A target's distribution that cannot be made.
+    fn priorities(
+        &self,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+        node: NodeId,
+        token: Token,
+    ) -> Result<Vec<[f64; 3]>>;
 }
 
 /// What every verifier's settings have.

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use clap::Args;
 use polydraft::Sampling;
-use polydraft_runtime::SamplingOptions;
 use polydraft_cli::usage::UsageError;
+use polydraft_runtime::SamplingOptions;
 
 /// Which tokens are sampled from.
 #[derive(Args, Debug, Clone, Copy, Default)]
@@ -25,7 +25,9 @@ pub struct CutArgs {
 pub fn one_draft(options: &SamplingOptions) -> Result<()> {
     match options.each(1)?.is_empty() {
         true => Ok(()),
-        false => Err(UsageError::error("expected one --draft-temperature: one draft is measured here")),
+        false => {
+            Err(UsageError::error("expected one --draft-temperature: one draft is measured here"))
+        }
     }
 }
 

@@ -10,11 +10,10 @@ use polydraft::conformance::tree::{ContextDistributions, Exact, count_drafts, ex
 use polydraft::policy::Distinct;
 use polydraft::{Distribution, PolicyKind, Token};
 use polydraft_cli::output::{self, note};
+use polydraft_cli::usage::UsageError;
 use polydraft_engine::{Model, TableModel};
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
 use polydraft_reference::to_measure;
-use polydraft_runtime::supports;
-use polydraft_cli::usage::UsageError;
 use serde::Serialize;
 
 use crate::bench::verifiers::chooses;
@@ -178,7 +177,7 @@ pub fn run(args: Args) -> Result<()> {
         None => VerifierKind::all()
             .into_iter()
             .filter(|kind| {
-                supports(kind, &tree)
+                tree.is_supported_by(kind)
                     && kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
             })
             .collect(),

@@ -10,9 +10,9 @@ use polydraft::VerifierKind;
 use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, note};
 use polydraft_cli::save::Save;
+use polydraft_cli::usage::UsageError;
 use polydraft_reference::comparison::Sample;
 use polydraft_reference::trace::{Error, Header, Replay, Trace, in_rounds, replay};
-use polydraft_cli::usage::UsageError;
 use rayon::prelude::*;
 
 use crate::bench::verifiers::{ALL, Origin, Report, Setting, Traced, show};

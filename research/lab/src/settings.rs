@@ -3,8 +3,8 @@
 use anyhow::Result;
 use polydraft::VerifierKind;
 use polydraft::coupling::registry::WalkRule;
-use polydraft_reference::{rule_from_json, verifier_from_json};
 use polydraft_cli::usage::UsageError;
+use polydraft_reference::{rule_from_json, verifier_from_json};
 use serde_json::{Map, Value};
 
 /// A setting's name and value.

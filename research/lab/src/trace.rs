@@ -11,9 +11,9 @@ use polydraft_cli::interrupts::InterruptGuard;
 use polydraft_cli::output::{self, note};
 use polydraft_cli::prompts;
 use polydraft_cli::provenance::MadeBy;
+use polydraft_cli::usage::UsageError;
 use polydraft_reference::trace::{FORMAT, Header, Recording, VERSION, Writer};
 use polydraft_runtime::Models;
-use polydraft_cli::usage::UsageError;
 use serde::Serialize;
 
 use crate::bench::verifiers::chooses;
@@ -137,7 +137,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     match (args.append, args.folder.join("trace.json").exists()) {
         (false, true) => {
-            return Err(UsageError::error(format_args!("{folder} holds a trace: --append adds to it")));
+            return Err(UsageError::error(format_args!(
+                "{folder} holds a trace: --append adds to it"
+            )));
         }
         (true, false) => {
             let message = "holds no trace to go on with: without --append one is begun there";

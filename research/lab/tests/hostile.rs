@@ -19,14 +19,14 @@ fn devices_are_no_files() {
 }
 
 #[test]
-fn files_are_spoken_of_in_their_own_words() {
+fn wrong_files_are_named_with_what_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.json");
     let path = file.to_str().unwrap();
     fs::write(&file, r#"{"target": 1, "draft": [1]}"#).unwrap();
-    fails(&["couple", path], 1, &["expected a list"]);
+    fails(&["couple", path], 1, &[path, "expected a sequence"]);
     fs::write(&file, r#"{"vocabulary": "x", "next": {}}"#).unwrap();
-    fails(&["efficiency", "--target", path, "--draft", path], 1, &["expected a whole number"]);
+    fails(&["efficiency", "--target", path, "--draft", path], 1, &[path, "expected usize"]);
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn mistakes() {
         (&["--rows", "0:2"], 2, "at least 1"),
         (&["--rows", "10:100"], 2, "from 1 to 64"),
         (&["--budget", "0"], 2, "above 0"),
-        (&["--budget", "long"], 2, "expected a number"),
+        (&["--budget", "long"], 2, "invalid float literal"),
         (&["--positions", "0", "--synthetic", "0"], 2, "nothing to measure"),
         (&["--plot", "/nowhere/chart"], 2, "/nowhere"),
         (&["--prompts", "/nowhere/prompts"], 1, "/nowhere/prompts"),

@@ -88,7 +88,8 @@ impl Drafter for ModelDrafter {
     }
 
     fn attach(&mut self, target: &dyn Model) {
-        self.follows = self.model.share_kv_cache(target);
+        let follower = self.model.as_kv_cache_follower();
+        self.follows = follower.is_some_and(|model| model.follow_kv_cache(target));
     }
 
     fn inputs(&self) -> DrafterInput {
@@ -102,7 +103,10 @@ impl Drafter for ModelDrafter {
         of: Sequence,
         known: usize,
     ) -> Result<()> {
-        self.model.sync_kv_cache(sequence, target, of, known)
+        match self.model.as_kv_cache_follower() {
+            Some(model) => model.sync_kv_cache(sequence, target, of, known),
+            None => Ok(()),
+        }
     }
 
     fn distribution(

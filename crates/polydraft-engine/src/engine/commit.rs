@@ -57,8 +57,9 @@ pub(super) fn emit(
         if let Some(decided) = decided {
             let room = models.room(session);
             take(session, decided, time, room);
-            if let Some(speculation) = &mut session.speculation {
-                speculation.policy.clock(seconds);
+            let speculation = session.speculation.as_mut();
+            if let Some(policy) = speculation.and_then(|s| s.policy.timed_mut()) {
+                policy.clock(seconds);
             }
         }
     }

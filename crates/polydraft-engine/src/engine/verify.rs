@@ -57,9 +57,10 @@ pub(super) fn verify(
             .map_err(|error| session.fail(error))
             .ok();
     };
-    match nodes.saturating_mul(target.info().vocabulary.size()) > WORTH_THREADS {
-        true => target.spread(places.len(), &work),
-        false => (0..places.len()).for_each(work),
+    let is_much = nodes.saturating_mul(target.info().vocabulary.size()) > WORTH_THREADS;
+    match target.threads().filter(|_| is_much) {
+        Some(threads) => threads.run(places.len(), &work),
+        None => (0..places.len()).for_each(work),
     }
     clock.verified();
     let places = places.into_iter().map(Mutex::into_inner);

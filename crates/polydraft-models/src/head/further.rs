@@ -18,7 +18,7 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
-use polydraft_engine::{HiddenState, Model};
+use polydraft_engine::{HiddenState, HiddenStates, Model};
 use polydraft_kernels::available_memory;
 
 use super::Head;

@@ -1,6 +1,6 @@
 //! Which hidden states of its target a head reads, and how it gets them.
 
-use polydraft_engine::{Error as EngineError, HiddenState, Model, Sequence};
+use polydraft_engine::{Error as EngineError, HiddenState, Model, Sequence, hidden_states};
 
 type Read<T> = Result<T, String>;
 
@@ -36,7 +36,7 @@ pub(super) fn states(
     [told, known, length]: [usize; 3],
     width: usize,
 ) -> polydraft_engine::Result<Vec<f32>> {
-    let features = target.hidden_states(of, told..known)?;
+    let features = hidden_states(target, of, told..known)?;
     if known >= length || features.len() != (known - told) * width {
         let numbers = features.len();
         return Err(EngineError::Setting {

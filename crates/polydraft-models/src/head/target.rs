@@ -1,6 +1,6 @@
 //! The target that a draft head is loaded for.
 
-use polydraft_engine::{HiddenState, Model, ModelInfo};
+use polydraft_engine::{HiddenState, HiddenStates, Model, ModelInfo, capture_hidden_states};
 
 use crate::error::Result;
 use crate::load::EmbeddingAndHead;
@@ -40,7 +40,7 @@ impl HeadTarget<'_> {
     pub(super) fn capture(&mut self, states: &[HiddenState]) -> Result<()> {
         match self {
             Self::Native(model) => model.capture_hidden_states(states)?,
-            Self::Other(model, _) => model.capture_hidden_states(states)?,
+            Self::Other(model, _) => capture_hidden_states(*model, states)?,
         }
         Ok(())
     }

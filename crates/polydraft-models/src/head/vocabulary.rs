@@ -23,9 +23,8 @@ pub fn read_tokens(path: &Path, vocabulary: usize) -> Result<Vec<Token>> {
         .map_err(|source| Error::Read { path: path.to_owned(), source })?;
     let ids: Vec<usize> = match bytes.starts_with(b"PK") {
         true => pickle::whole_numbers(path)?,
-        false => serde_json::from_slice(&bytes).map_err(|e| {
-            wrong(format!("expected a JSON list of token ids, {}", e))
-        })?,
+        false => serde_json::from_slice(&bytes)
+            .map_err(|e| wrong(format!("expected a JSON list of token ids, {}", e)))?,
     };
     if let Some(got) = ids.iter().find(|id| **id >= vocabulary) {
         return Err(wrong(format!("expected tokens below {vocabulary}, got {got}")));

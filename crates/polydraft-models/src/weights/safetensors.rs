@@ -94,8 +94,7 @@ impl Files {
         let wrong = |problem: String| Error::File { path: index.clone(), problem };
         let text = polydraft_files::read_text(&index, polydraft_files::Kind::INDEX)
             .map_err(|source| Error::Read { path: index.clone(), source })?;
-        let parsed: Index =
-            serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        let parsed: Index = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
         for name in parsed.weight_map.values().collect::<BTreeSet<_>>() {
             // A name that leads elsewhere would read files the user never pointed at.
             if Path::new(name).file_name().is_none_or(|n| n != name.as_str()) {

@@ -34,8 +34,7 @@ pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64)> {
     }
     let mut text = vec![0; header as usize];
     file.read_exact(&mut text).map_err(read)?;
-    let metadata: Metadata =
-        serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+    let metadata: Metadata = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
     let data = 8 + header;
     let whole = data.saturating_add(metadata.data_len() as u64);
     if whole != length {

@@ -8,7 +8,7 @@ use polydraft::Token;
 use polydraft_engine::{Model, ModelInfo};
 use polydraft_llama::{Description, LlamaOptions};
 use polydraft_models::{EmbeddingAndHead, HeadTarget, Opened, Precision, TransformerModel};
-use polydraft_text::{Language, LanguageModel};
+use polydraft_text::Language;
 
 use super::native::Native;
 use super::{Backend, BackendOptions, LoadedTarget, loaded};
@@ -36,7 +36,12 @@ impl BackendOptions {
 }
 
 impl Llama<'_> {
-    fn load(&self, path: &Path, role: &str, options: &BackendOptions) -> Result<LanguageModel> {
+    fn load(
+        &self,
+        path: &Path,
+        role: &str,
+        options: &BackendOptions,
+    ) -> Result<(Box<dyn Model>, Language)> {
         let threads = machine::threads() as u32;
         let how = LlamaOptions {
             context: options.context,
@@ -51,16 +56,16 @@ impl Llama<'_> {
             batch_threads: options.batch_threads.unwrap_or(threads),
         };
         let clock = Instant::now();
-        let model = polydraft_llama::load(path, &how)
+        let loaded_model = polydraft_llama::load(path, &how)
             .with_context(|| format!("loading the {role} model"))?;
-        let (path, context) = (path.display(), model.model.info().context);
+        let (path, context) = (path.display(), loaded_model.0.info().context);
         let seconds = clock.elapsed().as_secs_f64();
         let text = format!(
             "{path} on llama.cpp, {threads} threads; room for {context} tokens; loaded in \
              {seconds:.2} s"
         );
         self.native.listener.detail(&loaded(role, text));
-        Ok(model)
+        Ok(loaded_model)
     }
 }
 
@@ -81,8 +86,7 @@ impl Backend for Llama<'_> {
             }
             _ => None,
         };
-        let LanguageModel { model, language } =
-            self.load(path, "target", &self.native.options.backend)?;
+        let (model, language) = self.load(path, "target", &self.native.options.backend)?;
         let path = path.to_owned();
         Ok(Box::new(LlamaTarget { model, language, path, self_draft, shared: None }))
     }
@@ -98,7 +102,7 @@ impl Backend for Llama<'_> {
             // Shares and numbers of devices of which other machines' are the first.
             (options.rpc, options.split, options.main_gpu) = (Vec::new(), None, None);
         }
-        let LanguageModel { model, language } = self.load(path, "draft", &options)?;
+        let (model, language) = self.load(path, "draft", &options)?;
         Ok((model, language))
     }
 }

@@ -35,7 +35,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Choices, CostEstimate, Costs, Described, Policy, StepContext, numbers};
+use super::{Choices, CostEstimate, Costs, Described, Policy, StepContext, Timed, numbers};
 use crate::draft::{Draft, DraftTree, Form, Path};
 use crate::drafting::{Draws, Growth};
 use crate::verify::Outcome;
@@ -260,12 +260,22 @@ impl Policy for Auto {
         self.think();
     }
 
+    fn timed(&self) -> Option<&dyn Timed> {
+        Some(self)
+    }
+
+    fn timed_mut(&mut self) -> Option<&mut dyn Timed> {
+        Some(self)
+    }
+}
+
+impl Timed for Auto {
     fn clock(&mut self, seconds: f64) {
         self.estimate.clock(seconds);
     }
 
-    fn choices(&self) -> Option<&Choices> {
-        Some(&self.estimate.choices)
+    fn choices(&self) -> &Choices {
+        &self.estimate.choices
     }
 }
 

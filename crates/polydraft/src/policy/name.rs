@@ -194,7 +194,7 @@ mod tests {
         for (verifier, expected) in [
             (None, "levels:2,2"),
             (Some("nested-priority"), "levels:2,2"),
-            (Some("traversal"), "levels:2,2/without-replacement"),
+            (Some("traversal"), "levels:2,2"),
             (Some("walk:naive"), "levels:2,2"),
             (Some("walk:hub"), "levels:2,2/greedy"),
         ] {

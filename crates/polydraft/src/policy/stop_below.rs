@@ -129,11 +129,11 @@ impl Policy for Cut {
         self.of.observe(draft, outcome);
     }
 
-    fn clock(&mut self, seconds: f64) {
-        self.of.clock(seconds);
+    fn timed(&self) -> Option<&dyn super::Timed> {
+        self.of.timed()
     }
 
-    fn choices(&self) -> Option<&super::Choices> {
-        self.of.choices()
+    fn timed_mut(&mut self) -> Option<&mut dyn super::Timed> {
+        self.of.timed_mut()
     }
 }

@@ -40,7 +40,10 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::block::{PathLaw, Selected, verify_path};
-use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings, worth_threads};
+use super::{
+    Alike, Outcome, PriorityIntervals, TargetDistributions, Verifier, VerifierSettings,
+    worth_threads,
+};
 use crate::coupling::capped_ratio;
 use crate::coupling::priority::{self, selection::Selection, shares::Highest};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
@@ -358,6 +361,12 @@ impl Verifier for NestedPriority {
         verify_path(draft, draft.tree().path(end), &mut selected, target, rng, weights)
     }
 
+    fn as_priority_intervals(&self) -> Option<&dyn PriorityIntervals> {
+        Some(self)
+    }
+}
+
+impl PriorityIntervals for NestedPriority {
     fn priorities(
         &self,
         draft: &Draft,

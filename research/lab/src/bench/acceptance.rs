@@ -10,6 +10,7 @@ use polydraft_cli::args::{ModelArgs, SamplingArgs};
 use polydraft_cli::interrupts::InterruptGuard;
 use polydraft_cli::provenance::MadeBy;
 use polydraft_cli::save::Save;
+use polydraft_cli::usage::UsageError;
 use polydraft_cli::{output, prompts};
 use polydraft_engine::Limits;
 use polydraft_runtime::{AcceptanceFile, Settings, Speculation, seeded};

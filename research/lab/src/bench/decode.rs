@@ -146,9 +146,10 @@ pub fn run(args: Args) -> Result<()> {
             let settings = Settings { sampling: greedy, speculation: way.speculation.clone() };
             let got = generate(&mut models, &settings, prompt, args.max_tokens, 0)?.tokens;
             let expected = expected.get_or_insert_with(|| got.clone());
+            let rounding = models.rounding();
             if let Some(gap) = parting(models.engine.target(), prompt, expected, &got)? {
                 ensure!(
-                    gap <= args.models.options().rounding(),
+                    gap <= rounding,
                     "{} differs from plain decoding at temperature 0 on prompt {}, where their \
                      logits are {gap:e} apart",
                     way.name(),

@@ -16,9 +16,9 @@ use polydraft_cli::commands::compare::parting;
 use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Terminal, Verdict, note};
 use polydraft_cli::save::Save;
+use polydraft_cli::usage::UsageError;
 use polydraft_engine::Limits;
 use polydraft_runtime::{Models, SamplingOptions, Settings, Speculation, costs, seeded};
-use polydraft_cli::usage::UsageError;
 
 use answers::Runner;
 use items::Item;
@@ -118,7 +118,7 @@ pub fn run(args: Args) -> Result<()> {
     let (options, asked) = (args.models.options(), args.speculation.options());
     let demo = options.demo_acceptance();
     let Some(speculation) =
-        asked.resolve(&SamplingOptions::default(), options.drafts(), demo.as_deref())?
+        asked.resolve(&SamplingOptions::default(), options.draft_count(), demo.as_deref())?
     else {
         return Err(UsageError::error("there is nothing to compare with --verifier none"));
     };
@@ -257,7 +257,7 @@ impl Plan<'_> {
                 &speculative[..common],
             )? {
                 None => compared.equal += 1,
-                Some(gap) if gap <= self.args.models.options().rounding() => compared.ties += 1,
+                Some(gap) if gap <= models.rounding() => compared.ties += 1,
                 Some(_) => compared.different += 1,
             }
         }

@@ -16,8 +16,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Problem, Proposal, Sampling, acceptance};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::InterruptGuard;
-use polydraft_cli::{output, prompts};
 use polydraft_cli::usage::UsageError;
+use polydraft_cli::{output, prompts};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 

@@ -15,9 +15,9 @@ use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, note};
 use polydraft_cli::prompts;
 use polydraft_cli::save::Save;
+use polydraft_cli::usage::UsageError;
 use polydraft_engine::Engine;
 use polydraft_reference::comparison::{Comparison, Part, Sample, exact_for};
-use polydraft_cli::usage::UsageError;
 
 use crate::cut::CutArgs;
 use crate::observe::{self, Plan, text_seed};

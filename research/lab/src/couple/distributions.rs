@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use polydraft::{Distribution, Drafting, Draws, Error, Problem, Proposal};
-use polydraft_files::{Kind, read_stream};
 use polydraft_cli::usage::UsageError;
+use polydraft_files::{Kind, read_stream};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 

@@ -2,10 +2,10 @@
 
 use polydraft::Growth;
 use polydraft::draft::{Draft, Form, Path};
-use polydraft::policy::{Choices, CostEstimate, Costs, StepContext};
+use polydraft::policy::{Choices, CostEstimate, Costs, StepContext, Timed};
 use polydraft::{Distribution, Outcome, Policy};
 
-/// A policy whose [`choices`](Policy::choices) are estimates of its steps' time.
+/// A policy whose [`choices`](Timed::choices) are estimates of its steps' time.
 pub struct ByCosts {
     policy: Box<dyn Policy>,
     estimate: CostEstimate,
@@ -45,12 +45,24 @@ impl Policy for ByCosts {
         self.policy.observe(draft, outcome);
     }
 
-    fn clock(&mut self, seconds: f64) {
-        self.estimate.clock(seconds);
-        self.policy.clock(seconds);
+    fn timed(&self) -> Option<&dyn Timed> {
+        Some(self)
     }
 
-    fn choices(&self) -> Option<&Choices> {
-        Some(&self.estimate.choices)
+    fn timed_mut(&mut self) -> Option<&mut dyn Timed> {
+        Some(self)
+    }
+}
+
+impl Timed for ByCosts {
+    fn clock(&mut self, seconds: f64) {
+        self.estimate.clock(seconds);
+        if let Some(policy) = self.policy.timed_mut() {
+            policy.clock(seconds);
+        }
+    }
+
+    fn choices(&self) -> &Choices {
+        &self.estimate.choices
     }
 }

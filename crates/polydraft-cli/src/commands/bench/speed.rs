@@ -8,10 +8,10 @@ use std::time::Instant;
 use crate::usage::UsageError;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::policy::{Auto, Costs, StepContext};
+use polydraft::policy::{Auto, Costs, StepContext, TreeChoice};
 use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Limits, Statistics};
-use polydraft_runtime::{Models, Settings, Speculation, costs, seeded};
+use polydraft_runtime::{Description, Models, Settings, Speculation, TreeName, costs, seeded};
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ pub struct Args {
     /// A tree to compare 'auto' with, as for 'generate --tree'; may be repeated [default:
     /// paths:1,1, paths:1,2, paths:1,4, paths:2,2, paths:2,4 and paths:4,3].
     #[arg(long = "tree", value_name = "TREE")]
-    trees: Vec<PolicyKind>,
+    trees: Vec<TreeName>,
     /// Costs of passes, for --tree auto: as for 'generate'.
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
@@ -216,16 +216,25 @@ pub fn run(args: Args) -> Result<()> {
 
 /// The fixed trees, that of one token first: it shows how often a drafted token is accepted.
 fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
-    let mut trees: Vec<PolicyKind> = match &args.trees[..] {
+    let verifier: VerifierKind = "nested-priority".parse()?;
+    let names: Vec<TreeName> = match &args.trees[..] {
         [] => FIXED.iter().map(|tree| tree.parse()).collect::<polydraft::Result<_>>()?,
         trees => trees.to_vec(),
     };
+    let described = Description { models: args.models.options(), ..Description::default() };
+    let acceptance = described.acceptance()?;
+    let choice = TreeChoice {
+        verifier: Some(&verifier),
+        acceptance: acceptance.as_deref(),
+        ..TreeChoice::default()
+    };
+    let chosen = names.iter().map(|name| name.choose(&choice).map_err(UsageError::error));
+    let mut trees: Vec<PolicyKind> = chosen.collect::<Result<_>>()?;
     let chain = PolicyKind::chain(1);
     trees.retain(|tree| *tree != chain);
     trees.insert(0, chain);
     for tree in &trees {
-        let verifier: VerifierKind = "nested-priority".parse()?;
-        let speculation = Speculation::new(verifier, tree.clone(), Sampling::default());
+        let speculation = Speculation::new(verifier.clone(), tree.clone(), Sampling::default());
         speculation.build().map_err(UsageError::error)?;
     }
     Ok(trees)

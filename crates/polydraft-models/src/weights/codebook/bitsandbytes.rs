@@ -54,10 +54,7 @@ impl State {
         let state: Self = match serde_json::from_slice(text.as_flattened()) {
             Ok(state) => state,
             Err(error) => {
-                return problem(
-                    "what bitsandbytes says of a matrix",
-                    error.to_string(),
-                );
+                return problem("what bitsandbytes says of a matrix", error.to_string());
             }
         };
         let sizes = [Some(state.blocksize), state.nested_blocksize];

@@ -15,8 +15,7 @@ use super::error::Problem;
 /// No JSON, no object, a name that occurs twice.
 pub fn parse(body: &[u8]) -> Result<Value, Problem> {
     let read: Result<Strict, _> = serde_json::from_slice(body);
-    let wrong =
-        |error| Problem::invalid(format_args!("the body: {}", error));
+    let wrong = |error| Problem::invalid(format_args!("the body: {}", error));
     match read.map_err(wrong)? {
         Strict(object @ Value::Object(_)) => Ok(object),
         Strict(_) => Err(Problem::invalid("the body: expected a JSON object")),

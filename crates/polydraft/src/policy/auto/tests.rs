@@ -21,7 +21,7 @@ fn flat(draft: f64) -> Costs {
 }
 
 fn auto(depth: usize, costs: Costs) -> Auto {
-    Auto::new(Settings { paths: 1, depth, costs })
+    Auto::new(Settings { depth, costs })
 }
 
 /// Decodes with distributions over two tokens that end after two levels, again and again. Returns

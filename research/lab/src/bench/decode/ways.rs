@@ -4,9 +4,9 @@ use anyhow::Result;
 use polydraft::VerifierKind;
 use polydraft::policy::{Costs, StepContext};
 use polydraft::{PolicyKind, Sampling};
-use polydraft_engine::Statistics;
-use polydraft_runtime::{Settings, Speculation, supports};
 use polydraft_cli::usage::UsageError;
+use polydraft_engine::Statistics;
+use polydraft_runtime::{Settings, Speculation};
 
 use super::Args;
 
@@ -153,7 +153,8 @@ pub fn ways(args: &Args) -> Result<Vec<Way>> {
             }
         }
         for tree in &args.trees {
-            for verifier in args.verifiers.iter().filter(|verifier| supports(verifier, tree)) {
+            for verifier in args.verifiers.iter().filter(|verifier| tree.is_supported_by(verifier))
+            {
                 ways.push(way(verifier, tree.clone(), sampling)?);
             }
         }
@@ -163,5 +164,5 @@ pub fn ways(args: &Args) -> Result<Vec<Way>> {
 
 fn tree(verifier: &VerifierKind, paths: usize, depth: usize) -> PolicyKind {
     let several = PolicyKind::paths(paths, depth);
-    if supports(verifier, &several) { several } else { PolicyKind::chain(depth) }
+    if several.is_supported_by(verifier) { several } else { PolicyKind::chain(depth) }
 }

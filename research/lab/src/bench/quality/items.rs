@@ -61,8 +61,7 @@ pub fn read(file: Option<&Path>, runs: bool) -> Result<(Vec<Item>, usize)> {
     let (mut items, mut skipped) = (Vec::new(), 0);
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let place = || format!("{name}, line {}", number + 1);
-        let line: Line =
-            serde_json::from_str(line).map_err(|e| anyhow!("{}: {}", place(), e))?;
+        let line: Line = serde_json::from_str(line).map_err(|e| anyhow!("{}: {}", place(), e))?;
         match item(number, line, runs).with_context(place)? {
             Some(item) => items.push(item),
             None => skipped += 1,

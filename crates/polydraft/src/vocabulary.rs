@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 
-use polydraft::Token;
-
-use crate::{Error, Result};
+use crate::{Error, Result, Token};
 
 /// The strings of all tokens, by id. An id without a token (padding of an embedding) has none.
 /// Cheap to clone.
 ///
 /// ```
-/// use polydraft_engine::Vocabulary;
+/// use polydraft::Vocabulary;
 ///
 /// let of = |tokens: &[&str]| {
 ///     Vocabulary::new(tokens.iter().map(|&token| Some(token.into())).collect())

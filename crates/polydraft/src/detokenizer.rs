@@ -1,8 +1,6 @@
 //! Token ids as text.
 
-use polydraft::Token;
-
-use crate::Result;
+use crate::{Result, Token};
 
 /// A streaming detokenizer: turns token ids into text, one at a time.
 pub trait Detokenizer: Send {
