@@ -17,6 +17,7 @@ pub mod single;
 
 use crate::drafting::{Drafting, Draws, Proposal};
 use crate::random::RandomSource;
+use crate::registry::NoSettings;
 use crate::{Distribution, Error, Result, Token};
 
 /// The target's distribution at a node and the distribution of the drafts drawn there.
@@ -332,6 +333,12 @@ pub(crate) fn capped_ratio(a: f64, b: f64) -> f64 {
     }
 }
 
+impl<A: Rule + Default + 'static> RuleSettings for NoSettings<A> {
+    fn build(&self) -> Result<Box<dyn Rule>> {
+        Ok(Box::new(A::default()))
+    }
+}
+
 crate::registry! {
     /// A token-level rule and its settings. To add one, write its file and add its line here.
     ///
@@ -345,16 +352,16 @@ crate::registry! {
     /// ```
         pub enum RuleKind, tag "rule", settings RuleSettings;
     /// Single-draft speculative sampling: one draft.
-    Single(single::Settings) = "single",
+    Single(NoSettings<canonical::Canonical<single::Single>>) = "single",
     /// Priority coupling, the optimum for i.i.d. drafts.
     Priority(priority::Settings) = "priority",
     /// SpecTr's sequential selection: i.i.d. drafts.
     KSeq(k_seq::Settings) = "k-seq",
     /// Recursive rejection (SpecInfer; RSD): i.i.d., without replacement or distinct drafts.
-    Recursive(recursive::Settings) = "recursive",
+    Recursive(NoSettings<recursive::Recursive>) = "recursive",
     /// Draw from the target and see whether it was drafted: any drafts.
-    Naive(naive::Settings) = "naive",
+    Naive(NoSettings<naive::Naive>) = "naive",
     /// SpecHub and its extension to n drafts: hub or greedy drafts.
-    Hub(hub::Settings) = "hub",
+    Hub(NoSettings<hub::Hub>) = "hub",
 }
 crate::rule_entry!(RuleKind);

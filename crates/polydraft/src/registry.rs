@@ -4,6 +4,55 @@
 //! enum that holds the settings, so that records carry them; names, default settings and the list
 //! of all come from it, and the conformance run is driven by that list.
 
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Settings of an algorithm that has none; it is built by its default.
+pub struct NoSettings<A>(PhantomData<fn() -> A>);
+
+impl<A> Clone for NoSettings<A> {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl<A> Default for NoSettings<A> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<A> PartialEq for NoSettings<A> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<A> fmt::Debug for NoSettings<A> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("NoSettings")
+    }
+}
+
+/// The JSON object of no settings.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Empty {}
+
+impl<A> Serialize for NoSettings<A> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Empty {}.serialize(serializer)
+    }
+}
+
+impl<'de, A> Deserialize<'de> for NoSettings<A> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Empty::deserialize(deserializer).map(|Empty {}| Self::default())
+    }
+}
+
 /// Makes the enum of a registry. A line is `Variant(Settings) = "name",`; the settings have
 /// defaults and serde, and implement the trait that is named. `nesting Type as Variant = "name"`
 /// adds a variant that holds an entry of another registry.

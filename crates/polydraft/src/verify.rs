@@ -20,6 +20,7 @@ use std::str::FromStr;
 use crate::coupling::priority;
 use crate::coupling::registry::{RuleRegistry, WalkRule};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
+use crate::registry::NoSettings;
 use crate::{Distribution, Error, RandomSource, Result, Token};
 
 /// The target's next-token distributions at the nodes of a draft, the root included.
@@ -170,6 +171,12 @@ pub trait VerifierSettings {
     fn build(&self) -> Result<Box<dyn Verifier>>;
 }
 
+impl<A: Verifier + Default + 'static> VerifierSettings for NoSettings<A> {
+    fn build(&self) -> Result<Box<dyn Verifier>> {
+        Ok(Box::new(A::default()))
+    }
+}
+
 crate::registry! {
     /// A verifier and its settings. To add one, write its file and add its line here.
     ///
@@ -194,20 +201,20 @@ crate::registry! {
         /// 2023).
         Walk = "walk";
     /// One path, token by token (Leviathan et al. 2023, Chen et al. 2023).
-    Token(token::Settings) = "token",
+    Token(NoSettings<token::OneByOne>) = "token",
     /// One path as a whole (Sun et al. 2024).
-    Block(block::Settings) = "block",
+    Block(NoSettings<block::Block>) = "block",
     /// From the leaves up (Weng et al. 2025).
-    Traversal(traversal::Settings) = "traversal",
+    Traversal(NoSettings<traversal::Traversal>) = "traversal",
     /// The path of highest ratios, verified as a block (GBV).
-    GreedyBlock(greedy_block::Settings) = "greedy-block",
+    GreedyBlock(NoSettings<greedy_block::GreedyBlock>) = "greedy-block",
     /// The path that priorities select node by node, verified as a block.
     PriorityBlock(priority::Settings) = "priority-block",
     /// The path of highest priority, verified as a block.
     NestedPriority(nested_priority::Settings) = "nested-priority",
     /// Gumbel coupling, which does not look at the draft: for a seed the same output with every
     /// draft and tree.
-    Invariant(invariant::Settings) = "invariant",
+    Invariant(NoSettings<invariant::Invariant>) = "invariant",
 }
 
 /// Names that stand for a walk with a certain rule.

@@ -95,7 +95,7 @@ impl RuleSettings for Settings {
             resolver: Canonical(self.resolver()?),
             mode: self.mode,
             priority: priority::Settings::default().build()?,
-            naive: naive::Settings::default().build()?,
+            naive: Box::new(naive::Naive),
             fallback: None,
             fallbacks: 0,
         }))

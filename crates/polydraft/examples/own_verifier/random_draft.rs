@@ -12,24 +12,12 @@
 //! 3. The draws below a child do not depend on how the child was chosen, so from any child the same
 //!    can begin again.
 
-use polydraft::verify::VerifierSettings;
 use polydraft::{
     Draft, DraftTree, Form, Outcome, RandomSource, Result, TargetDistributions, Verifier,
 };
-use serde::{Deserialize, Serialize};
-
-/// The verifier has no settings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl VerifierSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Verifier>> {
-        Ok(Box::new(RandomDraft))
-    }
-}
-
-struct RandomDraft;
+/// The verifier.
+#[derive(Default)]
+pub struct RandomDraft;
 
 impl Verifier for RandomDraft {
     /// Step 1 needs independent draws; where they begin does not matter.

@@ -1,6 +1,7 @@
 //! The line that gives the verifier its name, and its place in every loop over the registry. In the
 //! library that line is one of `VerifierKind` in `verify.rs`.
 
+use polydraft::registry::NoSettings;
 use polydraft::verify::VerifierSettings;
 use polydraft::{Result, Verifier};
 
@@ -10,7 +11,7 @@ polydraft::registry! {
     /// Custom verifiers.
     pub enum OwnVerifier, tag "verifier", settings VerifierSettings;
     /// One draft of each node, taken at random.
-    RandomDraft(random_draft::Settings) = "random-draft",
+    RandomDraft(NoSettings<random_draft::RandomDraft>) = "random-draft",
 }
 
 impl OwnVerifier {

@@ -53,7 +53,7 @@ pub trait Selector: Send {
 }
 
 /// The rule that a selector makes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Canonical<S>(pub S);
 
 impl<S: Selector> Rule for Canonical<S> {

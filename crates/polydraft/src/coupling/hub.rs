@@ -11,27 +11,21 @@
 //! accepted)+, in which the hubs have their whole p: the same distribution, and the same code for
 //! any number of hubs.
 
-use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
+use super::{Emission, EmittedDistribution, Problem, Rule, capped_ratio};
 use crate::drafting::{Drafting, Draws, outside_mass};
 use crate::random::RandomSource;
 use crate::{Result, Token};
-use serde::{Deserialize, Serialize};
-
-/// The rule has no settings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl RuleSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Rule>> {
-        Ok(Box::new(Hub { hubs: Vec::new(), rest: 1.0 }))
-    }
-}
-
-struct Hub {
+/// The rule, with the hubs of the node that it was prepared for.
+pub struct Hub {
     hubs: Vec<Token>,
     /// The draft's mass outside the hubs.
     rest: f64,
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self { hubs: Vec::new(), rest: 1.0 }
+    }
 }
 
 impl Hub {

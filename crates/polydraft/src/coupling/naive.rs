@@ -5,24 +5,13 @@
 //! Complexity: O(log V + n) to emit, one pass for the acceptance.
 //! Deviations: none.
 
-use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings};
+use super::{Emission, EmittedDistribution, Problem, Rule};
 use crate::drafting::{Drafting, Draws, hit_probability, outside_mass};
 use crate::random::RandomSource;
 use crate::{Result, Token};
-use serde::{Deserialize, Serialize};
-
-/// The rule has no settings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl RuleSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Rule>> {
-        Ok(Box::new(Naive))
-    }
-}
-
-struct Naive;
+/// The rule.
+#[derive(Default)]
+pub struct Naive;
 
 impl Rule for Naive {
     fn name(&self) -> &'static str {

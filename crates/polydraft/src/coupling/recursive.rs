@@ -9,24 +9,11 @@
 //! of the support for the acceptance of two drafts without replacement.
 //! Deviations: (1) drafts from one distribution: see `residual`.
 
-use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
+use super::{Emission, EmittedDistribution, Problem, Rule, capped_ratio};
 use crate::drafting::{Drafting, Draws, mass_left};
 use crate::random::RandomSource;
 use crate::residual::Residual;
 use crate::{Distribution, Result, Token};
-use serde::{Deserialize, Serialize};
-
-/// The rule has no settings: the drafting scheme says how drafts were drawn.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl RuleSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Rule>> {
-        Ok(Box::new(Recursive))
-    }
-}
-
 /// What rejections have left of the target.
 enum Left {
     /// Drafts from one distribution.
@@ -131,7 +118,9 @@ fn of_two(target: &Distribution, draft: &Distribution) -> f64 {
     first + second.sum::<f64>()
 }
 
-struct Recursive;
+/// The rule; the drafting scheme says how drafts were drawn.
+#[derive(Default)]
+pub struct Recursive;
 
 impl Rule for Recursive {
     fn name(&self) -> &'static str {

@@ -5,26 +5,14 @@
 //! Complexity: O(1) to emit (expected), one pass for the acceptance Σ min(p, q).
 //! Deviations: none.
 
-use super::canonical::{Canonical, Selector};
-use super::{Problem, Rule, RuleSettings};
+use super::Problem;
+use super::canonical::Selector;
 use crate::drafting::{Drafting, Draws};
 use crate::random::RandomSource;
 use crate::{Error, Result, Token};
-use serde::{Deserialize, Serialize};
-
-/// The rule has no settings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl RuleSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Rule>> {
-        Ok(Box::new(Canonical(Single)))
-    }
-}
-
 /// There is nothing to select, and m is the draft's distribution.
-struct Single;
+#[derive(Default)]
+pub struct Single;
 
 impl Selector for Single {
     fn name(&self) -> &'static str {

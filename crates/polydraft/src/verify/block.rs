@@ -12,14 +12,12 @@
 //! 1 is accepted without looking at the residual: S/(S + 1 − 1) = 1, also in its limit 0/0; (3) the
 //! path may have any length, 0 included.
 
-use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
-
-use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings, worth_threads};
+use super::{Alike, Outcome, TargetDistributions, Verifier, worth_threads};
 use crate::coupling::capped_ratio;
 use crate::coupling::priority::selection::Selection;
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::{Distribution, RandomSource, Result, Token};
+use rayon::prelude::*;
 
 /// The distribution from which a path was drawn, token after token.
 pub(super) trait PathLaw {
@@ -143,20 +141,9 @@ pub(super) fn single_path(draft: &Draft) -> Vec<NodeId> {
     (1..draft.tree().len()).collect()
 }
 
-/// The verifier has no settings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl VerifierSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Verifier>> {
-        Ok(Box::new(Block::default()))
-    }
-}
-
 /// A workspace that is used again.
 #[derive(Debug, Default)]
-struct Block {
+pub struct Block {
     weights: Vec<f64>,
 }
 

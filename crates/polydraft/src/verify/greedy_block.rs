@@ -10,28 +10,15 @@
 //! interval [F, F + q] of the path, and its conditionals are ratios of means over intervals:
 //! nothing cancels where q is tiny; (2) ties in the ratio are ranked by token id.
 
-use serde::{Deserialize, Serialize};
-
 use super::block::{PathLaw, verify_path};
-use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetDistributions, Verifier};
 use crate::coupling::priority::shares::{Highest, Interval, Profile};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::{Distribution, RandomSource, Result, Token};
 
-/// The verifier has no settings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl VerifierSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Verifier>> {
-        Ok(Box::new(GreedyBlock::default()))
-    }
-}
-
 /// A workspace that is used again.
 #[derive(Debug, Default)]
-struct GreedyBlock {
+pub struct GreedyBlock {
     /// The intervals of the nodes on the taken path, the root's first.
     intervals: Vec<Interval>,
     ranked: Vec<(f64, Token, f64)>,

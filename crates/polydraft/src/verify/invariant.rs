@@ -12,24 +12,13 @@
 //!    different positions are independent, and no draft is looked at.
 //! 2. As long as it is a child, go on from there.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetDistributions, Verifier};
 use crate::draft::{Draft, DraftTree, Form};
 use crate::{RandomSource, Result, gumbel};
 
-/// The verifier has no settings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl VerifierSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Verifier>> {
-        Ok(Box::new(Invariant))
-    }
-}
-
-struct Invariant;
+/// The verifier that does not look at the draft.
+#[derive(Debug, Default)]
+pub struct Invariant;
 
 impl Verifier for Invariant {
     /// Any draft: what is emitted does not depend on it.

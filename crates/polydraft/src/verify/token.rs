@@ -10,27 +10,15 @@
 //! 1. The path may have any length, 0 included: then the token is drawn from p at the root (plain
 //!    decoding).
 
-use serde::{Deserialize, Serialize};
-
 use super::block::single_path;
-use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetDistributions, Verifier};
 use crate::draft::{Draft, DraftTree, Form};
 use crate::{RandomSource, Result};
 
-/// The verifier has no settings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl VerifierSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Verifier>> {
-        Ok(Box::new(OneByOne))
-    }
-}
-
 /// Accepts each drafted token x with probability min(1, p(x)/q(x)); at the first rejection emits
 /// from (p − q)+ normalised, and after the last acceptance one more token from p.
-struct OneByOne;
+#[derive(Debug, Default)]
+pub struct OneByOne;
 
 impl Verifier for OneByOne {
     fn supports(&self, form: &Form) -> Result<()> {

@@ -11,25 +11,12 @@
 //! without that token, so distinct children in the order of their first draws are drawn without
 //! replacement, and the paper's sampling without replacement covers them.
 
-use serde::{Deserialize, Serialize};
-
-use super::{Alike, Outcome, TargetDistributions, Verifier, VerifierSettings};
+use super::{Alike, Outcome, TargetDistributions, Verifier};
 use crate::coupling::capped_ratio;
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::drafting::{Drafting, mass_left};
 use crate::residual::Residual;
 use crate::{RandomSource, Result, Token};
-
-/// The verifier has no settings.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {}
-
-impl VerifierSettings for Settings {
-    fn build(&self) -> Result<Box<dyn Verifier>> {
-        Ok(Box::new(Traversal::default()))
-    }
-}
 
 /// A node on the path down to the leaf that is tried next.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +40,7 @@ impl Visit {
 
 /// A workspace that is used again.
 #[derive(Debug, Default)]
-struct Traversal {
+pub struct Traversal {
     path: Vec<Visit>,
     rejected: Vec<Token>,
 }

@@ -98,9 +98,9 @@ impl Walk {
 pub fn substitute(scheme: Drafting) -> Result<Box<dyn Rule>> {
     match scheme {
         Drafting::Iid => priority::Settings::default().build(),
-        Drafting::WithoutReplacement | Drafting::Distinct => recursive::Settings::default().build(),
-        Drafting::Greedy | Drafting::Hub => hub::Settings::default().build(),
-        Drafting::TopK => naive::Settings::default().build(),
+        Drafting::WithoutReplacement | Drafting::Distinct => Ok(Box::new(recursive::Recursive)),
+        Drafting::Greedy | Drafting::Hub => Ok(Box::new(hub::Hub::default())),
+        Drafting::TopK => Ok(Box::new(naive::Naive)),
     }
 }
 
