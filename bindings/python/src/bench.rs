@@ -11,8 +11,9 @@ use rayon::prelude::*;
 
 use crate::arrays::{Row, Rows};
 use crate::draft::PyDraft;
-use crate::errors::{Failure, Result, lock, work};
+use crate::errors::{Failure, Result, lock};
 use crate::random::seeded;
+use crate::threads::work;
 use crate::verify::PyVerifier;
 
 /// Distributions made in memory that is used again, when they are asked for.

@@ -6,9 +6,10 @@ use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
 use pyo3::prelude::*;
 
 use crate::distribution;
-use crate::errors::{Result, work};
+use crate::errors::Result;
 use crate::proposal::Owned;
 use crate::tables::PyTableModel;
+use crate::threads::work;
 
 /// The largest acceptance that any rule can have with so many drafts from `draft`.
 ///

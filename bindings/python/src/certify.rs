@@ -11,9 +11,10 @@ use rand::Rng;
 
 use crate::distribution::PySampling;
 use crate::engine::PyEngine;
-use crate::errors::{Failure, Result, lock, work};
+use crate::errors::{Failure, Result, lock};
 use crate::names::Named;
 use crate::random::seeded;
+use crate::threads::work;
 use crate::tree::{self, PyTree};
 use crate::verify::{self, PyVerifier};
 

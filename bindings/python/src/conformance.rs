@@ -6,8 +6,9 @@ use polydraft::{Policy, Verifier};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::errors::{Failure, Result, lock, work};
+use crate::errors::{Failure, Result, lock};
 use crate::tables::PyTableModel;
+use crate::threads::work;
 use crate::tree::PyTree;
 use crate::{tree, verify};
 

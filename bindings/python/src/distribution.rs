@@ -7,8 +7,9 @@ use polydraft::{Distribution, Sampling, Token};
 use pyo3::prelude::*;
 
 use crate::arrays::{Row, Rows};
-use crate::errors::{Failure, Result, work};
+use crate::errors::{Failure, Result};
 use crate::random;
+use crate::threads::work;
 
 /// How a model's logits become the distribution that tokens are drawn from: temperature (0 takes
 /// the largest logit always), then top-k, top-p and min-p, in the order of Hugging Face

@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
-use polydraft_runtime::{Listener, SPEAKS};
+use polydraft_runtime::message::Message;
+use polydraft_runtime::{Listener, PROGRESS_INTERVAL};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
@@ -28,7 +29,8 @@ impl Downloads {
 
     fn say(&self, py: Python<'_>, what: &str, ended: bool) -> PyResult<()> {
         let stderr = py.import("sys")?.getattr("stderr")?;
-        let quiet = ended || self.spoke.get().is_some_and(|spoke| spoke.elapsed() < SPEAKS);
+        let quiet =
+            ended || self.spoke.get().is_some_and(|spoke| spoke.elapsed() < PROGRESS_INTERVAL);
         let line = match stderr.call_method0("isatty")?.extract()? {
             true if ended => "\r\x1b[2K".to_owned(),
             true => format!("\r\x1b[2K{what}"),
@@ -42,9 +44,9 @@ impl Downloads {
 }
 
 impl Listener for Downloads {
-    fn note(&self, _: &str) {}
+    fn note(&self, _: &Message) {}
 
-    fn detail(&self, _: &str) {}
+    fn detail(&self, _: &Message) {}
 
     fn downloads(&self, what: &str, done: usize, total: usize) -> bool {
         Python::attach(|py| {

@@ -6,7 +6,8 @@ use pyo3::prelude::*;
 use rayon::prelude::*;
 
 use crate::distribution::{Distributions, PyDistribution, PySampling};
-use crate::errors::{Failure, Result, lock, work};
+use crate::errors::{Failure, Result, lock};
+use crate::threads::work;
 use crate::tree::{self, PyTree};
 use crate::{arrays, pool, random};
 

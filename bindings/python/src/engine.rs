@@ -1,34 +1,45 @@
 //! The decode loop: an engine with its models, and sessions.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use polydraft::{PolicyKind, Token};
+use polydraft::policy::{Auto, Costs, DEPTH, Distinct};
+use polydraft::{NoDetokenizer, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
-    Drafter, DrafterKind, Engine, Limits, Model, ModelDrafter, ModelInfo, NoDetokenizer, Request,
+    Drafter, DrafterKind, Engine, Limits, Model, ModelDrafter, ModelInfo, Request, SeveralDrafters,
     Speculation,
 };
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::distribution::PySampling;
-use crate::errors::{Failure, Result, lock, work, wrong_type};
-use crate::models::{Copies, Language, Options};
+use crate::errors::{Failure, Result, lock, wrong_type};
+use crate::models::{Copies, DraftTokens, Drafts, Facts, Language, Options};
 use crate::names::Named;
 use crate::session::{self, PyGeneration, PySession};
 use crate::tables::PyTableModel;
+use crate::threads::work;
 use crate::{arrays, models, random, tree, verify};
 
 /// A target model, its draft and any number of sessions.
 ///
 /// `target`: a directory as published on the hub, a GGUF file, an id of the hub, to download
-/// (`"org/name"`, `"org/name-GGUF:Q4_K_M"`), or a `TableModel`. `draft`: likewise, or `"self"` (a
-/// quantised self-draft, in 5 or 4 bits; `"self:q8_0"` in 8), or `"ngram"` (the tokens that the
-/// sequence repeats), or none for plain decoding. `dtype` and `draft_dtype`: the weight types, such
-/// as `"f32"`, `"bf16"`, `"q8_0"`, `"file"` (default: as the file of a GGUF has them, else f32).
-/// `device`: `"cpu"`, the only one.
-/// `copies`: where the quantised self-draft is cached for the next time, a folder, or `True`
-/// for the user's cache, or `False` for nowhere.
+/// (`"org/name"`, `"org/name-GGUF:Q4_K_M"`), or a `TableModel`. `draft`: `"auto"`, what the
+/// `polydraft` program chooses (a layer that the model brings, else a quantised self-draft where
+/// that is faster, else n-grams; none for a table); a model, a draft head, a table of n-grams or a
+/// `TableModel`; `"self"` (a quantised self-draft, in 5 or 4 bits; `"self:q8_0"` in 8), `"mtp"` (a
+/// layer that the model brings), `"ngram"` (the tokens that the sequence repeats); several as a
+/// list, each of which draws a path; or none for plain decoding.
+///
+/// `dtype` and `draft_dtype`: the weight types, such as `"f32"`, `"bf16"`, `"q8_0"`, `"file"`
+/// (default: as the file of a GGUF has them, else f32). `copies`: where the quantised self-draft is
+/// cached for the next time, a folder, or `True` for the user's cache, or `False` for nowhere.
+/// `corpus`: a file whose n-grams draft too. `learn`: a table of n-grams, created if missing, that
+/// drafts and learns from the output; `store()` writes it. `mix_ngrams`: whether n-grams are mixed
+/// into the draft's distribution (default: for heads and MTP layers). `draft_vocabulary`: tokens
+/// that the draft may propose, how many of the first or a file that lists them. `draft_layers`: the
+/// layers that a draft head reads. `cache_type`: the KV cache's type, `"f32"` or `"f16"`.
+/// `offline`: never use the network.
 ///
 /// >>> target = TableModel({(): [0.9, 0.1], (0,): [0.2, 0.8]})
 /// >>> engine = Engine(target, TableModel({(): [0.5, 0.5]}))
@@ -38,15 +49,26 @@ use crate::{arrays, models, random, tree, verify};
 #[pyclass(name = "Engine", module = "polydraft", frozen)]
 pub struct PyEngine {
     /// No Python runs while it is locked: whatever does may drop a session, which waits for it.
-    pub engine: Mutex<Engine>,
+    pub engine: Arc<Mutex<Engine>>,
     language: Option<Language>,
-    drafts: bool,
+    facts: Option<Facts>,
+    /// How many drafters there are.
+    drafters: usize,
     /// Number of tokens.
     #[pyo3(get)]
     vocabulary: usize,
     /// Tokens that a sequence may have, its prompt included.
     #[pyo3(get)]
     context: usize,
+}
+
+/// How drafts are sampled: all alike, or each path on its own.
+#[derive(FromPyObject)]
+pub enum DraftSampling {
+    #[pyo3(transparent)]
+    One(PySampling),
+    #[pyo3(transparent)]
+    Each(Vec<PySampling>),
 }
 
 impl PyEngine {
@@ -56,6 +78,56 @@ impl PyEngine {
             Ok(text) => self.encode(prompt.py(), &text),
             Err(_) => arrays::tokens("prompt", prompt),
         }
+    }
+
+    /// The draft's sampling, and that of each path where there are several drafts.
+    fn draft_sampling(
+        &self,
+        target: Sampling,
+        given: Option<DraftSampling>,
+    ) -> Result<(Sampling, Vec<Sampling>)> {
+        let given = match given {
+            None => vec![target],
+            Some(DraftSampling::One(one)) => vec![one.settings],
+            Some(DraftSampling::Each(all)) => all.into_iter().map(|one| one.settings).collect(),
+        };
+        match (&given[..], self.drafters) {
+            ([one], 1) => Ok((*one, Vec::new())),
+            ([one], drafters) => Ok((*one, vec![*one; drafters])),
+            ([first, ..], drafters) if drafters == 1 || drafters == given.len() => {
+                Ok((*first, given))
+            }
+            (all, drafters) => Err(Failure::input(format!(
+                "draft_sampling: expected one, or {drafters}, one for each draft, got {}",
+                all.len()
+            ))),
+        }
+    }
+
+    /// Verifier and tree, built; an adaptive tree that is named gets what steps cost here.
+    fn speculation(
+        &self,
+        py: Python<'_>,
+        verifier: &VerifierKind,
+        tree: Option<&Bound<'_, PyAny>>,
+        sampling: Sampling,
+        (draft, each): (Sampling, Vec<Sampling>),
+    ) -> Result<Speculation> {
+        let acceptance = self.facts.as_ref().and_then(|facts| facts.acceptance.as_deref());
+        let mut kind = match tree {
+            Some(tree) => tree::for_verifier(tree, verifier, acceptance)?,
+            None if each.is_empty() => PolicyKind::Auto(Auto::default()),
+            None => PolicyKind::Distinct(Distinct { drafts: each.len(), depth: DEPTH }),
+        };
+        if let (Some(auto), Some(facts)) = (kind.auto_mut(), &self.facts)
+            && auto.costs == Costs::default()
+        {
+            let of = [&sampling, &draft];
+            auto.costs = work(py, || facts.costs(&mut lock(&self.engine), verifier, of))?;
+        }
+        let each = if matches!(kind, PolicyKind::Distinct(_)) { each } else { Vec::new() };
+        let speculation = Speculation::new(verifier.build()?, kind.build()?)?;
+        Ok(speculation.with_sampling(draft).with_each(each)?)
     }
 
     fn language(&self) -> Result<&Language> {
@@ -72,41 +144,76 @@ impl PyEngine {
 impl PyEngine {
     #[new]
     #[pyo3(signature = (
-        target, draft=None, *, dtype=None, draft_dtype=None, device="cpu",
-        copies=Copies::Kept(true)
+        target, draft=Some(DraftArgument::Name("auto".into())), *, dtype=None, draft_dtype=None,
+        copies=Copies::Kept(true), corpus=None, learn=None, mix_ngrams=None, draft_vocabulary=None,
+        draft_layers=None, cache_type=None, offline=false
     ))]
+    #[pyo3(
+        text_signature = "(target, draft='auto', *, dtype=None, draft_dtype=None, copies=True, \
+            corpus=None, learn=None, mix_ngrams=None, draft_vocabulary=None, draft_layers=None, \
+            cache_type=None, offline=False)"
+    )]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         target: &Bound<'_, PyAny>,
-        draft: Option<&Bound<'_, PyAny>>,
-        dtype: Option<&str>,
-        draft_dtype: Option<&str>,
-        device: &str,
+        draft: Option<DraftArgument<'_>>,
+        dtype: Option<String>,
+        draft_dtype: Option<String>,
         copies: Copies,
+        corpus: Option<PathBuf>,
+        learn: Option<PathBuf>,
+        mix_ngrams: Option<bool>,
+        draft_vocabulary: Option<DraftTokens>,
+        draft_layers: Option<Vec<usize>>,
+        cache_type: Option<String>,
+        offline: bool,
     ) -> Result<Self> {
-        if device != "cpu" {
-            return Err(Failure::unsupported(format!(
-                "device {device}: models are computed on the CPU here; llama.cpp is the way to a \
-                 GPU, with the polydraft program built with --features llama-cuda"
-            )));
-        }
-        let how = Options { dtype, draft_dtype, copies };
-        let (engine, language) = match (table(target), draft) {
-            (None, None) => opened(py, target, None, &how)?,
-            (None, Some(name)) if table(name).is_none() => opened(py, target, Some(name), &how)?,
+        let how = Options {
+            dtype,
+            draft_dtype,
+            copies,
+            corpus,
+            learn,
+            mix_ngrams,
+            draft_vocabulary,
+            draft_layers,
+            cache_type,
+            offline,
+        };
+        let (engine, language, facts) = match (table(target), draft) {
+            (None, draft) if draft.as_ref().is_none_or(|draft| draft.table().is_none()) => {
+                let path = path_of("target", target)?;
+                let drafts = draft.map_or(Ok(Drafts::None), |draft| draft.names())?;
+                let (engine, language, facts) = work(py, || models::load(&path, drafts, &how))?;
+                (engine, Some(language), Some(facts))
+            }
             (of_table, draft) => {
                 let (target, language) = match of_table {
                     Some(target) => (target, None),
                     None => one("target", py, target, &how)?,
                 };
                 let info = target.info();
-                let drafter = draft.map(|draft| drafter(py, info, draft, &how)).transpose()?;
-                (Engine::new(target, drafter), language)
+                let drafter = draft.map(|draft| drafter(py, info, &draft, &how)).transpose()?;
+                (Engine::new(target, drafter.flatten()), language, None)
             }
         };
-        let drafts = engine.drafter().is_some();
+        let drafters = engine.drafters();
         let (vocabulary, context) = (engine.info().vocabulary.size(), engine.info().context);
-        Ok(Self { engine: Mutex::new(engine), language, drafts, vocabulary, context })
+        let engine = Arc::new(Mutex::new(engine));
+        Ok(Self { engine, language, facts, drafters, vocabulary, context })
+    }
+
+    /// The draft's name; none where nothing drafts, and for tables.
+    #[getter]
+    fn draft(&self) -> Option<String> {
+        self.facts.as_ref()?.draft.clone()
+    }
+
+    /// Stores the n-grams that were learned (`learn`), and learns no more. They are also stored
+    /// every five minutes.
+    fn store(&self, py: Python<'_>) -> Result<()> {
+        work(py, || self.facts.as_ref().map_or(Ok(()), Facts::store))
     }
 
     /// The token ids of a text, with the special ones that the model expects around it.
@@ -184,17 +291,19 @@ impl PyEngine {
     /// Begins a sequence; iterate over it for its tokens, or advance several together with `step`.
     ///
     /// `prompt`: text, or token ids. `verifier`: one of `polydraft.VERIFIERS`, or none for plain
-    /// decoding; `tree`: where drafts grow. `sampling` makes the target's logits the distribution
-    /// of the output; `draft_sampling` makes the draft model's the one that drafts are drawn from
-    /// (default: the same). It ends after `max_tokens`, with one of `end_tokens` (default: the
-    /// model's), or before one of the strings `stop`. The same `seed` gives the same output, here
-    /// and in the `polydraft` program.
+    /// decoding. `tree`: where drafts grow; by default `"auto"`, one path, as deep as is worth it
+    /// by what steps cost on this machine (measured once for a pair of models), or with several
+    /// drafts a path from each. `sampling` makes the target's logits the distribution of the
+    /// output; `draft_sampling` makes the draft model's the one that drafts are drawn from
+    /// (default: the same), or a list of one for each path. It ends after `max_tokens`, with one of
+    /// `end_tokens` (default: the model's), or before one of the strings `stop`. The same `seed`
+    /// gives the same output, here and in the `polydraft` program.
     #[pyo3(signature = (
-        prompt, *, verifier=Some("nested-priority".into()), tree="paths:2,3".into(),
+        prompt, *, verifier=Some("nested-priority".into()), tree=None,
         sampling=None, draft_sampling=None, max_tokens=Some(128), end_tokens=None, stop=vec![],
         seed=None
     ))]
-    #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', \
+    #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='auto', \
             sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), \
             seed=None)")]
     #[allow(clippy::too_many_arguments)]
@@ -202,9 +311,9 @@ impl PyEngine {
         slf: &Bound<'_, Self>,
         prompt: &Bound<'_, PyAny>,
         verifier: Option<Named<'_>>,
-        tree: Named<'_>,
+        tree: Option<&Bound<'_, PyAny>>,
         sampling: Option<PySampling>,
-        draft_sampling: Option<PySampling>,
+        draft_sampling: Option<DraftSampling>,
         max_tokens: Option<usize>,
         end_tokens: Option<Vec<Token>>,
         stop: Vec<String>,
@@ -214,11 +323,10 @@ impl PyEngine {
         let prompt = engine.prompt(prompt)?;
         let sampling = sampling.unwrap_or_default().settings;
         let speculation = match verifier {
-            Some(verifier) if engine.drafts => {
-                let verifier = verify::given(&verifier.object(py)?)?.get().build()?;
-                let policy = tree::given(&tree.object(py)?)?.get().kind.build()?;
-                let of_draft = draft_sampling.map_or(sampling, |sampling| sampling.settings);
-                Some(Speculation::new(verifier, policy)?.with_sampling(of_draft))
+            Some(verifier) if engine.drafters > 0 => {
+                let verifier = verify::given(&verifier.object(py)?)?;
+                let drafts = engine.draft_sampling(sampling, draft_sampling)?;
+                Some(engine.speculation(py, &verifier.get().kind, tree, sampling, drafts)?)
             }
             _ => None,
         };
@@ -240,12 +348,13 @@ impl PyEngine {
             .detokenizer(text.unwrap_or_else(|| Box::new(NoDetokenizer)))
             .rng(random::seeded(seed));
         let session = work(py, || Ok(lock(&engine.engine).open(request)?))?;
-        Ok(PySession::new(slf.clone().unbind(), session))
+        let owner = slf.clone().into_any().unbind();
+        Ok(PySession::new(owner, engine.engine.clone(), session))
     }
 
     /// Decodes one sequence from beginning to end; arguments are those of `session`.
     #[pyo3(signature = (prompt, **options))]
-    #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='paths:2,3', \
+    #[pyo3(text_signature = "($self, prompt, *, verifier='nested-priority', tree='auto', \
             sampling=None, draft_sampling=None, max_tokens=128, end_tokens=None, stop=(), \
             seed=None)")]
     fn generate(
@@ -272,7 +381,7 @@ impl PyEngine {
     fn step(&self, py: Python<'_>, sessions: Vec<PyRef<'_, PySession>>) -> Result<()> {
         let sessions: Vec<&PySession> = sessions.iter().map(|session| &**session).collect();
         for (index, session) in sessions.iter().enumerate() {
-            if !std::ptr::eq(session.engine.get(), self) {
+            if !Arc::ptr_eq(&session.engine, &self.engine) {
                 return Err(Failure::input(
                     "step: expected sessions of this engine, got one of another",
                 ));
@@ -291,41 +400,74 @@ fn table(value: &Bound<'_, PyAny>) -> Option<Box<dyn Model>> {
     Some(Box::new((*table.get().model).clone()))
 }
 
-/// A target by its path, and its draft by its name.
-fn opened(
-    py: Python<'_>,
-    target: &Bound<'_, PyAny>,
-    draft: Option<&Bound<'_, PyAny>>,
-    how: &Options<'_>,
-) -> Result<(Engine, Option<Language>)> {
-    let path = path_of("target", target)?;
-    let name = draft.map(|draft| path_of("draft", draft)).transpose()?;
-    let name = name.map(|name| name.to_string_lossy().into_owned());
-    let (engine, language) = work(py, || models::load(&path, name, how))?;
-    Ok((engine, Some(language)))
+/// The argument `draft`.
+#[derive(FromPyObject)]
+pub enum DraftArgument<'py> {
+    /// A name or a path.
+    Name(String),
+    /// Several of them.
+    Names(Vec<Bound<'py, PyAny>>),
+    /// A path, or a table.
+    Other(Bound<'py, PyAny>),
 }
 
-/// The draft for a table, or a table as the draft.
+impl DraftArgument<'_> {
+    fn table(&self) -> Option<Box<dyn Model>> {
+        match self {
+            Self::Other(value) => table(value),
+            _ => None,
+        }
+    }
+
+    fn names(self) -> Result<Drafts> {
+        let path = |value: &Bound<'_, PyAny>| {
+            path_of("draft", value).map(|path| path.to_string_lossy().into_owned())
+        };
+        Ok(match self {
+            Self::Name(name) if name == "auto" => Drafts::Auto,
+            Self::Name(name) => Drafts::Named(vec![name]),
+            Self::Names(all) => Drafts::Named(all.iter().map(path).collect::<Result<_>>()?),
+            Self::Other(value) => Drafts::Named(vec![path(&value)?]),
+        })
+    }
+}
+
+/// The draft for a table, or a table as the draft; none where nothing is to draft.
 fn drafter(
     py: Python<'_>,
     target: &ModelInfo,
-    draft: &Bound<'_, PyAny>,
-    how: &Options<'_>,
-) -> Result<Box<dyn Drafter>> {
-    let name = draft.extract::<String>().unwrap_or_default();
-    if name == "self" || name.starts_with("self:") {
-        return Err(Failure::unsupported(
-            "draft self: expected a target with weights, got a table",
-        ));
-    }
-    if let Some(kind) = DrafterKind::named(&name) {
-        return Ok(kind.build(target)?);
-    }
-    let model = match table(draft) {
-        Some(table) => table,
-        None => one("draft", py, draft, how)?.0,
+    draft: &DraftArgument<'_>,
+    how: &Options,
+) -> Result<Option<Box<dyn Drafter>>> {
+    let draft = match draft {
+        DraftArgument::Name(name) if name == "auto" || name == "none" => return Ok(None),
+        DraftArgument::Name(name)
+            if name == "mtp" || name == "self" || name.starts_with("self:") =>
+        {
+            return Err(Failure::unsupported(format!(
+                "draft {name}: expected a target with weights, got a table"
+            )));
+        }
+        DraftArgument::Name(name) => match DrafterKind::named(name) {
+            Some(kind) => return Ok(Some(kind.build(target)?)),
+            None => name.into_pyobject(py).map_err(PyErr::from)?.into_any(),
+        },
+        DraftArgument::Names(all) => {
+            let drafter = |draft: &Bound<'_, PyAny>| {
+                let draft: DraftArgument<'_> = draft.extract()?;
+                drafter(py, target, &draft, how)
+            };
+            let all = all.iter().map(drafter).collect::<Result<Vec<_>>>()?;
+            let all: Vec<_> = all.into_iter().flatten().collect();
+            return Ok(Some(Box::new(SeveralDrafters::new(all)?)));
+        }
+        DraftArgument::Other(value) => value.clone(),
     };
-    Ok(Box::new(ModelDrafter::new(model, &target.vocabulary)?))
+    let model = match table(&draft) {
+        Some(table) => table,
+        None => one("draft", py, &draft, how)?.0,
+    };
+    Ok(Some(Box::new(ModelDrafter::new(model, &target.vocabulary)?)))
 }
 
 /// A model by its path.
@@ -333,7 +475,7 @@ fn one(
     role: &'static str,
     py: Python<'_>,
     value: &Bound<'_, PyAny>,
-    how: &Options<'_>,
+    how: &Options,
 ) -> Result<(Box<dyn Model>, Option<Language>)> {
     let path = path_of(role, value)?;
     let (model, language) = work(py, || models::load_one(&path, how))?;

@@ -1,12 +1,7 @@
-//! What goes wrong, as exceptions of `polydraft.errors`; and the one door through which Python
-//! hands work to Rust.
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
+//! Errors, as exceptions of `polydraft.errors`.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-
-use crate::threads;
 
 /// Result with the binding's [`Failure`].
 pub type Result<T> = std::result::Result<T, Failure>;
@@ -59,8 +54,6 @@ impl From<polydraft_engine::Error> for Failure {
             Error::EmittedDistribution(error) => error.into(),
             Error::PromptTooLong { .. }
             | Error::EmptyPrompt
-            | Error::VocabularySize { .. }
-            | Error::VocabularyToken { .. }
             | Error::Setting { .. }
             | Error::Table { .. } => Self::input(error.to_string()),
             error => Self::Library("ModelError", error.to_string()),
@@ -81,13 +74,13 @@ impl From<polydraft_reference::trace::Error> for Failure {
 #[cfg(feature = "models")]
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
-        let said = polydraft_runtime::explain(&error);
+        let message = polydraft_runtime::explain(&error, polydraft_runtime::message::keyword);
         if error.is::<polydraft_runtime::Usage>() {
-            return Self::input(said);
+            return Self::input(message);
         }
         match error.downcast::<polydraft_engine::Error>() {
             Ok(error) => error.into(),
-            Err(_) => Self::Library("ModelError", said),
+            Err(_) => Self::Library("ModelError", message),
         }
     }
 }
@@ -115,19 +108,6 @@ impl From<Failure> for PyErr {
     }
 }
 
-/// Runs a piece of work without the interpreter's lock. A panic is an exception,
-/// `polydraft.errors.InternalError`.
-pub fn work<T: Send>(py: Python<'_>, job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    py.detach(|| catch_unwind(AssertUnwindSafe(|| threads::run(job)))).unwrap_or_else(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str);
-        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        Err(Failure::Library(
-            "InternalError",
-            format!("a bug in polydraft, please report it: {said}"),
-        ))
-    })
-}
-
 /// A lock that a panic has not spoilt: what it holds is checked or made anew with every use.
 pub fn lock<T: ?Sized>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -138,10 +118,4 @@ pub fn wrong_type(argument: &str, expected: &str, got: &Bound<'_, PyAny>) -> Fai
     let got =
         got.get_type().name().map_or_else(|_| "another type".to_owned(), |name| name.to_string());
     Failure::input(format!("{argument}: expected {expected}, got {got}"))
-}
-
-/// What a bug looks like from outside: for the tests.
-#[pyfunction]
-pub fn _panic(py: Python<'_>) -> Result<()> {
-    work(py, || panic!("on purpose"))
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use polydraft_lessons::{Plan, Progress, write};
 use pyo3::prelude::*;
 
-use crate::errors::{Failure, Result, work};
+use crate::errors::{Failure, Result};
+use crate::threads::work;
 
 /// How often Python is asked whether to go on.
 const EVERY: Duration = Duration::from_millis(500);

@@ -1,7 +1,8 @@
 //! polydraft for Python: the native part of the wheel.
 //!
 //! Each file is one concern: `arrays` (what Python's memory may be looked at), `errors`
-//! (exceptions, and the door out of the interpreter's lock), then what the library offers, from
+//! (exceptions), `threads` (the door out of the
+//! interpreter's lock), then what the library offers, from
 //! distributions to engines. Python's own part, in `python/polydraft`, has what is easier said
 //! there.
 
@@ -21,6 +22,7 @@ mod errors;
 mod lessons;
 mod models;
 mod names;
+mod outcome;
 mod pool;
 #[cfg(feature = "program")]
 mod program;
@@ -36,8 +38,7 @@ mod verify;
 
 use std::sync::LazyLock;
 
-use polydraft::{Drafting, PolicyKind};
-use polydraft_reference::{RuleKind, VerifierKind};
+use polydraft::{Drafting, PolicyKind, VerifierKind};
 use pyo3::prelude::*;
 
 /// The native part of polydraft.
@@ -46,11 +47,12 @@ use pyo3::prelude::*;
 fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     LazyLock::force(&threads::FIRST);
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("RULES", RuleKind::all().iter().map(RuleKind::to_string).collect::<Vec<_>>())?;
+    let rules = polydraft_reference::rules();
+    module.add("RULES", rules.all().iter().map(ToString::to_string).collect::<Vec<_>>())?;
     module.add("DRAFTINGS", Drafting::ALL.map(Drafting::name).to_vec())?;
     module.add(
         "VERIFIERS",
-        VerifierKind::all().iter().map(VerifierKind::to_string).collect::<Vec<_>>(),
+        VerifierKind::all_with(&rules).iter().map(VerifierKind::to_string).collect::<Vec<_>>(),
     )?;
     module.add("TREES", PolicyKind::all().iter().map(PolicyKind::to_string).collect::<Vec<_>>())?;
     module.add_class::<random::PyRng>()?;
@@ -64,7 +66,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<tree::PyTree>()?;
     module.add_class::<draft::PyDraft>()?;
     module.add_class::<verify::PyVerifier>()?;
-    module.add_class::<verify::PyOutcome>()?;
+    module.add_class::<outcome::PyOutcome>()?;
     module.add_class::<tables::PyTableModel>()?;
     module.add_class::<conformance::PyExact>()?;
     module.add_class::<engine::PyEngine>()?;
@@ -86,7 +88,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(trace::_replay, module)?)?;
     module.add_function(wrap_pyfunction!(trace::_summary, module)?)?;
     module.add_function(wrap_pyfunction!(certify::certify, module)?)?;
-    module.add_function(wrap_pyfunction!(errors::_panic, module)?)?;
+    module.add_function(wrap_pyfunction!(threads::_panic, module)?)?;
     #[cfg(feature = "bench")]
     module.add_function(wrap_pyfunction!(bench::_rust_step, module)?)?;
     #[cfg(feature = "models")]

@@ -8,15 +8,52 @@ use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
 
-/// How to load models.
+/// How to load models; each field is the keyword of that name.
+#[derive(Default)]
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
-pub struct Options<'a> {
+pub struct Options {
     /// The target's weight type; none is as its file has it, else f32.
-    pub dtype: Option<&'a str>,
+    pub dtype: Option<String>,
     /// The draft's; none is the target's.
-    pub draft_dtype: Option<&'a str>,
+    pub draft_dtype: Option<String>,
     /// Where a quantised copy of the target is cached for the next time.
     pub copies: Copies,
+    /// A file whose n-grams draft too.
+    pub corpus: Option<PathBuf>,
+    /// A table of n-grams that drafts, and learns from the target's output.
+    pub learn: Option<PathBuf>,
+    /// Whether n-grams of the sequence are mixed into the draft's distribution.
+    pub mix_ngrams: Option<bool>,
+    /// Tokens that the draft may propose.
+    pub draft_vocabulary: Option<DraftTokens>,
+    /// The layers of the target whose inputs a draft head reads.
+    pub draft_layers: Option<Vec<usize>>,
+    /// The type of the KV cache.
+    pub cache_type: Option<String>,
+    /// Never uses the network.
+    pub offline: bool,
+}
+
+/// Tokens that a draft may propose.
+#[derive(FromPyObject)]
+#[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
+pub enum DraftTokens {
+    /// As many of the first.
+    #[pyo3(transparent)]
+    First(usize),
+    /// Those that a file lists.
+    #[pyo3(transparent)]
+    File(PathBuf),
+}
+
+/// The drafts of a target.
+pub enum Drafts {
+    /// As the program chooses.
+    Auto,
+    /// None: plain decoding.
+    None,
+    /// By their names or paths.
+    Named(Vec<String>),
 }
 
 /// Where quantised copies of targets are cached.
@@ -30,16 +67,32 @@ pub enum Copies {
     Folder(PathBuf),
 }
 
+impl Default for Copies {
+    fn default() -> Self {
+        Self::Kept(true)
+    }
+}
+
 #[cfg(feature = "models")]
-pub use with::{Language, load, load_one, use_threads};
+pub use with::{Facts, Language, load, load_one, use_threads};
 
 #[cfg(feature = "models")]
 mod with {
-    use polydraft_runtime::{ModelOptions, Models};
-    use polydraft_text::{LanguageModel, Message};
+    use std::fmt::Display;
+    use std::str::FromStr;
+    use std::sync::Mutex;
+
+    use polydraft::policy::Costs;
+    use polydraft::{Sampling, VerifierKind};
+    use polydraft_runtime::costs::{self, CostKey};
+    use polydraft_runtime::{
+        Description, LanguageModel, ModelOptions, Models, Silent, TableKeeper,
+    };
+    use polydraft_text::Message;
 
     use super::*;
     use crate::downloads::Downloads;
+    use crate::errors::lock;
 
     /// Everything between text and tokens.
     pub struct Language(polydraft_text::Language);
@@ -81,9 +134,51 @@ mod with {
         }
     }
 
-    /// What the runtime is asked for.
-    fn described(target: &Path, draft: Option<String>, how: &Options<'_>) -> Result<ModelOptions> {
-        let typed = |name: Option<&str>| name.map(|name| name.parse()).transpose();
+    /// Facts of loaded models that sessions go by.
+    pub struct Facts {
+        /// The draft's name, if it has one.
+        pub draft: Option<String>,
+        /// The acceptances that sequoia trees are made from.
+        pub acceptance: Option<Vec<f64>>,
+        key: CostKey,
+        /// Costs that are known, with the verifier, and whether the target is sampled greedily.
+        known: Mutex<Vec<(VerifierKind, bool, Costs)>>,
+        learned: Mutex<Option<TableKeeper>>,
+    }
+
+    impl Facts {
+        /// What steps cost that this verifier decides: as they were measured before on this
+        /// machine, else measured now.
+        pub fn costs(
+            &self,
+            engine: &mut Engine,
+            verifier: &VerifierKind,
+            sampling: [&Sampling; 2],
+        ) -> Result<Costs> {
+            let greedy = sampling[0].temperature == 0.0;
+            let mut known = lock(&self.known);
+            let found = known.iter().find(|(kind, is, _)| kind == verifier && *is == greedy);
+            if let Some((_, _, costs)) = found {
+                return Ok(costs.clone());
+            }
+            let found = costs::known(None, &self.key, engine, sampling, verifier)?;
+            let costs = found.costs(engine, &Silent)?;
+            known.push((verifier.clone(), greedy, costs.clone()));
+            Ok(costs)
+        }
+
+        /// Stores the n-grams that were learned, and learns no more.
+        pub fn store(&self) -> Result<()> {
+            Ok(lock(&self.learned).take().map_or(Ok(()), TableKeeper::close)?)
+        }
+    }
+
+    /// The options of the runtime.
+    fn described(target: &Path, drafts: Vec<String>, how: &Options) -> Result<ModelOptions> {
+        fn typed<T: FromStr<Err: Display>>(name: Option<&String>) -> Result<Option<T>> {
+            let parsed = name.map(|name| name.parse()).transpose();
+            parsed.map_err(|error: T::Err| Failure::input(error.to_string()))
+        }
         let copies = match &how.copies {
             Copies::Kept(true) => None,
             Copies::Kept(false) => Some("none".into()),
@@ -98,29 +193,49 @@ mod with {
         };
         Ok(ModelOptions {
             target: Some(target.to_string_lossy().into_owned()),
-            draft,
-            dtype: typed(how.dtype).map_err(Failure::input)?,
-            draft_dtype: typed(how.draft_dtype).map_err(Failure::input)?,
+            drafts,
+            dtype: typed(how.dtype.as_ref())?,
+            draft_dtype: typed(how.draft_dtype.as_ref())?,
             copies,
+            corpus: how.corpus.clone(),
+            learn: how.learn.clone(),
+            mix_ngrams: how.mix_ngrams,
+            draft_vocabulary: how.draft_vocabulary.as_ref().map(|tokens| match tokens {
+                DraftTokens::First(count) => count.to_string(),
+                DraftTokens::File(file) => file.to_string_lossy().into_owned(),
+            }),
+            draft_layers: how.draft_layers.clone(),
+            cache_type: typed(how.cache_type.as_ref())?,
+            offline: how.offline,
             ..ModelOptions::default()
         })
     }
 
-    /// Loads a target and, if one is named, its draft.
-    pub fn load(
-        target: &Path,
-        draft: Option<String>,
-        how: &Options<'_>,
-    ) -> Result<(Engine, Language)> {
-        let (drafts, options) = (draft.is_some(), described(target, draft, how)?);
-        let Models { engine, language, .. } =
-            Downloads::watch(|watch| options.load(drafts, watch))?;
-        Ok((engine, Language(language)))
+    /// Loads a target and its drafts.
+    pub fn load(target: &Path, drafts: Drafts, how: &Options) -> Result<(Engine, Language, Facts)> {
+        let (drafts, names) = match drafts {
+            Drafts::Auto => (true, Vec::new()),
+            Drafts::None => (how.learn.is_some(), Vec::new()),
+            Drafts::Named(names) => (names != ["none"], names),
+        };
+        let models = described(target, names, how)?;
+        let loaded = Downloads::watch(|watch| models.load(drafts, watch))?;
+        let key = CostKey::new(&models, &loaded)?;
+        let description = Description { models, ..Description::default() };
+        let Models { engine, language, draft, learned, .. } = loaded;
+        let facts = Facts {
+            draft: draft.filter(|_| drafts),
+            acceptance: description.acceptance()?,
+            key,
+            known: Mutex::default(),
+            learned: Mutex::new(learned),
+        };
+        Ok((engine, Language(language), facts))
     }
 
     /// Loads one model, to work with a table.
-    pub fn load_one(path: &Path, how: &Options<'_>) -> Result<(Box<dyn Model>, Language)> {
-        let options = described(path, None, how)?;
+    pub fn load_one(path: &Path, how: &Options) -> Result<(Box<dyn Model>, Language)> {
+        let options = described(path, Vec::new(), how)?;
         let loaded = Downloads::watch(|watch| options.load_target(watch));
         let LanguageModel { model, language } = loaded?;
         Ok((model, Language(language)))
@@ -134,7 +249,7 @@ mod with {
 }
 
 #[cfg(not(feature = "models"))]
-pub use without::{Language, load, load_one};
+pub use without::{Facts, Language, load, load_one};
 
 #[cfg(not(feature = "models"))]
 mod without {
@@ -165,13 +280,39 @@ mod without {
         }
     }
 
+    /// Facts of loaded models: there are none.
+    pub struct Facts {
+        /// The draft's name.
+        pub draft: Option<String>,
+        /// The acceptances that sequoia trees are made from.
+        pub acceptance: Option<Vec<f64>>,
+        never: Never,
+    }
+
+    enum Never {}
+
+    impl Facts {
+        pub fn costs(
+            &self,
+            _: &mut Engine,
+            _: &polydraft::VerifierKind,
+            _: [&polydraft::Sampling; 2],
+        ) -> Result<polydraft::policy::Costs> {
+            match self.never {}
+        }
+
+        pub fn store(&self) -> Result<()> {
+            match self.never {}
+        }
+    }
+
     /// Refuses.
-    pub fn load(path: &Path, _: Option<String>, _: &Options<'_>) -> Result<(Engine, Language)> {
+    pub fn load(path: &Path, _: Drafts, _: &Options) -> Result<(Engine, Language, Facts)> {
         Err(refusal(path))
     }
 
     /// Refuses.
-    pub fn load_one(path: &Path, _: &Options<'_>) -> Result<(Box<dyn Model>, Language)> {
+    pub fn load_one(path: &Path, _: &Options) -> Result<(Box<dyn Model>, Language)> {
         Err(refusal(path))
     }
 

@@ -3,7 +3,7 @@
 use pyo3::PyClass;
 use pyo3::prelude::*;
 use pyo3::pyclass_init::PyClassInitializer;
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::errors::{Failure, Result};
 
@@ -24,9 +24,10 @@ impl From<&str> for Named<'_> {
 
 impl<'py> Named<'py> {
     /// The description that is meant; a dictionary is read as the JSON of the library's records.
-    pub fn described<T: DeserializeOwned>(
+    pub fn described<T>(
         self,
         by_name: impl FnOnce(&str) -> Result<T>,
+        from_json: impl FnOnce(Value) -> serde_json::Result<T>,
     ) -> Result<T> {
         match self {
             Self::Name(name) => by_name(&name),
@@ -34,6 +35,7 @@ impl<'py> Named<'py> {
                 let json = settings.py().import("json")?.call_method1("dumps", (&settings,));
                 let json: String = json?.extract()?;
                 serde_json::from_str(&json)
+                    .and_then(from_json)
                     .map_err(|error| Failure::input(format!("settings {json}: {error}")))
             }
         }

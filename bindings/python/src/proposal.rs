@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::distribution::{self, PyDistribution};
-use crate::errors::{Failure, Result, work};
+use crate::errors::{Failure, Result};
+use crate::threads::work;
 use crate::{arrays, random};
 
 /// Distributions of drafts with how these are drawn.

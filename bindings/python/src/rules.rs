@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use numpy::PyArray1;
 use polydraft::coupling::{Coupling, Rule};
 use polydraft::{Distribution, Problem, Token, couple};
-use polydraft_reference::{RuleKind, emitted};
+use polydraft_reference::{emitted, rule as named, rule_from_json};
 use pyo3::prelude::*;
 
-use crate::errors::{Result, lock, work};
+use crate::errors::{Result, lock};
 use crate::names::Named;
 use crate::proposal::Owned;
 use crate::random::{PyRng, Source};
+use crate::threads::work;
 use crate::{arrays, distribution, random};
 
 /// A rule prepared for one node: the target's distribution there, and how drafts were drawn.
@@ -90,7 +91,7 @@ pub fn couple_rule(
     drafts: usize,
     scheme: &str,
 ) -> Result<PyCoupling> {
-    let kind: RuleKind = rule.described(|name| Ok(name.parse()?))?;
+    let kind = rule.described(|name| Ok(named(name)?), rule_from_json)?;
     let coupling = PyCoupling {
         rule: Mutex::new(kind.build()?),
         target: distribution::given("target", target)?,

@@ -1,15 +1,15 @@
 //! Sequences that are being decoded, and finished ones.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use polydraft::Token;
 use polydraft_engine::{Engine, Generation, Origin, Session, Statistics};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::engine::PyEngine;
-use crate::errors::{Failure, Result, lock, work};
+use crate::errors::{Failure, Result, lock};
+use crate::threads::work;
 
 /// A sequence that is being decoded. Iterating gives its tokens as they are decided; `close()`, or
 /// the end of a `with` block, gives it back to the engine and says what it cost.
@@ -20,9 +20,10 @@ use crate::errors::{Failure, Result, lock, work};
 /// (5, 'max-tokens')
 #[pyclass(name = "Session", module = "polydraft", frozen)]
 pub struct PySession {
-    /// What it was begun with.
-    #[pyo3(get)]
-    pub engine: Py<PyEngine>,
+    /// The engine that it was begun with, as Python has it.
+    #[pyo3(get, name = "engine")]
+    owner: Py<PyAny>,
+    pub engine: Arc<Mutex<Engine>>,
     /// Until it is closed. Locked for as long as a step takes.
     session: Mutex<Option<Session<'static>>>,
     /// Never locked for long: who asks need not wait for a step, and may keep the interpreter.
@@ -93,15 +94,15 @@ pub fn step(engine: &mut Engine, sessions: &[&PySession]) -> Result<()> {
 }
 
 impl PySession {
-    pub fn new(engine: Py<PyEngine>, session: Session<'static>) -> Self {
+    pub fn new(owner: Py<PyAny>, engine: Arc<Mutex<Engine>>, session: Session<'static>) -> Self {
         let finish = session.finish().map(name_of_finish);
         let told = Told { finish, is_done: session.is_done(), ..Told::default() };
-        Self { engine, session: Mutex::new(Some(session)), told: Mutex::new(told) }
+        Self { owner, engine, session: Mutex::new(Some(session)), told: Mutex::new(told) }
     }
 
     /// One step.
     pub fn advance(&self, py: Python<'_>) -> Result<()> {
-        work(py, || step(&mut lock(&self.engine.get().engine), &[self]))
+        work(py, || step(&mut lock(&self.engine), &[self]))
     }
 }
 
@@ -110,7 +111,7 @@ impl Drop for PySession {
         // Its sequences would stay open. Who has the engine may need the interpreter, and runs
         // nothing that could drop this.
         if let Some(session) = lock(&self.session).take() {
-            let engine = &self.engine.get().engine;
+            let engine = &self.engine;
             let _ = Python::attach(|py| work(py, || Ok(lock(engine).close(session)?)));
         }
     }
@@ -187,7 +188,7 @@ impl PySession {
     /// Ends it, if it has not ended, and gives the whole.
     pub fn close(&self, py: Python<'_>) -> Result<PyGeneration> {
         let (generation, origins) = work(py, || {
-            let mut engine = lock(&self.engine.get().engine);
+            let mut engine = lock(&self.engine);
             if let Some(mut session) = lock(&self.session).take() {
                 lock(&self.told).is_done = true;
                 session.stop();

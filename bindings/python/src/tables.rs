@@ -13,7 +13,8 @@ use rand::SeedableRng;
 
 use crate::arrays::{self, Rows};
 use crate::distribution::PyDistribution;
-use crate::errors::{Failure, Result, work};
+use crate::errors::{Failure, Result};
+use crate::threads::work;
 
 /// A model of explicit probabilities, for exact tests and for teaching.
 ///

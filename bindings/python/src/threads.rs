@@ -1,10 +1,12 @@
-//! The threads of a piece of work. Those of a process do not follow into one that is forked from
+//! The one door through which Python hands work to Rust, and the threads of that work. Those of a process do not follow into one that is forked from
 //! it, as Python's workers are.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::{LazyLock, Mutex};
 
 use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::errors::{Failure, Result, lock};
@@ -16,7 +18,7 @@ pub static FIRST: LazyLock<u32> = LazyLock::new(process::id);
 static FORKED: Mutex<Option<(u32, &ThreadPool)>> = Mutex::new(None);
 
 /// Runs a job where what it does in parallel finds threads.
-pub fn run<T: Send>(job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+fn run<T: Send>(job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     match process::id() == *FIRST {
         true => job(),
         false => forked()?.install(job),
@@ -38,4 +40,23 @@ fn forked() -> Result<&'static ThreadPool> {
             Ok(pool)
         }
     }
+}
+
+/// Runs a piece of work without the interpreter's lock. A panic is an exception,
+/// `polydraft.errors.InternalError`.
+pub fn work<T: Send>(py: Python<'_>, job: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    py.detach(|| catch_unwind(AssertUnwindSafe(|| run(job)))).unwrap_or_else(|panic| {
+        let said = panic.downcast_ref::<String>().map(String::as_str);
+        let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        Err(Failure::Library(
+            "InternalError",
+            format!("a bug in polydraft, please report it: {said}"),
+        ))
+    })
+}
+
+/// What a bug looks like from outside: for the tests.
+#[pyfunction]
+pub fn _panic(py: Python<'_>) -> Result<()> {
+    work(py, || panic!("on purpose"))
 }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use numpy::PyArray1;
+use polydraft::VerifierKind;
 use polydraft::{PolicyKind, Token};
-use polydraft_reference::VerifierKind;
 use polydraft_reference::comparison::{Sample, mean};
 use polydraft_reference::trace::{Position, Replay, Shard, Trace, in_rounds, replay};
 use pyo3::prelude::*;
@@ -13,7 +13,8 @@ use rayon::prelude::*;
 
 use crate::distribution::PyDistribution;
 use crate::draft::PyDraft;
-use crate::errors::{Failure, Result, work};
+use crate::errors::{Failure, Result};
+use crate::threads::work;
 
 /// What `polydraft-lab trace` recorded: a folder, or one of its files. An item is what one prompt
 /// gave, checked when it is read.
@@ -173,8 +174,10 @@ pub fn _replay(
     verifiers: Vec<String>,
     tree: Option<String>,
 ) -> Result<(String, Vec<String>, ByPrompt)> {
-    let verifiers =
-        verifiers.iter().map(|name| Ok(name.parse()?)).collect::<Result<Vec<VerifierKind>>>()?;
+    let verifiers = verifiers
+        .iter()
+        .map(|name| Ok(polydraft_reference::verifier(name)?))
+        .collect::<Result<Vec<VerifierKind>>>()?;
     work(py, || {
         let traces = Trace::together(&paths)?;
         let Some(first) = traces.first() else {

@@ -2,17 +2,17 @@
 
 use std::sync::Mutex;
 
-use polydraft::{Policy, PolicyKind};
+use polydraft::policy::{TreeChoice, TreeName};
+use polydraft::{Policy, PolicyKind, VerifierKind};
 use pyo3::prelude::*;
 
-use crate::draft::PyDraft;
-use crate::errors::{Result, lock, work};
+use crate::errors::{Result, lock};
 use crate::names::{self, Named};
-use crate::verify::PyOutcome;
+use crate::threads::work;
 
 /// Where a draft's tree grows, by the name that users type: `paths:4,8`, `delayed:2,3,2`, `3,2,1`,
-/// `stop-below:0.2,paths:2,8`, `auto`, .. (`polydraft.TREES`), or a dictionary with the name as
-/// `"tree"` and settings.
+/// `binary`, `3-ary`, `stop-below:0.2,paths:2,8`, `auto`, .. (`polydraft.TREES`), or a dictionary
+/// with the name as `"tree"` and settings.
 ///
 /// >>> tree = Tree("paths:4,8")
 /// >>> tree.describe(), tree.depth, tree.nodes
@@ -39,7 +39,8 @@ impl PyTree {
 impl PyTree {
     #[new]
     fn new(tree: Named<'_>) -> Result<Self> {
-        let kind: PolicyKind = tree.described(|name| Ok(name.parse()?))?;
+        let by_name = |name: &str| Ok(name.parse::<TreeName>()?.choose(&TreeChoice::default())?);
+        let kind: PolicyKind = tree.described(by_name, serde_json::from_value)?;
         Ok(Self { policy: Mutex::new(kind.build()?), kind })
     }
 
@@ -66,13 +67,25 @@ impl PyTree {
         self.kind.nodes()
     }
 
-    /// Tells a tree that learns what became of a draft, between steps.
-    fn observe(&self, py: Python<'_>, draft: &PyDraft, outcome: &PyOutcome) -> Result<()> {
-        self.with(py, |policy| policy.observe(&draft.draft, &outcome.outcome))
-    }
-
     fn __repr__(&self) -> String {
         format!("Tree('{}')", self.kind)
+    }
+}
+
+/// The tree that a value stands for beside a verifier: a name leaves the drafting scheme to it.
+/// Sequoia trees are made from these acceptances.
+pub fn for_verifier(
+    value: &Bound<'_, PyAny>,
+    verifier: &VerifierKind,
+    acceptance: Option<&[f64]>,
+) -> Result<PolicyKind> {
+    match value.extract::<String>() {
+        Ok(name) => {
+            let verifier = Some(verifier);
+            let choice = TreeChoice { verifier, acceptance, ..TreeChoice::default() };
+            Ok(name.parse::<TreeName>()?.choose(&choice)?)
+        }
+        Err(_) => Ok(given(value)?.get().kind.clone()),
     }
 }
 

@@ -2,52 +2,21 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use polydraft::{Distribution, DraftTree, NodeId, Outcome, TargetDistributions, Token, Verifier};
-use polydraft_reference::VerifierKind;
+use polydraft::{Distribution, DraftTree, NodeId, TargetDistributions, Verifier, VerifierKind};
+use polydraft_reference::{verifier as named, verifier_from_json};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use rayon::prelude::*;
 
 use crate::distribution::{Distributions, DistributionsView, PySampling};
 use crate::draft::PyDraft;
-use crate::errors::{Failure, Result, lock, work};
+use crate::errors::{Failure, Result, lock};
 use crate::names::{self, Named};
+use crate::outcome::PyOutcome;
 use crate::pool;
 use crate::random::{self, PyRng, Source};
+use crate::threads::work;
 use crate::tree::PyTree;
-
-/// What a verifier decided: the `accepted` nodes from a child of the root downwards, one more
-/// `token`, and both as the `tokens` to emit.
-#[pyclass(name = "Outcome", module = "polydraft", frozen)]
-pub struct PyOutcome {
-    pub outcome: Outcome,
-    tokens: Vec<Token>,
-}
-
-#[pymethods]
-impl PyOutcome {
-    /// Node numbers; may be empty.
-    #[getter]
-    fn accepted(&self) -> Vec<NodeId> {
-        self.outcome.accepted.clone()
-    }
-
-    /// The token after the accepted ones.
-    #[getter]
-    fn token(&self) -> Token {
-        self.outcome.token
-    }
-
-    /// All tokens to emit: those of the accepted nodes, and one more.
-    #[getter]
-    fn tokens(&self) -> Vec<Token> {
-        self.tokens.clone()
-    }
-
-    fn __repr__(&self) -> String {
-        format!("Outcome(accepted={:?}, token={})", self.outcome.accepted, self.outcome.token)
-    }
-}
 
 /// Distributions that are made when a verifier first looks.
 struct Lazy<'a> {
@@ -137,9 +106,7 @@ impl PyVerifier {
         let outcome = verifier.verify(draft, &distributions, source)?;
         *lock(&self.fallbacks) += verifier.fallbacks() - before;
         lock(&self.idle).push(verifier);
-        let accepted = outcome.accepted.iter().map(|&node| draft.tree().token(node));
-        let tokens = accepted.chain([outcome.token]).collect();
-        Ok(PyOutcome { outcome, tokens })
+        Ok(PyOutcome::new(draft, outcome))
     }
 
     pub fn build(&self) -> Result<Box<dyn Verifier>> {
@@ -152,7 +119,7 @@ impl PyVerifier {
     #[new]
     #[pyo3(signature = (verifier="nested-priority".into()))]
     fn new(verifier: Named<'_>) -> Result<Self> {
-        let kind: VerifierKind = verifier.described(|name| Ok(name.parse()?))?;
+        let kind = verifier.described(|name| Ok(named(name)?), verifier_from_json)?;
         let verifier =
             Self { idle: Mutex::new(vec![kind.build()?]), fallbacks: Mutex::new(0), kind };
         Ok(verifier)
@@ -262,6 +229,14 @@ impl PyVerifier {
 
     fn __repr__(&self) -> String {
         format!("Verifier('{}')", self.kind)
+    }
+}
+
+#[pymethods]
+impl PyTree {
+    /// Tells a tree that learns what became of a draft, between steps.
+    fn observe(&self, py: Python<'_>, draft: &PyDraft, outcome: &PyOutcome) -> Result<()> {
+        self.with(py, |policy| policy.observe(&draft.draft, &outcome.outcome))
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use polydraft::policy::{Choices, Costs};
-use polydraft::{PolicyKind, Sampling, VerifierKind};
+use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Engine, Measurement, Request};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
@@ -22,7 +22,6 @@ use crate::message::{OptionName, message};
 use crate::models::{ModelOptions, Models};
 use crate::requests;
 use crate::requests::Settings;
-use crate::speculation::Speculation;
 use crate::usage::Advice;
 
 /// The prompt of the sequence whose steps are measured: the acceptance of drafts depends on it.
@@ -42,23 +41,34 @@ struct Kept {
     costs: Costs,
 }
 
-/// Gives an adaptive tree its costs, as [`find`] finds them.
-///
-/// # Errors
-/// A file that holds no costs; failures of the models.
-pub fn settle(
-    file: Option<&Path>,
-    options: &ModelOptions,
-    models: &mut Models,
-    sampling: &Sampling,
-    speculation: &mut Speculation,
-    listener: &dyn Listener,
-) -> Result<()> {
-    let Speculation { tree, sampling: of_draft, verifier, .. } = speculation;
-    if let Some(auto) = tree.auto_mut() {
-        auto.costs = find(file, options, models, [sampling, of_draft], verifier, listener)?;
+/// Models as the cost cache knows them, and the text whose steps are measured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CostKey {
+    /// The models, their files and weight types.
+    models: Vec<String>,
+    /// The prompt of the sequence whose steps are measured.
+    sample: Vec<Token>,
+}
+
+impl CostKey {
+    /// The key of loaded models.
+    ///
+    /// # Errors
+    /// A tokenizer that refuses the text whose steps are measured.
+    pub fn new(options: &ModelOptions, models: &Models) -> Result<Self> {
+        let sample = models.language.tokenizer.encode(SAMPLE.trim_end())?;
+        Ok(Self { models: options.identity(models), sample })
     }
-    Ok(())
+
+    /// The key of steps that a verifier decides, on this machine, of this program.
+    fn of_steps(&self, sampling: &Sampling, verifier: &VerifierKind) -> Vec<String> {
+        // Where nothing is drawn, verification is hardly any work.
+        let decides = if sampling.temperature == 0.0 { "decides greedily" } else { "decides" };
+        let version = format!("{}, {BUILD}, costs {METHOD}", env!("CARGO_PKG_VERSION"));
+        let threads = format!("{} threads", threads());
+        let of = [machine(), threads, version, format!("{verifier} {decides}")];
+        of.into_iter().chain(self.models.iter().cloned()).collect()
+    }
 }
 
 /// The costs of steps that this verifier decides, where target and draft are sampled so: those of
@@ -66,7 +76,7 @@ pub fn settle(
 /// measured now, and stored.
 ///
 /// # Errors
-/// As for [`settle`].
+/// A file that holds no costs; failures of the models.
 pub fn find(
     file: Option<&Path>,
     options: &ModelOptions,
@@ -75,7 +85,9 @@ pub fn find(
     verifier: &VerifierKind,
     listener: &dyn Listener,
 ) -> Result<Costs> {
-    known(file, options, models, sampling, verifier)?.costs(&mut models.engine, listener)
+    let key = CostKey::new(options, models)?;
+    let known = known(file, &key, &models.engine, sampling, verifier)?;
+    known.costs(&mut models.engine, listener)
 }
 
 /// What is known of the costs of a run's steps.
@@ -90,7 +102,7 @@ impl Found {
     /// The costs, measured and stored now if they are not known.
     ///
     /// # Errors
-    /// As for [`settle`].
+    /// Failures of the models.
     pub fn costs(self, engine: &mut Engine, listener: &dyn Listener) -> Result<Costs> {
         match self {
             Self::Known(costs) => Ok(costs),
@@ -116,24 +128,23 @@ pub struct Measuring {
 /// The costs as [`find`] finds them, or how they are measured.
 ///
 /// # Errors
-/// As for [`settle`].
+/// A file that holds no costs.
 pub fn known(
     file: Option<&Path>,
-    options: &ModelOptions,
-    models: &Models,
+    key: &CostKey,
+    engine: &Engine,
     [sampling, of_draft]: [&Sampling; 2],
     verifier: &VerifierKind,
 ) -> Result<Found> {
-    let of = identity(options, models, sampling, verifier);
+    let of = key.of_steps(sampling, verifier);
     let place = file.map(Path::to_owned).or_else(|| place(&of));
     match place.as_deref().filter(|place| place.exists()).map(read) {
         Some(kept) if file.is_some() => return Ok(Found::Known(kept?.costs)),
         Some(Ok(kept)) if kept.of == of => return Ok(Found::Known(kept.costs)),
         _ => {}
     }
-    let text = models.language.tokenizer.encode(SAMPLE.trim_end())?;
     Ok(Found::Unknown(Box::new(Measuring {
-        measurement: Measurement::new(&models.engine, &text),
+        measurement: Measurement::new(engine, &key.sample),
         sampling: [*sampling, *of_draft],
         verifier: verifier.clone(),
         of,
@@ -191,16 +202,14 @@ impl Measuring {
 }
 
 /// Corrects the costs by the measured time of a generation, for the next one and in the stored
-/// file. Those of a `file` stay as they are.
-pub fn learn(
-    file: Option<&Path>,
-    options: &ModelOptions,
-    models: &Models,
+/// file.
+pub(crate) fn learn(
+    key: &CostKey,
     Settings { sampling, speculation }: &mut Settings,
     choices: Option<&Choices>,
     listener: &dyn Listener,
 ) {
-    if let (None, Some(speculation), Some(choices)) = (file, speculation, choices)
+    if let (Some(speculation), Some(choices)) = (speculation, choices)
         && let Some(auto) = speculation.tree.auto_mut()
     {
         if auto.costs.learn(&choices.clock) {
@@ -208,25 +217,10 @@ pub fn learn(
                 "the clock corrected what steps cost: a seed may give another output from now on";
             listener.detail(&corrected.into());
         }
-        let of = identity(options, models, sampling, &speculation.verifier);
+        let of = key.of_steps(sampling, &speculation.verifier);
         // What cannot be cached is learned anew.
         place(&of).map(|place| keep(&place, &Kept { of, costs: auto.costs.clone() }));
     }
-}
-
-/// The key of costs.
-fn identity(
-    options: &ModelOptions,
-    models: &Models,
-    sampling: &Sampling,
-    verifier: &VerifierKind,
-) -> Vec<String> {
-    // Where nothing is drawn, verification is hardly any work.
-    let decides = if sampling.temperature == 0.0 { "decides greedily" } else { "decides" };
-    let version = format!("{}, {BUILD}, costs {METHOD}", env!("CARGO_PKG_VERSION"));
-    let threads = format!("{} threads", threads());
-    let of = [machine(), threads, version, format!("{verifier} {decides}")];
-    of.into_iter().chain(options.identity(models)).collect()
 }
 
 /// Where costs of this key are stored, if the user has a cache.

@@ -12,7 +12,6 @@ use polydraft_text::Language;
 
 use crate::backend::LoadedTarget;
 use crate::draft::{Corpus, Draft, DraftFiles, Ngrams};
-use crate::load::backend;
 use crate::message::{OptionName, message};
 use crate::models::advise;
 use crate::plan::Plan;
@@ -59,7 +58,7 @@ impl Drafters<'_, '_> {
             }
             Draft::Model(files) => {
                 let tokens = self.tokens(target.language())?;
-                let backend = backend(plan, plan.draft_backend(files)?);
+                let backend = plan.backend(plan.draft_backend(files)?);
                 let (model, _) = backend.load_draft(&files.path, tokens.as_deref())?;
                 Box::new(ModelDrafter::new(model, &target.info().vocabulary)?)
             }

@@ -4,8 +4,6 @@ use anyhow::{Result, bail};
 use polydraft_engine::Engine;
 use polydraft_models::Bytes;
 
-use crate::backend::llama::Llama;
-use crate::backend::{Backend, BackendKind};
 use crate::draft::{Draft, DraftFiles};
 use crate::drafters::Drafters;
 use crate::keeper::TableKeeper;
@@ -64,7 +62,7 @@ impl ModelOptions {
         };
         let target = self.load_target(listener)?;
         let plan = Plan::new(self, false, listener)?;
-        let backend = backend(&plan, plan.draft_backend(&files)?);
+        let backend = plan.backend(plan.draft_backend(&files)?);
         let (model, language) = backend.load_draft(&files.path, None)?;
         target.language.vocabulary.check_draft(&language.vocabulary)?;
         Ok((target, LanguageModel { model, language }))
@@ -77,7 +75,7 @@ impl ModelOptions {
     pub fn load_target(&self, listener: &dyn Listener) -> Result<LanguageModel> {
         let mut plan = Plan::new(self, false, listener)?;
         let opened = plan.opened.take();
-        let backend = backend(&plan, plan.target.backend);
+        let backend = plan.backend(plan.target.backend);
         let (model, language) = backend.load_target(&plan.target.path, opened, None)?.into_parts();
         Ok(LanguageModel { model, language })
     }
@@ -95,16 +93,8 @@ fn two_needed() -> anyhow::Error {
     )
 }
 
-/// The backend of this kind.
-pub(crate) fn backend<'a>(plan: &Plan<'a>, kind: BackendKind) -> Box<dyn Backend + 'a> {
-    match kind {
-        BackendKind::Native => Box::new(plan.native()),
-        BackendKind::Llama => Box::new(Llama { native: plan.native() }),
-    }
-}
-
 fn load(mut plan: Plan) -> Result<Models> {
-    let backend = backend(&plan, plan.target.backend);
+    let backend = plan.backend(plan.target.backend);
     let opened = plan.opened.take();
     let mut target = backend.load_target(&plan.target.path, opened, plan.self_draft())?;
     let drafter = Drafters { plan: &plan }.open(target.as_mut())?;

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use polydraft_models::{Bytes, Description, Opened, Precision};
 
-use crate::backend::BackendKind;
+use crate::backend::llama::Llama;
 use crate::backend::native::Native;
+use crate::backend::{Backend, BackendKind};
 use crate::draft::{Corpus, Draft, DraftFiles, Ngrams, check_copy};
 use crate::listen::{Listener, Silent};
 use crate::message::{Message, OptionName, message};
@@ -82,6 +83,14 @@ impl<'a> Plan<'a> {
             Draft::SelfDraft(kind) => *kind,
             _ => None,
         })
+    }
+
+    /// The backend of this kind.
+    pub fn backend(&self, kind: BackendKind) -> Box<dyn Backend + 'a> {
+        match kind {
+            BackendKind::Native => Box::new(self.native()),
+            BackendKind::Llama => Box::new(Llama { native: self.native() }),
+        }
     }
 
     /// The native backend.

@@ -6,7 +6,7 @@ use polydraft::{RandomSource, Sampling, Token};
 use polydraft_engine::{Generation, Limits, Piece, Request, Session};
 use serde::{Deserialize, Serialize};
 
-use crate::costs::{self, Found, Measuring};
+use crate::costs::{self, CostKey, Found, Measuring};
 use crate::draft::NONE;
 use crate::listen::Listener;
 use crate::message::Message;
@@ -123,11 +123,16 @@ impl Run {
     /// # Errors
     /// A file that holds no costs; failures of the models.
     pub fn measure(&mut self, listener: &dyn Listener) -> Result<()> {
-        let Self { description, models, settings, measured } = self;
-        let Some(speculation) = &mut settings.speculation else { return Ok(()) };
-        let (file, which) = (description.speculation.costs.as_deref(), &description.models);
-        costs::settle(file, which, models, &settings.sampling, speculation, listener)?;
-        *measured = Measured::Wholly;
+        if self.settings.speculation.is_none() {
+            return Ok(());
+        }
+        let is_adaptive =
+            self.settings.speculation.as_mut().is_some_and(|s| s.tree.auto_mut().is_some());
+        if is_adaptive {
+            let costs = self.costs(listener)?;
+            self.set_costs(costs);
+        }
+        self.measured = Measured::Wholly;
         Ok(())
     }
 
@@ -171,8 +176,8 @@ impl Run {
         }
         let of = [&self.settings.sampling, sampling];
         let Description { models, speculation, .. } = &self.description;
-        let file = speculation.costs.as_deref();
-        costs::known(file, models, &self.models, of, verifier).map(Some)
+        let (file, key) = (speculation.costs.as_deref(), CostKey::new(models, &self.models)?);
+        costs::known(file, &key, &self.models.engine, of, verifier).map(Some)
     }
 
     /// As [`measure`](Self::measure), but where the costs are not known yet, they are measured
@@ -291,14 +296,16 @@ impl Run {
 
     /// Corrects measured costs by the time of a generation, for the next one and for later runs.
     pub(crate) fn learn(&mut self, choices: Option<&Choices>, listener: &dyn Listener) {
-        let Self { description, models, settings, measured } = self;
         // General costs, and those by which nothing is drafted, must not be taken for measured ones
-        // by later runs.
-        if !matches!(measured, Measured::Wholly) {
+        // by later runs; those of a file stay as they are.
+        let in_file = self.description.speculation.costs.is_some();
+        if in_file || !matches!(self.measured, Measured::Wholly) {
             return;
         }
-        let (file, options) = (description.speculation.costs.as_deref(), &description.models);
-        costs::learn(file, options, models, settings, choices, listener);
+        // The tokenizer has encoded the same text before.
+        if let Ok(key) = CostKey::new(&self.description.models, &self.models) {
+            costs::learn(&key, &mut self.settings, choices, listener);
+        }
     }
 
     /// A request with these settings.

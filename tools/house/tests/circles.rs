@@ -171,12 +171,20 @@ fn circles(uses: &BTreeMap<Module, BTreeSet<Module>>) -> Vec<Vec<Module>> {
     circles.into_iter().collect()
 }
 
+/// The folders of all crates: the product's, research's, and the wheel's.
+fn crates() -> Vec<PathBuf> {
+    let folders = ["crates", "research", "bindings"].map(|folder| root().join(folder));
+    let inside = folders.iter().flat_map(|folder| std::fs::read_dir(folder).expect("a folder"));
+    let inside = inside.flatten().map(|entry| entry.path());
+    inside.filter(|folder| folder.join("Cargo.toml").exists()).collect()
+}
+
 #[test]
 fn no_files_use_each_other() {
     let mut wrong = Vec::new();
-    for krate in std::fs::read_dir(root().join("crates")).expect("crates").flatten() {
-        let src = krate.path().join("src");
-        let folder = shown(&krate.path());
+    for krate in crates() {
+        let src = krate.join("src");
+        let folder = shown(&krate);
         let all = common::rust_files(&format!("{folder}/src"));
         let texts: BTreeMap<Module, String> =
             all.iter().map(|(path, text)| (module(path, &src), text.clone())).collect();

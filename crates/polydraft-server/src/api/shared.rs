@@ -24,3 +24,4 @@ pub mod timings;
 pub mod tokens;
 pub mod tools;
 pub mod usage;
+pub mod values;

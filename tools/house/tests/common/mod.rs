@@ -30,7 +30,7 @@ pub fn rust_files(folder: &str) -> Vec<(PathBuf, String)> {
 
 /// All Rust files that are ours.
 pub fn all_files() -> Vec<(PathBuf, String)> {
-    ["crates", "tools", "fuzz", "bindings"].into_iter().flat_map(rust_files).collect()
+    ["crates", "research", "tools", "fuzz", "bindings"].into_iter().flat_map(rust_files).collect()
 }
 
 /// A path as messages show it.

@@ -14,8 +14,8 @@ use crate::api::Prepared;
 use crate::api::openai::completions;
 use crate::api::shared::alternatives::few_alternatives;
 use crate::api::shared::error::Problem;
-use crate::api::shared::params::null_is_default;
 use crate::api::shared::read::read;
+use crate::api::shared::values::null_is_default;
 use crate::worker::RequestParams;
 
 /// What has another name or form here.

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use crate::App;
 use crate::api::shared::error::Problem;
 use crate::api::shared::messages::{Spoken, conversation, variables};
-use crate::api::shared::params::null_is_default;
 use crate::api::shared::read::read;
+use crate::api::shared::values::null_is_default;
 
 #[derive(Deserialize)]
 struct Tokenize {

@@ -15,10 +15,11 @@ use crate::api::shared::conversation::{encode, encoded, separate_reasoning};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
 use crate::api::shared::messages::{Spoken, conversation, left_out, variables};
-use crate::api::shared::params::{Common, flag, flag_or_not};
+use crate::api::shared::params::Common;
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored;
 use crate::api::shared::tools::tools;
+use crate::api::shared::values::{flag, flag_or_not};
 
 /// Parameters of conversations alone.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -11,9 +11,10 @@ use crate::api::Prepared;
 use crate::api::shared::alternatives::{alternatives, check};
 use crate::api::shared::answer::{Answer, Shape};
 use crate::api::shared::error::Problem;
-use crate::api::shared::params::{Common, flag_or_not, within};
+use crate::api::shared::params::{Common, within};
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored;
+use crate::api::shared::values::flag_or_not;
 use crate::api::shared::{format, speculation};
 
 /// Parameters of completions alone.

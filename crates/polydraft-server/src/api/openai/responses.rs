@@ -20,10 +20,11 @@ use crate::api::shared::conversation::{encode, separate_reasoning};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
 use crate::api::shared::messages::{Calling, Content, left_out, message, variables};
-use crate::api::shared::params::{Common, null_is_default};
+use crate::api::shared::params::Common;
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored;
 use crate::api::shared::tools::{self, tools};
+use crate::api::shared::values::null_is_default;
 use response::Response;
 pub use stored::{forget, stored};
 

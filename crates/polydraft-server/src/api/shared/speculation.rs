@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::Problem;
-use super::params::OneOrMany;
 use super::read::read;
+use super::values::OneOrMany;
 use crate::App;
 use crate::worker::BuiltSpeculation;
 
