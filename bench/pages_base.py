@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDS = ROOT / "bench" / "records"
+RECORDS = [ROOT / "bench" / "records", ROOT / "research" / "records"]
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 # The longest names first: a name ends with its kind.
@@ -89,10 +89,15 @@ class Record:
         return f"`{commit.removesuffix('-dirty')[:7]}`{dirty}"
 
 
+def records():
+    """Files of records, in the order of their names."""
+    return sorted((path for folder in RECORDS for path in folder.iterdir()), key=lambda path: path.name)
+
+
 def newest():
     """The newest record of each kind and machine: {kind: [records, the newest first]}."""
     found = {}
-    for path in sorted(RECORDS.iterdir()):
+    for path in records():
         match = NAME.fullmatch(path.name)
         if match:
             found[match[3], match[2]] = Record(path, *match.groups())
@@ -123,7 +128,7 @@ class Page:
     def source(self, record, command=None):
         """The heading of one machine's table: machine, date, commit, record and command."""
         self.add(f"**{record.machine}**")
-        where = f"[record](../bench/records/{record.path.name})"
+        where = f"[record](../{record.path.relative_to(ROOT).as_posix()})"
         self.paragraph(f"{record.date}, commit {record.commit}, {where}.")
         command = command or record.data.get("command")
         if command:
@@ -172,6 +177,7 @@ def wrapped(command):
 def shown(part):
     """An argument in today's names, without the folders of the machine."""
     part = part.replace("--backend candle", "--backend native")
+    part = re.sub(r"^bench/gpu/", "research/bench/gpu/", part)
     if part.startswith("/"):
         part = Path(part).name
     return shlex.quote(part)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much drafts by n-grams can gain at all: an upper bound for drafters that know what comes.
 
-  bench/ngram_bound.py polydraft SmolLM2-135M-Instruct.Q4_1.gguf --dtype q8_0 --prompts bench/repeat.jsonl -t 1 --costs costs.json
+  research/bench/ngram_bound.py polydraft SmolLM2-135M-Instruct.Q4_1.gguf --dtype q8_0 --prompts bench/repeat.jsonl -t 1 --costs costs.json
 
 An n-gram drafter proposes tokens that followed the last one before, in the prompt or in the text. Texts are written by plain decoding, and
 two drafters look at them afterwards: one that proposes whatever comes, wherever that followed the last token before; and one that

@@ -2,7 +2,7 @@
 crates that are on this machine, so that chains and several paths of such a layer can be compared where both mean
 something:
 
-    python bench/train_mtp.py OUT [--minutes 25]
+    python research/bench/train_mtp.py OUT [--minutes 25]
 
 A quarter of a million parameters a layer; the demo pair's tokenizer. The layer learns beside the model, unrolled twice, as its
 states are used when it drafts. OUT can be given to --target, with --draft mtp. Needs torch and transformers.

@@ -1,7 +1,7 @@
 """A GPU job: a small model writes 20 million tokens, heads of one and of two layers learn from them.
 
-    python bench/gpu/first_words.py WORK TOKENIZER.json WORDS.json
-    python bench/gpu/head_training.py --model MODEL.gguf --words WORDS.json --out OUT --record RECORD.json [--small]
+    python research/bench/gpu/first_words.py WORK TOKENIZER.json WORDS.json
+    python research/bench/gpu/head_training.py --model MODEL.gguf --words WORDS.json --out OUT --record RECORD.json [--small]
 
 Writing comes first, in batches, by `small_model.py`; then the heads learn side by side from the same batches, with the
 trainer of `polydraft.train`; the target's states are computed anew for each batch. The rate follows the time that is left.
@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 HERE = Path(__file__).resolve()
-TRAIN = HERE.parents[2] / "bindings/python/python/polydraft"
+TRAIN = HERE.parents[3] / "bindings/python/python/polydraft"
 # `polydraft.train` needs no compiled library here.
 package = types.ModuleType("polydraft")
 package.__path__ = [str(TRAIN)]
@@ -178,7 +178,7 @@ class Job:
             "what": "head-training",
             "gpu": torch.cuda.get_device_name() if cuda else "none",
             "torch": torch.__version__,
-            "command": " ".join(["bench/gpu/head_training.py", *sys.argv[1:]]),
+            "command": " ".join(["research/bench/gpu/head_training.py", *sys.argv[1:]]),
             "curve": [],
         }
         self.words = json.loads(args.words.read_text())

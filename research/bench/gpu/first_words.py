@@ -1,6 +1,6 @@
 """What `head_training.py` begins texts with, as tokens, and the samples that are kept for validation.
 
-    python bench/gpu/first_words.py WORK TOKENIZER.json WORDS.json
+    python research/bench/gpu/first_words.py WORK TOKENIZER.json WORDS.json
 
 WORK is a folder of `python -m polydraft.train` with text of the same model: its first samples are kept for
 validation there and here.
@@ -15,7 +15,7 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 
 HELD_OUT = 48
-OPENINGS = Path(__file__).resolve().parents[2] / "crates/polydraft-lessons/src/kinds.rs"
+OPENINGS = Path(__file__).resolve().parents[3] / "crates/polydraft-lessons/src/kinds.rs"
 
 
 def openings():

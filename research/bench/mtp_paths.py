@@ -1,6 +1,6 @@
 """Tokens per target pass with a model's own MTP layer as drafter, for one chain and for several paths:
 
-    python bench/mtp_paths.py MODEL [--polydraft target/release/polydraft] [--json FILE]
+    python research/bench/mtp_paths.py MODEL [--polydraft target/release/polydraft] [--json FILE]
 
 Eight beginnings of Rust code, 200 tokens each. Made for what train_mtp.py trains.
 """
@@ -47,7 +47,7 @@ def main():
             cases.append(dict(temperature=temperature, depth=depth, tokens_per_pass=row))
             print(f"T = {temperature}, depth {depth}:", *(f"{k} paths {v}" for k, v in row.items()), sep="  ", flush=True)
     if args.json:
-        command = "bench/train_mtp.py OUT, then bench/mtp_paths.py OUT"
+        command = "research/bench/train_mtp.py OUT, then research/bench/mtp_paths.py OUT"
         args.json.write_text(json.dumps(dict(command=command, prompts=len(PROMPTS), tokens=TOKENS, cases=cases), indent=1) + "\n")
 
 

@@ -1,6 +1,6 @@
 """Speculation on one GPU by `polydraft.transformers`: is it right, and what does it give on a published model?
 
-    PYTHONPATH=bindings/python/python:bench/gpu python bench/gpu/published.py --record OUT/published.json \
+    PYTHONPATH=bindings/python/python:research/bench/gpu python research/bench/gpu/published.py --record OUT/published.json \
         --model SmolLM2-135M-Instruct.Q4_1.gguf --head demo/smollm2-head --prompts prompts.json [--small]
 
 Prompts are token ids by kind of text: {"chat": [[..], ..], ..}. Parts, each of which can be left out:
@@ -29,7 +29,7 @@ import transformers
 from published_tables import table
 from small_model import halves
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bindings/python/tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "bindings/python/tests"))
 import polydraft.transformers as inside  # noqa: E402
 from polydraft import gpu  # noqa: E402
 from polydraft.transformers.static import takes_static  # noqa: E402

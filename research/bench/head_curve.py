@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The learning curve of a draft head, as a record: what `python -m polydraft.train` left in its work folder.
 
-  bench/head_curve.py WORK --target SmolLM2-135M-Instruct.Q8_0.gguf --command 'python -m polydraft.train ..' \\
-      -o bench/records/DATE-MACHINE-head-curve.json
+  research/bench/head_curve.py WORK --target SmolLM2-135M-Instruct.Q8_0.gguf --command 'python -m polydraft.train ..' \\
+      -o research/records/DATE-MACHINE-head-curve.json
 
 Acceptance is of the first to the last drafted token on samples that were kept for validation, at temperatures 1 and 0; --note says
 what a reader should know besides.

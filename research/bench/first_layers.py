@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The first layers of a GGUF model as a model of its own: a draft that agrees badly with it, at which --tree auto must give up.
 
-  bench/first_layers.py SmolLM2-135M-Instruct.Q4_1.gguf 8 first8.gguf
+  research/bench/first_layers.py SmolLM2-135M-Instruct.Q4_1.gguf 8 first8.gguf
 
 Needs the package gguf. Everything but the layers left out is copied bit for bit.
 """

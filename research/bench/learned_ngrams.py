@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What tables of n-grams that a model learned ('polydraft learn') are accepted, by how many tokens they learned.
 
-  bench/learned_ngrams.py target/release/polydraft FILE.gguf --table 100k.ngrams --table 400k.ngrams -o RECORD
+  research/bench/learned_ngrams.py target/release/polydraft FILE.gguf --table 100k.ngrams --table 400k.ngrams -o RECORD
 
 One token is drafted a step (paths:1,1), so that tokens per pass less one are the share that is accepted; beside the tables, n-grams of
 the text alone. Each prompt is decoded in all ways in turn. How much that is worth by the clock: 'polydraft bench speed'.

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Makes the tables of docs/papers.md that are measured: systems, and the orders of their figures.
 
-  bench/pages_papers.py           writes them between their marks in docs/papers.md
-  bench/pages_papers.py --check   writes nothing; exit code 1 if the page is not what records give
+  research/bench/pages_papers.py     writes them between their marks in docs/papers.md
+  research/bench/pages_papers.py --check   writes nothing; exit code 1 if the page is not what records give
 
-Records are what 'polydraft-lab bench paper NAME --save FILE' wrote, bench/records/*-paper-NAME.json;
+Records are what 'polydraft-lab bench paper NAME --save FILE' wrote, research/records/*-paper-NAME.json;
 of each paper the newest counts.
 """
 
@@ -13,7 +13,9 @@ import json
 import re
 import sys
 
-from pages_base import RECORDS, ROOT
+import _path  # noqa: F401
+from pages_base import ROOT
+from pages_base import records as files
 
 PAGE = ROOT / "docs" / "papers.md"
 NAME = re.compile(r"(\d{4}-\d\d-\d\d)-.+-paper-(.+)\.json")
@@ -143,7 +145,7 @@ def with_error(value, decimals):
 def records():
     """The newest record of each paper, and its name."""
     found = {}
-    for path in sorted(RECORDS.iterdir()):
+    for path in files():
         match = NAME.fullmatch(path.name)
         if match:
             found[match[2]] = (path.name, json.loads(path.read_text()))
@@ -233,14 +235,14 @@ def runs(found):
         commit = (record.get("commit") or "not recorded")[:7]
         machine = record["machine"].removesuffix(", linux x86_64").replace("(R)", "")
         machine = machine.replace(" Processor", "")
-        link = f"[{paper}, {name[:10]}](../bench/records/{name})"
+        link = f"[{paper}, {name[:10]}](../research/records/{name})"
         yield f"| {link} | {machine} | {seconds} | `{commit}` |"
 
 
 def page(text, found):
     """The page with its measured parts made anew."""
     for name, lines in (("systems", systems), ("runs", runs), ("orders", orders)):
-        begin, end = f"<!-- {name}: made by bench/pages_papers.py -->\n", f"<!-- end of {name} -->\n"
+        begin, end = f"<!-- {name}: made by research/bench/pages_papers.py -->\n", f"<!-- end of {name} -->\n"
         before, rest = text.split(begin)
         after = rest.split(end)[1]
         made = "\n".join(lines(found))
@@ -258,7 +260,7 @@ def main():
     new = page(old, records())
     if args.check:
         if new != old:
-            sys.exit("docs/papers.md is not what the records give: run bench/pages_papers.py")
+            sys.exit("docs/papers.md is not what the records give: run research/bench/pages_papers.py")
     else:
         PAGE.write_text(new, encoding="utf-8")
 

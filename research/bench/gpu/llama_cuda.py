@@ -1,6 +1,6 @@
 """A GPU job: the program built with `--features llama-cuda`, and llama.cpp's own loop beside it.
 
-    python bench/gpu/llama_cuda.py --programs FOLDER --model MODEL.gguf --head HEAD --record RECORD.json \
+    python research/bench/gpu/llama_cuda.py --programs FOLDER --model MODEL.gguf --head HEAD --record RECORD.json \
         [--cpu CPU.json] [--layers 0] [--seconds 20]
 
 FOLDER holds `polydraft`, `llama_passes` (see `llama_passes.cpp`) and llama.cpp's libraries; docs/building.md says
@@ -52,7 +52,7 @@ class Job:
         self.record = {
             "what": "llama-cuda",
             "gpu": None,
-            "command": "bench/gpu/llama_cuda.py",
+            "command": "research/bench/gpu/llama_cuda.py",
             "layers_on_gpu": args.layers,
             "checks": {},
             "generate": [],

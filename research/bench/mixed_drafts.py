@@ -2,7 +2,7 @@
 """A head, n-grams, both in one tree, and both in one distribution: tokens per target pass on code, chat and repetitive text, and what
 that is worth by costs and by the clock.
 
-  bench/mixed_drafts.py 'target/release/polydraft' FILE.gguf --dtype q8_0 --head demo/smollm2-head --costs COSTS.json -o RECORD
+  research/bench/mixed_drafts.py 'target/release/polydraft' FILE.gguf --dtype q8_0 --head demo/smollm2-head --costs COSTS.json -o RECORD
 
 Chains of --depth tokens of each draft alone and of their mixture (block verification, which is the best for one path), and a tree of
 one such path of each (specinfer, which takes distinct drafts). Each prompt is decoded in all ways in turn. COSTS.json is what

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A model of a GGUF file in few bits, with its weights moved off their grid: by up to half a step of four bits in blocks of 32.
 
-  bench/off_grid.py SmolLM2-135M-Instruct.Q4_1.gguf smollm2-off-grid.gguf
+  research/bench/off_grid.py SmolLM2-135M-Instruct.Q4_1.gguf smollm2-off-grid.gguf
 
 Weights that come from a file of 4 bits lie on its grid, and a copy in 4 bits is then the model itself: what is measured with such a
 copy is flattered. This one's are as far from that grid as those of a model that was never rounded. The file is written in BF16 or F32, its

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-FOLDER = Path(__file__).resolve().parents[2] / "bindings/python/python/polydraft/gpu"
+FOLDER = Path(__file__).resolve().parents[3] / "bindings/python/python/polydraft/gpu"
 
 
 def load_gpu():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Heads of several forms beside each other: tokens per target pass, and what drafting takes, for one path and for several.
 
-  bench/head_forms.py target/release/polydraft FILE.gguf --dtype q8_0 --head eagle3=DIR --head block=DIR \
+  research/bench/head_forms.py target/release/polydraft FILE.gguf --dtype q8_0 --head eagle3=DIR --head block=DIR \
     --tree paths:1,3 --tree paths:4,3 -o RECORD
 
 Each prompt is decoded plainly and in all ways in turn, with 'nested-priority'; n-grams are not mixed in. Times are by the clock; what
