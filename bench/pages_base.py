@@ -145,11 +145,12 @@ def wrapped(command):
     """Commands as a shell takes them, at most 96 columns a line."""
     lines = []
     for one in command.split(" ; "):
-        parts = [shown(part) for part in shlex.split(one)]
-        for name in ("-o", "--json", "--save"):
+        parts = shlex.split(one)
+        for name in ("-o", "--record", "--json", "--save"):
             # Where a record went says nothing.
             if len(parts) > 2 and parts[-2] == name:
                 parts = parts[:-2] + ([name] if name == "--json" and "bench" in parts[:2] else [])
+        parts = [shown(part) for part in todays(parts)]
         if parts[:2] == ["polydraft", "bench"] and parts[2] not in ("speed", "model"):
             parts[0] = "polydraft-lab"
         line, pairs = "", []
@@ -174,9 +175,17 @@ def wrapped(command):
     return lines
 
 
+def todays(parts):
+    """Options of the program after `--`, where scripts take them today."""
+    for name in ("--common", "--options"):
+        if name in parts and parts[0].startswith("bench/"):
+            at = parts.index(name)
+            parts = [*parts[:at], *parts[at + 2 :], "--", *shlex.split(parts[at + 1])]
+    return ["native" if part == "candle" else part for part in parts]
+
+
 def shown(part):
     """An argument in today's names, without the folders of the machine."""
-    part = part.replace("--backend candle", "--backend native")
     part = re.sub(r"^bench/gpu/", "research/bench/gpu/", part)
     if part.startswith("/"):
         part = Path(part).name

@@ -12,10 +12,10 @@ import enum
 import ipaddress
 import json
 import pathlib
-import sys
 import uuid
 from typing import Annotated, Any, Literal, Optional, Union
 
+import harness
 from pydantic import AnyUrl, BaseModel, ConfigDict, EmailStr, Field, SecretStr, conlist, constr, create_model
 
 
@@ -140,7 +140,9 @@ def strict(schema):
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1])
+    parser = harness.options(__doc__)
+    parser.add_argument("folder", type=pathlib.Path, help="where the files go")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, fields in TYPES.items():
         schema = create_model(name, **{field: (kind, ...) for field, kind in fields.items()}).model_json_schema()
@@ -150,6 +152,4 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
     main()
