@@ -77,18 +77,27 @@ def audited(args, url, seed):
 def summary(report, seed, seconds):
     """Of one audit, what its record has."""
     findings = report["findings"]
-    values = {found["check"]: found["p_value"] for found in findings if found["p_value"] is not None}
+    values = {
+        found["check"]: found["p_value"] for found in findings if found["p_value"] is not None
+    }
     smallest = min(values, key=values.get, default=None)
     together = next((found for found in findings if found["check"] == "together"), None)
     return {
-        "seed": seed, "verdict": report["verdict"], "faults": [found for found in findings if found["verdict"] == "fault"],
+        "seed": seed,
+        "verdict": report["verdict"],
+        "faults": [found for found in findings if found["verdict"] == "fault"],
         # Checks that chance has a part in share the error rate.
-        "tests": len(values), "smallest_p": values.get(smallest), "smallest_of": smallest,
+        "tests": len(values),
+        "smallest_p": values.get(smallest),
+        "smallest_of": smallest,
         "corrected_p": min(1.0, values[smallest] * len(values)) if smallest else None,
         "p_values": {name: float(f"{value:.4g}") for name, value in values.items()},
-        "tokens": together["seen"] if together else 0, "would_find": together and together["would_find"],
+        "tokens": together["seen"] if together else 0,
+        "would_find": together and together["would_find"],
         "said": together and together["said"],
-        "requests": report["requests"], "seconds": round(seconds, 1), "speculation": report["speculation"],
+        "requests": report["requests"],
+        "seconds": round(seconds, 1),
+        "speculation": report["speculation"],
     }
 
 
@@ -98,12 +107,19 @@ def sum_up(record):
     corrected = [one["corrected_p"] for one in audits if one["corrected_p"] is not None]
     singles = [value for one in audits for value in one["p_values"].values()]
     record["summary"] = {
-        "audits": len(audits), "accused": sum(bool(one["faults"]) for one in audits),
+        "audits": len(audits),
+        "accused": sum(bool(one["faults"]) for one in audits),
         "verdicts": dict(collections.Counter(one["verdict"] for one in audits).most_common()),
-        "corrected_p_at_most": {str(level): sum(value <= level for value in corrected) for level in LEVELS},
-        "tests": len(singles), "p_at_most": {str(level): sum(value <= level for value in singles) for level in LEVELS},
-        "smallest_p": min((one["smallest_p"] for one in audits if one["smallest_p"] is not None), default=None),
-        "tokens": sum(one["tokens"] for one in audits), "requests": sum(one["requests"] for one in audits),
+        "corrected_p_at_most": {
+            str(level): sum(value <= level for value in corrected) for level in LEVELS
+        },
+        "tests": len(singles),
+        "p_at_most": {str(level): sum(value <= level for value in singles) for level in LEVELS},
+        "smallest_p": min(
+            (one["smallest_p"] for one in audits if one["smallest_p"] is not None), default=None
+        ),
+        "tokens": sum(one["tokens"] for one in audits),
+        "requests": sum(one["requests"] for one in audits),
         "seconds": round(sum(one["seconds"] for one in audits), 1),
     }
 

@@ -135,7 +135,9 @@ async def measure(port, turns, whole):
         # The part of it that is at work is read to its end.
         await short()
     if not beside:
-        sys.exit(f"the prompt of {LONG} tokens was read before a short one had an answer: too short")
+        sys.exit(
+            f"the prompt of {LONG} tokens was read before a short one had an answer: too short"
+        )
     one, other = statistics.median(alone), statistics.median(beside)
     return {
         "alone_seconds": round(one, 3),
@@ -152,7 +154,9 @@ async def measure(port, turns, whole):
 def main():
     parser = harness.options(__doc__, "program", "record")
     parser.add_argument("--turns", type=int, default=8, help="of alone and beside")
-    parser.add_argument("--part", action="store_true", help="time a tenth of a long prompt, not all")
+    parser.add_argument(
+        "--part", action="store_true", help="time a tenth of a long prompt, not all"
+    )
     arguments = harness.parsed(parser)
     with tempfile.TemporaryDirectory() as folder:
         parameters = write(pathlib.Path(folder), 500_000_000)

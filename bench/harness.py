@@ -273,10 +273,10 @@ class Server:
         self.kill()
 
 
-def serve(program, options=(), port=None):
+def serve(program, options=(), port=None, is_loud=True):
     """`polydraft serve`, once it answers; at a free port unless one is given."""
     command = [*shlex.split(str(program)), "--no-config", "serve", "--port", port or 0, *options]
-    return Server(command, port, is_loud=True).ready()
+    return Server(command, port, is_loud).ready()
 
 
 # HTTP

@@ -24,8 +24,26 @@ NAMES = (
     " top_logprobs echo stream stream_options speculation logit_bias user frequency_penalty"
     " presence_penalty response_format model tools tool_choice steps suffix x"
 ).split()
-VALUES = [None, -1, 1e308, 2**70, "x", [], {}, [[]], True, "\u0000", "9" * 300, {"a": 1}, [None], 0.5, {"type": "json_schema"},
-          [{"role": "user"}], [{"role": "tool", "content": "x"}], {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}]
+VALUES = [
+    None,
+    -1,
+    1e308,
+    2**70,
+    "x",
+    [],
+    {},
+    [[]],
+    True,
+    "\u0000",
+    "9" * 300,
+    {"a": 1},
+    [None],
+    0.5,
+    {"type": "json_schema"},
+    [{"role": "user"}],
+    [{"role": "tool", "content": "x"}],
+    {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}},
+]
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
 # What may be answered: a few of the bodies come out right.
 RIGHT = {200, 400, 404, 413}
@@ -89,7 +107,11 @@ async def nonsense(port, count, seed):
     rng, codes = random.Random(seed), collections.Counter()
     for number in range(count):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        head = b"GET /health HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX: " + b"x" * (1 << 17) + b"\r\n\r\n"
+        head = (
+            b"GET /health HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX: "
+            + b"x" * (1 << 17)
+            + b"\r\n\r\n"
+        )
         writer.write(head if number % 2 else rng.randbytes(rng.randint(20, 400)) + b"\r\n\r\n")
         codes[(await harness.answered(reader, writer))[0]] += 1
     return codes
@@ -171,7 +193,9 @@ async def measure(arguments, server):
     await asyncio.sleep(3)
     after = server.resident()
     named = {
-        kind: {"null" if code is None else str(code): codes[code] for code in sorted(codes, key=str)}
+        kind: {
+            "null" if code is None else str(code): codes[code] for code in sorted(codes, key=str)
+        }
         for kind, codes in kinds.items()
     }
     memory = {"resident_kib": [before, after], "resident_after_of_before": round(after / before, 4)}

@@ -82,7 +82,11 @@ def main():
         table = Path(folder) / "use.ngrams"
         if args.table:
             shutil.copy(args.table, table)
-        ways = {"none": ["--draft", "none"], "ngram": ["--draft", "ngram"], "learn": ["--learn", str(table)]}
+        ways = {
+            "none": ["--draft", "none"],
+            "ngram": ["--draft", "ngram"],
+            "learn": ["--learn", str(table)],
+        }
         common = [args.target, "--backend", "native"]
         servers = {}
         for way, draft in ways.items():

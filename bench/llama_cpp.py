@@ -35,7 +35,7 @@ from harness import run
 
 # One prompt of each kind that people use models for.
 PROMPTS = {
-    "code": "def quicksort(items):\n    \"\"\"Sort a list of numbers.\"\"\"\n",
+    "code": 'def quicksort(items):\n    """Sort a list of numbers."""\n',
     "prose": "The old lighthouse had not been lit for thirty years when",
     "chat": "<|im_start|>user\nHow do I keep bread fresh for longer?<|im_end|>\n<|im_start|>assistant\n",
 }
@@ -113,7 +113,9 @@ def theirs_speculative(args, model, threads, kind, temperature):
 
 def ours_speculative(args, model, threads, kind, temperature, options):
     sampling = ("--temperature", temperature, "--prompt", args.texts[kind], "--seed", 1)
-    return ours(args, model, threads, args.tokens, *sampling, *options)["stats"]["tokens_per_second"]
+    return ours(args, model, threads, args.tokens, *sampling, *options)["stats"][
+        "tokens_per_second"
+    ]
 
 
 def compare_texts(args, model, threads):

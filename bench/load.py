@@ -20,7 +20,14 @@ import time
 
 import harness
 
-PROMPTS = ["impl Iterator for", "fn main() {", "/// Returns the", "pub struct Config {", "use std::", "#[test]\nfn"]
+PROMPTS = [
+    "impl Iterator for",
+    "fn main() {",
+    "/// Returns the",
+    "pub struct Config {",
+    "use std::",
+    "#[test]\nfn",
+]
 
 
 async def stream(port, body, leave_after, slow, gaps):
@@ -48,8 +55,11 @@ async def stream(port, body, leave_after, slow, gaps):
 def asked(rng, tokens):
     """Without a seed: trees give way to neighbours only where no text was promised bit for bit."""
     return {
-        "prompt": rng.choice(PROMPTS), "max_tokens": rng.randint(tokens // 2, tokens), "stream": True,
-        "stream_options": {"include_usage": True}, "temperature": rng.choice([0, 0.7, 1]),
+        "prompt": rng.choice(PROMPTS),
+        "max_tokens": rng.randint(tokens // 2, tokens),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": rng.choice([0, 0.7, 1]),
     }
 
 
@@ -84,7 +94,13 @@ async def compared(port, ways, arguments, requests, connections, seed):
     for turn in range(arguments.turns):
         for name, speculation in ways.items():
             written, seconds, counts, _ = await load(
-                port, requests, connections, arguments.tokens, seed + turn, 0, {"speculation": speculation}
+                port,
+                requests,
+                connections,
+                arguments.tokens,
+                seed + turn,
+                0,
+                {"speculation": speculation},
             )
             assert counts["lost"] == 0, counts
             speeds[name].append(written / seconds)
@@ -94,11 +110,18 @@ async def compared(port, ways, arguments, requests, connections, seed):
 async def speeds(arguments, port):
     """Of one request at a time and of many together."""
     auto, plain = {"tree": "auto"}, "none"
-    fixed = {f"paths:{tree}": {"tree": f"paths:{tree}"} for tree in ("1,2", "1,4", "2,3", "2,5", "4,4")}
+    fixed = {
+        f"paths:{tree}": {"tree": f"paths:{tree}"} for tree in ("1,2", "1,4", "2,3", "2,5", "4,4")
+    }
     ways = {"auto": auto, "plain": plain, **fixed}
     alone = await compared(port, ways, arguments, arguments.alone, 1, 10)
     together = await compared(
-        port, {"auto": auto, "plain": plain}, arguments, arguments.requests // 4, arguments.connections, 20
+        port,
+        {"auto": auto, "plain": plain},
+        arguments,
+        arguments.requests // 4,
+        arguments.connections,
+        20,
     )
     best = max(speed for name, speed in alone.items() if name in fixed)
     return {
@@ -133,7 +156,7 @@ async def measure(arguments, server):
                 "resident_kib": memory[-1],
             }
         )
-    for turn in rounds[arguments.warm:]:
+    for turn in rounds[arguments.warm :]:
         turn["resident_of_before"] = round(turn["resident_kib"] / memory[arguments.warm - 1], 4)
     return {"rounds": rounds} | (await speeds(arguments, server.port) if arguments.turns else {})
 
@@ -155,8 +178,10 @@ def main():
         result |= harness.provenance(arguments.program, arguments.options)
         result["exit_code"] = server.stop()
     harness.put(result, arguments.record)
-    whole = all(turn["requests"]["lost"] == 0 for turn in result["rounds"]) and result["exit_code"] == 0
-    steady = all(turn["resident_of_before"] <= 1.02 for turn in result["rounds"][arguments.warm:])
+    whole = (
+        all(turn["requests"]["lost"] == 0 for turn in result["rounds"]) and result["exit_code"] == 0
+    )
+    steady = all(turn["resident_of_before"] <= 1.02 for turn in result["rounds"][arguments.warm :])
     sys.exit(0 if whole and steady else 1)
 
 

@@ -6,7 +6,8 @@ import shlex
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness import ROOT, markdown
+
 RECORDS = [ROOT / "bench" / "records", ROOT / "research" / "records"]
 PAGE = ROOT / "docs" / "benchmarks.md"
 
@@ -71,7 +72,8 @@ class Record:
             return f"One {self.data['gpu']}"
         name = re.sub(r"-\d+-threads?$", "", self.slug)
         threads = re.search(r"-(\d+)-(threads?)$", self.slug)
-        said = MACHINES.get(name, self.data.get("machine") or name)
+        recorded = re.sub(r", \d+ threads?,.*", "", self.data.get("machine") or name)
+        said = MACHINES.get(name, recorded)
         if name == "amd-epyc":
             # From that day on records tell the two kinds apart by their names.
             said = "AMD EPYC with AVX2" if self.date >= "2026-11-24" else "AMD EPYC"
@@ -91,7 +93,9 @@ class Record:
 
 def records():
     """Files of records, in the order of their names."""
-    return sorted((path for folder in RECORDS for path in folder.iterdir()), key=lambda path: path.name)
+    return sorted(
+        (path for folder in RECORDS for path in folder.iterdir()), key=lambda path: path.name
+    )
 
 
 def newest():
@@ -135,10 +139,7 @@ class Page:
             self.add("```sh\n" + "\n".join(wrapped(command)) + "\n```")
 
     def table(self, head, rows):
-        self.lines.append(f"| {' | '.join(head)} |")
-        self.lines.append("|" + "---|" * len(head))
-        self.lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
-        self.lines.append("")
+        self.lines += [*markdown(head, rows), ""]
 
 
 def wrapped(command):

@@ -66,9 +66,8 @@ def main():
     port, counts = harness.free_port(), collections.Counter()
 
     def replica(port=None):
-        return stack.enter_context(
-            harness.serve(args.program, ["--grace", "10", *args.options], port)
-        )
+        options = ["--grace", "10", *args.options]
+        return stack.enter_context(harness.serve(args.program, options, port, is_loud=False))
 
     with contextlib.ExitStack() as stack:
         first, second = replica(), replica()

@@ -74,7 +74,9 @@ def main():
     if args.record:
         refused = [row for row in rows if row["outcome"] == "refused"]
         head = harness.provenance(args.program, args.options)
-        harness.write(args.record, {"what": "schemas", **head, "counts": counts, "refused": refused})
+        harness.write(
+            args.record, {"what": "schemas", **head, "counts": counts, "refused": refused}
+        )
     sys.exit(any(kind in ("invalid", "hang") or kind.startswith("status") for kind, _ in found))
 
 

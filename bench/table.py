@@ -132,11 +132,12 @@ def main():
         record = harness.read(args.record)
         missing = [name for name in OF_RUN if any(name not in cell for cell in record["cells"])]
         if missing:
-            wrong = f"expected cells with {', '.join(OF_RUN)}, got some without {', '.join(missing)}"
+            wrong = (
+                f"expected cells with {', '.join(OF_RUN)}, got some without {', '.join(missing)}"
+            )
             sys.exit(f"{args.record}: {wrong}: an old record, to be shown only")
     done = [
-        {name: value for name, value in cell.items() if name != "speed"}
-        for cell in record["cells"]
+        {name: value for name, value in cell.items() if name != "speed"} for cell in record["cells"]
     ]
     cells = [
         (dtype, draft, text, temperature)

@@ -1,45 +1,39 @@
 #!/usr/bin/env python3
-"""The learning curve of a draft head, as a record: what `python -m polydraft.train` left in its work folder.
+"""The learning curve of a draft head, as a record, from the work folder of `polydraft.train`.
 
-  research/bench/head_curve.py WORK --target SmolLM2-135M-Instruct.Q8_0.gguf --command 'python -m polydraft.train ..' \\
-      -o research/records/DATE-MACHINE-head-curve.json
+  research/bench/head_curve.py WORK --target SmolLM2-135M-Instruct.Q8_0.gguf \\
+      --command 'python -m polydraft.train ..' -o research/records/DATE-MACHINE-head-curve.json
 
-Acceptance is of the first to the last drafted token on samples that were kept for validation, at temperatures 1 and 0; --note says
-what a reader should know besides.
+Acceptance is of the first to the last drafted token on samples that were kept for validation, at
+temperatures 1 and 0; --note says what a reader should know besides.
 """
 
-import argparse
 import json
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bindings/python/bench"))
-
-from provenance import provenance  # noqa: E402
+import _path  # noqa: F401
+import harness
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--command", required=True)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--note", default="")
-    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser = harness.options(__doc__, "threads", "record!", threads=1)
+    add = parser.add_argument
+    add("work", type=Path, help="the trainer's folder")
+    add("--target", required=True, help="the head's target")
+    add("--command", required=True, help="what trained it")
+    add("--note", default="", help="for readers of the record")
     args = parser.parse_args()
     points = [json.loads(line) for line in (args.work / "curve.jsonl").read_text().splitlines()]
-    kept = json.loads((args.work / "origin.json").read_text())
     record = {
-        **provenance(),
+        **harness.provenance(),
         "threads": args.threads,
         "command": args.command,
         "target": args.target,
-        "dtype": kept["dtype"],
+        "dtype": harness.read(args.work / "origin.json")["dtype"],
         "note": args.note,
         "points": points,
     }
-    args.output.write_text(json.dumps(record, indent=1) + "\n")
+    harness.write(args.record, record)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""Tokens per target pass with a model's own MTP layer as drafter, for one chain and for several paths:
+#!/usr/bin/env python3
+"""Tokens per target pass with a model's own MTP layer as drafter, for one chain and several paths.
 
-    python research/bench/mtp_paths.py MODEL [--polydraft target/release/polydraft] [--json FILE]
+  research/bench/mtp_paths.py MODEL [--polydraft target/release/polydraft] [-o RECORD]
 
 Eight beginnings of Rust code, 200 tokens each. Made for what train_mtp.py trains.
 """
 
-import argparse
-import json
-import pathlib
-import subprocess
+import _path  # noqa: F401
+import harness
 
 PROMPTS = [
     "pub fn new(",
@@ -27,28 +26,29 @@ def measured(program, model, temperature, paths, depth):
     """Tokens per target pass over all prompts."""
     passes = 0
     for seed, prompt in enumerate(PROMPTS):
-        command = [program, "generate", "--target", model, "--draft", "mtp", "-p", prompt, "--json", "--ignore-end"]
-        command += ["--max-tokens", TOKENS, "--temperature", temperature, "--paths", paths, "--depth", depth, "--seed", seed]
-        run = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True)
-        passes += json.loads(run.stdout)["stats"]["target_calls"]
+        asked = ["--draft", "mtp", "-p", prompt, "--ignore-end", "--max-tokens", TOKENS]
+        asked += ["--temperature", temperature, "--paths", paths, "--depth", depth, "--seed", seed]
+        passes += harness.generate(program, model, *asked)["stats"]["target_calls"]
     return round(len(PROMPTS) * TOKENS / passes, 3)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=pathlib.Path)
-    parser.add_argument("--polydraft", type=pathlib.Path, default="target/release/polydraft")
-    parser.add_argument("--json", type=pathlib.Path)
+    parser = harness.options(__doc__, "polydraft", "record")
+    parser.add_argument("model", help="with an MTP layer")
     args = parser.parse_args()
     cases = []
     for temperature in (0, 0.7, 1):
         for depth in (2, 3, 4):
-            row = {paths: measured(args.polydraft, args.model, temperature, paths, depth) for paths in (1, 2, 4)}
+            row = {
+                paths: measured(args.polydraft, args.model, temperature, paths, depth)
+                for paths in (1, 2, 4)
+            }
             cases.append(dict(temperature=temperature, depth=depth, tokens_per_pass=row))
-            print(f"T = {temperature}, depth {depth}:", *(f"{k} paths {v}" for k, v in row.items()), sep="  ", flush=True)
-    if args.json:
-        command = "research/bench/train_mtp.py OUT, then research/bench/mtp_paths.py OUT"
-        args.json.write_text(json.dumps(dict(command=command, prompts=len(PROMPTS), tokens=TOKENS, cases=cases), indent=1) + "\n")
+            shown = (f"{paths} paths {passes}" for paths, passes in row.items())
+            print(f"T = {temperature}, depth {depth}:", *shown, sep="  ", flush=True)
+    if args.record:
+        made = {"prompts": len(PROMPTS), "tokens": TOKENS, "cases": cases}
+        harness.write(args.record, {**harness.provenance(args.polydraft), **made})
 
 
 if __name__ == "__main__":

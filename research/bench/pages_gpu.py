@@ -55,8 +55,13 @@ def steps(page):
                     rows[key] = True
                     cells[key, row["length"], row["paths"]] = row["relative"]
             page.table(
-                ["target", "draft", "batch size", "acceptance",
-                 *(f"{paths} × {length}" for length, paths in sizes)],
+                [
+                    "target",
+                    "draft",
+                    "batch size",
+                    "acceptance",
+                    *(f"{paths} × {length}" for length, paths in sizes),
+                ],
                 [
                     (*key, *(number(cells.get((key, length, paths)), 2) for length, paths in sizes))
                     for key in rows
@@ -70,7 +75,7 @@ def published(page):
         return
     page.add("## transformers' models on a GPU")
     page.paragraph(
-        "`polydraft.transformers` with `loop=\"device\"`: draft, target, verification and KV cache in one CUDA graph a step."
+        '`polydraft.transformers` with `loop="device"`: draft, target, verification and KV cache in one CUDA graph a step.'
         " Tokens per second, relative to plain decoding in a CUDA graph with the same kernels, and tokens a pass. K × L is K"
         " paths of L tokens; `block` verifies one, `nested-priority` several. See [GPUs](gpu.md)."
     )
@@ -89,8 +94,18 @@ def published(page):
         for row in data["model"]:
             cell = row["kind"], row["batch"], row["temperature"]
             passes = number(row["efficiency"], 2) if row.get("efficiency") else ""
-            rows.append((*cell, row["how"], number(row["rate"], 0), number(row["rate"] / plain[cell], 2), passes))
-        page.table(["prompts", "batch size", "T", "how", "tokens/s", "times plain", "tokens a pass"], rows)
+            rows.append(
+                (
+                    *cell,
+                    row["how"],
+                    number(row["rate"], 0),
+                    number(row["rate"] / plain[cell], 2),
+                    passes,
+                )
+            )
+        page.table(
+            ["prompts", "batch size", "T", "how", "tokens/s", "times plain", "tokens a pass"], rows
+        )
         page.paragraph(
             f"Random weights in the shape of Llama 3.1 8B, a draft of one such layer, a context of {data['context']} tokens:"
             " milliseconds of a step, and of the passes in it alone."
@@ -98,7 +113,14 @@ def published(page):
         page.table(
             ["batch size", "how", "step, ms", "target", "draft"],
             [
-                (row["batch"], row["how"], *(number(row[part], 2) if part in row else "" for part in ("whole", "target", "draft")))
+                (
+                    row["batch"],
+                    row["how"],
+                    *(
+                        number(row[part], 2) if part in row else ""
+                        for part in ("whole", "target", "draft")
+                    ),
+                )
                 for row in data["large"]
             ],
         )
@@ -113,7 +135,10 @@ def published(page):
         )
         page.table(
             ["verifier", "tokens", "χ²", "degrees of freedom"],
-            [(f"`{row['method']}`", f"{row['tokens']:,}", number(row["chi2"], 1), row["freedom"]) for row in sampled],
+            [
+                (f"`{row['method']}`", f"{row['tokens']:,}", number(row["chi2"], 1), row["freedom"])
+                for row in sampled
+            ],
         )
 
 
@@ -134,9 +159,13 @@ def llama(page):
         page.table(
             ["tokens", "same width, ms", "changing, ms", "relative to one", "changing, relative"],
             [
-                (row["tokens"], number(row["repeated_ms"], 2), number(row["changing_ms"], 2),
-                 number(row["repeated_ms"] / passes[0]["repeated_ms"], 2),
-                 number(row["changing_ms"] / passes[0]["repeated_ms"], 2))
+                (
+                    row["tokens"],
+                    number(row["repeated_ms"], 2),
+                    number(row["changing_ms"], 2),
+                    number(row["repeated_ms"] / passes[0]["repeated_ms"], 2),
+                    number(row["changing_ms"] / passes[0]["repeated_ms"], 2),
+                )
                 for row in passes
             ],
         )
@@ -150,10 +179,21 @@ def llama(page):
         page.table(
             ["T", "way", "tokens/s", "tokens a pass", "target, ms a step", "draft", "verification"],
             [
-                (t, way, *(number(sum(x) / len(x), digits) for x, digits in (
-                    ([r["tokens_per_second"] for r in own], 0),
-                    ([r["per_call"] for r in own], 2),
-                    *(([r["time_ms"][part] / r["calls"] for r in own], 2) for part in ("target", "draft", "verify")))))
+                (
+                    t,
+                    way,
+                    *(
+                        number(sum(x) / len(x), digits)
+                        for x, digits in (
+                            ([r["tokens_per_second"] for r in own], 0),
+                            ([r["per_call"] for r in own], 2),
+                            *(
+                                ([r["time_ms"][part] / r["calls"] for r in own], 2)
+                                for part in ("target", "draft", "verify")
+                            ),
+                        )
+                    ),
+                )
                 for (t, way), own in rows.items()
             ],
         )

@@ -52,8 +52,13 @@ def trained(page):
         for number, run in enumerate(data["runs"]):
             # The last point is said twice.
             for point in run["curve"][:-1] if number == 0 else run["curve"]:
-                cells = [said(point[name]) if (name := f"layers_{count}") in point else "" for count in (1, 2)]
-                rows.append((f"{before + point['tokens']:,}", point["loss"], f"{point['rate']:.4f}", *cells))
+                cells = [
+                    said(point[name]) if (name := f"layers_{count}") in point else ""
+                    for count in (1, 2)
+                ]
+                rows.append(
+                    (f"{before + point['tokens']:,}", point["loss"], f"{point['rate']:.4f}", *cells)
+                )
             before += run["learning"]["tokens"]
         page.table(["learned", "taught", "rate", "one layer", "two layers"], rows)
 

@@ -242,7 +242,10 @@ def runs(found):
 def page(text, found):
     """The page with its measured parts made anew."""
     for name, lines in (("systems", systems), ("runs", runs), ("orders", orders)):
-        begin, end = f"<!-- {name}: made by research/bench/pages_papers.py -->\n", f"<!-- end of {name} -->\n"
+        begin, end = (
+            f"<!-- {name}: made by research/bench/pages_papers.py -->\n",
+            f"<!-- end of {name} -->\n",
+        )
         before, rest = text.split(begin)
         after = rest.split(end)[1]
         made = "\n".join(lines(found))
@@ -260,7 +263,9 @@ def main():
     new = page(old, records())
     if args.check:
         if new != old:
-            sys.exit("docs/papers.md is not what the records give: run research/bench/pages_papers.py")
+            sys.exit(
+                "docs/papers.md is not what the records give: run research/bench/pages_papers.py"
+            )
     else:
         PAGE.write_text(new, encoding="utf-8")
 

@@ -1,27 +1,29 @@
-"""Trains a tiny hybrid in Qwen3.5's form together with a layer that predicts further tokens (MTP), on the sources of the
-crates that are on this machine, so that chains and several paths of such a layer can be compared where both mean
-something:
+#!/usr/bin/env python3
+"""Trains a tiny hybrid in Qwen3.5's form together with a layer that predicts further tokens (MTP).
 
-    python research/bench/train_mtp.py OUT [--minutes 25]
+  research/bench/train_mtp.py OUT [--minutes 25]
 
-A quarter of a million parameters a layer; the demo pair's tokenizer. The layer learns beside the model, unrolled twice, as its
-states are used when it drafts. OUT can be given to --target, with --draft mtp. Needs torch and transformers.
+On the sources of the crates that are on this machine, so that chains and several paths of such a
+layer can be compared where both mean something. A quarter of a million parameters a layer; the demo
+pair's tokenizer. The layer learns beside the model, unrolled twice, as its states are used when it
+drafts. OUT can be given to --target, with --draft mtp. Needs torch and transformers.
 """
 
-import argparse
 import json
 import pathlib
 import random
 import shutil
 import time
 
+import _path  # noqa: F401
+import harness
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, Qwen3_5TextConfig
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5DecoderLayer, Qwen3_5RMSNorm
 
-DEMO = pathlib.Path(__file__).parent.parent / "demo/target"
+DEMO = harness.ROOT / "demo/target"
 LENGTH, BATCH, WIDTH = 64, 16, 128
 LINEAR, FULL = "linear_attention", "full_attention"
 
@@ -90,9 +92,9 @@ def loss_of(logits, targets):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=pathlib.Path)
-    parser.add_argument("--minutes", type=float, default=25)
+    parser = harness.options(__doc__)
+    parser.add_argument("out", type=pathlib.Path, help="the model's folder")
+    parser.add_argument("--minutes", type=float, default=25, help="of training")
     args = parser.parse_args()
     torch.manual_seed(1)
     torch.set_num_threads(1)
@@ -127,16 +129,24 @@ def main():
         optimizer.zero_grad()
         seen += BATCH * LENGTH
         if step % 50 == 0:
-            print(f"{100 * part:.0f} %, {seen} tokens:", *(f"{loss.item():.3f}" for loss in losses), flush=True)
+            print(
+                f"{100 * part:.0f} %, {seen} tokens:",
+                *(f"{loss.item():.3f}" for loss in losses),
+                flush=True,
+            )
     args.out.mkdir(parents=True, exist_ok=True)
-    fields = {k: v for k, v in CONFIG.to_dict().items() if k not in ("dtype", "transformers_version")}
+    without = ("dtype", "transformers_version")
+    fields = {k: v for k, v in CONFIG.to_dict().items() if k not in without}
     fields |= dict(architectures=["Qwen3_5ForCausalLM"], mtp_num_hidden_layers=1)
     (args.out / "config.json").write_text(json.dumps(fields, indent=1) + "\n")
     for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
         shutil.copy(DEMO / file, args.out / file)
     state = {k: v for k, v in model.state_dict().items() if k != "lm_head.weight"}
     state |= {f"mtp.{k}": v for k, v in further.state_dict().items()}
-    save_file({k: v.to(torch.bfloat16).contiguous() for k, v in state.items()}, args.out / "model.safetensors")
+    save_file(
+        {k: v.to(torch.bfloat16).contiguous() for k, v in state.items()},
+        args.out / "model.safetensors",
+    )
 
 
 if __name__ == "__main__":

@@ -205,7 +205,8 @@ def tune(record, shape, end):
 
 
 POOLS = [  # tokens of a program, of a turn of its loop, warps
-    (8192, 64, 4), (8192, 64, 2), (8192, 128, 4), (8192, 128, 2), (4096, 64, 2), (8192, 256, 4), (8192, 64, 1), (8192, 32, 1),
+    (8192, 64, 4), (8192, 64, 2), (8192, 128, 4), (8192, 128, 2), (4096, 64, 2), (8192, 256, 4),
+    (8192, 64, 1), (8192, 32, 1),
 ]  # fmt: skip
 
 
@@ -215,7 +216,10 @@ def pools(record, shape):
     for sizes in POOLS:
         launch.pool_sizes = lambda nodes, s=sizes: s
         runs = timed.parts("nested-priority")["verify"][0]
-        record.add("pools", named(shape) | {"sizes": sizes, "us": round(clock([Graph(run) for run in runs]), 2)})
+        record.add(
+            "pools",
+            named(shape) | {"sizes": sizes, "us": round(clock([Graph(run) for run in runs]), 2)}
+        )
     launch.pool_sizes = before
 
 

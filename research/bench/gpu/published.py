@@ -63,7 +63,9 @@ class Plain:
     def run(self):
         place = self.context[:, None]
         logits = self.static.forward(self.last, place, place, self.sees, self.context, 1)
-        self.last.copy_(gpu.draw(gpu.distributions(logits.contiguous(), self.sampling), self.coins)[:, :, 0])
+        self.last.copy_(
+            gpu.draw(gpu.distributions(logits.contiguous(), self.sampling), self.coins)[:, :, 0]
+        )
         self.context.add_(1)
 
     @torch.no_grad()
@@ -87,11 +89,15 @@ def calibration(model, texts, begin):
     """How far the tokens of texts [rows, length] are from what the model says of them: a sum of squares that is χ² in the
     limit, and its degrees of freedom, over the ranks of tokens by the token before (of 4 kinds)."""
     with torch.no_grad():
-        logits = torch.cat([model(part).logits.float() for part in texts.split(8)])[:, begin - 1 : -1]
+        logits = torch.cat(
+            [model(part).logits.float() for part in texts.split(8)]
+        )[:, begin - 1 : -1]
     p = logits.double().softmax(-1)
     order = p.argsort(-1, descending=True)
     bins = [0, 1, 2, 4, 8, 32, 128, p.shape[-1]]
-    rank = torch.empty_like(order).scatter_(-1, order, torch.arange(p.shape[-1], device=p.device).expand_as(order))
+    rank = torch.empty_like(order).scatter_(
+        -1, order, torch.arange(p.shape[-1], device=p.device).expand_as(order)
+    )
     after = texts[:, begin:]
     kind = texts[:, begin - 1 : -1] % 4
     total, freedom = 0.0, 0
@@ -117,7 +123,10 @@ def checks(args, record):
         row = {"family": family, "takes": takes_static(model)}
         ids = torch.randint(64, (2, 15), generator=torch.Generator().manual_seed(1)).to(DEVICE)
         plain, told = model.generate(ids, do_sample=False, max_new_tokens=count), {}
-        shape = dict(custom_generate=inside.generate, draft_model=model, paths=3, depth=3, loop="device", statistics=told)
+        shape = dict(
+            custom_generate=inside.generate, draft_model=model, paths=3, depth=3, loop="device",
+            statistics=told
+        )
         try:
             ours = model.generate(ids, do_sample=False, max_new_tokens=count, **shape)
             row |= {"same": ours.tolist() == plain.tolist(), "captured": told["captured"]}
@@ -127,13 +136,18 @@ def checks(args, record):
         row["seconds"] = time.perf_counter() - start
         found.append(row)
         print(row, flush=True)
-    for method, paths, depth in (("nested-priority", 4, 3), ("walk:priority", 3, 2), ("specinfer", 3, 2), ("block", 1, 4)):
+    for method, paths, depth in (
+        ("nested-priority", 4, 3), ("walk:priority", 3, 2), ("specinfer", 3, 2), ("block", 1, 4)
+    ):
         model = tiny_model("Qwen3").to(DEVICE)
         draft = tiny_model("Qwen3", num_hidden_layers=1).to(DEVICE)
-        draft.load_state_dict({k: v for k, v in model.state_dict().items() if k in draft.state_dict()})
+        draft.load_state_dict(
+            {k: v for k, v in model.state_dict().items() if k in draft.state_dict()}
+        )
         ids, told = torch.tensor([[1, 2, 3]] * rows, device=DEVICE), {}
         texts = model.generate(
-            ids, do_sample=True, top_k=0, max_new_tokens=4 * count, custom_generate=inside.generate, draft_model=draft, paths=paths,
+            ids, do_sample=True, top_k=0, max_new_tokens=4 * count, custom_generate=inside.generate,
+            draft_model=draft, paths=paths,
             depth=depth, verifier=method, loop="device", statistics=told, seed=5)
         total, freedom = calibration(model, texts, 3)
         z = (total - freedom) / math.sqrt(2 * max(freedom, 1))
@@ -145,18 +159,26 @@ def checks(args, record):
 def published(path):
     """A Llama of transformers with the weights of a GGUF file, in bf16."""
     reader = gguf.GGUFReader(path)
-    field = {name: value.contents() for name, value in reader.fields.items() if name.startswith("llama.")}
+    field = {
+        name: value.contents() for name, value in reader.fields.items() if name.startswith("llama.")
+    }
     tensors = {t.name: gguf.quants.dequantize(t.data, t.tensor_type) for t in reader.tensors}
     heads, shared = field["llama.attention.head_count"], field["llama.attention.head_count_kv"]
     config = transformers.LlamaConfig(
-        vocab_size=tensors["token_embd.weight"].shape[0], hidden_size=field["llama.embedding_length"],
-        intermediate_size=field["llama.feed_forward_length"], num_hidden_layers=field["llama.block_count"],
-        num_attention_heads=heads, num_key_value_heads=shared, rope_theta=field["llama.rope.freq_base"],
+        vocab_size=tensors["token_embd.weight"].shape[0],
+        hidden_size=field["llama.embedding_length"],
+        intermediate_size=field["llama.feed_forward_length"],
+        num_hidden_layers=field["llama.block_count"],
+        num_attention_heads=heads, num_key_value_heads=shared,
+        rope_theta=field["llama.rope.freq_base"],
         rms_norm_eps=field["llama.attention.layer_norm_rms_epsilon"], max_position_embeddings=8192,
-        tie_word_embeddings="output.weight" not in tensors, bos_token_id=None, eos_token_id=None, pad_token_id=0)
+        tie_word_embeddings="output.weight" not in tensors, bos_token_id=None, eos_token_id=None,
+        pad_token_id=0)
     names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-             "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
-             "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+             "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj",
+             "ffn_up": "mlp.up_proj",
+             "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm",
+             "ffn_norm": "post_attention_layernorm"}
     state = {}
     for name, data in tensors.items():
         part = name.split(".")
@@ -214,9 +236,12 @@ def small_published(args, record):
         method, paths, depth = shape
 
         def run(part, told, number):
-            options = dict(do_sample=True, temperature=temperature, top_k=0) if temperature else dict(do_sample=False)
+            options = dict(
+                do_sample=True, temperature=temperature, top_k=0
+            ) if temperature else dict(do_sample=False)
             out = model.generate(
-                part, max_new_tokens=count, custom_generate=inside.generate, draft_model=args.head, verifier=method, paths=paths,
+                part, max_new_tokens=count, custom_generate=inside.generate, draft_model=args.head,
+                verifier=method, paths=paths,
                 depth=depth, loop="device", statistics=told, seed=number, **options)
             return out.numel() - part.numel()
 
@@ -224,17 +249,28 @@ def small_published(args, record):
 
     def theirs(temperature, **more):
         def run(part, told, number):
-            options = dict(do_sample=True, temperature=temperature, top_k=0) if temperature else dict(do_sample=False)
-            out = model.generate(part, max_new_tokens=count, min_new_tokens=count, **options, **more)
+            options = dict(
+                do_sample=True, temperature=temperature, top_k=0
+            ) if temperature else dict(do_sample=False)
+            out = model.generate(
+                part, max_new_tokens=count, min_new_tokens=count, **options, **more
+            )
             return out.numel() - part.numel()
 
         return run
 
-    shapes = [("block", 1, 3), ("block", 1, 5), ("nested-priority", 2, 4), ("nested-priority", 4, 4), ("nested-priority", 8, 5)]
+    shapes = [
+        ("block", 1, 3), ("block", 1, 5), ("nested-priority", 2, 4), ("nested-priority", 4, 4),
+        ("nested-priority", 8, 5)
+    ]
     for kind, prompts in kinds.items():
         alone = [torch.tensor([prompt], device=DEVICE) for prompt in prompts]
         short = min(map(len, prompts))
-        batch = [torch.tensor([prompt[-short:] for prompt in prompts] * (8 // len(prompts) + 1), device=DEVICE)[:8]]
+        batch = [
+            torch.tensor(
+                [prompt[-short:] for prompt in prompts] * (8 // len(prompts) + 1), device=DEVICE
+            )[:8]
+        ]
         for size, parts in ((1, alone), (8, batch)):
             for temperature in (0.0, 1.0):
                 cell = dict(kind=kind, batch=size, temperature=temperature)
@@ -249,14 +285,22 @@ def small_published(args, record):
                     note(**cell, how=f"{shape[0]} {shape[1]}x{shape[2]}", rate=rate,
                          efficiency=told["block_efficiency"], captured=told["captured"])
                 if kind == "chat":
-                    note(**cell, how="transformers, as it is", rate=speed(theirs(temperature), parts[:2])[0])
+                    note(
+                        **cell, how="transformers, as it is",
+                        rate=speed(theirs(temperature), parts[:2])[0]
+                    )
     # Are sampled tokens as likely as the model says?
-    parts = torch.tensor([prompt[-8:] for prompts in kinds.values() for prompt in prompts], device=DEVICE).repeat(4, 1)
+    parts = torch.tensor(
+        [prompt[-8:] for prompts in kinds.values() for prompt in prompts], device=DEVICE
+    ).repeat(4, 1)
     torch.manual_seed(3)
     texts = model.generate(parts, do_sample=True, top_k=0, max_new_tokens=4 * count, custom_generate=inside.generate, draft_model=args.head,
                            paths=4, depth=4, loop="device")
     total, freedom = calibration(model, texts, parts.shape[1])
-    note(how="calibration", chi2=total, freedom=freedom, z=(total - freedom) / math.sqrt(2 * freedom), tokens=texts.numel() - parts.numel())
+    note(
+        how="calibration", chi2=total, freedom=freedom,
+        z=(total - freedom) / math.sqrt(2 * freedom), tokens=texts.numel() - parts.numel()
+    )
 
 
 def compiled(args, record):
@@ -266,10 +310,14 @@ def compiled(args, record):
     begin, count = time.perf_counter(), 8 if args.small else 128
     for _ in range(3):
         start = waited()
-        model.generate(part, do_sample=False, max_new_tokens=count, min_new_tokens=count, cache_implementation="static")
+        model.generate(
+            part, do_sample=False, max_new_tokens=count, min_new_tokens=count,
+            cache_implementation="static"
+        )
         rates.append(count / (waited() - start))
     record.setdefault("model", []).append({
-        "kind": "chat", "batch": 1, "temperature": 0.0, "how": "transformers, static cache, compiled", "rate": rates[-1],
+        "kind": "chat", "batch": 1, "temperature": 0.0,
+        "how": "transformers, static cache, compiled", "rate": rates[-1],
         "seconds": time.perf_counter() - begin})
     print(record["model"][-1], flush=True)
 
@@ -277,13 +325,17 @@ def compiled(args, record):
 def random_model(layers, small):
     h, heads, kv, ff, v = (64, 4, 2, 128, 512) if small else (4096, 32, 8, 14336, 128256)
     config = transformers.LlamaConfig(
-        vocab_size=v, hidden_size=h, intermediate_size=ff, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=kv, max_position_embeddings=4096, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+        vocab_size=v, hidden_size=h, intermediate_size=ff, num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv, max_position_embeddings=4096, bos_token_id=None, eos_token_id=None,
+        pad_token_id=None)
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     model = model.to_empty(device=DEVICE)
     for parameter in model.parameters():
-        parameter.data.normal_(0, parameter.shape[-1] ** -0.5) if parameter.dim() > 1 else parameter.data.fill_(1)
+        parameter.data.normal_(
+            0, parameter.shape[-1] ** -0.5
+        ) if parameter.dim() > 1 else parameter.data.fill_(1)
     model.model.rotary_emb = type(model.model.rotary_emb)(config).to(DEVICE)
     return model.eval()
 
@@ -310,12 +362,17 @@ def large(args, record):
             plain = Plain(target, batch, 1024, gpu.Sampling())
             if how != "plain":
                 plain.static.folding.configs = []
-            milliseconds, captured = clocked(plain.run, lambda plain=plain: plain.context.fill_(context))
+            milliseconds, captured = clocked(
+                plain.run, lambda plain=plain: plain.context.fill_(context)
+            )
             found.append({"batch": batch, "how": how, "whole": milliseconds, "captured": captured})
             print(found[-1], flush=True)
             del plain
         for paths, depth in ((1, 4), (2, 4), (4, 4), (8, 4)):
-            form = Form("block" if paths == 1 else "nested-priority", paths, depth, gpu.Sampling(), gpu.Sampling(), None, None)
+            form = Form(
+                "block" if paths == 1 else "nested-priority", paths, depth, gpu.Sampling(),
+                gpu.Sampling(), None, None
+            )
             loop = Loop(target, draft, form, batch)
             step = loop.step
             step.target.cache.resize(1024, DEVICE)
@@ -329,11 +386,16 @@ def large(args, record):
             start_ = torch.full((batch, 1), context, device=DEVICE)
 
             def passes(step=step, nodes=nodes, start_=start_):
-                step.target.forward(nodes, start_ + step.nodes, start_ + step.depths, step.sees, step.context, nodes.shape[1])
+                step.target.forward(
+                    nodes, start_ + step.nodes, start_ + step.depths, step.sees, step.context,
+                    nodes.shape[1]
+                )
 
             def drafting(step=step, paths=paths, depth=depth):
                 for level in range(depth):
-                    step.drafter.level(level, nodes[:, 1 : 1 + paths] if level else step.last, step.context)
+                    step.drafter.level(
+                        level, nodes[:, 1 : 1 + paths] if level else step.last, step.context
+                    )
 
             row = {"batch": batch, "how": f"{form.method} {paths}x{depth}"}
             row["whole"], row["captured"] = clocked(step.run, restart)
@@ -343,7 +405,9 @@ def large(args, record):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--record", type=Path, required=True)
     p.add_argument("--model", type=Path)
     p.add_argument("--head", type=Path)
@@ -356,7 +420,9 @@ def main():
     start = time.perf_counter()
     for part in args.parts:
         try:
-            {"checks": checks, "model": small_published, "compiled": compiled, "large": large}[part](args, record)
+            {
+                "checks": checks, "model": small_published, "compiled": compiled, "large": large
+            }[part](args, record)
         except Exception as error:  # noqa: BLE001
             import traceback
 

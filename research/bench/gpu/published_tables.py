@@ -5,13 +5,19 @@ def table(record):
     """Lines of text."""
     lines = []
     for row in record.get("checks", []):
-        lines.append(", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+        lines.append(
+            ", ".join(
+                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()
+            )
+        )
     cells = {}
     for row in record.get("model", []):
         if "rate" in row:
             cells.setdefault((row["kind"], row["batch"], row["temperature"]), []).append(row)
     for cell, rows in cells.items():
-        plain = next(row["rate"] for row in rows if row["how"].startswith("plain")) if len(rows) > 1 else None
+        plain = next(
+            row["rate"] for row in rows if row["how"].startswith("plain")
+        ) if len(rows) > 1 else None
         lines.append("{}, batch size {}, T = {}".format(*cell))
         for row in rows:
             times = f"{row['rate'] / plain:.2f}" if plain else ""
