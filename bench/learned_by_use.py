@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `polydraft serve --learn` gains by use: the same questions again and again, each answer drawn anew.
+"""The gain of `polydraft serve --learn` by use: the same questions again, each answer drawn anew.
 
   bench/learned_by_use.py target/release/polydraft FILE.gguf -o RECORD
   bench/learned_by_use.py target/release/polydraft FILE.gguf --table LEARNED.ngrams -o RECORD

@@ -37,7 +37,8 @@ from harness import run
 PROMPTS = {
     "code": 'def quicksort(items):\n    """Sort a list of numbers."""\n',
     "prose": "The old lighthouse had not been lit for thirty years when",
-    "chat": "<|im_start|>user\nHow do I keep bread fresh for longer?<|im_end|>\n<|im_start|>assistant\n",
+    "chat": "<|im_start|>user\nHow do I keep bread fresh for longer?<|im_end|>\n"
+    "<|im_start|>assistant\n",
 }
 
 

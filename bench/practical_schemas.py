@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes 100 schemas as people send them: 50 types of pydantic, each as it is and in OpenAI's strict form.
+"""Writes 100 schemas as people send them: 50 types of pydantic, each in two forms.
 
   bench/practical_schemas.py FOLDER
 
-Needs pydantic. bench/schemas.py asks a server for an output of each.
+As it is and in OpenAI's strict form. Needs pydantic. bench/schemas.py asks a server for an output
+of each.
 """
 
 import datetime
@@ -16,7 +17,8 @@ import uuid
 from typing import Annotated, Any, Literal, Optional, Union
 
 import harness
-from pydantic import AnyUrl, BaseModel, ConfigDict, EmailStr, Field, SecretStr, conlist, constr, create_model
+from pydantic import AnyUrl, BaseModel, ConfigDict, EmailStr, Field, SecretStr
+from pydantic import conlist, constr, create_model
 
 
 class Color(enum.Enum):

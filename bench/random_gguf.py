@@ -68,7 +68,9 @@ SHAPES = {
 def is_attention(shape, layer):
     if "blocks" in shape:
         return shape["blocks"][layer] == "*"
-    return layer in shape["attention"] if "attention" in shape else (layer + 1) % shape["interval"] == 0
+    if "attention" in shape:
+        return layer in shape["attention"]
+    return (layer + 1) % shape["interval"] == 0
 
 
 class Maker:
@@ -92,7 +94,7 @@ class Maker:
             data[:, 2:] = self.rng.integers(
                 -127, 128, size=(blocks, width), dtype=np.int8
             ).view(np.uint8)
-        raw = gguf.GGMLQuantizationType.Q4_0 if self.kind == "q4_0" else gguf.GGMLQuantizationType.Q8_0
+        raw = gguf.GGMLQuantizationType[self.kind.upper()]
         data = data.reshape(*dims[:-1], -1)
         self.writer.add_tensor(name, data, raw_dtype=raw)
 

@@ -3,10 +3,10 @@
 
   bench/replicas.py target/release/polydraft -- --threads 1
 
-What follows `--` goes to `polydraft serve`. Needs vllm-router from the Python registry. Sends requests over several connections; after a while
-one replica is stopped with SIGTERM, later the other one, started again, with SIGKILL. Counted: whole
-answers, streams that broke off and said so, and requests that were lost: there may be none of
-these last ones that had not begun to stream.
+What follows `--` goes to `polydraft serve`. Needs vllm-router from the Python registry. Sends
+requests over several connections; after a while one replica is stopped with SIGTERM, later the
+other one, started again, with SIGKILL. Counted: whole answers, streams that broke off and said so,
+and requests that were lost: there may be none of these last ones that had not begun to stream.
 """
 
 import collections

@@ -3,10 +3,11 @@
 
   bench/schemas.py target/release/polydraft FOLDER [-o RECORD]
 
-FOLDER has JSON files: lists of objects with "schema" (as JSON-Schema-Test-Suite's tests/draft2020-12
-has them), or single schemas. For each schema the demo pair writes one output at temperature 1, with
-drafts, which the package jsonschema checks; output that is cut off at --tokens counts apart. A
-request that takes longer than --seconds is a hang. What follows `--` goes to `polydraft serve`.
+FOLDER has JSON files: lists of objects with "schema" (as JSON-Schema-Test-Suite's
+tests/draft2020-12 has them), or single schemas. For each schema the demo pair writes one output at
+temperature 1, with drafts, which the package jsonschema checks; output that is cut off at --tokens
+counts apart. A request that takes longer than --seconds is a hang. What follows `--` goes to
+`polydraft serve`.
 """
 
 import collections

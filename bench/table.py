@@ -53,7 +53,7 @@ OF_CELL = ("dtype", "draft", "text", "temperature")
 
 
 def key_of(args, cell):
-    """All that a cell's figures hang on: what of it is in a record already is not measured again."""
+    """All that a cell's figures hang on: what a record has of it is not measured again."""
     common = {"common": shlex.join(args.options)} if args.options else {}
     return {name: getattr(args, name) for name in OF_RUN} | common | dict(zip(OF_CELL, cell))
 

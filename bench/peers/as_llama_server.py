@@ -3,8 +3,8 @@
 
 Which one is in the environment: PEERS_SERVER=polydraft translates the options and starts
 PEERS_PROGRAM, PEERS_SERVER=llama-server starts PEERS_PROGRAM with the options as they are. Either
-way the model is PEERS_MODEL, as the tests' own ones are on a hub. An option without a counterpart is
-left out: what a test wanted of it, the test will miss.
+way the model is PEERS_MODEL, as the tests' own ones are on a hub. An option without a counterpart
+is left out: what a test wanted of it, the test will miss.
 """
 
 import json

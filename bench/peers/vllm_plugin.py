@@ -1,4 +1,4 @@
-"""A plugin for pytest that runs vLLM's tests of its server without vLLM, and notes what they ask for.
+"""A plugin for pytest that runs vLLM's tests without vLLM, and notes what they ask for.
 
 Modules of vLLM are empty: what a test takes from them is a mock, but for facts of the server that
 runs, its version and its model's tokenizer and vocabulary, and vLLM's switches, which are off.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""vLLM's own tests of its OpenAI-compatible server, from its source package, against `polydraft serve`.
+"""vLLM's own tests of its OpenAI-compatible server against `polydraft serve`.
 
-  bench/peers/vllm_tests.py --source DIR --model smollm2.gguf --tokenizer DIR --chat-template FILE \\
-      --polydraft target/release/polydraft [-k EXPRESSION] [-o RECORD]
+  bench/peers/vllm_tests.py --source DIR --model smollm2.gguf --tokenizer DIR \\
+      --chat-template FILE [--polydraft target/release/polydraft] [-k EXPRESSION] [-o RECORD]
 
 --source is vLLM's source package, --tokenizer a folder with the model's tokenizer as transformers
 reads it, --chat-template one that knows of tools, as the models that the tests name have

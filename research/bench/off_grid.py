@@ -3,11 +3,11 @@
 
   research/bench/off_grid.py SmolLM2-135M-Instruct.Q4_1.gguf smollm2-off-grid.gguf
 
-By up to half a step of four bits in blocks of 32. Weights that come from a file of 4 bits lie on its
-grid, and a copy in 4 bits is then the model itself: what is measured with such a copy is flattered.
-This one's are as far from that grid as those of a model that was never rounded. The file is written
-in BF16 or F32, its vectors in F32, all else is kept. The same seed gives the same file. Needs
-numpy, and gguf from the Python registry.
+By up to half a step of four bits in blocks of 32. Weights that come from a file of 4 bits lie on
+its grid, and a copy in 4 bits is then the model itself: what is measured with such a copy is
+flattered. This one's are as far from that grid as those of a model that was never rounded. The file
+is written in BF16 or F32, its vectors in F32, all else is kept. The same seed gives the same file.
+Needs numpy, and gguf from the Python registry.
 """
 
 import _path  # noqa: F401

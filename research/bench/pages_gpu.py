@@ -75,15 +75,18 @@ def published(page):
         return
     page.add("## transformers' models on a GPU")
     page.paragraph(
-        '`polydraft.transformers` with `loop="device"`: draft, target, verification and KV cache in one CUDA graph a step.'
-        " Tokens per second, relative to plain decoding in a CUDA graph with the same kernels, and tokens a pass. K × L is K"
+        '`polydraft.transformers` with `loop="device"`: draft, target, verification and KV cache in'
+        " one CUDA graph a step."
+        " Tokens per second, relative to plain decoding in a CUDA graph with the same kernels,"
+        " and tokens a pass. K × L is K"
         " paths of L tokens; `block` verifies one, `nested-priority` several. See [GPUs](gpu.md)."
     )
     for record in records:
         data = record.data
         page.source(record, data["command"])
         page.paragraph(
-            f"{data['target']}, PyTorch {data['torch']}, transformers {data['transformers']}; outputs of {data['new_tokens']}"
+            f"{data['target']}, PyTorch {data['torch']}, transformers {data['transformers']};"
+            f" outputs of {data['new_tokens']}"
             f" tokens. {data['note']}"
         )
         plain = {
@@ -107,7 +110,8 @@ def published(page):
             ["prompts", "batch size", "T", "how", "tokens/s", "times plain", "tokens a pass"], rows
         )
         page.paragraph(
-            f"Random weights in the shape of Llama 3.1 8B, a draft of one such layer, a context of {data['context']} tokens:"
+            "Random weights in the shape of Llama 3.1 8B, a draft of one such layer, a context"
+            f" of {data['context']} tokens:"
             " milliseconds of a step, and of the passes in it alone."
         )
         page.table(
@@ -129,8 +133,10 @@ def published(page):
         captured = [row["family"] for row in families if row.get("captured")]
         sampled = [row for row in data["checks"] if "method" in row]
         page.paragraph(
-            f"Tiny models in f32: greedy outputs of {good} of {len(families)} families are transformers' own, and the steps of"
-            f" {len(captured)} were captured ({', '.join(captured)}). Sampled tokens, counted by their rank under the model and"
+            f"Tiny models in f32: greedy outputs of {good} of {len(families)} families are"
+            " transformers' own, and the steps of"
+            f" {len(captured)} were captured ({', '.join(captured)}). Sampled tokens, counted by"
+            " their rank under the model and"
             " the token before:"
         )
         page.table(
@@ -148,8 +154,10 @@ def llama(page):
         return
     page.add("## llama.cpp on a GPU")
     page.paragraph(
-        "llama.cpp's own loop, milliseconds of a pass with the logits of each token on the CPU: when every pass has the"
-        " width of the one before, and when the widths change from pass to pass. llama.cpp builds its graph anew for"
+        "llama.cpp's own loop, milliseconds of a pass with the logits of each token on the CPU:"
+        " when every pass has the"
+        " width of the one before, and when the widths change from pass to pass. llama.cpp builds"
+        " its graph anew for"
         " another width. See [GPUs](gpu.md)."
     )
     for record in records:
@@ -170,8 +178,10 @@ def llama(page):
             ],
         )
         page.paragraph(
-            f"llama.cpp's loop decodes {first['llama_passes']['tokens_per_second']:.0f} tokens/s. polydraft with"
-            " llama.cpp's CUDA, a draft head on the CPU, trees of one shape; two chat prompts of up to 160 tokens:"
+            f"llama.cpp's loop decodes {first['llama_passes']['tokens_per_second']:.0f} tokens/s."
+            " polydraft with"
+            " llama.cpp's CUDA, a draft head on the CPU, trees of one shape; two chat prompts of"
+            " up to 160 tokens:"
         )
         rows = {}
         for row in last["generate"]:

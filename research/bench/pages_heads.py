@@ -31,8 +31,10 @@ def trained(page):
         return
     page.add("## Draft heads trained on a GPU")
     page.paragraph(
-        "SmolLM2 writes text in batches of 1,024; heads of one and of two decoder layers learn from the same batches."
-        " Acceptance is of the first to the fourth drafted token at T = 1, on the samples that were kept for validation"
+        "SmolLM2 writes text in batches of 1,024; heads of one and of two decoder layers learn"
+        " from the same batches."
+        " Acceptance is of the first to the fourth drafted token at T = 1, on the samples that"
+        " were kept for validation"
         " on a CPU too. See [the page](train-a-head.md)."
     )
     for record in records:
@@ -41,12 +43,18 @@ def trained(page):
         first, last = data["runs"][0], data["runs"][-1]
         writing, before = first["writing"], 0
         page.paragraph(
-            f"{writing['tokens']:,} tokens in {writing['texts']:,} samples were written in {writing['seconds']:.0f} s"
-            f" ({writing['drawn'] / writing['seconds']:,.0f} tokens/s); 8,192 tokens of the vocabulary are"
-            f" {100 * writing['said_by_8192']:.1f} % of them, 16,384 {100 * writing['said_by_16384']:.1f} %. Learning:"
-            f" {first['learning']['tokens'] / first['learning']['seconds']:,.0f} tokens/s with both heads,"
-            f" {last['learning']['tokens'] / last['learning']['seconds']:,.0f} with one. The head that was shipped before"
-            f" accepts {said(first['old'])}. In the second run the head of one layer goes on learning."
+            f"{writing['tokens']:,} tokens in {writing['texts']:,} samples were written in"
+            f" {writing['seconds']:.0f} s"
+            f" ({writing['drawn'] / writing['seconds']:,.0f} tokens/s); 8,192 tokens of the"
+            " vocabulary are"
+            f" {100 * writing['said_by_8192']:.1f} % of them, 16,384"
+            f" {100 * writing['said_by_16384']:.1f} %. Learning:"
+            f" {first['learning']['tokens'] / first['learning']['seconds']:,.0f} tokens/s with"
+            " both heads,"
+            f" {last['learning']['tokens'] / last['learning']['seconds']:,.0f} with one. The head"
+            " that was shipped before"
+            f" accepts {said(first['old'])}. In the second run the head of one layer goes on"
+            " learning."
         )
         rows = []
         for number, run in enumerate(data["runs"]):

@@ -2,10 +2,10 @@
 """Makes the tables of docs/papers.md that are measured: systems, and the orders of their figures.
 
   research/bench/pages_papers.py     writes them between their marks in docs/papers.md
-  research/bench/pages_papers.py --check   writes nothing; exit code 1 if the page is not what records give
+  research/bench/pages_papers.py --check   exit code 1 if the page is not what records give
 
-Records are what 'polydraft-lab bench paper NAME --save FILE' wrote, research/records/*-paper-NAME.json;
-of each paper the newest counts.
+Records are what 'polydraft-lab bench paper NAME --save FILE' wrote,
+research/records/*-paper-NAME.json; of each paper the newest counts.
 """
 
 import argparse
@@ -91,7 +91,8 @@ SYSTEMS = [
         "trees by our acceptances",
     ),
     (
-        "SpecTr with Global Resolution as published (Thomas and Pal 2025a): measured, never emitted",
+        "SpecTr with Global Resolution as published (Thomas and Pal 2025a): measured, never"
+        " emitted",
         "polydraft-lab efficiency --target t.json --draft d.json --verifier walk:global-resolution "
         "--set mode=published-walk",
         ("global-resolution", "efficiency", "K = 4, L = 8", "as published"),

@@ -65,7 +65,7 @@ class Further(torch.nn.Module):
 
 
 def texts():
-    """Tokens of the sources, file by file, in an order of chance; those of one hash are held out."""
+    """Tokens of the sources, file by file, in an order of chance."""
     tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
     files = sorted(pathlib.Path.home().glob(".cargo/registry/src/*/*/src/**/*.rs"))
     random.Random(1).shuffle(files)

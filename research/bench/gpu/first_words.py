@@ -1,9 +1,9 @@
-"""What `head_training.py` begins texts with, as tokens, and the samples that are kept for validation.
+"""Beginnings of the texts of `head_training.py`, as tokens, and samples kept for validation.
 
     python research/bench/gpu/first_words.py WORK TOKENIZER.json WORDS.json
 
-WORK is a folder of `python -m polydraft.train` with text of the same model: its first samples are kept for
-validation there and here.
+WORK is a folder of `python -m polydraft.train` with text of the same model: its first samples are
+kept for validation there and here.
 """
 
 import json
@@ -29,7 +29,7 @@ def openings():
 
 
 def forced(tokenizer, system):
-    """Rows of tokens that are not drawn, and which begin a text, with their turn, as often as they should be drawn."""
+    """Rows of tokens that begin a text, with their turn, as often as they should be drawn."""
 
     def encode(text):
         return tokenizer.encode(text, add_special_tokens=False).ids

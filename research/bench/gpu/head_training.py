@@ -1,10 +1,12 @@
-"""A GPU job: a small model writes 20 million tokens, heads of one and of two layers learn from them.
+"""A GPU job: a small model writes 20 million tokens, from which heads of one and two layers learn.
 
     python research/bench/gpu/first_words.py WORK TOKENIZER.json WORDS.json
-    python research/bench/gpu/head_training.py --model MODEL.gguf --words WORDS.json --out OUT --record RECORD.json [--small]
+    python research/bench/gpu/head_training.py --model MODEL.gguf --words WORDS.json \\
+        --out OUT --record RECORD.json [--small]
 
-Writing comes first, in batches, by `small_model.py`; then the heads learn side by side from the same batches, with the
-trainer of `polydraft.train`; the target's states are computed anew for each batch. The rate follows the time that is left.
+Writing comes first, in batches, by `small_model.py`; then the heads learn side by side from the
+same batches, with the trainer of `polydraft.train`; the target's states are computed anew for each
+batch. The rate follows the time that is left.
 """
 
 import argparse
@@ -40,7 +42,10 @@ RUN, KEPT, SHORTEST = 12, 4, 64
 
 
 class Said:
-    """Which runs of tokens were said, as `polydraft-lessons` keeps it: more than half of a text must be new."""
+    """Runs of tokens that were said, as `polydraft-lessons` keeps them.
+
+    More than half of a text must be new.
+    """
 
     def __init__(self):
         self.runs = set()
@@ -156,7 +161,7 @@ def attention_holds(device):
 
 
 def answered(tokens, answer, end):
-    """What a model wrote as an answer, or without turns: after the words that begin an answer, until it ends."""
+    """Text of an answer, or without turns: after the words that begin an answer, until it ends."""
     if tokens[0] != answer[1]:
         return np.arange(len(tokens)) > 0
     taught = np.zeros(len(tokens), bool)
@@ -221,7 +226,8 @@ class Job:
             spent = self.clock() - begin
             speed = args.wave * args.slots / spent
             self.say(
-                f"{self.texts.tokens():,} tokens in {len(self.texts.lengths):,} texts of {all_:,}; {speed:,.0f} tokens/s"
+                f"{self.texts.tokens():,} tokens in {len(self.texts.lengths):,} texts of"
+                f" {all_:,}; {speed:,.0f} tokens/s"
             )
         wave = sum(map(len, self.texts.tokens_[-50:])) / 50
         self.record["writing"] = {

@@ -1,10 +1,11 @@
 """A GPU job: the program built with `--features llama-cuda`, and llama.cpp's own loop beside it.
 
-    python research/bench/gpu/llama_cuda.py --programs FOLDER --model MODEL.gguf --head HEAD --record RECORD.json \
-        [--cpu CPU.json] [--layers 0] [--seconds 20]
+    python research/bench/gpu/llama_cuda.py --programs FOLDER --model MODEL.gguf \
+        --head HEAD --record RECORD.json [--cpu CPU.json] [--layers 0] [--seconds 20]
 
-FOLDER holds `polydraft`, `llama_passes` (see `llama_passes.cpp`) and llama.cpp's libraries; docs/building.md says
-how they are made. CPU.json is what `llama_passes MODEL 0` printed elsewhere. Texts first, times after.
+FOLDER holds `polydraft`, `llama_passes` (see `llama_passes.cpp`) and llama.cpp's libraries;
+docs/building.md says how they are made. CPU.json is what `llama_passes MODEL 0` printed elsewhere.
+Texts first, times after.
 """
 
 import argparse
@@ -70,9 +71,8 @@ class Job:
             print("timed out", name, words[:2], flush=True)
             return None
         spent = time.monotonic() - begin
-        print(
-            f"[{time.monotonic() - self.begun:6.1f}] {name} {' '.join(map(str, words))[:150]}: {done.returncode}, {spent:.1f} s"
-        )
+        at, said = time.monotonic() - self.begun, " ".join(map(str, words))[:150]
+        print(f"[{at:6.1f}] {name} {said}: {done.returncode}, {spent:.1f} s")
         if done.returncode != 0:
             print(done.stderr[-1500:], flush=True)
             self.record["checks"].setdefault("failures", []).append(
@@ -172,9 +172,8 @@ class Job:
                 if rows:
                     speed = statistics.median(x["tokens_per_second"] for x in rows)
                     call = statistics.mean(x["per_call"] for x in rows)
-                    print(
-                        f"T = {temperature} {way:22} {speed:8.1f} tokens/s, {call:.2f} tokens a call"
-                    )
+                    said = f"{speed:8.1f} tokens/s, {call:.2f} tokens a call"
+                    print(f"T = {temperature} {way:22} {said}")
 
     def speed(self):
         for draft in (self.args.head, "ngram"):

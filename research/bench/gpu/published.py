@@ -1,13 +1,15 @@
-"""Speculation on one GPU by `polydraft.transformers`: is it right, and what does it give on a published model?
+"""Speculation on one GPU by `polydraft.transformers`: whether it is right, and what it gives.
 
-    PYTHONPATH=bindings/python/python:research/bench/gpu python research/bench/gpu/published.py --record OUT/published.json \
-        --model SmolLM2-135M-Instruct.Q4_1.gguf --head demo/smollm2-head --prompts prompts.json [--small]
+    PYTHONPATH=bindings/python/python:research/bench/gpu python research/bench/gpu/published.py \
+        --record OUT/published.json --model SmolLM2-135M-Instruct.Q4_1.gguf \
+        --head demo/smollm2-head --prompts prompts.json [--small]
 
-Prompts are token ids by kind of text: {"chat": [[..], ..], ..}. Parts, each of which can be left out:
-  checks  tiny random models of many families: greedy outputs equal to transformers' own, whether steps are captured, and
-          whether sampled tokens come as often as the model says
-  model   the published model in bf16: tokens per second of transformers' own loops, of plain decoding in a CUDA graph, and with
-          the draft head, by paths, temperature and batch size
+Prompts are token ids by kind of text: {"chat": [[..], ..], ..}. Parts, each of which can be left
+out:
+  checks  tiny random models of many families: greedy outputs equal to transformers' own, whether
+          steps are captured, and whether sampled tokens come as often as the model says
+  model   the published model in bf16: tokens per second of transformers' own loops, of plain
+          decoding in a CUDA graph, and with the draft head, by paths, temperature and batch size
   compiled  transformers' loop with a static cache, compiled, which takes a minute
   large   random weights in the shape of an 8B model: milliseconds of a step and of its parts
 """
@@ -49,7 +51,7 @@ def waited():
 
 
 class Plain:
-    """Plain decoding over the same cache of slots: a pass over one token, a draw, in a CUDA graph."""
+    """Plain decoding over the same cache of slots: one token's pass and a draw in a CUDA graph."""
 
     def __init__(self, model, batch, size, sampling):
         self.static, self.sampling = StaticModel(model, batch), sampling
@@ -86,8 +88,11 @@ class Plain:
 
 
 def calibration(model, texts, begin):
-    """How far the tokens of texts [rows, length] are from what the model says of them: a sum of squares that is χ² in the
-    limit, and its degrees of freedom, over the ranks of tokens by the token before (of 4 kinds)."""
+    """Distance of the tokens of texts [rows, length] from what the model says of them.
+
+    A sum of squares that is χ² in the limit, and its degrees of freedom, over the ranks of tokens
+    by the token before (of 4 kinds).
+    """
     with torch.no_grad():
         logits = torch.cat(
             [model(part).logits.float() for part in texts.split(8)]
@@ -151,7 +156,8 @@ def checks(args, record):
             depth=depth, verifier=method, loop="device", statistics=told, seed=5)
         total, freedom = calibration(model, texts, 3)
         z = (total - freedom) / math.sqrt(2 * max(freedom, 1))
-        found.append({"method": method, "chi2": total, "freedom": freedom, "z": z, "tokens": told["tokens"],
+        found.append({"method": method, "chi2": total, "freedom": freedom, "z": z,
+                      "tokens": told["tokens"],
                       "efficiency": told["block_efficiency"], "captured": told["captured"]})
         print(found[-1], flush=True)
 
@@ -174,7 +180,8 @@ def published(path):
         rms_norm_eps=field["llama.attention.layer_norm_rms_epsilon"], max_position_embeddings=8192,
         tie_word_embeddings="output.weight" not in tensors, bos_token_id=None, eos_token_id=None,
         pad_token_id=0)
-    names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+             "attn_v": "self_attn.v_proj",
              "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj",
              "ffn_up": "mlp.up_proj",
              "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm",
@@ -203,7 +210,10 @@ def published(path):
 
 
 def small_published(args, record):
-    """Times of the published model. In each cell all prompts one after the other (batch size 1) or at once."""
+    """Times of the published model.
+
+    In each cell all prompts one after the other (batch size 1) or at once.
+    """
     model = published(args.model)
     kinds = json.loads(args.prompts.read_text())
     if args.small:
@@ -294,7 +304,8 @@ def small_published(args, record):
         [prompt[-8:] for prompts in kinds.values() for prompt in prompts], device=DEVICE
     ).repeat(4, 1)
     torch.manual_seed(3)
-    texts = model.generate(parts, do_sample=True, top_k=0, max_new_tokens=4 * count, custom_generate=inside.generate, draft_model=args.head,
+    texts = model.generate(parts, do_sample=True, top_k=0, max_new_tokens=4 * count,
+                           custom_generate=inside.generate, draft_model=args.head,
                            paths=4, depth=4, loop="device")
     total, freedom = calibration(model, texts, parts.shape[1])
     note(
@@ -415,7 +426,8 @@ def main():
     p.add_argument("--parts", nargs="+", default=["checks", "model", "large"])
     p.add_argument("--small", action="store_true", help="a trial on a CPU")
     args = p.parse_args()
-    record = {"what": "published", "torch": torch.__version__, "transformers": transformers.__version__,
+    record = {"what": "published", "torch": torch.__version__,
+              "transformers": transformers.__version__,
               "gpu": torch.cuda.get_device_name() if CUDA else "none"}
     start = time.perf_counter()
     for part in args.parts:

@@ -1,4 +1,4 @@
-"""A small Llama on one device: its weights from a GGUF file, its pass, and what it writes in large batches.
+"""A small Llama on one device: weights from a GGUF file, its pass, texts in large batches.
 
 No script of its own; `head_training.py` uses it. Weights of any type are made bf16 on a GPU.
 """
@@ -20,7 +20,7 @@ def halves(data, heads):
 
 
 class Small:
-    """The model. `weights` are by GGUF's names; `about` is the `model.json` of the trainer's folder."""
+    """The model: `weights` by GGUF's names; `about` is `model.json` of the trainer's folder."""
 
     def __init__(self, path, about, device, dtype) -> None:
         self.device, self.dtype = device, dtype
@@ -71,7 +71,7 @@ class Small:
 
     @torch.no_grad()
     def states(self, tokens):
-        """Tokens [samples, places] to the states that a head reads, and the last, normed: `[samples, places, ..]`."""
+        """States that a head reads of tokens [samples, places], and the last, normed."""
         places = tokens.shape[1]
         cos, sin = self.cos[:places, None], self.sin[:places, None]
 
@@ -100,9 +100,9 @@ class Small:
 class Writer:
     """Texts of many slots at once: one captured step, the state of each slot on the device.
 
-    A slot's turn is 0 while a question is written, 1 in an answer, 2 in a text without turns. What must be said next
-    (an opening, the words between turns) is a row of `forced`; else a token is drawn. A slot whose text ended begins
-    another. Everything is recorded by step and slot.
+    A slot's turn is 0 while a question is written, 1 in an answer, 2 in a text without turns. What
+    must be said next (an opening, the words between turns) is a row of `forced`; else a token is
+    drawn. A slot whose text ended begins another. Everything is recorded by step and slot.
     """
 
     QUESTION, GOES_ON = 120, 0.3
@@ -119,7 +119,8 @@ class Writer:
         self.lengths = torch.tensor([len(row) for row in rows], device=device)
         self.between = forced["answer"], forced["ask"], forced["cut"]
         self.ends = torch.tensor(forced["ends"], device=device)
-        # Openings: rows of the table and the turn that they begin, each as likely as it is often there.
+        # Openings: rows of the table and the turn that they begin, each as likely as it is often
+        # there.
         self.openings = torch.tensor(openings, device=device)
         integer = dict(dtype=torch.long, device=device)
         self.token, self.place = torch.zeros(slots, **integer), torch.zeros(slots, **integer)
@@ -181,7 +182,8 @@ class Writer:
         logits = F.linear(model.norm(x, "output_norm.weight"), model.embedding).float()
         # Of the next token's distribution at temperature 1.
         sums = torch.logsumexp(logits, 1)
-        # A question at temperature 1 is drawn a little tamer than an answer, whose distribution is what is learned.
+        # A question at temperature 1 is drawn a little tamer than an answer, whose distribution is
+        # what is learned.
         tame = torch.where(self.turn == 0, self.temperature.clamp(max=0.85), self.temperature)
         race = torch.empty_like(logits).exponential_().log_()
         drawn = (logits / tame[:, None] - race).argmax(1)
@@ -231,7 +233,10 @@ class Writer:
         self.restart()
 
     def wave(self):
-        """Another `record` steps: the texts that ended, each an array [tokens, 3] of token, taught, log sum before it."""
+        """Another `record` steps: the texts that ended, each an array [tokens, 3].
+
+        Of token, taught, log sum before it.
+        """
         if self.graph is None and self.model.device.type == "cuda":
             self.capture()
         for _ in range(self.record):
