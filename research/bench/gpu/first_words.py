@@ -6,9 +6,9 @@ WORK is a folder of `python -m polydraft.train` with text of the same model: its
 kept for validation there and here.
 """
 
+import argparse
 import json
 import re
-import sys
 from pathlib import Path
 
 from safetensors import safe_open
@@ -50,9 +50,15 @@ def forced(tokenizer, system):
 
 
 def main():
-    work, out = Path(sys.argv[1]), Path(sys.argv[3])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path, help="the trainer's folder")
+    parser.add_argument("tokenizer", help="tokenizer.json of the model")
+    parser.add_argument("out", type=Path, help="the file to write")
+    args = parser.parse_args()
+    work = args.work
     about = json.loads((work / "model.json").read_text())
-    tokenizer = Tokenizer.from_file(sys.argv[2])
+    tokenizer = Tokenizer.from_file(args.tokenizer)
     system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     rows, begin = forced(tokenizer, system)
     assert sorted(rows["ends"]) == about["end_tokens"], (rows["ends"], about)
@@ -64,7 +70,7 @@ def main():
             "tokens": file.get_slice("tokens")[:count].tolist(),
             "taught": file.get_slice("taught")[:count].tolist(),
         }
-    out.write_text(
+    args.out.write_text(
         json.dumps({"model": about, "forced": rows, "openings": begin, "held_out": held})
     )
 

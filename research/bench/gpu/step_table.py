@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 
@@ -92,4 +92,7 @@ def table(data) -> None:
 
 
 if __name__ == "__main__":
-    table(json.loads(Path(sys.argv[1]).read_text()))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path, help="of step.py")
+    table(json.loads(parser.parse_args().record.read_text()))
