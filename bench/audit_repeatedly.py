@@ -63,7 +63,7 @@ def begun(args):
 
 
 def audited(args, url, seed):
-    """What one audit says."""
+    """The report of one audit, summed up."""
     command = [args.program, "--no-config", "audit", url, "--json", "--seed", seed]
     command += ["--error-rate", args.error_rate, "--requests", args.requests or 1_000_000]
     command += ["--minutes", args.minutes] if args.minutes else []
@@ -75,7 +75,7 @@ def audited(args, url, seed):
 
 
 def summary(report, seed, seconds):
-    """Of one audit, what its record has."""
+    """The part of an audit's report that the record has."""
     findings = report["findings"]
     values = {
         found["check"]: found["p_value"] for found in findings if found["p_value"] is not None

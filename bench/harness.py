@@ -1,4 +1,4 @@
-"""What all measurements share: options, provenance, records, programs, servers, HTTP, turns.
+"""The harness of all measurements: options, provenance, records, programs, HTTP, turns.
 
 For the scripts beside it, in research/bench (after `import _path`) and in bindings/python/bench.
 It needs Python's standard library alone.
@@ -77,7 +77,7 @@ def options(doc, *shared, **defaults):
 
 
 def parsed(parser):
-    """What stands before `--`, and as `options` what follows it, which goes to the program."""
+    """The options before `--`, and as `options` those after it, which go to the program."""
     own = sys.argv[1:]
     at = own.index("--") if "--" in own else len(own)
     args = parser.parse_args(own[:at])
@@ -183,7 +183,7 @@ def run(command, accept=(0,)):
 
 
 def generate(program, target, *options):
-    """What `polydraft generate --json` answers. `program` may have arguments of its own."""
+    """The answer of `polydraft generate --json`. `program` may have arguments of its own."""
     command = [*shlex.split(str(program)), "generate", "--json", "-q", "--no-config"]
     return json.loads(run([*command, "--target", target, *options]).stdout)
 
@@ -296,7 +296,7 @@ def ask(port, path, body=None, seconds=600):
 
 
 def complete(port, body, seconds=600):
-    """What /v1/completions answers; the script ends where that is an error."""
+    """The answer of /v1/completions; the script ends where that is an error."""
     status, answer = ask(port, "/v1/completions", body, seconds)
     if status != 200:
         sys.exit(f"{status} from port {port}: {answer[:300]!r}")

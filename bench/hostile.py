@@ -50,7 +50,7 @@ RIGHT = {200, 400, 404, 413}
 
 
 def body(rng):
-    """One that is wrong nearly always."""
+    """A body that is wrong nearly always."""
     speculation = {"verifier": "block", "tree": "paths:1,2"}
     good = {"max_tokens": 1, "n": 1, "stop": ["x"], "speculation": speculation}
     good[rng.choice(["prompt", "input"])] = "fn"
@@ -103,7 +103,7 @@ async def oversized(port, count):
 
 
 async def nonsense(port, count, seed):
-    """What is no HTTP, and heads that are too large."""
+    """Bytes that are no HTTP, and heads that are too large."""
     rng, codes = random.Random(seed), collections.Counter()
     for number in range(count):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -30,7 +30,7 @@ def ask(port, body):
 
 
 class Round:
-    """What one server did in a round."""
+    """Counts and seconds of one server in a round."""
 
     def __init__(self):
         self.tokens = self.calls = self.drafted = self.accepted = 0

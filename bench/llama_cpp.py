@@ -56,7 +56,7 @@ def theirs_plain(args, model, threads):
 
 
 def ours(args, model, threads, tokens, *options):
-    """What our program answers."""
+    """The answer of our program."""
     asked = ["--threads", threads, "-n", tokens, *args.options, *options]
     return harness.generate(args.polydraft, model, *asked)
 
@@ -144,7 +144,7 @@ def compare_texts(args, model, threads):
 
 
 def parting(text, scored, theirs):
-    """Where a text parts from theirs: the token, and how far apart the two likeliest were there."""
+    """The token where a text parts from theirs, and how far apart the two likeliest were there."""
     if text == theirs:
         return None
     if not scored:
@@ -195,7 +195,7 @@ def speculation(args, model, threads, name):
 
 
 def cases(args, model, threads):
-    """What is measured of a model with so many threads."""
+    """Cases of a model with so many threads."""
     name = f"{model.stem} {threads} thread{'' if threads == '1' else 's'}"
     columns = ["polydraft", "llama.cpp"]
     if args.what == "text":

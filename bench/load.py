@@ -53,7 +53,7 @@ async def stream(port, body, leave_after, slow, gaps):
 
 
 def asked(rng, tokens):
-    """Without a seed: trees give way to neighbours only where no text was promised bit for bit."""
+    """A request without a seed: trees give way to neighbours only where no text was promised."""
     return {
         "prompt": rng.choice(PROMPTS),
         "max_tokens": rng.randint(tokens // 2, tokens),
@@ -108,7 +108,7 @@ async def compared(port, ways, arguments, requests, connections, seed):
 
 
 async def speeds(arguments, port):
-    """Of one request at a time and of many together."""
+    """Tokens per second of one request at a time and of many together."""
     auto, plain = {"tree": "auto"}, "none"
     fixed = {
         f"paths:{tree}": {"tree": f"paths:{tree}"} for tree in ("1,2", "1,4", "2,3", "2,5", "4,4")

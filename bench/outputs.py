@@ -1,4 +1,4 @@
-"""What 'polydraft generate --json' says of outputs, summed up."""
+"""Sums over outputs of what 'polydraft generate --json' says."""
 
 import harness
 

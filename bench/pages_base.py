@@ -1,4 +1,4 @@
-"""What the sections of docs/benchmarks.md share: records, the page, numbers."""
+"""Records, the page and numbers, for the sections of docs/benchmarks.md."""
 
 import json
 import re

@@ -181,7 +181,7 @@ TYPES = {
 
 
 def strict(schema):
-    """In OpenAI's strict form: every property is required, and there are no others."""
+    """A schema in OpenAI's strict form: every property is required, and there are no others."""
     if isinstance(schema, list):
         return [strict(part) for part in schema]
     if not isinstance(schema, dict):

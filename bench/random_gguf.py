@@ -117,7 +117,7 @@ class Maker:
         self.numbers(at + "ssm_norm.weight", groups, values // groups)
 
     def plain_attention(self, at, head):
-        """Without norms of heads."""
+        """Attention without norms of heads."""
         s = self.shape
         self.matrix(at + "attn_q.weight", s["heads"] * head, s["hidden"])
         self.matrix(at + "attn_k.weight", s["kv"] * head, s["hidden"])

@@ -25,7 +25,7 @@ CONNECTIONS = 8
 
 
 def ask(port, number, stream):
-    """What became of a request."""
+    """The outcome of a request."""
     body = {"prompt": f"fn number_{number}(", "max_tokens": 48, "stream": stream}
     try:
         status, answer = harness.ask(port, "/v1/completions", body, seconds=60)

@@ -31,7 +31,7 @@ def schemas(folder):
 
 
 def outcome(schema, port, args):
-    """What became of a schema, and what was said of it."""
+    """The outcome of a schema, and what was said of it."""
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     body = {"prompt": "{", "response_format": wanted, "max_tokens": args.tokens, "seed": 1}
     try:

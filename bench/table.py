@@ -59,7 +59,7 @@ def key_of(args, cell):
 
 
 def measure(args, dtype, draft, text, temperature):
-    """One cell: what 'bench speed' says, or why it refused."""
+    """Measures a cell: what 'bench speed' says, or why it refused."""
     command = [args.program, "bench", "speed", "--json", "--threads", args.threads, *args.options]
     if dtype != "default":
         command += ["--dtype", dtype]
@@ -85,7 +85,7 @@ def measure(args, dtype, draft, text, temperature):
 
 
 def differing(cells):
-    """What cells of several runs differ in, by name; those of old records say less of it."""
+    """Differences of cells of several runs, by name; those of old records say less of it."""
     said = {
         name: [str(cell.get(name, cell["speed"].get(name, "-"))) for cell in cells]
         for name in ("target", "tokens", "threads", "common")

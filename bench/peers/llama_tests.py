@@ -51,7 +51,7 @@ INSTEAD = {'.startswith("b")': '.startswith(("b", "fp_"))'}
 
 
 def run(source, model, kind, program, expression):
-    """What became of each test: its outcome, the routes that it asked for, and why it failed."""
+    """The outcome of each test, the routes that it asked for, and why it failed."""
     with tempfile.TemporaryDirectory() as folder:
         # The tests open files of the sources by paths relative to their own folder.
         place = Path(folder, "tools", "server", "tests")

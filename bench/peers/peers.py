@@ -1,4 +1,4 @@
-"""What the runs of other servers' own tests against `polydraft serve` share."""
+"""The parts common to the runs of other servers' tests against `polydraft serve`."""
 
 import json
 import re
@@ -58,7 +58,7 @@ def routes(program, model):
 
 
 def is_here(asked, known):
-    """Whether what a test asked for is one of the known routes."""
+    """Tells whether what a test asked for is one of the known routes."""
     verb, path = asked.split(" ", 1)
     return verb in ("OPTIONS", "HEAD") or any(verb == v and re.fullmatch(p, path) for v, p in known)
 

@@ -28,7 +28,7 @@ def get_tokenizer(*_, **__):
 
 
 class ModelConfig:
-    """What is known of the model that is served, whatever model a test names."""
+    """The model that is served, whatever model a test names."""
 
     def __init__(self, *_, **__):
         pass

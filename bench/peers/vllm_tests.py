@@ -43,7 +43,7 @@ FILES = """
 
 
 def run(args):
-    """What became of each test: its outcome, the routes that it asked for, and why it failed."""
+    """The outcome of each test, the routes that it asked for, and why it failed."""
     with tempfile.TemporaryDirectory() as folder:
         tests = Path(folder, "tests")
         for file in FILES:

@@ -20,7 +20,7 @@ from outputs import Outputs
 
 
 def seconds(passes, tokens):
-    """Of a pass over so many tokens, between those that were measured."""
+    """Seconds of a pass over so many tokens, between those that were measured."""
     for low, high in zip(passes, passes[1:]):
         if tokens <= high["tokens"]:
             share = (tokens - low["tokens"]) / (high["tokens"] - low["tokens"])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How much drafts by n-grams can gain at all: an upper bound for drafters that know what comes.
+"""An upper bound of what drafts by n-grams can gain, by drafters that know what comes.
 
   research/bench/ngram_bound.py target/release/polydraft SmolLM2-135M-Instruct.Q4_1.gguf \\
       --prompts bench/repeat.jsonl -t 1 --costs costs.json
@@ -45,7 +45,10 @@ def write(args, prompt, seed):
 
 def row_costs(file, most):
     """Seconds of passes over 0, 1, 2, .. rows: on the line between two that were measured."""
-    pairs = harness.read(file)["costs"]["target"] if file else [[1, 1.0], [2, 1.0]]
+    pairs = [(1, 1.0), (2, 1.0)]
+    if file:
+        known = harness.read(file)["costs"]["target"]
+        pairs = [(cost["tokens"], cost["seconds"]) for cost in known]
     costs, below = [0.0], (1, pairs[0][1])
     for rows in range(1, most + 1):
         above = next(((known, seconds) for known, seconds in pairs if known >= rows), None)
@@ -53,7 +56,7 @@ def row_costs(file, most):
             # After the last in proportion, where there are costs at all.
             costs.append(pairs[-1][1] * (rows / pairs[-1][0] if file else 1.0))
             continue
-        below = max((tuple(pair) for pair in pairs if pair[0] <= rows), default=below)
+        below = max((pair for pair in pairs if pair[0] <= rows), default=below)
         part = (rows - below[0]) / max(above[0] - below[0], 1)
         costs.append(below[1] + part * (above[1] - below[1]))
     return costs
@@ -85,7 +88,7 @@ def followers(tokens):
 
 
 def look(prompt, tokens, laws):
-    """For each token how it stands to those that followed the last one before.
+    """Facts of each token and those that followed the last one before.
 
     Whether it is one of them; whether it is the likeliest of them; how likely that one is.
     """

@@ -185,7 +185,7 @@ def systems(found):
 
 
 def at(place, other):
-    """What tells one figure from the other, and what both have in common."""
+    """Words that tell one figure from the other, and what both have in common."""
     if place[0] == other[0]:
         return place[1], other[1], place[0]
     return place[0], other[0], place[1]
@@ -227,7 +227,7 @@ def orders(found):
 
 
 def runs(found):
-    """Where the records lie, and how long each measured."""
+    """Links to the records, and how long each measured."""
     yield "| record, of the demo pair | machine | `--seconds` | commit |"
     yield "|---|---|---|---|"
     for paper, (name, record) in found.items():

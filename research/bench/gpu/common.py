@@ -1,4 +1,4 @@
-"""What the GPU jobs share: `polydraft.gpu` without the compiled library, and a clock.
+"""`polydraft.gpu` without the compiled library, and a clock, for the GPU jobs.
 
 No script of its own.
 """
@@ -45,7 +45,7 @@ def clock(run, cuda, repeats, warm):
 
 
 def broken(device) -> bool:
-    """Whether the device's context is lost."""
+    """Tells whether the device's context is lost."""
     try:
         torch.cuda.synchronize()
         torch.ones(1, device=device).sum().item()

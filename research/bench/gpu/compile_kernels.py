@@ -101,7 +101,7 @@ class Compiler:
 
 
 def compile_step(compiler) -> None:
-    """What `step.py`'s workers run."""
+    """The workers of `step.py`."""
     import step
     from kernel_checks import backend, launch
 

@@ -139,11 +139,11 @@ class Pool:
         self.ratios = ratio.flatten()[order]
 
     def token_length(self, length) -> float:
-        """What token verification accepts of one path: every coin has Σ min(p, q)."""
+        """Tokens of one path that token verification accepts: every coin has Σ min(p, q)."""
         return sum(self.acceptance**i for i in range(1, length + 1))
 
     def block_length(self, length) -> tuple[float, float]:
-        """What block verification accepts, Σ E[w] for w = min(w · p/q, 1), with its error.
+        """Tokens that block verification accepts, Σ E[w] for w = min(w · p/q, 1), with the error.
 
         The mean is over drawn ratios, in PyTorch alone.
         """

@@ -140,7 +140,7 @@ class Texts:
 
 
 def attention_holds(device):
-    """Whether the flash form gives what scores written out give, and its gradients."""
+    """Checks that the flash form gives what scores written out give, and its gradients."""
     made = [
         torch.randn(2, 9, 77, 64, device=device, dtype=torch.bfloat16).requires_grad_()
         for _ in range(7)
@@ -248,7 +248,7 @@ class Job:
         self.say(self.record["writing"])
 
     def read(self):
-        """What an earlier run wrote. Which tokens are taught is seen from the turns again."""
+        """Reads what an earlier run wrote. Which tokens are taught is seen from the turns again."""
         forced = self.words["forced"]
         answer, end = forced["rows"][forced["answer"]], forced["ends"][-1]
         for path in self.args.text:
@@ -322,7 +322,7 @@ class Job:
         if self.args.old is not None:
             self.judge_old(learners)
         end = self.args.minutes * 60
-        start, checked, seed, spent = self.clock(), self.clock(), 0, []
+        start, checked, seed = self.clock(), self.clock(), 0
         while self.clock() < end:
             for ids in self.texts.epoch(self.args.batch, seed):
                 batch = self.texts.batch(ids, self.device, self.dtype)
@@ -371,7 +371,7 @@ class Job:
         self.args.record.write_text(json.dumps(self.record, indent=1) + "\n")
 
     def keep_text(self):
-        """What was written, compressed: a length, then the tokens, 16 bits each."""
+        """Text that was written, compressed: a length, then the tokens, 16 bits each."""
         texts = self.texts
         parts = np.array_split(np.arange(texts.kept, len(texts.lengths)), 3)
         for i, part in enumerate(parts):

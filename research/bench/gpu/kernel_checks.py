@@ -1,4 +1,4 @@
-"""What `kernels.py` checks: every kernel against the plain PyTorch form in float64.
+"""Checks of `kernels.py`: every kernel against the plain PyTorch form in float64.
 
 No script of its own: it holds the inputs, the record and the checks.
 """
@@ -90,7 +90,7 @@ def inputs(method, batch, paths, length, vocabulary, kind, dtype, seed=1):
 
 
 def far(a, b, absolute, relative):
-    """How far apart, in units of what is allowed."""
+    """Distance in units of what is allowed."""
     a, b = a.double(), b.double()
     gap = (a - b).abs() / (absolute + relative * b.abs())
     return gap.nan_to_num(nan=1e9).max().item() if gap.numel() else 0.0

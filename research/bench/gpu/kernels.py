@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `polydraft.gpu`'s kernels give and cost on this GPU: job 1, `gpu-kernels`.
+"""Outcomes and costs of `polydraft.gpu`'s kernels on this GPU: job 1, `gpu-kernels`.
 
   kernels.py [--out FILE] [--minutes 5] [--small] [--sections check,time,filters,tune,profile,pools]
 
@@ -72,7 +72,7 @@ class Timed:
         self.size = (batch, paths, length)
 
     def parts(self, method, **options):
-        """What there is to time, by name: (runs, bytes that must be read)."""
+        """Things to time, by name: (runs, bytes that must be read)."""
         b, k, l = self.size
         one = method in ("token", "block")
         k = 1 if one else k
@@ -176,7 +176,7 @@ CHOICES = [  # where, name, values
 
 
 def tune(record, shape, end):
-    """One setting at a time from the defaults, keeping what is faster, for nested priorities."""
+    """Tries one setting at a time, keeping what is faster, for nested priorities."""
     timed, options, best = Timed(*shape), {}, None
     for where, name, values in CHOICES:
         place = launch.WARPS if where == "warps" else vars(launch) if where == "launch" else options
@@ -267,7 +267,7 @@ def sections(args, record, end):
 
 
 def table(record):
-    """What matters, last."""
+    """Prints what matters, last."""
     data = record.data
     bad = [r for key in ("rows", "methods", "graphs") for r in data.get(key, []) if not r["ok"]]
     checked = sum(len(data.get(key, [])) for key in ("rows", "methods", "graphs"))

@@ -26,7 +26,7 @@ PROMPTS = [
 
 
 def libraries(folder):
-    """Where CUDA's libraries lie that PyTorch brought, behind llama.cpp's own."""
+    """Folders of llama.cpp's libraries, then of CUDA's that PyTorch brought."""
     found = [str(folder.resolve())]
     spec = importlib.util.find_spec("nvidia")
     for root in spec.submodule_search_locations if spec else []:

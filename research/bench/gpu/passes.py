@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What forward passes cost on this GPU, by tokens per pass and batch size, with CUDA graphs;
+"""Costs of forward passes on this GPU, by tokens per pass and batch size, with CUDA graphs;
 and what sampling costs in plain PyTorch.
 
   passes.py [--out FILE] [--minutes 5] [--small]    --small: tiny shapes, on any device

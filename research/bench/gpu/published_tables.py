@@ -1,4 +1,4 @@
-"""What `published.py` found, as tables. No script of its own."""
+"""Tables of what `published.py` found. No script of its own."""
 
 
 def table(record):

@@ -91,7 +91,7 @@ class Small:
 
     @torch.no_grad()
     def log_sums(self, last):
-        """Of normed states [rows, hidden], the logarithm of the sum over the whole vocabulary."""
+        """The logarithm of the sum over the whole vocabulary, of normed states [rows, hidden]."""
         return torch.cat(
             [torch.logsumexp(F.linear(x, self.embedding).float(), 1) for x in last.split(4096)]
         )
@@ -220,7 +220,7 @@ class Writer:
         self.number.copy_((self.number + 1) % self.record)
 
     def capture(self):
-        """One step as a CUDA graph."""
+        """A step as a CUDA graph."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""For which acceptance do several i.i.d. paths pay on this GPU at T > 0? Job 2, `gpu-step`.
+"""Acceptance at which several i.i.d. paths pay on this GPU at T > 0: job 2, `gpu-step`.
 
   step.py [--out FILE] [--minutes 4.4] [--small]     --small: tiny shapes, on a CPU, interpreted
 
@@ -59,7 +59,7 @@ def milliseconds(run):
 
 
 def method_for(paths):
-    """How so many paths are verified."""
+    """The verifier of so many paths."""
     return "block" if paths == 1 else "nested-priority"
 
 
@@ -155,7 +155,7 @@ class Bench:
         self.record.add("plain", row)
 
     def check_tree(self, form) -> None:
-        """Whether a tree's passes are its paths' passes."""
+        """Checks that a tree's passes are its paths' passes."""
         pool = self.pool("noise", 0.7)
         self.record.add("trees", check_tree(pool, form, self.small))
 
@@ -311,7 +311,7 @@ def sections(bench, small):
 
 
 def compile_only(what) -> None:
-    """What a worker does: runs every kernel of a shape once, which leaves it in Triton's cache."""
+    """Runs every kernel of a shape once, in a worker, which leaves it in Triton's cache."""
     if what == "decoder":
         for name, many in (("llama-3.1-8b", (1, 5, 9, 17, 25)), ("qwen3-0.6b", (1, 2, 4))):
             shape = list(SHAPES[name])

@@ -1,4 +1,4 @@
-"""Whether a step's passes are those of the paths they stand for.
+"""Checks that a step's passes are those of the paths they stand for.
 
 No script of its own; `step.py` runs it before it times. With two layers, so that the second one's
 keys depend on what the first one attended to: after draft, target, verification and gather, both

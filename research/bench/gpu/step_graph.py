@@ -1,4 +1,4 @@
-"""One step of speculation as functions over static buffers, which `step.py` captures and times.
+"""A step of speculation as functions over static buffers, which `step.py` captures and times.
 
 No script of its own. A step of B sequences with K paths of L tokens:
   fresh   new uniforms and new salts of the emulated distributions, drawn on the device
@@ -118,7 +118,7 @@ class Step:
         emulation.copy_rows(self.salts, self.tokens, self.pool.p, self.p, self.of_target)
 
     def verify(self) -> None:
-        """What is emitted, and what the next step begins with."""
+        """Tokens that are emitted, and what the next step begins with."""
         out = gpu.verify(self.method, self.tokens, self.q, self.p, self.coins)
         kept = out.length.long()
         before = out.tokens.gather(1, (kept - 1).clamp(0, self.size[2])[:, None])
@@ -166,7 +166,7 @@ class Step:
         self.count(self.next, pair, token, one)
 
     def count(self, into, pair, token, one) -> None:
-        """One more token in its pair's bin."""
+        """Counts a token in its pair's bin."""
         place = self.pool.bins[pair, token.clamp(0, self.p.shape[-1] - 1)]
         into.view(-1).scatter_add_(0, pair * emulation.BINS + place, one)
 

@@ -29,7 +29,7 @@ def answers(data) -> list[dict]:
 
 
 def checks(data) -> None:
-    """How many hold, and which do not."""
+    """Prints how many hold, and which do not."""
     bad = [r for r in data.get("tokens", []) if not r["ok"]]
     bad += [r for r in data.get("steps", []) if not r["graph_is_eager"]]
     bad += [r for r in data.get("trees", []) if not r["ok"]]
