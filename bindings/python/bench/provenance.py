@@ -1,4 +1,4 @@
-"""Where a measurement comes from, as the repository's own records have it, with the wheel's versions."""
+"""Machine, commit and versions of a measurement, as the records in bench/records have them."""
 
 import pathlib
 import sys
