@@ -1,11 +1,13 @@
-"""Copies of GGUF files in which something is changed, for the scripts beside this file. Needs the package gguf."""
+"""Copies of GGUF files in which something is changed. Needs the package gguf."""
 
 from gguf import GGUFValueType, GGUFWriter
 
 
 def copy(source, target, tensors, changed=()):
-    """Writes the file `target` with all that `source`, a reader, says of itself, but for the values in `changed`, by key; `tensors` yields
-    the arguments of the writer's add_tensor."""
+    """Writes the file `target` with all that `source`, a reader, says of itself.
+
+    Values in `changed`, by key, are others; `tensors` yields arguments of the writer's add_tensor.
+    """
     architecture = source.fields["general.architecture"].contents()
     writer = GGUFWriter(target, architecture)
     for name, field in source.fields.items():

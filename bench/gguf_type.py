@@ -6,19 +6,19 @@
 Needs the package gguf, which knows F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1.
 """
 
-import sys
-
+import harness
 from gguf import GGMLQuantizationType, GGUFReader, LlamaFileType, quants
-
 from gguf_copy import copy
 
 
 def main():
-    if len(sys.argv) != 4:
-        sys.exit(__doc__)
-    source, target, name = sys.argv[1:]
-    kind = GGMLQuantizationType[name]
-    reader = GGUFReader(source)
+    parser = harness.options(__doc__)
+    parser.add_argument("source", help="a GGUF file")
+    parser.add_argument("target", help="the file to write")
+    parser.add_argument("type", help="of the matrices")
+    args = parser.parse_args()
+    kind = GGMLQuantizationType[args.type]
+    reader = GGUFReader(args.source)
 
     def tensors():
         for tensor in reader.tensors:
@@ -27,8 +27,8 @@ def main():
             own = GGMLQuantizationType.F32 if numbers.ndim == 1 else kind
             yield tensor.name, quants.quantize(numbers, own), own
 
-    file_type = LlamaFileType["ALL_F32" if name == "F32" else f"MOSTLY_{name}"]
-    copy(reader, target, tensors(), {"general.file_type": int(file_type)})
+    file_type = LlamaFileType["ALL_F32" if args.type == "F32" else f"MOSTLY_{args.type}"]
+    copy(reader, args.target, tensors(), {"general.file_type": int(file_type)})
 
 
 main()

@@ -1,44 +1,36 @@
 #!/usr/bin/env python3
-"""What `polydraft serve --learn` gains by use: the same questions again and again, each answer drawn anew.
+"""The gain of `polydraft serve --learn` by use: the same questions again, each answer drawn anew.
 
   bench/learned_by_use.py target/release/polydraft FILE.gguf -o RECORD
   bench/learned_by_use.py target/release/polydraft FILE.gguf --table LEARNED.ngrams -o RECORD
 
-Three servers take turns, request by request: one decodes plainly, one drafts from n-grams of each text alone, one with --learn, which
-begins with nothing or with a copy of --table. A round asks each question of bench/chat.jsonl once, without a seed. By round: how
-many of the drafted tokens were accepted, tokens per target pass, and tokens per second relative to the plain server, which decoded the
-same questions in turn. Speeds are of whole requests, one at a time.
+Three servers take turns, request by request: one decodes plainly, one drafts from n-grams of each
+text alone, one with --learn, which begins with nothing or with a copy of --table. What follows `--`
+goes to those that draft, such as `--tree paths:1,1`. A round asks each question of bench/chat.jsonl
+once, without a seed. By round: how many of the drafted tokens were accepted, tokens per target
+pass, and tokens per second relative to the plain server, which decoded the same questions in turn.
+Speeds are of whole requests, one at a time.
 """
 
-import argparse
-import asyncio
 import contextlib
 import json
-import shlex
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "bindings/python/bench"))
-
-import serving  # noqa: E402
-from provenance import provenance  # noqa: E402
+import harness
 
 
-async def ask(port, body):
+def ask(port, body):
     """Usage of a completion, and its seconds."""
     start = time.perf_counter()
-    status, answer = await serving.answered(*await serving.connect(port, json.dumps(body).encode()))
-    if status != 200:
-        sys.exit(f"{status}: {answer[:300]!r}")
-    return json.loads(answer)["usage"], time.perf_counter() - start
+    return harness.complete(port, body)["usage"], time.perf_counter() - start
 
 
 class Round:
-    """What one server did in a round."""
+    """Counts and seconds of one server in a round."""
 
     def __init__(self):
         self.tokens = self.calls = self.drafted = self.accepted = 0
@@ -61,14 +53,15 @@ class Round:
         }
 
 
-async def measure(args, servers, prompts):
+def measure(args, servers, prompts):
+    """Rows of the record."""
     rows = []
     for number in range(args.rounds):
         rounds = {way: Round() for way in servers}
         for prompt in prompts:
             for way, server in servers.items():
-                body = {"prompt": prompt, "max_tokens": args.tokens, "temperature": args.temperature}
-                rounds[way].add(*await ask(server.port, body))
+                asked = {"max_tokens": args.tokens, "temperature": args.temperature}
+                rounds[way].add(*ask(server.port, {"prompt": prompt, **asked}))
         for way in servers:
             row = {"round": number + 1, "draft": way, **rounds[way].row(rounds["none"])}
             rows.append(row)
@@ -77,35 +70,35 @@ async def measure(args, servers, prompts):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("polydraft")
-    parser.add_argument("target")
-    parser.add_argument("--table", help="begin with a copy of this one")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--count", type=int, default=16, help="questions of a round")
-    parser.add_argument("--tokens", type=int, default=128, help="of an answer at most")
-    parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--settle", type=float, default=8, help="seconds for a server to measure its costs")
-    parser.add_argument("--options", default="", help="of all servers, such as '--tree paths:1,1'")
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    args = parser.parse_args()
-    prompts = [json.loads(line)["prompt"] for line in (HERE / "chat.jsonl").read_text().splitlines()][: args.count]
+    shared = ("program", "target", "rounds", "count", "tokens", "record!")
+    parser = harness.options(__doc__, *shared, rounds=12, count=16, tokens=128)
+    add = parser.add_argument
+    add("--table", help="begin with a copy of this one")
+    add("--temperature", type=float, default=1.0, help="of all answers")
+    add("--settle", type=float, default=8, help="seconds for a server to measure its costs")
+    args = harness.parsed(parser)
+    prompts = harness.prompts("chat.jsonl", args.count)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         table = Path(folder) / "use.ngrams"
         if args.table:
             shutil.copy(args.table, table)
-        ways = {"none": ["--draft", "none"], "ngram": ["--draft", "ngram"], "learn": ["--learn", str(table)]}
+        ways = {
+            "none": ["--draft", "none"],
+            "ngram": ["--draft", "ngram"],
+            "learn": ["--learn", str(table)],
+        }
         common = [args.target, "--backend", "native"]
         servers = {}
         for way, draft in ways.items():
-            tree = shlex.split(args.options) if way != "none" else []
-            servers[way] = stack.enter_context(serving.server(args.polydraft, [*common, *draft, *tree]))
+            own = args.options if way != "none" else []
+            server = harness.serve(args.program, [*common, *draft, *own])
+            servers[way] = stack.enter_context(server)
             # Costs are measured between its steps and while nobody asks: alone.
-            asyncio.run(ask(servers[way].port, {"prompt": "Once", "max_tokens": 128}))
+            ask(server.port, {"prompt": "Once", "max_tokens": 128})
             time.sleep(args.settle)
-        rows = asyncio.run(measure(args, servers, prompts))
-        record = {**provenance(), "command": shlex.join(sys.argv), "temperature": args.temperature, "rows": rows}
-        args.output.write_text(json.dumps(record, indent=1) + "\n")
+        rows = measure(args, servers, prompts)
+        head = harness.provenance(args.program, args.options)
+        harness.write(args.record, {**head, "temperature": args.temperature, "rows": rows})
         code = servers["learn"].stop()
         if code:
             sys.exit(f"the server ended with {code}")

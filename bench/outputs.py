@@ -1,9 +1,6 @@
-"""What 'polydraft generate --json' says of outputs, summed up."""
+"""Sums over outputs of what 'polydraft generate --json' says."""
 
-import json
-import shlex
-import subprocess
-import sys
+import harness
 
 
 class Outputs:
@@ -14,12 +11,8 @@ class Outputs:
 
     def generate(self, program, target, prompt, options):
         """Adds the program's answer to a prompt; ends with its message where it fails."""
-        command = [*shlex.split(program), "generate", "--json", "--no-config", "--backend", "native"]
-        command += ["--target", target, "--prompt", prompt, *map(str, options)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{shlex.join(command)}\n{done.stderr}")
-        result = json.loads(done.stdout)
+        own = ["--backend", "native", "--prompt", prompt, *options]
+        result = harness.generate(program, target, *own)
         stats = result["stats"]
         self.calls += stats["target_calls"]
         self.tokens += stats["target_calls"] * stats["block_efficiency"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes docs/benchmarks.md from the records in bench/records.
+"""Makes docs/benchmarks.md from the records in bench/records and research/records.
 
   bench/pages.py              writes the page
   bench/pages.py --check      writes nothing; exit code 1 if the page is not what the records give
@@ -13,12 +13,14 @@ import argparse
 import sys
 import textwrap
 
-import pages_gpu
-import pages_heads
-import pages_research
 import pages_speed
-from pages_base import PAGE, RECORDS, ROOT, Page, newest, times
+from pages_base import PAGE, ROOT, Page, newest, records, times
 from pages_speed import cells, plain_rows
+
+sys.path.append(str(ROOT / "research" / "bench"))
+import pages_gpu  # noqa: E402
+import pages_heads  # noqa: E402
+import pages_research  # noqa: E402
 
 
 def summary(page):
@@ -86,7 +88,7 @@ METHOD = """
 def build():
     page = Page(newest())
     page.add("# Benchmarks")
-    page.add("<!-- Made by bench/pages.py from bench/records. Edit those, not this. -->")
+    page.add("<!-- Made by bench/pages.py from records. Edit those, not this. -->")
     page.add("> **TL;DR**")
     page.lines.pop()
     page.lines.append(">")
@@ -134,11 +136,11 @@ def main():
     args = parser.parse_args()
     text, used = build()
     if args.unused:
-        print("\n".join(sorted(path.name for path in RECORDS.iterdir() if path not in used)))
+        print("\n".join(sorted(path.name for path in records() if path not in used)))
         return
     if args.check:
         if not PAGE.exists() or PAGE.read_text() != text:
-            sys.exit(f"{PAGE.relative_to(ROOT)}: not what bench/records gives; run bench/pages.py")
+            sys.exit(f"{PAGE.relative_to(ROOT)}: not what records give; run bench/pages.py")
         return
     PAGE.write_text(text)
 

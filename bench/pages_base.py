@@ -1,4 +1,4 @@
-"""What the sections of docs/benchmarks.md share: records, the page, numbers."""
+"""Records, the page and numbers, for the sections of docs/benchmarks.md."""
 
 import json
 import re
@@ -6,8 +6,9 @@ import shlex
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORDS = ROOT / "bench" / "records"
+from harness import ROOT, markdown
+
+RECORDS = [ROOT / "bench" / "records", ROOT / "research" / "records"]
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 # The longest names first: a name ends with its kind.
@@ -71,7 +72,8 @@ class Record:
             return f"One {self.data['gpu']}"
         name = re.sub(r"-\d+-threads?$", "", self.slug)
         threads = re.search(r"-(\d+)-(threads?)$", self.slug)
-        said = MACHINES.get(name, self.data.get("machine") or name)
+        recorded = re.sub(r", \d+ threads?,.*", "", self.data.get("machine") or name)
+        said = MACHINES.get(name, recorded)
         if name == "amd-epyc":
             # From that day on records tell the two kinds apart by their names.
             said = "AMD EPYC with AVX2" if self.date >= "2026-11-24" else "AMD EPYC"
@@ -89,10 +91,17 @@ class Record:
         return f"`{commit.removesuffix('-dirty')[:7]}`{dirty}"
 
 
+def records():
+    """Files of records, in the order of their names."""
+    return sorted(
+        (path for folder in RECORDS for path in folder.iterdir()), key=lambda path: path.name
+    )
+
+
 def newest():
     """The newest record of each kind and machine: {kind: [records, the newest first]}."""
     found = {}
-    for path in sorted(RECORDS.iterdir()):
+    for path in records():
         match = NAME.fullmatch(path.name)
         if match:
             found[match[3], match[2]] = Record(path, *match.groups())
@@ -123,28 +132,26 @@ class Page:
     def source(self, record, command=None):
         """The heading of one machine's table: machine, date, commit, record and command."""
         self.add(f"**{record.machine}**")
-        where = f"[record](../bench/records/{record.path.name})"
+        where = f"[record](../{record.path.relative_to(ROOT).as_posix()})"
         self.paragraph(f"{record.date}, commit {record.commit}, {where}.")
         command = command or record.data.get("command")
         if command:
             self.add("```sh\n" + "\n".join(wrapped(command)) + "\n```")
 
     def table(self, head, rows):
-        self.lines.append(f"| {' | '.join(head)} |")
-        self.lines.append("|" + "---|" * len(head))
-        self.lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
-        self.lines.append("")
+        self.lines += [*markdown(head, rows), ""]
 
 
 def wrapped(command):
     """Commands as a shell takes them, at most 96 columns a line."""
     lines = []
     for one in command.split(" ; "):
-        parts = [shown(part) for part in shlex.split(one)]
-        for name in ("-o", "--json", "--save"):
+        parts = shlex.split(one)
+        for name in ("-o", "--record", "--json", "--save"):
             # Where a record went says nothing.
             if len(parts) > 2 and parts[-2] == name:
                 parts = parts[:-2] + ([name] if name == "--json" and "bench" in parts[:2] else [])
+        parts = [shown(part) for part in todays(parts)]
         if parts[:2] == ["polydraft", "bench"] and parts[2] not in ("speed", "model"):
             parts[0] = "polydraft-lab"
         line, pairs = "", []
@@ -169,9 +176,18 @@ def wrapped(command):
     return lines
 
 
+def todays(parts):
+    """Options of the program after `--`, where scripts take them today."""
+    for name in ("--common", "--options"):
+        if name in parts and parts[0].startswith("bench/"):
+            at = parts.index(name)
+            parts = [*parts[:at], *parts[at + 2 :], "--", *shlex.split(parts[at + 1])]
+    return ["native" if part == "candle" else part for part in parts]
+
+
 def shown(part):
     """An argument in today's names, without the folders of the machine."""
-    part = part.replace("--backend candle", "--backend native")
+    part = re.sub(r"^bench/gpu/", "research/bench/gpu/", part)
     if part.startswith("/"):
         part = Path(part).name
     return shlex.quote(part)

@@ -163,7 +163,7 @@ def adaptive(page):
         " that was"
         " fastest on the other requests. *By costs* is *auto / plain* by measured costs of passes,"
         " which has no noise of the machine in it. Self-drafts are made from a model whose weights"
-        " were moved off the grid of 4 bits (`bench/off_grid.py`); on the published file a"
+        " were moved off the grid of 4 bits (`research/bench/off_grid.py`); on the published file a"
         " self-draft"
         " in 4 bits would be the model itself. The first 8 layers are a draft that cannot pay."
     )

@@ -1,49 +1,65 @@
-"""Makes a GGUF file of random weights in the shape of a published model, to time what cannot be fetched here:
+#!/usr/bin/env python3
+"""Makes a GGUF file of random weights in the shape of a published model that is not at hand.
 
-    python bench/random_gguf.py SHAPE OUT.gguf [--layers N] [--type q4_0|q8_0]
+  bench/random_gguf.py SHAPE OUT.gguf [--layers N] [--type q4_0|q8_0]
 
-Shapes: qwen3.5-0.8b, qwen3.5-4b (hybrids of the gated delta rule and attention), qwen3.5-35b-a3b (the same with
-experts), lfm2-1.2b (short convolutions and attention), qwen3-30b-a3b (experts). Matrices are of one type, norms and small tensors in f32.
-granite-4.0-h-1b and -tiny (Mamba-2 and attention, the latter with experts), nemotron-nano-9b-v2 (the same in layers of one block),
-gemma4-e2b (windows, shared KV, embeddings for each layer). Needs the package gguf. Texts of such a model mean nothing; its speed is that of the published one.
+Shapes: qwen3.5-0.8b, qwen3.5-4b (hybrids of the gated delta rule and attention), qwen3.5-35b-a3b
+(the same with experts), lfm2-1.2b (short convolutions and attention), qwen3-30b-a3b (experts),
+granite-4.0-h-1b and -tiny (Mamba-2 and attention, the latter with experts), nemotron-nano-9b-v2
+(the same in layers of one block), gemma4-e2b (windows, shared KV cache, embeddings for each layer).
+Matrices are of one type, norms and small tensors in f32. Needs the package gguf. Texts of such a
+model mean nothing; its speed is that of the published one.
 """
 
-import argparse
 import sys
 
 import gguf
+import harness
 import numpy as np
 
 QWEN = dict(
-    arch="qwen35", head=256, kernel=4, key=128, value=128, key_heads=16, vocabulary=248_320, interval=4, turned=64
+    arch="qwen35", head=256, kernel=4, key=128, value=128, key_heads=16, vocabulary=248_320,
+    interval=4, turned=64
 )
 GRANITE = dict(
-    arch="granitehybrid", hidden=1536, layers=40, heads=12, kv=4, head=128, vocabulary=100_352, tied=True,
+    arch="granitehybrid", hidden=1536, layers=40, heads=12, kv=4, head=128, vocabulary=100_352,
+    tied=True,
     attention=(5, 15, 25, 35), state=128, state_heads=48, state_head=64, groups=1, kernel=4,
 )
 SHAPES = {
-    "qwen3.5-0.8b": QWEN | dict(hidden=1024, inner=3584, layers=24, heads=8, kv=2, value_heads=16, tied=True),
-    "qwen3.5-4b": QWEN | dict(hidden=2560, inner=9216, layers=32, heads=16, kv=4, value_heads=32, tied=True),
+    "qwen3.5-0.8b": QWEN | dict(
+        hidden=1024, inner=3584, layers=24, heads=8, kv=2, value_heads=16, tied=True
+    ),
+    "qwen3.5-4b": QWEN | dict(
+        hidden=2560, inner=9216, layers=32, heads=16, kv=4, value_heads=32, tied=True
+    ),
     "qwen3.5-35b-a3b": QWEN
-    | dict(arch="qwen35moe", hidden=2048, inner=512, layers=40, heads=16, kv=2, value_heads=32, tied=False)
+    | dict(
+        arch="qwen35moe", hidden=2048, inner=512, layers=40, heads=16, kv=2, value_heads=32,
+        tied=False
+    )
     | dict(experts=256, used=8),
     "qwen3-30b-a3b": dict(
-        arch="qwen3moe", hidden=2048, inner=768, layers=48, heads=32, kv=4, head=128, vocabulary=151_936, tied=False
+        arch="qwen3moe", hidden=2048, inner=768, layers=48, heads=32, kv=4, head=128,
+        vocabulary=151_936, tied=False
     )
     | dict(experts=128, used=8, interval=1),
     "lfm2-1.2b": dict(
-        arch="lfm2", hidden=2048, inner=8192, layers=16, heads=32, kv=8, head=64, kernel=3, vocabulary=65_536, tied=True
+        arch="lfm2", hidden=2048, inner=8192, layers=16, heads=32, kv=8, head=64, kernel=3,
+        vocabulary=65_536, tied=True
     )
     | dict(attention=(2, 5, 8, 10, 12, 14)),
     "granite-4.0-h-1b": GRANITE | dict(inner=4096),
     "granite-4.0-h-tiny": GRANITE | dict(inner=512, experts=64, used=6, shared=1024),
     "nemotron-nano-9b-v2": dict(
-        arch="nemotron_h", hidden=4480, inner=15_680, layers=56, heads=40, kv=8, head=128, vocabulary=131_072, tied=False
+        arch="nemotron_h", hidden=4480, inner=15_680, layers=56, heads=40, kv=8, head=128,
+        vocabulary=131_072, tied=False
     )
     | dict(state=128, state_heads=128, state_head=80, groups=8, kernel=4)
     | dict(blocks="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"),
     "gemma4-e2b": dict(
-        arch="gemma4", hidden=1536, inner=6144, layers=35, heads=8, kv=1, head=512, near=256, window=512, vocabulary=262_144, tied=True
+        arch="gemma4", hidden=1536, inner=6144, layers=35, heads=8, kv=1, head=512, near=256,
+        window=512, vocabulary=262_144, tied=True
     )
     | dict(interval=5, reusing=20, per_layer=256),
 }
@@ -52,7 +68,9 @@ SHAPES = {
 def is_attention(shape, layer):
     if "blocks" in shape:
         return shape["blocks"][layer] == "*"
-    return layer in shape["attention"] if "attention" in shape else (layer + 1) % shape["interval"] == 0
+    if "attention" in shape:
+        return layer in shape["attention"]
+    return (layer + 1) % shape["interval"] == 0
 
 
 class Maker:
@@ -73,8 +91,10 @@ class Maker:
             low, high = self.rng.integers(1, 16, size=(2, blocks, width), dtype=np.uint8)
             data[:, 2:] = low | high << 4
         else:
-            data[:, 2:] = self.rng.integers(-127, 128, size=(blocks, width), dtype=np.int8).view(np.uint8)
-        raw = gguf.GGMLQuantizationType.Q4_0 if self.kind == "q4_0" else gguf.GGMLQuantizationType.Q8_0
+            data[:, 2:] = self.rng.integers(
+                -127, 128, size=(blocks, width), dtype=np.int8
+            ).view(np.uint8)
+        raw = gguf.GGMLQuantizationType[self.kind.upper()]
         data = data.reshape(*dims[:-1], -1)
         self.writer.add_tensor(name, data, raw_dtype=raw)
 
@@ -97,7 +117,7 @@ class Maker:
         self.numbers(at + "ssm_norm.weight", groups, values // groups)
 
     def plain_attention(self, at, head):
-        """Without norms of heads."""
+        """Attention without norms of heads."""
         s = self.shape
         self.matrix(at + "attn_q.weight", s["heads"] * head, s["hidden"])
         self.matrix(at + "attn_k.weight", s["kv"] * head, s["hidden"])
@@ -240,7 +260,9 @@ class Maker:
         w.add_ssm_time_step_rank(s["state_heads"])
         w.add_ssm_inner_size(s["state_heads"] * s["state_head"])
         if "blocks" in s:
-            w.add_feed_forward_length([s["inner"] if s["blocks"][i] == "-" else 0 for i in range(self.layers)])
+            w.add_feed_forward_length(
+                [s["inner"] if s["blocks"][i] == "-" else 0 for i in range(self.layers)]
+            )
             w.add_key_length(s["head"])
             w.add_value_length(s["head"])
             w.add_rope_dimension_count(s["head"])
@@ -258,7 +280,9 @@ class Maker:
         s, w = self.shape, self.writer
         full = [is_attention(s, i) for i in range(self.layers)]
         reusing = self.reusing()
-        w.add_feed_forward_length([s["inner"] * (2 if i >= self.layers - reusing else 1) for i in range(self.layers)])
+        w.add_feed_forward_length(
+            [s["inner"] * (2 if i >= self.layers - reusing else 1) for i in range(self.layers)]
+        )
         w.add_head_count_kv([s["kv"]] * self.layers)
         w.add_rope_freq_base_swa(10_000.0)
         w.add_final_logit_softcapping(30.0)
@@ -267,7 +291,8 @@ class Maker:
         w.add_shared_kv_layers(reusing)
         w.add_embedding_length_per_layer_input(s["per_layer"])
         for add, head in [
-            (w.add_key_length, s["head"]), (w.add_value_length, s["head"]), (w.add_key_length_swa, s["near"]),
+            (w.add_key_length, s["head"]), (w.add_value_length, s["head"]),
+            (w.add_key_length_swa, s["near"]),
             (w.add_value_length_swa, s["near"]), (w.add_rope_dimension_count, s["head"]),
             (w.add_rope_dimension_count_swa, s["near"]),
         ]:
@@ -294,9 +319,13 @@ class Maker:
         self.matrix("token_embd.weight", s["vocabulary"], s["hidden"])
         if not s["tied"]:
             self.matrix("output.weight", s["vocabulary"], s["hidden"])
-        self.numbers("token_embd_norm.weight" if s["arch"] == "lfm2" else "output_norm.weight", s["hidden"])
+        self.numbers(
+            "token_embd_norm.weight" if s["arch"] == "lfm2" else "output_norm.weight", s["hidden"]
+        )
         if "per_layer" in s:
-            self.matrix("per_layer_token_embd.weight", s["vocabulary"], self.layers * s["per_layer"])
+            self.matrix(
+                "per_layer_token_embd.weight", s["vocabulary"], self.layers * s["per_layer"]
+            )
             self.matrix("per_layer_model_proj.weight", self.layers * s["per_layer"], s["hidden"])
             self.numbers("per_layer_proj_norm.weight", s["per_layer"])
             # Frequencies of the wide heads: a quarter turns.
@@ -313,11 +342,11 @@ class Maker:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("out")
+    parser = harness.options(__doc__)
+    parser.add_argument("shape", choices=SHAPES, help="the published model")
+    parser.add_argument("out", help="the file to write")
     parser.add_argument("--layers", type=int, help="fewer than the published model has")
-    parser.add_argument("--type", choices=["q4_0", "q8_0"], default="q4_0")
+    parser.add_argument("--type", choices=["q4_0", "q8_0"], default="q4_0", help="of matrices")
     args = parser.parse_args()
     shape = SHAPES[args.shape]
     Maker(shape, args.layers or shape["layers"], args.type, args.out).make()

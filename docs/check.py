@@ -21,6 +21,7 @@ OTHERS = [
     "bindings/python/README.md",
     "demo/README.md",
     "bench/README.md",
+    "research/bench/README.md",
     "fuzz/README.md",
 ]
 

@@ -32,7 +32,7 @@ def outside(text, repository):
     def one(match):
         if repository:
             return f"[{match[1]}]({repository}/blob/main/{match[2]})"
-        name = match[2].partition("#")[0].replace("bench/records/", "")
+        name = re.sub(r"^(bench|research)/records/", "", match[2].partition("#")[0])
         same = match[1].strip("`") in match[2] or match[1] in ("1", "2", "3", "4", "record")
         return f"`{name}`" if same else f"{match[1]} (`{name}`)"
 

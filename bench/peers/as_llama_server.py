@@ -1,28 +1,35 @@
 #!/usr/bin/env python3
 """Stands in for llama-server in its own tests: takes its command line, starts another server.
 
-Which one is in the environment: PEERS_SERVER=polydraft translates the options and starts PEERS_PROGRAM, PEERS_SERVER=llama-server
-starts PEERS_PROGRAM with the options as they are. Either way the model is PEERS_MODEL, as the tests' own ones are on a hub. An option
-without a counterpart is left out: what a test wanted of it, the test will miss.
+Which one is in the environment: PEERS_SERVER=polydraft translates the options and starts
+PEERS_PROGRAM, PEERS_SERVER=llama-server starts PEERS_PROGRAM with the options as they are. Either
+way the model is PEERS_MODEL, as the tests' own ones are on a hub. An option without a counterpart
+is left out: what a test wanted of it, the test will miss.
 """
 
 import json
 import os
 import sys
 
-# Of llama-server's options, those that say which model: with their value, they give way to PEERS_MODEL.
+# Of llama-server's options, those that say which model: they give way to PEERS_MODEL.
 MODELS = {"--model", "--model-url", "--hf-repo", "--hf-file"}
 # How they are called by `polydraft serve`.
 SAME = {
-    "--port": "--port", "--temp": "--temperature", "--n-predict": "--max-tokens", "--parallel": "--parallel",
-    "--api-key": "--api-key", "--chat-template-file": "--chat-template",
+    "--port": "--port",
+    "--temp": "--temperature",
+    "--n-predict": "--max-tokens",
+    "--parallel": "--parallel",
+    "--api-key": "--api-key",
+    "--chat-template-file": "--chat-template",
 }
 # Without a value.
-FLAGS = {
-    "--offline", "--cont-batching", "--embedding", "--reranking", "--metrics", "--kv-unified", "--swa-full", "--slots", "--no-slots",
-    "--context-shift", "--no-ui", "--no-models-autoload", "--jinja", "--no-jinja", "--no-mmproj", "--no-cache-idle-slots",
-    "--ui-mcp-proxy", "--backend_sampling", "--verbose",
-}
+FLAGS = set(
+    """
+    --offline --cont-batching --embedding --reranking --metrics --kv-unified --swa-full --slots
+    --no-slots --context-shift --no-ui --no-models-autoload --jinja --no-jinja --no-mmproj
+    --no-cache-idle-slots --ui-mcp-proxy --backend_sampling --verbose
+    """.split()
+)
 
 
 def pairs(arguments):
@@ -55,11 +62,13 @@ def translated(arguments):
         elif option == "--verbose":
             defaults["verbose"] = True
         elif option == "--reasoning":
-            # There it is set unless it is off; here templates know nothing of it unless they are told.
-            answer += ["--chat-template-kwargs", '{"enable_thinking": %s}' % ("false" if value == "off" else "true")]
+            # There it is set unless it is off; here templates know of it only if they are told.
+            thinking = json.dumps({"enable_thinking": value != "off"})
+            answer += ["--chat-template-kwargs", thinking]
         elif option == "--ctx-size":
             # There the slots share it.
-            slots = 1 if "--kv-unified" in arguments else int(dict(pairs(arguments)).get("--parallel", 1))
+            parallel = int(dict(pairs(arguments)).get("--parallel", 1))
+            slots = 1 if "--kv-unified" in arguments else parallel
             answer += ["--context", str(int(value) // slots)]
         elif option == "--spec-type" or option == "--model-draft":
             answer += [] if "--draft" in answer else ["--draft", "self"]
@@ -81,5 +90,7 @@ def as_they_are(arguments):
 
 
 if __name__ == "__main__":
-    arguments = {"polydraft": translated, "llama-server": as_they_are}[os.environ["PEERS_SERVER"]](sys.argv[1:])
+    arguments = {"polydraft": translated, "llama-server": as_they_are}[os.environ["PEERS_SERVER"]](
+        sys.argv[1:]
+    )
     os.execv(os.environ["PEERS_PROGRAM"], [os.environ["PEERS_PROGRAM"], *arguments])

@@ -1,7 +1,8 @@
-"""A plugin for pytest that runs llama-server's tests on another model, and notes what each of them asked for.
+"""A plugin for pytest that runs llama-server's tests on another model, and notes what they ask for.
 
-Texts and token counts of the tests' own model (of 260,000 weights) are not those of ours: a text that a test compares with a pattern
-must only be there, and where a test's parameters say how many tokens a prompt has, any number is taken.
+Texts and token counts of the tests' own model (of 260,000 weights) are not those of ours: a text
+that a test compares with a pattern must only be there, and where a test's parameters say how many
+tokens a prompt has, any number is taken.
 """
 
 import requests

@@ -1,4 +1,4 @@
-"""A plugin for pytest: what became of each test and what it asked a server for, written to the file PEERS_NOTES.
+"""A plugin for pytest: what became of each test and what it asked for, in the file PEERS_NOTES.
 
 Who sends requests adds them to `asked`, as "VERB PATH".
 """
@@ -17,8 +17,10 @@ def pytest_runtest_makereport(item, call):
     found = outcome.get_result()
     if call.when == "setup":
         asked.clear()
-    if found.outcome == "skipped" or call.when == "call" or (call.when == "setup" and found.outcome == "failed"):
+    broke = call.when == "setup" and found.outcome == "failed"
+    if found.outcome == "skipped" or call.when == "call" or broke:
         why = (str(call.excinfo.value).splitlines() or [""])[0][:300] if call.excinfo else None
-        notes.append({"test": item.nodeid, "outcome": found.outcome, "asked": sorted(set(asked)), "why": why})
+        note = {"test": item.nodeid, "outcome": found.outcome}
+        notes.append(note | {"asked": sorted(set(asked)), "why": why})
         with open(os.environ["PEERS_NOTES"], "w", encoding="utf-8") as file:
             json.dump(notes, file)

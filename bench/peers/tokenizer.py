@@ -6,18 +6,20 @@
 Needs transformers below 5 and gguf; torch, which transformers asks for, is not needed for that.
 """
 
-import sys
 from pathlib import Path
 
+import peers
 import transformers
 import transformers.modeling_gguf_pytorch_utils as reader
 
-if len(sys.argv) != 3:
-    sys.exit(__doc__)
+parser = peers.harness.options(__doc__)
+parser.add_argument("model", type=Path, help="a GGUF file")
+parser.add_argument("folder", help="where the tokenizer goes")
+args = parser.parse_args()
 reader.is_torch_available = lambda: True
-model = Path(sys.argv[1])
-tokenizer = transformers.AutoTokenizer.from_pretrained(model.parent, gguf_file=model.name, add_bos_token=False)
+named = {"gguf_file": args.model.name, "add_bos_token": False}
+tokenizer = transformers.AutoTokenizer.from_pretrained(args.model.parent, **named)
 # It puts the begin token before every text, whatever the file says.
 tokenizer.add_bos_token = False
 tokenizer.update_post_processor()
-tokenizer.save_pretrained(sys.argv[2])
+tokenizer.save_pretrained(args.folder)

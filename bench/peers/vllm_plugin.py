@@ -1,15 +1,14 @@
-"""A plugin for pytest that runs vLLM's tests of its server without vLLM, and notes what each of them asked for.
+"""A plugin for pytest that runs vLLM's tests without vLLM, and notes what they ask for.
 
-Modules of vLLM are empty: what a test takes from them is a mock, but for facts of the server that runs, its version and its
-model's tokenizer and vocabulary, and vLLM's switches, which are off. Tests of such modules fail without having asked a server for
-anything, and are counted apart.
+Modules of vLLM are empty: what a test takes from them is a mock, but for facts of the server that
+runs, its version and its model's tokenizer and vocabulary, and vLLM's switches, which are off.
+Tests of such modules fail without having asked a server for anything, and are counted apart.
 """
 
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-import subprocess
 import sys
 import types
 from unittest import mock
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 
 import requests
 from noted import asked
+from peers import harness
 
 pytest_plugins = ["noted"]
 
@@ -28,7 +28,7 @@ def get_tokenizer(*_, **__):
 
 
 class ModelConfig:
-    """What is known of the model that is served, whatever model a test names."""
+    """The model that is served, whatever model a test names."""
 
     def __init__(self, *_, **__):
         pass
@@ -39,8 +39,7 @@ class ModelConfig:
 
 def version():
     """As the program says it: `polydraft 1.2.3 (..)`."""
-    said = subprocess.run([os.environ["PEERS_PROGRAM"], "--version"], capture_output=True, text=True, check=True)
-    return said.stdout.split()[1]
+    return harness.said(os.environ["PEERS_PROGRAM"], "--version").split()[1]
 
 
 # torch is for pictures and embeddings, which are not here.
@@ -66,7 +65,9 @@ class Empty(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 return importlib.import_module("vllm.envs")
             if name.startswith("VLLM_USE_"):
                 return False
-            return known.get(name) or (type(name, (Exception,), {}) if name.endswith("Error") else mock.MagicMock(name=name))
+            if name.endswith("Error"):
+                return type(name, (Exception,), {})
+            return known.get(name) or mock.MagicMock(name=name)
 
         module.__getattr__ = attribute
         return module
@@ -92,7 +93,11 @@ def noting(kind, name, of):
     setattr(kind, name, noted)
 
 
-noting(requests.Session, "request", lambda rest, named: (rest + tuple(named.get(w) for w in ("method", "url")))[:2])
+def of_request(rest, named):
+    return (*rest, *(named.get(word) for word in ("method", "url")))[:2]
+
+
+noting(requests.Session, "request", of_request)
 # What the clients of openai and anthropic send with: the name depends on their version.
 for library in filter(importlib.util.find_spec, ("httpx", "httpx2")):
     clients = importlib.import_module(library)

@@ -1,28 +1,36 @@
-"""Stands in for tests/utils.py of vLLM: its tests' RemoteOpenAIServer starts `polydraft serve`, whatever model they name."""
+"""Stands in for tests/utils.py of vLLM: its RemoteOpenAIServer starts `polydraft serve`.
+
+Whatever model a test names, it is PEERS_MODEL that is served.
+"""
 
 import json
 import os
 
 import anthropic
 import openai
-import peers
+from peers import harness
 
 ROCM_EXTRA_ARGS, ROCM_ENV_OVERRIDES = [], {}
 # Options of `vllm serve` that there are here.
 SAME = {
-    "--chat-template": "--chat-template", "--default-chat-template-kwargs": "--chat-template-kwargs", "--root-path": "--root-path",
+    "--chat-template": "--chat-template",
+    "--default-chat-template-kwargs": "--chat-template-kwargs",
+    "--root-path": "--root-path",
     "--max-logprobs": "--max-logprobs",
 }
 # Those that are parameters of requests here.
 DEFAULTS = {
     "--return-tokens-as-token-ids": {"return_tokens_as_token_ids": True},
-    "--enable-force-include-usage": {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    "--enable-force-include-usage": {
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True}
+    },
 }
 
 
 def translated(model, arguments):
-    answer, rest = ["--name", model, "--name", "*", "--ignore-published", "--draft", "ngram", "-n", "400"], list(arguments)
-    defaults = {}
+    """Options of `vllm serve` as `polydraft serve` takes them."""
+    answer = ["--name", model, "--name", "*", "--ignore-published", "--draft", "ngram", "-n", "400"]
+    rest, defaults = list(arguments), {}
     while rest:
         option = rest.pop(0)
         if option in DEFAULTS:
@@ -35,24 +43,27 @@ def translated(model, arguments):
             answer += [SAME[option], value if isinstance(value, str) else json.dumps(value)]
     answer += ["--request-defaults", json.dumps(defaults)]
     # The models that the tests name know of tools.
-    return answer if "--chat-template" in answer else [*answer, "--chat-template", os.environ["PEERS_TEMPLATE"]]
+    if "--chat-template" not in answer:
+        answer += ["--chat-template", os.environ["PEERS_TEMPLATE"]]
+    return answer
 
 
 class RemoteOpenAIServer:
     DUMMY_API_KEY = "token-abc123"
 
     def __init__(self, model, vllm_serve_args, env_dict=None, **_):
-        self.host, self.port = "127.0.0.1", peers.free_port()
         options = translated(model, vllm_serve_args if isinstance(vllm_serve_args, list) else [])
         if key := (env_dict or {}).get("VLLM_API_KEY"):
             options += ["--api-key", key]
-        self.server = peers.start(os.environ["PEERS_PROGRAM"], os.environ["PEERS_MODEL"], self.port, *options)
+        options = [os.environ["PEERS_MODEL"], *options]
+        self.server = harness.serve(os.environ["PEERS_PROGRAM"], options, is_loud=False)
+        self.host, self.port = "127.0.0.1", self.server.port
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        peers.stop(self.server)
+        self.server.stop()
 
     @property
     def url_root(self):
@@ -61,11 +72,15 @@ class RemoteOpenAIServer:
     def url_for(self, *parts):
         return f"{self.url_root}/{'/'.join(part.strip('/') for part in parts if part)}"
 
+    def _client(self, kind, url, named):
+        named = {"timeout": 20, **named}
+        return kind(base_url=url, api_key=self.DUMMY_API_KEY, max_retries=0, **named)
+
     def _openai(self, kind, named):
-        return kind(base_url=self.url_for("v1"), api_key=self.DUMMY_API_KEY, max_retries=0, **{"timeout": 20, **named})
+        return self._client(kind, self.url_for("v1"), named)
 
     def _anthropic(self, kind, named):
-        return kind(base_url=self.url_for(), api_key=self.DUMMY_API_KEY, max_retries=0, **{"timeout": 20, **named})
+        return self._client(kind, self.url_for(), named)
 
     def get_client(self, **named):
         return self._openai(openai.OpenAI, named)

@@ -34,7 +34,7 @@ use record::{Kind, Record};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
-  polydraft-lab report bench/records/*.json -o report.html
+  polydraft-lab report {bench,research}/records/*.json -o report.html
   polydraft-lab bench verifiers --save verifiers.json && polydraft-lab report verifiers.json -o \
   report.html
   for s in 1 2 3 4 5; do polydraft certify --seed $s --json; done > certify.json; polydraft-lab \
@@ -113,10 +113,18 @@ fn sections(records: &[Record]) -> Result<Vec<Section>> {
 mod tests {
     use super::*;
 
+    /// The repository's folders of records.
+    fn folders() -> [PathBuf; 2] {
+        ["../../bench/records", "../records"]
+            .map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
+    }
+
     fn page(files: &[&str]) -> String {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/records");
-        let records =
-            files.iter().flat_map(|file| record::read(&folder.join(file)).expect("a record"));
+        let place = |file: &str| {
+            let mut places = folders().into_iter().map(|folder| folder.join(file));
+            places.find(|place| place.exists()).expect("a file of one of the folders")
+        };
+        let records = files.iter().flat_map(|file| record::read(&place(file)).expect("a record"));
         let sections = sections(&records.collect::<Vec<_>>()).expect("sections");
         page::html("Records", &sections)
     }
@@ -139,7 +147,7 @@ mod tests {
     fn odd_records_are_shown() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("odd.json");
-        let known = "../../bench/records/2026-11-20-amd-epyc-2-threads-solve-time.json";
+        let known = "../records/2026-11-20-amd-epyc-2-threads-solve-time.json";
         let known =
             std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(known)).expect("a record");
         let mut known: serde_json::Value = serde_json::from_slice(&known).expect("JSON");
@@ -178,9 +186,9 @@ mod tests {
     /// All records of the repository are of known kinds, and the page asks nothing of the network.
     #[test]
     fn every_record_of_the_repository() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/records");
-        let mut files: Vec<String> = std::fs::read_dir(folder)
-            .expect("records")
+        let mut files: Vec<String> = folders()
+            .iter()
+            .flat_map(|folder| std::fs::read_dir(folder).expect("records"))
             .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
             .filter(|name| name.ends_with(".json") || name.ends_with(".jsonl"))
             .collect();

@@ -7,7 +7,7 @@
 Kernels are in Triton (NVIDIA and AMD); other devices take the same functions in plain PyTorch.
 Nothing here waits for the device or looks at what it computed, so that all of it can be captured
 in a CUDA graph. Nothing in this folder uses polydraft's compiled library: loaded by its path under
-another name, as `bench/gpu/kernel_checks.py` does, it works without.
+another name, as `research/bench/gpu/kernel_checks.py` does, it works without.
 """
 
 from .distributions import Rows, distributions

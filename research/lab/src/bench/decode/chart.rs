@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     const RECORD: &str =
-        include_str!("../../../../../bench/records/2026-11-20-amd-epyc-2-threads-decode.json");
+        include_str!("../../../../records/2026-11-20-amd-epyc-2-threads-decode.json");
 
     #[test]
     fn the_record_is_drawn_sorted_and_in_panels() {

@@ -57,7 +57,7 @@ mod tests {
     use crate::plot::Drawing;
 
     const RECORD: &str =
-        include_str!("../../../../../bench/records/2026-11-20-amd-epyc-2-threads-decode.json");
+        include_str!("../../../../records/2026-11-20-amd-epyc-2-threads-decode.json");
 
     #[test]
     fn every_way_is_a_point() {

@@ -16,7 +16,7 @@ from ..methods import Method, Request, Trace, Verified
 from ..sampling import Sampling
 from . import filters, finish, paths, pool, rejection, rows
 
-# Tokens of one program, by what it does; `bench/gpu/kernels.py` says how they were chosen.
+# Tokens of one program, by what it does; `research/bench/gpu/kernels.py` says how they were chosen.
 BLOCK = 4096
 # None: as `pool_sizes` says.
 SPLIT: int | None = None
@@ -35,7 +35,7 @@ def pool_sizes(nodes: int) -> tuple[int, int, int]:
     """Tokens of a program of `pool_kernel`, of one turn of its loop, and its warps.
 
     With few nodes more programs and fewer warps each are faster; with many, longer programs are
-    (bench/records/2026-11-27-h100-gpu-kernels.json, `pools`: the three sizes tried together).
+    (research/records/2026-11-27-h100-gpu-kernels.json, `pools`: the three sizes tried together).
     """
     split, chunk, warps = (2048, 128, 2) if nodes <= FEW_NODES else (8192, 128, 4)
     return SPLIT or split, CHUNK or chunk, WARPS["pool"] or warps
