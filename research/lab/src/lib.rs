@@ -3,6 +3,7 @@
 //! recorded traces to measure on again. Its verifiers walk with reference rules too.
 
 mod bench;
+mod costs;
 mod couple;
 mod cut;
 mod efficiency;

@@ -188,7 +188,7 @@ fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Op
     let (file, options) = (args.costs.as_deref(), args.models.options());
     for way in ways.iter_mut() {
         if let Some(speculation) = &mut way.speculation {
-            costs::settle(file, &options, models, &way.sampling, speculation, &Terminal)?;
+            crate::costs::settle(file, &options, models, &way.sampling, speculation)?;
         }
     }
     let speculates = ways.iter().find_map(|way| way.speculation.clone());

@@ -14,11 +14,11 @@ use polydraft::Token;
 use polydraft_cli::args::{ChatArgs, ModelArgs, SpeculationArgs};
 use polydraft_cli::commands::compare::parting;
 use polydraft_cli::interrupts::{self, InterruptGuard};
-use polydraft_cli::output::{self, Terminal, Verdict, note};
+use polydraft_cli::output::{self, Verdict, note};
 use polydraft_cli::save::Save;
 use polydraft_cli::usage::UsageError;
 use polydraft_engine::Limits;
-use polydraft_runtime::{Models, SamplingOptions, Settings, Speculation, costs, seeded};
+use polydraft_runtime::{Models, SamplingOptions, Settings, Speculation, seeded};
 
 use answers::Runner;
 use items::Item;
@@ -150,7 +150,7 @@ pub fn run(args: Args) -> Result<()> {
         let sampling = args.cut.at(temperature)?;
         let mut speculation = Speculation { sampling, ..speculation.clone() };
         let costs = asked.costs.as_deref();
-        costs::settle(costs, &options, &mut models, &sampling, &mut speculation, &Terminal)?;
+        crate::costs::settle(costs, &options, &mut models, &sampling, &mut speculation)?;
         let mut texts = Texts::default();
         for tried in &mut tried {
             let right = plan.texts(&mut models, tried, &speculation, &mut texts, &bar)?;
