@@ -15,8 +15,9 @@ use tokio::sync::Semaphore;
 use crate::api::openai::responses::store::Store;
 use crate::api::shared::error::Problem;
 use crate::grammar::Grammars;
+use crate::options::ServerOptions;
 use crate::telemetry::Telemetry;
-use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, MOST_TOP, RequestParams};
+use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, RequestParams};
 
 /// The models, and the default settings of requests.
 pub struct ServedModel {
@@ -55,60 +56,6 @@ pub struct Defaults {
     pub end_tokens: Vec<Token>,
 }
 
-/// How it is served.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// How much may run at once, of each model.
-    pub capacity: Capacity,
-    /// The API key, if there is one.
-    pub key: Option<String>,
-    /// Origins of pages that may send requests: none, or these, or `*` for all, or `localhost` for
-    /// those of the browser's own machine.
-    pub origins: Vec<String>,
-    /// Tokens of a prompt and its output together at most; none is what the model's context holds.
-    pub context: Option<usize>,
-    /// Bytes of a request's body at most.
-    pub body: usize,
-    /// How long a stop waits for running requests.
-    pub grace: std::time::Duration,
-    /// Refuses parameters that there are none of, and those that would be ignored.
-    pub strict: bool,
-    /// Parameters of requests that do not say them, as if their clients had.
-    pub defaults: serde_json::Map<String, serde_json::Value>,
-    /// What paths may begin with besides, such as `/llm`; empty is nothing.
-    pub root: String,
-    /// Goes on with a conversation's last message where that is an answer and its request does not
-    /// say otherwise.
-    pub prefill: bool,
-    /// Whether `/metrics` tells the counts.
-    pub metrics: bool,
-    /// With how many alternatives' log-probabilities a request may ask for each token; more than
-    /// the vocabulary has is all of it.
-    pub max_logprobs: usize,
-    /// How long a model stays loaded that nobody uses; none is for ever.
-    pub unload_after: Option<std::time::Duration>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            capacity: Capacity { texts: 32, tokens: usize::MAX, queue: 1024 },
-            key: None,
-            origins: Vec::new(),
-            context: None,
-            body: 2 << 20,
-            grace: std::time::Duration::from_secs(30),
-            strict: false,
-            defaults: serde_json::Map::new(),
-            root: String::new(),
-            prefill: false,
-            metrics: true,
-            max_logprobs: MOST_TOP,
-            unload_after: None,
-        }
-    }
-}
-
 /// One loaded model, as all handlers share it.
 pub(crate) struct App {
     /// Its names, the first one being its own.
@@ -132,7 +79,7 @@ pub(crate) struct App {
     /// Whether what the target computed of a prompt is kept for later ones that begin alike.
     pub keeps_prompts: bool,
     pub limits: Capacity,
-    pub settings: Arc<Settings>,
+    pub options: Arc<ServerOptions>,
     /// By end tokens; each is made with the first grammar that needs it.
     pub grammars: Mutex<HashMap<Vec<Token>, Arc<Grammars>>>,
     /// The lock of building grammars.
@@ -152,7 +99,7 @@ impl App {
     pub fn start(
         served: ServedModel,
         names: Vec<String>,
-        settings: Arc<Settings>,
+        options: Arc<ServerOptions>,
         telemetry: Arc<Telemetry>,
     ) -> std::io::Result<(Arc<Self>, JoinHandle<()>)> {
         let ServedModel {
@@ -167,11 +114,11 @@ impl App {
             chat,
             tokens,
         } = served;
-        let context = settings.context.unwrap_or(usize::MAX).min(engine.info().context);
+        let context = options.context.unwrap_or(usize::MAX).min(engine.info().context);
         let vocabulary = engine.info().vocabulary.size();
         let (begins, drafters) = (engine.info().begins, engine.drafters());
         let keeps_prompts = engine.keeps_closed();
-        let mut limits = settings.capacity;
+        let mut limits = options.capacity;
         limits.texts = limits.texts.min(engine.sequences()).max(1);
         limits.tokens = limits.tokens.min(tokens);
         let (desk, thread) =
@@ -195,7 +142,7 @@ impl App {
             begins,
             keeps_prompts,
             limits,
-            settings,
+            options,
             grammars: Mutex::default(),
             forming: Arc::new(Semaphore::new(1)),
             stored: Arc::default(),

@@ -15,7 +15,8 @@ use tokio::sync::watch;
 
 use crate::App;
 use crate::api::shared::error::Problem;
-use crate::app::{ServedModel, Settings};
+use crate::app::ServedModel;
+use crate::options::ServerOptions;
 use crate::telemetry::Metrics;
 
 /// Loads a model. It may be called again after the model was unloaded.
@@ -49,7 +50,7 @@ struct Slot {
 /// All of them.
 pub(crate) struct Fleet {
     slots: Arc<[Arc<Slot>]>,
-    settings: Arc<Settings>,
+    options: Arc<ServerOptions>,
     metrics: Arc<Metrics>,
 }
 
@@ -113,13 +114,13 @@ impl Slot {
 
 impl Fleet {
     /// Of these models, none of which is loaded yet.
-    pub fn new(described: Vec<Described>, settings: Arc<Settings>) -> Self {
+    pub fn new(described: Vec<Described>, options: Arc<ServerOptions>) -> Self {
         let slot = |described| {
             let (state, used) = (Mutex::new(State::Unloaded), Mutex::new(Instant::now()));
             Arc::new(Slot { described, state, used })
         };
         let slots = described.into_iter().map(slot).collect();
-        Self { slots, settings, metrics: Metrics::new() }
+        Self { slots, options, metrics: Metrics::new() }
     }
 
     /// Of one model, which is loaded already.
@@ -129,18 +130,18 @@ impl Fleet {
     pub fn of_loaded(
         served: ServedModel,
         names: Vec<String>,
-        settings: Arc<Settings>,
+        options: Arc<ServerOptions>,
     ) -> std::io::Result<Self> {
         let metrics = Metrics::new();
         let telemetry = metrics.of_model(None);
-        let (app, engine) = App::start(served, names.clone(), settings.clone(), telemetry)?;
+        let (app, engine) = App::start(served, names.clone(), options.clone(), telemetry)?;
         let load: Loader = Box::new(|| Err(anyhow::anyhow!("it was given to the server loaded")));
         let slot = Slot {
             described: Described { names, bytes: 0, load },
             state: Mutex::new(State::Loaded(app, engine)),
             used: Mutex::new(Instant::now()),
         };
-        Ok(Self { slots: [Arc::new(slot)].into(), settings, metrics })
+        Ok(Self { slots: [Arc::new(slot)].into(), options, metrics })
     }
 
     /// Counters and timers of all models.
@@ -149,8 +150,8 @@ impl Fleet {
     }
 
     /// How the server is set up.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
+    pub fn options(&self) -> &ServerOptions {
+        &self.options
     }
 
     /// Every model's names, how it stands, and the model itself where it is loaded.
@@ -225,14 +226,14 @@ impl Fleet {
     /// Begins to load a model; nobody who waits for it has to stay.
     fn load(&self, slot: Arc<Slot>) -> watch::Receiver<Outcome> {
         let (tell, outcome) = watch::channel(None);
-        let (slots, settings, metrics) =
-            (self.slots.clone(), self.settings.clone(), self.metrics.clone());
+        let (slots, options, metrics) =
+            (self.slots.clone(), self.options.clone(), self.metrics.clone());
         tokio::task::spawn_blocking(move || {
             make_room(&slots, slot.described.bytes);
             let label = (slots.len() > 1).then(|| slot.described.names[0].clone());
             let started = (slot.described.load)().and_then(|served| {
                 let names = slot.described.names.clone();
-                Ok(App::start(served, names, settings, metrics.of_model(label))?)
+                Ok(App::start(served, names, options, metrics.of_model(label))?)
             });
             let mut state = slot.state();
             let outcome = match started {

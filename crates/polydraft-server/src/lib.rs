@@ -11,14 +11,16 @@ mod app;
 mod fleet;
 mod grammar;
 mod http;
+mod options;
 mod serve;
 mod telemetry;
 mod worker;
 
-pub use app::{Defaults, ServedModel, Settings};
+pub use app::{Defaults, ServedModel};
 pub use http::server::Server;
 pub use log::LevelFilter as LogLevel;
-pub use serve::{Offered, Serving, is_key, origin, serve};
+pub use options::{Offered, ServerOptions};
+pub use serve::{is_key, origin, serve};
 pub use worker::{Capacity, CostsToUse};
 
 pub(crate) use app::App;

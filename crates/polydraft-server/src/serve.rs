@@ -1,59 +1,20 @@
 //! A server from a run's start to its end: the models, the port, and the signals that stop it.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, anyhow};
 use axum::http::{HeaderValue, Uri};
-use log::LevelFilter;
 use polydraft_runtime::costs::Found;
 use polydraft_runtime::message::OptionName;
-use polydraft_runtime::{
-    Description, Listener, Run, SamplingOptions, Speculation, Usage, published,
-};
+use polydraft_runtime::{Listener, Run, SamplingOptions, Speculation, Usage, published};
 
 use crate::api::shared::speculation::fits;
-use crate::app::{Defaults, ServedModel, Settings};
+use crate::app::{Defaults, ServedModel};
 use crate::fleet::{Described, Fleet};
 use crate::http::guard::LOCAL;
 use crate::http::server::Server;
+use crate::options::{Offered, ServerOptions};
 use crate::worker::CostsToUse;
-
-/// A model that is offered.
-#[derive(Debug, Clone)]
-pub struct Offered {
-    /// Its names for clients, `*` for any; none are that of its directory or file.
-    pub names: Vec<String>,
-    /// The model, its draft, and the defaults of its requests.
-    pub description: Description,
-}
-
-/// Options of a server, with the default limits of requests.
-#[derive(Debug, Clone)]
-pub struct Serving {
-    /// Where to listen; those of port 0 have the same that is free.
-    pub addresses: Vec<SocketAddr>,
-    /// The models. The first one is loaded at the start, others when a request asks for them.
-    pub models: Vec<Offered>,
-    /// Limits of requests, key, origins, bodies, and the grace period of a stop. Its capacity in
-    /// tokens is computed from the free memory.
-    pub settings: Settings,
-    /// Bytes for the KV cache of all sequences of a model; none is half of what is free.
-    pub cache_memory: Option<u64>,
-    /// Tokens of a completion or an answer at most, where the request does not say; 0 is up to the
-    /// end of the context, and none is 128 for completions and 0 for conversations.
-    pub max_tokens: Option<usize>,
-    /// Stop strings.
-    pub stop: Vec<String>,
-    /// Ignores end tokens.
-    pub ignore_end: bool,
-    /// Ignores the published sampling settings, which are otherwise the defaults of conversations.
-    pub ignore_published: bool,
-    /// What is logged.
-    pub log: LevelFilter,
-    /// The exit code after a second signal to stop.
-    pub interrupted: u8,
-}
 
 /// The default token limit of a completion.
 const COMPLETION: usize = 128;
@@ -64,16 +25,16 @@ const COMPLETION: usize = 128;
 /// # Errors
 /// An address that cannot be had; what the first model fails with while it is loaded, a tree that
 /// is too large for all requests among it.
-pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Result<()> {
-    let (addresses, interrupted) = (serving.addresses.clone(), serving.interrupted);
+pub fn serve(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -> Result<()> {
+    let (addresses, interrupted) = (options.addresses.clone(), options.interrupted);
     // What is ours, and not what libraries say. Another logger in this process stays.
-    let _ = env_logger::Builder::new().filter_module("polydraft", serving.log).try_init();
+    let _ = env_logger::Builder::new().filter_module("polydraft", options.log).try_init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(4)
         .enable_all()
         .build()?;
-    let fleet = Arc::new(fleet(serving, listener));
+    let fleet = Arc::new(fleet(options, listener));
     let failure = Arc::new(Mutex::new(None));
     let failed = failure.clone();
     let whole = runtime.block_on(async {
@@ -129,23 +90,22 @@ pub fn serve(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Resu
 }
 
 /// The models, none of which is loaded yet.
-fn fleet(serving: Serving, listener: &'static (dyn Listener + Sync)) -> Fleet {
-    let settings = Arc::new(serving.settings.clone());
-    let serving = Arc::new(serving);
+fn fleet(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -> Fleet {
+    let options = Arc::new(options);
     let describe = |offered: &Offered| {
         let Offered { mut names, description } = offered.clone();
         if names.is_empty() {
             names.push(description.models.target_name());
         }
         let bytes = description.models.weight_bytes();
-        let (serving, of_model) = (serving.clone(), description);
+        let (options, of_model) = (options.clone(), description);
         let load = move || {
             let run = Run::open(of_model.clone(), listener)?;
-            served(run, &serving, listener)
+            served(run, &options, listener)
         };
         Described { names, bytes, load: Box::new(load) }
     };
-    Fleet::new(serving.models.iter().map(describe).collect(), settings)
+    Fleet::new(options.models.iter().map(describe).collect(), options.clone())
 }
 
 /// What asks the server to stop: Ctrl-C, and where there are signals SIGTERM too.
@@ -186,7 +146,7 @@ impl Stops {
 }
 
 /// A loaded model, and the defaults of its requests.
-fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<ServedModel> {
+fn served(mut run: Run, options: &ServerOptions, listener: &dyn Listener) -> Result<ServedModel> {
     if let Some(Speculation { tree, .. }) = &run.settings.speculation {
         fits(tree, run.models.engine.info().vocabulary.size()).map_err(|problem| {
             let message = format!("the tree of all requests: {problem}").into();
@@ -205,21 +165,21 @@ fn served(mut run: Run, serving: &Serving, listener: &dyn Listener) -> Result<Se
     let speculation = run.settings.speculation.clone();
     let acceptance = run.description.acceptance()?;
     let given = &run.description.sampling;
-    let makers = match serving.ignore_published || run.models.language.chat.is_none() {
+    let makers = match options.ignore_published || run.models.language.chat.is_none() {
         true => given.clone(),
         false => published(given.clone(), &run.models, listener),
     };
     let language = run.models.language;
     let defaults = |sampling: &SamplingOptions, most: usize, end: Vec<polydraft::Token>| Defaults {
         sampling: sampling.clone(),
-        max_tokens: Some(serving.max_tokens.unwrap_or(most)).filter(|most| *most > 0),
-        stop: serving.stop.clone(),
-        end_tokens: if serving.ignore_end { Vec::new() } else { end },
+        max_tokens: Some(options.max_tokens.unwrap_or(most)).filter(|most| *most > 0),
+        stop: options.stop.clone(),
+        end_tokens: if options.ignore_end { Vec::new() } else { end },
     };
     let completions = defaults(given, COMPLETION, language.end_tokens.clone());
     let chat = defaults(&makers, 0, language.answer_end_tokens());
     let engine = run.models.engine;
-    let tokens = serving
+    let tokens = options
         .cache_memory
         // Half of what there is: sequences are not all that needs memory.
         .or_else(|| polydraft_runtime::available_memory().map(|memory| memory / 2))

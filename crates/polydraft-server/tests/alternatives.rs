@@ -12,7 +12,7 @@ const NOW: Duration = Duration::ZERO;
 const VOCABULARY: usize = 6;
 
 fn open() -> Running {
-    start(NOW, |settings| settings.max_logprobs = usize::MAX)
+    start(NOW, |options| options.max_logprobs = usize::MAX)
 }
 
 fn chat(server: &Running, mut body: Value) -> Value {
@@ -94,7 +94,7 @@ fn a_stream_has_them_too() {
 /// Without the server's leave it is refused, and the answer says what is allowed.
 #[test]
 fn the_server_says_how_many() {
-    let (closed, some) = (start(NOW, |_| ()), start(NOW, |settings| settings.max_logprobs = 3));
+    let (closed, some) = (start(NOW, |_| ()), start(NOW, |options| options.max_logprobs = 3));
     for (path, name) in [
         ("/v1/completions", "logprobs"),
         ("/v1/completions", "prompt_logprobs"),
@@ -128,7 +128,7 @@ fn the_server_says_how_many() {
 /// below needs no leave.
 #[test]
 fn an_answer_has_a_limit() {
-    let server = common::start_wide(1 << 16, |settings| settings.max_logprobs = usize::MAX);
+    let server = common::start_wide(1 << 16, |options| options.max_logprobs = usize::MAX);
     let body = |tokens: usize| json!({ "prompt": "a", "logprobs": -1, "max_tokens": tokens });
     // 2^21 of 2^16 each.
     let error = refused(&server, "/v1/completions", body(33));

@@ -201,7 +201,7 @@ fn texts_and_tokens() {
 
 #[test]
 fn a_key_may_stand_in_either_header() {
-    let server = start(NOW, |settings| settings.key = Some("secret".to_owned()));
+    let server = start(NOW, |options| options.key = Some("secret".to_owned()));
     for (header, status) in
         [("X-Api-Key: secret", 200), ("Authorization: Bearer secret", 200), ("X-Api-Key: b", 401)]
     {

@@ -18,7 +18,7 @@ fn said(role: &str, content: &str) -> Value {
 fn requests_have_the_servers_parameters_where_they_say_none() {
     let defaults = json!({ "seed": 5, "max_tokens": 9, "return_token_ids": true,
         "stream_options": { "include_usage": true } });
-    let server = start(NOW, |settings| settings.defaults = defaults.as_object().unwrap().clone());
+    let server = start(NOW, |options| options.defaults = defaults.as_object().unwrap().clone());
     let plain = start(NOW, |_| ());
     let body = json!({ "prompt": "a b", "max_tokens": 9, "seed": 5, "return_token_ids": true });
     let same = plain.complete(body)["choices"].clone();
@@ -43,7 +43,7 @@ fn requests_have_the_servers_parameters_where_they_say_none() {
 
 #[test]
 fn answers_may_be_gone_on_with() {
-    let server = start(NOW, |settings| settings.prefill = true);
+    let server = start(NOW, |options| options.prefill = true);
     let plain = start(NOW, |_| ());
     let messages = json!([said("user", "a"), said("assistant", "b c")]);
     // An echo has what is gone on with.
@@ -72,9 +72,9 @@ fn answers_may_be_gone_on_with() {
 
 #[test]
 fn paths_may_begin_with_a_root() {
-    let server = start(NOW, |settings| {
-        settings.root = "/some/llm".to_owned();
-        settings.key = Some("secret".to_owned());
+    let server = start(NOW, |options| {
+        options.root = "/some/llm".to_owned();
+        options.key = Some("secret".to_owned());
     });
     for (path, with_key, status) in [
         ("/v1/models", true, 200),
@@ -92,7 +92,7 @@ fn paths_may_begin_with_a_root() {
 
 #[test]
 fn pages_are_told_the_methods() {
-    let server = start(NOW, |settings| settings.origins = vec!["*".to_owned()]);
+    let server = start(NOW, |options| options.origins = vec!["*".to_owned()]);
     let asked = "OPTIONS /completion HTTP/1.1\r\nOrigin: http://page.example\r\n\
                  Access-Control-Request-Method: POST\r\n\
                  Access-Control-Request-Headers: authorization";
@@ -108,7 +108,7 @@ fn pages_are_told_the_methods() {
 
 #[test]
 fn counts_may_be_kept_to_oneself() {
-    let server = start(NOW, |settings| settings.metrics = false);
+    let server = start(NOW, |options| options.metrics = false);
     let refused = server.get("/metrics");
     assert_eq!(refused.status, 501);
     assert!(refused.json()["error"]["message"].is_string());

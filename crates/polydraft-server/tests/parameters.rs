@@ -155,7 +155,7 @@ fn an_answer_may_begin_with_what_it_goes_on_with() {
 
 #[test]
 fn a_shorter_context_ends_outputs_and_refuses_prompts() {
-    let server = start(NOW, |settings| settings.context = Some(10));
+    let server = start(NOW, |options| options.context = Some(10));
     let body = |words: usize| {
         json!({ "prompt": "a ".repeat(words), "ignore_eos": true,
         "max_tokens": 100 })

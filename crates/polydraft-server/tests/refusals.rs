@@ -23,7 +23,7 @@ fn refused(server: &Running, path: &str, body: &Value) -> (u16, Value) {
 
 #[test]
 fn what_is_wrong_is_named() {
-    let server = start(NOW, |settings| settings.capacity.tokens = 300);
+    let server = start(NOW, |options| options.capacity.tokens = 300);
     let with = |name: &str, value: Value| {
         let mut body = json!({ "prompt": "a", "max_tokens": 4 });
         body[name] = value;
@@ -168,7 +168,7 @@ fn harmless_parameters_are_ignored_by_name() {
         "chat_template_kwargs": { "enable_thinking": false } });
     let reply = server.post("/v1/chat/completions", &body);
     assert_eq!((reply.status, reply.ignored()), (200, vec!["verbosity"]), "{reply:?}");
-    let strict = start(NOW, |settings| settings.strict = true);
+    let strict = start(NOW, |options| options.strict = true);
     let code = |name: &str, value: Value| {
         let body = json!({ "prompt": "a", name: value });
         refused(&strict, "/v1/completions", &body).1["code"].clone()
@@ -209,7 +209,7 @@ fn a_schema_that_takes_too_much_is_refused() {
 
 #[test]
 fn routes_and_bodies() {
-    let server = start(NOW, |settings| settings.body = 10_000);
+    let server = start(NOW, |options| options.body = 10_000);
     assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
     let models = server.get("/v1/models").json();
     assert_eq!(
@@ -284,9 +284,9 @@ fn routes_and_bodies() {
 
 #[test]
 fn a_key_opens_all_but_health() {
-    let server = start(NOW, |settings| {
-        settings.key = Some("right".to_owned());
-        settings.origins = vec!["https://page.example".to_owned()];
+    let server = start(NOW, |options| {
+        options.key = Some("right".to_owned());
+        options.origins = vec!["https://page.example".to_owned()];
     });
     assert_eq!(server.get("/health").status, 200);
     for (shown, status) in
@@ -315,9 +315,9 @@ fn a_key_opens_all_but_health() {
 /// A browser sends a page's request without asking, where it looks like a form's.
 #[test]
 fn pages_from_elsewhere_cannot_use_the_server() {
-    let named = start(NOW, |settings| settings.origins = vec!["https://page.example".to_owned()]);
+    let named = start(NOW, |options| options.origins = vec!["https://page.example".to_owned()]);
     let (closed, open) =
-        (start(NOW, |_| ()), start(NOW, |settings| settings.origins = vec!["*".to_owned()]));
+        (start(NOW, |_| ()), start(NOW, |options| options.origins = vec!["*".to_owned()]));
     let body = json!({ "prompt": "a", "max_tokens": 2 }).to_string();
     for (server, origin, status) in [
         (&closed, "https://page.example", 403),
@@ -352,9 +352,9 @@ fn pages_from_elsewhere_cannot_use_the_server() {
 
 #[test]
 fn a_full_queue_sends_away() {
-    let server = start_endless(Duration::from_millis(20), |settings| {
-        settings.capacity.texts = 2;
-        settings.capacity.queue = 1;
+    let server = start_endless(Duration::from_millis(20), |options| {
+        options.capacity.texts = 2;
+        options.capacity.queue = 1;
     });
     let long = json!({ "prompt": "a", "max_tokens": 40, "speculation": "none", "stream": true });
     let mut whole = long.clone();
@@ -387,7 +387,7 @@ fn a_stop_lets_texts_end_within_the_grace() {
     assert!(server.stop(), "all answers were sent");
     // And no longer: who is cut off is told so.
     let grace = Duration::from_millis(100);
-    let mut server = start_endless(Duration::from_millis(50), |settings| settings.grace = grace);
+    let mut server = start_endless(Duration::from_millis(50), |options| options.grace = grace);
     let [whole, streamed] = [false, true].map(|stream| {
         let body =
             json!({ "prompt": "d", "max_tokens": 500, "speculation": "none", "stream": stream });

@@ -68,7 +68,7 @@ fn the_template_may_refuse_them_or_leave_them_out() {
 
 #[test]
 fn a_strict_server_has_openais_alone() {
-    let server = start_templated(TEMPLATE, |settings| settings.strict = true);
+    let server = start_templated(TEMPLATE, |options| options.strict = true);
     let error = refused(&server, "/v1/chat/completions", body("critic", json!("a")));
     assert_eq!(error["param"], "messages[1].role");
     assert!(error["message"].as_str().unwrap().contains("developer"), "{error}");

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use polydraft_models::Precision;
 use polydraft_runtime::{Description, ModelOptions};
-use polydraft_server::{Capacity, LogLevel, Offered, Serving, Settings, is_key, origin};
+use polydraft_server::{Capacity, LogLevel, Offered, ServerOptions, is_key, origin};
 use serde_json::{Map, Value};
 
 use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs, object};
@@ -183,7 +183,7 @@ pub fn run(args: Args) -> Result<()> {
         published_sampling: false,
     };
     let models = args.offered(description)?;
-    polydraft_server::serve(args.serving(key, models), &Terminal)
+    polydraft_server::serve(args.into_options(key, models), &Terminal)
 }
 
 fn root_path(text: &str) -> Result<String, String> {
@@ -311,32 +311,30 @@ impl Args {
         Ok(named.iter().map(of).collect())
     }
 
-    fn serving(self, key: Option<String>, models: Vec<Offered>) -> Serving {
+    fn into_options(self, key: Option<String>, models: Vec<Offered>) -> ServerOptions {
         let Self { server, texts, .. } = self;
         let idle = server.unload_after.unwrap_or(if models.len() > 1 { 5 } else { 0 });
-        Serving {
+        ServerOptions {
             addresses: server.host.iter().map(|host| SocketAddr::new(*host, server.port)).collect(),
             models,
-            settings: Settings {
-                capacity: Capacity {
-                    texts: server.parallel as usize,
-                    tokens: usize::MAX,
-                    queue: server.queue,
-                },
-                key,
-                origins: server.cors,
-                context: server.context.map(|context| context as usize),
-                body: server.max_body as usize,
-                grace: Duration::from_secs(server.grace),
-                strict: server.strict,
-                defaults: server.request_defaults.map(|given| given.0).unwrap_or_default(),
-                root: server.root_path,
-                prefill: server.prefill_assistant,
-                metrics: !server.no_metrics,
-                max_logprobs: usize::try_from(server.max_logprobs).unwrap_or(usize::MAX),
-                unload_after: (idle > 0).then(|| Duration::from_secs(60 * idle)),
+            capacity: Capacity {
+                texts: server.parallel as usize,
+                tokens: usize::MAX,
+                queue: server.queue,
             },
             cache_memory: server.cache_memory.map(|mib| mib << 20),
+            key,
+            origins: server.cors,
+            context: server.context.map(|context| context as usize),
+            body: server.max_body as usize,
+            grace: Duration::from_secs(server.grace),
+            strict: server.strict,
+            defaults: server.request_defaults.map(|given| given.0).unwrap_or_default(),
+            root: server.root_path,
+            prefill: server.prefill_assistant,
+            metrics: !server.no_metrics,
+            max_logprobs: usize::try_from(server.max_logprobs).unwrap_or(usize::MAX),
+            unload_after: (idle > 0).then(|| Duration::from_secs(60 * idle)),
             max_tokens: texts.max_tokens,
             stop: texts.ends.stop(),
             ignore_end: texts.ends.ignores_end(),

@@ -20,7 +20,7 @@ pub const LOCAL: &str = "localhost";
 
 /// Lets requests with the key through, if there is one. The comparison takes constant time.
 pub async fn key(State(fleet): State<Arc<Fleet>>, request: Request, next: Next) -> Response {
-    let Some(key) = &fleet.settings().key else { return next.run(request).await };
+    let Some(key) = &fleet.options().key else { return next.run(request).await };
     if shows(request.headers(), key) {
         return next.run(request).await;
     }
@@ -55,7 +55,7 @@ pub async fn origin(State(fleet): State<Arc<Fleet>>, request: Request, next: Nex
     match headers.get(header::ORIGIN) {
         Some(origin)
             if request.method() == Method::POST
-                && !may_ask(&fleet.settings().origins, origin, headers) =>
+                && !may_ask(&fleet.options().origins, origin, headers) =>
         {
             let origin = String::from_utf8_lossy(origin.as_bytes());
             let problem = Problem::invalid(format_args!(

@@ -40,8 +40,8 @@ pub fn router(fleet: Arc<Fleet>) -> Router {
     let open = Router::new().route("/health", get(health)).merge(pages::routes());
     let open = open.method_not_allowed_fallback(not_so);
     let routes = guarded.merge(open).layer(from_fn(caught));
-    let root = fleet.settings().root.clone();
-    let all = match guard::cors(&fleet.settings().origins) {
+    let root = fleet.options().root.clone();
+    let all = match guard::cors(&fleet.options().origins) {
         Some(layer) => routes.layer(layer).layer(map_response(guard::methods)),
         None => routes,
     };
@@ -74,7 +74,7 @@ async fn version() -> Json<Value> {
 }
 
 async fn metrics(State(fleet): State<Arc<Fleet>>) -> Response {
-    if !fleet.settings().metrics {
+    if !fleet.options().metrics {
         let problem = Problem::invalid("this server was started without metrics");
         return problem.status(StatusCode::NOT_IMPLEMENTED).into_response();
     }

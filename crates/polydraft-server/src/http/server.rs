@@ -16,8 +16,9 @@ use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
 use super::routes;
-use crate::app::{ServedModel, Settings};
+use crate::app::ServedModel;
 use crate::fleet::Fleet;
+use crate::options::ServerOptions;
 
 /// How long a client may take to send the head of a request, and to take what it is sent. The first
 /// is also how long a connection may lie idle between two requests: hyper has one timeout for both.
@@ -48,10 +49,10 @@ impl Server {
         address: SocketAddr,
         served: ServedModel,
         names: Vec<String>,
-        settings: Settings,
+        options: ServerOptions,
     ) -> io::Result<Self> {
         let listeners = vec![TcpListener::bind(address).await?];
-        Ok(Self { listeners, fleet: Arc::new(Fleet::of_loaded(served, names, settings.into())?) })
+        Ok(Self { listeners, fleet: Arc::new(Fleet::of_loaded(served, names, options.into())?) })
     }
 
     /// Listens, with models that are still to be loaded.
@@ -94,7 +95,7 @@ impl Server {
     /// the grace period; the others get an error. Returns whether all have ended.
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
         let Self { listeners, fleet } = self;
-        let (grace, unload_after) = (fleet.settings().grace, fleet.settings().unload_after);
+        let (grace, unload_after) = (fleet.options().grace, fleet.options().unload_after);
         let service = TowerToHyperService::new(routes::router(fleet.clone()));
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);

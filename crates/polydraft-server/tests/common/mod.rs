@@ -15,7 +15,7 @@ use polydraft_engine::{
     Engine, Model, ModelDrafter, ModelInfo, Result, Sequence, Sequences, TableModel,
 };
 use polydraft_runtime::Speculation;
-use polydraft_server::{Defaults, ServedModel, Server, Settings};
+use polydraft_server::{Defaults, ServedModel, Server, ServerOptions};
 use polydraft_text::{ChatTemplate, Language, SpecialTokens, Tokenizer};
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -150,7 +150,7 @@ pub struct Running {
 }
 
 /// Starts one with table models; `pass` is what a pass of the target takes at least.
-pub fn start(pass: Duration, change: impl FnOnce(&mut Settings)) -> Running {
+pub fn start(pass: Duration, change: impl FnOnce(&mut ServerOptions)) -> Running {
     start_ending(pass, vec![END], change)
 }
 
@@ -162,7 +162,7 @@ pub fn start_keeping() -> Running {
 }
 
 /// One whose texts no token ends.
-pub fn start_endless(pass: Duration, change: impl FnOnce(&mut Settings)) -> Running {
+pub fn start_endless(pass: Duration, change: impl FnOnce(&mut ServerOptions)) -> Running {
     start_ending(pass, Vec::new(), change)
 }
 
@@ -221,12 +221,12 @@ pub fn start_bytes() -> Running {
 }
 
 /// One with another chat template.
-pub fn start_templated(template: &str, change: impl FnOnce(&mut Settings)) -> Running {
+pub fn start_templated(template: &str, change: impl FnOnce(&mut ServerOptions)) -> Running {
     start_with(Duration::ZERO, vec![END], speaking(language().tokenizer, template), TARGET, change)
 }
 
 /// A model of so many tokens, all as likely.
-pub fn start_wide(vocabulary: usize, change: impl FnOnce(&mut Settings)) -> Running {
+pub fn start_wide(vocabulary: usize, change: impl FnOnce(&mut ServerOptions)) -> Running {
     let next = vec![format!("{}", 1.0 / vocabulary as f64); vocabulary].join(",");
     let target = format!(r#"{{"vocabulary": {vocabulary}, "next": {{"": [{next}]}}}}"#);
     let words: Vec<String> = (4..vocabulary).map(|n| format!("\"w{n}\": {n}")).collect();
@@ -247,7 +247,7 @@ pub fn start_wide(vocabulary: usize, change: impl FnOnce(&mut Settings)) -> Runn
 fn start_ending(
     pass: Duration,
     end_tokens: Vec<Token>,
-    change: impl FnOnce(&mut Settings),
+    change: impl FnOnce(&mut ServerOptions),
 ) -> Running {
     start_with(pass, end_tokens, language(), TARGET, change)
 }
@@ -257,7 +257,7 @@ fn start_with(
     end_tokens: Vec<Token>,
     language: Language,
     target: &str,
-    change: impl FnOnce(&mut Settings),
+    change: impl FnOnce(&mut ServerOptions),
 ) -> Running {
     let draft = if language.vocabulary.size() == 6 { DRAFT } else { target };
     let table = TableModel::from_json("target", target).unwrap().with_context_length(512);
@@ -269,7 +269,7 @@ fn start_on(
     end_tokens: Vec<Token>,
     language: Language,
     draft: &str,
-    change: impl FnOnce(&mut Settings),
+    change: impl FnOnce(&mut ServerOptions),
 ) -> Running {
     let (open, widest) = (target.open.clone(), target.widest.clone());
     let draft = TableModel::from_json("draft", draft).unwrap().with_context_length(512);
@@ -298,8 +298,8 @@ fn start_on(
         tokens: usize::MAX,
     };
     let names = vec!["table".to_owned(), "other".to_owned()];
-    let mut settings = Settings::default();
-    change(&mut settings);
+    let mut options = ServerOptions::default();
+    change(&mut options);
     let (tell, told) = std::sync::mpsc::channel();
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::spawn(move || {
@@ -309,7 +309,7 @@ fn start_on(
             .build()
             .unwrap();
         runtime.block_on(async {
-            let server = Server::start("127.0.0.1:0".parse().unwrap(), served, names, settings)
+            let server = Server::start("127.0.0.1:0".parse().unwrap(), served, names, options)
                 .await
                 .unwrap();
             tell.send(server.address().unwrap()).unwrap();

@@ -74,7 +74,7 @@ const NEVER: f64 = -100.0;
 pub fn prepare(app: &App, body: Value) -> Result<Prepared<Native>, Problem> {
     let own: Completion = read(body)?;
     let mut body = own.rest;
-    let strict = app.settings.strict;
+    let strict = app.options.strict;
     let mut usual = Vec::new();
     if !strict {
         usual.extend(body.remove(USUAL).map(|_| USUAL));

@@ -21,7 +21,7 @@ pub async fn props(State(fleet): State<Arc<Fleet>>) -> Result<Json<Value>, Probl
     let params = json!({ "temperature": sampling.temperature, "top_k": sampling.top_k.unwrap_or(0),
         "top_p": sampling.top_p, "min_p": sampling.min_p, "n_predict": app.chat.max_tokens,
         // Where it is not given each request has its own, as llama.cpp's −1 is.
-        "seed": app.settings.defaults.get("seed").cloned().unwrap_or_else(|| json!(-1)) });
+        "seed": app.options.defaults.get("seed").cloned().unwrap_or_else(|| json!(-1)) });
     Ok(Json(json!({
         "default_generation_settings": { "n_ctx": app.context, "params": params },
         "total_slots": app.limits.texts,

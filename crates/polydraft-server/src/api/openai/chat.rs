@@ -106,7 +106,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     let mut common: Common = read(body)?;
     let form = format::form(&mut common)?;
     let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    let mut ignored = ignored(&own.rest, app.settings.strict)?;
+    let mut ignored = ignored(&own.rest, app.options.strict)?;
     let transfer = own.kv_transfer_params;
     ignored.extend(
         transfer
@@ -132,7 +132,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     let of_prompt = own.prompt_logprobs.map(|top| alternatives(app, "prompt_logprobs", top));
     params.prompt_scores = of_prompt.transpose()?;
     let messages = own.messages.as_deref().unwrap_or_default();
-    let prefilled = app.settings.prefill && own.add_generation_prompt.is_none();
+    let prefilled = app.options.prefill && own.add_generation_prompt.is_none();
     let prefilled = prefilled && messages.last().is_some_and(Spoken::is_answer);
     let goes_on = own.continue_final_message.unwrap_or(prefilled);
     let ending = ending(goes_on, own.add_generation_prompt)?;

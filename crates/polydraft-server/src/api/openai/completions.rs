@@ -69,7 +69,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
     let mut common: Common = read(body)?;
     let form = format::form(&mut common)?;
     let own: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    let ignored = ignored(&own.rest, app.settings.strict)?;
+    let ignored = ignored(&own.rest, app.options.strict)?;
     let truncation = common.truncation(app)?;
     let mut params = common.request_params(app, &app.completions, own.max_tokens)?;
     let listed =

@@ -21,7 +21,7 @@ fn counted<A>(prepared: &Prepared<A>) -> Value {
 /// A route that says so of what `prepare` makes of a body.
 pub fn counts<A: 'static>(prepare: Prepare<A>) -> MethodRouter<Arc<Fleet>> {
     let count = move |app: &App, mut body| {
-        set_defaults(&app.settings.defaults, &mut body);
+        set_defaults(&app.options.defaults, &mut body);
         prepare(app, body).map(|prepared| counted(&prepared))
     };
     post(move |State(fleet), headers, body| compute(fleet, headers, body, count, Dialect::OpenAi))

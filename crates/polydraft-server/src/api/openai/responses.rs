@@ -117,7 +117,7 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared<Response>, Problem> {
         }
     }
     let own: Responses = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    let mut ignored = ignored(&own.rest, app.settings.strict)?;
+    let mut ignored = ignored(&own.rest, app.options.strict)?;
     for (param, given) in [
         ("n", common.n.is_some_and(|n| n != 1)),
         ("response_format", common.response_format.is_some()),

@@ -10,7 +10,7 @@ use crate::worker::{MOST_OF_ALL, MOST_TOP, RequestParams};
 /// # Errors
 /// More than there may be.
 pub fn alternatives(app: &App, param: &str, count: i64) -> Result<usize, Problem> {
-    let most = app.settings.max_logprobs;
+    let most = app.options.max_logprobs;
     let wanted = match count {
         -1 => app.vocabulary,
         _ => usize::try_from(count).unwrap_or(usize::MAX),

@@ -29,7 +29,7 @@ pub async fn read(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Arc<App>, Value), Problem> {
-    let body = read_body(fleet.settings().body, headers, body).await?;
+    let body = read_body(fleet.options().body, headers, body).await?;
     let body = blocking(move || parse(&body)).await?;
     let model = match body.get("model") {
         None | Some(Value::Null) => None,
@@ -82,13 +82,13 @@ async fn decode<A: Reply + 'static>(
     dialect: Dialect,
 ) -> Result<Response, Problem> {
     let (app, mut body) = read(&fleet, &headers, body).await?;
-    set_defaults(&app.settings.defaults, &mut body);
+    set_defaults(&app.options.defaults, &mut body);
     let at = app.clone();
     let Prepared { mut requests, form, answer, stream, ignored } =
         blocking(move || prepare(&at, body)).await?;
     let mut answer: Box<dyn Reply> = Box::new(answer);
     let ignored = Ignored::new(&ignored);
-    if app.settings.context.is_some() {
+    if app.options.context.is_some() {
         requests.iter_mut().for_each(|params| app.limit(params));
     }
     if let Some(form) = form {

@@ -214,7 +214,7 @@ pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Pr
             return Ok(Message { name: answer.name.or(name), ..answer });
         }
         let is_own = !matches!(&*role, "" | "system" | "developer" | "user" | "assistant");
-        let mut message = match is_own && !app.settings.strict {
+        let mut message = match is_own && !app.options.strict {
             true => Message::of(role, content),
             false => message(&role, content, &param(".role"))?,
         };
