@@ -1,6 +1,6 @@
 //! Files of prompts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use polydraft::Token;
@@ -11,6 +11,25 @@ use polydraft_runtime::Models;
 
 /// The prompts that the project measures with.
 const OWN: &str = include_str!("../data/prompts.jsonl");
+
+/// Which prompts are measured with.
+#[derive(clap::Args, Debug)]
+pub struct PromptArgs {
+    /// Prompts, a JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]}, of which
+    /// the first counts [default: the project's own, Rust code for the demo pair].
+    #[arg(long, value_name = "FILE")]
+    pub prompts: Option<PathBuf>,
+}
+
+impl PromptArgs {
+    /// The prompts of the file, or else the project's own: one at least.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a line of it that is no prompt.
+    pub fn read(&self) -> Result<Vec<String>> {
+        read(self.prompts.as_deref())
+    }
+}
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
@@ -28,7 +47,7 @@ pub fn encode(prompts: &[String], models: &Models) -> Result<Vec<Vec<Token>>> {
 
 /// One prompt a line: `{"prompt": ".."}`, or Spec-Bench's `{"turns": ["..", ..]}`, of which the
 /// first turn is taken. Without a file, the project's own.
-pub fn read(path: Option<&Path>) -> Result<Vec<String>> {
+fn read(path: Option<&Path>) -> Result<Vec<String>> {
     let (name, text) = match path {
         None => ("bench/prompts.jsonl".to_owned(), OWN.to_owned()),
         Some(path) => {

@@ -2,6 +2,7 @@
 //! efficiencies of verifiers, the papers' tables, measurements that check their answers first, and
 //! recorded traces to measure on again. Its verifiers walk with reference rules too.
 
+mod args;
 mod bench;
 mod costs;
 mod couple;

@@ -9,12 +9,12 @@ use polydraft::PolicyKind;
 use polydraft::VerifierKind;
 use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, note};
-use polydraft_cli::save::Save;
 use polydraft_cli::usage::UsageError;
 use polydraft_reference::comparison::Sample;
 use polydraft_reference::trace::{Error, Header, Replay, Trace, in_rounds, replay};
 use rayon::prelude::*;
 
+use crate::args::{RecordArgs, finish};
 use crate::bench::verifiers::{ALL, Origin, Report, Setting, Traced, show};
 use crate::plot;
 
@@ -47,15 +47,11 @@ pub struct Args {
     // Read in threads.rs, before all else.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
-    /// Write the record to this file as JSON; 'bench verifiers --from' shows it.
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
     /// Draw the tokens per call to this .svg file. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
-    /// Print one JSON object instead of a table; it has the differences of all pairs of verifiers.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    record: RecordArgs,
 }
 
 pub fn run(args: Args) -> Result<()> {
@@ -70,7 +66,7 @@ pub fn run(args: Args) -> Result<()> {
         .iter()
         .map(|tree| Replay::new(&header.tree, tree, &args.verifiers).map_err(UsageError::error))
         .collect::<Result<_>>()?;
-    let save = args.save.as_deref().map(Save::begin).transpose()?;
+    let save = args.record.begin()?;
 
     let bar = ProgressBar::new(files.len() as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} prompts, {eta} left")?);
@@ -114,10 +110,8 @@ pub fn run(args: Args) -> Result<()> {
     let left_out = shards.iter().map(|shard| shard.left_out).fold(0.0, f64::max);
     let report =
         Report::new(origin(&args, &header, shards.len(), left_out), interrupted, &settings);
-    if let Some(save) = save {
-        report.save(save)?;
-    }
-    show(&report, &args.plot, args.json)?;
+    finish(save, &report)?;
+    show(&report, &args.plot, &args.record)?;
     output::done(interrupted)
 }
 

@@ -9,7 +9,7 @@ use polydraft::{PolicyKind, Token};
 use polydraft_cli::args::{ModelArgs, SamplingArgs};
 use polydraft_cli::interrupts::InterruptGuard;
 use polydraft_cli::output::{self, note};
-use polydraft_cli::prompts;
+use polydraft_cli::prompts::{self, PromptArgs};
 use polydraft_cli::provenance::MadeBy;
 use polydraft_cli::usage::UsageError;
 use polydraft_reference::trace::{FORMAT, Header, Recording, VERSION, Writer};
@@ -43,9 +43,8 @@ pub struct Args {
     models: ModelArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     /// The tree to draft, as for 'generate --tree'; replay takes this tree and those that are part
     /// of it: of K paths any fewer and shorter.
     #[arg(long, value_name = "TREE", default_value = "paths:8,4")]
@@ -147,7 +146,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         _ => {}
     }
-    let prompts = prompts::read(args.prompts.as_deref())?;
+    let prompts = args.prompts.read()?;
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
     let header = header(&args, &models);

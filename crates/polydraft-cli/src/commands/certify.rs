@@ -1,7 +1,5 @@
 //! `polydraft certify`: does speculation keep the target's distribution, on these models?
 
-use std::path::PathBuf;
-
 use crate::usage::UsageError;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,7 +16,7 @@ use crate::args::{RunModelArgs, SamplingArgs, SpeculationArgs, probability};
 use crate::commands::compare::parting;
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
-use crate::prompts;
+use crate::prompts::PromptArgs;
 
 /// Test on your own models that speculative decoding is lossless.
 ///
@@ -36,12 +34,16 @@ Examples:
   polydraft certify --target DIR --draft DIR --prompts prompts.jsonl --temperature 0.7
   polydraft certify --plant-fault        # must fail: shows that the test can")]
 pub struct Args {
-    /// Prompts, a JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]}
-    /// [default: the project's own].
-    #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     /// A prompt. May be repeated.
-    #[arg(long, short = 'p', value_name = "TEXT", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        short = 'p',
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        conflicts_with = "prompts"
+    )]
     prompt: Vec<String>,
     /// Prompts to take from the file.
     #[arg(
@@ -150,11 +152,8 @@ pub fn run(args: Args) -> Result<()> {
     if description.speculation.verifier.is_none() {
         return Err(UsageError::error("there is nothing to certify about --verifier none"));
     }
-    let mut prompts = if args.prompt.is_empty() {
-        prompts::read(args.prompts.as_deref())?
-    } else {
-        args.prompt.clone()
-    };
+    let mut prompts =
+        if args.prompt.is_empty() { args.prompts.read()? } else { args.prompt.clone() };
     prompts.truncate(args.max_prompts as usize);
     let mut run = Run::open(description, &Terminal)?;
     run.draft_always(&Terminal)?;

@@ -1,21 +1,20 @@
 //! `polydraft-lab bench acceptance`: how often the first, second, .. draft at a node is accepted.
 
-use std::path::PathBuf;
-
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::VerifierKind;
 use polydraft::{Drafting, PolicyKind};
 use polydraft_cli::args::{ModelArgs, SamplingArgs};
 use polydraft_cli::interrupts::InterruptGuard;
+use polydraft_cli::output;
+use polydraft_cli::prompts::PromptArgs;
 use polydraft_cli::provenance::MadeBy;
-use polydraft_cli::save::Save;
 use polydraft_cli::usage::UsageError;
-use polydraft_cli::{output, prompts};
 use polydraft_engine::Limits;
 use polydraft_runtime::{AcceptanceFile, Settings, Speculation, seeded};
 use serde::Serialize;
 
+use crate::args::RecordArgs;
 use crate::cut::one_draft;
 
 /// Measure how often the first, second, .. draft at a node is the one accepted, for sequoia trees.
@@ -34,9 +33,8 @@ pub struct Args {
     models: ModelArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
-    /// Prompts, as for 'bench decode' [default: the project's own].
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     /// Drafts at each node.
     #[arg(
         long,
@@ -62,12 +60,8 @@ pub struct Args {
     /// Rounds over all prompts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Write the acceptances to this file, for --acceptance.
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-    /// Print one JSON object instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    record: RecordArgs,
 }
 
 #[derive(Serialize)]
@@ -96,8 +90,8 @@ pub fn run(args: Args) -> Result<()> {
     speculation.build().map_err(UsageError::error)?;
     let settings =
         Settings { sampling: args.sampling.options().target(), speculation: Some(speculation) };
-    let save = args.save.as_deref().map(Save::begin).transpose()?;
-    let prompts = prompts::read(args.prompts.as_deref())?;
+    let save = args.record.begin()?;
+    let prompts = args.prompts.read()?;
     let mut models = args.models.load(true)?;
     let bar = ProgressBar::new(prompts.len() as u64 * u64::from(args.rounds))
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} sequences, {eta} left")?);
@@ -146,11 +140,7 @@ pub fn run(args: Args) -> Result<()> {
         let text = serde_json::to_string(&acceptance)?;
         save.finish((text + "\n").as_bytes())?;
     }
-    if args.json {
-        output::json(&report)?
-    } else {
-        print(&report)?
-    }
+    args.record.print(&report, print)?;
     output::done(interrupted)
 }
 

@@ -11,15 +11,16 @@ use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::VerifierKind;
 use polydraft::policy::Costs;
-use polydraft::{PolicyKind, Sampling, Token};
+use polydraft::{Sampling, Token};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::commands::compare::parting;
 use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Terminal, note};
-use polydraft_cli::prompts;
+use polydraft_cli::prompts::{self, PromptArgs};
 use polydraft_engine::{Generation, Limits};
 use polydraft_runtime::{Models, Settings, Speculation, costs, seeded};
 
+use crate::args::{GridArgs, RecordArgs};
 use crate::cut::CutArgs;
 use crate::plot;
 use report::print;
@@ -44,10 +45,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
-    /// Prompts, a JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]}, of which
-    /// the first counts [default: the project's own, Rust code for the demo pair].
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     /// Verifiers to compare; those of one path are run with one.
     #[arg(
         long,
@@ -58,36 +57,11 @@ pub struct Args {
         value_parser = polydraft_reference::verifier,
     )]
     verifiers: Vec<VerifierKind>,
-    /// Numbers of paths to compare.
-    #[arg(
-        long,
-        short = 'k',
-        value_name = "K,..",
-        default_value = "2",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u32).range(1..=1024),
-    )]
-    paths: Vec<u32>,
-    /// Depths of speculation to compare.
-    #[arg(
-        long,
-        short = 'd',
-        value_name = "L,..",
-        default_value = "2,4",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u32).range(1..=256),
-    )]
-    depths: Vec<u32>,
-    /// Another tree to compare, as for 'generate --tree', such as auto; with the verifiers that are
-    /// exact for it. May be repeated.
-    #[arg(long = "tree", value_name = "TREE")]
-    trees: Vec<PolicyKind>,
+    #[command(flatten)]
+    grid: GridArgs,
     /// Costs of forward passes, for --tree auto: as for 'generate'.
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
-    /// Temperatures of the timed runs, for target and draft.
-    #[arg(long, short = 't', value_name = "T,..", default_value = "1", value_delimiter = ',')]
-    temperatures: Vec<f64>,
     #[command(flatten)]
     cut: CutArgs,
     /// Tokens to generate per prompt.
@@ -111,13 +85,12 @@ pub struct Args {
     /// Measure nothing: show or draw a record that --json printed before.
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Print one JSON object instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    record: RecordArgs,
 }
 
 pub fn run(args: Args) -> Result<()> {
-    for &temperature in &args.temperatures {
+    for &temperature in &args.grid.temperatures {
         args.cut.at(temperature)?;
     }
     plot::check(&args.plot)?;
@@ -126,7 +99,7 @@ pub fn run(args: Args) -> Result<()> {
         return show(&args, &super::read_record(file, "bench decode")?);
     }
     let mut ways = ways(&args)?;
-    let prompts = prompts::read(args.prompts.as_deref())?;
+    let prompts = args.prompts.read()?;
     let mut models = args.models.load(true)?;
     let costs = settle_costs(&args, &mut models, &mut ways)?;
     let prompts = prompts::encode(&prompts, &models)?;
@@ -241,7 +214,7 @@ pub fn time(
 fn show(args: &Args, report: &Report) -> Result<()> {
     plot::write(&args.plot, || chart::chart(report))?;
     plot::write(&args.plot_speed, || speeds::chart(report))?;
-    if args.json { output::json(report) } else { print(report) }
+    args.record.print(report, print)
 }
 
 fn generate(

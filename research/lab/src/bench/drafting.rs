@@ -1,7 +1,5 @@
 //! `polydraft-lab bench drafting`: the largest acceptance of each drafting scheme at one node.
 
-use std::path::PathBuf;
-
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::drafting::{Drafting, Draws, draws_for, expected_distinct};
@@ -10,7 +8,7 @@ use polydraft::{Distribution, Problem, Proposal, RandomSource, acceptance};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Verdict, note};
-use polydraft_cli::prompts;
+use polydraft_cli::prompts::{self, PromptArgs};
 use polydraft_cli::provenance::MadeBy;
 use polydraft_runtime::{SeededRng, seeded};
 use serde::Serialize;
@@ -34,9 +32,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
-    /// Prompts whose continuations give the positions [default: the project's own].
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     /// Positions.
     #[arg(
         long,
@@ -117,7 +114,7 @@ const RACES: usize = 256;
 pub fn run(args: Args) -> Result<()> {
     let target = args.cut.at(args.temperature)?;
     let draft = args.cut.at(args.draft_temperature.unwrap_or(args.temperature))?;
-    let prompts = prompts::read(args.prompts.as_deref())?;
+    let prompts = args.prompts.read()?;
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
     let mut counts: Vec<Count> =

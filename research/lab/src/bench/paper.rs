@@ -27,10 +27,11 @@ use clap::ValueEnum;
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts;
 use polydraft_cli::output::{self, Verdict, note};
+use polydraft_cli::prompts::PromptArgs;
 use polydraft_cli::provenance::MadeBy;
-use polydraft_cli::save::Save;
 use serde::{Deserialize, Serialize};
 
+use crate::args::{RecordArgs, finish};
 use crate::cut::CutArgs;
 use crate::plot::{self, Drawing};
 use lab::Lab;
@@ -62,9 +63,8 @@ pub struct Args {
     paper: Option<Paper>,
     #[command(flatten)]
     models: ModelArgs,
-    /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     /// What is sampled from, instead of what the paper did.
     #[command(flatten)]
     cut: CutArgs,
@@ -78,18 +78,14 @@ pub struct Args {
     /// Seed of the sequences and the drafts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// Write the record to this file as JSON.
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
-    save: Option<PathBuf>,
     /// Draw the tables: PATH-TABLE.svg.
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
     /// Measure nothing: show or draw a record that --save or --json wrote before.
     #[arg(long, value_name = "FILE", conflicts_with = "paper")]
     from: Option<PathBuf>,
-    /// Print one JSON object instead of tables.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    record: RecordArgs,
 }
 
 /// The paper whose tables are reproduced.
@@ -162,12 +158,12 @@ pub fn run(args: Args) -> Result<()> {
         return show(&args, &super::read_record(file, "bench paper")?);
     }
     let Some(paper) = args.paper else { unreachable!("clap asks for one") };
-    let save = args.save.as_deref().map(Save::begin).transpose()?;
+    let save = args.record.begin()?;
     let seconds = args.seconds.unwrap_or(if args.quick { QUICK } else { SECONDS });
     let time = Duration::from_secs(seconds);
     args.cut.at(1.0)?;
     let (extent, how) = ((args.quick, time), (args.seed, args.cut));
-    let mut lab = Lab::new(&args.models, args.prompts.as_deref(), extent, how)?;
+    let mut lab = Lab::new(&args.models, &args.prompts, extent, how)?;
     paper.measure(&mut lab)?;
     let done = lab.finish(&paper.name())?;
     if done.tables.is_empty() {
@@ -187,9 +183,7 @@ pub fn run(args: Args) -> Result<()> {
         interrupted: done.interrupted,
         tables: done.tables,
     };
-    if let Some(save) = save {
-        save.finish((serde_json::to_string_pretty(&report)? + "\n").as_bytes())?;
-    }
+    finish(save, &report)?;
     show(&args, &report)?;
     output::done(report.interrupted)
 }
@@ -203,5 +197,5 @@ fn show(args: &Args, report: &Report) -> Result<()> {
             note(format_args!("wrote {}", PathBuf::from(name).display()));
         }
     }
-    if args.json { output::json(report) } else { table::print(report) }
+    args.record.print(report, table::print)
 }

@@ -15,7 +15,6 @@ use polydraft_cli::args::{ChatArgs, ModelArgs, SpeculationArgs};
 use polydraft_cli::commands::compare::parting;
 use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Verdict, note};
-use polydraft_cli::save::Save;
 use polydraft_cli::usage::UsageError;
 use polydraft_engine::Limits;
 use polydraft_runtime::{Models, SamplingOptions, Settings, Speculation, seeded};
@@ -23,6 +22,7 @@ use polydraft_runtime::{Models, SamplingOptions, Settings, Speculation, seeded};
 use answers::Runner;
 use items::Item;
 
+use crate::args::{RecordArgs, finish};
 use crate::cut::CutArgs;
 pub use report::{KindScore, Report, Score, Texts};
 
@@ -95,12 +95,8 @@ pub struct Args {
     /// Seed of all outputs.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// Write the record to this file as JSON.
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
-    /// Print one JSON object instead of a table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    record: RecordArgs,
 }
 
 /// A prompt, and the scores of its outputs.
@@ -124,7 +120,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let (mut items, skipped) = items::read(args.prompts.as_deref(), args.run.is_some())?;
     items.truncate(args.max_prompts.map_or(usize::MAX, |most| most as usize));
-    let save = args.save.as_deref().map(Save::begin).transpose()?;
+    let save = args.record.begin()?;
     let mut models = args.models.load(true)?;
     let runner = args
         .run
@@ -172,14 +168,8 @@ pub fn run(args: Args) -> Result<()> {
         return Err(Verdict::error(interrupts::EXIT_CODE));
     }
     let report = Report::new(&args, &models, &speculation, &tried, &scores, skipped);
-    if let Some(save) = save {
-        save.finish((serde_json::to_string_pretty(&report)? + "\n").as_bytes())?;
-    }
-    if args.json {
-        output::json(&report)?
-    } else {
-        report::print(&report)?
-    }
+    finish(save, &report)?;
+    args.record.print(&report, report::print)?;
     if report
         .scores
         .iter()

@@ -16,8 +16,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::{Problem, Proposal, Sampling, acceptance};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::InterruptGuard;
+use polydraft_cli::output;
+use polydraft_cli::prompts::{self, PromptArgs};
 use polydraft_cli::usage::UsageError;
-use polydraft_cli::{output, prompts};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
@@ -48,9 +49,8 @@ by microlp.")]
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
-    /// Prompts whose continuations give the positions [default: the project's own].
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     /// Positions of the target's own output.
     #[arg(
         long,
@@ -168,7 +168,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     if args.positions > 0 {
         bar.set_message("running the models");
-        let prompts = prompts::read(args.prompts.as_deref())?;
+        let prompts = args.prompts.read()?;
         let mut models = args.models.load(true)?;
         let prompts = prompts::encode(&prompts, &models)?;
         let count = args.positions as usize;

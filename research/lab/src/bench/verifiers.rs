@@ -13,12 +13,12 @@ use polydraft::{PolicyKind, Sampling, Token};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, note};
-use polydraft_cli::prompts;
-use polydraft_cli::save::Save;
+use polydraft_cli::prompts::{self, PromptArgs};
 use polydraft_cli::usage::UsageError;
 use polydraft_engine::Engine;
 use polydraft_reference::comparison::{Comparison, Part, Sample, exact_for};
 
+use crate::args::{GridArgs, RecordArgs, finish};
 use crate::cut::CutArgs;
 use crate::observe::{self, Plan, text_seed};
 use crate::plot;
@@ -51,9 +51,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     models: ModelArgs,
-    /// Prompts, as for 'bench decode' [default: the project's own, Rust code for the demo pair].
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     /// Verifiers to compare; differences are to the first. 'invariant' draws its own drafts: 'bench
     /// decode' has it.
     #[arg(
@@ -64,33 +63,8 @@ pub struct Args {
         value_parser = polydraft_reference::verifier,
     )]
     verifiers: Vec<VerifierKind>,
-    /// Numbers of paths.
-    #[arg(
-        long,
-        short = 'k',
-        value_name = "K,..",
-        default_value = "4",
-        value_delimiter = ',',
-        value_parser = number,
-    )]
-    paths: Vec<Option<usize>>,
-    /// Depths of the paths.
-    #[arg(
-        long,
-        short = 'd',
-        value_name = "L,..",
-        default_value = "4",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u32).range(1..=256),
-    )]
-    depths: Vec<u32>,
-    /// Another tree, as for 'generate --tree'; with the verifiers that are exact for it. May be
-    /// repeated. An empty --paths leaves only these.
-    #[arg(long = "tree", value_name = "TREE")]
-    trees: Vec<PolicyKind>,
-    /// Temperatures, for target and draft.
-    #[arg(long, short = 't', value_name = "T,..", default_value = "1", value_delimiter = ',')]
-    temperatures: Vec<f64>,
+    #[command(flatten)]
+    grid: GridArgs,
     /// Probability mass (top-p) of the likeliest tokens to sample from, for target and draft.
     #[arg(long, value_name = "P,..", default_value = "1", value_delimiter = ',')]
     top_p: Vec<f64>,
@@ -139,26 +113,14 @@ pub struct Args {
     /// Seed of the sequences and the drafts.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// Write the record to this file as JSON.
-    #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
     /// Draw the tokens per call to this .svg file. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot: Vec<PathBuf>,
     /// Measure nothing: show or draw a record that --save or --json wrote before.
     #[arg(long, value_name = "FILE", conflicts_with = "save")]
     from: Option<PathBuf>,
-    /// Print one JSON object instead of a table; it has the differences of all pairs of verifiers.
-    #[arg(long)]
-    json: bool,
-}
-
-fn number(text: &str) -> Result<Option<usize>, String> {
-    match text.parse() {
-        _ if text.is_empty() => Ok(None),
-        Ok(count @ 1..=1024) => Ok(Some(count)),
-        _ => Err("expected a number from 1 to 1024".to_owned()),
-    }
+    #[command(flatten)]
+    record: RecordArgs,
 }
 
 impl Setting {
@@ -259,12 +221,12 @@ impl Args {
 
 /// All trees with all sampling settings.
 fn settings(args: &Args) -> Result<Vec<Setting>> {
-    let depths = || args.depths.iter().map(|&depth| depth as usize);
-    let paths = args.paths.iter().flatten();
-    let mut trees: Vec<PolicyKind> = paths
-        .flat_map(|&paths| depths().map(move |depth| PolicyKind::paths(paths, depth)))
-        .collect();
-    trees.extend(args.trees.iter().cloned());
+    let depths = args.grid.depths(&[4]);
+    let mut trees = Vec::new();
+    for paths in args.grid.paths(&[4]) {
+        trees.extend(depths.iter().map(|&depth| PolicyKind::paths(paths, depth)));
+    }
+    trees.extend(args.grid.trees.iter().cloned());
     if trees.is_empty() {
         return Err(UsageError::error("no tree to compare on: give --paths or --tree"));
     }
@@ -273,7 +235,7 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
         cuts.push(None);
     }
     let mut settings = Vec::new();
-    for &temperature in &args.temperatures {
+    for &temperature in &args.grid.temperatures {
         for &top_p in &args.top_p {
             for &top_k in &cuts {
                 let sampling = CutArgs { top_k, top_p: Some(top_p) }.at(temperature)?;
@@ -306,11 +268,11 @@ pub fn run(args: Args) -> Result<()> {
     plot::check(&args.plot)?;
     if let Some(file) = &args.from {
         let report = super::read_record::<Report>(file, "bench verifiers")?;
-        return show(&report, &args.plot, args.json);
+        return show(&report, &args.plot, &args.record);
     }
     let mut settings = settings(&args)?;
-    let save = args.save.as_deref().map(Save::begin).transpose()?;
-    let prompts = prompts::read(args.prompts.as_deref())?;
+    let save = args.record.begin()?;
+    let prompts = args.prompts.read()?;
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
     let (orderly, extent) = (InterruptGuard::begin(), args.extent());
@@ -345,10 +307,8 @@ pub fn run(args: Args) -> Result<()> {
         replayed: None,
     };
     let report = Report::new(origin, interrupted, &settings);
-    if let Some(save) = save {
-        report.save(save)?;
-    }
-    show(&report, &args.plot, args.json)?;
+    finish(save, &report)?;
+    show(&report, &args.plot, &args.record)?;
     output::done(interrupted)
 }
 

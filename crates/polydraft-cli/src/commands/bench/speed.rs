@@ -19,7 +19,7 @@ use super::by_costs::ByCosts;
 use crate::args::RunModelArgs;
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
-use crate::prompts;
+use crate::prompts::{self, PromptArgs};
 use crate::provenance::MadeBy;
 
 /// Find out in about a minute which settings to use for a target and its draft, with the speed-up
@@ -41,10 +41,8 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     models: RunModelArgs,
-    /// A JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]} [default: the
-    /// project's own, Rust code].
-    #[arg(long, value_name = "FILE")]
-    prompts: Option<PathBuf>,
+    #[command(flatten)]
+    prompts: PromptArgs,
     /// Temperature of target and draft.
     #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
     temperature: f64,
@@ -164,7 +162,7 @@ pub fn run(args: Args) -> Result<()> {
     let sampling = Sampling { temperature: args.temperature, ..Sampling::default() };
     sampling.validate().map_err(UsageError::error)?;
     let fixed = fixed(&args)?;
-    let prompts = prompts::read(args.prompts.as_deref())?;
+    let prompts = args.prompts.read()?;
     let mut models = args.models.options().load(true, &Terminal)?;
     let mut ways = vec![Way {
         name: "none".to_owned(),

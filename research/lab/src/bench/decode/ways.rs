@@ -136,15 +136,16 @@ pub fn way(verifier: &VerifierKind, tree: PolicyKind, sampling: Sampling) -> Res
 /// with one path. Also the trees that were named, each with the verifiers that are exact for it.
 pub fn ways(args: &Args) -> Result<Vec<Way>> {
     let mut ways = Vec::new();
-    for &temperature in &args.temperatures {
+    for &temperature in &args.grid.temperatures {
         let sampling = args.cut.at(temperature)?;
         ways.push(Way::plain(sampling));
-        for &depth in &args.depths {
+        for depth in args.grid.depths(&[2, 4]) {
             for verifier in &args.verifiers {
                 let mut trees: Vec<PolicyKind> = args
-                    .paths
-                    .iter()
-                    .map(|&paths| tree(verifier, paths as usize, depth as usize))
+                    .grid
+                    .paths(&[2])
+                    .into_iter()
+                    .map(|paths| tree(verifier, paths, depth))
                     .collect();
                 trees.dedup();
                 for tree in trees {
@@ -152,7 +153,7 @@ pub fn ways(args: &Args) -> Result<Vec<Way>> {
                 }
             }
         }
-        for tree in &args.trees {
+        for tree in &args.grid.trees {
             for verifier in args.verifiers.iter().filter(|verifier| tree.is_supported_by(verifier))
             {
                 ways.push(way(verifier, tree.clone(), sampling)?);

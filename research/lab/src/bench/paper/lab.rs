@@ -1,7 +1,6 @@
 //! The measurements for the papers' tables: tokens per call of verifiers on the same drafts, and
 //! acceptances at positions of the target's own output.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -11,7 +10,7 @@ use polydraft::coupling::registry::WalkRule;
 use polydraft::{Draws, PolicyKind, Problem, Proposal, Sampling, Token, acceptance, couple};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::InterruptGuard;
-use polydraft_cli::prompts;
+use polydraft_cli::prompts::{self, PromptArgs};
 use polydraft_engine::Engine;
 use polydraft_reference::comparison::{Part, Sample, exact_for};
 use polydraft_reference::{ReferenceKind, importance};
@@ -108,12 +107,12 @@ pub struct Done {
 impl Lab {
     pub fn new(
         models: &ModelArgs,
-        file: Option<&Path>,
+        prompts: &PromptArgs,
         extent: (bool, Duration),
         (seed, cut): (u64, CutArgs),
     ) -> Result<Self> {
         let (quick, time) = extent;
-        let prompts = prompts::read(file)?;
+        let prompts = prompts.read()?;
         let options = models.options();
         let models = models.load(true)?;
         let prompts = prompts::encode(&prompts, &models)?;

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
+use crate::args::RecordArgs;
 use anyhow::Result;
-use polydraft_cli::output;
 
 use super::report::{Compared, Report, print};
 use crate::plot::{self, Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
 
 /// Draws a report to files, and prints it as a table or as JSON.
-pub fn show(report: &Report, plots: &[PathBuf], json: bool) -> Result<()> {
+pub fn show(report: &Report, plots: &[PathBuf], record: &RecordArgs) -> Result<()> {
     plot::write(plots, || chart(report))?;
-    if json { output::json(report) } else { print(report) }
+    record.print(report, print)
 }
 
 /// A panel for each tree and sampling setting, a row for each verifier, the best on average first.

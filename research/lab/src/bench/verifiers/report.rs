@@ -7,7 +7,6 @@ use polydraft::VerifierKind;
 use polydraft::{PolicyKind, Sampling};
 use polydraft_cli::output::note;
 use polydraft_cli::provenance::MadeBy;
-use polydraft_cli::save::Save;
 use polydraft_reference::comparison::{self, Part, Sample};
 use serde::{Deserialize, Serialize};
 
@@ -120,11 +119,6 @@ impl Report {
             interrupted,
             results: settings.iter().map(compared).collect(),
         }
-    }
-
-    /// The record as a file.
-    pub fn save(&self, save: Save) -> Result<()> {
-        save.finish((serde_json::to_string_pretty(self)? + "\n").as_bytes())
     }
 }
 
