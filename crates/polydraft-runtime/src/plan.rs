@@ -166,8 +166,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The draft where none is named: a layer that the target brings, the quantised self-draft where
-    /// that is smaller and fits the memory, or n-grams, which cost nothing.
+    /// The draft where none is named: a layer that the target brings, the quantised self-draft
+    /// where that is smaller and fits the memory, or n-grams, which cost nothing.
     fn default_draft(&mut self) -> Result<Draft> {
         let options = self.options;
         let corpus = options.corpus.clone().map(Corpus::find);

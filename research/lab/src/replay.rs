@@ -37,7 +37,13 @@ pub struct Args {
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
     /// Verifiers to compare; differences are to the first.
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = ALL, value_parser = polydraft_reference::verifier)]
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = ALL,
+        value_parser = polydraft_reference::verifier,
+    )]
     verifiers: Vec<VerifierKind>,
     /// The tree to compare on, with the verifiers that are exact for it [default: the recorded
     /// one]. May be repeated.

@@ -44,7 +44,12 @@ pub struct Args {
     )]
     children: u32,
     /// The verifier to measure with.
-    #[arg(long, value_name = "NAME", default_value = "specinfer", value_parser = polydraft_reference::verifier)]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "specinfer",
+        value_parser = polydraft_reference::verifier,
+    )]
     verifier: VerifierKind,
     /// How the drafts at a node are drawn: without-replacement, top-k (with walk:naive), iid.
     #[arg(long, value_name = "SCHEME", default_value = "without-replacement")]
