@@ -1,4 +1,4 @@
-//! How long something takes: seconds of the processor's, so that a machine which is busy with other
+//! How long something takes: CPU seconds, so that a machine which is busy with other
 //! things is no finding.
 
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 /// Seconds that a process may take.
 #[derive(clap::Args, Debug, Clone, Copy)]
 pub struct Longest {
-    /// Seconds of the processor's that an input may take.
+    /// CPU seconds that an input may take.
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     pub cpu: f64,
-    /// Seconds that may pass meanwhile: what waits for something takes none of the processor's.
+    /// Seconds that may pass meanwhile: what waits for something takes no CPU time.
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
     pub wall: f64,
 }
@@ -22,7 +22,7 @@ pub struct Watch {
     looked: Instant,
     /// Seconds that passed while it could work.
     passed: f64,
-    /// Seconds of the processor's that the process had taken when this first looked.
+    /// CPU seconds that the process had taken when this first looked.
     before: Option<f64>,
 }
 
@@ -53,18 +53,18 @@ impl Watch {
         }
         let before = *self.before.get_or_insert(now);
         if now - before > cpu {
-            return Some(format!("more than {cpu} s of the processor"));
+            return Some(format!("more than {cpu} CPU seconds"));
         }
         (self.passed > wall).then(|| format!("more than {wall} s, waiting"))
     }
 }
 
-/// Seconds that the processor worked for this process.
+/// CPU seconds of this process.
 pub fn own_processor_seconds() -> f64 {
     state(std::process::id()).unwrap_or_default().1
 }
 
-/// Whether a process is stopped, and seconds that the processor worked for it, all its threads
+/// Whether a process is stopped, and its CPU seconds, all its threads
 /// together; `None` where the system does not say.
 fn state(process: u32) -> Option<(bool, f64)> {
     /// What Linux counts in, on every machine.

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 const PREFIX: &str = "polydraft-mutate-";
 
-/// A folder that goes with the process; those that ended processes left behind go now.
+/// A folder that goes with the process; those of processes that ended go now.
 pub fn make() -> Result<TempDir> {
     // Memory, where there is such a place: a file an input is much for a disk.
     let place = ["/dev/shm", "/tmp"].map(Path::new).into_iter().find(|place| place.is_dir());

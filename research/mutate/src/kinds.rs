@@ -26,7 +26,7 @@ use crate::mutation::{self, Dice};
 /// What is mutated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// `tokenizer.json`, used on hostile texts.
+    /// `tokenizer.json`, used on hostile strings.
     Tokenizer,
     /// Chat templates, applied to a conversation.
     Template,

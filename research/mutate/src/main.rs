@@ -2,7 +2,7 @@
 //! mutated and fed to what reads them.
 //!
 //! `mutate` runs workers, processes of this same program, and watches them: a panic, an abort, an
-//! input that takes more than ten seconds of the processor or more than a gigabyte of memory is a
+//! input that takes more than ten CPU seconds or more than a gigabyte of memory is a
 //! finding. Inputs depend on the seed and their number alone, so a finding is two numbers; `one`
 //! runs it again, and the corpus lists all that ever failed.
 

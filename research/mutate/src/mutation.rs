@@ -53,7 +53,7 @@ const NUMBERS: [&str; 30] = [
     "-1e308",
 ];
 
-/// Texts that parsers break on.
+/// Strings that parsers break on.
 const TEXTS: [&str; 24] = [
     "",
     " ",

@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(sum.findings.is_empty())
 }
 
-/// One job: a worker, and another one behind an input that ended it.
+/// One job: a worker, and another one after an input that ended it.
 fn watch(args: &Args, job: u64, jobs: u64, deadline: Option<Instant>) -> Result<Seen> {
     let mut seen = Seen::default();
     let folder = folder::make()?;

@@ -30,7 +30,7 @@ fn planted_faults_are_found() {
         "1 1: signal",
         "1 2: signal",
         "1 3: more than 12 s, waiting",
-        "1 4: more than 3 s of the processor",
+        "1 4: more than 3 CPU seconds",
         "1 5: signal",
     ] {
         assert!(said.contains(expected), "{expected}: {said}");

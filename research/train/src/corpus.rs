@@ -2,7 +2,7 @@
 //!
 //! `demo/corpus/Cargo.toml` names the crates and its lock file pins them; `cargo vendor` brings
 //! them. Only the named packages are read, and only those under MIT or Apache-2.0. A file belongs
-//! to the held-out part when a hash of its path says so, so the split never depends on the order of
+//! to the validation part when a hash of its path says so, so the split never depends on the order of
 //! reading.
 
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ pub const END_OF_TEXT: &str = "<|endoftext|>";
 /// Longer files are mostly tables and generated code.
 const LONGEST_FILE: u64 = 100_000;
 const LONGEST_LINE: usize = 400;
-/// One file in this many is held out.
+/// One file in this many is for validation.
 const HELD_OUT_ONE_IN: u64 = 64;
 
 /// The places that preparing and training use.
@@ -43,7 +43,7 @@ impl Places {
     }
 
     pub fn tokens(&self, held_out: bool) -> PathBuf {
-        self.work.join(if held_out { "held-out.u16" } else { "train.u16" })
+        self.work.join(if held_out { "validation.u16" } else { "train.u16" })
     }
 }
 
@@ -102,7 +102,7 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
         let stream = streams.concat();
         eprintln!(
             "{}: {} files, {:.2} M tokens",
-            if held_out { "held out" } else { "training" },
+            if held_out { "validation" } else { "training" },
             chosen.len(),
             stream.len() as f64 / 2e6
         );

@@ -78,7 +78,7 @@ struct TrainArgs {
     /// Steps between checkpoints.
     #[arg(long, default_value_t = 50, value_parser = at_least(1))]
     save_every: usize,
-    /// Steps between checks on held-out text.
+    /// Steps between checks on validation text.
     #[arg(long, default_value_t = 100, value_parser = at_least(1))]
     check_every: usize,
 }
@@ -170,7 +170,7 @@ fn demo(command: Command, folder: &Path, work: Option<PathBuf>, vocabulary: usiz
                 checkpoint: checkpoint.clone(),
             };
             pair.train(&plan, &tokens, &held_out)?;
-            println!("held out, 256 sequences: {}", pair.check(&plan, &held_out, 256)?);
+            println!("validation, 256 sequences: {}", pair.check(&plan, &held_out, 256)?);
         }
     }
     for (model, name) in [(&pair.target, "target"), (&pair.draft, "draft")] {

@@ -18,7 +18,7 @@ pub(crate) fn done(values: Vec<f32>, layout: &Layout) -> Result<(CpuStorage, Sha
     Ok((CpuStorage::F32(values), layout.shape().clone()))
 }
 
-/// e^x to about 2e-7 relative, in a form that compilers vectorise, for processors without fused
+/// e^x to about 2e-7 relative, in a form that compilers vectorise, for CPUs without fused
 /// products too.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {

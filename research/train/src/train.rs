@@ -255,11 +255,11 @@ impl Pair {
         merge(sequences.chunks(micro_batch).map(|chunk| self.pass(chunk, lesson)))
     }
 
-    /// Mean figures on the first `count` sequences of a held-out stream.
+    /// Mean figures on the first `count` sequences of a validation stream.
     pub fn check(&self, plan: &Plan, tokens: &[u16], count: usize) -> Result<Figures> {
         let length = self.target.shape.max_position_embeddings + 1;
         let sequences: Vec<&[u16]> = tokens.chunks_exact(length).take(count).collect();
-        ensure!(!sequences.is_empty(), "the held-out text is shorter than one sequence");
+        ensure!(!sequences.is_empty(), "the validation text is shorter than one sequence");
         Ok(self.batch(plan, &sequences, None)?.0)
     }
 
@@ -324,7 +324,7 @@ impl Pair {
             let done = step(self);
             if done % plan.check_every == 0 || done == plan.steps {
                 let figures = self.check(plan, held_out, 16)?;
-                let line = format!("step {done}: held out: {figures}; training: {recent}");
+                let line = format!("step {done}: validation: {figures}; training: {recent}");
                 bar.suspend(|| println!("{line}"));
             }
             if done % plan.save_every == 0 || done == plan.steps {

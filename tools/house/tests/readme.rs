@@ -1,4 +1,4 @@
-//! The README is short, and its example is one that compiles.
+//! The README is short, its example is one that compiles, and the map of the data names files.
 
 mod common;
 
@@ -34,4 +34,19 @@ fn readme_has_the_example_that_compiles() {
     let shown = shown.expect("a block of Rust in README.md");
     let indented: String = shown.lines().map(|line| format!("    {line}\n")).collect();
     assert!(example.contains(&indented), "README.md and examples/readme.rs differ:\n{shown}");
+}
+
+#[test]
+fn map_of_the_data_names_files_that_are_there() {
+    let text = std::fs::read_to_string(root().join("docs/design.md")).expect("docs/design.md");
+    let map = text.split("## The path of the data").nth(1).expect("the map");
+    let map = map.split("\n## ").next().expect("its section");
+    let name = Regex::new(r"`([a-z-]+/[a-z_/-]+/|[a-z-]+/[a-z_/-]+\.rs)`").expect("an expression");
+    let names: Vec<&str> = name.captures_iter(map).map(|found| found.extract::<1>().1[0]).collect();
+    assert!(names.len() > 20, "{} files", names.len());
+    for name in names {
+        let is_there = ["crates", "."].iter().any(|place| root().join(place).join(name).exists());
+        assert!(is_there, "docs/design.md: no {name}");
+    }
+    assert_eq!(map.lines().filter(|line| line.starts_with(char::is_numeric)).count(), 8);
 }

@@ -119,7 +119,7 @@ pub fn tokenizer(dice: &mut Dice) -> Result<()> {
     used(&Tokenizer::parse(&bytes, "mutant")?, dice)
 }
 
-/// All that a tokenizer is used for, on texts that nobody would write.
+/// All that a tokenizer is used for, on strings that nobody would write.
 pub fn used(text: &Tokenizer, dice: &mut Dice) -> Result<()> {
     const PROMPTS: [&str; 6] = [
         "",
