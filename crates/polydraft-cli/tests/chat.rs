@@ -1,12 +1,10 @@
 //! `polydraft chat`, `generate --chat` and `inspect`, as their users meet them.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use common::fed;
+use crate::common::fed;
 use serde_json::{Value, json};
 
 /// A fixture of the model crate with a chat template.

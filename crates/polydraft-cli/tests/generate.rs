@@ -1,13 +1,11 @@
 //! `polydraft generate` as its users meet it: output, exit codes, messages.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{program, text};
+use crate::common::{program, text};
 use serde_json::Value;
 
 fn demo() -> PathBuf {

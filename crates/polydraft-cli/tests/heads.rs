@@ -1,6 +1,6 @@
 //! Draft heads and smaller vocabularies as users of `polydraft generate` meet them.
 
-mod common;
+use crate::common;
 
 use std::path::{Path, PathBuf};
 use std::process::Output;

@@ -1,15 +1,13 @@
 //! What strangers hand over, and users who change their mind: no hang, no abort, nothing left
 //! behind.
 
-mod common;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{end, fails, interrupt, program, text};
+use crate::common::{end, fails, interrupt, program, text};
 
 /// A copy of the demo draft, with its small files changed.
 fn copy() -> tempfile::TempDir {

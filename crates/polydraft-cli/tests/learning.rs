@@ -1,11 +1,11 @@
 //! `--learn`: n-grams that learn from what the target says while it writes.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::Path;
 
-use common::{fails, ok};
+use crate::common::{fails, ok};
 use serde_json::Value;
 
 /// Tokens that a table has learned: its second line says so.

@@ -1,6 +1,6 @@
 //! What a mistake is told: which option, what would do, no Rust.
 
-mod common;
+use crate::common;
 
 fn said(args: &[&str]) -> (Option<i32>, String, String) {
     let output = common::run(args);

@@ -1,8 +1,8 @@
 //! `--draft self` as its users meet it.
 
-mod common;
+use crate::common;
 
-use common::run;
+use crate::common::run;
 use serde_json::Value;
 
 fn ok(args: &[&str]) -> (String, String) {

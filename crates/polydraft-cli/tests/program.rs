@@ -1,8 +1,8 @@
 //! The program as a whole: its name, its manual, its completions.
 
-mod common;
+use crate::common;
 
-use common::{fails, ok, run};
+use crate::common::{fails, ok, run};
 
 /// Commands that a build has in any case.
 const COMMANDS: [&str; 9] =

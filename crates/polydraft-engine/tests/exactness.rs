@@ -1,7 +1,5 @@
 //! The emitted distribution of the whole decode loop, by exact enumeration on table models.
 
-mod common;
-
 use std::collections::BTreeMap;
 
 use polydraft::{
@@ -15,7 +13,7 @@ use polydraft_engine::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-use common::{Setup, engine, own_distribution, random_model, setup};
+use crate::common::{Setup, engine, own_distribution, random_model, setup};
 
 #[test]
 fn the_distribution_is_the_targets() {

@@ -1,7 +1,5 @@
 //! N-grams that are learned while decoding: exact, and right about the target.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -12,7 +10,7 @@ use polydraft_engine::{Drafter, DrafterKind, Engine, Limits, Model, Request, Ses
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
-use common::{Setup, own_distribution, random_model, setup};
+use crate::common::{Setup, own_distribution, random_model, setup};
 
 /// With nothing learned yet.
 fn learning(target: &TableModel) -> (Engine, LearningNgrams) {

@@ -1,13 +1,11 @@
 //! Several drafters in one tree: the emitted distribution is the target's.
 
-mod common;
-
 use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter, SeveralDrafters};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
-use common::{Setup, random_model, setup};
+use crate::common::{Setup, random_model, setup};
 
 /// Drafts of several models, and of n-grams beside one, in one tree: each node's children know
 /// whose distributions they came from.

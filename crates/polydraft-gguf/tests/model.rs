@@ -1,13 +1,13 @@
 //! Descriptions of models, with llama.cpp's defaults.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 
+use crate::support::{Writer, model};
 use polydraft_gguf::{
     Architecture, Gguf, ModelDescription, RopePairs, RopeScaling, TensorRole, deinterleave,
 };
-use support::{Writer, model};
 
 fn read(writer: &Writer) -> (Gguf, ModelDescription) {
     let gguf = Gguf::from_bytes("m", writer.finish()).unwrap_or_else(|e| panic!("{e}"));

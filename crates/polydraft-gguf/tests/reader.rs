@@ -1,11 +1,9 @@
 //! Files that are right, and files that lie: what is wrong is said, by name.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::{ARRAY, BOOL, F32, I32, STRING, U8, U32, Writer, string};
 use polydraft_gguf::{Gguf, TensorType, Value};
-use support::{ARRAY, BOOL, F32, I32, STRING, U8, U32, Writer, string};
 
 fn open(writer: &Writer) -> Gguf {
     Gguf::from_bytes("a file", writer.finish()).unwrap_or_else(|e| panic!("{e}"))

@@ -2,13 +2,13 @@
 
 #![cfg(feature = "tokenizers")]
 
-mod support;
+use crate::support;
 
 use std::path::{Path, PathBuf};
 
+use crate::support::Writer;
 use polydraft_gguf::{Gguf, TokenizerDescription, TokenizerKind};
 use serde_json::Value;
-use support::Writer;
 use tokenizers::Tokenizer;
 
 fn fixture(name: &str) -> PathBuf {

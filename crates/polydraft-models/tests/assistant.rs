@@ -1,12 +1,10 @@
 //! An assistant as drafter: what it drafts against transformers', which heads/assistant.py asked.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::steps::ExpectedSteps;
-use common::*;
+use crate::common::steps::ExpectedSteps;
+use crate::common::*;
 use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Drafter, Engine, Limits, Request, Sequences, Speculation};
 use polydraft_models::{

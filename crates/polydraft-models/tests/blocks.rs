@@ -1,12 +1,10 @@
 //! Heads that predict blocks against the logits of heads/, which block.py made.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::heads::*;
-use common::*;
+use crate::common::heads::*;
+use crate::common::*;
 use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
     Drafter, Engine, Limits, Measurement, Request, Sequence, Sequences, Speculation,

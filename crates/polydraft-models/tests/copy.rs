@@ -1,10 +1,8 @@
 //! A model's own weights once more, in fewer bits.
 
-mod common;
-
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use polydraft::{Distribution, DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Engine, KvCacheFollower, Model, ModelDrafter, Sequences, Speculation};
 use polydraft_models::{

@@ -1,9 +1,7 @@
 //! The shipped pair: speculation changes no token at temperature 0 and no probability at
 //! temperature 1.
 
-mod common;
-
-use common::{Pair, demo, open_pair};
+use crate::common::{Pair, demo, open_pair};
 use polydraft::{Drafting, PolicyKind, Sampling, Topology, Verifier, VerifierKind};
 use polydraft_engine::certify::{WrongResidual, compare, count_sequences};
 use polydraft_engine::{Detokenizer, Speculation};

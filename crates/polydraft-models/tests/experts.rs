@@ -1,20 +1,17 @@
 //! Models with experts: weights in four bits as gpt-oss has them, quantised self-drafts, and what
 //! is said of their size.
 
-mod common;
-mod gguf_pair;
-
 use std::fs;
 use std::path::Path;
 
-use common::*;
-use gguf_pair::{Pair, blocks as quantised, interleaved, renamed};
+use crate::common::*;
+use crate::gguf_pair::{Pair, blocks as quantised, interleaved, renamed};
 use polydraft::DraftTree;
 use polydraft_engine::{KvCacheFollower, Model, Sequences};
 use polydraft_gguf::TensorType;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 
-use gguf_pair::TEXT;
+use crate::gguf_pair::TEXT;
 
 fn fixture(name: &str) -> tempfile::TempDir {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);

@@ -1,13 +1,10 @@
 //! Every family against Hugging Face transformers: the logits of fixtures/, which make.py made.
 
-mod cases;
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use cases::*;
-use common::*;
+use crate::cases::*;
+use crate::common::*;
 use polydraft_models::{LoadOptions, Precision, architectures, load};
 use serde_json::Value;
 

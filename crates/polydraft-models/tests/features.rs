@@ -1,11 +1,8 @@
 //! That the comparison with transformers would notice it, if a feature of a configuration or a
 //! tensor were left out.
 
-mod cases;
-mod common;
-
-use cases::{Case, Plan, TOLERANCE, noticed};
-use common::*;
+use crate::cases::{Case, Plan, TOLERANCE, noticed};
+use crate::common::*;
 use polydraft_models::{Precision, load};
 use serde_json::{Value, json};
 

@@ -1,12 +1,10 @@
 //! Directories in FP8: each gives what the directory with its numbers in f32 gives, bit for bit,
 //! and what is wrong with one is named.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::*;
+use crate::common::*;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 use serde_json::{Value, json};
 

@@ -1,14 +1,11 @@
 //! Models in GGUF files: the fixtures' weights, written as llama.cpp's converter writes them, give
 //! what they give from safetensors, which families.rs compares with transformers.
 
-mod common;
-mod gguf_pair;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Dtype, Tensor, alone, change_config, distance, open, write_tensors};
-use gguf_pair::{Pair, TEXT, pair, reference, renamed};
+use crate::common::{Dtype, Tensor, alone, change_config, distance, open, write_tensors};
+use crate::gguf_pair::{Pair, TEXT, pair, reference, renamed};
 use polydraft_gguf::TensorType;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 use serde_json::{Value, json};

@@ -1,14 +1,11 @@
 //! GGUF files that are missing, of another architecture or damaged: errors name the file, the
 //! tensor and what was expected.
 
-mod common;
-mod gguf_pair;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Single, alone};
-use gguf_pair::{TEXT, gguf, pair};
+use crate::common::{Single, alone};
+use crate::gguf_pair::{TEXT, gguf, pair};
 use polydraft_gguf::{Gguf, TensorType};
 use polydraft_models::{LoadOptions, Precision, load};
 use rand::{RngExt, SeedableRng};

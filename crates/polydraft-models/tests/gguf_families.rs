@@ -1,12 +1,10 @@
 //! Families of 2024 to 2026 in GGUF files that llama.cpp's own converter made of the fixtures
 //! (to_gguf.py): they give what the directories give, which families.rs compares with transformers.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::*;
+use crate::common::*;
 use polydraft_models::{Description, Precision, file_architectures, load};
 use serde_json::Value;
 

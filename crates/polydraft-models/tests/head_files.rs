@@ -1,13 +1,11 @@
 //! EAGLE-3 heads in GGUF files, which llama.cpp's converter made (heads/to_gguf.py), against their
 //! directories, which tests/heads.rs holds against the reference.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::heads::*;
-use common::*;
+use crate::common::heads::*;
+use crate::common::*;
 use polydraft::{DraftTree, Sampling, Token};
 use polydraft_engine::{Drafter, Sequences};
 use polydraft_models::{Head, HeadOptions, Result, is_block_head, is_head, load_head};

@@ -1,8 +1,8 @@
 //! Texts that draft heads help to write: no token and no probability changes, however bad the head.
 
-mod common;
+use crate::common;
 
-use common::heads::*;
+use crate::common::heads::*;
 use polydraft::{Drafting, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::certify::{compare, count_sequences};
 use polydraft_engine::{Engine, Speculation};

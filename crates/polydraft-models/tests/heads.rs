@@ -1,12 +1,10 @@
 //! Draft heads against the reference implementation: the logits of heads/, which make.py made.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::heads::*;
-use common::*;
+use crate::common::heads::*;
+use crate::common::*;
 use polydraft::{DraftTree, NodeId, Sampling, Token};
 use polydraft_engine::{Drafter, Model, Sequence, Sequences};
 use polydraft_models::{Head, HeadOptions, LoadOptions, Precision, is_head, load, load_head};

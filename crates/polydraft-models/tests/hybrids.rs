@@ -1,11 +1,8 @@
 //! Families of which some layers keep a state: that the comparison with transformers would notice
 //! it, if a feature of theirs were left out, and what of them is refused.
 
-mod cases;
-mod common;
-
-use cases::{Case, Plan, TOLERANCE, noticed};
-use common::*;
+use crate::cases::{Case, Plan, TOLERANCE, noticed};
+use crate::common::*;
 use polydraft_models::{Description, Precision, load};
 use serde_json::json;
 

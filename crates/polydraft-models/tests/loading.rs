@@ -1,12 +1,10 @@
 //! What is on disk: every layout gives the same model, and everything malformed a clear error.
 
-mod common;
-
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 use serde_json::{Value, json};
 

@@ -1,13 +1,11 @@
 //! Layers that predict further tokens (MTP) as drafters: what they draft against a direct
 //! computation with transformers' decoder layers, which heads/mtp.py made.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::steps::ExpectedSteps;
-use common::*;
+use crate::common::steps::ExpectedSteps;
+use crate::common::*;
 use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{Engine, Limits, Request, Speculation};
 use polydraft_gguf::Gguf;

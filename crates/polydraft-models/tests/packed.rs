@@ -2,12 +2,10 @@
 //! indices into a table (NVFP4, MXFP4, bitsandbytes): each gives the log-probabilities that
 //! transformers gives for what other programs unpack, and what is wrong with one is named.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::*;
+use crate::common::*;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 use serde_json::{Value, json};
 

@@ -1,11 +1,9 @@
 //! Models of which some layers keep a state: what is computed again where a sequence goes back, and
 //! what another one's state serves.
 
-mod common;
-
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use polydraft::{DraftTree, Token};
 use polydraft_engine::{Sequence, Sequences};
 use polydraft_models::{Precision, SequenceLimits, TransformerModel, load};

@@ -1,10 +1,8 @@
 //! Many texts in one model: each is what it would be alone, to the last bit.
 
-mod common;
-
 use std::path::Path;
 
-use common::*;
+use crate::common::*;
 use polydraft::{DraftTree, NodeId, PolicyKind, Token, VerifierKind};
 use polydraft_engine::{
     DrafterKind, Engine, Limits, Model, Request, Sequence, Sequences, Speculation,

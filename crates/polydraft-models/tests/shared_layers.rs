@@ -1,11 +1,9 @@
 //! Models whose layers have heads of two shapes, and of which some attend to others' keys and
 //! values: what is moved, shared and forgotten of their caches.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::*;
+use crate::common::*;
 use polydraft::{DraftTree, Token};
 use polydraft_engine::{Model, Sequence, Sequences};
 use polydraft_kernels::CacheType;

@@ -1,11 +1,9 @@
 //! Speculation on every family: no token changes at temperature 0 and no probability at temperature
 //! 1.
 
-mod common;
-
 use std::fs;
 
-use common::*;
+use crate::common::*;
 use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::Speculation;
 use polydraft_engine::certify::{compare, count_sequences};

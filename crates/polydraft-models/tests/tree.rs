@@ -1,9 +1,7 @@
 //! Scoring a tree is scoring each of its paths; committing keeps what was computed, and nothing
 //! else.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use polydraft::{DraftTree, Token};
 use polydraft_models::Precision;
 use rand::{RngExt, SeedableRng};

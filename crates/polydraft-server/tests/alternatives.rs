@@ -1,11 +1,11 @@
 //! Log-probabilities of many alternatives, up to those of the whole vocabulary, where the server
 //! lets requests ask for them.
 
-mod common;
+use crate::common;
 
 use std::time::Duration;
 
-use common::{Running, start};
+use crate::common::{Running, start};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;

@@ -1,11 +1,11 @@
 //! Other interfaces than OpenAI's, and what clients of other servers ask for: each answers as the
 //! same request does in OpenAI's form.
 
-mod common;
+use crate::common;
 
 use std::time::Duration;
 
-use common::{Running, start, start_bytes, start_calling, start_keeping, start_thinking};
+use crate::common::{Running, start, start_bytes, start_calling, start_keeping, start_thinking};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;

@@ -1,10 +1,10 @@
 //! llama.cpp's own route: the texts of completions, in its form.
 
-mod common;
+use crate::common;
 
 use std::time::Duration;
 
-use common::{END, start};
+use crate::common::{END, start};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;

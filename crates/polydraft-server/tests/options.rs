@@ -1,11 +1,11 @@
 //! What a server is started with: parameters that requests do not say, paths, origins, and the
 //! counts that it keeps.
 
-mod common;
+use crate::common;
 
 use std::time::Duration;
 
-use common::{reply, start};
+use crate::common::{reply, start};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;

@@ -1,10 +1,8 @@
 //! Parameters that vLLM's clients send: tokens by id, prompts cut off, usage in every chunk.
 
-mod common;
-
 use std::time::Duration;
 
-use common::start;
+use crate::common::start;
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;

@@ -1,10 +1,8 @@
 //! How far a request is and how long it takes, and prompts and tokens as the model reads them.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Running, start};
+use crate::common::{Running, start};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;

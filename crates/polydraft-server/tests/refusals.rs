@@ -1,12 +1,10 @@
 //! What is wrong is refused by name, and nothing that goes wrong takes others along.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Running, reply, start, start_bytes, start_endless};
+use crate::common::{Running, reply, start, start_bytes, start_endless};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;

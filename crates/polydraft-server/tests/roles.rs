@@ -1,8 +1,6 @@
 //! Roles of messages that are none of OpenAI's: the model's chat template has the last word.
 
-mod common;
-
-use common::{Running, start_templated};
+use crate::common::{Running, start_templated};
 use serde_json::{Value, json};
 
 /// One that refuses the role `judge`, leaves out `ghost`, and writes what others say.

@@ -1,11 +1,9 @@
 //! What is asked over loopback is answered, and as by the engine alone.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{start, start_calling};
+use crate::common::{start, start_calling};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;

@@ -1,5 +1,4 @@
 //! Random table models, and the distribution of what the decode loop emits with them.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
 

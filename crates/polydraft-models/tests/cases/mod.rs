@@ -1,5 +1,4 @@
 //! The fixtures of make.py: models, and what transformers gives for them.
-#![allow(dead_code)] // each test file uses its part
 
 use std::fs;
 use std::path::{Path, PathBuf};

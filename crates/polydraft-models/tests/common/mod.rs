@@ -1,5 +1,4 @@
 //! Tiny random models on disk, and access to scores.
-#![allow(dead_code)] // each test file uses its part
 
 pub mod heads;
 pub mod steps;
@@ -180,10 +179,6 @@ impl Single {
 
     pub fn len(&self) -> usize {
         self.model.len(self.sequence)
-    }
-
-    pub fn context_length(&self) -> usize {
-        self.model.info().context
     }
 
     pub fn vocabulary(&self) -> &polydraft_engine::Vocabulary {

@@ -1,5 +1,4 @@
 //! Fixtures, and the same models in GGUF files, written as llama.cpp's converter writes them.
-#![allow(dead_code)] // each test file uses its part
 
 #[path = "../../../polydraft-gguf/tests/support/mod.rs"]
 pub mod gguf;

@@ -1,6 +1,5 @@
 //! A server on loopback with models given as tables, and a client that sends what it is told, byte
 //! by byte.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -27,8 +26,7 @@ const TARGET: &str = r#"{"vocabulary": 6, "next": {
 const DRAFT: &str = r#"{"vocabulary": 6, "next": {
     "": [0.25, 0.25, 0.2, 0.2, 0.1, 0], "0": [0.2, 0.5, 0.1, 0.1, 0.1, 0],
     "3": [0.5, 0.2, 0.1, 0.1, 0.1, 0]}}"#;
-/// The token that breaks a faulty model, and the one that ends texts.
-pub const CURSED: &str = "x";
+/// The token that ends an output.
 pub const END: Token = 4;
 
 pub fn language() -> Language {
@@ -69,11 +67,11 @@ fn speaking(text: Tokenizer, template: &str) -> Language {
     }
 }
 
-/// A table model that takes its time, panics at the token [`CURSED`], and counts.
+/// A table model that takes its time, panics at the token `x`, and counts.
 pub struct Watched {
     inner: TableModel,
     pass: Duration,
-    cursed: BTreeSet<Sequence>,
+    faulty: BTreeSet<Sequence>,
     /// Whether it says that it keeps what it computed, and has nothing of new sequences.
     keeps: bool,
     pub open: Arc<AtomicUsize>,
@@ -83,7 +81,7 @@ pub struct Watched {
 impl Watched {
     pub fn new(inner: TableModel, pass: Duration) -> Self {
         let (open, widest) = (Arc::default(), Arc::default());
-        Self { inner, pass, cursed: BTreeSet::new(), keeps: false, open, widest }
+        Self { inner, pass, faulty: BTreeSet::new(), keeps: false, open, widest }
     }
 }
 
@@ -94,7 +92,7 @@ impl Sequences for Watched {
     }
     fn close(&mut self, sequence: Sequence) {
         self.open.fetch_sub(1, Ordering::SeqCst);
-        self.cursed.remove(&sequence);
+        self.faulty.remove(&sequence);
         self.inner.close(sequence);
     }
     fn len(&self, sequence: Sequence) -> usize {
@@ -103,7 +101,7 @@ impl Sequences for Watched {
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
         // Of a prompt only: a text may come to say it by chance.
         if self.inner.len(sequence) == 0 && tokens.contains(&5) {
-            self.cursed.insert(sequence);
+            self.faulty.insert(sequence);
         }
         self.inner.extend(sequence, tokens)
     }
@@ -122,7 +120,7 @@ impl Sequences for Watched {
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         self.widest.fetch_max(batch.len(), Ordering::SeqCst);
         std::thread::sleep(self.pass);
-        assert!(!batch.iter().any(|(sequence, _)| self.cursed.contains(sequence)), "cursed");
+        assert!(!batch.iter().any(|(sequence, _)| self.faulty.contains(sequence)), "a planted fault");
         self.inner.score(batch)
     }
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

@@ -1,7 +1,5 @@
 //! Models by hub id, against a hub of our own on loopback.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod server;
 
 use std::collections::BTreeMap;
@@ -9,6 +7,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::common;
 use server::{COMMIT, Quirk, Running, fixture, serve};
 use tempfile::{TempDir, tempdir};
 

@@ -1,0 +1,29 @@
+//! The tests of this crate as one program: one is linked in place of twenty-four.
+
+mod assistant;
+mod blocks;
+mod cases;
+mod common;
+mod copy;
+mod demo;
+mod experts;
+mod families;
+mod features;
+mod fp8;
+mod gguf;
+mod gguf_damage;
+mod gguf_families;
+mod gguf_pair;
+mod head_files;
+mod head_texts;
+mod heads;
+mod hybrids;
+mod loading;
+mod mtp;
+mod packed;
+mod published;
+mod recurrent;
+mod sequences;
+mod shared_layers;
+mod speculation;
+mod tree;
