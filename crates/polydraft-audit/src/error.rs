@@ -43,7 +43,7 @@ pub enum Error {
         reason: String,
     },
     /// Somebody asked it to stop.
-    #[error("interrupted; with --save FILE the same command goes on from here")]
+    #[error("interrupted; one that is saved to a file goes on from there")]
     Interrupted,
 }
 

@@ -55,7 +55,8 @@ impl Journal {
                 // The last line may have been cut off.
                 Err(_) if !line.ends_with('}') => break,
                 Err(error) => {
-                    let reason = format!("line {}: {error}; it is not a file of --save", at + 1);
+                    let reason =
+                        format!("line {}: {error}; it is not the record of an audit", at + 1);
                     return Err(wrong(reason));
                 }
             }

@@ -83,7 +83,7 @@ fn first_model(client: &Client) -> Result<String> {
         [] => Err(Error::Untestable("the server lists no models".to_owned())),
         [only] => Ok((*only).to_owned()),
         several => Err(Error::Untestable(format!(
-            "the server has several models: choose one with --model: {}",
+            "the server has several models: name one of them (model): {}",
             several.join(", ")
         ))),
     }

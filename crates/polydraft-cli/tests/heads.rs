@@ -115,7 +115,7 @@ fn a_layer_that_predicts_further_tokens_drafts() {
         let few = ["--draft", "mtp", "--draft-vocabulary", "30", "--draft-dtype", "f32"];
         assert_eq!(text(&few), plain, "{name}, few tokens");
     }
-    fails(&["--target", &head("target"), "--draft", "mtp"], "--draft self, ngram");
+    fails(&["--target", &head("target"), "--draft", "mtp"], "n-grams, a smaller model or a head");
     let layers = ["--draft", "mtp", "--draft-layers", "1,2"];
     let target = head("mtp-glm");
     fails(&[&["--target", &target][..], &layers].concat(), "--draft-layers is for draft heads");

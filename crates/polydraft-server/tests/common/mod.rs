@@ -120,7 +120,10 @@ impl Sequences for Watched {
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         self.widest.fetch_max(batch.len(), Ordering::SeqCst);
         std::thread::sleep(self.pass);
-        assert!(!batch.iter().any(|(sequence, _)| self.faulty.contains(sequence)), "a planted fault");
+        assert!(
+            !batch.iter().any(|(sequence, _)| self.faulty.contains(sequence)),
+            "a planted fault"
+        );
         self.inner.score(batch)
     }
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
