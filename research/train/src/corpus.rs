@@ -2,8 +2,8 @@
 //!
 //! `demo/corpus/Cargo.toml` names the crates and its lock file pins them; `cargo vendor` brings
 //! them. Only the named packages are read, and only those under MIT or Apache-2.0. A file belongs
-//! to the validation part when a hash of its path says so, so the split never depends on the order of
-//! reading.
+//! to the validation part when a hash of its path says so, so the split never depends on the order
+//! of reading.
 
 use std::collections::BTreeSet;
 use std::fs;

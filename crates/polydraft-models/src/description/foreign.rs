@@ -45,7 +45,8 @@ pub(super) fn check(directory: &Path) -> Result<()> {
             &config,
             format!(
                 "weights that were quantised by {method} are not read: take the model as it was \
-                 published before that (the weight type q4_k quantises on loading), or a GGUF file of it"
+                 published before that (the weight type q4_k quantises on loading), or a GGUF file \
+                 of it"
             ),
         ),
         None => Ok(()),
