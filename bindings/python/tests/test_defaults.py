@@ -264,6 +264,24 @@ def test_options_of_models_are_refused_for_tables(option):
 
 
 @models
+def test_tables_beside_models_are_looked_at():
+    """In a list too, each is what it is."""
+    table = TableModel({(): [0.5, 0.5]})
+    for draft in (table, [table, "ngram"], [DRAFT, table]):
+        with pytest.raises(InvalidInput, match="share a vocabulary"):
+            Engine(TARGET, draft)
+    with pytest.raises(Unsupported, match="draft self: expected a target with weights and no tables"):
+        Engine(TARGET, ["self", table])
+    with pytest.raises(InvalidInput, match="learn=: expected a draft with weights, got a table"):
+        Engine(TARGET, table, learn="a.ngrams")
+    target = TableModel({(): [1 / 3] * 3})
+    with pytest.raises(InvalidInput, match="share a vocabulary"):
+        Engine(target, DRAFT, draft_dtype="bf16")
+    with pytest.raises(InvalidInput, match="q8"):
+        Engine(target, DRAFT, draft_dtype="q3")
+
+
+@models
 def test_what_is_learned_is_stored_and_drafts(tmp_path):
     table = tmp_path / "use.ngrams"
     options = dict(sampling=COLD, max_tokens=40, tree="paths:1,3")
