@@ -68,7 +68,7 @@ def test_measured_steps_fit_the_models_positions(room):
 
 
 def test_costs_from_steps():
-    """A pass of the draft takes 2, its first one 3 more; the target's 10 and 1 for each token; half of the chains are rejected."""
+    """A pass of the draft takes 2, the first one 3 more, the target's 10 and 1 for each token; half of the chains fail."""
     measurement = costs.Measurement()
     while measurement.goes_on():
         for kind, chain in enumerate(costs.CHAINS):

@@ -1,8 +1,8 @@
 """What steps cost here, measured: what the adaptive tree goes by.
 
-Method: that of the engine (`crates/polydraft-engine/src/costs.rs`). Whole steps are timed, plain ones and with chains of 1, 3, 7 and
-11 tokens; of each kind the least of two rounds, of the draft's seconds and of all others. Chains say what a pass of the draft takes,
-and what the first one of a step takes beyond that; what became of them is what to expect of the draft.
+Method: that of the engine (`crates/polydraft-engine/src/costs.rs`). Whole steps are timed, plain ones and with chains of 1, 3, 7
+and 11 tokens; of each kind the least of two rounds, of the draft's seconds and of all others. Chains say what a pass of the draft
+takes, and what the first one of a step takes beyond that; what became of them is what to expect of the draft.
 Deviations: after one context alone, that of the first sequence.
 """
 
