@@ -34,6 +34,16 @@ impl Row<'_> {
         }
     }
 
+    /// That of a draft, which knows at temperature 0 too how sure it is.
+    pub fn drafted(self, sampling: &Sampling) -> polydraft::Result<Distribution> {
+        match self {
+            Self::F32(logits) => pool::drafted(logits, sampling),
+            Self::F64(logits) => {
+                pool::drafted(&logits.iter().map(|x| *x as f32).collect::<Vec<_>>(), sampling)
+            }
+        }
+    }
+
     /// How many numbers.
     pub fn len(self) -> usize {
         match self {

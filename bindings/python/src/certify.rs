@@ -5,17 +5,16 @@ use std::sync::Mutex;
 use polydraft::conformance::statistics::GTest;
 use polydraft::{DraftTree, Sampling, Token};
 use polydraft_engine::certify::{Counts, WrongResidual, compare, count_sequences};
-use polydraft_engine::{Engine, Limits, Model, Request, Speculation};
+use polydraft_engine::{Engine, Limits, Model, Request};
 use pyo3::prelude::*;
 use rand::Rng;
 
 use crate::distribution::PySampling;
-use crate::engine::PyEngine;
+use crate::engine::{Drafting, PyEngine};
 use crate::errors::{Failure, Result, lock};
 use crate::names::Named;
 use crate::random::seeded;
 use crate::threads::work;
-use crate::tree::{self, PyTree};
 use crate::verify::{self, PyVerifier};
 
 /// What a test of losslessness found. `verdict`: `pass`, `fail`, or `not-enough-data`; the G-test
@@ -51,7 +50,7 @@ const ROUNDING: f32 = 1e-3;
 /// What is tested.
 struct Test<'a> {
     verifier: &'a PyVerifier,
-    tree: &'a PyTree,
+    drafting: Drafting,
     sampling: Sampling,
     plant_fault: bool,
 }
@@ -68,10 +67,9 @@ impl Test<'_> {
         if self.plant_fault {
             verifier = Box::new(WrongResidual(verifier));
         }
-        let speculation = Speculation::new(verifier, self.tree.kind.build()?)?;
         Ok(Request::new(prompt)
             .sampling(sampling)
-            .speculation(speculation.with_sampling(self.sampling))
+            .speculation(self.drafting.verified_by(verifier)?)
             .limits(Limits { max_tokens, ..Limits::default() })
             .rng(seeded(seed)))
     }
@@ -153,7 +151,8 @@ fn parting(
 
 /// Tests on an engine's own models that its output is the target's: at temperature 0 token for
 /// token as plain decoding's (but for ties within rounding), and the joint distribution of the
-/// `first` tokens after each prompt, decoded `runs` times, by a G-test.
+/// `first` tokens after each prompt, decoded `runs` times, by a G-test. With several drafts the
+/// tree is by default a path from each.
 ///
 /// A lossless verifier fails with the probability `false_alarm`. `plant_fault` decodes wrongly on
 /// purpose: then it must fail.
@@ -165,7 +164,7 @@ fn parting(
 /// 'fail'
 #[pyfunction]
 #[pyo3(signature = (
-    engine, prompts, *, verifier="nested-priority".into(), tree="paths:2,3".into(),
+    engine, prompts, *, verifier="nested-priority".into(), tree=None,
     sampling=None, runs=2000, first=3, greedy_tokens=64, false_alarm=1e-3, seed=0,
     plant_fault=false
 ))]
@@ -178,7 +177,7 @@ pub fn certify(
     engine: &PyEngine,
     prompts: &Bound<'_, PyAny>,
     verifier: Named<'_>,
-    tree: Named<'_>,
+    tree: Option<Named<'_>>,
     sampling: Option<PySampling>,
     runs: usize,
     first: usize,
@@ -187,7 +186,10 @@ pub fn certify(
     seed: u64,
     plant_fault: bool,
 ) -> Result<PyCertificate> {
-    let (verifier, tree) = (verify::given(&verifier.object(py)?)?, tree::given(&tree.object(py)?)?);
+    let verifier = verify::given(&verifier.object(py)?)?;
+    // A test of verifiers: one that drafts whatever it costs.
+    let tree = tree.or((engine.drafters() < 2).then(|| "paths:2,3".into()));
+    let tree = tree.map(|tree| tree.object(py)).transpose()?;
     let sampling = sampling.unwrap_or_default().settings;
     let prompts: Vec<Vec<Token>> =
         prompts.try_iter()?.map(|prompt| engine.prompt(&prompt?)).collect::<Result<_>>()?;
@@ -197,8 +199,9 @@ pub fn certify(
              below 1",
         ));
     }
-    let (verifier, tree) = (verifier.get(), tree.get());
-    let test = Test { verifier, tree, sampling, plant_fault };
+    let verifier = verifier.get();
+    let drafting = engine.drafting(py, &verifier.kind, tree.as_ref(), sampling, None)?;
+    let test = Test { verifier, drafting, sampling, plant_fault };
     let greedy_only = sampling.temperature == 0.0;
     work(py, || {
         let engine = &engine.engine;

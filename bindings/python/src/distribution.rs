@@ -326,4 +326,12 @@ impl DistributionsView<'_> {
             Self::Logits(rows, sampling) => rows[index].distribution(sampling),
         }
     }
+
+    /// The same as a draft's.
+    pub fn drafted(&self, index: usize) -> polydraft::Result<Distribution> {
+        match self {
+            Self::Made(_) => self.distribution(index),
+            Self::Logits(rows, sampling) => rows[index].drafted(sampling),
+        }
+    }
 }

@@ -135,7 +135,7 @@ impl PyDraft {
         let before = draft.tree().len();
         work(py, || {
             // All distributions first: where one is none, nothing has been drawn.
-            let made = (0..nodes.len()).into_par_iter().map(|row| view.distribution(row));
+            let made = (0..nodes.len()).into_par_iter().map(|row| view.drafted(row));
             let made: Vec<_> = made.collect::<polydraft::Result<_>>()?;
             let policy = lock(policy);
             for (node, probs) in nodes.into_iter().zip(made) {

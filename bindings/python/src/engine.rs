@@ -3,23 +3,21 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use polydraft::policy::{Auto, Costs, DEPTH, Distinct};
-use polydraft::{NoDetokenizer, PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_engine::{
-    Drafter, DrafterKind, Engine, Limits, Model, ModelDrafter, ModelInfo, Request, SeveralDrafters,
-    Speculation,
-};
+use polydraft::policy::Costs;
+use polydraft::{PolicyKind, Sampling, Token, Verifier, VerifierKind};
+use polydraft_engine::{Engine, Limits, NoDetokenizer, Request, Speculation};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::distribution::PySampling;
-use crate::errors::{Failure, Result, lock, wrong_type};
+use crate::drafts::{DraftArgument, drafter, one, path_of, table};
+use crate::errors::{Failure, Result, lock};
 use crate::models::{Copies, DraftTokens, Drafts, Facts, Language, Options};
 use crate::names::Named;
 use crate::session::{self, PyGeneration, PySession};
-use crate::tables::PyTableModel;
 use crate::threads::work;
-use crate::{arrays, models, random, tree, verify};
+use crate::tree::Beside;
+use crate::{arrays, models, random, verify};
 
 /// A target model, its draft and any number of sessions.
 ///
@@ -39,7 +37,8 @@ use crate::{arrays, models, random, tree, verify};
 /// into the draft's distribution (default: for heads and MTP layers). `draft_vocabulary`: tokens
 /// that the draft may propose, how many of the first or a file that lists them. `draft_layers`: the
 /// layers that a draft head reads. `cache_type`: the KV cache's type, `"f32"` or `"f16"`.
-/// `offline`: never use the network.
+/// `acceptance`: a file of measured acceptances, from which sequoia trees are made. `offline`:
+/// never use the network.
 ///
 /// >>> target = TableModel({(): [0.9, 0.1], (0,): [0.2, 0.8]})
 /// >>> engine = Engine(target, TableModel({(): [0.5, 0.5]}))
@@ -104,30 +103,30 @@ impl PyEngine {
         }
     }
 
-    /// Verifier and tree, built; an adaptive tree that is named gets what steps cost here.
-    fn speculation(
+    /// How drafts are made and verified; an adaptive tree that is named gets what steps cost here.
+    pub fn drafting(
         &self,
         py: Python<'_>,
         verifier: &VerifierKind,
         tree: Option<&Bound<'_, PyAny>>,
         sampling: Sampling,
-        (draft, each): (Sampling, Vec<Sampling>),
-    ) -> Result<Speculation> {
+        draft_sampling: Option<DraftSampling>,
+    ) -> Result<Drafting> {
+        let (draft, each) = self.draft_sampling(sampling, draft_sampling)?;
         let acceptance = self.facts.as_ref().and_then(|facts| facts.acceptance.as_deref());
-        let mut kind = match tree {
-            Some(tree) => tree::for_verifier(tree, verifier, acceptance)?,
-            None if each.is_empty() => PolicyKind::Auto(Auto::default()),
-            None => PolicyKind::Distinct(Distinct { drafts: each.len(), depth: DEPTH }),
-        };
-        if let (Some(auto), Some(facts)) = (kind.auto_mut(), &self.facts)
+        let mut tree = Beside { verifier, drafts: each.len(), acceptance }.tree(tree)?;
+        if let (Some(auto), Some(facts)) = (tree.auto_mut(), &self.facts)
             && auto.costs == Costs::default()
         {
             let of = [&sampling, &draft];
             auto.costs = work(py, || facts.costs(&mut lock(&self.engine), verifier, of))?;
         }
-        let each = if matches!(kind, PolicyKind::Distinct(_)) { each } else { Vec::new() };
-        let speculation = Speculation::new(verifier.build()?, kind.build()?)?;
-        Ok(speculation.with_sampling(draft).with_each(each)?)
+        Ok(Drafting { tree, draft, each })
+    }
+
+    /// How many drafters there are.
+    pub fn drafters(&self) -> usize {
+        self.drafters
     }
 
     fn language(&self) -> Result<&Language> {
@@ -140,18 +139,34 @@ impl PyEngine {
     }
 }
 
+/// How drafts are made.
+pub struct Drafting {
+    tree: PolicyKind,
+    draft: Sampling,
+    /// Of each path, where there are several drafts.
+    each: Vec<Sampling>,
+}
+
+impl Drafting {
+    /// With a verifier for it.
+    pub fn verified_by(&self, verifier: Box<dyn Verifier>) -> Result<Speculation> {
+        let speculation = Speculation::new(verifier, self.tree.build()?)?;
+        Ok(speculation.with_sampling(self.draft).with_each(self.each.clone())?)
+    }
+}
+
 #[pymethods]
 impl PyEngine {
     #[new]
     #[pyo3(signature = (
         target, draft=Some(DraftArgument::Name("auto".into())), *, dtype=None, draft_dtype=None,
         copies=Copies::Kept(true), corpus=None, learn=None, mix_ngrams=None, draft_vocabulary=None,
-        draft_layers=None, cache_type=None, offline=false
+        draft_layers=None, cache_type=None, acceptance=None, offline=false
     ))]
     #[pyo3(
         text_signature = "(target, draft='auto', *, dtype=None, draft_dtype=None, copies=True, \
             corpus=None, learn=None, mix_ngrams=None, draft_vocabulary=None, draft_layers=None, \
-            cache_type=None, offline=False)"
+            cache_type=None, acceptance=None, offline=False)"
     )]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -167,6 +182,7 @@ impl PyEngine {
         draft_vocabulary: Option<DraftTokens>,
         draft_layers: Option<Vec<usize>>,
         cache_type: Option<String>,
+        acceptance: Option<PathBuf>,
         offline: bool,
     ) -> Result<Self> {
         let how = Options {
@@ -179,10 +195,11 @@ impl PyEngine {
             draft_vocabulary,
             draft_layers,
             cache_type,
+            acceptance,
             offline,
         };
         let (engine, language, facts) = match (table(target), draft) {
-            (None, draft) if draft.as_ref().is_none_or(|draft| draft.table().is_none()) => {
+            (None, draft) if !draft.as_ref().is_some_and(DraftArgument::has_table) => {
                 let path = path_of("target", target)?;
                 let drafts = draft.map_or(Ok(Drafts::None), |draft| draft.names())?;
                 let (engine, language, facts) = work(py, || models::load(&path, drafts, &how))?;
@@ -190,8 +207,17 @@ impl PyEngine {
             }
             (of_table, draft) => {
                 let (target, language) = match of_table {
-                    Some(target) => (target, None),
-                    None => one("target", py, target, &how)?,
+                    Some(target) => {
+                        let of_draft = ["dtype", "draft_dtype", "cache_type"];
+                        let has_files = draft.as_ref().is_some_and(DraftArgument::has_files);
+                        let used = if has_files { &of_draft[..] } else { &[] };
+                        how.check(used, "a target with weights, got a table")?;
+                        (target, None)
+                    }
+                    None => {
+                        how.check(&["dtype", "cache_type"], "a draft with weights, got a table")?;
+                        one("target", py, target, how.dtype.as_ref(), &how)?
+                    }
                 };
                 let info = target.info();
                 let drafter = draft.map(|draft| drafter(py, info, &draft, &how)).transpose()?;
@@ -325,8 +351,10 @@ impl PyEngine {
         let speculation = match verifier {
             Some(verifier) if engine.drafters > 0 => {
                 let verifier = verify::given(&verifier.object(py)?)?;
-                let drafts = engine.draft_sampling(sampling, draft_sampling)?;
-                Some(engine.speculation(py, &verifier.get().kind, tree, sampling, drafts)?)
+                let verifier = verifier.get();
+                let drafting =
+                    engine.drafting(py, &verifier.kind, tree, sampling, draft_sampling)?;
+                Some(drafting.verified_by(verifier.build()?)?)
             }
             _ => None,
         };
@@ -377,7 +405,8 @@ impl PyEngine {
     }
 
     /// Advances several sequences in one pass of the target. What each gets does not depend on the
-    /// others, to the last bit.
+    /// others, to the last bit, but for the tree `"auto"`: the more there are, the less it drafts,
+    /// and a seed then gives another output of the same distribution.
     fn step(&self, py: Python<'_>, sessions: Vec<PyRef<'_, PySession>>) -> Result<()> {
         let sessions: Vec<&PySession> = sessions.iter().map(|session| &**session).collect();
         for (index, session) in sessions.iter().enumerate() {
@@ -392,96 +421,4 @@ impl PyEngine {
         }
         work(py, || session::step(&mut lock(&self.engine), &sessions))
     }
-}
-
-/// A model that is given as a table.
-fn table(value: &Bound<'_, PyAny>) -> Option<Box<dyn Model>> {
-    let table = value.cast::<PyTableModel>().ok()?;
-    Some(Box::new((*table.get().model).clone()))
-}
-
-/// The argument `draft`.
-#[derive(FromPyObject)]
-pub enum DraftArgument<'py> {
-    /// A name or a path.
-    Name(String),
-    /// Several of them.
-    Names(Vec<Bound<'py, PyAny>>),
-    /// A path, or a table.
-    Other(Bound<'py, PyAny>),
-}
-
-impl DraftArgument<'_> {
-    fn table(&self) -> Option<Box<dyn Model>> {
-        match self {
-            Self::Other(value) => table(value),
-            _ => None,
-        }
-    }
-
-    fn names(self) -> Result<Drafts> {
-        let path = |value: &Bound<'_, PyAny>| {
-            path_of("draft", value).map(|path| path.to_string_lossy().into_owned())
-        };
-        Ok(match self {
-            Self::Name(name) if name == "auto" => Drafts::Auto,
-            Self::Name(name) => Drafts::Named(vec![name]),
-            Self::Names(all) => Drafts::Named(all.iter().map(path).collect::<Result<_>>()?),
-            Self::Other(value) => Drafts::Named(vec![path(&value)?]),
-        })
-    }
-}
-
-/// The draft for a table, or a table as the draft; none where nothing is to draft.
-fn drafter(
-    py: Python<'_>,
-    target: &ModelInfo,
-    draft: &DraftArgument<'_>,
-    how: &Options,
-) -> Result<Option<Box<dyn Drafter>>> {
-    let draft = match draft {
-        DraftArgument::Name(name) if name == "auto" || name == "none" => return Ok(None),
-        DraftArgument::Name(name)
-            if name == "mtp" || name == "self" || name.starts_with("self:") =>
-        {
-            return Err(Failure::unsupported(format!(
-                "draft {name}: expected a target with weights, got a table"
-            )));
-        }
-        DraftArgument::Name(name) => match DrafterKind::named(name) {
-            Some(kind) => return Ok(Some(kind.build(target)?)),
-            None => name.into_pyobject(py).map_err(PyErr::from)?.into_any(),
-        },
-        DraftArgument::Names(all) => {
-            let drafter = |draft: &Bound<'_, PyAny>| {
-                let draft: DraftArgument<'_> = draft.extract()?;
-                drafter(py, target, &draft, how)
-            };
-            let all = all.iter().map(drafter).collect::<Result<Vec<_>>>()?;
-            let all: Vec<_> = all.into_iter().flatten().collect();
-            return Ok(Some(Box::new(SeveralDrafters::new(all)?)));
-        }
-        DraftArgument::Other(value) => value.clone(),
-    };
-    let model = match table(&draft) {
-        Some(table) => table,
-        None => one("draft", py, &draft, how)?.0,
-    };
-    Ok(Some(Box::new(ModelDrafter::new(model, &target.vocabulary)?)))
-}
-
-/// A model by its path.
-fn one(
-    role: &'static str,
-    py: Python<'_>,
-    value: &Bound<'_, PyAny>,
-    how: &Options,
-) -> Result<(Box<dyn Model>, Option<Language>)> {
-    let path = path_of(role, value)?;
-    let (model, language) = work(py, || models::load_one(&path, how))?;
-    Ok((model, Some(language)))
-}
-
-fn path_of(role: &'static str, value: &Bound<'_, PyAny>) -> Result<PathBuf> {
-    value.extract().map_err(|_| wrong_type(role, "a path or a TableModel", value))
 }

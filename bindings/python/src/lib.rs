@@ -1,9 +1,8 @@
 //! polydraft for Python: the native part of the wheel.
 //!
 //! Each file is one concern: `arrays` (what Python's memory may be looked at), `errors`
-//! (exceptions), `threads` (the door out of the
-//! interpreter's lock), then what the library offers, from
-//! distributions to engines. Python's own part, in `python/polydraft`, has what is easier said
+//! (exceptions), `threads` (the door out of the interpreter's lock), then what the library offers,
+//! from distributions to engines. Python's own part, in `python/polydraft`, has what is easier said
 //! there.
 
 mod arrays;
@@ -16,12 +15,14 @@ mod distribution;
 #[cfg(feature = "models")]
 mod downloads;
 mod draft;
+mod drafts;
 mod engine;
 mod errors;
 #[cfg(feature = "models")]
 mod lessons;
 mod models;
 mod names;
+mod ngrams;
 mod outcome;
 mod pool;
 #[cfg(feature = "program")]
@@ -73,6 +74,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<session::PySession>()?;
     module.add_class::<session::PyGeneration>()?;
     module.add_class::<certify::PyCertificate>()?;
+    module.add_class::<ngrams::PyNgrams>()?;
     module.add_function(wrap_pyfunction!(rules::couple_rule, module)?)?;
     module.add_function(wrap_pyfunction!(bounds::optimal_acceptance, module)?)?;
     module.add_function(wrap_pyfunction!(bounds::limiting_tokens, module)?)?;

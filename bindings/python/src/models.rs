@@ -30,8 +30,31 @@ pub struct Options {
     pub draft_layers: Option<Vec<usize>>,
     /// The type of the KV cache.
     pub cache_type: Option<String>,
+    /// A file of measured acceptances, from which sequoia trees are made.
+    pub acceptance: Option<PathBuf>,
     /// Never uses the network.
     pub offline: bool,
+}
+
+impl Options {
+    /// Refuses options that are given and would have no effect: all but those that are `used`.
+    pub fn check(&self, used: &[&str], expected: &str) -> Result<()> {
+        let given = [
+            ("dtype", self.dtype.is_some()),
+            ("draft_dtype", self.draft_dtype.is_some()),
+            ("corpus", self.corpus.is_some()),
+            ("learn", self.learn.is_some()),
+            ("mix_ngrams", self.mix_ngrams.is_some()),
+            ("draft_vocabulary", self.draft_vocabulary.is_some()),
+            ("draft_layers", self.draft_layers.is_some()),
+            ("cache_type", self.cache_type.is_some()),
+            ("acceptance", self.acceptance.is_some()),
+        ];
+        match given.into_iter().find(|(name, given)| *given && !used.contains(name)) {
+            Some((name, _)) => Err(Failure::input(format!("{name}=: expected {expected}"))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Tokens that a draft may propose.
@@ -47,6 +70,7 @@ pub enum DraftTokens {
 }
 
 /// The drafts of a target.
+#[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
 pub enum Drafts {
     /// As the program chooses.
     Auto,
@@ -58,6 +82,7 @@ pub enum Drafts {
 
 /// Where quantised copies of targets are cached.
 #[derive(Clone, FromPyObject)]
+#[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
 pub enum Copies {
     /// In the user's cache folder, or nowhere.
     #[pyo3(transparent)]
@@ -86,7 +111,7 @@ mod with {
     use polydraft::{Sampling, VerifierKind};
     use polydraft_runtime::costs::{self, CostKey};
     use polydraft_runtime::{
-        Description, LanguageModel, ModelOptions, Models, Silent, TableKeeper,
+        Description, LanguageModel, ModelOptions, Models, Silent, SpeculationOptions, TableKeeper,
     };
     use polydraft_text::Message;
 
@@ -173,12 +198,14 @@ mod with {
         }
     }
 
+    /// The type of a name, if there is one.
+    fn typed<T: FromStr<Err: Display>>(name: Option<&String>) -> Result<Option<T>> {
+        let parsed = name.map(|name| name.parse()).transpose();
+        parsed.map_err(|error: T::Err| Failure::input(error.to_string()))
+    }
+
     /// The options of the runtime.
     fn described(target: &Path, drafts: Vec<String>, how: &Options) -> Result<ModelOptions> {
-        fn typed<T: FromStr<Err: Display>>(name: Option<&String>) -> Result<Option<T>> {
-            let parsed = name.map(|name| name.parse()).transpose();
-            parsed.map_err(|error: T::Err| Failure::input(error.to_string()))
-        }
         let copies = match &how.copies {
             Copies::Kept(true) => None,
             Copies::Kept(false) => Some("none".into()),
@@ -215,13 +242,21 @@ mod with {
     pub fn load(target: &Path, drafts: Drafts, how: &Options) -> Result<(Engine, Language, Facts)> {
         let (drafts, names) = match drafts {
             Drafts::Auto => (true, Vec::new()),
-            Drafts::None => (how.learn.is_some(), Vec::new()),
-            Drafts::Named(names) => (names != ["none"], names),
+            // N-grams that learn are a draft by themselves.
+            Drafts::None if how.learn.is_some() => (true, Vec::new()),
+            Drafts::None => {
+                let used = ["dtype", "cache_type", "acceptance"];
+                how.check(&used, "a draft, got draft=None")?;
+                (false, Vec::new())
+            }
+            Drafts::Named(names) => (true, names),
         };
         let models = described(target, names, how)?;
         let loaded = Downloads::watch(|watch| models.load(drafts, watch))?;
         let key = CostKey::new(&models, &loaded)?;
-        let description = Description { models, ..Description::default() };
+        let acceptance = how.acceptance.clone();
+        let speculation = SpeculationOptions { acceptance, ..SpeculationOptions::default() };
+        let description = Description { models, speculation, ..Description::default() };
         let Models { engine, language, draft, learned, .. } = loaded;
         let facts = Facts {
             draft: draft.filter(|_| drafts),
@@ -233,9 +268,13 @@ mod with {
         Ok((engine, Language(language), facts))
     }
 
-    /// Loads one model, to work with a table.
-    pub fn load_one(path: &Path, how: &Options) -> Result<(Box<dyn Model>, Language)> {
-        let options = described(path, Vec::new(), how)?;
+    /// Loads one model in a weight type, to work with a table.
+    pub fn load_one(
+        path: &Path,
+        dtype: Option<&String>,
+        how: &Options,
+    ) -> Result<(Box<dyn Model>, Language)> {
+        let options = ModelOptions { dtype: typed(dtype)?, ..described(path, Vec::new(), how)? };
         let loaded = Downloads::watch(|watch| options.load_target(watch));
         let LanguageModel { model, language } = loaded?;
         Ok((model, Language(language)))
@@ -312,7 +351,11 @@ mod without {
     }
 
     /// Refuses.
-    pub fn load_one(path: &Path, _: &Options) -> Result<(Box<dyn Model>, Language)> {
+    pub fn load_one(
+        path: &Path,
+        _: Option<&String>,
+        _: &Options,
+    ) -> Result<(Box<dyn Model>, Language)> {
         Err(refusal(path))
     }
 

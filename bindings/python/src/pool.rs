@@ -21,6 +21,12 @@ pub fn probs(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribut
     }
 }
 
+/// That of a draft's logits.
+pub fn drafted(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribution> {
+    let spare = lock(&SPARE).pop();
+    Distribution::drafted(spare, logits.len(), None, logits, sampling)
+}
+
 /// Takes distributions that nobody needs any more.
 pub fn give_back(distributions: impl IntoIterator<Item = Distribution>) {
     let mut spare = lock(&SPARE);

@@ -1,5 +1,6 @@
-//! The one door through which Python hands work to Rust, and the threads of that work. Those of a
-//! process do not follow into one that is forked from it, as Python's workers are.
+//! The one door through which Python hands work to Rust, and the threads of that work.
+//!
+//! Those of a process do not follow into one that is forked from it, as Python's workers are.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;

@@ -2,11 +2,11 @@
 
 use std::sync::Mutex;
 
-use polydraft::policy::{TreeChoice, TreeName};
+use polydraft::policy::{Auto, DEPTH, Distinct, TreeChoice, TreeName};
 use polydraft::{Policy, PolicyKind, VerifierKind};
 use pyo3::prelude::*;
 
-use crate::errors::{Result, lock};
+use crate::errors::{Failure, Result, lock};
 use crate::names::{self, Named};
 use crate::threads::work;
 
@@ -72,20 +72,78 @@ impl PyTree {
     }
 }
 
-/// The tree that a value stands for beside a verifier: a name leaves the drafting scheme to it.
-/// Sequoia trees are made from these acceptances.
-pub fn for_verifier(
-    value: &Bound<'_, PyAny>,
-    verifier: &VerifierKind,
-    acceptance: Option<&[f64]>,
-) -> Result<PolicyKind> {
-    match value.extract::<String>() {
-        Ok(name) => {
-            let verifier = Some(verifier);
-            let choice = TreeChoice { verifier, acceptance, ..TreeChoice::default() };
-            Ok(name.parse::<TreeName>()?.choose(&choice)?)
+/// What a tree depends on beside its name.
+pub struct Beside<'a> {
+    /// The verifier: it decides the drafting scheme.
+    pub verifier: &'a VerifierKind,
+    /// Drafts, or samplings of the draft, each of which draws a path; 0 where there is one.
+    pub drafts: usize,
+    /// The acceptances that sequoia trees are made from, if they are known.
+    pub acceptance: Option<&'a [f64]>,
+}
+
+impl Beside<'_> {
+    /// The tree that a value stands for; without one, as the program has it: one path, as deep as
+    /// is worth it, or with several drafts a path from each.
+    pub fn tree(&self, value: Option<&Bound<'_, PyAny>>) -> Result<PolicyKind> {
+        let tree = match value.map(|value| (value, value.extract::<String>())) {
+            None => self.unnamed(),
+            Some((_, Ok(name))) => self.named(&name.parse()?)?,
+            Some((value, Err(_))) => given(value)?.get().kind.clone(),
+        };
+        let (drafts, paths) = (self.drafts, tree.build()?.form().distinct());
+        match () {
+            () if paths == drafts => self.supported(tree),
+            () if paths == 0 => Err(Failure::input(format!(
+                "{drafts} drafts, or samplings of the draft, draw one path each, \
+                 tree=\"distinct:{drafts},L\": leave tree=\"{tree}\" out, or give one"
+            ))),
+            () => Err(Failure::input(format!(
+                "tree=\"{tree}\" draws each of {paths} paths from a draft of its own: give as \
+                 many samplings in draft_sampling=, or as many drafts"
+            ))),
         }
-        Err(_) => Ok(given(value)?.get().kind.clone()),
+    }
+
+    /// The tree, if the verifier is exact for it.
+    fn supported(&self, tree: PolicyKind) -> Result<PolicyKind> {
+        let Err(unfit) = self.verifier.build()?.supports(&tree.build()?.form()) else {
+            return Ok(tree);
+        };
+        let all = VerifierKind::all();
+        // A verifier whose output does not depend on the draft is only for users who ask for that.
+        let usual = |kind: &&VerifierKind| {
+            kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
+        };
+        let fit = all.iter().filter(usual).filter(|other| tree.is_supported_by(other));
+        let fit: Vec<String> = fit.map(VerifierKind::to_string).collect();
+        let fit = fit.join(", ");
+        Err(Failure::unsupported(format!("{unfit}; verifiers for this tree: {fit}")))
+    }
+
+    fn named(&self, name: &TreeName) -> Result<PolicyKind> {
+        let Self { verifier, acceptance, .. } = *self;
+        if let (TreeName::Sequoia(_), None) = (name, acceptance) {
+            return Err(Failure::input(
+                "a sequoia tree needs measured acceptances: make them with 'polydraft-lab bench \
+                 acceptance --save FILE', then give Engine acceptance=FILE",
+            ));
+        }
+        let verifier = Some(verifier);
+        Ok(name.choose(&TreeChoice { verifier, acceptance, ..TreeChoice::default() })?)
+    }
+
+    fn unnamed(&self) -> PolicyKind {
+        /// Paths of verifiers that know no tree of a depth that changes.
+        const PATHS: usize = 2;
+        let auto = PolicyKind::Auto(Auto::default());
+        let paths = PolicyKind::paths(PATHS, DEPTH);
+        match self.drafts {
+            0 if auto.is_supported_by(self.verifier) => auto,
+            0 if paths.is_supported_by(self.verifier) => paths,
+            0 => PolicyKind::paths(1, DEPTH),
+            drafts => PolicyKind::Distinct(Distinct { drafts, depth: DEPTH }),
+        }
     }
 }
 

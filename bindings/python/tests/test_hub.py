@@ -57,10 +57,10 @@ def hub(monkeypatch, tmp_path):
 
 
 def test_a_model_is_downloaded_and_found_again(hub, monkeypatch):
-    here = polydraft.Engine(str(DRAFT)).generate("fn main", seed=3, max_tokens=12).text
-    assert polydraft.Engine("org/tiny").generate("fn main", seed=3, max_tokens=12).text == here
+    here = polydraft.Engine(str(DRAFT), None).generate("fn main", seed=3, max_tokens=12).text
+    assert polydraft.Engine("org/tiny", None).generate("fn main", seed=3, max_tokens=12).text == here
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert polydraft.Engine("org/tiny").generate("fn main", seed=3, max_tokens=12).text == here
+    assert polydraft.Engine("org/tiny", None).generate("fn main", seed=3, max_tokens=12).text == here
     with pytest.raises(polydraft.errors.Error, match="not downloaded before"):
         polydraft.Engine("org/other")
 

@@ -1,5 +1,6 @@
-"""Examples run, types are there, and no panic crosses."""
+"""Examples run, types are there, and no two modules import each other."""
 
+import ast
 import doctest
 import inspect
 import pathlib
@@ -62,3 +63,70 @@ def test_names():
         assert polydraft.Verifier(verifier).name == verifier
     for tree in polydraft.TREES:
         polydraft.Tree(tree)
+
+
+def modules(package):
+    """Names of the modules in a package's folder, the native one among them, and their files; a package is its `__init__`."""
+    found = {}
+    for file in sorted([*package.rglob("*.py"), *package.rglob("*.pyi")]):
+        parts = [package.name, *file.relative_to(package).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imported(name, file, known):
+    """The modules of `known` that a file imports, in functions too, but not for types alone."""
+    home = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
+    found, left = set(), [ast.parse(file.read_text())]
+    while left:
+        node = left.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            left += node.orelse
+            continue
+        left += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = home[: len(home) + 1 - node.level] if node.level else []
+            place = ".".join([*above, *(node.module or "").split(".")]).strip(".")
+            # A module of the package, or something that the package itself has.
+            found |= {own if (own := f"{place}.{alias.name}") in known else place for alias in node.names}
+    return (found & set(known)) - {name}
+
+
+def circles(package):
+    """Modules that can be come back to by what they import, each group once."""
+    known = modules(package)
+    uses = {name: imported(name, file, known) for name, file in known.items()}
+    reached = {}
+    for name in uses:
+        seen, left = set(), list(uses[name])
+        while left:
+            if (module := left.pop()) not in seen:
+                seen.add(module)
+                left += uses[module]
+        reached[name] = seen
+    return sorted({tuple(sorted(n for n in reached[m] if m in reached[n])) for m in reached if m in reached[m]})
+
+
+def test_no_two_modules_import_each_other():
+    package = pathlib.Path(polydraft.__file__).parent
+    assert {"polydraft", "polydraft.gpu.kernels.launch"} <= set(modules(package))
+    assert circles(package) == []
+
+
+def test_circles_are_found(tmp_path):
+    package = tmp_path / "one"
+    (package / "deep").mkdir(parents=True)
+    files = {
+        "__init__": "from .a import x", "a": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import y",
+        "b": "from .a import x\nimport json", "deep/__init__": "", "deep/c": "from ..b import y",
+    }  # fmt: skip
+    for name, text in files.items():
+        (package / f"{name}.py").write_text(text + "\n")
+    assert circles(package) == []
+    for planted in ("from .deep import c", "import one.deep.c", "from one.deep.c import z"):
+        (package / "a.py").write_text(f"def late():\n    {planted}\n")
+        assert circles(package) == [("one.a", "one.b", "one.deep.c")]
+    (package / "a.py").write_text("from . import z\n")
+    assert circles(package) == [("one", "one.a")]

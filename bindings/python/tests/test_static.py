@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("without_kernels")
 
 METHODS = [
     ("nested-priority", 4, 4), ("token", 1, 4), ("block", 1, 5), ("specinfer", 2, 3), ("spectr", 3, 2), ("walk:priority", 3, 3),
-    ("nested-priority", 3, 1),
+    ("nested-priority", 3, 1), ("nested-priority", 1, 4),
 ]  # fmt: skip
 
 
@@ -37,6 +37,7 @@ def pair():
 
 
 def speculate(target, draft, ids, **options):
+    options = {"paths": 2, "depth": 3, **options}
     return target.generate(ids, custom_generate=inside.generate, draft_model=draft, loop="device", **options)
 
 

@@ -103,3 +103,18 @@ def test_it_is_read_from_the_models_own_files(tmp_path, monkeypatch):
     assert ours.tolist() == plain.tolist() and told["loop"] == "device"
     with pytest.raises(ValueError, match="has no layer for predicting several tokens"):
         tiny_model("Qwen3").generate(ids, max_new_tokens=5, **options)
+
+    def unnamed(of, **options):
+        """What drafts where nothing is named; the text is plain decoding's."""
+        told = {}
+        settings = dict(do_sample=False, max_new_tokens=20, **options)
+        ours = of.generate(ids, custom_generate=inside.generate, statistics=told, **settings)
+        settings.pop("loop", None)
+        assert ours.tolist() == of.generate(ids, **settings).tolist()
+        return told["draft"], told["loop"]
+
+    assert unnamed(model) == ("mtp", "device") and told["draft"] == "mtp"
+    # Where the layer cannot be used, n-grams draft.
+    assert unnamed(model, repetition_penalty=1.3) == ("ngram", "host") == unnamed(model, loop="host")
+    with pytest.warns(UserWarning, match="own layer cannot be read, n-grams draft"):
+        assert unnamed(model_and_layer("DeepseekV3")[0]) == ("ngram", "host")

@@ -322,7 +322,7 @@ def test_the_command_makes_a_head_that_drafts(tmp_path, form, tokens):
     assert ("layers.0.self_attn.q_norm.weight" in stored) == (form == "block")
     engine = polydraft.Engine(TARGET, str(out))
     generation = engine.generate(engine.encode("fn main() {"), tree="paths:1,3", max_tokens=60, seed=1)
-    plain = polydraft.Engine(TARGET).generate(engine.encode("fn main() {"), max_tokens=60, sampling=polydraft.Sampling(0.0))
+    plain = polydraft.Engine(TARGET, None).generate(engine.encode("fn main() {"), max_tokens=60, sampling=polydraft.Sampling(0.0))
     greedy = engine.generate(engine.encode("fn main() {"), tree="paths:1,3", max_tokens=60, sampling=polydraft.Sampling(0.0))
     assert "accepted" in generation.origins and plain.tokens == greedy.tokens
     if form == "eagle3":

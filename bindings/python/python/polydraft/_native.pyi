@@ -19,6 +19,7 @@ _Distribution: TypeAlias = Distribution | _Numbers
 _Distributions: TypeAlias = list[Distribution] | _Numbers
 _Rng: TypeAlias = Rng | int | None
 _Settings: TypeAlias = dict[str, Any]
+_DraftArgument: TypeAlias = str | PathLike[str] | TableModel
 
 __version__: str
 RULES: list[str]
@@ -204,6 +205,11 @@ class TableModel:
     def vocabulary(self) -> int: ...
     def distribution(self, context: _Integers) -> Distribution: ...
 
+class _Ngrams:
+    def __init__(self, vocabulary: int, text: _Integers) -> None: ...
+    def distributions(self, draft: Draft, nodes: list[int], sampling: Sampling | None = None) -> list[Distribution]: ...
+    def commit(self, draft: Draft, outcome: Outcome) -> None: ...
+
 class Exact:
     @property
     def block_efficiency(self) -> float: ...
@@ -225,13 +231,23 @@ class Engine:
     def __init__(
         self,
         target: str | PathLike[str] | TableModel,
-        draft: str | PathLike[str] | TableModel | None = None,
+        draft: _DraftArgument | Sequence[_DraftArgument] | None = "auto",
         *,
         dtype: str | None = None,
         draft_dtype: str | None = None,
-        device: str = "cpu",
         copies: bool | str | PathLike[str] = True,
+        corpus: str | PathLike[str] | None = None,
+        learn: str | PathLike[str] | None = None,
+        mix_ngrams: bool | None = None,
+        draft_vocabulary: int | str | PathLike[str] | None = None,
+        draft_layers: list[int] | None = None,
+        cache_type: str | None = None,
+        acceptance: str | PathLike[str] | None = None,
+        offline: bool = False,
     ) -> None: ...
+    @property
+    def draft(self) -> str | None: ...
+    def store(self) -> None: ...
     @property
     def vocabulary(self) -> int: ...
     @property
@@ -253,9 +269,9 @@ class Engine:
         prompt: str | _Integers,
         *,
         verifier: Verifier | str | _Settings | None = "nested-priority",
-        tree: Tree | str | _Settings = "paths:2,3",
+        tree: Tree | str | _Settings | None = None,
         sampling: Sampling | None = None,
-        draft_sampling: Sampling | None = None,
+        draft_sampling: Sampling | Sequence[Sampling] | None = None,
         max_tokens: int | None = 128,
         end_tokens: list[int] | None = None,
         stop: list[str] | tuple[str, ...] = (),
@@ -266,9 +282,9 @@ class Engine:
         prompt: str | _Integers,
         *,
         verifier: Verifier | str | _Settings | None = "nested-priority",
-        tree: Tree | str | _Settings = "paths:2,3",
+        tree: Tree | str | _Settings | None = None,
         sampling: Sampling | None = None,
-        draft_sampling: Sampling | None = None,
+        draft_sampling: Sampling | Sequence[Sampling] | None = None,
         max_tokens: int | None = 128,
         end_tokens: list[int] | None = None,
         stop: list[str] | tuple[str, ...] = (),
@@ -328,7 +344,7 @@ def certify(
     prompts: list[str] | list[list[int]],
     *,
     verifier: Verifier | str | _Settings = "nested-priority",
-    tree: Tree | str | _Settings = "paths:2,3",
+    tree: Tree | str | _Settings | None = None,
     sampling: Sampling | None = None,
     runs: int = 2000,
     first: int = 3,

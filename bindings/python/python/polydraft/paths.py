@@ -49,7 +49,7 @@ def _on_device(
     import torch
 
     from . import gpu
-    from .gpu import backend
+    from .gpu.rows import wide
 
     name = verifier.name if isinstance(verifier, Verifier) else verifier
     if not isinstance(name, str) or name not in gpu.METHODS:
@@ -67,7 +67,7 @@ def _on_device(
             )
         _check(tokens)
         shape = (tokens.shape[0], gpu.uniforms_needed(name, *tokens.shape[1:]))
-        uniforms = torch.rand(shape, dtype=backend.wide(tokens.device), device=tokens.device, generator=generator)
+        uniforms = torch.rand(shape, dtype=wide(tokens.device), device=tokens.device, generator=generator)
     own = _sampling(sampling)
     return gpu.verify(name, tokens, logits, target, uniforms, sampling=own, draft_sampling=_sampling(draft_sampling) or own)
 

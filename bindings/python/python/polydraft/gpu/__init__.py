@@ -10,9 +10,10 @@ in a CUDA graph. Nothing in this folder uses polydraft's compiled library: loade
 another name, as `research/bench/gpu/kernel_checks.py` does, it works without.
 """
 
-from .distributions import Rows, distributions
+from .distributions import distributions
 from .draws import draw
 from .methods import METHODS, Trace, Verified
+from .rows import Rows
 from .sampling import Sampling
 from .verification import uniforms_needed, verify
 

@@ -15,69 +15,13 @@ and in float64 between blocks. Whatever is emitted has the distribution of these
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 
 from . import backend
+from .rows import Rows, as_rows
 from .sampling import Sampling
 
-__all__ = ["Rows", "distributions"]
-
-
-@dataclass
-class Rows:
-    """Rows of logits, and what is known of their distributions. Made by `distributions`.
-
-    The logits are kept as they are, not copied: they must not change while the rows are in use.
-
-    Attributes:
-        logits: `[rows, V]`.
-        shape: the shape that the rows were given in, without V.
-        tops: the largest logit, float32 `[rows]`.
-        cuts: the smallest logit that is kept; -inf without filters.
-        lasts: the last kept token of those whose logit is exactly the smallest, int32.
-        rates: 1/temperature; 1 at temperature 0.
-        totals: Σ of the kept tokens' weights, float64.
-        masses: the same by blocks of the vocabulary, float32 `[rows, blocks]`.
-        arguments: the lowest token with the largest logit, int32.
-        status: 0; 1 where a logit is NaN or +inf, or all are -inf. Such rows are nobody's
-            distribution: `draw` gives -1 and `verify` refuses the sequence. It is on the device;
-            nothing waits for it.
-        block: tokens in a block.
-    """
-
-    logits: torch.Tensor
-    shape: torch.Size
-    tops: torch.Tensor
-    cuts: torch.Tensor
-    lasts: torch.Tensor
-    rates: torch.Tensor
-    totals: torch.Tensor
-    masses: torch.Tensor
-    arguments: torch.Tensor
-    status: torch.Tensor
-    block: int
-    sampling: Sampling = field(default_factory=Sampling)
-
-    @property
-    def vocabulary(self) -> int:
-        """V."""
-        return self.logits.shape[-1]
-
-    def weights(self) -> torch.Tensor:
-        """All weights, float32 `[rows, V]`: for tests and for looking at, nothing here needs it."""
-        x = self.logits.float()
-        y = torch.arange(self.vocabulary, device=x.device)
-        cuts, lasts = self.cuts[:, None], self.lasts[:, None]
-        kept = (x > cuts) | ((x == cuts) & (y <= lasts))
-        w = torch.exp((x - self.tops[:, None]) * self.rates[:, None])
-        return torch.where(kept, w, torch.zeros_like(w))
-
-    def probabilities(self) -> torch.Tensor:
-        """All probabilities in the shape of the logits; float64 where the device has it."""
-        w = self.weights().to(backend.wide(self.logits.device))
-        return (w / w.sum(-1, keepdim=True)).reshape(*self.shape, self.vocabulary)
+__all__ = ["distributions"]
 
 
 def distributions(
@@ -101,5 +45,5 @@ def distributions(
     Source: see the module.
     """
     sampling = Sampling() if sampling is None else sampling
-    rows, shape = backend.as_rows(logits)
+    rows, shape = as_rows(logits)
     return backend.of(rows).distributions(rows, shape, sampling, block)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 
 from . import backend
-from .distributions import Rows
+from .rows import Rows
 
 __all__ = ["draw"]
 

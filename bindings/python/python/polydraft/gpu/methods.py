@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .distributions import Rows
+from .rows import Rows
 
 __all__ = ["METHODS", "Method", "Request", "Trace", "Verified"]
 

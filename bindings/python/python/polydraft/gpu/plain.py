@@ -10,19 +10,12 @@ from __future__ import annotations
 
 import torch
 
-from . import backend, plain_verify
-from .distributions import Rows
+from . import plain_verify
 from .methods import Request, Verified
+from .rows import Rows, blocks_of, wide
 from .sampling import Sampling
 
 BLOCK = 4096
-
-
-def blocks_of(values: torch.Tensor, block: int) -> torch.Tensor:
-    """Sums of blocks of the last dimension, in the dtype of the values."""
-    vocabulary = values.shape[-1]
-    padded = torch.nn.functional.pad(values, (0, -vocabulary % block))
-    return padded.unflatten(-1, (-1, block)).sum(-1)
 
 
 def distributions(
@@ -53,7 +46,7 @@ def distributions(
                 sampling)
     if any(sampling.filters):
         narrow(made, x)
-    weights = made.weights().nan_to_num(0.0, 0.0, 0.0).to(backend.wide(x.device))
+    weights = made.weights().nan_to_num(0.0, 0.0, 0.0).to(wide(x.device))
     totals = weights.sum(-1)
     made.totals = torch.where(totals > 0.0, totals, torch.ones_like(totals))
     made.masses = blocks_of(weights, block).float()
@@ -84,10 +77,10 @@ def narrow(made: Rows, x: torch.Tensor) -> None:
         keep(k, (k > 0) & (k <= vocabulary))
     if top_p:
         p = made.sampling.setting("top_p", shape, device)
-        wide = backend.wide(device)
-        weights = made.weights().nan_to_num(0.0, 0.0, 0.0).to(wide)
+        dtype = wide(device)
+        weights = made.weights().nan_to_num(0.0, 0.0, 0.0).to(dtype)
         upto = weights.gather(-1, order).cumsum(-1)
-        reached = upto >= (p.to(wide) * weights.sum(-1))[:, None]
+        reached = upto >= (p.to(dtype) * weights.sum(-1))[:, None]
         count = torch.where(reached.any(-1), reached.int().argmax(-1) + 1,
                             torch.full_like(order[:, 0], vocabulary))
         keep(count, p < 1.0)
@@ -101,9 +94,9 @@ def narrow(made: Rows, x: torch.Tensor) -> None:
 
 def draw(given: Rows, uniforms: torch.Tensor) -> torch.Tensor:
     """See `polydraft.gpu.draw`; uniforms are `[rows, n]`."""
-    wide = backend.wide(given.logits.device)
-    weights = given.weights().nan_to_num(0.0, 0.0, 0.0).to(wide)
-    tokens = plain_verify.pick(weights[:, None], uniforms.to(wide))
+    dtype = wide(given.logits.device)
+    weights = given.weights().nan_to_num(0.0, 0.0, 0.0).to(dtype)
+    tokens = plain_verify.pick(weights[:, None], uniforms.to(dtype))
     return tokens.masked_fill((given.status != 0)[:, None], -1)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from . import backend, plain_shares
+from . import plain_shares
 from .methods import Method, Request, Trace, Verified
+from .rows import blocks_of, wide
 
 
 def pick(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
@@ -27,15 +28,15 @@ class Verification:
     def __init__(self, request: Request) -> None:
         self.request, self.method = request, request.method
         b, k, l = self.size = request.batch, request.paths, request.length
-        wide = backend.wide(request.target.logits.device)
-        self.uniforms = request.uniforms.to(wide)
+        dtype = wide(request.target.logits.device)
+        self.uniforms = request.uniforms.to(dtype)
         tokens = self.tokens = request.tokens.long()
         vocabulary = request.target.vocabulary
         self.legal = (tokens >= 0) & (tokens < vocabulary)
         self.safe = tokens.clamp(0, vocabulary - 1)
 
         def dense(rows) -> torch.Tensor:
-            w = rows.weights().nan_to_num(0.0, 0.0, 0.0).to(wide)
+            w = rows.weights().nan_to_num(0.0, 0.0, 0.0).to(dtype)
             total = w.sum(-1, keepdim=True)
             return w / torch.where(total > 0.0, total, torch.ones_like(total))
 
@@ -139,10 +140,7 @@ class Verification:
         path = torch.where(refused, none, path)
         trace = self.trace if self.request.trace else None
         if trace is not None:
-            blocks = self.request.target.block
-            from .plain import blocks_of
-
-            trace.left = blocks_of(trace.left, blocks)
+            trace.left = blocks_of(trace.left, self.request.target.block)
         return Verified(path.int(), length.int(), token, tokens, status, trace)
 
     def walk(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 
 from . import backend
-from .distributions import Rows, distributions
+from .distributions import distributions
 from .methods import METHODS, Method, Request, Verified
+from .rows import Rows
 from .sampling import Sampling
 
 __all__ = ["uniforms_needed", "verify"]

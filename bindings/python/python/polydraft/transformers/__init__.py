@@ -1,6 +1,6 @@
 """polydraft inside Hugging Face transformers.
 
-    model.generate(**inputs, custom_generate=polydraft.transformers.generate, assistant_model=draft, paths=4, depth=4)
+    model.generate(**inputs, custom_generate=polydraft.transformers.generate, assistant_model=draft)
 
 Needs torch and transformers (4.57 or newer).
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from os import PathLike
 from typing import Any
 
@@ -9,14 +10,19 @@ import torch
 from transformers import PreTrainedModel
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from .._native import Draft, Rng, Sampling, Tree, Verifier
+from .._native import Rng, Sampling, Verifier
 from . import on_device
 from .caller import kept_by_caller
-from .distributions import fitted, processed
-from .scoring import CACHE_NAMES, rows_of, scorer
+from .host import Loop
+from .scoring import CACHE_NAMES, rows_of
 from .static import head_of
 from .static.heads import DraftHead
-from .static.mtp import is_mtp
+from .static.mtp import MtpHead, brings_mtp, is_mtp
+
+# Tokens of a path where a number of paths alone is given, as in the program.
+_DEPTH = 3
+# The tree of the device's loop, which is of one shape: the best chain, or next to it, in what was measured (docs/gpu.md).
+_CHAIN = "paths:1,4"
 
 # What `generate` can be asked to return and this does not have.
 _UNKNOWN = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
@@ -38,8 +44,8 @@ def generate(
     synced_gpus: bool = False,
     draft_model: PreTrainedModel | DraftHead | str | PathLike[str] | None = None,
     verifier: str | dict | Verifier = "nested-priority",
-    paths: int = 2,
-    depth: int = 3,
+    paths: int | None = None,
+    depth: int | None = None,
     tree: str | dict | None = None,
     draft_sampling: Sampling | None = None,
     seed: int | Rng | None = None,
@@ -55,16 +61,21 @@ def generate(
     Args:
         assistant_model, draft_model: the draft model, a causal model of the same tokenizer; one of the two names. Or the folder
             of a draft head in EAGLE-3's form, as `python -m polydraft.train` leaves it, or `mtp`: the model's own layer for
-            predicting several tokens, where transformers has its family's. Both are for `loop="device"`.
+            predicting several tokens, where transformers has its family's. Both are for `loop="device"`. Or `ngram`: the tokens
+            that the sequence repeats, in the host's loop. Default: `mtp` where the model brings one that can be used here, else
+            `ngram`.
         verifier: one of `polydraft.VERIFIERS`. It must be exact for the tree: `Unsupported` says what it is made for.
-        paths, depth: so many independent paths of so many tokens; or `tree`, any of `polydraft.TREES`.
+        tree: any of `polydraft.TREES`. Default in the host's loop: `auto`, one path, as deep as is worth it by what steps cost
+            here, which is measured once for a pair of models in a process; on the device one path of four tokens.
+        paths, depth: in place of a tree, so many independent paths of so many tokens.
         draft_sampling: how the draft's logits, after the same logits processors as the target's, become the distribution that
             drafts are drawn from (default: as the target's: the largest one without sampling). It changes the speed, never the
             output's distribution.
         seed: of all random decisions (default: one that torch's generator gives, so that `torch.manual_seed` settles it); with it
             row i of a batch has the seed plus i.
         statistics: a dictionary to be told `tokens`, `target_calls`, `draft_calls`, `drafted`, `accepted`, `block_efficiency`;
-            `loop`, and of the device's loop `passes` of the whole batch and whether steps were `captured`.
+            `loop`, the kind of `draft` (`model`, `head`, `mtp`, `ngram`) and the `tree` as it can be given, with its costs; and
+            of the device's loop `passes` of the whole batch and whether steps were `captured`.
         loop: `host` verifies on the CPU, any tree by any verifier, rows one after the other. `device` decides where the models
             are, independent paths by one of `polydraft.gpu.METHODS`, all rows together, on CUDA with one graph a step. `auto`
             takes the second on a GPU where it can, and for draft heads.
@@ -73,15 +84,11 @@ def generate(
     at every node of a tree. On the device, those that look at the logits alone (temperature, top-k, top-p, min-p, ..).
 
     Raises:
-        ValueError: no draft; `loop="device"` where it cannot be, with the reason; what speculation does not keep.
+        ValueError: `loop="device"` where it cannot be, with the reason; what speculation does not keep.
     """
     drafting: Any = draft_model if draft_model is not None else assistant_model
     if drafting is None:
         drafting = kept_by_caller("assistant_model", generate)
-    if drafting is None:
-        raise ValueError("polydraft: expected a draft model, as assistant_model or draft_model, got none")
-    if isinstance(drafting, (str, PathLike)) or is_mtp(drafting):
-        drafting = head_of(drafting, model)
     if loop not in ("auto", "host", "device"):
         raise ValueError(f"polydraft: expected loop to be auto, host or device, got {loop!r}")
     streamer = kept_by_caller("streamer", generate) if streamer is None else streamer
@@ -101,18 +108,31 @@ def generate(
     rows, mask = input_ids.shape[0], model_kwargs.get("attention_mask")
     if isinstance(seed, Rng) and rows > 1:
         raise ValueError(f"polydraft: expected a number as the seed of a batch of {rows}, got an Rng")
-    named = tree if tree is not None else f"paths:{paths},{depth}"
     given = next((model_kwargs[name] for name in CACHE_NAMES if model_kwargs.get(name) is not None), None)
     seeds = [seed + row if isinstance(seed, int) else int(torch.randint(2**63 - 1, (1,)).item()) for row in range(rows)]
     masks = [None if mask is None else mask[row] for row in range(rows)]
+    if tree is None and (paths is not None or depth is not None):
+        tree = f"paths:{_paths_of(verifier) if paths is None else paths},{_DEPTH if depth is None else depth}"
+    fixed = _CHAIN if tree is None else tree
+
+    def why_not(draft: Any) -> str | None:
+        return on_device.why_not(model, draft, verifier, fixed, logits_processor, seed, given)
+
+    if drafting is None:
+        drafting = _own_layer(model) if loop != "host" and brings_mtp(model) else None
+        drafting = None if drafting is None or why_not(drafting) is not None else drafting
+    elif isinstance(drafting, str) and drafting == "ngram":
+        drafting = None
+    elif isinstance(drafting, (str, PathLike)) or is_mtp(drafting):
+        drafting = head_of(drafting, model)
     is_head = isinstance(drafting, DraftHead)
     reason: str | None = "the host's loop was asked for"
     if loop == "device" or is_head or (loop == "auto" and model.device.type != "cpu"):
-        reason = on_device.why_not(model, drafting, verifier, named, logits_processor, seed, given)
+        reason = "n-grams draft on the host" if drafting is None else why_not(drafting)
         if reason is not None and (loop == "device" or is_head):
             raise ValueError(f"polydraft: this cannot be decoded on the device: {reason}")
     if reason is None:
-        form = on_device.form_of(str(verifier), str(named), logits_processor, config.do_sample, draft_sampling)
+        form = on_device.form_of(str(verifier), str(fixed), logits_processor, config.do_sample, draft_sampling)
         put = None if streamer is None else lambda token: streamer.put(torch.tensor([token]))
         texts, found = on_device.run(model, drafting, form, list(input_ids), masks, stopping_criteria, seeds, put)
         tokens = sum(len(text) - input_ids.shape[1] for text in texts)
@@ -120,13 +140,14 @@ def generate(
             "tokens": tokens, "target_calls": found.calls, "draft_calls": found.calls * form.length,
             "drafted": found.calls * form.paths * form.length, "accepted": found.accepted,
             "block_efficiency": tokens / max(found.calls, 1), "loop": "device", "passes": found.passes,
-            "captured": found.captured,
+            "captured": found.captured, "tree": fixed,
         }  # fmt: skip
     else:
-        host = _Loop(
-            model, drafting, logits_processor, stopping_criteria, config,
-            Verifier(verifier) if not isinstance(verifier, Verifier) else verifier,
-            named, draft_sampling, streamer,
+        decides = verifier if isinstance(verifier, Verifier) else Verifier(verifier)
+        if tree is None:
+            tree = "auto" if decides.supports("auto") else f"paths:{_paths_of(decides)},{_DEPTH}"
+        host = Loop(
+            model, drafting, logits_processor, stopping_criteria, config, decides, tree, draft_sampling, streamer
         )  # fmt: skip
         texts = []
         for row in range(rows):
@@ -138,77 +159,34 @@ def generate(
     if streamer is not None:
         streamer.end()
     if statistics is not None:
-        statistics.update(told)
+        statistics.update(told, draft=_kind_of(drafting))
     sequences = _padded(texts, config, input_ids)
     return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
 
-class _Loop:
-    """The loop, and what it counts."""
+def _paths_of(verifier: str | dict | Verifier) -> int:
+    """Paths where a depth alone is given, as in the program."""
+    decides = verifier if isinstance(verifier, Verifier) else Verifier(verifier)
+    return 2 if decides.supports("paths:2,1") else 1
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        drafting: PreTrainedModel,
-        processors: Any,
-        criteria: Any,
-        config: Any,
-        verifier: Verifier,
-        tree: str | dict,
-        draft_sampling: Sampling | None,
-        streamer: Any,
-    ) -> None:
-        self.model, self.drafting, self.processors, self.criteria = model, drafting, processors, criteria
-        self.verifier, self.named, self.streamer = verifier, tree, streamer
-        self.sampling = Sampling() if config.do_sample else Sampling(temperature=0)
-        self.draft_sampling = self.sampling if draft_sampling is None else draft_sampling
-        self.tokens = self.target_calls = self.draft_calls = self.drafted = self.accepted = 0
-        verifier.require(tree)
 
-    def run(self, text: torch.Tensor, real: list[int], rng: Rng, cache: Any) -> torch.Tensor:
-        """Continues one sequence, `[1, length]`; `real` is it without padding."""
-        tree = Tree(self.named)
-        target, drafter = scorer(self.model, real, cache), scorer(self.drafting, real)
-        most = getattr(self.criteria, "max_length", None)
-        while True:
-            # One token is emitted after the last draft.
-            room = None if most is None else max(most - text.shape[1] - 1, 0)
-            draft = self._propose(tree, drafter, text, room, rng)
-            nodes = range(len(draft))
-            logits = processed(self.processors, text, draft, nodes, target.logits(draft, nodes))
-            outcome = self.verifier.verify(draft, logits, rng, self.sampling)
-            tree.observe(draft, outcome)
-            self.target_calls += 1
-            self.drafted += len(draft) - 1
-            self.accepted += len(outcome.accepted)
-            for token in outcome.tokens:
-                text = torch.cat([text, text.new_tensor([[token]])], dim=-1)
-                self.tokens += 1
-                if self.streamer is not None:
-                    self.streamer.put(text[0, -1:].cpu())
-                if self._is_done(text):
-                    return text
-            target.commit(draft, outcome)
-            drafter.commit(draft, outcome)
+def _kind_of(drafting: Any) -> str:
+    """What drafts, in a word."""
+    if drafting is None:
+        return "ngram"
+    if isinstance(drafting, DraftHead):
+        return "mtp" if isinstance(drafting, MtpHead) else "head"
+    return "model"
 
-    def _propose(self, tree: Tree, drafter: Any, text: torch.Tensor, room: int | None, rng: Rng) -> Draft:
-        draft = Draft(tree, root=int(text[0, -1]), depth=room)
-        vocabulary = self.model.config.get_text_config(decoder=True).vocab_size
-        while nodes := draft.frontier():
-            logits = fitted(drafter.logits(draft, nodes), vocabulary)
-            rows = processed(self.processors, text, draft, nodes, logits)
-            draft.grow(rows, rng, self.draft_sampling)
-            self.draft_calls += 1
-        return draft
 
-    def _is_done(self, text: torch.Tensor) -> bool:
-        return self.criteria is not None and bool(torch.as_tensor(self.criteria(text, None)).all())
-
-    def statistics(self) -> dict[str, float]:
-        """What the sequences cost."""
-        names = ("tokens", "target_calls", "draft_calls", "drafted", "accepted")
-        counts = {name: getattr(self, name) for name in names}
-        return counts | {"block_efficiency": self.tokens / max(self.target_calls, 1)}
+def _own_layer(model: PreTrainedModel) -> DraftHead | None:
+    """The model's own layer for predicting several tokens; none, and a warning, where it cannot be read."""
+    try:
+        return head_of("mtp", model)
+    except Exception as error:  # noqa: BLE001 what can be missing or wrong in a model's files is many things
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        warnings.warn(f"polydraft: the model's own layer cannot be read, n-grams draft: {said}", stacklevel=2)
+        return None
 
 
 def _padded(texts: list[torch.Tensor], config: Any, like: torch.Tensor) -> torch.Tensor:

@@ -17,16 +17,12 @@ Cost: at most 9 reads of the row for each of top-k and top-p that is on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
+from ..rows import Rows
 from .rows import weight
-
-if TYPE_CHECKING:
-    from ..distributions import Rows
 
 WAYS = tl.constexpr(16)
 PASSES = 8

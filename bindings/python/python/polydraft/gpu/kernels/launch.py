@@ -6,15 +6,14 @@ capture all of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 
-from ..distributions import Rows
 from ..methods import Method, Request, Trace, Verified
+from ..rows import Rows
 from ..sampling import Sampling
 from . import filters, finish, paths, pool, rejection, rows
+from .memory import Work, columns, new, power_of_2
 
 # Tokens of one program, by what it does; `research/bench/gpu/kernels.py` says how they were chosen.
 BLOCK = 4096
@@ -26,11 +25,6 @@ WARPS: dict[str, int | None] = {
 FEW_NODES = 128
 
 
-def power_of_2(n: int) -> int:
-    """The smallest power of two that is at least n."""
-    return triton.next_power_of_2(max(n, 1))
-
-
 def pool_sizes(nodes: int) -> tuple[int, int, int]:
     """Tokens of a program of `pool_kernel`, of one turn of its loop, and its warps.
 
@@ -39,11 +33,6 @@ def pool_sizes(nodes: int) -> tuple[int, int, int]:
     """
     split, chunk, warps = (2048, 128, 2) if nodes <= FEW_NODES else (8192, 128, 4)
     return SPLIT or split, CHUNK or chunk, WARPS["pool"] or warps
-
-
-def new(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Memory on the device of `like`."""
-    return torch.empty(shape, device=like.device, dtype=dtype)
 
 
 def distributions(
@@ -89,27 +78,6 @@ def draw(given: Rows, uniforms: torch.Tensor) -> torch.Tensor:
         given.lasts, given.rates, given.masses, blocks, given.status, uniforms, draws, tokens,
         BLOCK=given.block, BLOCKS=power_of_2(blocks), num_warps=WARPS["draw"])
     return tokens
-
-
-def columns(given: Rows) -> list:
-    """A kernel's arguments that describe rows."""
-    logits = given.logits
-    return [logits, logits.stride(0), given.tops, given.cuts, given.lasts, given.rates,
-            given.totals]
-
-
-@dataclass
-class Work:
-    """What the kernels before the decision leave for it; unused parts are one number long."""
-
-    ratios: torch.Tensor
-    accepts: torch.Tensor
-    priorities: torch.Tensor
-    gains: torch.Tensor
-    tails: torch.Tensor
-    rhos: torch.Tensor
-    states: torch.Tensor
-    trace: Trace
 
 
 def verify(request: Request) -> Verified:

@@ -15,18 +15,15 @@ Cost: K - 1 reads of the nodes' rows (SpecInfer), three (K-SEQ).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
+from ..methods import Method, Request
+from .memory import Work, columns, new, power_of_2
 from .paths import drawn
 from .pool import draft_row_of, node_of, target_row_of
 from .rows import row_weights
-
-if TYPE_CHECKING:
-    from ..methods import Request
 
 VALUES = tl.constexpr(32)
 
@@ -224,11 +221,8 @@ def sequential_kernel(dl, ds, dtops, dcuts, dlasts, drates, dtotals, tl_, ts, tt
     tl.store(rhos + node * 2 + 1, cover)
 
 
-def prepare(request: Request, work, sizes: dict) -> None:
+def prepare(request: Request, work: Work, sizes: dict) -> None:
     """Queues what SpecInfer and SpecTr need before the walk; fills `work`."""
-    from ..methods import Method
-    from .launch import columns, new, power_of_2
-
     draft, target = request.draft, request.target
     b, k, l = request.batch, request.paths, request.length
     nodes, blocks = b * k * l, target.masses.shape[1]

@@ -28,6 +28,11 @@ def is_mtp(model: Any) -> bool:
     return MtpModel is not None and isinstance(model, MtpModel)
 
 
+def brings_mtp(model: PreTrainedModel) -> bool:
+    """Whether a model's configuration has such layers, and this version of transformers can read them."""
+    return MtpModel is not None and getattr(model.config.get_text_config(decoder=True), "num_mtp_layers", None) not in (None, 0)
+
+
 class MtpHead(DraftHead):
     """The first of these layers."""
 
@@ -51,7 +56,7 @@ class MtpHead(DraftHead):
         """
         if MtpModel is None:
             raise ValueError("mtp: expected a version of transformers with MtpModel (5.19 has it)")
-        if getattr(model.config.get_text_config(decoder=True), "num_mtp_layers", None) in (None, 0):
+        if not brings_mtp(model):
             raise ValueError(f"mtp: {type(model).__name__} of this configuration has no layer for predicting several tokens")
         return cls(MtpModel.from_pretrained(model, device_map={"": model.device}).eval(), model)
 

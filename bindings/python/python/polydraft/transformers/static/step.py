@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from ...gpu import Sampling, distributions, draw, uniforms_needed, verify
-from ...gpu.backend import wide
+from ...gpu.rows import wide
 from ..distributions import fitted
 from .model import StaticModel
 

@@ -1,0 +1,125 @@
+"""Inside transformers, where no tree or no draft is named: one path, as deep as is worth it, and n-grams."""
+
+import polydraft
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import polydraft.transformers as inside  # noqa: E402
+import tiny  # noqa: E402
+from polydraft.transformers import costs, host  # noqa: E402
+from test_transformers import law_of  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("without_kernels")
+IDS = torch.tensor([[1, 2, 3]])
+
+
+@pytest.fixture
+def pair():
+    """Of its own for each test: costs are kept with models."""
+    model = tiny.llama(vocabulary=64, layers=3)
+    return model, tiny.first_layers(model)
+
+
+def generate(model, ids=IDS, **options):
+    told = {}
+    text = model.generate(ids, custom_generate=inside.generate, statistics=told, **options)
+    return text.tolist(), told
+
+
+def test_the_tree_is_one_path_by_what_steps_cost(pair, monkeypatch):
+    model, draft = pair
+    measured = []
+    real = host.Loop._measured
+    monkeypatch.setattr(host.Loop, "_measured", lambda *args: measured.append(real(*args)) or measured[-1])
+    options = dict(draft_model=draft, do_sample=True, max_new_tokens=40, seed=5)
+    one, told = generate(model, **options)
+    assert told["tree"] == {"tree": "auto", "costs": measured[0]} and told["draft"] == "model" and told["loop"] == "host"
+    seconds = [a["seconds"] for a in told["tree"]["costs"]["target"]]
+    assert 0 < seconds[0] and seconds == sorted(seconds) and 0 < told["tree"]["costs"]["rejected"] < 1
+    # The measured steps are no part of the statistics.
+    assert told["tokens"] == 40 and told["draft_calls"] <= 16 * told["target_calls"] <= 16 * 40
+    # The same output for a seed, here without measuring again, elsewhere by the same costs.
+    assert generate(model, **options)[0] == one and len(measured) == 1
+    assert generate(model, tree="auto", **options)[0] == one and len(measured) == 1
+    monkeypatch.setattr(host, "_costs", type(host._costs)())
+    assert generate(model, tree=told["tree"], **options)[0] == one and len(measured) == 1
+    assert generate(model, tree="auto:2", **options)[1]["tree"]["depth"] == 2 and len(measured) == 2
+    # Another verifier, and plain sampling's text without sampling.
+    options = dict(draft_model=draft, do_sample=False, max_new_tokens=40)
+    plain = model.generate(IDS, do_sample=False, max_new_tokens=40).tolist()
+    assert generate(model, verifier="block", **options)[0] == plain and len(measured) == 3
+
+
+@pytest.mark.parametrize("room", [20, 100, 200, 512])
+def test_measured_steps_fit_the_models_positions(room):
+    """Learned positions end somewhere, and a prompt may be longer than what is measured after."""
+    config = transformers.GPT2Config(
+        vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=room, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config).eval()
+    for length in (1, room - 6):
+        ids = torch.randint(64, (1, length), generator=torch.Generator().manual_seed(length))
+        settings = dict(do_sample=False, max_new_tokens=5, attention_mask=torch.ones_like(ids))
+        for draft in ({}, {"draft_model": model}):
+            host._costs.clear()
+            assert generate(model, ids, **draft, **settings)[0] == model.generate(ids, **settings).tolist()
+
+
+def test_costs_from_steps():
+    """A pass of the draft takes 2, the first one 3 more, the target's 10 and 1 for each token; half of the chains fail."""
+    measurement = costs.Measurement()
+    while measurement.goes_on():
+        for kind, chain in enumerate(costs.CHAINS):
+            accepted = iter([chain, 0] * 9)
+            # One step takes so long that it counts alone; here none does.
+            first = 3e-4 if chain else 0.0
+            measurement.note(kind, lambda c=chain, f=first, a=accepted: (f + 2e-4 * c, 1e-3 + 1e-4 * c, next(a)))
+    assert measurement.rounds == 2
+    found = measurement.costs()
+    assert [one["tokens"] for one in found["target"]] == [1, 2, 4, 8, 12]
+    assert [one["seconds"] for one in found["target"]] == pytest.approx([1e-3, 1.1e-3, 1.3e-3, 1.7e-3, 2.1e-3])
+    assert found["draft"][0]["seconds"] == pytest.approx(2e-4) and found["first"] == pytest.approx(3e-4)
+    # Of each kind and round two steps count, one of which accepts its whole chain: 22 and 4 rejections, twice.
+    assert found["rejected"] == pytest.approx((0.5 + 8) / (1 + 8 + 2 * sum(costs.CHAINS)))
+    polydraft.Tree({"tree": "auto", "costs": found})
+
+
+@pytest.mark.parametrize(("options", "tree"), [
+    ({"paths": 4}, "paths:4,3"), ({"depth": 5}, "paths:2,5"), ({"depth": 5, "verifier": "block"}, "paths:1,5"),
+    ({"paths": 3, "depth": 2}, "paths:3,2"), ({"tree": "2,1"}, "2,1"), ({"loop": "device"}, "paths:1,4"),
+    ({"loop": "device", "depth": 2}, "paths:2,2"),
+])  # fmt: skip
+def test_trees_that_are_named_in_part(pair, options, tree):
+    assert generate(pair[0], draft_model=pair[1], do_sample=False, max_new_tokens=8, **options)[1]["tree"] == tree
+
+
+def test_ngrams_draft_where_no_draft_is_named(pair):
+    model, ids = pair[0], torch.tensor([[5, 6, 7, 8] * 6])
+    settings = dict(do_sample=False, max_new_tokens=60)
+    plain = model.generate(ids, **settings).tolist()
+    for options in ({}, {"draft_model": "ngram"}, {"paths": 2, "depth": 3}, {"tree": "paths:1,4", "repetition_penalty": 1.01}):
+        with_penalty = model.generate(ids, **settings, repetition_penalty=1.01).tolist()
+        text, told = generate(model, ids, **settings, **options)
+        assert text == (with_penalty if "repetition_penalty" in options else plain)
+        assert told["draft"] == "ngram" and told["loop"] == "host"
+    assert told["accepted"] > 0
+    with pytest.raises(ValueError, match="n-grams draft on the host"):
+        generate(model, loop="device", **settings)
+
+
+def test_the_law_with_ngrams_by_enumeration():
+    model = tiny.llama(vocabulary=3, layers=2, width=16, seed=4, scale=0.4)
+    ids, got = torch.tensor([[0, 1, 0, 1, 2]]), {}
+
+    def experiment(rng):
+        text, told = generate(model, ids, do_sample=True, top_k=0, max_new_tokens=3, tree="paths:2,2", seed=rng)
+        return tuple(text[0][5:]), told["accepted"]
+
+    for p, (text, accepted) in polydraft.enumerate_decisions(experiment):
+        got[text] = got.get(text, 0.0) + p
+        got[None] = got.get(None, 0) + accepted
+    assert got.pop(None) > 0
+    law = law_of(model, ids, 3)
+    assert max(abs(law[text] - got.get(text, 0.0)) for text in law) < 2e-6
