@@ -1,5 +1,6 @@
 //! Options of the verifier and of the tree of drafts.
 
+use std::any::TypeId;
 use std::path::PathBuf;
 
 use clap::{Arg, Args, Command};
@@ -85,13 +86,13 @@ fn named_verifier(name: &str, rules: &RuleRegistry) -> Result<VerifierName, Stri
     }
 }
 
-/// Lets the option `--verifier` of a command, and of its subcommands, name walks by these rules.
+/// Lets [`SpeculationArgs`] of a command, and of its subcommands, name walks by these rules.
 pub fn with_rules(command: Command, rules: &RuleRegistry) -> Command {
     let parser = rules.clone();
     let parse = move |name: &str| named_verifier(name, &parser);
-    let takes = |argument: Arg| match argument.get_id() == "verifier" {
-        true => argument.value_parser(parse.clone()),
-        false => argument,
+    let takes = |argument: Arg| {
+        let names_verifiers = argument.get_value_parser().type_id() == TypeId::of::<VerifierName>();
+        if names_verifiers { argument.value_parser(parse.clone()) } else { argument }
     };
     command.mut_args(takes).mut_subcommands(|inner| with_rules(inner, rules))
 }

@@ -123,6 +123,7 @@ impl FromStr for TreeName {
             }
             Ok(complete) => Ok(Self::Complete(complete)),
             Err(Error::Name { expected, .. }) => Err(unknown(format!("{expected}; or {OTHERS}"))),
+            Err(_) if !text.contains([':', '/']) => Err(unknown(OTHERS.to_owned())),
             Err(error) => Err(error),
         }
     }
