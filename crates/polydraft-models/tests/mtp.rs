@@ -156,7 +156,7 @@ fn layers_of_one_block_are_those_that_are_said() {
         (json!("*-"), "mixer.up_proj.weight"),
         (json!("*E*"), "final_layernorm.weight"),
         (json!("*"), "final_layernorm.weight"),
-        (json!("*M"), "one that keeps a state: --draft self"),
+        (json!("*M"), "one that keeps a state: its own weights"),
     ] {
         let directory = with(pattern, value.clone());
         let mut target = load(directory.path(), LoadOptions::default()).unwrap().model;
@@ -225,7 +225,7 @@ fn models_without_such_layers_say_what_else_drafts() {
     let plain = path("../fixtures/glm4-moe");
     let mut target = load(&plain, LoadOptions::default()).unwrap().model;
     let error = load_mtp(&plain, &mut target, &options(Precision::F32)).unwrap_err().to_string();
-    assert!(error.contains("--draft self"), "{error}");
+    assert!(error.contains("n-grams, a smaller model"), "{error}");
 }
 
 /// The layer is no part of what the model takes.
