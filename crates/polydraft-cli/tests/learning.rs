@@ -1,7 +1,5 @@
 //! `--learn`: n-grams that learn from what the target says while it writes.
 
-use crate::common;
-
 use std::fs;
 use std::path::Path;
 
@@ -76,7 +74,7 @@ fn a_server_learns_from_its_requests() {
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("use.ngrams");
     let args = ["serve", "--port", "0", "--learn", table.to_str().unwrap()];
-    let mut child = common::program(&args).spawn().unwrap();
+    let mut child = crate::common::program(&args).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let at = lines.by_ref().map_while(Result::ok).find_map(|line| {
         let (_, rest) = line.split_once("http://")?;
@@ -97,7 +95,7 @@ fn a_server_learns_from_its_requests() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.contains("\"completion_tokens\":20"), "{answer}");
     }
-    common::interrupt(&child, "-TERM");
+    crate::common::interrupt(&child, "-TERM");
     // Whatever it still says is read, so that it does not wait.
     lines.for_each(drop);
     assert!(child.wait().unwrap().success());

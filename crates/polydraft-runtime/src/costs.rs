@@ -1,7 +1,7 @@
 //! Costs of steps on this machine: measured once for a pair of models and stored, so that the
 //! adaptive draft length chooses alike, and a seed gives the same output again.
 //!
-//! The measured time of a generation corrects the stored costs after it ([`learn`]). They change
+//! The measured time of a generation corrects the stored costs after it. They change
 //! where it disagrees for long, and otherwise stay; costs in a file of the user's never change.
 
 use std::fs;

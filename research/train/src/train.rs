@@ -96,7 +96,7 @@ impl std::fmt::Display for Figures {
 }
 
 /// Figures of a batch, and the gradients of both losses with respect to both logits `[rows,
-/// vocabulary]`; the target's is that of [`Lesson::Both`] always.
+/// vocabulary]`; the target's is that of [`Batch::Both`] always.
 fn losses(
     lesson: Batch,
     target: &Tensor,
