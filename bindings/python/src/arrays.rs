@@ -34,7 +34,7 @@ impl Row<'_> {
         }
     }
 
-    /// That of a draft, which knows at temperature 0 too how sure it is.
+    /// Makes a draft's distribution, which keeps its confidence at temperature 0 too.
     pub fn drafted(self, sampling: &Sampling) -> polydraft::Result<Distribution> {
         match self {
             Self::F32(logits) => pool::drafted(logits, sampling),

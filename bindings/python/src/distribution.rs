@@ -327,7 +327,7 @@ impl DistributionsView<'_> {
         }
     }
 
-    /// The same as a draft's.
+    /// Makes the draft's distribution at a row.
     pub fn drafted(&self, index: usize) -> polydraft::Result<Distribution> {
         match self {
             Self::Made(_) => self.distribution(index),

@@ -137,7 +137,7 @@ pub fn one(
     Ok((model, Some(language)))
 }
 
-/// What names a file or a model of the hub.
+/// Reads the name of a file, or of a model on the hub.
 pub fn path_of(role: &'static str, value: &Bound<'_, PyAny>) -> Result<PathBuf> {
     value.extract().map_err(|_| wrong_type(role, "a path or a TableModel", value))
 }

@@ -143,7 +143,7 @@ impl PyEngine {
 pub struct Drafting {
     tree: PolicyKind,
     draft: Sampling,
-    /// Of each path, where there are several drafts.
+    /// Sampling of each path, where there are several drafts.
     each: Vec<Sampling>,
 }
 

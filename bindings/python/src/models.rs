@@ -61,10 +61,10 @@ impl Options {
 #[derive(FromPyObject)]
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
 pub enum DraftTokens {
-    /// As many of the first.
+    /// The first so many tokens.
     #[pyo3(transparent)]
     First(usize),
-    /// Those that a file lists.
+    /// Tokens that a file lists.
     #[pyo3(transparent)]
     File(PathBuf),
 }
@@ -172,8 +172,8 @@ mod with {
     }
 
     impl Facts {
-        /// What steps cost that this verifier decides: as they were measured before on this
-        /// machine, else measured now.
+        /// Finds the costs of steps that this verifier decides: measured before on this machine,
+        /// or measured now.
         pub fn costs(
             &self,
             engine: &mut Engine,

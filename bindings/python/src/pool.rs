@@ -21,7 +21,7 @@ pub fn probs(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribut
     }
 }
 
-/// That of a draft's logits.
+/// Makes the distribution of a draft's logits.
 pub fn drafted(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribution> {
     let spare = lock(&SPARE).pop();
     Distribution::drafted(spare, logits.len(), None, logits, sampling)

@@ -20,7 +20,7 @@ use polydraft_cli::prompts::{self, PromptArgs};
 use polydraft_engine::{Generation, Limits};
 use polydraft_runtime::{Models, Settings, Speculation, costs, seeded};
 
-use crate::args::{GridArgs, RecordArgs};
+use crate::args::{GridArgs, RecordArgs, finish};
 use crate::cut::CutArgs;
 use crate::plot;
 use report::print;
@@ -82,8 +82,8 @@ pub struct Args {
     /// and with the speed that the costs of forward passes predict for each. May be repeated.
     #[arg(long, value_name = "FILE")]
     plot_speed: Vec<PathBuf>,
-    /// Measure nothing: show or draw a record that --json printed before.
-    #[arg(long, value_name = "FILE")]
+    /// Measure nothing: show or draw a record that --save or --json wrote before.
+    #[arg(long, value_name = "FILE", conflicts_with = "save")]
     from: Option<PathBuf>,
     #[command(flatten)]
     record: RecordArgs,
@@ -99,6 +99,7 @@ pub fn run(args: Args) -> Result<()> {
         return show(&args, &super::read_record(file, "bench decode")?);
     }
     let mut ways = ways(&args)?;
+    let save = args.record.begin()?;
     let prompts = args.prompts.read()?;
     let mut models = args.models.load(true)?;
     let costs = settle_costs(&args, &mut models, &mut ways)?;
@@ -152,7 +153,9 @@ pub fn run(args: Args) -> Result<()> {
         note("interrupted: no prompt was decoded by all methods");
         return Err(output::Verdict::error(interrupts::EXIT_CODE));
     }
-    show(&args, &Report::new(&args, done.min(prompts.len()), ties, &ways, costs))?;
+    let report = Report::new(&args, done.min(prompts.len()), ties, &ways, costs);
+    finish(save, &report)?;
+    show(&args, &report)?;
     output::done(interrupted)
 }
 

@@ -82,7 +82,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     plot: Option<PathBuf>,
     /// Measure nothing: show or draw a record that --save or --json wrote before.
-    #[arg(long, value_name = "FILE", conflicts_with = "paper")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["paper", "save"])]
     from: Option<PathBuf>,
     #[command(flatten)]
     record: RecordArgs,
