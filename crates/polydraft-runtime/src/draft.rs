@@ -191,21 +191,23 @@ impl fmt::Display for Draft {
 
 /// The self-draft of this weight type.
 fn self_draft(kind: &str) -> Result<Draft> {
-    let kind: Precision = kind.parse().map_err(|error| {
-        let text = format!(": {error}; f32 and file are no copies");
+    let precision: Precision = kind.parse().map_err(|_| {
+        let copies = Precision::ALL.into_iter().filter(|kind| check_copy(*kind).is_ok());
+        let copies: Vec<_> = copies.map(|kind| kind.to_string()).collect();
+        let text = format!(": expected one of {}, got {kind:?}", copies.join(", "));
         Usage::unknown(OptionName::Draft, message![OptionName::Draft.with("self:TYPE"), text])
     })?;
-    check_copy(kind)?;
-    Ok(Draft::SelfDraft(Some(kind)))
+    check_copy(precision)?;
+    Ok(Draft::SelfDraft(Some(precision)))
 }
 
 /// Checks that a weight type makes a copy.
 pub(crate) fn check_copy(kind: Precision) -> Result<()> {
     match kind {
-        Precision::File => Err(Usage::unknown(
+        Precision::File | Precision::F32 => Err(Usage::unknown(
             OptionName::Draft,
             message![
-                OptionName::Draft.with("self:file"),
+                OptionName::Draft.with(format_args!("self:{kind}")),
                 ": that would be the target again; name a type of fewer bits",
             ],
         )),
@@ -240,7 +242,8 @@ mod tests {
     #[test]
     fn wrong_names_are_refused_with_what_there_is() {
         for (name, expected) in [
-            ("self:q9", "--draft self:TYPE: "),
+            ("self:q9", "--draft self:TYPE: expected one of f16, bf16, q8_0, "),
+            ("self:f32", "--draft self:f32: that would be the target again"),
             ("self:file", "--draft self:file: that would be the target again"),
             ("/nowhere/at/all", "--draft /nowhere/at/all: expected a model directory"),
         ] {

@@ -11,13 +11,14 @@ use serde_json::{Map, Value};
 
 use crate::as_text;
 use crate::backend::{BackendOptions, CacheType};
-use crate::draft::Draft;
+use crate::draft::{Draft, NONE};
 use crate::hub::Reference;
 use crate::keeper::TableKeeper;
+use crate::listen::Silent;
 use crate::message::{OptionName, message};
 use crate::places::{demo, title, weight_bytes};
 use crate::target::TargetPlace;
-use crate::usage::Advice;
+use crate::usage::{Advice, Usage};
 
 /// The models of a run, their weight types, and their backends. Options that are not given are
 /// chosen.
@@ -167,8 +168,26 @@ impl ModelOptions {
     pub fn weight_bytes(&self) -> u64 {
         let demo = demo().ok().map(|demo| demo.join("target"));
         let target = self.target.as_ref().map(PathBuf::from).or(demo);
-        let drafts = self.drafts.iter().map(PathBuf::from);
+        let drafts = self.drafts.iter().filter_map(|name| Draft::find(name, true, &Silent).ok());
+        let drafts = drafts.filter_map(|draft| draft.files().map(|files| files.path.clone()));
         target.into_iter().chain(drafts).map(|path| weight_bytes(&path)).sum()
+    }
+
+    /// Whether the draft `none` is named: plain decoding.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.drafts == [NONE]
+    }
+
+    /// Checks that the draft `none` has no others beside it.
+    ///
+    /// # Errors
+    /// [`Usage`] where it has.
+    pub(crate) fn check_none(&self) -> Result<()> {
+        if self.is_plain() || !self.drafts.iter().any(|name| name == NONE) {
+            return Ok(());
+        }
+        let message = message![OptionName::Draft.with(NONE), " stands alone: leave others out"];
+        Err(Usage::conflict(&[OptionName::Draft], message))
     }
 
     /// The number of drafts.

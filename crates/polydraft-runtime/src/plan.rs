@@ -155,7 +155,7 @@ impl<'a> Plan<'a> {
             }
             Some(Err(problem)) => Err(Usage::unknown(
                 OptionName::Draft,
-                message![OptionName::Draft.with("self"), ": "].join(problem).and([
+                message![OptionName::Draft.with(Draft::SelfDraft(kind)), ": "].join(problem).and([
                     "; see ".into(),
                     OptionName::Dtype.into(),
                     " and ".into(),
@@ -309,6 +309,7 @@ fn named_draft(options: &ModelOptions, listener: &dyn Listener) -> Result<Option
     if let Some(file) = &options.learn {
         return learning_draft(options, file.clone()).map(Some);
     }
+    options.check_none()?;
     let mut drafts = Vec::new();
     for name in &options.drafts {
         drafts.push(Draft::find(name, options.offline, listener)?);
@@ -318,10 +319,6 @@ fn named_draft(options: &ModelOptions, listener: &dyn Listener) -> Result<Option
             return Ok(None);
         }
         drafts.push(Draft::Model(DraftFiles { name: None, path: demo()?.join("draft") }));
-    }
-    if drafts.len() > 1 && drafts.contains(&Draft::None) {
-        let message = message![OptionName::Draft.with("none"), " stands alone: leave others out"];
-        return Err(Usage::conflict(&[OptionName::Draft], message));
     }
     if drafts.iter().skip(1).any(|draft| matches!(draft, Draft::SelfDraft(_))) {
         let message =
@@ -407,7 +404,8 @@ fn check_draft_options(options: &ModelOptions, draft: &Draft) -> Result<()> {
         (OptionName::DraftLayers, options.draft_layers.is_some()),
     ];
     let given = of_weights.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
-    if let (Draft::Ngrams(_), Some(option)) = (draft, given) {
+    let has_weights = |draft: &Draft| !matches!(draft, Draft::Ngrams(_) | Draft::None);
+    if let (false, Some(option)) = (draft.each().iter().any(has_weights), given) {
         let message = Message::new(Message::list(of_weights.map(|(option, _)| option.into())))
             .and([" are for drafts with weights: n-grams have none".into()]);
         return Err(Usage::unused(option, message));
@@ -450,11 +448,13 @@ fn note_unused(options: &ModelOptions, listener: &dyn Listener) {
     let given = [
         (OptionName::Draft, options.drafts.iter().any(|name| name != crate::draft::NONE)),
         (OptionName::Learn, options.learn.is_some()),
+        (OptionName::Corpus, options.corpus.is_some()),
+        (OptionName::MixNgrams, options.mix_ngrams.is_some()),
         (OptionName::DraftDtype, options.draft_dtype.is_some()),
         (OptionName::DraftVocabulary, options.draft_vocabulary.is_some()),
         (OptionName::DraftLayers, options.draft_layers.is_some()),
     ];
-    if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+    for (option, _) in given.into_iter().filter(|(_, given)| *given) {
         let message = message!["note: ", option, " is not used: nothing is drafted here"];
         listener.note(&message);
     }

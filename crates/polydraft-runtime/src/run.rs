@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::costs::{self, CostKey, Found, Measuring};
 use crate::draft::NONE;
 use crate::listen::Listener;
-use crate::message::Message;
+use crate::message::{Message, OptionName};
 use crate::models::{ModelOptions, Models};
 use crate::requests::Settings;
 use crate::sampling::SamplingOptions;
@@ -50,13 +50,18 @@ impl Description {
         Ok(file.map(|file| AcceptanceFile::read(&file)).transpose()?.map(|file| file.acceptance))
     }
 
-    /// The same with plain decoding said in one way: the draft `none` is no draft.
-    fn without_none(mut self) -> Self {
-        if self.models.drafts == [NONE] {
+    /// Writes plain decoding in one way: the draft `none` becomes no draft and no verifier.
+    ///
+    /// # Errors
+    /// [`Usage`](crate::Usage) for other drafts, or options of speculation, beside `none`.
+    fn without_none(mut self) -> Result<Self> {
+        self.models.check_none()?;
+        if self.models.is_plain() {
+            self.speculation.check_plain(&self.sampling, &OptionName::Draft.with(NONE))?;
             self.models.drafts.clear();
             self.speculation.verifier = None;
         }
-        self
+        Ok(self)
     }
 }
 
@@ -99,7 +104,7 @@ impl Run {
     /// [`Usage`](crate::Usage) where the description contradicts itself; models that cannot be
     /// loaded.
     pub fn open(description: Description, listener: &dyn Listener) -> Result<Self> {
-        let description = description.without_none();
+        let description = description.without_none()?;
         let Description { models: which, speculation, sampling, published_sampling } = &description;
         let demo = which.demo_acceptance();
         let mut speculation =

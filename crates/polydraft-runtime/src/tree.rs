@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use polydraft::policy::{Auto, DEPTH, Distinct, StopBelow, TreeChoice, TreeName};
+use polydraft::policy::{DEPTH, Distinct, StopBelow, TreeChoice, TreeName};
 use polydraft::{Drafting, PolicyKind, VerifierKind};
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +11,6 @@ use crate::message::{Message, OptionName, Part, message};
 use crate::sampling::SamplingOptions;
 use crate::speculation::{Speculation, SpeculationOptions};
 use crate::usage::Usage;
-
-/// Paths of verifiers that take several, where a depth alone is given: with the demo pair's tokens
-/// per pass and the pass costs of a model that is bound by memory, the most tokens per second among
-/// trees of up to eight nodes of [`DEPTH`] levels.
-const PATHS: usize = 2;
 
 /// Measured acceptances, as a file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,21 +44,8 @@ impl SpeculationOptions {
         demo: Option<&Path>,
     ) -> Result<Option<Speculation>> {
         let Some(verifier) = &self.verifier else {
-            let given = [
-                (OptionName::Paths, self.paths.is_some()),
-                (OptionName::Depth, self.depth.is_some()),
-                (OptionName::Tree, self.tree.is_some()),
-                (OptionName::StopBelow, self.stop_below.is_some()),
-                (OptionName::Costs, self.costs.is_some()),
-            ];
-            let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
-            return match given.or(sampling.of_draft()) {
-                None => Ok(None),
-                Some(option) => Err(Usage::unused(
-                    option,
-                    message![option, " has no meaning with ", OptionName::Verifier.with("none")],
-                )),
-            };
+            self.check_plain(sampling, &OptionName::Verifier.with("none"))?;
+            return Ok(None);
         };
         let each = sampling.each(drafts)?;
         let mut tree = match each.len() {
@@ -84,13 +66,37 @@ impl SpeculationOptions {
         Ok(Some(speculation))
     }
 
+    /// Checks that no option of speculation is given, since `plain` asks for plain decoding.
+    ///
+    /// # Errors
+    /// [`Usage`] where one is.
+    pub(crate) fn check_plain(&self, sampling: &SamplingOptions, plain: &Part) -> Result<()> {
+        let given = [
+            (OptionName::Paths, self.paths.is_some()),
+            (OptionName::Depth, self.depth.is_some()),
+            (OptionName::Tree, self.tree.is_some()),
+            (OptionName::StopBelow, self.stop_below.is_some()),
+            (OptionName::Drafting, self.drafting.is_some()),
+            (OptionName::Acceptance, self.acceptance.is_some()),
+            (OptionName::Costs, self.costs.is_some()),
+        ];
+        let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
+        match given.or(sampling.of_draft()) {
+            None => Ok(()),
+            Some(option) => {
+                let message = message![option, " has no meaning with ", plain.clone()];
+                Err(Usage::unused(option, message))
+            }
+        }
+    }
+
     /// The tree for this verifier; `demo` are the acceptances of the demo pair if it is used.
     fn tree_of(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<PolicyKind> {
         let Some(tree) = &self.tree else { return Ok(self.unnamed_tree(verifier)) };
         self.check_tree(tree)?;
-        let file = match tree {
-            TreeName::Sequoia(_) => self.acceptance.as_deref().or(demo),
-            _ => None,
+        let file = match tree.needs_acceptance() {
+            true => self.acceptance.as_deref().or(demo),
+            false => None,
         };
         let acceptance = file.map(AcceptanceFile::read).transpose()?;
         let choice = TreeChoice {
@@ -99,17 +105,18 @@ impl SpeculationOptions {
             depth: self.depth.map(|depth| depth as usize),
             acceptance: acceptance.as_ref().map(|file| &file.acceptance[..]),
         };
-        match (tree, file) {
-            (TreeName::Sequoia(_), None) => Err(Usage::conflict(
+        match file {
+            None if tree.needs_acceptance() => Err(Usage::conflict(
                 &[OptionName::Tree, OptionName::Acceptance],
                 message![
-                    "a sequoia tree needs measured acceptances: make them with 'polydraft-lab \
-                     bench acceptance --save FILE', then give ",
+                    "a sequoia tree is made from measured acceptances: give ",
                     OptionName::Acceptance.with("FILE"),
+                    ", a file such as {\"acceptance\": [0.6, 0.15, 0.05]}: the probability that \
+                     the first, second, .. distinct draft at a node is accepted",
                 ],
             )),
-            (_, Some(file)) => tree.choose(&choice).with_context(|| format!("{}", file.display())),
-            (_, None) => Ok(tree.choose(&choice)?),
+            Some(file) => tree.choose(&choice).with_context(|| format!("{}", file.display())),
+            None => Ok(tree.choose(&choice)?),
         }
     }
 
@@ -149,20 +156,24 @@ impl SpeculationOptions {
 
     /// The tree where none is named.
     fn unnamed_tree(&self, verifier: &VerifierKind) -> PolicyKind {
-        let given = self.paths.is_some() || self.depth.is_some() || self.stop_below.is_some();
-        let auto = PolicyKind::Auto(Auto::default());
-        if !given && auto.is_supported_by(verifier) {
-            return auto;
+        if self.paths.is_none() && self.depth.is_none() && self.stop_below.is_none() {
+            return PolicyKind::default_for(verifier, 0);
         }
-        let several = || PolicyKind::paths(PATHS, 1).is_supported_by(verifier);
-        let paths = self.paths.map_or_else(|| if several() { PATHS } else { 1 }, |k| k as usize);
-        PolicyKind::paths(paths, self.depth.map_or(DEPTH, |depth| depth as usize))
+        let paths = self.paths.map(|paths| paths as usize);
+        PolicyKind::paths(
+            paths.unwrap_or_else(|| PolicyKind::default_paths(verifier)),
+            self.depth.map_or(DEPTH, |depth| depth as usize),
+        )
     }
 
     /// Refuses options that do not go with the tree that is named.
     fn check_tree(&self, tree: &TreeName) -> Result<()> {
         let conflict = |other: OptionName, message: Message| {
             Err(Usage::conflict(&[OptionName::Tree, other], message))
+        };
+        let tree = match tree {
+            TreeName::StopBelow(_, cut) => cut,
+            tree => tree,
         };
         if let TreeName::Complete(PolicyKind::Auto(auto)) = tree
             && (self.paths.is_some() || self.depth.is_some())
@@ -213,17 +224,15 @@ impl SpeculationOptions {
                      3,2,1/top-k)",
                 ],
             ),
-            _ if self.acceptance.is_some() && !matches!(tree, TreeName::Sequoia(_)) => {
-                Err(Usage::unused(
+            _ if self.acceptance.is_some() && !tree.needs_acceptance() => Err(Usage::unused(
+                OptionName::Acceptance,
+                message![
                     OptionName::Acceptance,
-                    message![
-                        OptionName::Acceptance,
-                        " is what ",
-                        OptionName::Tree.with("sequoia:N"),
-                        " is made from: it has no meaning here",
-                    ],
-                ))
-            }
+                    " is what ",
+                    OptionName::Tree.with("sequoia:N"),
+                    " is made from: it has no meaning here",
+                ],
+            )),
             _ => Ok(()),
         }
     }
@@ -269,22 +278,15 @@ pub fn explain_unfit(
     if !unfit {
         return Usage::conflict(&options, format!("{verifier}: {error}").into());
     }
-    let all = VerifierKind::all();
-    // A verifier whose output does not depend on the draft is only for users who ask for that.
-    let usual = |kind: &&VerifierKind| {
-        kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
-    };
-    let verifiers = all.iter().filter(usual).filter(|other| tree.is_supported_by(other));
-    let verifiers: Vec<Part> = verifiers.map(|kind| kind.to_string().into()).collect();
+    let verifiers = tree.verifiers();
+    let verifiers: Vec<Part> = verifiers.iter().map(|kind| kind.to_string().into()).collect();
     let chain = PolicyKind::chain(1).is_supported_by(verifier);
-    let chain = chain.then(|| vec![OptionName::Paths.with(1)]);
+    let chain = chain.then(|| OptionName::Tree.with("paths:1,3"));
     let levels = Drafting::ALL
         .into_iter()
-        .filter(|drafting| PolicyKind::levels(&[2, 2], *drafting).is_supported_by(verifier));
-    let levels = levels.map(|drafting| {
-        vec![OptionName::Tree.with("2,2"), " ".into(), OptionName::Drafting.with(drafting)]
-    });
-    let trees: Vec<Vec<Part>> = chain.into_iter().chain(levels).collect();
+        .filter(|drafting| PolicyKind::levels(&[2, 2], *drafting).is_supported_by(verifier))
+        .map(|drafting| OptionName::Tree.with(format_args!("2,2/{drafting}")));
+    let trees: Vec<Part> = chain.into_iter().chain(levels).collect();
     let mut message = Message::from(error.to_string());
     if !verifiers.is_empty() {
         message = message.and(["; verifiers for this tree: ".into()]).and(Message::list(verifiers));
@@ -294,7 +296,7 @@ pub fn explain_unfit(
             0 => format!("; trees for {verifier}, for example: "),
             _ => ", ".to_owned(),
         };
-        message = message.and([before.into()]).and(tree);
+        message = message.and([before.into(), tree]);
     }
     Usage::conflict(&options, message)
 }
@@ -357,6 +359,9 @@ mod tests {
             (with("paths:2,2", |o| o.drafting = Some(Drafting::Hub)), "leave --drafting out"),
             (with("2,2", |o| o.acceptance = Some("x".into())), "--tree sequoia:N"),
             (with("sequoia:4", |_| ()), "give --acceptance FILE"),
+            (with("stop-below:0.2,sequoia:4", |_| ()), "give --acceptance FILE"),
+            (with("stop-below:0.2,2,2", |o| o.depth = Some(2)), "leave --depth out"),
+            (with("stop-below:0.2,auto", |o| o.depth = Some(2)), "leave --depth out"),
             (with("distinct:2,3", |_| ()), "--draft-temperature 0.6,1.2"),
         ] {
             assert!(error.contains(expected), "{expected}: {error}");
@@ -367,12 +372,12 @@ mod tests {
     fn names_verifiers_and_trees_that_would_fit() {
         let error = resolve(&options("block", Some("paths:2,2"))).unwrap_err();
         let error = explain(&error, command_line);
-        for expected in ["verifiers for this tree: ", "nested-priority", "--paths 1"] {
+        for expected in ["verifiers for this tree: ", "nested-priority", "--tree paths:1,3"] {
             assert!(error.contains(expected), "{expected}: {error}");
         }
         let error = resolve(&options("walk:hub", Some("paths:2,2"))).unwrap_err();
         let error = explain(&error, command_line);
-        assert!(error.contains("--tree 2,2 --drafting greedy"), "{error}");
+        assert!(error.contains("--tree 2,2/greedy"), "{error}");
     }
 
     #[test]

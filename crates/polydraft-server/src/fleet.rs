@@ -10,7 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
-use polydraft_runtime::{available_memory, give_back_memory};
+use polydraft_runtime::message::command_line;
+use polydraft_runtime::{available_memory, explain, give_back_memory};
 use tokio::sync::watch;
 
 use crate::App;
@@ -181,7 +182,9 @@ impl Fleet {
         let slot = slot.ok_or_else(|| self.unknown(name.unwrap_or_default()))?;
         *slot.used() = Instant::now();
         self.loaded(slot).await.map_err(|error| {
-            Problem::unavailable(format_args!("the model cannot be loaded: {error:#}")).of("model")
+            let problem = format!("the model cannot be loaded: {}", explain(&error, command_line));
+            log::error!("{problem}");
+            Problem::unavailable(problem).of("model")
         })
     }
 
@@ -243,7 +246,6 @@ impl Fleet {
                 }
                 Err(error) => {
                     *state = State::Unloaded;
-                    log::error!("a model cannot be loaded: {error:#}");
                     Err(Arc::new(error))
                 }
             };

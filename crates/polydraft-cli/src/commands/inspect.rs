@@ -319,7 +319,7 @@ impl Report {
         if let Some(draft) = &self.draft {
             let what = match (&draft.copy_bytes, draft.head.as_ref().or(draft.table.as_ref())) {
                 (Some(bytes), _) => format!("the same parameters in {} more", Bytes(*bytes)),
-                (_, Some(table)) if draft.parameters == 0 => table.clone(),
+                (_, Some(words)) if draft.parameters == 0 => words.clone(),
                 (_, Some(head)) => {
                     format!("a head of {} parameters: {head}", count(draft.parameters))
                 }
@@ -359,9 +359,17 @@ impl DraftReport {
             Draft::Model(files) => {
                 Self::model(target, &Description::read(&files.path).context("reading the draft")?)
             }
-            Draft::None | Draft::Mtp | Draft::Ngrams(_) | Draft::Several(_) => {
-                Self::usable(draft.to_string(), 0, None)
+            Draft::Mtp => {
+                let problem = "the model brings no layer that predicts further tokens";
+                let problem = (!target.brings_mtp()).then(|| problem.to_owned());
+                let head = Some("the model's own layer that predicts further tokens".to_owned());
+                Self { head, ..Self::usable(draft.to_string(), 0, problem) }
             }
+            Draft::None => {
+                let problem = "none is plain decoding: nothing drafts".to_owned();
+                Self::usable(draft.to_string(), 0, Some(problem))
+            }
+            Draft::Ngrams(_) | Draft::Several(_) => Self::usable(draft.to_string(), 0, None),
         })
     }
 

@@ -59,8 +59,8 @@ pub async fn origin(State(fleet): State<Arc<Fleet>>, request: Request, next: Nex
         {
             let origin = String::from_utf8_lossy(origin.as_bytes());
             let problem = Problem::invalid(format_args!(
-                "pages of {origin} may not ask this server; it lets them if it is started with \
-                 --cors {origin}"
+                "pages of {origin} may not use this server: its operator can allow that origin \
+                 (option cors)"
             ));
             problem.code("origin_not_allowed").status(StatusCode::FORBIDDEN).into_response()
         }

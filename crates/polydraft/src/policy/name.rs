@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Fixed, PolicyKind, Topology};
+use super::{Auto, Distinct, Fixed, PolicyKind, StopBelow, Topology};
 use crate::drafting::Drafting;
 use crate::{Error, Result, VerifierKind};
 
@@ -28,6 +28,8 @@ pub enum TreeName {
     Ary(usize),
     /// The best tree of so many nodes for measured acceptances.
     Sequoia(usize),
+    /// One of these without the nodes that are unlikely to be reached: θ and the tree that is cut.
+    StopBelow(f64, Box<TreeName>),
 }
 
 /// Facts that decide what a [`TreeName`] stands for.
@@ -46,6 +48,11 @@ pub struct TreeChoice<'a> {
 
 /// Tokens of a path where no depth is given.
 pub const DEPTH: usize = 3;
+
+/// Paths of verifiers that take several, where a depth alone is given: with the demo pair's tokens
+/// per pass and the pass costs of a model that is bound by memory, the most tokens per second among
+/// trees of up to eight nodes of [`DEPTH`] levels.
+const PATHS: usize = 2;
 
 /// Most nodes of a sequoia tree.
 const MOST_NODES: usize = 4096;
@@ -78,7 +85,62 @@ impl TreeName {
                     PolicyKind::Fixed(Fixed { parents: parents.clone(), drafting })
                 })
             }
+            Self::StopBelow(below, tree) => {
+                let of = Box::new(tree.choose(choice)?);
+                PolicyKind::StopBelow(StopBelow { below: *below, of, ..StopBelow::default() })
+            }
         })
+    }
+
+    /// Whether it is made from measured acceptances.
+    pub fn needs_acceptance(&self) -> bool {
+        match self {
+            Self::Sequoia(_) => true,
+            Self::StopBelow(_, tree) => tree.needs_acceptance(),
+            _ => false,
+        }
+    }
+
+    /// The tree of a name `stop-below:θ,TREE`; none where θ is no number, or there is no tree.
+    fn cut(settings: &str) -> Option<Result<Self>> {
+        let (below, tree) = settings.split_once(',')?;
+        let below = below.trim().parse().ok()?;
+        Some(tree.trim().parse().map(|tree| match tree {
+            Self::Complete(of) => {
+                let cut = StopBelow { below, of: Box::new(of), ..StopBelow::default() };
+                Self::Complete(PolicyKind::StopBelow(cut))
+            }
+            tree => Self::StopBelow(below, Box::new(tree)),
+        }))
+    }
+}
+
+impl PolicyKind {
+    /// Returns the tree for a verifier where none is named: one path, as deep as is worth it, or a
+    /// path from each of several drafts (`drafts` is 0 where there is one draft with one sampling).
+    pub fn default_for(verifier: &VerifierKind, drafts: usize) -> Self {
+        let auto = Self::Auto(Auto::default());
+        match drafts {
+            0 if auto.is_supported_by(verifier) => auto,
+            0 => Self::paths(Self::default_paths(verifier), DEPTH),
+            drafts => Self::Distinct(Distinct { drafts, depth: DEPTH }),
+        }
+    }
+
+    /// Returns the number of paths for a verifier where a depth alone is given.
+    pub fn default_paths(verifier: &VerifierKind) -> usize {
+        if Self::paths(PATHS, 1).is_supported_by(verifier) { PATHS } else { 1 }
+    }
+
+    /// Lists the verifiers that are exact for such trees, without those whose output does not
+    /// depend on the draft: they are only for users who ask for that.
+    pub fn verifiers(&self) -> Vec<VerifierKind> {
+        let usual = |kind: &VerifierKind| {
+            kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
+        };
+        let mut all = VerifierKind::all();
+        all.retain(|kind| usual(kind) && self.is_supported_by(kind));
+        all
     }
 }
 
@@ -117,12 +179,17 @@ impl FromStr for TreeName {
                 _ => Err(unknown(format!("sequoia:N, N a number of nodes from 1 to {MOST_NODES}"))),
             };
         }
+        if let Some(cut) = text.strip_prefix("stop-below:").and_then(Self::cut) {
+            return cut;
+        }
         match text.parse() {
             Ok(PolicyKind::Levels(levels)) if !text.contains('/') => {
                 Ok(Self::Levels(levels.counts))
             }
             Ok(complete) => Ok(Self::Complete(complete)),
-            Err(Error::Name { expected, .. }) => Err(unknown(format!("{expected}; or {OTHERS}"))),
+            Err(Error::Name { kind: "tree", expected, .. }) => {
+                Err(unknown(format!("{expected}; or {OTHERS}")))
+            }
             Err(_) if !text.contains([':', '/']) => Err(unknown(OTHERS.to_owned())),
             Err(error) => Err(error),
         }
@@ -140,6 +207,7 @@ impl fmt::Display for TreeName {
             }
             Self::Ary(count) => write!(f, "{count}-ary"),
             Self::Sequoia(nodes) => write!(f, "sequoia:{nodes}"),
+            Self::StopBelow(below, tree) => write!(f, "stop-below:{below},{tree}"),
         }
     }
 }
@@ -159,6 +227,10 @@ mod tests {
         assert_eq!("delayed:1,2,3".parse(), complete("delayed:1,2,3"));
         assert_eq!("paths:2,4".parse(), complete("paths:2,4"));
         assert_eq!("sequoia:16".parse(), Ok(TreeName::Sequoia(16)));
+        let cut = |tree| Ok(TreeName::StopBelow(0.3, Box::new(tree)));
+        assert_eq!("stop-below:0.3,binary".parse(), cut(TreeName::Ary(2)));
+        assert_eq!("stop-below:0.3,3,2".parse(), cut(TreeName::Levels(vec![3, 2])));
+        assert_eq!("stop-below:0.3,paths:2,3".parse(), complete("stop-below:0.3,paths:2,3"));
         Ok(())
     }
 
@@ -175,6 +247,9 @@ mod tests {
             ("sequoia:4097", "from 1 to 4096"),
             ("budget:a", "budget:"),
             ("auto:", "auto:L"),
+            ("stop-below:x,binary", "stop-below:0.2,paths:2,8"),
+            ("stop-below:0.2,tree", "sequoia:16"),
+            ("fixed:0,0,1/zz", "drafting: expected one of iid"),
         ] {
             let error = wrong.parse::<TreeName>().unwrap_err().to_string();
             assert!(error.contains(expected), "{wrong}: {error}");
@@ -183,7 +258,8 @@ mod tests {
 
     #[test]
     fn writes_names_as_they_are_typed() -> Result<()> {
-        for name in ["3,2,1", "4-ary", "sequoia:16", "paths:2,4", "delayed:1,2,3", "auto:3"] {
+        let names = ["3,2,1", "4-ary", "sequoia:16", "paths:2,4", "delayed:1,2,3", "auto:3"];
+        for name in names.into_iter().chain(["stop-below:0.3,2-ary", "stop-below:0.2,auto:3"]) {
             assert_eq!(name.parse::<TreeName>()?.to_string(), name);
         }
         Ok(())
@@ -203,6 +279,37 @@ mod tests {
             let choice = TreeChoice { verifier: verifier.as_ref(), ..TreeChoice::default() };
             assert_eq!(name.choose(&choice)?.to_string(), expected, "{verifier:?}");
         }
+        let hub: VerifierKind = "walk:hub".parse()?;
+        let choice = TreeChoice { verifier: Some(&hub), depth: Some(2), ..TreeChoice::default() };
+        let cut = "stop-below:0.3,binary".parse::<TreeName>()?.choose(&choice)?;
+        assert_eq!(cut.to_string(), "stop-below:0.3,levels:2,2/greedy");
+        Ok(())
+    }
+
+    #[test]
+    fn chooses_default_trees_by_verifier_and_drafts() -> Result<()> {
+        for (verifier, drafts, expected) in [
+            ("nested-priority", 0, "auto:16"),
+            ("block", 0, "auto:16"),
+            ("walk:hub", 0, "paths:1,3"),
+            ("specinfer", 2, "distinct:2,3"),
+        ] {
+            let tree = PolicyKind::default_for(&verifier.parse()?, drafts);
+            assert_eq!(tree.to_string(), expected, "{verifier}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn lists_verifiers_that_fit_a_tree() -> Result<()> {
+        let names = |tree: &str| -> Result<Vec<String>> {
+            let fit = tree.parse::<PolicyKind>()?.verifiers();
+            Ok(fit.iter().map(VerifierKind::to_string).collect())
+        };
+        assert!(names("paths:1,3")?.contains(&"block".to_owned()));
+        let several = names("paths:2,3")?;
+        assert!(several.contains(&"nested-priority".to_owned()));
+        assert!(!several.contains(&"block".to_owned()));
         Ok(())
     }
 

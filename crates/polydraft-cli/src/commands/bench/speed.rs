@@ -113,6 +113,10 @@ pub fn run(args: Args) -> Result<()> {
     let fixed = fixed(&args)?;
     let prompts = args.prompts.read()?;
     let mut models = args.models.options().load(true, &Terminal)?;
+    if models.engine.drafters() == 0 {
+        let message = "bench speed compares drafts with plain decoding: name a draft, not none";
+        return Err(UsageError::error(message));
+    }
     let mut ways = vec![Way {
         name: "none".to_owned(),
         settings: Settings { sampling, speculation: None },

@@ -11,11 +11,11 @@ use crate::api::Prepared;
 use crate::api::shared::alternatives::{alternatives, check};
 use crate::api::shared::answer::{Answer, Shape};
 use crate::api::shared::error::Problem;
+use crate::api::shared::format;
 use crate::api::shared::params::{Common, within};
 use crate::api::shared::read::read;
 use crate::api::shared::rest::ignored;
 use crate::api::shared::values::flag_or_not;
-use crate::api::shared::{format, speculation};
 
 /// Parameters of completions alone.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -115,7 +115,8 @@ pub fn prepare(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
                 .collect::<Result<_, Problem>>()?
         }
     };
-    let requests = params.for_prompts(prompts).map_err(speculation::refused)?;
+    let requests =
+        params.for_prompts(prompts).map_err(|error| Problem::invalid(error).of("speculation"))?;
     for params in &requests {
         app.check(params)?;
     }

@@ -20,8 +20,8 @@ pub fn alternatives(app: &App, param: &str, count: i64) -> Result<usize, Problem
     }
     let problem = match (count, most >= app.vocabulary) {
         (-1, _) => format!(
-            "{param}: expected from 0 to {most}, got -1, which is all {wanted} tokens; this server \
-             lets requests ask for as many if it is started with --max-logprobs -1"
+            "{param}: expected from 0 to {most}, got -1, which is all {wanted} tokens; the server's \
+             operator can allow as many (option max-logprobs)"
         ),
         (_, true) => format!("{param}: expected a number of tokens, or -1 for all, got {count}"),
         (_, false) => format!("{param}: expected from 0 to {most}, got {count}"),

@@ -63,6 +63,15 @@ impl Problem {
         self
     }
 
+    /// Of a field of this parameter, which is an object.
+    pub fn within(mut self, param: &str) -> Self {
+        self.error.message = match self.error.param {
+            Some(_) => format!("{param}.{}", self.error.message),
+            None => format!("{param}: {}", self.error.message),
+        };
+        self.of(param)
+    }
+
     /// With a name for programs.
     pub fn code(mut self, code: &'static str) -> Self {
         self.error.code = Some(code);

@@ -1,9 +1,9 @@
 //! Verifier and tree of one request: settings that are checked, and what is built from them.
 
-use polydraft::policy::{DEPTH, Distinct, TreeChoice};
+use polydraft::policy::TreeChoice;
 use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_runtime::message::field;
-use polydraft_runtime::{Speculation, TreeName, check_drafts, explain};
+use polydraft_runtime::{Speculation, TreeName, check_drafts, explain, explain_unfit};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ pub fn resolve(
         }
     };
     let SpeculationParams { verifier, tree, draft, draft_temperature } =
-        read(param).map_err(|problem| problem.of("speculation"))?;
+        read(param).map_err(|problem| problem.within("speculation"))?;
     let wrong = |problem: String| Problem::invalid(problem).of("speculation");
     if verifier.as_deref() == Some("none") {
         return match (tree, draft, draft_temperature) {
@@ -69,7 +69,7 @@ pub fn resolve(
     }
     let verifier = match verifier {
         None => default.verifier,
-        Some(name) => name.parse().map_err(|error: polydraft::Error| wrong(error.to_string()))?,
+        Some(name) => name.parse().map_err(|error| wrong(in_field("verifier", &error)))?,
     };
     let temperatures = draft_temperature.map(OneOrMany::into_vec);
     let (sampling, given) = draft_sampling(app, sampling, temperatures).map_err(&wrong)?;
@@ -77,11 +77,9 @@ pub fn resolve(
         (None, 0) => default.tree.clone(),
         (None, drafts) => match &default.tree {
             tree @ PolicyKind::Distinct(own) if own.drafts == drafts => tree.clone(),
-            _ => PolicyKind::Distinct(Distinct { drafts, depth: DEPTH }),
+            _ => PolicyKind::default_for(&verifier, drafts),
         },
-        (Some(name), _) => {
-            parse_tree(app, &name, &verifier).map_err(|error| wrong(error.to_string()))?
-        }
+        (Some(name), _) => parse_tree(app, &name, &verifier).map_err(wrong)?,
     };
     let drafts = |tree: &PolicyKind| match tree {
         PolicyKind::Distinct(own) => own.drafts,
@@ -111,12 +109,19 @@ pub fn resolve(
 /// # Errors
 /// Verifiers and trees that cannot be built, or do not fit each other.
 pub fn build(app: &App, settings: Speculation, count: usize) -> Result<BuiltSpeculation, Problem> {
-    app.desk.build(settings, count).map_err(refused)
+    let (verifier, tree) = (settings.verifier.clone(), settings.tree.clone());
+    app.desk.build(settings, count).map_err(|error| {
+        let error = explain_unfit(&verifier, &tree, error);
+        Problem::invalid(explain(&error, field)).of("speculation")
+    })
 }
 
-/// The answer where verifier and tree cannot be built.
-pub fn refused(error: anyhow::Error) -> Problem {
-    Problem::invalid(error).of("speculation")
+/// Writes an error about a field of `speculation`, named once.
+fn in_field(name: &str, error: &polydraft::Error) -> String {
+    match error {
+        polydraft::Error::Name { kind, .. } if *kind == name => format!("speculation.{error}"),
+        _ => format!("speculation.{name}: {error}"),
+    }
 }
 
 /// Whether a tree over `vocabulary` tokens is small enough for a pass with others.
@@ -156,12 +161,20 @@ fn draft_sampling(
     }
 }
 
-fn parse_tree(app: &App, name: &str, verifier: &VerifierKind) -> polydraft::Result<PolicyKind> {
-    let choice = TreeChoice {
-        verifier: Some(verifier),
-        acceptance: app.acceptance.as_deref(),
-        ..TreeChoice::default()
-    };
+fn parse_tree(app: &App, name: &str, verifier: &VerifierKind) -> Result<PolicyKind, String> {
+    let wrong = |error| in_field("tree", &error);
+    let name: TreeName = name.parse().map_err(wrong)?;
+    let acceptance = app.acceptance.as_deref();
+    if name.needs_acceptance() && acceptance.is_none() {
+        return Err(
+            "speculation.tree: a sequoia tree is made from measured acceptances, and this \
+                    server was started without them"
+                .to_owned(),
+        );
+    }
+    let choice = TreeChoice { verifier: Some(verifier), acceptance, ..TreeChoice::default() };
     // An adaptive one gets its costs where it is built.
-    name.parse::<TreeName>()?.choose(&choice)
+    let tree = name.choose(&choice).map_err(wrong)?;
+    tree.build().map_err(wrong)?;
+    Ok(tree)
 }
