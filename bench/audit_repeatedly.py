@@ -81,7 +81,7 @@ def summary(report, seed, seconds):
         found["check"]: found["p_value"] for found in findings if found["p_value"] is not None
     }
     smallest = min(values, key=values.get, default=None)
-    together = next((found for found in findings if found["check"] == "together"), None)
+    overall = next((found for found in findings if found["check"] == "overall"), None)
     return {
         "seed": seed,
         "verdict": report["verdict"],
@@ -92,9 +92,9 @@ def summary(report, seed, seconds):
         "smallest_of": smallest,
         "corrected_p": min(1.0, values[smallest] * len(values)) if smallest else None,
         "p_values": {name: float(f"{value:.4g}") for name, value in values.items()},
-        "tokens": together["seen"] if together else 0,
-        "would_find": together and together["would_find"],
-        "said": together and together["said"],
+        "tokens": overall["seen"] if overall else 0,
+        "would_find": overall and overall["would_find"],
+        "summary": overall and overall["summary"],
         "requests": report["requests"],
         "seconds": round(seconds, 1),
         "speculation": report["speculation"],

@@ -15,7 +15,7 @@ pub enum Key {
 
 /// A token with its log-probability.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Scored {
+pub struct TokenLogprob {
     pub key: Key,
     pub text: String,
     pub logprob: f64,
@@ -23,13 +23,13 @@ pub struct Scored {
 
 /// A token of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Spoken {
+pub struct AnswerToken {
     pub key: Key,
     pub text: String,
     /// None where the server has left it out.
     pub logprob: Option<f64>,
     /// The likeliest tokens of its position, likeliest first.
-    pub top: Vec<Scored>,
+    pub top: Vec<TokenLogprob>,
 }
 
 /// One of the sequences of an answer.
@@ -37,14 +37,14 @@ pub struct Spoken {
 pub struct Choice {
     pub text: String,
     /// Its tokens, if the server tells them; an end token is not among them.
-    pub tokens: Vec<Spoken>,
+    pub tokens: Vec<AnswerToken>,
     /// Whether it ended by itself: an end token, or a stop string.
     pub stopped: bool,
 }
 
 impl Choice {
     /// From now on its tokens go by their strings.
-    pub fn forget_ids(&mut self) {
+    pub fn drop_ids(&mut self) {
         for token in &mut self.tokens {
             token.key = Key::Text(token.text.clone());
             for scored in &mut token.top {
@@ -93,7 +93,7 @@ impl Answer {
             tokens: scores(&body["completion_probabilities"]),
             stopped: matches!(body["stop_type"].as_str(), Some("eos" | "word")),
         };
-        complete(&mut choice, &ids(&body["tokens"]));
+        assign_ids(&mut choice, &ids(&body["tokens"]));
         let count = |name: &str| body[name].as_u64().map(|count| count as usize);
         Ok(Self {
             choices: vec![choice],
@@ -131,16 +131,16 @@ fn choice(value: &Value) -> Choice {
         tokens,
         stopped: value["finish_reason"].as_str() == Some("stop"),
     };
-    complete(&mut choice, &ids(&value["token_ids"]));
+    assign_ids(&mut choice, &ids(&value["token_ids"]));
     choice
 }
 
 /// Gives the tokens their ids, where these are told apart from log-probabilities.
-fn complete(choice: &mut Choice, ids: &[u32]) {
+fn assign_ids(choice: &mut Choice, ids: &[u32]) {
     if choice.tokens.is_empty() {
         choice.tokens = ids
             .iter()
-            .map(|&id| Spoken {
+            .map(|&id| AnswerToken {
                 key: Key::Id(id),
                 text: String::new(),
                 logprob: None,
@@ -163,41 +163,41 @@ fn key(text: &str, id: Option<u64>) -> Key {
     }
 }
 
-fn scored(value: &Value) -> Option<Scored> {
+fn scored(value: &Value) -> Option<TokenLogprob> {
     let text = value["token"].as_str().or(value["tok_str"].as_str())?;
     let logprob = value["logprob"].as_f64().or(value["prob"].as_f64().map(f64::ln))?;
-    Some(Scored { key: key(text, value["id"].as_u64()), text: text.to_owned(), logprob })
+    Some(TokenLogprob { key: key(text, value["id"].as_u64()), text: text.to_owned(), logprob })
 }
 
 /// A list of objects, one a token: chat's form, and llama.cpp's.
-fn scores(list: &Value) -> Vec<Spoken> {
+fn scores(list: &Value) -> Vec<AnswerToken> {
     let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
-    let of = |value: &Value| {
+    let read = |value: &Value| {
         let text = value["token"].as_str().unwrap_or_default();
         let top = value["top_logprobs"].as_array().or(value["top_probs"].as_array());
-        let mut top: Vec<Scored> = top.into_iter().flatten().filter_map(scored).collect();
+        let mut top: Vec<TokenLogprob> = top.into_iter().flatten().filter_map(scored).collect();
         top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
-        Spoken {
+        AnswerToken {
             key: key(text, value["id"].as_u64()),
             text: text.to_owned(),
             logprob: value["logprob"].as_f64(),
             top,
         }
     };
-    list.iter().map(of).collect()
+    list.iter().map(read).collect()
 }
 
 /// Lists beside each other: the old form of completions.
-fn columns(logprobs: &Value) -> Vec<Spoken> {
+fn columns(logprobs: &Value) -> Vec<AnswerToken> {
     let tokens = logprobs["tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let of = |(at, text): (usize, &Value)| {
+    let read = |(at, text): (usize, &Value)| {
         let text = text.as_str().unwrap_or_default();
         let top = logprobs["top_logprobs"][at].as_object();
-        let mut top: Vec<Scored> = top
+        let mut top: Vec<TokenLogprob> = top
             .into_iter()
             .flatten()
             .filter_map(|(text, logprob)| {
-                Some(Scored {
+                Some(TokenLogprob {
                     key: key(text, None),
                     text: text.clone(),
                     logprob: logprob.as_f64()?,
@@ -206,7 +206,7 @@ fn columns(logprobs: &Value) -> Vec<Spoken> {
             .collect();
         top.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
         let logprob = logprobs["token_logprobs"][at].as_f64();
-        Spoken { key: key(text, None), text: text.to_owned(), logprob, top }
+        AnswerToken { key: key(text, None), text: text.to_owned(), logprob, top }
     };
-    tokens.iter().enumerate().map(of).collect()
+    tokens.iter().enumerate().map(read).collect()
 }

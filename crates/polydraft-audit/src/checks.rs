@@ -22,10 +22,10 @@ pub trait Check {
     fn title(&self) -> String;
     /// Whether its verdict is random, and shares the error rate with the others.
     fn is_statistical(&self) -> bool;
-    /// Asks some more; whether it is done. `bar` is the logarithm of what must be won to accuse.
-    fn round(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<bool>;
+    /// Asks some more; whether it is done. `threshold` is the logarithm of what must be won to accuse.
+    fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool>;
     /// What it found.
-    fn outcome(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<Outcome>;
+    fn outcome(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<Outcome>;
 }
 
 /// All of them, in the order of the report.
@@ -36,16 +36,16 @@ pub fn all(sensitivity: f64, tolerance: f64) -> Vec<Box<dyn Check>> {
     }
     checks.push(Box::new(reference::Reference::new(tolerance)));
     for once in [
-        Once::new("greedy", "tokens at temperature 0", greedy::look),
-        Once::new("logprobs", "log-probabilities belong to their tokens", scores::look),
+        Once::new("greedy", "tokens at temperature 0", greedy::check),
+        Once::new("logprobs", "log-probabilities belong to their tokens", scores::check),
         Once::new("stop-strings", "stop strings", exact::stops),
         Once::new("streams", "streams equal whole answers, usage counts tokens", exact::streams),
         Once::new("seeds", "equal seeds give equal answers, others others", same::seeds),
     ] {
         checks.push(Box::new(once));
     }
-    checks.push(Box::new(same::Independence::of_requests()));
-    checks.push(Box::new(same::Independence::of_choices()));
+    checks.push(Box::new(same::Independence::between_requests()));
+    checks.push(Box::new(same::Independence::between_choices()));
     checks
 }
 

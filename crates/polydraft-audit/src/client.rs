@@ -16,9 +16,9 @@ use crate::journal::{Journal, Reply};
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(250);
 /// A server may ask for a longer pause, up to this.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// A connection, and an answer's beginning or its rest, that take longer are lost.
-const CONNECTS: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A request: a path below the address, and a body.
@@ -48,7 +48,7 @@ impl Client {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // Not for a request as a whole: the library would then begin a thread for each.
-            .timeout_connect(Some(CONNECTS))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_recv_response(Some(TIMEOUT))
             .timeout_recv_body(Some(TIMEOUT))
             .max_idle_connections_per_host(connections)
@@ -136,7 +136,7 @@ impl Client {
             return Ok(reply);
         }
         let reply = self.post(call, listener)?;
-        lock().keep(number, &request, &reply)?;
+        lock().append(number, &request, &reply)?;
         Ok(reply)
     }
 
@@ -147,8 +147,8 @@ impl Client {
         let mut reason = String::new();
         for tried in 0..TRIES {
             if tried > 0 {
-                rest(pause, listener)?;
-                pause = (2 * pause).min(LONGEST);
+                wait(pause, listener)?;
+                pause = (2 * pause).min(MAX_PAUSE);
             }
             if listener.is_stopped() {
                 return Err(Error::Interrupted);
@@ -163,7 +163,7 @@ impl Client {
                 Err(error) => {
                     reason = error.to_string();
                     // That will not change in a second.
-                    if is_nobody(&error) && tried >= 2 {
+                    if is_connection_refused(&error) && tried >= 2 {
                         break;
                     }
                     continue;
@@ -171,11 +171,11 @@ impl Client {
             };
             let status = response.status().as_u16();
             if status == 429 || status >= 500 {
-                if let Some(asked) = retry_after(&response) {
-                    pause = asked.clamp(PAUSE, LONGEST);
+                if let Some(delay) = retry_after(&response) {
+                    pause = delay.clamp(PAUSE, MAX_PAUSE);
                 }
-                let said = response.body_mut().read_to_string().unwrap_or_default();
-                reason = format!("status {status}: {said}");
+                let message = response.body_mut().read_to_string().unwrap_or_default();
+                reason = format!("status {status}: {message}");
                 continue;
             }
             let text = match response.body_mut().read_to_string() {
@@ -186,7 +186,7 @@ impl Client {
                 }
             };
             return match status {
-                200..300 => body_of(&text)
+                200..300 => parse_body(&text)
                     .map(Reply::Body)
                     .map_err(|reason| Error::Unreadable { url, reason }),
                 _ => Ok(Reply::Status(status, text)),
@@ -197,7 +197,7 @@ impl Client {
 }
 
 /// A body; of a stream the list of its events.
-fn body_of(text: &str) -> std::result::Result<Value, String> {
+fn parse_body(text: &str) -> std::result::Result<Value, String> {
     if !text.starts_with("data:") && !text.starts_with(':') {
         return serde_json::from_str(text).map_err(|error| error.to_string());
     }
@@ -208,7 +208,7 @@ fn body_of(text: &str) -> std::result::Result<Value, String> {
 }
 
 /// Whether nobody was there to be asked.
-fn is_nobody(error: &ureq::Error) -> bool {
+fn is_connection_refused(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => true,
         ureq::Error::Io(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
@@ -222,7 +222,7 @@ fn retry_after(response: &Response<Body>) -> Option<Duration> {
 }
 
 /// Waits, unless somebody stops it.
-fn rest(pause: Duration, listener: &dyn Listener) -> Result<()> {
+fn wait(pause: Duration, listener: &dyn Listener) -> Result<()> {
     let until = Instant::now() + pause;
     while Instant::now() < until {
         if listener.is_stopped() {

@@ -28,13 +28,13 @@ pub struct Wealth {
     /// The logarithm of what every part has become.
     parts: Vec<f64>,
     /// The logarithm of the most that all had together.
-    most: f64,
+    peak: f64,
 }
 
 impl Wealth {
     /// One unit, in so many parts.
     pub fn new(parts: usize) -> Self {
-        Self { parts: vec![0.0; parts], most: 0.0 }
+        Self { parts: vec![0.0; parts], peak: 0.0 }
     }
 
     /// Multiplies a part; `settle` must follow.
@@ -45,27 +45,27 @@ impl Wealth {
     /// Looks at what all have together.
     pub fn settle(&mut self) {
         // All together have no more on average than the richest.
-        if self.parts.iter().any(|part| *part > self.most) {
-            self.most = self.most.max(self.now());
+        if self.parts.iter().any(|part| *part > self.peak) {
+            self.peak = self.peak.max(self.current());
         }
     }
 
     /// The logarithm of what there is now.
-    pub fn now(&self) -> f64 {
-        let most = self.parts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = self.parts.iter().map(|part| (part - most).exp()).sum();
-        most + (sum / self.parts.len() as f64).ln()
+    pub fn current(&self) -> f64 {
+        let peak = self.parts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = self.parts.iter().map(|part| (part - peak).exp()).sum();
+        peak + (sum / self.parts.len() as f64).ln()
     }
 
     /// The logarithm of the most that there ever was.
-    pub fn most(&self) -> f64 {
-        self.most
+    pub fn peak(&self) -> f64 {
+        self.peak
     }
 }
 
 /// The probability at most of ever owning so much against a server that is right.
-pub fn p_value(most: f64) -> f64 {
-    (-most).exp().min(1.0)
+pub fn p_value(peak: f64) -> f64 {
+    (-peak).exp().min(1.0)
 }
 
 /// What may come at a token, as far as it is told apart: the likely tokens, likeliest first, and
@@ -102,11 +102,12 @@ impl Odds {
 
     /// The probabilities of the likeliest and of all others once so much has moved to it.
     fn moved(&self, moved: f64) -> (f64, f64) {
-        let top = (self.cells[0] + moved).clamp(self.cells[0] / 2.0, 1.0 - self.others() / 2.0);
+        let top =
+            (self.cells[0] + moved).clamp(self.cells[0] / 2.0, 1.0 - self.rest_of_top() / 2.0);
         (top, 1.0 - top)
     }
 
-    fn others(&self) -> f64 {
+    fn rest_of_top(&self) -> f64 {
         1.0 - self.cells[0]
     }
 
@@ -120,9 +121,9 @@ impl Odds {
 
     /// Wins, as far as the odds are expected to be wrong by so much.
     fn suppose(&self, moved: f64, wins: &mut [f64]) {
-        let (top, others) = self.moved(moved);
-        let rest = self.others();
-        wins.fill(if rest > 0.0 { others / rest } else { 1.0 });
+        let (top, rest_of_top) = self.moved(moved);
+        let rest = self.rest_of_top();
+        wins.fill(if rest > 0.0 { rest_of_top / rest } else { 1.0 });
         wins[0] = top / self.cells[0];
     }
 }
@@ -135,7 +136,7 @@ const SIZES: usize = BOUNDS.len() + 2;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Context {
     /// What stands before it, as a number.
-    pub place: u64,
+    pub prefix: u64,
     /// Tokens of the answer before it.
     pub position: usize,
     /// The last token before it and the last but one, as numbers.
@@ -156,18 +157,18 @@ impl Context {
         let token = self.tokens.get(cell).copied().unwrap_or(u64::MAX);
         let [last, other] = self.before;
         [
-            mixed(&[0, size]),
-            mixed(&[1, size, self.position as u64]),
-            mixed(&[2, token]),
-            mixed(&[3, token, last]),
-            mixed(&[4, token, last, other]),
-            mixed(&[5, token, self.place]),
+            combined_hash(&[0, size]),
+            combined_hash(&[1, size, self.position as u64]),
+            combined_hash(&[2, token]),
+            combined_hash(&[3, token, last]),
+            combined_hash(&[4, token, last, other]),
+            combined_hash(&[5, token, self.prefix]),
         ]
     }
 }
 
 /// One number for several.
-pub fn mixed(numbers: &[u64]) -> u64 {
+pub fn combined_hash(numbers: &[u64]) -> u64 {
     let mut hash = 0x243f_6a88_85a3_08d3u64;
     for number in numbers {
         hash = (hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -178,12 +179,12 @@ pub fn mixed(numbers: &[u64]) -> u64 {
 
 /// How many imagined observations weigh as much as the odds: few learn fast and lose more where
 /// there is nothing to be learnt; both are played.
-const CAUTION: [f64; 2] = [5.0, 50.0];
+const PRIOR_WEIGHTS: [f64; 2] = [5.0, 50.0];
 /// Errors that are bet on from the first token, before anything is learnt: so much goes to the
 /// likeliest token, or away from it. That is what a wrong acceptance does, and learning the same
 /// takes twice the tokens.
-const SUPPOSED: [f64; 6] = [0.01, -0.01, 0.03, -0.03, 0.1, -0.1];
-const STRATEGIES: usize = FAMILIES * CAUTION.len() + SUPPOSED.len();
+const SUPPOSED_ERRORS: [f64; 6] = [0.01, -0.01, 0.03, -0.03, 0.1, -0.1];
+const STRATEGIES: usize = FAMILIES * PRIOR_WEIGHTS.len() + SUPPOSED_ERRORS.len();
 /// Cells at most: each but the last has at least `LIKELY`.
 const CELLS: usize = (1.0 / LIKELY) as usize + 1;
 
@@ -193,7 +194,7 @@ pub struct Bettor {
     /// Total variation that is taken for arithmetic.
     tolerance: f64,
     /// By key, how often cells have come, and how often they should have.
-    counts: HashMap<u64, (f64, f64), BuildHasherDefault<Itself>>,
+    counts: HashMap<u64, (f64, f64), BuildHasherDefault<IdentityHasher>>,
     wealth: Wealth,
     tokens: usize,
     /// How often the likeliest came, and how often it should have.
@@ -205,9 +206,9 @@ pub struct Bettor {
 
 /// Keys are mixed already.
 #[derive(Debug, Clone, Copy, Default)]
-struct Itself(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Itself {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -234,7 +235,7 @@ impl Bettor {
     }
 
     /// A token has come: the cell it is in.
-    pub fn see(&mut self, context: &Context, odds: &Odds, came: usize) {
+    pub fn observe(&mut self, context: &Context, odds: &Odds, observed: usize) {
         let tolerance = self.tolerance + odds.slack;
         let length = odds.cells.len();
         let mut keys = std::mem::take(&mut self.keys);
@@ -248,28 +249,32 @@ impl Bettor {
             for (counts, keys) in counts.iter_mut().zip(keys.chunks_exact(FAMILIES)) {
                 *counts = self.counts.get(&keys[family]).copied().unwrap_or_default();
             }
-            for (number, caution) in CAUTION.into_iter().enumerate() {
-                learn(counts.iter().copied(), caution, &mut wins);
-                let part = family * CAUTION.len() + number;
-                self.wealth.multiply(part, won(bet(&odds.cells, &mut wins, tolerance), wins[came]));
+            for (number, prior_weight) in PRIOR_WEIGHTS.into_iter().enumerate() {
+                wins_from_counts(counts.iter().copied(), prior_weight, &mut wins);
+                let part = family * PRIOR_WEIGHTS.len() + number;
+                self.wealth.multiply(
+                    part,
+                    log_gain(bet(&odds.cells, &mut wins, tolerance), wins[observed]),
+                );
             }
         }
-        for (number, moved) in SUPPOSED.into_iter().enumerate() {
+        for (number, moved) in SUPPOSED_ERRORS.into_iter().enumerate() {
             odds.suppose(moved, &mut wins);
-            let part = FAMILIES * CAUTION.len() + number;
-            self.wealth.multiply(part, won(bet(&odds.cells, &mut wins, tolerance), wins[came]));
+            let part = FAMILIES * PRIOR_WEIGHTS.len() + number;
+            self.wealth
+                .multiply(part, log_gain(bet(&odds.cells, &mut wins, tolerance), wins[observed]));
         }
         self.wealth.settle();
         for (cell, (p, keys)) in odds.cells.iter().zip(keys.chunks_exact(FAMILIES)).enumerate() {
             for key in keys {
                 let counts = self.counts.entry(*key).or_default();
-                counts.0 += f64::from(u8::from(cell == came));
+                counts.0 += f64::from(u8::from(cell == observed));
                 counts.1 += p;
             }
         }
         (self.keys, self.wins) = (keys, wins);
         self.tokens += 1;
-        self.top.0 += f64::from(u8::from(came == 0));
+        self.top.0 += f64::from(u8::from(observed == 0));
         self.top.1 += odds.cells[0];
     }
 
@@ -296,9 +301,9 @@ impl Bettor {
 }
 
 /// Wins, as far as what came differed from what was expected.
-fn learn(counts: impl Iterator<Item = (f64, f64)>, caution: f64, wins: &mut [f64]) {
+fn wins_from_counts(counts: impl Iterator<Item = (f64, f64)>, prior_weight: f64, wins: &mut [f64]) {
     for (win, (come, expected)) in wins.iter_mut().zip(counts) {
-        *win = (come + caution) / (expected + caution);
+        *win = (come + prior_weight) / (expected + prior_weight);
     }
 }
 
@@ -307,20 +312,20 @@ fn learn(counts: impl Iterator<Item = (f64, f64)>, caution: f64, wins: &mut [f64
 fn bet(cells: &[f64], wins: &mut [f64], tolerance: f64) -> Option<f64> {
     let mean: f64 = cells.iter().zip(&*wins).map(|(p, win)| p * win).sum();
     let scale = mean.recip();
-    let (mut most, mut least, mut spread) = (f64::NEG_INFINITY, f64::INFINITY, 0.0);
+    let (mut peak, mut least, mut variance) = (f64::NEG_INFINITY, f64::INFINITY, 0.0);
     for (p, win) in cells.iter().zip(&mut *wins) {
         *win *= scale;
-        most = most.max(*win);
+        peak = peak.max(*win);
         least = least.min(*win);
-        spread += p * (*win - 1.0) * (*win - 1.0);
+        variance += p * (*win - 1.0) * (*win - 1.0);
     }
-    let cost = tolerance * (most - least);
+    let cost = tolerance * (peak - least);
     // Who is right about the wins gains half their variance, to second order.
-    (spread / 2.0 > cost).then_some(cost)
+    (variance / 2.0 > cost).then_some(cost)
 }
 
 /// The logarithm of what a bet has won.
-fn won(cost: Option<f64>, win: f64) -> f64 {
+fn log_gain(cost: Option<f64>, win: f64) -> f64 {
     cost.map_or(0.0, |cost| (win / (1.0 + cost)).ln())
 }
 
@@ -331,8 +336,8 @@ mod tests {
 
     use super::*;
 
-    fn context(place: u64) -> Context {
-        Context { place, position: 1, before: [place, 0], tokens: vec![1, 2, 3] }
+    fn context(prefix: u64) -> Context {
+        Context { prefix, position: 1, before: [prefix, 0], tokens: vec![1, 2, 3] }
     }
 
     fn draw(cells: &[f64], rng: &mut ChaCha8Rng) -> usize {
@@ -356,7 +361,7 @@ mod tests {
             // One who has seen much bets high.
             let mut experienced = Bettor::new(tolerance);
             for (cell, times) in [(0, 30), (1, 90), (3, 40)] {
-                (0..times).for_each(|_| experienced.see(&context(0), &odds, cell));
+                (0..times).for_each(|_| experienced.observe(&context(0), &odds, cell));
             }
             experienced.wealth = Wealth::new(STRATEGIES);
             let moves: Vec<Vec<f64>> = match tolerance > 0.0 {
@@ -382,9 +387,9 @@ mod tests {
                         let cell = left % cells;
                         left /= cells;
                         probability *= truth[cell];
-                        bettor.see(&context(u64::from(token % 2)), &odds, cell);
+                        bettor.observe(&context(u64::from(token % 2)), &odds, cell);
                     }
-                    mean += probability * bettor.wealth().now().exp();
+                    mean += probability * bettor.wealth().current().exp();
                 }
                 assert!(mean < 1.0 + 1e-9, "{mean} at {moved:?}");
                 assert!(tolerance > 0.0 || mean > 1.0 - 1e-9, "{mean}");
@@ -395,14 +400,14 @@ mod tests {
     #[test]
     fn faults_are_found_and_lossless_servers_are_not_accused() {
         let odds = Odds::new([0.6, 0.25, 0.1], 0.0);
-        let wrong = Odds::new([0.63, 0.23, 0.09], 0.0);
+        let faulty = Odds::new([0.63, 0.23, 0.09], 0.0);
         let (mut accused, mut found) = (0, 0);
         for seed in 0..60 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            for (cells, count) in [(&odds.cells, &mut accused), (&wrong.cells, &mut found)] {
+            for (cells, count) in [(&odds.cells, &mut accused), (&faulty.cells, &mut found)] {
                 let mut bettor = Bettor::new(0.002);
-                (0..10_000).for_each(|_| bettor.see(&context(7), &odds, draw(cells, &mut rng)));
-                *count += usize::from(p_value(bettor.wealth().most()) < 0.01);
+                (0..10_000).for_each(|_| bettor.observe(&context(7), &odds, draw(cells, &mut rng)));
+                *count += usize::from(p_value(bettor.wealth().peak()) < 0.01);
             }
         }
         assert!(accused <= 2, "{accused} of 60");
@@ -415,8 +420,8 @@ mod tests {
         let odds = Odds::new([0.7, 0.3], 0.0);
         let mut bettor = Bettor::new(0.002);
         let mut needed = 0;
-        while p_value(bettor.wealth().most()) > 1e-4 {
-            bettor.see(&context(0), &odds, odds.rest());
+        while p_value(bettor.wealth().peak()) > 1e-4 {
+            bettor.observe(&context(0), &odds, odds.rest());
             needed += 1;
         }
         assert!((2..=12).contains(&needed), "{needed}");

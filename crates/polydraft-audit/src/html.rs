@@ -1,6 +1,6 @@
 //! The report as a page that can be sent to somebody.
 
-use crate::report::{Finding, Report, Verdict, percent, probable};
+use crate::report::{Finding, Report, Verdict, format_p_value, format_percent};
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;\
     padding:0 1rem;color:#1b1f24;background:#fff}h1{font-size:1.5rem}h2{font-size:1.15rem}\
@@ -73,8 +73,8 @@ fn class(verdict: Verdict) -> &'static str {
 
 fn row(finding: &Finding) -> String {
     let outcome = &finding.outcome;
-    let p = outcome.p_value.map_or("–".to_owned(), probable);
-    let find = outcome.would_find.map_or("–".to_owned(), percent);
+    let p = outcome.p_value.map_or("–".to_owned(), format_p_value);
+    let find = outcome.would_find.map_or("–".to_owned(), format_percent);
     let class = class(outcome.verdict);
     format!(
         "<tr><td>{}</td><td class=\"{class}\">{}</td><td>{p}</td><td>{find}</td><td>{}</td>\
@@ -82,7 +82,7 @@ fn row(finding: &Finding) -> String {
         escaped(&finding.title),
         class.replace('-', " "),
         outcome.seen,
-        escaped(&outcome.said)
+        escaped(&outcome.summary)
     )
 }
 

@@ -36,39 +36,39 @@ struct Line {
 pub struct Journal {
     path: PathBuf,
     file: Option<File>,
-    kept: HashMap<usize, (Value, Reply)>,
+    replies: HashMap<usize, (Value, Reply)>,
 }
 
 impl Journal {
     /// Reads what a file has, and appends to it.
     pub fn open(path: &Path) -> Result<Self> {
-        let wrong = |reason: String| Error::Journal { path: path.to_owned(), reason };
+        let journal_error = |reason: String| Error::Journal { path: path.to_owned(), reason };
         let file = OpenOptions::new().create(true).read(true).append(true).open(path);
-        let file = file.map_err(|error| wrong(error.to_string()))?;
-        let mut kept = HashMap::new();
+        let file = file.map_err(|error| journal_error(error.to_string()))?;
+        let mut replies = HashMap::new();
         for (at, line) in BufReader::new(&file).lines().enumerate() {
-            let line = line.map_err(|error| wrong(error.to_string()))?;
+            let line = line.map_err(|error| journal_error(error.to_string()))?;
             match serde_json::from_str::<Line>(&line) {
                 Ok(Line { number, request, reply }) => {
-                    kept.insert(number, (request, reply));
+                    replies.insert(number, (request, reply));
                 }
                 // The last line may have been cut off.
                 Err(_) if !line.ends_with('}') => break,
                 Err(error) => {
                     let reason =
                         format!("line {}: {error}; it is not the record of an audit", at + 1);
-                    return Err(wrong(reason));
+                    return Err(journal_error(reason));
                 }
             }
         }
-        Ok(Self { path: path.to_owned(), file: Some(file), kept })
+        Ok(Self { path: path.to_owned(), file: Some(file), replies })
     }
 
     /// The answer to a request, if it was given before.
     pub fn find(&self, number: usize, request: &Value) -> Result<Option<Reply>> {
-        match self.kept.get(&number) {
+        match self.replies.get(&number) {
             None => Ok(None),
-            Some((kept, reply)) if kept == request => Ok(Some(reply.clone())),
+            Some((replies, reply)) if replies == request => Ok(Some(reply.clone())),
             Some(_) => Err(Error::Journal {
                 path: self.path.clone(),
                 reason: format!(
@@ -80,7 +80,7 @@ impl Journal {
     }
 
     /// Keeps an answer.
-    pub fn keep(&mut self, number: usize, request: &Value, reply: &Reply) -> Result<()> {
+    pub fn append(&mut self, number: usize, request: &Value, reply: &Reply) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let line = Line { number, request: request.clone(), reply: reply.clone() };
         let mut text = serde_json::to_string(&line).expect("plain values");

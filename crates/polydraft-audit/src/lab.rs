@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::answer::{Answer, Choice, Key, Spoken};
+use crate::answer::{Answer, AnswerToken, Choice, Key};
 use crate::error::Result;
 use crate::evidence::{Bettor, Context, Odds, Trail, would_find};
 use crate::prompts::{Kind, candidates};
-use crate::server::{Ask, Prompt, Server, Told, is_end};
-use crate::setting::{Cell, Conditional, Counting, Past, Setting};
+use crate::server::{Detail, Prompt, Request, Server, is_end};
+use crate::setting::{Cell, Conditional, Counting, History, Setting};
 use crate::{Listener, Options, probe};
 
 /// A prompt as the server takes it.
@@ -40,7 +40,7 @@ impl Opening {
 
 /// Whether two of the likeliest tokens have one text: which of them came is not told, nor, where
 /// the strings are an object's names, how likely the other one is. Then there is one less of them.
-fn is_ambiguous(token: &Spoken, top: usize) -> bool {
+fn is_ambiguous(token: &AnswerToken, top: usize) -> bool {
     let mut keys: Vec<&Key> = token.top.iter().map(|scored| &scored.key).collect();
     keys.sort();
     keys.len() < top || keys.windows(2).any(|pair| pair[0] == pair[1])
@@ -50,7 +50,7 @@ fn is_ambiguous(token: &Spoken, top: usize) -> bool {
 const NAMED: f64 = 0.005;
 
 /// A place in a text: the number of the opening, and the tokens after it.
-pub type Place = (usize, Vec<Key>);
+pub type Prefix = (usize, Vec<Key>);
 
 /// The workshop.
 pub struct Lab<'l> {
@@ -64,14 +64,14 @@ pub struct Lab<'l> {
     /// By kind, those that tell the most first.
     pub chosen: HashMap<Kind, Vec<usize>>,
     /// What the model says at a place; none where that cannot be had.
-    pub known: HashMap<Place, Option<Rc<Conditional>>>,
+    pub known: HashMap<Prefix, Option<Rc<Conditional>>>,
     /// A bettor on all checks together.
     pub overall: Bettor,
     /// What it saw.
     pub overall_trail: Trail,
     /// When it is looked whether that is enough, and whether it was.
     pub next_look: usize,
-    pub enough: bool,
+    pub has_power: bool,
     /// Drafted and accepted tokens, as answers told.
     pub drafted: (u64, u64),
 }
@@ -80,19 +80,19 @@ impl Lab<'_> {
     /// The server whose log-probabilities are believed.
     fn truth(&self) -> &Server {
         match &self.reference {
-            Some(reference) if reference.abilities.top > 0 => reference,
+            Some(reference) if reference.capabilities.top > 0 => reference,
             _ => &self.server,
         }
     }
 
     /// Whether distributions can be known at all.
-    pub fn knows(&self) -> bool {
-        self.truth().abilities.top > 0 && self.server.abilities.tells_tokens()
+    pub fn has_distributions(&self) -> bool {
+        self.truth().capabilities.top > 0 && self.server.capabilities.returns_tokens()
     }
 
     /// Asks, and notes what was drafted.
-    pub fn ask(&mut self, asks: &[Ask], at_most: usize) -> Result<Vec<Answer>> {
-        let answers = self.server.ask_all(asks, at_most, self.listener)?;
+    pub fn send(&mut self, requests: &[Request], at_most: usize) -> Result<Vec<Answer>> {
+        let answers = self.server.send_all(requests, at_most, self.listener)?;
         self.note_drafts(&answers);
         Ok(answers)
     }
@@ -110,16 +110,16 @@ impl Lab<'_> {
         if let Some(at) = self.openings.iter().position(|opening| opening.text == text) {
             return Ok(at);
         }
-        let ids = match self.server.abilities.ids {
+        let ids = match self.server.capabilities.ids {
             true => probe::tokenize(&self.server, text, self.listener)?,
             false => None,
         };
-        let length = match (&ids, self.knows()) {
+        let length = match (&ids, self.has_distributions()) {
             (Some(ids), _) => ids.len(),
             (None, false) => 0,
             (None, true) => {
-                let ask = Ask::new(Prompt::Text(text.to_owned()), 1, Setting::default());
-                self.ask(&[ask], 1)?[0].usage.map_or(0, |(prompt, _)| prompt)
+                let send = Request::new(Prompt::Text(text.to_owned()), 1, Setting::default());
+                self.send(&[send], 1)?[0].usage.map_or(0, |(prompt, _)| prompt)
             }
         };
         self.openings.push(Opening { text: text.to_owned(), ids, length });
@@ -136,11 +136,11 @@ impl Lab<'_> {
         let mut scored = Vec::new();
         for text in candidates(kind) {
             let at = self.open(text)?;
-            let ask = Ask::new(self.openings[at].prompt(), 3, Setting::default());
-            let answers = self.ask(&vec![ask; LOOKS], usize::MAX)?;
-            let texts: Vec<String> = answers.iter().map(|answer| answer.first().text).collect();
+            let send = Request::new(self.openings[at].prompt(), 3, Setting::default());
+            let answers = self.send(&vec![send; LOOKS], usize::MAX)?;
+            let outputs: Vec<String> = answers.iter().map(|answer| answer.first().text).collect();
             let pairs = (0..LOOKS).flat_map(|a| (0..a).map(move |b| (a, b)));
-            let equal = pairs.filter(|(a, b)| texts[*a] == texts[*b]).count();
+            let equal = pairs.filter(|(a, b)| outputs[*a] == outputs[*b]).count();
             let share = equal as f64 / (LOOKS * (LOOKS - 1) / 2) as f64;
             scored.push(((share - 0.3).abs(), at));
         }
@@ -151,103 +151,106 @@ impl Lab<'_> {
     }
 
     /// Bets for all checks together on what a check saw.
-    pub fn bet_together(&mut self, context: &Context, odds: &Rc<Odds>, came: usize) {
-        self.overall.see(context, odds, came);
+    pub fn bet_overall(&mut self, context: &Context, odds: &Rc<Odds>, observed: usize) {
+        self.overall.observe(context, odds, observed);
         self.overall_trail.push(Rc::clone(odds));
     }
 
     /// Whether all checks together would find the error that is asked for. It is looked at now and
     /// then: simulations take time.
-    pub fn finds_enough(&mut self, bar: f64) -> bool {
+    pub fn has_overall_power(&mut self, threshold: f64) -> bool {
         let tokens = self.overall.tokens();
         if tokens >= self.next_look {
             self.next_look = tokens * 6 / 5;
             let (tolerance, size) = (self.options.tolerance, self.options.sensitivity);
-            self.enough = would_find(&self.overall_trail, tolerance, bar, size);
+            self.has_power = would_find(&self.overall_trail, tolerance, threshold, size);
         }
-        self.enough
+        self.has_power
     }
 
     /// A continuation of an opening.
-    pub fn continuation(&self, opening: usize, max_tokens: usize, setting: &Setting) -> Ask {
-        Ask::new(self.openings[opening].prompt(), max_tokens, setting.clone())
+    pub fn continuation(&self, opening: usize, max_tokens: usize, setting: &Setting) -> Request {
+        Request::new(self.openings[opening].prompt(), max_tokens, setting.clone())
     }
 
     /// The request that tells what comes at a place.
-    pub fn question(&self, place: &Place) -> Ask {
-        let opening = &self.openings[place.0];
+    pub fn single_token_request(&self, prefix: &Prefix) -> Request {
+        let opening = &self.openings[prefix.0];
         let prompt = match &opening.ids {
             Some(ids) => {
-                let continued = place.1.iter().filter_map(|key| match key {
+                let continued = prefix.1.iter().filter_map(|key| match key {
                     Key::Id(id) => Some(*id),
                     Key::Text(_) => None,
                 });
                 Prompt::Ids(ids.iter().copied().chain(continued).collect())
             }
             None => {
-                let continued = place.1.iter().filter_map(|key| match key {
+                let continued = prefix.1.iter().filter_map(|key| match key {
                     Key::Text(text) => Some(text.as_str()),
                     Key::Id(_) => None,
                 });
                 Prompt::Text(format!("{}{}", opening.text, continued.collect::<String>()))
             }
         };
-        Ask { told: Told::Scores, ..Ask::new(prompt, 1, Setting::default()) }
+        Request { detail: Detail::Logprobs, ..Request::new(prompt, 1, Setting::default()) }
     }
 
     /// Whether one request tells of all places of an answer.
-    pub fn tells_paths(&self) -> bool {
-        self.truth().abilities.echo
+    pub fn has_echo(&self) -> bool {
+        self.truth().capabilities.echo
     }
 
     /// Finds out what comes at places, those that are not known yet.
-    pub fn learn(&mut self, places: &[Place]) -> Result<()> {
-        let mut new: Vec<Place> =
-            places.iter().filter(|place| !self.known.contains_key(*place)).cloned().collect();
+    pub fn fetch_distributions(&mut self, prefixes: &[Prefix]) -> Result<()> {
+        let mut new: Vec<Prefix> =
+            prefixes.iter().filter(|prefix| !self.known.contains_key(*prefix)).cloned().collect();
         new.sort();
         new.dedup();
-        if self.tells_paths() {
+        if self.has_echo() {
             // A place that another one goes on from comes right before it in this order.
-            let begins = |a: &Place, b: &Place| a.0 == b.0 && b.1.starts_with(&a.1);
+            let begins = |a: &Prefix, b: &Prefix| a.0 == b.0 && b.1.starts_with(&a.1);
             let ends = new.iter().enumerate();
             let ends = ends.filter(|(at, a)| new.get(at + 1).is_none_or(|b| !begins(a, b)));
-            new = ends.map(|(_, place)| place.clone()).collect();
+            new = ends.map(|(_, prefix)| prefix.clone()).collect();
         }
-        let echo = self.tells_paths();
-        let asks: Vec<Ask> = new.iter().map(|place| Ask { echo, ..self.question(place) }).collect();
-        let answers = self.truth().ask_all(&asks, usize::MAX, self.listener)?;
+        let echo = self.has_echo();
+        let requests: Vec<Request> = new
+            .iter()
+            .map(|prefix| Request { echo, ..self.single_token_request(prefix) })
+            .collect();
+        let answers = self.truth().send_all(&requests, usize::MAX, self.listener)?;
         let tokens = answers.iter().flat_map(|answer| answer.choices.first());
         let scored = tokens.flat_map(|choice| &choice.tokens).flat_map(|token| &token.top);
         let likely = scored.filter(|scored| scored.logprob.exp() >= NAMED);
         let likely: Vec<Key> = likely.map(|scored| scored.key.clone()).collect();
         self.truth().name(&likely, self.listener)?;
-        for (place, answer) in new.into_iter().zip(answers) {
+        for (prefix, answer) in new.into_iter().zip(answers) {
             match echo {
-                true => self.take_path(place, &answer),
-                false => self.take_place(place, &answer),
+                true => self.insert_path(prefix, &answer),
+                false => self.insert_next(prefix, &answer),
             }
         }
         Ok(())
     }
 
     /// What comes after a place.
-    fn take_place(&mut self, place: Place, answer: &Answer) {
-        let opening = &self.openings[place.0];
+    fn insert_next(&mut self, prefix: Prefix, answer: &Answer) {
+        let opening = &self.openings[prefix.0];
         // Texts may have been cut into other tokens than those that were emitted.
         let counted = answer.usage.map(|(prompt, _)| prompt);
         let same = opening.ids.is_some()
-            || counted.is_none_or(|counted| counted == opening.length + place.1.len());
+            || counted.is_none_or(|counted| counted == opening.length + prefix.1.len());
         let token = answer.first().tokens.into_iter().next();
         let learnt = match token.filter(|_| same) {
             None => None,
             Some(token) => self.conditional(token).map(Rc::new),
         };
-        self.known.insert(place, learnt);
+        self.known.insert(prefix, learnt);
     }
 
     /// What comes at all places on the way to one, and after it.
-    fn take_path(&mut self, place: Place, answer: &Answer) {
-        let (opening, keys) = place;
+    fn insert_path(&mut self, prefix: Prefix, answer: &Answer) {
+        let (opening, keys) = prefix;
         let before = self.openings[opening].length;
         let mut tokens = answer.first().tokens.into_iter().skip(before);
         for length in 0..=keys.len() {
@@ -270,8 +273,8 @@ impl Lab<'_> {
         }
     }
 
-    fn conditional(&self, token: Spoken) -> Option<Conditional> {
-        let (ids, top) = (self.truth().abilities.ids, self.truth().abilities.top);
+    fn conditional(&self, token: AnswerToken) -> Option<Conditional> {
+        let (ids, top) = (self.truth().capabilities.ids, self.truth().capabilities.top);
         if !ids && is_ambiguous(&token, top) {
             return None;
         }
@@ -288,29 +291,29 @@ impl Lab<'_> {
     }
 
     /// What is known of a place, and nothing if it was not asked.
-    pub fn at(&self, place: &Place) -> Option<Rc<Conditional>> {
-        self.known.get(place).cloned().flatten()
+    pub fn at(&self, prefix: &Prefix) -> Option<Rc<Conditional>> {
+        self.known.get(prefix).cloned().flatten()
     }
 
     /// Whether a place was asked.
-    pub fn was_asked(&self, place: &Place) -> bool {
-        self.known.contains_key(place)
+    pub fn is_known(&self, prefix: &Prefix) -> bool {
+        self.known.contains_key(prefix)
     }
 
     /// What a setting emits at a place.
     pub fn emitted(
         &self,
-        place: &Place,
+        prefix: &Prefix,
         setting: &Setting,
         counting: Counting,
     ) -> Result<Option<Conditional>> {
-        let Some(conditional) = self.at(place) else { return Ok(None) };
-        if self.truth().abilities.processed && *setting != Setting::default() {
+        let Some(conditional) = self.at(prefix) else { return Ok(None) };
+        if self.truth().capabilities.processed && *setting != Setting::default() {
             return Ok(None);
         }
-        let prompt = self.openings[place.0].keys();
+        let prompt = self.openings[prefix.0].keys();
         if setting.words.is_empty() {
-            let past = Past { prompt: &prompt, answer: &place.1, text: "" };
+            let past = History { prompt: &prompt, answer: &prefix.1, text: "" };
             return Ok(conditional.under(setting, counting, past));
         }
         // What a grammar allows is said of texts, also of unlikely tokens.
@@ -318,8 +321,8 @@ impl Lab<'_> {
         for cell in &mut named.cells {
             cell.text = self.truth().text(&cell.key, self.listener)?;
         }
-        let text = self.spell(&place.1)?;
-        let past = Past { prompt: &prompt, answer: &place.1, text: &text };
+        let text = self.spell(&prefix.1)?;
+        let past = History { prompt: &prompt, answer: &prefix.1, text: &text };
         Ok(named.under(setting, counting, past))
     }
 
@@ -350,11 +353,12 @@ impl Lab<'_> {
 
     /// The probability that an answer is this one, at temperature 1; asks for what is not known.
     pub fn probability(&mut self, opening: usize, keys: &[Key]) -> Result<Option<f64>> {
-        let places: Vec<Place> = (0..keys.len()).map(|at| (opening, keys[..at].to_vec())).collect();
-        self.learn(&places)?;
+        let prefixes: Vec<Prefix> =
+            (0..keys.len()).map(|at| (opening, keys[..at].to_vec())).collect();
+        self.fetch_distributions(&prefixes)?;
         let mut probability = 1.0;
-        for (place, key) in places.iter().zip(keys) {
-            let Some(conditional) = self.at(place) else { return Ok(None) };
+        for (prefix, key) in prefixes.iter().zip(keys) {
+            let Some(conditional) = self.at(prefix) else { return Ok(None) };
             let cell = conditional.cells.iter().find(|cell| cell.key == *key);
             probability *= cell.map_or(conditional.most_of_rest, |cell| cell.probability);
         }

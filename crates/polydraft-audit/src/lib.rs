@@ -30,7 +30,7 @@ pub use checks::names;
 pub use error::{Error, Result};
 pub use html::page;
 pub use plan::audit;
-pub use report::{Evidence, Finding, Outcome, Report, Verdict, percent, probable};
+pub use report::{Evidence, Finding, Outcome, Report, Verdict, format_p_value, format_percent};
 
 /// A server's address, and how it is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,8 +93,8 @@ impl Options {
 /// Is told how an audit gets on.
 pub trait Listener: Sync {
     /// So many of the checks are done; requests so far, and what is looked at.
-    fn progress(&self, done: usize, of: usize, requests: usize, check: &str) {
-        let _ = (done, of, requests, check);
+    fn progress(&self, done: usize, total: usize, requests: usize, check: &str) {
+        let _ = (done, total, requests, check);
     }
 
     /// A check is done.

@@ -14,7 +14,7 @@ use crate::journal::Journal;
 use crate::lab::Lab;
 use crate::report::{Finding, Outcome, Report, Verdict};
 use crate::server::{Dialect, Server};
-use crate::speculation::{Counters, said};
+use crate::speculation::{Counters, summary};
 use crate::{Address, Listener, Options, probe};
 
 /// A check with what it has spent.
@@ -38,8 +38,8 @@ impl Deadline<'_> {
 }
 
 impl Listener for Deadline<'_> {
-    fn progress(&self, done: usize, of: usize, requests: usize, check: &str) {
-        self.listener.progress(done, of, requests, check);
+    fn progress(&self, done: usize, total: usize, requests: usize, check: &str) {
+        self.listener.progress(done, total, requests, check);
     }
 
     fn found(&self, finding: &Finding) {
@@ -56,7 +56,7 @@ impl Listener for Deadline<'_> {
 }
 
 /// The name of all checks together.
-const TOGETHER: &str = "together";
+const OVERALL: &str = "overall";
 
 /// Audits a server.
 ///
@@ -64,17 +64,17 @@ const TOGETHER: &str = "together";
 /// The server cannot be reached, does not speak the interface, or was lost on the way; the file of
 /// answers is of another audit; a check of `checks` is not known; somebody stopped it.
 pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
-    let begun = Instant::now();
-    let deadline = Deadline { listener, until: options.time.map(|time| begun + time) };
+    let start = Instant::now();
+    let deadline = Deadline { listener, until: options.time.map(|time| start + time) };
     let listener = &deadline;
-    let checks = chosen(options)?;
+    let checks = select_checks(options)?;
     let mut server = connect(&options.server, options, None, listener)?;
     let mut reference = match &options.reference {
         None => None,
         Some(address) => Some(connect(address, options, Some("reference"), listener)?),
     };
     if let Some(reference) = &mut reference {
-        agree(&mut server, reference, listener)?;
+        match_token_keys(&mut server, reference, listener)?;
     }
     let before = Counters::read(&server.client);
     let mut lab = Lab {
@@ -89,18 +89,18 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
         overall: Bettor::new(options.tolerance),
         overall_trail: Vec::new(),
         next_look: 4000,
-        enough: false,
+        has_power: false,
         drafted: (0, 0),
     };
     let statistical = checks.iter().filter(|running| running.check.is_statistical()).count();
     // All of them together are one more.
-    let bar = ((statistical + 1) as f64 / options.error_rate).ln();
-    let (mut findings, cut_short) = rounds(&mut lab, checks, bar, &deadline)?;
-    if let Some(finding) = together(&lab, bar) {
+    let threshold = ((statistical + 1) as f64 / options.error_rate).ln();
+    let (mut findings, cut_short) = rounds(&mut lab, checks, threshold, &deadline)?;
+    if let Some(finding) = overall(&lab, threshold) {
         listener.found(&finding);
         findings.insert(0, finding);
     }
-    let speculation = said(before, Counters::read(&lab.server.client), lab.drafted);
+    let speculation = summary(before, Counters::read(&lab.server.client), lab.drafted);
     let verdict = match verdict(&findings) {
         Verdict::Passed if cut_short.is_some() => Verdict::NotEnoughData,
         verdict => verdict,
@@ -111,7 +111,7 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
     Ok(Report {
         url: lab.server.client.url(""),
         model: lab.server.model.clone(),
-        server: described(&lab.server),
+        server: description(&lab.server),
         truth: truth(&lab),
         verdict,
         error_rate: options.error_rate,
@@ -120,19 +120,19 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
         cut_short,
         findings,
         requests,
-        seconds: begun.elapsed().as_secs_f64(),
+        seconds: start.elapsed().as_secs_f64(),
         date,
         version: env!("CARGO_PKG_VERSION"),
         seed: options.seed,
     })
 }
 
-fn chosen(options: &Options) -> Result<Vec<Running>> {
+fn select_checks(options: &Options) -> Result<Vec<Running>> {
     let mut checks = checks::all(options.sensitivity, options.tolerance);
     let known: Vec<&str> = checks.iter().map(|check| check.name()).collect();
-    if let Some(strange) = options.checks.iter().find(|name| !known.contains(&name.as_str())) {
+    if let Some(unknown) = options.checks.iter().find(|name| !known.contains(&name.as_str())) {
         return Err(Error::Untestable(format!(
-            "there is no check {strange:?}; there are {}",
+            "there is no check {unknown:?}; there are {}",
             known.join(", ")
         )));
     }
@@ -162,21 +162,25 @@ fn connect(
     };
     let client = Client::new(&address.url, address.key.clone(), options.connections, journal);
     let server = probe::probe(client, address.model.clone(), listener)?;
-    listener.note(&described(&server));
+    listener.note(&description(&server));
     Ok(server)
 }
 
 /// Has both name tokens in one way: by their strings where one of them tells no ids.
-fn agree(server: &mut Server, reference: &mut Server, listener: &dyn Listener) -> Result<()> {
-    let both = [&server.abilities, &reference.abilities];
-    let compared = reference.abilities.top > 0 && server.abilities.tells_tokens();
+fn match_token_keys(
+    server: &mut Server,
+    reference: &mut Server,
+    listener: &dyn Listener,
+) -> Result<()> {
+    let both = [&server.capabilities, &reference.capabilities];
+    let compared = reference.capabilities.top > 0 && server.capabilities.returns_tokens();
     if !compared || both[0].ids == both[1].ids {
         return Ok(());
     }
     for side in [server, reference] {
-        if side.abilities.ids {
-            probe::by_text(side, listener)?;
-            listener.note(&described(side));
+        if side.capabilities.ids {
+            probe::use_token_text(side, listener)?;
+            listener.note(&description(side));
         }
     }
     Ok(())
@@ -187,7 +191,7 @@ fn agree(server: &mut Server, reference: &mut Server, listener: &dyn Listener) -
 fn rounds(
     lab: &mut Lab<'_>,
     mut checks: Vec<Running>,
-    bar: f64,
+    threshold: f64,
     deadline: &Deadline<'_>,
 ) -> Result<(Vec<Finding>, Option<String>)> {
     let count = checks.len();
@@ -206,7 +210,7 @@ fn rounds(
             let sent = lab.server.client.sent();
             lab.listener.progress(done, count, sent, running.check.name());
             let start = Instant::now();
-            match running.check.round(lab, bar) {
+            match running.check.round(lab, threshold) {
                 Ok(done) => running.done = done,
                 Err(Error::Interrupted) if !deadline.listener.is_stopped() => {}
                 Err(error @ (Error::Unreachable { .. } | Error::Interrupted)) => {
@@ -218,7 +222,7 @@ fn rounds(
             running.requests += lab.server.client.sent() - sent;
             running.seconds += start.elapsed().as_secs_f64();
             if running.done {
-                let finding = finding(running, lab, bar)?;
+                let finding = finding(running, lab, threshold)?;
                 lab.listener.found(&finding);
                 findings[at] = Some(finding);
             }
@@ -229,7 +233,7 @@ fn rounds(
     }
     for (running, found) in checks.iter_mut().zip(&mut findings) {
         if found.is_none() {
-            let finding = finding(running, lab, bar)?;
+            let finding = finding(running, lab, threshold)?;
             lab.listener.found(&finding);
             *found = Some(finding);
         }
@@ -237,8 +241,8 @@ fn rounds(
     Ok((findings.into_iter().flatten().collect(), cut_short))
 }
 
-fn finding(running: &mut Running, lab: &mut Lab<'_>, bar: f64) -> Result<Finding> {
-    let outcome = match running.check.outcome(lab, bar) {
+fn finding(running: &mut Running, lab: &mut Lab<'_>, threshold: f64) -> Result<Finding> {
+    let outcome = match running.check.outcome(lab, threshold) {
         Err(Error::Unreachable { .. } | Error::Interrupted) => {
             Outcome::certain(Verdict::NotEnoughData, 0, "the server was lost")
         }
@@ -254,16 +258,16 @@ fn finding(running: &mut Running, lab: &mut Lab<'_>, bar: f64) -> Result<Finding
 }
 
 /// What all checks of distributions saw, as one test.
-fn together(lab: &Lab<'_>, bar: f64) -> Option<Finding> {
+fn overall(lab: &Lab<'_>, threshold: f64) -> Option<Finding> {
     let tokens = lab.overall.tokens();
     if tokens == 0 {
         return None;
     }
-    let most = lab.overall.wealth().most();
-    let fault = most >= bar;
+    let most = lab.overall.wealth().peak();
+    let fault = most >= threshold;
     let would_find = match fault {
         true => None,
-        false => smallest_found(&lab.overall_trail, lab.options.tolerance, bar),
+        false => smallest_found(&lab.overall_trail, lab.options.tolerance, threshold),
     };
     let verdict = match () {
         () if fault => Verdict::Fault,
@@ -271,7 +275,7 @@ fn together(lab: &Lab<'_>, bar: f64) -> Option<Finding> {
         () => Verdict::NotEnoughData,
     };
     let top = lab.overall.top();
-    let said = format!(
+    let summary = format!(
         "the likeliest token came {:.1} % of the time, expected {:.1} %",
         100.0 * top.0 / tokens as f64,
         100.0 * top.1 / tokens as f64
@@ -279,37 +283,37 @@ fn together(lab: &Lab<'_>, bar: f64) -> Option<Finding> {
     let outcome = Outcome {
         p_value: Some(p_value(most)),
         would_find,
-        ..Outcome::certain(verdict, tokens, said)
+        ..Outcome::certain(verdict, tokens, summary)
     };
     let title = "all checks of distributions together".to_owned();
-    Some(Finding { check: TOGETHER, title, outcome, requests: 0, seconds: 0.0 })
+    Some(Finding { check: OVERALL, title, outcome, requests: 0, seconds: 0.0 })
 }
 
 /// A fault, if there is one; else passed, if the tests that matter most have seen enough.
 fn verdict(findings: &[Finding]) -> Verdict {
-    let of = |verdict| findings.iter().any(|finding| finding.outcome.verdict == verdict);
-    if of(Verdict::Fault) {
+    let total = |verdict| findings.iter().any(|finding| finding.outcome.verdict == verdict);
+    if total(Verdict::Fault) {
         return Verdict::Fault;
     }
     let short = findings.iter().any(|finding| {
         let counted = finding.outcome.verdict == Verdict::NotEnoughData;
         let main = findings
             .iter()
-            .any(|other| other.check == TOGETHER && other.outcome.verdict == Verdict::Passed);
+            .any(|other| other.check == OVERALL && other.outcome.verdict == Verdict::Passed);
         // What all together have seen is enough for those that saw too little by themselves.
         counted && !(main && finding.outcome.would_find.is_some())
     });
-    if short || !of(Verdict::Passed) { Verdict::NotEnoughData } else { Verdict::Passed }
+    if short || !total(Verdict::Passed) { Verdict::NotEnoughData } else { Verdict::Passed }
 }
 
-fn described(server: &Server) -> String {
-    let abilities = &server.abilities;
-    let dialect = match abilities.dialect {
+fn description(server: &Server) -> String {
+    let capabilities = &server.capabilities;
+    let dialect = match capabilities.dialect {
         Dialect::Completions => "/v1/completions",
         Dialect::Llama => "llama.cpp's /completion",
         Dialect::Chat => "/v1/chat/completions alone",
     };
-    let tokens = match (abilities.top, abilities.ids) {
+    let tokens = match (capabilities.top, capabilities.ids) {
         (0, _) => "no log-probabilities".to_owned(),
         (top, true) => format!("tokens by id, the {top} likeliest"),
         (top, false) => format!("tokens as text, the {top} likeliest"),
@@ -319,11 +323,11 @@ fn described(server: &Server) -> String {
 
 fn truth(lab: &Lab<'_>) -> String {
     let by = match &lab.reference {
-        Some(reference) if lab.knows() && reference.abilities.top > 0 => {
+        Some(reference) if lab.has_distributions() && reference.capabilities.top > 0 => {
             format!("log-probabilities of {} in requests of one token", reference.client.url(""))
         }
         Some(reference) => format!("answers of {}", reference.client.url("")),
-        None if lab.knows() => {
+        None if lab.has_distributions() => {
             "the server's own log-probabilities in requests of one token, in which no draft has a \
              part"
                 .to_owned()

@@ -6,7 +6,9 @@ use crate::Listener;
 use crate::client::{Call, Client};
 use crate::error::{Error, Result};
 use crate::journal::Reply;
-use crate::server::{Abilities, Ask, Dialect, Grammar, Prompt, Server, Told, is_end, said};
+use crate::server::{
+    Capabilities, Detail, Dialect, Grammar, Prompt, Request, Server, error_message, is_end,
+};
 use crate::setting::Setting;
 
 /// Numbers of likeliest tokens that servers are asked for, most first.
@@ -20,13 +22,13 @@ pub fn probe(client: Client, model: Option<String>, listener: &dyn Listener) -> 
         Some(model) => model,
         None => first_model(&client)?,
     };
-    let mut server = Server::new(client, model, BLANK);
-    look(&mut server, listener)?;
+    let mut server = Server::new(client, model, UNKNOWN);
+    probe_capabilities(&mut server, listener)?;
     Ok(server)
 }
 
 /// What nobody has looked at.
-const BLANK: Abilities = Abilities {
+const UNKNOWN: Capabilities = Capabilities {
     dialect: Dialect::Completions,
     top_k_off: None,
     top: 0,
@@ -38,33 +40,36 @@ const BLANK: Abilities = Abilities {
 
 /// Looks at a server once more, and takes its tokens by their texts: for such as are compared with
 /// those of a server that tells no ids.
-pub fn by_text(server: &mut Server, listener: &dyn Listener) -> Result<()> {
-    server.by_text = true;
-    server.abilities = BLANK;
-    look(server, listener)
+pub fn use_token_text(server: &mut Server, listener: &dyn Listener) -> Result<()> {
+    server.use_token_text = true;
+    server.capabilities = UNKNOWN;
+    probe_capabilities(server, listener)
 }
 
-fn look(server: &mut Server, listener: &dyn Listener) -> Result<()> {
+fn probe_capabilities(server: &mut Server, listener: &dyn Listener) -> Result<()> {
     if !completions(server, listener)? {
-        server.abilities.dialect = Dialect::Chat;
-        let ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
-        if let Some(refusal) = refused(server, &ask, listener)? {
+        server.capabilities.dialect = Dialect::Chat;
+        let request = Request::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
+        if let Some(refusal) = refused(server, &request, listener)? {
             return Err(Error::Untestable(format!(
                 "neither /v1/completions nor /v1/chat/completions takes a plain request: {refusal}"
             )));
         }
         return Ok(());
     }
-    if !server.by_text && (!server.abilities.ids || !server.abilities.ids_alone) {
+    if !server.use_token_text && (!server.capabilities.ids || !server.capabilities.ids_alone) {
         llama(server, listener)?;
     }
-    if server.abilities.top > 0 && !server.abilities.ids && !joins(server, listener)? {
+    if server.capabilities.top > 0
+        && !server.capabilities.ids
+        && !token_strings_join(server, listener)?
+    {
         listener.note("its tokens' strings do not add up to its answers: they are not looked at");
-        server.abilities.top = 0;
+        server.capabilities.top = 0;
     }
-    if server.abilities.top > 0 {
-        server.abilities.processed = processed(server, listener)?;
-        server.abilities.echo = echo(server, listener)?;
+    if server.capabilities.top > 0 {
+        server.capabilities.processed = processed(server, listener)?;
+        server.capabilities.echo = echo(server, listener)?;
     }
     Ok(())
 }
@@ -90,26 +95,26 @@ fn first_model(client: &Client) -> Result<String> {
 }
 
 /// Why a request is refused; none if it is not.
-fn refused(server: &Server, ask: &Ask, listener: &dyn Listener) -> Result<Option<String>> {
-    let reply = server.client.send(&server.call(ask), listener)?;
+fn refused(server: &Server, request: &Request, listener: &dyn Listener) -> Result<Option<String>> {
+    let reply = server.client.send(&server.call(request), listener)?;
     Ok(match reply {
         Reply::Body(_) => None,
-        Reply::Status(status, body) => Some(format!("status {status}: {}", said(&body))),
+        Reply::Status(status, body) => Some(format!("status {status}: {}", error_message(&body))),
     })
 }
 
 /// Whether the server has completions, and what they can.
 fn completions(server: &mut Server, listener: &dyn Listener) -> Result<bool> {
-    let plain = Ask::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
+    let plain = Request::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
     // With everything, and then with less and less.
     for (ids, top_k_off) in
         [(true, Some(0)), (true, Some(-1)), (false, Some(0)), (false, Some(-1)), (false, None)]
     {
-        if ids && server.by_text {
+        if ids && server.use_token_text {
             continue;
         }
-        server.abilities.ids = ids;
-        server.abilities.top_k_off = top_k_off;
+        server.capabilities.ids = ids;
+        server.capabilities.top_k_off = top_k_off;
         match refused(server, &plain, listener)? {
             None => {
                 tokens(server, listener)?;
@@ -124,30 +129,30 @@ fn completions(server: &mut Server, listener: &dyn Listener) -> Result<bool> {
 
 /// What is told of tokens.
 fn tokens(server: &mut Server, listener: &dyn Listener) -> Result<()> {
-    let mut ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
-    server.abilities.ids_alone = true;
-    let answer = server.ask(&ask, listener)?;
-    server.abilities.ids_alone = answer.first().tokens.len() == 2;
-    ask.told = Told::Scores;
+    let mut request = Request::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
+    server.capabilities.ids_alone = true;
+    let answer = server.request(&request, listener)?;
+    server.capabilities.ids_alone = answer.first().tokens.len() == 2;
+    request.detail = Detail::Logprobs;
     for top in TOPS {
-        server.abilities.top = top;
-        let call = server.call(&ask);
+        server.capabilities.top = top;
+        let call = server.call(&request);
         let reply = server.client.send(&call, listener)?;
         if let Ok(answer) = server.read(&call, &reply)
             && let Some(token) = answer.first().tokens.first()
         {
             let ids = matches!(token.key, crate::answer::Key::Id(_));
-            server.abilities.ids = ids;
-            server.abilities.ids_alone &= ids;
+            server.capabilities.ids = ids;
+            server.capabilities.ids_alone &= ids;
             // Some give fewer than they are asked for, without a word.
-            server.abilities.top = token.top.len().min(top);
+            server.capabilities.top = token.top.len().min(top);
             if !token.top.is_empty() {
                 return Ok(());
             }
         }
     }
-    server.abilities.top = 0;
-    server.abilities.ids = server.abilities.ids_alone;
+    server.capabilities.top = 0;
+    server.capabilities.ids = server.capabilities.ids_alone;
     Ok(())
 }
 
@@ -162,7 +167,7 @@ fn llama(server: &mut Server, listener: &dyn Listener) -> Result<()> {
     let Some(token) = first.tokens.first() else { return Ok(()) };
     if matches!(token.key, crate::answer::Key::Id(_)) && !token.top.is_empty() {
         let top = token.top.len();
-        server.abilities = Abilities {
+        server.capabilities = Capabilities {
             dialect: Dialect::Llama,
             top_k_off: Some(0),
             top,
@@ -177,25 +182,26 @@ fn llama(server: &mut Server, listener: &dyn Listener) -> Result<()> {
 
 /// Whether the strings of tokens add up to the answer that they are of: some tokenizers write a
 /// token that is written by itself without its blank, and where it stood cannot be asked for then.
-fn joins(server: &Server, listener: &dyn Listener) -> Result<bool> {
+fn token_strings_join(server: &Server, listener: &dyn Listener) -> Result<bool> {
     let greedy = Setting { temperature: 0.0, ..Setting::default() };
-    let answer = server.ask(&Ask::new(Prompt::Text(PROMPT.to_owned()), 16, greedy), listener)?;
+    let answer =
+        server.request(&Request::new(Prompt::Text(PROMPT.to_owned()), 16, greedy), listener)?;
     let choice = answer.first();
-    let texts = choice.tokens.iter().map(|token| token.text.as_str());
-    let joined: String = texts.filter(|text| !is_end(text)).collect();
+    let strings = choice.tokens.iter().map(|token| token.text.as_str());
+    let joined: String = strings.filter(|text| !is_end(text)).collect();
     // Parts of characters are no text by themselves.
-    let whole = |text: &str| !text.contains(char::REPLACEMENT_CHARACTER);
-    Ok(joined.trim() == choice.text.trim() || !whole(&joined) || !whole(&choice.text))
+    let is_complete = |text: &str| !text.contains(char::REPLACEMENT_CHARACTER);
+    Ok(joined.trim() == choice.text.trim() || !is_complete(&joined) || !is_complete(&choice.text))
 }
 
 /// Whether log-probabilities change with the temperature.
 fn processed(server: &Server, listener: &dyn Listener) -> Result<bool> {
     let at = |temperature: f64| {
         let setting = Setting { temperature, ..Setting::default() };
-        let ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 1, setting);
-        Ask { told: Told::Scores, ..ask }
+        let request = Request::new(Prompt::Text(PROMPT.to_owned()), 1, setting);
+        Request { detail: Detail::Logprobs, ..request }
     };
-    let answers = server.ask_all(&[at(1.0), at(0.4)], 1, listener)?;
+    let answers = server.send_all(&[at(1.0), at(0.4)], 1, listener)?;
     let top = |at: usize| {
         let token = answers[at].first().tokens.first().cloned();
         token.and_then(|token| token.top.first().map(|top| top.logprob))
@@ -206,9 +212,9 @@ fn processed(server: &Server, listener: &dyn Listener) -> Result<bool> {
 /// The tokens of a text, if the server can tell.
 pub fn tokenize(server: &Server, text: &str, listener: &dyn Listener) -> Result<Option<Vec<u32>>> {
     // vLLM and polydraft tell a prompt's tokens in answers.
-    if server.abilities.dialect == Dialect::Completions {
-        let ask = Ask::new(Prompt::Text(text.to_owned()), 1, Setting::default());
-        let answer = server.ask(&ask, listener)?;
+    if server.capabilities.dialect == Dialect::Completions {
+        let request = Request::new(Prompt::Text(text.to_owned()), 1, Setting::default());
+        let answer = server.request(&request, listener)?;
         if !answer.prompt.is_empty() {
             return Ok(Some(answer.prompt));
         }
@@ -224,11 +230,11 @@ pub fn tokenize(server: &Server, text: &str, listener: &dyn Listener) -> Result<
 
 /// Whether prompts come back with log-probabilities.
 fn echo(server: &Server, listener: &dyn Listener) -> Result<bool> {
-    if server.abilities.dialect != Dialect::Completions {
+    if server.capabilities.dialect != Dialect::Completions {
         return Ok(false);
     }
-    let ask = Ask::new(Prompt::Text(format!("{PROMPT} {PROMPT}")), 1, Setting::default());
-    let call = server.call(&Ask { told: Told::Scores, echo: true, ..ask });
+    let request = Request::new(Prompt::Text(format!("{PROMPT} {PROMPT}")), 1, Setting::default());
+    let call = server.call(&Request { detail: Detail::Logprobs, echo: true, ..request });
     let reply = server.client.send(&call, listener)?;
     let Ok(answer) = server.read(&call, &reply) else { return Ok(false) };
     let tokens = answer.first().tokens;
@@ -244,14 +250,14 @@ pub fn grammar(
     words: &Setting,
     listener: &dyn Listener,
 ) -> Result<Option<Grammar>> {
-    let tried: &[Grammar] = match server.abilities.dialect {
+    let tried: &[Grammar] = match server.capabilities.dialect {
         Dialect::Completions => &[Grammar::Structured, Grammar::Guided, Grammar::Regex],
         Dialect::Llama => &[Grammar::Gbnf],
         Dialect::Chat => &[],
     };
-    let ask = Ask::new(Prompt::Text(PROMPT.to_owned()), 8, words.clone());
+    let request = Request::new(Prompt::Text(PROMPT.to_owned()), 8, words.clone());
     for grammar in tried {
-        let call = server.call_for_words(&ask, *grammar);
+        let call = server.grammar_call(&request, *grammar);
         let reply = server.client.send(&call, listener)?;
         if let Ok(answer) = server.read(&call, &reply)
             && !answer.first().text.is_empty()

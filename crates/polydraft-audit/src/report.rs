@@ -39,20 +39,20 @@ pub struct Outcome {
     /// Tokens, answers or pairs that were looked at.
     pub seen: usize,
     /// What was seen, in a sentence.
-    pub said: String,
+    pub summary: String,
     /// Requests that show a fault.
     pub evidence: Vec<Evidence>,
 }
 
 impl Outcome {
     /// A check in which nothing is random.
-    pub fn certain(verdict: Verdict, seen: usize, said: impl Into<String>) -> Self {
+    pub fn certain(verdict: Verdict, seen: usize, summary: impl Into<String>) -> Self {
         Self {
             verdict,
             p_value: None,
             would_find: None,
             seen,
-            said: said.into(),
+            summary: summary.into(),
             evidence: Vec::new(),
         }
     }
@@ -126,7 +126,7 @@ impl Report {
 }
 
 /// A p-value, however small.
-pub fn probable(p: f64) -> String {
+pub fn format_p_value(p: f64) -> String {
     match p {
         ..1e-300 => "p < 1e-300".to_owned(),
         ..1e-3 => format!("p = {p:.0e}"),
@@ -135,7 +135,7 @@ pub fn probable(p: f64) -> String {
 }
 
 /// A share as per cent, without digits that say nothing.
-pub fn percent(share: f64) -> String {
+pub fn format_percent(share: f64) -> String {
     let text = format!("{:.1}", 100.0 * share);
     format!("{} %", text.strip_suffix(".0").unwrap_or(&text))
 }

@@ -45,20 +45,20 @@ pub enum Prompt {
 
 /// What an answer should tell of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum Detail {
     /// Which they are.
     Tokens,
     /// Their log-probabilities, and those of the likeliest others.
-    Scores,
+    Logprobs,
 }
 
 /// A request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ask {
+pub struct Request {
     pub prompt: Prompt,
     pub max_tokens: usize,
     pub setting: Setting,
-    pub told: Told,
+    pub detail: Detail,
     pub seed: Option<u64>,
     pub stop: Option<String>,
     pub choices: usize,
@@ -67,14 +67,14 @@ pub struct Ask {
     pub echo: bool,
 }
 
-impl Ask {
+impl Request {
     /// A continuation; what is told of its tokens is which they are.
     pub fn new(prompt: Prompt, max_tokens: usize, setting: Setting) -> Self {
         Self {
             prompt,
             max_tokens,
             setting,
-            told: Told::Tokens,
+            detail: Detail::Tokens,
             seed: None,
             stop: None,
             choices: 1,
@@ -86,7 +86,7 @@ impl Ask {
 
 /// What a server can, found by asking.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Abilities {
+pub struct Capabilities {
     pub dialect: Dialect,
     /// Whether `top_k` and `min_p` are taken, and with which value `top_k` is off.
     pub top_k_off: Option<i64>,
@@ -102,9 +102,9 @@ pub struct Abilities {
     pub processed: bool,
 }
 
-impl Abilities {
+impl Capabilities {
     /// Whether it tells which tokens an answer has.
-    pub fn tells_tokens(&self) -> bool {
+    pub fn returns_tokens(&self) -> bool {
         self.dialect != Dialect::Chat && (self.ids_alone || self.top > 0)
     }
 }
@@ -114,27 +114,27 @@ impl Abilities {
 pub struct Server {
     pub client: Client,
     pub model: String,
-    pub abilities: Abilities,
+    pub capabilities: Capabilities,
     /// Whether tokens go by their strings though the server may tell ids.
-    pub by_text: bool,
+    pub use_token_text: bool,
     /// What tokens are as text.
     lexicon: Mutex<HashMap<u32, String>>,
 }
 
 impl Server {
     /// Of an address and a model, with what was found out about it.
-    pub fn new(client: Client, model: String, abilities: Abilities) -> Self {
-        Self { client, model, abilities, by_text: false, lexicon: Mutex::default() }
+    pub fn new(client: Client, model: String, capabilities: Capabilities) -> Self {
+        Self { client, model, capabilities, use_token_text: false, lexicon: Mutex::default() }
     }
 
     /// A request in its words.
-    pub fn call(&self, ask: &Ask) -> Call {
-        let body = match self.abilities.dialect {
-            Dialect::Completions => self.completion(ask),
-            Dialect::Llama => self.llama(ask),
-            Dialect::Chat => self.chat(ask),
+    pub fn call(&self, request: &Request) -> Call {
+        let body = match self.capabilities.dialect {
+            Dialect::Completions => self.completion(request),
+            Dialect::Llama => self.llama(request),
+            Dialect::Chat => self.chat(request),
         };
-        let path = match self.abilities.dialect {
+        let path = match self.capabilities.dialect {
             Dialect::Completions => "/v1/completions",
             Dialect::Llama => "/completion",
             Dialect::Chat => "/v1/chat/completions",
@@ -142,12 +142,12 @@ impl Server {
         Call { path, body: Value::Object(body) }
     }
 
-    fn sampling(&self, ask: &Ask) -> Map<String, Value> {
-        let setting = &ask.setting;
+    fn sampling(&self, request: &Request) -> Map<String, Value> {
+        let setting = &request.setting;
         let mut body = Map::new();
         body.insert("temperature".into(), setting.temperature.into());
         body.insert("top_p".into(), setting.top_p.unwrap_or(1.0).into());
-        if let Some(off) = self.abilities.top_k_off {
+        if let Some(off) = self.capabilities.top_k_off {
             let top_k = setting.top_k.map_or(off, |k| k as i64);
             body.insert("top_k".into(), top_k.into());
             body.insert("min_p".into(), setting.min_p.unwrap_or(0.0).into());
@@ -160,55 +160,55 @@ impl Server {
                 body.insert(name.into(), value.into());
             }
         }
-        if let Some(seed) = ask.seed {
+        if let Some(seed) = request.seed {
             body.insert("seed".into(), seed.into());
         }
-        if let Some(stop) = &ask.stop {
+        if let Some(stop) = &request.stop {
             body.insert("stop".into(), json!([stop]));
         }
-        if ask.stream {
+        if request.stream {
             body.insert("stream".into(), true.into());
         }
         body
     }
 
-    fn completion(&self, ask: &Ask) -> Map<String, Value> {
-        let setting = &ask.setting;
-        let mut body = self.sampling(ask);
+    fn completion(&self, request: &Request) -> Map<String, Value> {
+        let setting = &request.setting;
+        let mut body = self.sampling(request);
         body.insert("model".into(), self.model.as_str().into());
-        let prompt = match &ask.prompt {
+        let prompt = match &request.prompt {
             Prompt::Text(text) => json!(text),
             Prompt::Ids(ids) => json!(ids),
         };
         body.insert("prompt".into(), prompt);
-        body.insert("max_tokens".into(), ask.max_tokens.into());
-        if self.abilities.ids {
+        body.insert("max_tokens".into(), request.max_tokens.into());
+        if self.capabilities.ids {
             body.insert("return_token_ids".into(), true.into());
             body.insert("return_tokens_as_token_ids".into(), true.into());
         }
-        let top = self.abilities.top;
-        match ask.told {
-            Told::Scores => {
+        let top = self.capabilities.top;
+        match request.detail {
+            Detail::Logprobs => {
                 body.insert("logprobs".into(), top.into());
             }
             // Where tokens come with their log-probabilities alone.
-            Told::Tokens if !self.abilities.ids_alone && top > 0 => {
+            Detail::Tokens if !self.capabilities.ids_alone && top > 0 => {
                 body.insert("logprobs".into(), 1.into());
             }
-            Told::Tokens => {}
+            Detail::Tokens => {}
         }
-        if ask.choices > 1 {
-            body.insert("n".into(), ask.choices.into());
+        if request.choices > 1 {
+            body.insert("n".into(), request.choices.into());
         }
-        if ask.echo {
+        if request.echo {
             body.insert("echo".into(), true.into());
         }
-        if ask.stream {
+        if request.stream {
             body.insert("stream_options".into(), json!({ "include_usage": true }));
         }
         if !setting.bias.is_empty() {
-            let of = |(id, bias): &(u32, f64)| (id.to_string(), Value::from(*bias));
-            body.insert("logit_bias".into(), setting.bias.iter().map(of).collect());
+            let entry = |(id, bias): &(u32, f64)| (id.to_string(), Value::from(*bias));
+            body.insert("logit_bias".into(), setting.bias.iter().map(entry).collect());
         }
         if !setting.ends.is_empty() {
             body.insert("stop_token_ids".into(), json!(setting.ends));
@@ -219,20 +219,20 @@ impl Server {
         body
     }
 
-    fn llama(&self, ask: &Ask) -> Map<String, Value> {
-        let setting = &ask.setting;
-        let mut body = self.sampling(ask);
-        let prompt = match &ask.prompt {
+    fn llama(&self, request: &Request) -> Map<String, Value> {
+        let setting = &request.setting;
+        let mut body = self.sampling(request);
+        let prompt = match &request.prompt {
             Prompt::Text(text) => json!(text),
             Prompt::Ids(ids) => json!(ids),
         };
         body.insert("prompt".into(), prompt);
-        body.insert("n_predict".into(), ask.max_tokens.into());
+        body.insert("n_predict".into(), request.max_tokens.into());
         body.insert("repeat_penalty".into(), 1.0.into());
         body.insert("typical_p".into(), 1.0.into());
         body.insert("return_tokens".into(), true.into());
-        if ask.told == Told::Scores {
-            body.insert("n_probs".into(), self.abilities.top.into());
+        if request.detail == Detail::Logprobs {
+            body.insert("n_probs".into(), self.capabilities.top.into());
         }
         if !setting.bias.is_empty() {
             body.insert("logit_bias".into(), json!(setting.bias));
@@ -240,28 +240,29 @@ impl Server {
         body
     }
 
-    fn chat(&self, ask: &Ask) -> Map<String, Value> {
-        let mut body = self.sampling(ask);
+    fn chat(&self, request: &Request) -> Map<String, Value> {
+        let mut body = self.sampling(request);
         body.insert("model".into(), self.model.as_str().into());
-        let text = match &ask.prompt {
+        let text = match &request.prompt {
             Prompt::Text(text) => text.clone(),
             Prompt::Ids(_) => String::new(),
         };
         body.insert("messages".into(), json!([{ "role": "user", "content": text }]));
-        body.insert("max_tokens".into(), ask.max_tokens.into());
-        if ask.choices > 1 {
-            body.insert("n".into(), ask.choices.into());
+        body.insert("max_tokens".into(), request.max_tokens.into());
+        if request.choices > 1 {
+            body.insert("n".into(), request.choices.into());
         }
         body
     }
 
     /// The same request for a row of words.
-    pub fn call_for_words(&self, ask: &Ask, grammar: Grammar) -> Call {
-        let mut call = self.call(ask);
-        let words = &ask.setting.words;
+    pub fn grammar_call(&self, request: &Request, grammar: Grammar) -> Call {
+        let mut call = self.call(request);
+        let words = &request.setting.words;
         let escaped = |word: &String| {
-            let of = |c: char| if c.is_alphanumeric() { c.to_string() } else { format!("[{c}]") };
-            word.chars().map(of).collect::<String>()
+            let escape =
+                |c: char| if c.is_alphanumeric() { c.to_string() } else { format!("[{c}]") };
+            word.chars().map(escape).collect::<String>()
         };
         let regex = format!("({})+", words.iter().map(escaped).collect::<Vec<_>>().join("|"));
         let quoted = |word: &String| json!(word).to_string();
@@ -288,8 +289,8 @@ impl Server {
                     Answer::read(body).map_err(|reason| Error::Unreadable { url, reason })?;
                 let mut lexicon = self.lexicon.lock().expect("nothing panics with it");
                 for choice in &mut answer.choices {
-                    if self.by_text {
-                        choice.forget_ids();
+                    if self.use_token_text {
+                        choice.drop_ids();
                     }
                     for token in &mut choice.tokens {
                         for scored in &token.top {
@@ -301,27 +302,27 @@ impl Server {
                 Ok(answer)
             }
             Reply::Status(status, reason) => {
-                let reason = said(reason);
+                let reason = error_message(reason);
                 Err(Error::Refused { url, status: *status, reason })
             }
         }
     }
 
     /// Asks, so many at a time.
-    pub fn ask_all(
+    pub fn send_all(
         &self,
-        asks: &[Ask],
+        requests: &[Request],
         at_most: usize,
         listener: &dyn Listener,
     ) -> Result<Vec<Answer>> {
-        let calls: Vec<Call> = asks.iter().map(|ask| self.call(ask)).collect();
+        let calls: Vec<Call> = requests.iter().map(|request| self.call(request)).collect();
         let replies = self.client.send_all(&calls, at_most, listener)?;
         calls.iter().zip(&replies).map(|(call, reply)| self.read(call, reply)).collect()
     }
 
     /// Asks once.
-    pub fn ask(&self, ask: &Ask, listener: &dyn Listener) -> Result<Answer> {
-        let mut answers = self.ask_all(std::slice::from_ref(ask), 1, listener)?;
+    pub fn request(&self, request: &Request, listener: &dyn Listener) -> Result<Answer> {
+        let mut answers = self.send_all(std::slice::from_ref(request), 1, listener)?;
         Ok(answers.remove(0))
     }
 
@@ -364,11 +365,11 @@ impl Server {
 
     /// The strings of rows of tokens; nothing where the server does not say.
     fn detokenized(&self, rows: &[Vec<u32>], listener: &dyn Listener) -> Result<Vec<String>> {
-        let of = |row: &Vec<u32>| {
+        let call = |row: &Vec<u32>| {
             let body = json!({ "model": self.model, "tokens": row });
             Call { path: "/detokenize", body }
         };
-        let calls: Vec<Call> = rows.iter().map(of).collect();
+        let calls: Vec<Call> = rows.iter().map(call).collect();
         let replies = self.client.send_all(&calls, usize::MAX, listener)?;
         let text = |reply: &Reply| match reply {
             Reply::Body(body) => {
@@ -405,7 +406,7 @@ fn learn(lexicon: &mut HashMap<u32, String>, key: &Key, text: &str) {
 }
 
 /// What an error's body says.
-pub fn said(body: &str) -> String {
+pub fn error_message(body: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(body).ok();
     let message = parsed.as_ref().and_then(|value| {
         let error = &value["error"];

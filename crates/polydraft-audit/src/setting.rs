@@ -81,7 +81,7 @@ pub struct Conditional {
 
 /// What went before.
 #[derive(Debug, Clone, Copy)]
-pub struct Past<'p> {
+pub struct History<'p> {
     pub prompt: &'p [Key],
     pub answer: &'p [Key],
     /// The answer as text.
@@ -105,14 +105,19 @@ impl Conditional {
     }
 
     /// The distribution of what is emitted; none where it depends on what is not known.
-    pub fn under(&self, setting: &Setting, counting: Counting, past: Past<'_>) -> Option<Self> {
+    pub fn under(
+        &self,
+        setting: &Setting,
+        counting: Counting,
+        history: History<'_>,
+    ) -> Option<Self> {
         let mut next = self.clone();
-        next.shift(setting, counting, past);
-        next.keep_words(&setting.words, past.text);
-        if past.answer.len() < setting.min_tokens {
+        next.apply_penalties(setting, counting, history);
+        next.apply_words(&setting.words, history.text);
+        if history.answer.len() < setting.min_tokens {
             next.cells.retain(|cell| !setting.ends.iter().any(|end| cell.key == Key::Id(*end)));
         }
-        next.heat(setting.temperature)?;
+        next.apply_temperature(setting.temperature)?;
         next.normalise();
         next.truncate(setting)?;
         next.normalise();
@@ -120,10 +125,10 @@ impl Conditional {
     }
 
     /// Penalties and biases: they act on logits, one token at a time.
-    fn shift(&mut self, setting: &Setting, counting: Counting, past: Past<'_>) {
+    fn apply_penalties(&mut self, setting: &Setting, counting: Counting, history: History<'_>) {
         let counted: Vec<&Key> = match counting {
-            Counting::Answer => past.answer.iter().collect(),
-            Counting::Everything => past.prompt.iter().chain(past.answer).collect(),
+            Counting::Answer => history.answer.iter().collect(),
+            Counting::Everything => history.prompt.iter().chain(history.answer).collect(),
         };
         let mut unseen: Vec<&Key> = Vec::new();
         for &key in &counted {
@@ -149,12 +154,12 @@ impl Conditional {
     }
 
     /// Only tokens with which the text can still become a row of words.
-    fn keep_words(&mut self, words: &[String], text: &str) {
+    fn apply_words(&mut self, words: &[String], text: &str) {
         if words.is_empty() {
             return;
         }
         self.cells.retain(|cell| {
-            !cell.text.is_empty() && may_become(words, &format!("{text}{}", cell.text))
+            !cell.text.is_empty() && is_prefix_of_words(words, &format!("{text}{}", cell.text))
         });
         let known: f64 = self.cells.iter().map(|cell| cell.probability).sum();
         // The rest may be all allowed, or all forbidden.
@@ -163,7 +168,7 @@ impl Conditional {
     }
 
     /// A temperature.
-    fn heat(&mut self, temperature: f64) -> Option<()> {
+    fn apply_temperature(&mut self, temperature: f64) -> Option<()> {
         if temperature == 1.0 {
             return Some(());
         }
@@ -200,13 +205,13 @@ impl Conditional {
     /// Truncation; where it cuts near a boundary, or beyond what is known, there is no answer.
     fn truncate(&mut self, setting: &Setting) -> Option<()> {
         let probability = |at: usize| self.cells.get(at).map(|cell| cell.probability);
-        let mut kept = None;
+        let mut retained = None;
         if let Some(k) = setting.top_k {
             let (last, next) = (probability(k - 1)?, probability(k).unwrap_or(self.most_of_rest));
             if next > last * (1.0 - NEAR) {
                 return None;
             }
-            kept = Some(k);
+            retained = Some(k);
         }
         if let Some(top_p) = setting.top_p {
             let mut sum = 0.0;
@@ -230,20 +235,22 @@ impl Conditional {
             if next > last * (1.0 - NEAR) {
                 return None;
             }
-            kept = Some(kept.map_or(count, |kept: usize| kept.min(count)));
+            retained = Some(retained.map_or(count, |retained: usize| retained.min(count)));
         }
         if let Some(min_p) = setting.min_p {
-            let bar = min_p * probability(0)?;
-            let near = |p: f64| p > bar * (1.0 - NEAR) && p < bar * (1.0 + NEAR);
-            let count = self.cells.iter().filter(|cell| cell.probability >= bar).count();
-            let unclear = self.cells.iter().any(|cell| near(cell.probability));
-            if unclear || (count == self.cells.len() && self.most_of_rest > bar * (1.0 - NEAR)) {
+            let threshold = min_p * probability(0)?;
+            let assert_near = |p: f64| p > threshold * (1.0 - NEAR) && p < threshold * (1.0 + NEAR);
+            let count = self.cells.iter().filter(|cell| cell.probability >= threshold).count();
+            let unclear = self.cells.iter().any(|cell| assert_near(cell.probability));
+            if unclear
+                || (count == self.cells.len() && self.most_of_rest > threshold * (1.0 - NEAR))
+            {
                 return None;
             }
-            kept = Some(kept.map_or(count, |kept: usize| kept.min(count)));
+            retained = Some(retained.map_or(count, |retained: usize| retained.min(count)));
         }
-        if let Some(kept) = kept {
-            self.cells.truncate(kept);
+        if let Some(retained) = retained {
+            self.cells.truncate(retained);
             self.rest = 0.0;
             self.most_of_rest = 0.0;
         }
@@ -252,7 +259,7 @@ impl Conditional {
 }
 
 /// Whether a text is the beginning of a row of words.
-pub fn may_become(words: &[String], text: &str) -> bool {
+pub fn is_prefix_of_words(words: &[String], text: &str) -> bool {
     let mut starts = vec![0];
     let mut seen = vec![false; text.len() + 1];
     while let Some(at) = starts.pop() {
@@ -263,8 +270,8 @@ pub fn may_become(words: &[String], text: &str) -> bool {
         if words.iter().any(|word| word.starts_with(rest)) {
             return true;
         }
-        let whole = words.iter().filter(|word| !word.is_empty() && rest.starts_with(*word));
-        starts.extend(whole.map(|word| at + word.len()));
+        let complete = words.iter().filter(|word| !word.is_empty() && rest.starts_with(*word));
+        starts.extend(complete.map(|word| at + word.len()));
     }
     false
 }
@@ -274,22 +281,22 @@ mod tests {
     use super::*;
 
     fn conditional(cells: &[f64]) -> Conditional {
-        let of = |(at, &probability): (usize, &f64)| Cell {
+        let cell = |(at, &probability): (usize, &f64)| Cell {
             key: Key::Id(at as u32),
             text: format!(" w{at}"),
             probability,
         };
-        Conditional::new(cells.iter().enumerate().map(of).collect())
+        Conditional::new(cells.iter().enumerate().map(cell).collect())
     }
 
     fn under(cells: &[f64], setting: Setting, answer: &[u32]) -> Option<Vec<f64>> {
         let answer: Vec<Key> = answer.iter().map(|id| Key::Id(*id)).collect();
-        let past = Past { prompt: &[], answer: &answer, text: "" };
-        let next = conditional(cells).under(&setting, Counting::Answer, past)?;
+        let history = History { prompt: &[], answer: &answer, text: "" };
+        let next = conditional(cells).under(&setting, Counting::Answer, history)?;
         Some(next.cells.iter().map(|cell| cell.probability).chain([next.rest]).collect())
     }
 
-    fn near(got: Option<Vec<f64>>, want: &[f64]) {
+    fn assert_near(got: Option<Vec<f64>>, want: &[f64]) {
         let got = got.expect("a distribution");
         assert_eq!(got.len(), want.len(), "{got:?}");
         for (got, want) in got.iter().zip(want) {
@@ -300,33 +307,33 @@ mod tests {
     #[test]
     fn settings_act_as_defined() {
         let cells = [0.5, 0.3, 0.2];
-        near(under(&cells, Setting::default(), &[]), &[0.5, 0.3, 0.2, 0.0]);
+        assert_near(under(&cells, Setting::default(), &[]), &[0.5, 0.3, 0.2, 0.0]);
         let half = Setting { temperature: 0.5, ..Setting::default() };
-        near(under(&cells, half, &[]), &[0.25 / 0.38, 0.09 / 0.38, 0.04 / 0.38, 0.0]);
+        assert_near(under(&cells, half, &[]), &[0.25 / 0.38, 0.09 / 0.38, 0.04 / 0.38, 0.0]);
         let two = Setting { top_k: Some(2), ..Setting::default() };
-        near(under(&cells, two, &[]), &[0.625, 0.375, 0.0]);
+        assert_near(under(&cells, two, &[]), &[0.625, 0.375, 0.0]);
         let nucleus = Setting { top_p: Some(0.6), ..Setting::default() };
-        near(under(&cells, nucleus, &[]), &[0.625, 0.375, 0.0]);
-        let bar = Setting { min_p: Some(0.5), ..Setting::default() };
-        near(under(&cells, bar, &[]), &[0.625, 0.375, 0.0]);
+        assert_near(under(&cells, nucleus, &[]), &[0.625, 0.375, 0.0]);
+        let threshold = Setting { min_p: Some(0.5), ..Setting::default() };
+        assert_near(under(&cells, threshold, &[]), &[0.625, 0.375, 0.0]);
         let penalised = Setting {
             presence_penalty: 2f64.ln(),
             frequency_penalty: 2f64.ln(),
             ..Setting::default()
         };
         // Twice seen: an eighth is left of it.
-        near(
+        assert_near(
             under(&cells, penalised, &[0, 0]),
             &[0.3 / 0.5625, 0.2 / 0.5625, 0.0625 / 0.5625, 0.0],
         );
         let biased = Setting { bias: vec![(2, 2f64.ln()), (0, -100.0)], ..Setting::default() };
-        near(under(&cells, biased, &[]), &[0.4 / 0.7, 0.3 / 0.7, 0.0]);
+        assert_near(under(&cells, biased, &[]), &[0.4 / 0.7, 0.3 / 0.7, 0.0]);
         let least = Setting { ends: vec![0], min_tokens: 2, ..Setting::default() };
-        near(under(&cells, least.clone(), &[1]), &[0.6, 0.4, 0.0]);
-        near(under(&cells, least, &[1, 1]), &[0.5, 0.3, 0.2, 0.0]);
+        assert_near(under(&cells, least.clone(), &[1]), &[0.6, 0.4, 0.0]);
+        assert_near(under(&cells, least, &[1, 1]), &[0.5, 0.3, 0.2, 0.0]);
         let words =
             Setting { words: vec![" w0".to_owned(), " w2x".to_owned()], ..Setting::default() };
-        near(under(&cells, words, &[]), &[0.5 / 0.7, 0.2 / 0.7, 0.0]);
+        assert_near(under(&cells, words, &[]), &[0.5 / 0.7, 0.2 / 0.7, 0.0]);
     }
 
     #[test]
@@ -336,16 +343,16 @@ mod tests {
         assert_eq!(under(&[0.5, 0.3], nucleus, &[]), None);
         let tied = Setting { top_k: Some(1), ..Setting::default() };
         assert_eq!(under(&[0.4, 0.4, 0.2], tied, &[]), None);
-        let bar = Setting { min_p: Some(0.1), ..Setting::default() };
-        assert_eq!(under(&[0.5, 0.3], bar, &[]), None);
+        let threshold = Setting { min_p: Some(0.1), ..Setting::default() };
+        assert_eq!(under(&[0.5, 0.3], threshold, &[]), None);
         // Most of the rest may be allowed.
         let words = Setting { words: vec![" w1".to_owned()], ..Setting::default() };
         assert_eq!(under(&[0.5, 0.3], words, &[]), None);
         // The bound on a rest at a temperature holds for the most uneven rest there is.
         let half = Setting { temperature: 0.5, ..Setting::default() };
-        let past = Past { prompt: &[], answer: &[], text: "" };
+        let history = History { prompt: &[], answer: &[], text: "" };
         let known = conditional(&[0.6, 0.3, 0.05]);
-        let next = known.under(&half, Counting::Answer, past).expect("little rest");
+        let next = known.under(&half, Counting::Answer, history).expect("little rest");
         for rest in [vec![0.05], vec![0.001; 50]] {
             let all: Vec<f64> = [0.6, 0.3, 0.05].into_iter().chain(rest).collect();
             let sum: f64 = all.iter().map(|p| p * p).sum();
@@ -360,10 +367,10 @@ mod tests {
     fn rows_of_words_are_recognised() {
         let words = ["ab".to_owned(), "abc".to_owned()];
         for text in ["", "a", "ab", "abcab", "ababc", "abca"] {
-            assert!(may_become(&words, text), "{text}");
+            assert!(is_prefix_of_words(&words, text), "{text}");
         }
         for text in ["b", "abb", "abcc", "abd"] {
-            assert!(!may_become(&words, text), "{text}");
+            assert!(!is_prefix_of_words(&words, text), "{text}");
         }
     }
 }

@@ -39,7 +39,7 @@ impl Counters {
 }
 
 /// What happened between two readings, or what the answers told.
-pub fn said(
+pub fn summary(
     before: Option<Counters>,
     after: Option<Counters>,
     (drafted, accepted): (u64, u64),

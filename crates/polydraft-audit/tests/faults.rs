@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Fault, Telling, Texts, Tiny, verdicts};
+use common::{Fault, ServerFeatures, TestServer, TokenText, verdicts};
 use polydraft_audit::{Options, Silent, Verdict, audit};
 
 /// Whether what takes long is tried too, as in continuous integration.
@@ -11,11 +11,11 @@ fn exhaustive() -> bool {
 }
 
 fn found(fault: Fault, check: &str) {
-    let tiny = Tiny::start(fault, Telling::default(), 7);
-    let checks: &[&str] = if check == "together" { &[] } else { &[check] };
+    let server = TestServer::start(fault, ServerFeatures::default(), 7);
+    let checks: &[&str] = if check == "overall" { &[] } else { &[check] };
     // Alone a check may spend what all of them share.
     let sensitivity = if checks.is_empty() { 0.03 } else { 0.012 };
-    let options = Options { sensitivity, ..tiny.options(checks, 1) };
+    let options = Options { sensitivity, ..server.options(checks, 1) };
     let report = audit(&options, &Silent).expect("an audit");
     if let Some(p) = report.findings.iter().find(|f| f.check == check).map(|f| f.outcome.p_value) {
         println!("{fault:?}: {p:?} in {} requests", report.requests);
@@ -23,7 +23,7 @@ fn found(fault: Fault, check: &str) {
     let found = report.findings.iter().find(|finding| finding.check == check).expect("it");
     assert_eq!(found.outcome.verdict, Verdict::Fault, "{fault:?}: {:?}", verdicts(&report));
     assert_eq!(report.exit_code(), 1);
-    if check == "together" {
+    if check == "overall" {
         return;
     }
     assert!(!found.outcome.evidence.is_empty(), "{fault:?}");
@@ -33,8 +33,8 @@ fn found(fault: Fault, check: &str) {
     if !exhaustive() {
         return;
     }
-    let tiny = Tiny::start(Fault::None, Telling::default(), 8);
-    let report = audit(&tiny.options(&[check], 2), &Silent).expect("an audit");
+    let server = TestServer::start(Fault::None, ServerFeatures::default(), 8);
+    let report = audit(&server.options(&[check], 2), &Silent).expect("an audit");
     assert_ne!(report.verdict, Verdict::Fault, "{:?}", verdicts(&report));
 }
 
@@ -50,10 +50,10 @@ macro_rules! faults {
 faults! {
     a_correction_from_the_target: CorrectionFromTarget by "temperature-1",
     a_temperature_forgotten: TemperatureForgotten by "temperature-0.7",
-    a_bonus_from_the_draft: BonusFromDraft by "together",
+    a_bonus_from_the_draft: BonusFromDraft by "overall",
     a_truncation_too_late: TruncatesTooLate by "top-p",
     a_truncation_too_late_of_top_k: TruncatesTooLate by "top-k",
-    a_biased_tail: BiasedTail by "together",
+    a_biased_tail: BiasedTail by "overall",
     penalties_that_ignore_drafts: PenaltiesIgnoreDrafts by "penalties",
     a_shared_stream: SharedStream by "independence",
     choices_that_share_a_stream: SharedByChoices by "choices",
@@ -69,50 +69,50 @@ faults! {
 /// All checks on a server without a fault: it passes.
 #[test]
 fn a_lossless_server_passes() {
-    let tiny = Tiny::start(Fault::None, Telling::default(), 3);
-    let report = audit(&tiny.options(&[], 3), &Silent).expect("an audit");
+    let server = TestServer::start(Fault::None, ServerFeatures::default(), 3);
+    let report = audit(&server.options(&[], 3), &Silent).expect("an audit");
     assert_eq!(report.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
 }
 
 /// Servers that tell less are audited as far as that goes.
 #[test]
 fn servers_may_tell_little() {
-    let all = Telling::default();
-    for telling in [
-        Telling { ids: false, ..all },
-        Telling { ids: false, echo: false, ..all },
-        Telling { top: 5, echo: false, ..all },
+    let all = ServerFeatures::default();
+    for features in [
+        ServerFeatures { ids: false, ..all },
+        ServerFeatures { ids: false, echo: false, ..all },
+        ServerFeatures { top: 5, echo: false, ..all },
     ] {
-        let wrong = Tiny::start(Fault::CorrectionFromTarget, telling, 3);
-        let report = audit(&wrong.options(&["temperature-1"], 3), &Silent).expect("an audit");
-        assert_eq!(report.verdict, Verdict::Fault, "{telling:?} {:#?}", verdicts(&report));
-        let right = Tiny::start(Fault::None, telling, 3);
-        let options = Options { requests: 4000, ..right.options(&[], 3) };
+        let faulty = TestServer::start(Fault::CorrectionFromTarget, features, 3);
+        let report = audit(&faulty.options(&["temperature-1"], 3), &Silent).expect("an audit");
+        assert_eq!(report.verdict, Verdict::Fault, "{features:?} {:#?}", verdicts(&report));
+        let lossless = TestServer::start(Fault::None, features, 3);
+        let options = Options { requests: 4000, ..lossless.options(&[], 3) };
         let report = audit(&options, &Silent).expect("an audit");
-        assert_ne!(report.verdict, Verdict::Fault, "{telling:?} {:#?}", verdicts(&report));
+        assert_ne!(report.verdict, Verdict::Fault, "{features:?} {:#?}", verdicts(&report));
     }
 }
 
 /// A reference may tell ids of tokens where the server tells texts, and the other way round.
 #[test]
 fn a_reference_may_name_tokens_otherwise() {
-    let all = Telling::default();
-    let text = Telling { ids: false, ..all };
+    let all = ServerFeatures::default();
+    let text = ServerFeatures { ids: false, ..all };
     // One that tells no tokens at all is compared by what it answers.
-    let silent = Telling { top: 0, ..text };
-    for (own, others) in [(text, all), (all, text), (silent, all)] {
-        let reference = Tiny::start(Fault::None, others, 6);
+    let silent = ServerFeatures { top: 0, ..text };
+    for (tested, others) in [(text, all), (all, text), (silent, all)] {
+        let reference = TestServer::start(Fault::None, others, 6);
         for fault in [Fault::None, Fault::CorrectionFromTarget] {
-            let tiny = Tiny::start(fault, own, 7);
+            let server = TestServer::start(fault, tested, 7);
             let options = Options {
                 reference: Some(reference.address()),
                 requests: 6000,
-                ..tiny.options(&["temperature-1", "reference"], 5)
+                ..server.options(&["temperature-1", "reference"], 5)
             };
             let report = audit(&options, &Silent).expect("an audit");
             let is_fault = report.verdict == Verdict::Fault;
-            assert_eq!(is_fault, fault != Fault::None, "{own:?} {:#?}", verdicts(&report));
-            let by = if own.top == 0 { "answers of " } else { "log-probabilities of " };
+            assert_eq!(is_fault, fault != Fault::None, "{tested:?} {:#?}", verdicts(&report));
+            let by = if tested.top == 0 { "answers of " } else { "log-probabilities of " };
             assert!(report.truth.starts_with(by), "{}", report.truth);
         }
     }
@@ -121,14 +121,15 @@ fn a_reference_may_name_tokens_otherwise() {
 /// Two tokens may have one text: where that is so, nothing is bet.
 #[test]
 fn tokens_may_have_one_text() {
-    for (texts, echo) in [(Texts::Doubled, true), (Texts::DoubledInObject, false)] {
-        let telling = Telling { ids: false, top: 5, echo, texts, ..Telling::default() };
+    for (token_text, echo) in [(TokenText::Doubled, true), (TokenText::DoubledInObject, false)] {
+        let features =
+            ServerFeatures { ids: false, top: 5, echo, token_text, ..ServerFeatures::default() };
         for fault in [Fault::None, Fault::CorrectionFromTarget] {
-            let tiny = Tiny::start(fault, telling, 4);
-            let options = Options { requests: 6000, ..tiny.options(&["temperature-1"], 4) };
+            let server = TestServer::start(fault, features, 4);
+            let options = Options { requests: 6000, ..server.options(&["temperature-1"], 4) };
             let report = audit(&options, &Silent).expect("an audit");
             let is_fault = report.verdict == Verdict::Fault;
-            assert_eq!(is_fault, fault != Fault::None, "{texts:?} {:#?}", verdicts(&report));
+            assert_eq!(is_fault, fault != Fault::None, "{token_text:?} {:#?}", verdicts(&report));
         }
     }
 }
@@ -136,12 +137,13 @@ fn tokens_may_have_one_text() {
 /// Texts of tokens that do not add up to the answer say nothing of where it could be continued.
 #[test]
 fn tokens_may_lack_their_blanks() {
-    let telling = Telling { ids: false, texts: Texts::Stripped, ..Telling::default() };
-    let reference = Tiny::start(Fault::None, Telling::default(), 6);
+    let features =
+        ServerFeatures { ids: false, token_text: TokenText::Stripped, ..ServerFeatures::default() };
+    let reference = TestServer::start(Fault::None, ServerFeatures::default(), 6);
     for fault in [Fault::None, Fault::CorrectionFromTarget] {
-        let tiny = Tiny::start(fault, telling, 5);
+        let server = TestServer::start(fault, features, 5);
         let reference = Some(reference.address());
-        let options = Options { reference, ..tiny.options(&["temperature-1", "reference"], 4) };
+        let options = Options { reference, ..server.options(&["temperature-1", "reference"], 4) };
         let report = audit(&options, &Silent).expect("an audit");
         let is_fault = report.verdict == Verdict::Fault;
         assert_eq!(is_fault, fault != Fault::None, "{fault:?} {:#?}", verdicts(&report));
@@ -151,44 +153,45 @@ fn tokens_may_lack_their_blanks() {
 /// Penalties may count the prompt's tokens, as llama.cpp's do: that is no fault.
 #[test]
 fn penalties_may_count_prompts() {
-    let telling = Telling { penalises_prompts: true, ..Telling::default() };
-    let tiny = Tiny::start(Fault::None, telling, 4);
-    let report = audit(&tiny.options(&["penalties"], 4), &Silent).expect("an audit");
+    let features = ServerFeatures { penalises_prompts: true, ..ServerFeatures::default() };
+    let server = TestServer::start(Fault::None, features, 4);
+    let report = audit(&server.options(&["penalties"], 4), &Silent).expect("an audit");
     let found = &report.findings.last().expect("it").outcome;
     assert_eq!(found.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
-    let tiny = Tiny::start(Fault::PenaltiesIgnoreDrafts, telling, 4);
-    let report = audit(&tiny.options(&["penalties"], 4), &Silent).expect("an audit");
+    let server = TestServer::start(Fault::PenaltiesIgnoreDrafts, features, 4);
+    let report = audit(&server.options(&["penalties"], 4), &Silent).expect("an audit");
     assert_eq!(report.verdict, Verdict::Fault, "{:#?}", verdicts(&report));
 }
 
 /// Without log-probabilities a reference tells the truth.
 #[test]
 fn a_reference_is_enough() {
-    let silent = Telling { ids: false, top: 0, echo: false, ..Telling::default() };
-    let chat = Telling { chat: true, ..silent };
+    let silent = ServerFeatures { ids: false, top: 0, echo: false, ..ServerFeatures::default() };
+    let chat = ServerFeatures { chat: true, ..silent };
     // Conversations alone, where there is nothing else.
-    let (tiny, other) = (Tiny::start(Fault::None, chat, 2), Tiny::start(Fault::None, chat, 3));
+    let (server, other) =
+        (TestServer::start(Fault::None, chat, 2), TestServer::start(Fault::None, chat, 3));
     let options = Options {
         reference: Some(other.address()),
         requests: 4000,
-        ..tiny.options(&["reference", "stop-strings", "streams", "greedy"], 4)
+        ..server.options(&["reference", "stop-strings", "streams", "greedy"], 4)
     };
     let report = audit(&options, &Silent).expect("an audit");
     assert_eq!(report.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
-    let reference = Tiny::start(Fault::None, silent, 4);
+    let reference = TestServer::start(Fault::None, silent, 4);
     // Nothing is known but texts, so that small errors drown in the tolerance.
     for (fault, expected) in
         [(Fault::CorrectionFromTarget, Verdict::Fault), (Fault::None, Verdict::Passed)]
     {
-        let tiny = Tiny::start(fault, silent, 5);
+        let server = TestServer::start(fault, silent, 5);
         let options =
-            Options { reference: Some(reference.address()), ..tiny.options(&["reference"], 4) };
+            Options { reference: Some(reference.address()), ..server.options(&["reference"], 4) };
         let report = audit(&options, &Silent).expect("an audit");
         assert_eq!(report.verdict, expected, "{fault:?} {:#?}", verdicts(&report));
     }
     // Without one there is not enough to say.
-    let tiny = Tiny::start(Fault::BonusFromDraft, silent, 5);
-    let report = audit(&tiny.options(&["temperature-1"], 4), &Silent).expect("an audit");
+    let server = TestServer::start(Fault::BonusFromDraft, silent, 5);
+    let report = audit(&server.options(&["temperature-1"], 4), &Silent).expect("an audit");
     assert_eq!(report.exit_code(), 3);
 }
 
@@ -200,8 +203,8 @@ fn false_alarms_are_as_rare_as_promised() {
     let rate = 0.05;
     let mut accused = 0;
     for seed in 0..audits {
-        let tiny = Tiny::start(Fault::None, Telling::default(), 1000 + seed);
-        let options = Options { requests, error_rate: rate, ..tiny.options(&[], seed) };
+        let server = TestServer::start(Fault::None, ServerFeatures::default(), 1000 + seed);
+        let options = Options { requests, error_rate: rate, ..server.options(&[], seed) };
         let report = audit(&options, &Silent).expect("an audit");
         if report.verdict == Verdict::Fault {
             eprintln!("{:#?}", verdicts(&report));
@@ -216,8 +219,8 @@ fn false_alarms_are_as_rare_as_promised() {
 /// A server that is lost on the way: what was found until then is found.
 #[test]
 fn a_lost_server_is_reported() {
-    let tiny = Tiny::start(Fault::DiesOfTopK, Telling::default(), 9);
-    let report = audit(&tiny.options(&["temperature-0.7", "top-k"], 9), &Silent).expect("one");
+    let server = TestServer::start(Fault::DiesOfTopK, ServerFeatures::default(), 9);
+    let report = audit(&server.options(&["temperature-0.7", "top-k"], 9), &Silent).expect("one");
     let cut = report.cut_short.as_deref().expect("a reason");
     assert!(cut.contains("top-k") && cut.contains("the engine is dead"), "{cut}");
     assert_ne!(report.exit_code(), 0);
@@ -228,18 +231,19 @@ fn a_lost_server_is_reported() {
 #[test]
 fn an_audit_goes_on_where_it_was() {
     let folder = std::env::temp_dir().join(format!("polydraft-audit-{}", std::process::id()));
-    let (tiny, file) = (Tiny::start(Fault::None, Telling::default(), 6), folder.clone());
+    let (server, file) =
+        (TestServer::start(Fault::None, ServerFeatures::default(), 6), folder.clone());
     let with = |requests| Options {
         requests,
         save: Some(file.clone()),
-        ..tiny.options(&["temperature-1", "greedy"], 6)
+        ..server.options(&["temperature-1", "greedy"], 6)
     };
     let short = audit(&with(800), &Silent).expect("an audit");
     assert_eq!(short.exit_code(), 3);
-    let whole = audit(&with(20_000), &Silent).expect("an audit");
+    let full = audit(&with(20_000), &Silent).expect("an audit");
     let again = audit(&with(20_000), &Silent).expect("an audit");
-    assert_eq!(whole.findings[1].outcome, again.findings[1].outcome);
-    assert!(whole.findings[1].outcome.seen > short.findings[1].outcome.seen);
+    assert_eq!(full.findings[1].outcome, again.findings[1].outcome);
+    assert!(full.findings[1].outcome.seen > short.findings[1].outcome.seen);
     // Another audit's file is refused.
     let other = Options { checks: vec!["top-k".to_owned()], ..with(20_000) };
     let error = audit(&other, &Silent).expect_err("another audit").to_string();
@@ -249,10 +253,10 @@ fn an_audit_goes_on_where_it_was() {
 
 #[test]
 fn what_cannot_be_audited_is_said() {
-    let tiny = Tiny::start(Fault::None, Telling::default(), 6);
-    let error = audit(&tiny.options(&["temprature-1"], 6), &Silent).expect_err("no such check");
+    let server = TestServer::start(Fault::None, ServerFeatures::default(), 6);
+    let error = audit(&server.options(&["temprature-1"], 6), &Silent).expect_err("no such check");
     assert!(error.to_string().contains("temperature-1, "), "{error}");
-    let mut options = tiny.options(&[], 6);
+    let mut options = server.options(&[], 6);
     options.server.url = "http://127.0.0.1:9".to_owned();
     options.server.model = Some("x".to_owned());
     let error = audit(&options, &Silent).expect_err("nobody is there").to_string();

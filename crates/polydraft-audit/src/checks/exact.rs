@@ -5,12 +5,12 @@ use crate::journal::Reply;
 use crate::lab::Lab;
 use crate::prompts::Kind;
 use crate::report::{Evidence, Outcome, Verdict};
-use crate::server::Ask;
+use crate::server::Request;
 use crate::setting::Setting;
 
 const TOKENS: usize = 32;
 
-fn greedy(lab: &mut Lab<'_>, openings: usize) -> Result<Vec<Ask>> {
+fn greedy(lab: &mut Lab<'_>, openings: usize) -> Result<Vec<Request>> {
     let setting = Setting { temperature: 0.0, ..Setting::default() };
     let mut chosen = lab.choose(Kind::Plain, openings)?;
     chosen.extend(lab.choose(Kind::Repeating, 2)?);
@@ -19,25 +19,25 @@ fn greedy(lab: &mut Lab<'_>, openings: usize) -> Result<Vec<Ask>> {
 
 /// A stop string ends an answer before it, wherever it stands in a draft.
 pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
-    let asks = greedy(lab, 4)?;
-    let whole = lab.ask(&asks, 1)?;
-    let mut stopped: Vec<(Ask, String)> = Vec::new();
-    for (ask, answer) in asks.iter().zip(&whole) {
+    let requests = greedy(lab, 4)?;
+    let full = lab.send(&requests, 1)?;
+    let mut stopped: Vec<(Request, String)> = Vec::new();
+    for (request, answer) in requests.iter().zip(&full) {
         let text = answer.first().text;
         let length = text.chars().count();
         // From the middle, and from near the end; of one character and of some.
         for (from, take) in [(length / 4, 1), (length / 3, 4), (length / 2, 2), (length / 2, 7)] {
             let stop: String = text.chars().skip(from).take(take).collect();
             if !stop.trim().is_empty() && !stop.contains(char::REPLACEMENT_CHARACTER) {
-                stopped.push((Ask { stop: Some(stop), ..ask.clone() }, text.clone()));
+                stopped.push((Request { stop: Some(stop), ..request.clone() }, text.clone()));
             }
         }
     }
-    let asked: Vec<Ask> = stopped.iter().map(|(ask, _)| ask.clone()).collect();
-    let answers = lab.ask(&asked, 1)?;
+    let cut_requests: Vec<Request> = stopped.iter().map(|(request, _)| request.clone()).collect();
+    let answers = lab.send(&cut_requests, 1)?;
     let (mut seen, mut parted) = (0, 0);
-    for ((ask, text), answer) in stopped.iter().zip(&answers) {
-        let stop = ask.stop.as_deref().unwrap_or_default();
+    for ((request, text), answer) in stopped.iter().zip(&answers) {
+        let stop = request.stop.as_deref().unwrap_or_default();
         let choice = answer.first();
         let cut = text.find(stop).map_or(text.as_str(), |at| &text[..at]);
         if choice.text == cut {
@@ -49,56 +49,56 @@ pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
             parted += 1;
             continue;
         }
-        let what = format!(
+        let summary = format!(
             "the answer {text:?} with the stop string {stop:?} should be {cut:?}, and is {:?}",
             choice.text
         );
-        let curl = lab.server.curl(&lab.server.call(ask));
+        let curl = lab.server.curl(&lab.server.call(request));
         return Ok(Outcome {
-            evidence: vec![Evidence { what: what.clone(), curl }],
-            ..Outcome::certain(Verdict::Fault, seen + 1, what)
+            evidence: vec![Evidence { what: summary.clone(), curl }],
+            ..Outcome::certain(Verdict::Fault, seen + 1, summary)
         });
     }
-    let said = format!("{seen} answers ended before their stop strings; {parted} were others");
+    let summary = format!("{seen} answers ended before their stop strings; {parted} were others");
     let verdict = if seen > parted { Verdict::Passed } else { Verdict::NotEnoughData };
-    Ok(Outcome::certain(verdict, seen, said))
+    Ok(Outcome::certain(verdict, seen, summary))
 }
 
 /// A stream is the whole answer in pieces, and what is counted is what was said.
 pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
-    let asks = greedy(lab, 4)?;
-    let first = lab.ask(&asks, 1)?;
-    let second = lab.ask(&asks, 1)?;
+    let requests = greedy(lab, 4)?;
+    let first = lab.send(&requests, 1)?;
+    let second = lab.send(&requests, 1)?;
     let mut seen = 0;
-    let fault = |what: String, curl: String, seen| Outcome {
-        evidence: vec![Evidence { what: what.clone(), curl }],
-        ..Outcome::certain(Verdict::Fault, seen, what)
+    let fault = |summary: String, curl: String, seen| Outcome {
+        evidence: vec![Evidence { what: summary.clone(), curl }],
+        ..Outcome::certain(Verdict::Fault, seen, summary)
     };
-    for ((ask, first), second) in asks.iter().zip(&first).zip(&second) {
+    for ((request, first), second) in requests.iter().zip(&first).zip(&second) {
         let choice = first.first();
-        let curl = || lab.server.curl(&lab.server.call(ask));
+        let curl = || lab.server.curl(&lab.server.call(request));
         if let Some((_, counted)) = first.usage
             && !choice.stopped
             && counted != TOKENS
         {
-            let what = format!(
+            let summary = format!(
                 "an answer that {TOKENS} tokens ended is counted as {counted} in its usage"
             );
-            return Ok(fault(what, curl(), seen));
+            return Ok(fault(summary, curl(), seen));
         }
         // Greedy text that is not the same twice is no measure for a stream.
         if choice.text != second.first().text {
             continue;
         }
-        let streamed = Ask { stream: true, ..ask.clone() };
+        let streamed = Request { stream: true, ..request.clone() };
         let call = lab.server.call(&streamed);
         let reply = lab.server.client.send(&call, lab.listener)?;
-        let Reply::Body(events) = &reply else {
-            let said = "the server does not stream";
-            return Ok(Outcome::not_applicable(said));
+        let Reply::Body(reply_body) = &reply else {
+            let summary = "the server does not stream";
+            return Ok(Outcome::not_applicable(summary));
         };
-        let pieces = events.as_array().map(Vec::as_slice).unwrap_or_default();
-        let text: String = pieces
+        let events = reply_body.as_array().map(Vec::as_slice).unwrap_or_default();
+        let text: String = events
             .iter()
             .filter_map(|event| {
                 let choice = &event["choices"][0];
@@ -107,12 +107,14 @@ pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
             })
             .collect();
         if text != choice.text {
-            let what = format!("the stream says {text:?}, the whole answer is {:?}", choice.text);
-            return Ok(fault(what, lab.server.curl(&call), seen));
+            let summary =
+                format!("the stream says {text:?}, the whole answer is {:?}", choice.text);
+            return Ok(fault(summary, lab.server.curl(&call), seen));
         }
         seen += 1;
     }
-    let said = format!("{seen} streams are what the whole answers are; their tokens are counted");
+    let summary =
+        format!("{seen} streams are what the whole answers are; their tokens are counted");
     let verdict = if seen > 0 { Verdict::Passed } else { Verdict::NotEnoughData };
-    Ok(Outcome::certain(verdict, seen, said))
+    Ok(Outcome::certain(verdict, seen, summary))
 }

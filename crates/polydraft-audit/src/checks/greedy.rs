@@ -2,10 +2,10 @@
 
 use crate::answer::Key;
 use crate::error::Result;
-use crate::lab::{Lab, Place};
+use crate::lab::{Lab, Prefix};
 use crate::prompts::Kind;
 use crate::report::{Evidence, Outcome, Verdict};
-use crate::server::{Ask, is_end};
+use crate::server::{Request, is_end};
 use crate::setting::Setting;
 
 /// Tokens of an answer.
@@ -16,45 +16,46 @@ const TOKENS: usize = 40;
 pub const GAP: f64 = 0.25;
 
 /// Compares greedy answers with what requests of one token say.
-pub fn look(lab: &mut Lab<'_>) -> Result<Outcome> {
-    if !lab.knows() {
-        let lacking = "the server does not tell its tokens, or nobody their log-probabilities";
-        return Ok(Outcome::not_applicable(lacking));
+pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
+    if !lab.has_distributions() {
+        let skip_reason = "the server does not tell its tokens, or nobody their log-probabilities";
+        return Ok(Outcome::not_applicable(skip_reason));
     }
     let mut openings = lab.choose(Kind::Plain, 3)?;
     openings.extend(lab.choose(Kind::Repeating, 2)?);
     openings.extend(lab.choose(Kind::Hard, 1)?);
     let greedy = Setting { temperature: 0.0, ..Setting::default() };
-    let asks: Vec<Ask> = openings.iter().map(|at| lab.continuation(*at, TOKENS, &greedy)).collect();
-    let answers = lab.ask(&asks, usize::MAX)?;
+    let requests: Vec<Request> =
+        openings.iter().map(|at| lab.continuation(*at, TOKENS, &greedy)).collect();
+    let answers = lab.send(&requests, usize::MAX)?;
     let mut seen = 0;
     let mut ties = 0;
     let mut outcome = Outcome::certain(Verdict::Passed, 0, "");
-    for ((opening, ask), answer) in openings.iter().zip(&asks).zip(&answers) {
+    for ((opening, request), answer) in openings.iter().zip(&requests).zip(&answers) {
         let (keys, stopped) = lab.tokens(&answer.first())?;
         let ends = usize::from(stopped);
-        let places: Vec<Place> =
+        let prefixes: Vec<Prefix> =
             (0..keys.len() + ends).map(|at| (*opening, keys[..at].to_vec())).collect();
-        lab.learn(&places)?;
-        for (at, place) in places.iter().enumerate() {
-            let Some(conditional) = lab.at(place) else { continue };
+        lab.fetch_distributions(&prefixes)?;
+        for (at, prefix) in prefixes.iter().enumerate() {
+            let Some(conditional) = lab.at(prefix) else { continue };
             seen += 1;
-            let came = |key: &Key, text: &str| match keys.get(at) {
+            let is_emitted = |key: &Key, text: &str| match keys.get(at) {
                 Some(token) => key == token,
                 None => is_end(text),
             };
             let best = &conditional.cells[0];
-            if came(&best.key, &best.text) {
+            if is_emitted(&best.key, &best.text) {
                 continue;
             }
-            let cell = conditional.cells.iter().find(|cell| came(&cell.key, &cell.text));
-            let own = cell.map_or(conditional.most_of_rest, |cell| cell.probability);
-            let gap = (best.probability / own.max(1e-300)).ln();
+            let cell = conditional.cells.iter().find(|cell| is_emitted(&cell.key, &cell.text));
+            let probability = cell.map_or(conditional.most_of_rest, |cell| cell.probability);
+            let gap = (best.probability / probability.max(1e-300)).ln();
             if gap <= GAP {
                 ties += 1;
                 continue;
             }
-            let before = format!("{}{}", lab.openings[*opening].text, lab.spell(&place.1)?);
+            let before = format!("{}{}", lab.openings[*opening].text, lab.spell(&prefix.1)?);
             let token = match keys.get(at) {
                 Some(key) => format!("{:?}", lab.server.text(key, lab.listener)?),
                 None => "the end".to_owned(),
@@ -64,22 +65,22 @@ pub fn look(lab: &mut Lab<'_>) -> Result<Outcome> {
                  by {gap:.2} (difference of log-probabilities)",
                 best.text
             );
-            let question = lab.server.call(&lab.question(place));
+            let single_token_request = lab.server.call(&lab.single_token_request(prefix));
             outcome.verdict = Verdict::Fault;
             outcome.evidence = vec![
-                Evidence { what: what.clone(), curl: lab.server.curl(&lab.server.call(ask)) },
+                Evidence { what: what.clone(), curl: lab.server.curl(&lab.server.call(request)) },
                 Evidence {
                     what: "what the model says there".to_owned(),
-                    curl: lab.server.curl(&question),
+                    curl: lab.server.curl(&single_token_request),
                 },
             ];
-            outcome.said = what;
+            outcome.summary = what;
             break;
         }
     }
     outcome.seen = seen;
     if outcome.verdict != Verdict::Fault {
-        outcome.said = format!(
+        outcome.summary = format!(
             "{seen} tokens are those that the model likes best, {ties} of them ties within \
              {GAP}"
         );

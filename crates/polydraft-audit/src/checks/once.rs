@@ -9,7 +9,7 @@ use crate::report::{Outcome, Verdict};
 pub struct Once {
     name: &'static str,
     title: &'static str,
-    look: fn(&mut Lab<'_>) -> Result<Outcome>,
+    run: fn(&mut Lab<'_>) -> Result<Outcome>,
     outcome: Option<Outcome>,
 }
 
@@ -18,9 +18,9 @@ impl Once {
     pub fn new(
         name: &'static str,
         title: &'static str,
-        look: fn(&mut Lab<'_>) -> Result<Outcome>,
+        run: fn(&mut Lab<'_>) -> Result<Outcome>,
     ) -> Self {
-        Self { name, title, look, outcome: None }
+        Self { name, title, run, outcome: None }
     }
 }
 
@@ -38,7 +38,7 @@ impl Check for Once {
     }
 
     fn round(&mut self, lab: &mut Lab<'_>, _: f64) -> Result<bool> {
-        self.outcome = Some(match (self.look)(lab) {
+        self.outcome = Some(match (self.run)(lab) {
             Err(Error::Refused { status, reason, .. }) => {
                 Outcome::not_applicable(format!("the server refused it ({status}): {reason}"))
             }

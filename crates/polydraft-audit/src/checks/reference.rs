@@ -6,7 +6,7 @@ use crate::evidence::{Pairs, p_value};
 use crate::lab::Lab;
 use crate::prompts::Kind;
 use crate::report::{Evidence, Outcome, Verdict};
-use crate::server::Ask;
+use crate::server::Request;
 use crate::setting::Setting;
 
 /// Pairs of a round, pairs at most, such as are worth a verdict, and tokens of an answer.
@@ -19,13 +19,13 @@ const TOKENS: usize = 8;
 pub struct Reference {
     openings: Vec<usize>,
     pairs: Pairs,
-    lacking: Option<&'static str>,
+    skip_reason: Option<&'static str>,
 }
 
 impl Reference {
     /// Nothing is seen.
     pub fn new(tolerance: f64) -> Self {
-        Self { openings: Vec::new(), pairs: Pairs::new(tolerance), lacking: None }
+        Self { openings: Vec::new(), pairs: Pairs::new(tolerance), skip_reason: None }
     }
 }
 
@@ -42,20 +42,20 @@ impl Check for Reference {
         true
     }
 
-    fn round(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<bool> {
+    fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool> {
         let Some(reference) = &lab.reference else {
-            self.lacking = Some("no reference was given");
+            self.skip_reason = Some("no reference was given");
             return Ok(true);
         };
-        if lab.knows() {
-            self.lacking = Some("the distributions are known, which tells more");
+        if lab.has_distributions() {
+            self.skip_reason = Some("the distributions are known, which tells more");
             return Ok(true);
         }
         // Both take the prompt as text.
-        let chat = reference.abilities.dialect == crate::server::Dialect::Chat
-            || lab.server.abilities.dialect == crate::server::Dialect::Chat;
-        if chat && reference.abilities.dialect != lab.server.abilities.dialect {
-            self.lacking = Some("one of the servers has completions, the other one has not");
+        let chat = reference.capabilities.dialect == crate::server::Dialect::Chat
+            || lab.server.capabilities.dialect == crate::server::Dialect::Chat;
+        if chat && reference.capabilities.dialect != lab.server.capabilities.dialect {
+            self.skip_reason = Some("one of the servers has completions, the other one has not");
             return Ok(true);
         }
         if self.openings.is_empty() {
@@ -63,48 +63,51 @@ impl Check for Reference {
             self.openings.extend(lab.choose(Kind::Repeating, 1)?);
         }
         let prompts: Vec<usize> = (0..ROUND).map(|at| at % self.openings.len()).collect();
-        let asks: Vec<Ask> = prompts
+        let requests: Vec<Request> = prompts
             .iter()
             .map(|at| {
                 let text = lab.openings[self.openings[*at]].text.clone();
-                Ask::new(crate::server::Prompt::Text(text), TOKENS, Setting::default())
+                Request::new(crate::server::Prompt::Text(text), TOKENS, Setting::default())
             })
             .collect();
-        let own = lab.ask(&asks, usize::MAX)?;
+        let tested = lab.send(&requests, usize::MAX)?;
         let Some(reference) = &lab.reference else { return Ok(true) };
-        let other = reference.ask_all(&asks, usize::MAX, lab.listener)?;
-        for ((prompt, own), other) in prompts.iter().zip(&own).zip(&other) {
-            self.pairs.see(*prompt, &own.first().text, &other.first().text);
+        let other = reference.send_all(&requests, usize::MAX, lab.listener)?;
+        for ((prompt, tested), other) in prompts.iter().zip(&tested).zip(&other) {
+            self.pairs.observe(*prompt, &tested.first().text, &other.first().text);
         }
-        Ok(self.pairs.wealth().most() >= bar || self.pairs.pairs() >= PAIRS)
+        Ok(self.pairs.wealth().peak() >= threshold || self.pairs.pairs() >= PAIRS)
     }
 
-    fn outcome(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<Outcome> {
-        if let Some(lacking) = self.lacking {
-            return Ok(Outcome::not_applicable(lacking));
+    fn outcome(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<Outcome> {
+        if let Some(skip_reason) = self.skip_reason {
+            return Ok(Outcome::not_applicable(skip_reason));
         }
-        let most = self.pairs.wealth().most();
+        let most = self.pairs.wealth().peak();
         let seen = self.pairs.pairs();
-        let said = match self.pairs.widest() {
+        let summary = match self.pairs.widest() {
             None => String::new(),
-            Some((text, own, other)) => {
+            Some((text, tested, other)) => {
                 let text = text.split_once(':').map_or("", |(_, text)| text);
-                format!("{text:?} is in {own} of {seen} answers, and in {other} of the reference's")
+                format!(
+                    "{text:?} is in {tested} of {seen} answers, and in {other} of the reference's"
+                )
             }
         };
         let verdict = match () {
-            () if most >= bar => Verdict::Fault,
+            () if most >= threshold => Verdict::Fault,
             () if seen < ENOUGH => Verdict::NotEnoughData,
             () => Verdict::Passed,
         };
-        let mut outcome = Outcome::certain(verdict, seen, said.clone());
+        let mut outcome = Outcome::certain(verdict, seen, summary.clone());
         outcome.p_value = Some(p_value(most));
         if verdict == Verdict::Fault {
             let opening = self.openings[0];
-            let ask = lab.continuation(opening, TOKENS, &Setting::default());
-            outcome
-                .evidence
-                .push(Evidence { what: said, curl: lab.server.curl(&lab.server.call(&ask)) });
+            let request = lab.continuation(opening, TOKENS, &Setting::default());
+            outcome.evidence.push(Evidence {
+                what: summary,
+                curl: lab.server.curl(&lab.server.call(&request)),
+            });
         }
         Ok(outcome)
     }

@@ -7,7 +7,7 @@ use crate::evidence::{Matches, p_value};
 use crate::lab::Lab;
 use crate::prompts::Kind;
 use crate::report::{Evidence, Outcome, Verdict};
-use crate::server::Ask;
+use crate::server::Request;
 use crate::setting::Setting;
 
 /// Seeds that are tried, and tokens of an answer.
@@ -17,32 +17,35 @@ const TOKENS: usize = 16;
 /// The same seed gives the same answer.
 pub fn seeds(lab: &mut Lab<'_>) -> Result<Outcome> {
     let opening = lab.choose(Kind::Plain, 1)?[0];
-    let ask = lab.continuation(opening, TOKENS, &Setting::default());
-    let asks: Vec<Ask> = (0..SEEDS)
+    let request = lab.continuation(opening, TOKENS, &Setting::default());
+    let requests: Vec<Request> = (0..SEEDS)
         .flat_map(|seed| [seed, seed])
-        .map(|seed| Ask { seed: Some(1000 + seed), ..ask.clone() })
+        .map(|seed| Request { seed: Some(1000 + seed), ..request.clone() })
         .collect();
     // One after the other: what others do at the same time may change the arithmetic.
-    let answers = lab.ask(&asks, 1)?;
-    let texts: Vec<String> = answers.iter().map(|answer| answer.first().text).collect();
-    let equal = texts.chunks(2).filter(|pair| pair[0] == pair[1]).count();
-    let all_equal = texts.iter().all(|text| *text == texts[0]);
-    let of = format!("{equal} of {SEEDS} pairs of requests with equal seeds were answered alike");
-    let curl = || lab.server.curl(&lab.server.call(&asks[0]));
+    let answers = lab.send(&requests, 1)?;
+    let outputs: Vec<String> = answers.iter().map(|answer| answer.first().text).collect();
+    let equal = outputs.chunks(2).filter(|pair| pair[0] == pair[1]).count();
+    let all_equal = outputs.iter().all(|text| *text == outputs[0]);
+    let summary =
+        format!("{equal} of {SEEDS} pairs of requests with equal seeds were answered alike");
+    let curl = || lab.server.curl(&lab.server.call(&requests[0]));
     Ok(match () {
         () if all_equal => Outcome {
-            evidence: vec![Evidence { what: of, curl: curl() }],
+            evidence: vec![Evidence { what: summary, curl: curl() }],
             ..Outcome::certain(
                 Verdict::Fault,
-                texts.len(),
-                format!("all seeds give one answer, {:?}", texts[0]),
+                outputs.len(),
+                format!("all seeds give one answer, {:?}", outputs[0]),
             )
         },
         // One may be a tie that rounding has broken.
-        () if equal + 1 >= SEEDS as usize => Outcome::certain(Verdict::Passed, texts.len(), of),
+        () if equal + 1 >= SEEDS as usize => {
+            Outcome::certain(Verdict::Passed, outputs.len(), summary)
+        }
         () => Outcome {
-            evidence: vec![Evidence { what: of.clone(), curl: curl() }],
-            ..Outcome::certain(Verdict::Fault, texts.len(), of)
+            evidence: vec![Evidence { what: summary.clone(), curl: curl() }],
+            ..Outcome::certain(Verdict::Fault, outputs.len(), summary)
         },
     })
 }
@@ -60,7 +63,7 @@ pub struct Independence {
     choices: bool,
     openings: Vec<usize>,
     matches: Matches,
-    lacking: Option<String>,
+    skip_reason: Option<String>,
 }
 
 /// Two answers to an opening, as tokens.
@@ -72,39 +75,39 @@ struct Pair {
 
 impl Independence {
     /// Of requests at the same time, without seeds.
-    pub fn of_requests() -> Self {
+    pub fn between_requests() -> Self {
         Self {
             name: "independence",
             title: "requests share no random numbers",
             choices: false,
             openings: Vec::new(),
             matches: Matches::default(),
-            lacking: None,
+            skip_reason: None,
         }
     }
 
     /// Of the choices of a request.
-    pub fn of_choices() -> Self {
-        let of = Self::of_requests();
+    pub fn between_choices() -> Self {
+        let summary = Self::between_requests();
         Self {
             name: "choices",
             title: "the choices of a request are independent",
             choices: true,
-            ..of
+            ..summary
         }
     }
 
     fn pairs(&self, lab: &mut Lab<'_>) -> Result<Vec<Pair>> {
         let opening = |at: usize| self.openings[at % self.openings.len()];
         let copies = if self.choices { 1 } else { 2 };
-        let asks: Vec<Ask> = (0..ROUND)
+        let requests: Vec<Request> = (0..ROUND)
             .flat_map(|at| std::iter::repeat_n(at, copies))
-            .map(|at| Ask {
+            .map(|at| Request {
                 choices: if self.choices { 2 } else { 1 },
                 ..lab.continuation(opening(at), COMPARED, &Setting::default())
             })
             .collect();
-        let answers = lab.ask(&asks, usize::MAX)?;
+        let answers = lab.send(&requests, usize::MAX)?;
         let choices: Vec<_> = answers.into_iter().flat_map(|answer| answer.choices).collect();
         let mut pairs = Vec::new();
         for (at, pair) in choices.chunks_exact(2).enumerate() {
@@ -129,14 +132,15 @@ impl Check for Independence {
         true
     }
 
-    fn round(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<bool> {
+    fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool> {
         use crate::server::Dialect;
-        if !lab.knows() {
-            self.lacking = Some("log-probabilities are needed to know how likely it is".to_owned());
+        if !lab.has_distributions() {
+            self.skip_reason =
+                Some("log-probabilities are needed to know how likely it is".to_owned());
             return Ok(true);
         }
-        if self.choices && lab.server.abilities.dialect == Dialect::Llama {
-            self.lacking = Some("the server's own interface has one choice".to_owned());
+        if self.choices && lab.server.capabilities.dialect == Dialect::Llama {
+            self.skip_reason = Some("the server's own interface has one choice".to_owned());
             return Ok(true);
         }
         if self.openings.is_empty() {
@@ -144,7 +148,7 @@ impl Check for Independence {
         }
         let pairs = match self.pairs(lab) {
             Err(Error::Refused { reason, .. }) if self.matches.counts().0 == 0 => {
-                self.lacking = Some(reason);
+                self.skip_reason = Some(reason);
                 return Ok(true);
             }
             pairs => pairs?,
@@ -153,32 +157,33 @@ impl Check for Independence {
             // That the second one is what the first one is.
             if let Some(probability) = lab.probability(opening, &first)? {
                 let slack = lab.options.tolerance * COMPARED as f64;
-                self.matches.see(first == second, probability + slack);
+                self.matches.observe(first == second, probability + slack);
             }
         }
         let (seen, _) = self.matches.counts();
-        Ok(self.matches.wealth().most() >= bar || seen >= PAIRS)
+        Ok(self.matches.wealth().peak() >= threshold || seen >= PAIRS)
     }
 
-    fn outcome(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<Outcome> {
-        if let Some(lacking) = &self.lacking {
-            return Ok(Outcome::not_applicable(lacking.clone()));
+    fn outcome(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<Outcome> {
+        if let Some(skip_reason) = &self.skip_reason {
+            return Ok(Outcome::not_applicable(skip_reason.clone()));
         }
         let (seen, equal) = self.matches.counts();
-        let most = self.matches.wealth().most();
-        let said = format!("{equal} of {seen} pairs had their first {COMPARED} tokens in common");
+        let most = self.matches.wealth().peak();
+        let summary =
+            format!("{equal} of {seen} pairs had their first {COMPARED} tokens in common");
         let verdict = match () {
-            () if most >= bar => Verdict::Fault,
+            () if most >= threshold => Verdict::Fault,
             () if seen < PAIRS / 2 => Verdict::NotEnoughData,
             () => Verdict::Passed,
         };
-        let mut outcome = Outcome::certain(verdict, seen, said.clone());
+        let mut outcome = Outcome::certain(verdict, seen, summary.clone());
         outcome.p_value = Some(p_value(most));
         if verdict == Verdict::Fault {
-            let ask = lab.continuation(self.openings[0], COMPARED, &Setting::default());
-            let ask = Ask { choices: if self.choices { 2 } else { 1 }, ..ask };
-            let curl = lab.server.curl(&lab.server.call(&ask));
-            outcome.evidence.push(Evidence { what: said, curl });
+            let request = lab.continuation(self.openings[0], COMPARED, &Setting::default());
+            let request = Request { choices: if self.choices { 2 } else { 1 }, ..request };
+            let curl = lab.server.curl(&lab.server.call(&request));
+            outcome.evidence.push(Evidence { what: summary, curl });
         }
         Ok(outcome)
     }

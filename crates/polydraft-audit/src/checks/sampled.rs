@@ -26,10 +26,10 @@ use super::Check;
 use crate::answer::{Answer, Key};
 use crate::error::{Error, Result};
 use crate::evidence::{Bettor, Context, LARGEST, Odds, Trail, p_value, smallest_found, would_find};
-use crate::lab::{Lab, Place};
+use crate::lab::{Lab, Prefix};
 use crate::report::{Outcome, Verdict};
-use crate::server::{Ask, is_end};
-use crate::setting::{Cell, Conditional, Counting, Setting, may_become};
+use crate::server::{Request, is_end};
+use crate::setting::{Cell, Conditional, Counting, Setting, is_prefix_of_words};
 
 /// What must be owned for a check to go on though it has seen what it wanted to see.
 const SUSPICION: f64 = 20.0;
@@ -45,31 +45,31 @@ pub struct Sampled {
     case: Case,
     prepared: Option<Prepared>,
     /// Why it cannot be made.
-    lacking: Option<String>,
+    skip_reason: Option<String>,
     /// Tokens after the first, a bettor for each way to count.
     bettors: Vec<(Counting, Bettor)>,
     /// The logarithm of the most that the poorest of them owned.
     most: f64,
     /// First tokens, with which no draft has to do; likewise.
     firsts: Vec<Bettor>,
-    most_of_first: f64,
+    peak_of_first: f64,
     trail: Trail,
-    visits: HashMap<Place, usize>,
+    visits: HashMap<Prefix, usize>,
     /// Contexts that were bet on.
-    contexts: HashMap<Place, Rc<Conditional>>,
+    contexts: HashMap<Prefix, Rc<Conditional>>,
     answers: usize,
     requests: usize,
     /// When the power is looked at next, and whether it was enough for what is aimed at.
     next_look: usize,
-    enough: bool,
+    has_power: bool,
     /// At the last look not even the largest error would have been found.
-    blind: bool,
+    is_blind: bool,
     /// An answer that no lossless server gives.
-    impossible: Option<(Ask, String)>,
+    impossible: Option<(Request, String)>,
 }
 
 /// What came at a place.
-enum Came {
+enum Observed {
     Token(Key),
     End,
 }
@@ -79,42 +79,42 @@ pub fn all(sensitivity: f64, tolerance: f64) -> Vec<Sampled> {
     cases(sensitivity).into_iter().map(|case| Sampled::new(case, tolerance)).collect()
 }
 
-fn number(of: &impl Hash) -> u64 {
+fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    of.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 
 /// A place as a bettor knows it.
-fn context(place: &Place, emitted: &Conditional) -> Context {
-    let before = |back: usize| place.1.iter().rev().nth(back).map_or(0, number);
+fn context(prefix: &Prefix, emitted: &Conditional) -> Context {
+    let before = |back: usize| prefix.1.iter().rev().nth(back).map_or(0, hash);
     Context {
-        place: number(place),
-        position: place.1.len(),
+        prefix: hash(prefix),
+        position: prefix.1.len(),
         before: [before(0), before(1)],
-        tokens: emitted.cells.iter().map(|cell| number(&cell.key)).collect(),
+        tokens: emitted.cells.iter().map(|cell| hash(&cell.key)).collect(),
     }
 }
 
 /// The tokens that end an answer as one: servers do not say which of them it was. Also its key.
-fn with_one_end(mut emitted: Conditional, ends: &[u32]) -> (Conditional, Option<Key>) {
+fn merge_end_tokens(mut emitted: Conditional, ends: &[u32]) -> (Conditional, Option<Key>) {
     let ending =
         |cell: &Cell| is_end(&cell.text) || ends.iter().any(|end| cell.key == Key::Id(*end));
     let all: f64 = emitted.cells.iter().filter(|cell| ending(cell)).map(|c| c.probability).sum();
-    let mut kept = None;
+    let mut end_key = None;
     emitted.cells.retain_mut(|cell| {
         if !ending(cell) {
             return true;
         }
-        let first = kept.is_none();
+        let first = end_key.is_none();
         if first {
-            kept = Some(cell.key.clone());
+            end_key = Some(cell.key.clone());
             cell.probability = all;
         }
         first
     });
     emitted.cells.sort_by(|a, b| b.probability.total_cmp(&a.probability));
-    (emitted, kept)
+    (emitted, end_key)
 }
 
 fn odds(emitted: &Conditional) -> Odds {
@@ -128,19 +128,19 @@ impl Sampled {
         Self {
             case,
             prepared: None,
-            lacking: None,
+            skip_reason: None,
             bettors,
             most: 0.0,
             firsts,
-            most_of_first: 0.0,
+            peak_of_first: 0.0,
             trail: Trail::new(),
             visits: HashMap::new(),
             contexts: HashMap::new(),
             answers: 0,
             requests: 0,
             next_look: 500,
-            enough: false,
-            blind: true,
+            has_power: false,
+            is_blind: true,
             impossible: None,
         }
     }
@@ -155,7 +155,7 @@ impl Sampled {
         let openings: Vec<usize> = (0..ROUND)
             .map(|at| prepared.openings[(self.answers + at) % prepared.openings.len()])
             .collect();
-        let mut asks: Vec<Ask> = openings
+        let mut requests: Vec<Request> = openings
             .iter()
             .map(|at| lab.continuation(*at, self.case.tokens, &prepared.setting))
             .collect();
@@ -167,34 +167,37 @@ impl Sampled {
             ];
             for (at, other) in (0..ROUND / 2).zip(others.iter().cycle()) {
                 let length = self.case.tokens * (1 + at % 4);
-                asks.insert(3 * at + 2, lab.continuation(openings[at], length, other));
+                requests.insert(3 * at + 2, lab.continuation(openings[at], length, other));
             }
         }
         let at_most = if self.case.alone { 1 } else { usize::MAX };
         let answers = match prepared.grammar {
-            None => lab.ask(&asks, at_most)?,
+            None => lab.send(&requests, at_most)?,
             Some(grammar) => {
-                let calls: Vec<_> =
-                    asks.iter().map(|ask| lab.server.call_for_words(ask, grammar)).collect();
+                let calls: Vec<_> = requests
+                    .iter()
+                    .map(|request| lab.server.grammar_call(request, grammar))
+                    .collect();
                 let replies = lab.server.client.send_all(&calls, at_most, lab.listener)?;
                 let read = |(call, reply)| lab.server.read(call, reply);
                 calls.iter().zip(&replies).map(read).collect::<Result<Vec<_>>>()?
             }
         };
-        let kept = answers.into_iter().enumerate();
-        let kept = kept.filter(|(at, _)| !self.case.crowded || at % 3 != 2 || *at >= 3 * ROUND / 2);
-        let kept: Vec<Answer> = kept.map(|(_, answer)| answer).collect();
+        let measured = answers.into_iter().enumerate();
+        let measured =
+            measured.filter(|(at, _)| !self.case.crowded || at % 3 != 2 || *at >= 3 * ROUND / 2);
+        let measured: Vec<Answer> = measured.map(|(_, answer)| answer).collect();
         self.answers += ROUND;
-        Ok(openings.into_iter().zip(kept).collect())
+        Ok(openings.into_iter().zip(measured).collect())
     }
 
     /// The places of the answers that are looked at, and what came there. It is decided before it
     /// is known what came.
-    fn places(
+    fn prefixes(
         &mut self,
         lab: &mut Lab<'_>,
         answers: &[(usize, Answer)],
-    ) -> Result<Vec<(Place, Came)>> {
+    ) -> Result<Vec<(Prefix, Observed)>> {
         let Some(prepared) = &self.prepared else { return Ok(Vec::new()) };
         let (setting, length) = (prepared.setting.clone(), self.case.tokens);
         let mut found = Vec::new();
@@ -204,21 +207,21 @@ impl Sampled {
             let listed = |key: &Key| setting.ends.iter().any(|end| *key == Key::Id(*end));
             let named = keys.last().is_some_and(listed);
             // Some servers tell the token that ended the answer, others do not.
-            let said = keys.len() - usize::from(stopped && named);
-            let ended = stopped.then_some(Came::End);
+            let token_count = keys.len() - usize::from(stopped && named);
+            let ended = stopped.then_some(Observed::End);
             let chosen = lab.rng.random_range(1..length.max(2));
-            let came = keys[..said].iter().cloned().map(Came::Token).chain(ended);
-            for (at, came) in came.enumerate().take(length) {
-                let place = (*opening, keys[..at.min(keys.len())].to_vec());
-                let visits = self.visits.entry(place.clone()).or_default();
+            let observed = keys[..token_count].iter().cloned().map(Observed::Token).chain(ended);
+            for (at, observed) in observed.enumerate().take(length) {
+                let prefix = (*opening, keys[..at.min(keys.len())].to_vec());
+                let visits = self.visits.entry(prefix.clone()).or_default();
                 let looked_at = at == 0
                     || *visits > 0
                     || at == chosen
-                    || lab.tells_paths()
-                    || lab.was_asked(&place);
+                    || lab.has_echo()
+                    || lab.is_known(&prefix);
                 *visits += 1;
                 if looked_at {
-                    found.push((place, came));
+                    found.push((prefix, observed));
                 }
             }
         }
@@ -226,11 +229,11 @@ impl Sampled {
     }
 
     /// Bets on what came.
-    fn bet(&mut self, lab: &mut Lab<'_>, place: Place, came: &Came) -> Result<()> {
+    fn bet(&mut self, lab: &mut Lab<'_>, prefix: Prefix, observed: &Observed) -> Result<()> {
         let Some(prepared) = &self.prepared else { return Ok(()) };
         let mut setting = prepared.setting.clone();
         if setting.min_tokens > 0
-            && let Some(conditional) = lab.at(&place)
+            && let Some(conditional) = lab.at(&prefix)
         {
             // Before so many tokens no end token is possible, the model's own included.
             let ends = conditional.cells.iter().filter(|cell| is_end(&cell.text));
@@ -241,59 +244,61 @@ impl Sampled {
         }
         for index in 0..self.bettors.len() {
             let counting = self.bettors[index].0;
-            let Some(emitted) = lab.emitted(&place, &setting, counting)? else { continue };
-            let (emitted, end) = with_one_end(emitted, &setting.ends);
-            let (context, odds) = (context(&place, &emitted), odds(&emitted));
-            let cell = match came {
-                Came::Token(key) => emitted.cells.iter().position(|cell| cell.key == *key),
-                Came::End => end.and_then(|end| emitted.cells.iter().position(|c| c.key == end)),
+            let Some(emitted) = lab.emitted(&prefix, &setting, counting)? else { continue };
+            let (emitted, end) = merge_end_tokens(emitted, &setting.ends);
+            let (context, odds) = (context(&prefix, &emitted), odds(&emitted));
+            let cell = match observed {
+                Observed::Token(key) => emitted.cells.iter().position(|cell| cell.key == *key),
+                Observed::End => {
+                    end.and_then(|end| emitted.cells.iter().position(|c| c.key == end))
+                }
             };
             let cell = cell.unwrap_or(odds.rest()).min(odds.rest());
-            if place.1.is_empty() {
-                self.firsts[index].see(&context, &odds, cell);
+            if prefix.1.is_empty() {
+                self.firsts[index].observe(&context, &odds, cell);
                 continue;
             }
-            self.bettors[index].1.see(&context, &odds, cell);
+            self.bettors[index].1.observe(&context, &odds, cell);
             if index == 0 {
                 let odds = Rc::new(odds);
                 if self.bettors.len() == 1 {
-                    lab.bet_together(&context, &odds, cell);
+                    lab.bet_overall(&context, &odds, cell);
                 }
                 self.trail.push(odds);
-                self.contexts.entry(place.clone()).or_insert_with(|| Rc::new(emitted));
+                self.contexts.entry(prefix.clone()).or_insert_with(|| Rc::new(emitted));
             }
         }
         // The server may count either way: the poorest has the evidence.
         let poorest = |all: &mut dyn Iterator<Item = &Bettor>| {
-            all.map(|bettor| bettor.wealth().now()).fold(f64::INFINITY, f64::min)
+            all.map(|bettor| bettor.wealth().current()).fold(f64::INFINITY, f64::min)
         };
         let after = poorest(&mut self.bettors.iter().map(|(_, bettor)| bettor));
         self.most = self.most.max(after);
-        self.most_of_first = self.most_of_first.max(poorest(&mut self.firsts.iter()));
+        self.peak_of_first = self.peak_of_first.max(poorest(&mut self.firsts.iter()));
         Ok(())
     }
 
     /// Whether anything else has to be seen.
-    fn is_done(&mut self, lab: &mut Lab<'_>, bar: f64) -> bool {
-        if self.impossible.is_some() || self.most >= bar || self.most_of_first >= bar {
+    fn is_done(&mut self, lab: &mut Lab<'_>, threshold: f64) -> bool {
+        if self.impossible.is_some() || self.most >= threshold || self.peak_of_first >= threshold {
             return true;
         }
         if self.tokens() >= self.next_look {
             self.next_look = self.tokens() * 5 / 4;
-            let aim = self.case.aim(lab);
-            let finds = |size| would_find(&self.trail, lab.options.tolerance, bar, size);
-            self.enough = finds(aim);
-            self.blind = !self.enough && self.is_grammar() && !finds(LARGEST);
+            let target_error = self.case.target_error(lab);
+            let finds = |size| would_find(&self.trail, lab.options.tolerance, threshold, size);
+            self.has_power = finds(target_error);
+            self.is_blind = !self.has_power && self.is_grammar() && !finds(LARGEST);
         }
         // Who is suspected is looked at on.
-        let now = self.bettors.iter().map(|(_, bettor)| bettor.wealth().now());
+        let now = self.bettors.iter().map(|(_, bettor)| bettor.wealth().current());
         if now.fold(f64::INFINITY, f64::min) > SUSPICION.ln() {
             return self.tokens() > MOST_TOKENS;
         }
         let reached =
-            self.enough && self.requests as f64 >= self.case.share * lab.options.requests as f64;
-        let obeyed = self.blind && self.is_grammar() && self.answers >= OBEYED;
-        (reached && (!self.case.main || lab.finds_enough(bar)))
+            self.has_power && self.requests as f64 >= self.case.share * lab.options.requests as f64;
+        let obeyed = self.is_blind && self.is_grammar() && self.answers >= OBEYED;
+        (reached && (!self.case.main || lab.has_overall_power(threshold)))
             || obeyed
             || self.tokens() > MOST_TOKENS
     }
@@ -317,27 +322,27 @@ impl Check for Sampled {
         true
     }
 
-    fn round(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<bool> {
-        if self.lacking.is_some() {
+    fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool> {
+        if self.skip_reason.is_some() {
             return Ok(true);
         }
         if self.prepared.is_none() {
             match self.case.prepare(lab) {
                 Ok(Ok(prepared)) => self.prepared = Some(prepared),
-                Ok(Err(lacking)) => self.lacking = Some(lacking),
+                Ok(Err(skip_reason)) => self.skip_reason = Some(skip_reason),
                 Err(Error::Refused { status, reason, .. }) => {
-                    self.lacking = Some(format!("the server refused it ({status}): {reason}"));
+                    self.skip_reason = Some(format!("the server refused it ({status}): {reason}"));
                 }
                 Err(error) => return Err(error),
             }
-            if self.lacking.is_some() {
+            if self.skip_reason.is_some() {
                 return Ok(true);
             }
         }
         let sent = lab.server.client.sent();
         let answers = match self.sample(lab) {
             Err(Error::Refused { status, reason, .. }) if self.answers == 0 => {
-                self.lacking = Some(format!("the server refused it ({status}): {reason}"));
+                self.skip_reason = Some(format!("the server refused it ({status}): {reason}"));
                 return Ok(true);
             }
             answers => answers?,
@@ -346,28 +351,28 @@ impl Check for Sampled {
             && !prepared.setting.words.is_empty()
         {
             let words = &prepared.setting.words;
-            let strange = answers.iter().find(|(_, a)| !may_become(words, &a.first().text));
-            if let Some((opening, answer)) = strange {
-                let ask = lab.continuation(*opening, self.case.tokens, &prepared.setting);
-                self.impossible = Some((ask, answer.first().text));
+            let invalid = answers.iter().find(|(_, a)| !is_prefix_of_words(words, &a.first().text));
+            if let Some((opening, answer)) = invalid {
+                let request = lab.continuation(*opening, self.case.tokens, &prepared.setting);
+                self.impossible = Some((request, answer.first().text));
                 return Ok(true);
             }
         }
-        let places = self.places(lab, &answers)?;
-        let asked: Vec<Place> = places.iter().map(|(place, _)| place.clone()).collect();
-        lab.learn(&asked)?;
-        for (place, came) in places {
-            self.bet(lab, place, &came)?;
+        let prefixes = self.prefixes(lab, &answers)?;
+        let unknown: Vec<Prefix> = prefixes.iter().map(|(prefix, _)| prefix.clone()).collect();
+        lab.fetch_distributions(&unknown)?;
+        for (prefix, observed) in prefixes {
+            self.bet(lab, prefix, &observed)?;
         }
         self.requests += lab.server.client.sent() - sent;
-        Ok(self.is_done(lab, bar))
+        Ok(self.is_done(lab, threshold))
     }
 
-    fn outcome(&mut self, lab: &mut Lab<'_>, bar: f64) -> Result<Outcome> {
-        if let Some(lacking) = &self.lacking {
-            return Ok(Outcome::not_applicable(lacking.clone()));
+    fn outcome(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<Outcome> {
+        if let Some(skip_reason) = &self.skip_reason {
+            return Ok(Outcome::not_applicable(skip_reason.clone()));
         }
-        if let Some((ask, text)) = &self.impossible {
+        if let Some((request, text)) = &self.impossible {
             let prepared = self.prepared.as_ref().expect("there was an answer");
             let mut outcome = Outcome::certain(
                 Verdict::Fault,
@@ -375,20 +380,22 @@ impl Check for Sampled {
                 format!("an answer that the grammar does not allow: {text:?}"),
             );
             if let Some(grammar) = prepared.grammar {
-                let curl = lab.server.curl(&lab.server.call_for_words(ask, grammar));
-                outcome.evidence.push(crate::report::Evidence { what: outcome.said.clone(), curl });
+                let curl = lab.server.curl(&lab.server.grammar_call(request, grammar));
+                outcome
+                    .evidence
+                    .push(crate::report::Evidence { what: outcome.summary.clone(), curl });
             }
             return Ok(outcome);
         }
-        let most = self.most.max(self.most_of_first);
-        let would_find = match most < bar {
-            true => smallest_found(&self.trail, lab.options.tolerance, bar),
+        let most = self.most.max(self.peak_of_first);
+        let would_find = match most < threshold {
+            true => smallest_found(&self.trail, lab.options.tolerance, threshold),
             false => None,
         };
-        let verdict = match most >= bar {
+        let verdict = match most >= threshold {
             true => Verdict::Fault,
             // Somewhat more than what was aimed at is still worth saying.
-            false if would_find.is_some_and(|found| found <= 2.0 * self.case.aim(lab)) => {
+            false if would_find.is_some_and(|found| found <= 2.0 * self.case.target_error(lab)) => {
                 Verdict::Passed
             }
             false if self.is_grammar() && self.answers >= OBEYED => Verdict::Passed,
@@ -399,7 +406,7 @@ impl Check for Sampled {
             p_value: Some(p_value(most)),
             would_find,
             seen: self.tokens(),
-            said: String::new(),
+            summary: String::new(),
             evidence: Vec::new(),
         };
         deviation(self, lab, &mut outcome);

@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use super::{CAUTION, Wealth};
+use super::{PRIOR_WEIGHTS, Wealth};
 
 /// Beginnings of answers that are looked at, in characters; each is a strategy of its own.
 const LENGTHS: [usize; 4] = [2, 5, 12, usize::MAX];
@@ -37,8 +37,8 @@ fn features(text: &str) -> Vec<String> {
 type Counts = (u32, u32);
 
 /// How much likelier a form is taken to come from the server.
-fn ratio((own, other): Counts, caution: f64) -> f64 {
-    let ratio = (f64::from(own) + caution) / (f64::from(other) + caution);
+fn ratio((tested, other): Counts, prior_weight: f64) -> f64 {
+    let ratio = (f64::from(tested) + prior_weight) / (f64::from(other) + prior_weight);
     ratio.clamp(1.0 / BOLDNESS, BOLDNESS)
 }
 
@@ -51,12 +51,12 @@ struct Forms {
 }
 
 impl Forms {
-    fn of(&self, form: &str) -> Counts {
+    fn counts_of(&self, form: &str) -> Counts {
         self.counts.get(form).copied().unwrap_or_default()
     }
 
     /// One came, once more from either.
-    fn add(&mut self, form: String, (own, other): Counts) {
+    fn add(&mut self, form: String, (tested, other): Counts) {
         let counts = self.counts.entry(form).or_default();
         if let Some(forms) = self.kinds.get_mut(counts) {
             *forms -= 1;
@@ -64,14 +64,14 @@ impl Forms {
                 self.kinds.remove(counts);
             }
         }
-        *counts = (counts.0 + own, counts.1 + other);
+        *counts = (counts.0 + tested, counts.1 + other);
         *self.kinds.entry(*counts).or_default() += 1;
     }
 
     /// The largest and the smallest ratio of any form, seen or not.
-    fn extremes(&self, caution: f64) -> (f64, f64) {
-        let ratios = self.kinds.keys().map(|counts| ratio(*counts, caution));
-        ratios.fold((1.0f64, 1.0f64), |(most, least), r| (most.max(r), least.min(r)))
+    fn extremes(&self, prior_weight: f64) -> (f64, f64) {
+        let ratios = self.kinds.keys().map(|counts| ratio(*counts, prior_weight));
+        ratios.fold((1.0f64, 1.0f64), |(peak, least), r| (peak.max(r), least.min(r)))
     }
 }
 
@@ -93,26 +93,28 @@ impl Pairs {
         Self {
             tolerance,
             seen: vec![Forms::default(); FEATURES],
-            wealth: Wealth::new(FEATURES * CAUTION.len()),
-            would_have: vec![0.0; FEATURES * CAUTION.len()],
+            wealth: Wealth::new(FEATURES * PRIOR_WEIGHTS.len()),
+            would_have: vec![0.0; FEATURES * PRIOR_WEIGHTS.len()],
             pairs: 0,
         }
     }
 
     /// An answer of the server and one of the reference, both to the prompt of that number.
-    pub fn see(&mut self, prompt: usize, server: &str, reference: &str) {
+    pub fn observe(&mut self, prompt: usize, server: &str, reference: &str) {
         let forms = features(server).into_iter().zip(features(reference)).enumerate();
-        for (part, (own, other)) in forms {
-            let (own, other) = (format!("{prompt}:{own}"), format!("{prompt}:{other}"));
+        for (part, (tested, other)) in forms {
+            let (tested, other) = (format!("{prompt}:{tested}"), format!("{prompt}:{other}"));
             let (seen, all) = (&mut self.seen[part], self.pairs as f64);
-            for (number, caution) in CAUTION.into_iter().enumerate() {
-                let (first, second) =
-                    (ratio(seen.of(&own), caution), ratio(seen.of(&other), caution));
-                let (most, least) = seen.extremes(caution);
+            for (number, prior_weight) in PRIOR_WEIGHTS.into_iter().enumerate() {
+                let (first, second) = (
+                    ratio(seen.counts_of(&tested), prior_weight),
+                    ratio(seen.counts_of(&other), prior_weight),
+                );
+                let (peak, least) = seen.extremes(prior_weight);
                 // What is got lies between 2 - top and top.
-                let top = 2.0 * most / (most + least);
+                let top = 2.0 * peak / (peak + least);
                 let cost = (self.tolerance * (2.0 * top - 2.0)).ln_1p();
-                let part = part * CAUTION.len() + number;
+                let part = part * PRIOR_WEIGHTS.len() + number;
                 let won = (2.0 * first / (first + second)).ln();
                 // Who would have won less than the tolerance costs does not bet.
                 if self.would_have[part] > cost * all {
@@ -120,7 +122,7 @@ impl Pairs {
                 }
                 self.would_have[part] += won;
             }
-            seen.add(own, (1, 0));
+            seen.add(tested, (1, 0));
             seen.add(other, (0, 1));
         }
         self.wealth.settle();
@@ -139,15 +141,15 @@ impl Pairs {
 
     /// What differs most: itself, and how often it came from each.
     pub fn widest(&self) -> Option<(String, u32, u32)> {
-        let score = |(own, other): Counts| {
-            let (own, other) = (f64::from(own), f64::from(other));
-            (own - other).powi(2) / (own + other).max(1.0)
+        let score = |(tested, other): Counts| {
+            let (tested, other) = (f64::from(tested), f64::from(other));
+            (tested - other).powi(2) / (tested + other).max(1.0)
         };
         self.seen
             .iter()
             .flat_map(|forms| &forms.counts)
             .max_by(|a, b| score(*a.1).total_cmp(&score(*b.1)))
-            .map(|(text, (own, other))| (text.clone(), *own, *other))
+            .map(|(text, (tested, other))| (text.clone(), *tested, *other))
     }
 }
 
@@ -170,7 +172,7 @@ impl Default for Matches {
 
 impl Matches {
     /// An answer does or does not equal another one, which at random has at most this probability.
-    pub fn see(&mut self, equal: bool, probability: f64) {
+    pub fn observe(&mut self, equal: bool, probability: f64) {
         let p = probability.clamp(1e-12, 1.0 - 1e-12);
         for (part, shared) in SHARED.into_iter().enumerate() {
             let q = p + (1.0 - p) * shared;
@@ -210,11 +212,11 @@ mod tests {
             let mut bets = Pairs::new(0.0);
             for (at, (first, second)) in pairs.into_iter().enumerate() {
                 match orders >> at & 1 {
-                    0 => bets.see(0, first, second),
-                    _ => bets.see(0, second, first),
+                    0 => bets.observe(0, first, second),
+                    _ => bets.observe(0, second, first),
                 }
             }
-            mean += bets.wealth().now().exp() / f64::from(1 << pairs.len());
+            mean += bets.wealth().current().exp() / f64::from(1 << pairs.len());
         }
         assert!((mean - 1.0).abs() < 1e-9, "{mean}");
     }
@@ -224,14 +226,14 @@ mod tests {
         let (mut accused, mut found) = (0, 0);
         for seed in 0..100 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            let mut say = |p: f64| if rng.random::<f64>() < p { "yes" } else { "no" };
+            let mut answer = |p: f64| if rng.random::<f64>() < p { "yes" } else { "no" };
             let (mut alike, mut unlike) = (Pairs::new(0.002), Pairs::new(0.002));
             for _ in 0..1500 {
-                alike.see(0, say(0.5), say(0.5));
-                unlike.see(0, say(0.6), say(0.5));
+                alike.observe(0, answer(0.5), answer(0.5));
+                unlike.observe(0, answer(0.6), answer(0.5));
             }
-            accused += usize::from(p_value(alike.wealth().most()) < 0.01);
-            found += usize::from(p_value(unlike.wealth().most()) < 0.01);
+            accused += usize::from(p_value(alike.wealth().peak()) < 0.01);
+            found += usize::from(p_value(unlike.wealth().peak()) < 0.01);
         }
         assert!(accused <= 2, "{accused} of 100");
         assert!(found >= 95, "{found} of 100");
@@ -247,14 +249,14 @@ mod tests {
                 for at in 0..10 {
                     let equal = path >> at & 1 == 1;
                     weight *= if equal { probability } else { 1.0 - probability };
-                    matches.see(equal, at_most);
+                    matches.observe(equal, at_most);
                 }
-                mean += weight * matches.wealth().now().exp();
+                mean += weight * matches.wealth().current().exp();
             }
             assert!(mean < 1.0 + 1e-9, "{mean}");
         }
         let mut matches = Matches::default();
-        (0..4).for_each(|_| matches.see(true, 0.01));
-        assert!(p_value(matches.wealth().most()) < 1e-4);
+        (0..4).for_each(|_| matches.observe(true, 0.01));
+        assert!(p_value(matches.wealth().peak()) < 1e-4);
     }
 }

@@ -12,7 +12,10 @@ use std::rc::Rc;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{CAUTION, FAMILIES, Odds, SIZES, STRATEGIES, SUPPOSED, Wealth, bet, learn, won};
+use super::{
+    FAMILIES, Odds, PRIOR_WEIGHTS, SIZES, STRATEGIES, SUPPOSED_ERRORS, Wealth, bet, log_gain,
+    wins_from_counts,
+};
 
 /// What a test looked at, in order.
 pub type Trail = Vec<Rc<Odds>>;
@@ -24,10 +27,10 @@ const RUNS: usize = 40;
 const FOUND: usize = 19;
 
 /// The smallest of the errors that is found in 19 of 20 tests; none if even the largest is not.
-/// `bar` is the logarithm of what must be owned.
-pub fn smallest_found(trail: &Trail, tolerance: f64, bar: f64) -> Option<f64> {
+/// `threshold` is the logarithm of what must be owned.
+pub fn smallest_found(trail: &Trail, tolerance: f64, threshold: f64) -> Option<f64> {
     let steps = Steps::new(trail, tolerance);
-    let found = |level: &f64| finds(&steps, bar, *level);
+    let found = |level: &f64| finds(&steps, threshold, *level);
     // What finds an error finds larger ones.
     let first = LEVELS.partition_point(|level| !found(level));
     LEVELS.get(first).copied()
@@ -35,9 +38,9 @@ pub fn smallest_found(trail: &Trail, tolerance: f64, bar: f64) -> Option<f64> {
 
 /// Whether an error of that size, or a smaller one, would be found in 19 of 20 tests: sooner said
 /// than which is the smallest.
-pub fn would_find(trail: &Trail, tolerance: f64, bar: f64, size: f64) -> bool {
+pub fn would_find(trail: &Trail, tolerance: f64, threshold: f64, size: f64) -> bool {
     let level = LEVELS.into_iter().rfind(|level| *level <= size);
-    level.is_some_and(|level| finds(&Steps::new(trail, tolerance), bar, level))
+    level.is_some_and(|level| finds(&Steps::new(trail, tolerance), threshold, level))
 }
 
 /// The largest error that is tried.
@@ -52,9 +55,9 @@ struct Steps {
     /// Of every cell: its probability.
     cells: Vec<f64>,
     /// Of every cell: its size, by place among the token's sizes.
-    places: Vec<u8>,
+    size_indices: Vec<u8>,
     /// Of every cell: what the bets on supposed errors win where it comes, as logarithms.
-    supposed: Vec<[f64; SUPPOSED.len()]>,
+    supposed: Vec<[f64; SUPPOSED_ERRORS.len()]>,
     /// Of every size that a token's cells have: which, and what they have together.
     sizes: Vec<u8>,
     shares: Vec<f64>,
@@ -64,8 +67,8 @@ struct Steps {
 struct Step<'s> {
     tolerance: f64,
     cells: &'s [f64],
-    places: &'s [u8],
-    supposed: &'s [[f64; SUPPOSED.len()]],
+    size_indices: &'s [u8],
+    supposed: &'s [[f64; SUPPOSED_ERRORS.len()]],
     sizes: &'s [u8],
     shares: &'s [f64],
 }
@@ -80,26 +83,26 @@ impl Steps {
     fn push(&mut self, odds: &Odds, tolerance: f64) {
         let first = self.cells.len();
         self.cells.extend(&odds.cells);
-        self.supposed.resize(self.cells.len(), [0.0; SUPPOSED.len()]);
+        self.supposed.resize(self.cells.len(), [0.0; SUPPOSED_ERRORS.len()]);
         let mut wins = vec![1.0; odds.cells.len()];
-        for (number, moved) in SUPPOSED.into_iter().enumerate() {
+        for (number, moved) in SUPPOSED_ERRORS.into_iter().enumerate() {
             odds.suppose(moved, &mut wins);
             let cost = bet(&odds.cells, &mut wins, tolerance);
             for (of_cell, win) in self.supposed[first..].iter_mut().zip(&wins) {
-                of_cell[number] = won(cost, *win);
+                of_cell[number] = log_gain(cost, *win);
             }
         }
         let first = self.sizes.len();
         for (cell, p) in odds.cells.iter().enumerate() {
             let size = odds.size(cell) as u8;
             let known = self.sizes[first..].iter().position(|known| *known == size);
-            let place = known.unwrap_or(self.sizes.len() - first);
+            let size_index = known.unwrap_or(self.sizes.len() - first);
             if known.is_none() {
                 self.sizes.push(size);
                 self.shares.push(0.0);
             }
-            self.shares[first + place] += p;
-            self.places.push(place as u8);
+            self.shares[first + size_index] += p;
+            self.size_indices.push(size_index as u8);
         }
         self.tokens.push((tolerance, self.cells.len(), self.sizes.len()));
     }
@@ -110,7 +113,7 @@ impl Steps {
         self.tokens.iter().zip(starts).map(|((tolerance, cells, sizes), (first, size))| Step {
             tolerance: *tolerance,
             cells: &self.cells[first..*cells],
-            places: &self.places[first..*cells],
+            size_indices: &self.size_indices[first..*cells],
             supposed: &self.supposed[first..*cells],
             sizes: &self.sizes[size..*sizes],
             shares: &self.shares[size..*sizes],
@@ -120,52 +123,57 @@ impl Steps {
 
 /// A bettor who counts sizes of cells alone: the money for the other families lies idle, and he
 /// wins no more than one who counts all. Cells of one size win the same, so that he bets on sizes.
-struct Simple {
+struct SizeBettor {
     /// By size, how often cells have come, and how often they should have.
     counts: [(f64, f64); SIZES],
     wealth: Wealth,
 }
 
-impl Simple {
+impl SizeBettor {
     fn new() -> Self {
         Self { counts: [(0.0, 0.0); SIZES], wealth: Wealth::new(STRATEGIES) }
     }
 
-    fn see(&mut self, step: &Step, came: usize) {
-        let place = usize::from(step.places[came]);
+    fn observe(&mut self, step: &Step, observed: usize) {
+        let size_index = usize::from(step.size_indices[observed]);
         let mut wins = [1.0; SIZES];
         let wins = &mut wins[..step.sizes.len()];
-        for (part, caution) in CAUTION.into_iter().enumerate() {
-            learn(step.sizes.iter().map(|size| self.counts[usize::from(*size)]), caution, wins);
+        for (part, prior_weight) in PRIOR_WEIGHTS.into_iter().enumerate() {
+            wins_from_counts(
+                step.sizes.iter().map(|size| self.counts[usize::from(*size)]),
+                prior_weight,
+                wins,
+            );
             let cost = bet(step.shares, wins, step.tolerance);
-            self.wealth.multiply(part, won(cost, wins[place]));
+            self.wealth.multiply(part, log_gain(cost, wins[size_index]));
         }
-        for (number, won) in step.supposed[came].into_iter().enumerate() {
-            self.wealth.multiply(FAMILIES * CAUTION.len() + number, won);
+        for (number, log_gain) in step.supposed[observed].into_iter().enumerate() {
+            self.wealth.multiply(FAMILIES * PRIOR_WEIGHTS.len() + number, log_gain);
         }
         for (size, share) in step.sizes.iter().zip(step.shares) {
             self.counts[usize::from(*size)].1 += share;
         }
-        self.counts[usize::from(step.sizes[place])].0 += 1.0;
+        self.counts[usize::from(step.sizes[size_index])].0 += 1.0;
     }
 
     /// Whether he owns as much as that. All parts together have no more on average than the
     /// richest.
-    fn owns(&self, bar: f64) -> bool {
-        self.wealth.parts.iter().any(|part| *part >= bar) && self.wealth.now() >= bar
+    fn reaches(&self, threshold: f64) -> bool {
+        self.wealth.parts.iter().any(|part| *part >= threshold)
+            && self.wealth.current() >= threshold
     }
 }
 
-fn finds(steps: &Steps, bar: f64, level: f64) -> bool {
+fn finds(steps: &Steps, threshold: f64, level: f64) -> bool {
     let allowed = RUNS * (20 - FOUND) / 20;
     [1.0, -1.0].into_iter().all(|direction| {
         let missed = (0..RUNS).filter(|run| {
             let mut rng = ChaCha8Rng::seed_from_u64(*run as u64);
-            let mut bettor = Simple::new();
+            let mut bettor = SizeBettor::new();
             !steps.iter().any(|step| {
-                let came = draw(step.cells, direction * level, &mut rng);
-                bettor.see(&step, came);
-                bettor.owns(bar)
+                let observed = draw(step.cells, direction * level, &mut rng);
+                bettor.observe(&step, observed);
+                bettor.reaches(threshold)
             })
         });
         missed.take(allowed + 1).count() <= allowed
@@ -200,26 +208,28 @@ mod tests {
     /// of whoever counts all.
     #[test]
     fn a_simple_bettor_bets_as_the_whole_one_does() {
-        let laws = [&[0.6, 0.25, 0.1][..], &[0.9, 0.04], &[0.3, 0.3, 0.2], &[1.0], &[]];
-        let odds: Vec<Odds> =
-            laws.iter().map(|law| Odds::new(law.iter().copied(), 0.001)).collect();
+        let distributions = [&[0.6, 0.25, 0.1][..], &[0.9, 0.04], &[0.3, 0.3, 0.2], &[1.0], &[]];
+        let odds: Vec<Odds> = distributions
+            .iter()
+            .map(|distribution| Odds::new(distribution.iter().copied(), 0.001))
+            .collect();
         let mut steps = Steps::default();
         odds.iter().for_each(|odds| steps.push(odds, 0.002 + odds.slack));
         let steps: Vec<Step> = steps.iter().collect();
-        let (mut whole, mut simple) = (Bettor::new(0.002), Simple::new());
+        let (mut full, mut simple) = (Bettor::new(0.002), SizeBettor::new());
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        for place in 0..3000 {
+        for prefix in 0..3000 {
             let number = rng.random_range(0..odds.len());
-            let came = draw(&odds[number].cells, 0.05, &mut rng);
+            let observed = draw(&odds[number].cells, 0.05, &mut rng);
             let tokens = (0..odds[number].rest() as u64).collect();
-            let context = Context { place, position: 0, before: [place; 2], tokens };
-            whole.see(&context, &odds[number], came);
-            simple.see(&steps[number], came);
+            let context = Context { prefix, position: 0, before: [prefix; 2], tokens };
+            full.observe(&context, &odds[number], observed);
+            simple.observe(&steps[number], observed);
         }
-        let of_sizes = 0..CAUTION.len();
-        let of_errors = FAMILIES * CAUTION.len()..STRATEGIES;
+        let of_sizes = 0..PRIOR_WEIGHTS.len();
+        let of_errors = FAMILIES * PRIOR_WEIGHTS.len()..STRATEGIES;
         for part in of_sizes.chain(of_errors) {
-            let (expected, found) = (whole.wealth.parts[part], simple.wealth.parts[part]);
+            let (expected, found) = (full.wealth.parts[part], simple.wealth.parts[part]);
             assert!((expected - found).abs() < 1e-9 * expected.abs().max(1.0), "{part}");
             assert!(expected != 0.0, "{part}");
         }
@@ -229,10 +239,10 @@ mod tests {
     fn more_tokens_find_smaller_errors() {
         let odds = Rc::new(Odds::new([0.5, 0.3, 0.15], 0.0));
         let trail = |tokens: u64| (0..tokens).map(|_| Rc::clone(&odds)).collect();
-        let of = |tokens| smallest_found(&trail(tokens), 0.002, 1e4f64.ln());
-        let (few, some, many) = (of(20), of(1000), of(6000));
-        assert_eq!(few, None);
-        assert!(some.is_some_and(|some| some <= 0.15), "{some:?}");
-        assert!(many.is_some_and(|many| many <= 0.05), "{many:?}");
+        let smallest = |tokens| smallest_found(&trail(tokens), 0.002, 1e4f64.ln());
+        let (short, medium, long) = (smallest(20), smallest(1000), smallest(6000));
+        assert_eq!(short, None);
+        assert!(medium.is_some_and(|medium| medium <= 0.15), "{medium:?}");
+        assert!(long.is_some_and(|long| long <= 0.05), "{long:?}");
     }
 }

@@ -17,12 +17,12 @@ pub fn serve(
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let handler = Arc::clone(&handler);
-            std::thread::spawn(move || talk(&stream, &*handler));
+            std::thread::spawn(move || handle_connection(&stream, &*handler));
         }
     });
 }
 
-fn talk(stream: &TcpStream, handler: &Handler) -> Option<()> {
+fn handle_connection(stream: &TcpStream, handler: &Handler) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let mut writer = stream;
     stream.set_nodelay(true).ok()?;
@@ -48,8 +48,8 @@ fn talk(stream: &TcpStream, handler: &Handler) -> Option<()> {
         let (status, answer) = handler(&path, &body);
         let text = match answer["events"].as_array() {
             Some(events) => {
-                let of = |event: &Value| format!("data: {event}\n\n");
-                events.iter().map(of).collect::<String>() + "data: [DONE]\n\n"
+                let line = |event: &Value| format!("data: {event}\n\n");
+                events.iter().map(line).collect::<String>() + "data: [DONE]\n\n"
             }
             None => answer.to_string(),
         };

@@ -55,7 +55,7 @@ pub enum Fault {
 
 /// What it tells.
 #[derive(Debug, Clone, Copy)]
-pub struct Telling {
+pub struct ServerFeatures {
     /// Ids of tokens.
     pub ids: bool,
     /// How many of the likeliest.
@@ -67,12 +67,12 @@ pub struct Telling {
     /// Whether there are conversations alone.
     pub chat: bool,
     /// What is wrong with the texts of tokens.
-    pub texts: Texts,
+    pub token_text: TokenText,
 }
 
 /// How tokens are written where they are told as texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Texts {
+pub enum TokenText {
     Plain,
     /// Without the blanks that they begin with.
     Stripped,
@@ -81,7 +81,7 @@ pub enum Texts {
     DoubledInObject,
 }
 
-impl Default for Telling {
+impl Default for ServerFeatures {
     fn default() -> Self {
         Self {
             ids: true,
@@ -89,14 +89,14 @@ impl Default for Telling {
             echo: true,
             penalises_prompts: false,
             chat: false,
-            texts: Texts::Plain,
+            token_text: TokenText::Plain,
         }
     }
 }
 
 struct State {
     fault: Fault,
-    telling: Telling,
+    features: ServerFeatures,
     seed: u64,
     /// How often every request has come: what is answered does not depend on which of two came
     /// first.
@@ -105,15 +105,15 @@ struct State {
 }
 
 /// A server, as long as the process lives.
-pub struct Tiny(SocketAddr);
+pub struct TestServer(SocketAddr);
 
-impl Tiny {
-    pub fn start(fault: Fault, telling: Telling, seed: u64) -> Self {
+impl TestServer {
+    pub fn start(fault: Fault, features: ServerFeatures, seed: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let state = Arc::new(State {
             fault,
-            telling,
+            features,
             seed,
             requests: Mutex::default(),
             dead: AtomicBool::new(false),
@@ -152,7 +152,7 @@ impl Decoder<'_> {
     /// and a grammar may be forgotten.
     fn target(&self, answer: &[u32], counted: usize, masked: bool) -> Vec<f64> {
         let mut logits = distribution(&self.prompt, answer, 0.0);
-        if self.state.telling.penalises_prompts {
+        if self.state.features.penalises_prompts {
             self.sampler.penalise(&mut logits, &self.prompt, &answer[..counted]);
         }
         self.sampler.apply(&logits, answer, counted, masked)
@@ -179,8 +179,8 @@ impl Decoder<'_> {
             let p = self.target(answer, counted, masked);
             let judged = match fault {
                 Fault::TruncatesTooLate => {
-                    let whole = Sampler::plain(self.sampler.temperature);
-                    whole.apply(&distribution(&self.prompt, answer, 0.0), answer, 0, true)
+                    let full = Sampler::plain(self.sampler.temperature);
+                    full.apply(&distribution(&self.prompt, answer, 0.0), answer, 0, true)
                 }
                 _ => p.clone(),
             };
@@ -207,8 +207,8 @@ impl Decoder<'_> {
             }
             let rest: Vec<f64> = p.iter().zip(&q).map(|(p, q)| (p - q).max(0.0)).collect();
             let lossy = [Fault::CorrectionFromTarget, Fault::DiesOfTopK].contains(&fault);
-            let whole = lossy || rest.iter().sum::<f64>() <= 0.0;
-            answer.push(model::draw(if whole { &p } else { &rest }, &mut self.rng));
+            let full = lossy || rest.iter().sum::<f64>() <= 0.0;
+            answer.push(model::draw(if full { &p } else { &rest }, &mut self.rng));
             return;
         }
         let p = match fault {
@@ -245,9 +245,9 @@ impl Decoder<'_> {
             for length in from.max(checked)..answer.len().min(max_tokens) {
                 let token = answer[length];
                 if token == END || self.sampler.ends(token, &answer[..=length]) {
-                    let kept = if token == END { length } else { length + 1 };
+                    let retained = if token == END { length } else { length + 1 };
                     let text = text_of(&answer[..length]);
-                    answer.truncate(kept);
+                    answer.truncate(retained);
                     return (answer, text, true);
                 }
                 let text = text_of(&answer[..=length]);
@@ -283,8 +283,8 @@ impl State {
         }
         match path {
             "/v1/models" => (200, json!({ "data": [{ "id": "tiny" }] })),
-            "/v1/completions" if !self.telling.chat => (200, self.complete(body)),
-            "/v1/chat/completions" if self.telling.chat => (200, self.converse(body)),
+            "/v1/completions" if !self.features.chat => (200, self.complete(body)),
+            "/v1/chat/completions" if self.features.chat => (200, self.converse(body)),
             "/detokenize" => {
                 let ids: Vec<u32> = serde_json::from_value(body["tokens"].clone()).expect("ids");
                 // The end token is no text, as most servers have it.
@@ -296,9 +296,9 @@ impl State {
 
     /// A conversation, continued like its last message.
     fn converse(&self, body: &Value) -> Value {
-        let mut asked = body.clone();
-        asked["prompt"] = body["messages"][0]["content"].clone();
-        let mut answer = self.complete(&asked);
+        let mut request = body.clone();
+        request["prompt"] = body["messages"][0]["content"].clone();
+        let mut answer = self.complete(&request);
         for choice in answer["choices"].as_array_mut().into_iter().flatten() {
             choice["message"] = json!({ "role": "assistant", "content": choice["text"] });
             choice["text"] = Value::Null;
@@ -323,13 +323,13 @@ impl State {
         let mut parts = Vec::new();
         let mut counted = 0;
         for choice in 0..choices {
-            let own = if self.fault == Fault::SharedByChoices { 0 } else { choice };
+            let logprobs = if self.fault == Fault::SharedByChoices { 0 } else { choice };
             let stream = match (seeded, self.fault) {
                 (Some(seed), _) => seed,
                 (None, Fault::SharedStream) => 0,
                 (None, _) => self.seed ^ number,
             };
-            let rng = ChaCha8Rng::seed_from_u64(stream.wrapping_add(own << 50));
+            let rng = ChaCha8Rng::seed_from_u64(stream.wrapping_add(logprobs << 50));
             let sampler = Sampler::read(body);
             let mut decoder =
                 Decoder { state: self, sampler, prompt: prompt.clone(), rng, drafted: 0 };
@@ -341,13 +341,13 @@ impl State {
             };
             let mut part = json!({ "index": choice, "text": text,
                 "finish_reason": if stopped { "stop" } else { "length" } });
-            let ids = self.telling.ids && body["return_token_ids"] == true;
+            let ids = self.features.ids && body["return_token_ids"] == true;
             if ids {
                 part["token_ids"] = json!(answer);
                 part["prompt_token_ids"] = json!(prompt);
             }
             if let Some(top) = body["logprobs"].as_u64() {
-                part["logprobs"] = match self.telling.echo && body["echo"] == true {
+                part["logprobs"] = match self.features.echo && body["echo"] == true {
                     true => {
                         let all: Vec<u32> = prompt.iter().chain(&answer).copied().collect();
                         self.logprobs(&[], &all, top as usize, ids)
@@ -360,8 +360,8 @@ impl State {
         if body["stream"] == true {
             let text = parts[0]["text"].as_str().unwrap_or_default().to_owned();
             let (left, right) = text.split_at(text.len() / 2);
-            let of = |text: &str| json!({ "choices": [{ "index": 0, "text": text }] });
-            return json!({ "events": [of(left), of(right)] });
+            let event = |text: &str| json!({ "choices": [{ "index": 0, "text": text }] });
+            return json!({ "events": [event(left), event(right)] });
         }
         json!({ "choices": parts, "usage": { "prompt_tokens": prompt.len(),
             "completion_tokens": counted } })
@@ -371,21 +371,24 @@ impl State {
         let name = |id: u32| match ids {
             true => format!("token_id:{id}"),
             false if id == END => "</s>".to_owned(),
-            false if self.telling.texts == Texts::Stripped => text_of(&[id]).trim().to_owned(),
+            false if self.features.token_text == TokenText::Stripped => {
+                text_of(&[id]).trim().to_owned()
+            }
             false => text_of(&[id]),
         };
         let shift = usize::from(self.fault == Fault::LogprobsShifted);
-        let (mut tokens, mut own, mut tops) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut tokens, mut logprobs, mut tops) = (Vec::new(), Vec::new(), Vec::new());
         for (at, token) in answer.iter().enumerate() {
-            let place = at.saturating_sub(shift);
-            let logits = distribution(prompt, &answer[..place], 0.0);
+            let position = at.saturating_sub(shift);
+            let logits = distribution(prompt, &answer[..position], 0.0);
             let p = Sampler::plain(1.0).apply(&logits, &[], 0, true);
             let mut ranked: Vec<u32> = (0..VOCABULARY as u32).collect();
             ranked.sort_by(|a, b| p[*b as usize].total_cmp(&p[*a as usize]));
-            let of = |id: &u32| (name(*id), p[*id as usize].ln());
+            let event = |id: &u32| (name(*id), p[*id as usize].ln());
             let mut likely: Vec<(String, f64)> =
-                ranked.iter().take(top.min(self.telling.top)).map(of).collect();
-            let doubled = matches!(self.telling.texts, Texts::Doubled | Texts::DoubledInObject);
+                ranked.iter().take(top.min(self.features.top)).map(event).collect();
+            let doubled =
+                matches!(self.features.token_text, TokenText::Doubled | TokenText::DoubledInObject);
             if doubled
                 && !ids
                 && ranked[0] != END
@@ -398,13 +401,13 @@ impl State {
                 likely.push((name, logprob + 0.6f64.ln()));
             }
             tokens.push(name(*token));
-            own.push(p[answer[place] as usize].ln());
+            logprobs.push(p[answer[position] as usize].ln());
             tops.push(likely);
         }
-        if self.telling.texts == Texts::Doubled {
+        if self.features.token_text == TokenText::Doubled {
             let listed =
                 |(token, logprob): &(String, f64)| json!({ "token": token, "logprob": logprob });
-            let all = tokens.iter().zip(&own).zip(&tops).map(|((token, logprob), tops)| {
+            let all = tokens.iter().zip(&logprobs).zip(&tops).map(|((token, logprob), tops)| {
                 let tops: Vec<Value> = tops.iter().map(listed).collect();
                 json!({ "token": token, "logprob": logprob, "top_logprobs": tops })
             });
@@ -414,27 +417,27 @@ impl State {
             tops.into_iter().map(|(name, logprob)| (name, logprob.into())).collect()
         };
         let tops: Vec<Map<String, Value>> = tops.into_iter().map(object).collect();
-        match self.telling.top {
+        match self.features.top {
             0 => Value::Null,
-            _ => json!({ "tokens": tokens, "token_logprobs": own, "top_logprobs": tops }),
+            _ => json!({ "tokens": tokens, "token_logprobs": logprobs, "top_logprobs": tops }),
         }
     }
 }
 
 /// What a check found, by name.
 pub fn verdicts(report: &polydraft_audit::Report) -> HashMap<&'static str, String> {
-    let of = |finding: &polydraft_audit::Finding| {
+    let event = |finding: &polydraft_audit::Finding| {
         let outcome = &finding.outcome;
-        let said = format!(
+        let summary = format!(
             "{:?} p {:?} finds {:?} {} seen in {} requests: {}",
             outcome.verdict,
             outcome.p_value,
             outcome.would_find,
             outcome.seen,
             finding.requests,
-            outcome.said
+            outcome.summary
         );
-        (finding.check, said)
+        (finding.check, summary)
     };
-    report.findings.iter().map(of).collect()
+    report.findings.iter().map(event).collect()
 }

@@ -13,9 +13,9 @@ pub const END: u32 = 0;
 /// A prompt's tokens: a word is one of the vocabulary, whichever.
 pub fn ids_of(text: &str) -> Vec<u32> {
     let named = |word: &str| (1..VOCABULARY as u32).find(|id| text_of(&[*id]).trim() == word);
-    let of =
+    let value =
         |word: &str| named(word).unwrap_or(1 + (noise(&word, 0) * (VOCABULARY - 1) as f64) as u32);
-    text.split_whitespace().map(of).collect()
+    text.split_whitespace().map(value).collect()
 }
 
 pub fn text_of(ids: &[u32]) -> String {
@@ -26,25 +26,25 @@ pub fn text_of(ids: &[u32]) -> String {
     ids.iter().map(name).collect()
 }
 
-pub fn hash(of: &impl Hash) -> u64 {
+pub fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    of.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 
-fn noise(of: &impl Hash, salt: u64) -> f64 {
-    hash(&(of, salt)) as f64 / u64::MAX as f64
+fn noise(value: &impl Hash, salt: u64) -> f64 {
+    hash(&(value, salt)) as f64 / u64::MAX as f64
 }
 
 /// Logits after a prompt and an answer. The draft's are the target's and so much noise.
-pub fn distribution(prompt: &[u32], answer: &[u32], strange: f64) -> Vec<f64> {
+pub fn distribution(prompt: &[u32], answer: &[u32], noise_level: f64) -> Vec<f64> {
     let text: Vec<u32> = prompt.iter().chain(answer).copied().collect();
     let context = &text[text.len().saturating_sub(2)..];
-    let of = |id: usize| {
-        let own = 7.0 * noise(&(context, id), 1) + if id == END as usize { -1.0 } else { 0.0 };
-        own + strange * 2.5 * (noise(&(context, id), 2) - 0.5)
+    let value = |id: usize| {
+        let logit = 7.0 * noise(&(context, id), 1) + if id == END as usize { -1.0 } else { 0.0 };
+        logit + noise_level * 2.5 * (noise(&(context, id), 2) - 0.5)
     };
-    (0..VOCABULARY).map(of).collect()
+    (0..VOCABULARY).map(value).collect()
 }
 
 pub fn uniform(rng: &mut ChaCha8Rng) -> f64 {
@@ -131,7 +131,8 @@ impl Sampler {
             let times = times.filter(|token| **token as usize == id).count();
             *logit -= self.frequency * times as f64;
             *logit -= if times > 0 { self.presence } else { 0.0 };
-            *logit += self.bias.iter().filter(|(of, _)| *of == id).map(|(_, b)| b).sum::<f64>();
+            *logit +=
+                self.bias.iter().filter(|(value, _)| *value == id).map(|(_, b)| b).sum::<f64>();
             let early = answer.len() < self.min_tokens;
             let end = id == END as usize || self.stops.contains(&(id as u32));
             let word = text_of(&[id as u32]);
@@ -148,19 +149,19 @@ impl Sampler {
         normalise(&mut p);
         let mut ranked: Vec<usize> = (0..p.len()).collect();
         ranked.sort_by(|a, b| p[*b].total_cmp(&p[*a]));
-        let mut kept = p.len();
+        let mut retained = p.len();
         if self.top_k > 0 {
-            kept = kept.min(self.top_k);
+            retained = retained.min(self.top_k);
         }
         let mut sum = 0.0;
         for (rank, id) in ranked.iter().enumerate() {
             if sum >= self.top_p || p[*id] < self.min_p * p[ranked[0]] {
-                kept = kept.min(rank);
+                retained = retained.min(rank);
                 break;
             }
             sum += p[*id];
         }
-        ranked[kept..].iter().for_each(|id| p[*id] = 0.0);
+        ranked[retained..].iter().for_each(|id| p[*id] = 0.0);
         normalise(&mut p);
         p
     }

@@ -31,11 +31,11 @@ pub struct Case {
     pub countings: &'static [Counting],
     kind: Kind,
     openings: usize,
-    make: Make,
+    source: SettingSource,
 }
 
 /// Where a setting comes from.
-enum Make {
+enum SettingSource {
     Fixed(Setting),
     /// A ban of the token that is most frequent, and biases for others.
     Bias,
@@ -69,7 +69,7 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
         countings: ANSWER,
         kind: Kind::Plain,
         openings: 3,
-        make: Make::Fixed(setting),
+        source: SettingSource::Fixed(setting),
     };
     let one = Setting::default;
     vec![
@@ -111,16 +111,20 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
                 Setting { presence_penalty: 1.5, frequency_penalty: 1.0, ..one() },
             )
         },
-        Case { openings: 1, make: Make::Bias, ..plain("bias", "logit bias and a ban", one()) },
         Case {
             openings: 1,
-            make: Make::Ends,
+            source: SettingSource::Bias,
+            ..plain("bias", "logit bias and a ban", one())
+        },
+        Case {
+            openings: 1,
+            source: SettingSource::Ends,
             ..plain("ends", "end tokens, and a least number of tokens before them", one())
         },
         Case {
             kind: Kind::Repeating,
             openings: 1,
-            make: Make::Words,
+            source: SettingSource::Words,
             ..plain("grammar", "answers under a grammar", one())
         },
     ]
@@ -128,40 +132,41 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
 
 /// How much larger than the error that all together should find is the one that each should find by
 /// itself: a ninth of the tokens, or a third, is enough for it.
-const ALONE: f64 = 10.0 / 3.0;
-const ALONE_WITH_ECHO: f64 = 5.0 / 3.0;
+const SINGLE_CHECK_FACTOR: f64 = 10.0 / 3.0;
+const SINGLE_CHECK_FACTOR_WITH_ECHO: f64 = 5.0 / 3.0;
 
 impl Case {
     /// The error that it should find: a smaller one where a request tells of a whole answer.
-    pub fn aim(&self, lab: &Lab<'_>) -> f64 {
-        self.sensitivity * if lab.tells_paths() { ALONE_WITH_ECHO } else { ALONE }
+    pub fn target_error(&self, lab: &Lab<'_>) -> f64 {
+        self.sensitivity
+            * if lab.has_echo() { SINGLE_CHECK_FACTOR_WITH_ECHO } else { SINGLE_CHECK_FACTOR }
     }
 
     /// What is asked for; or what the server lacks.
     pub fn prepare(&self, lab: &mut Lab<'_>) -> Result<std::result::Result<Prepared, String>> {
-        if !lab.knows() {
-            let lacking = "the server does not tell its tokens, or nobody their log-probabilities";
-            return Ok(Err(lacking.to_owned()));
+        if !lab.has_distributions() {
+            let reason = "the server does not tell its tokens, or nobody their log-probabilities";
+            return Ok(Err(reason.to_owned()));
         }
         let openings = lab.choose(self.kind, self.openings)?;
         let mut grammar = None;
-        let setting = match &self.make {
-            Make::Fixed(setting) => {
+        let setting = match &self.source {
+            SettingSource::Fixed(setting) => {
                 let narrowed = setting.top_k.is_some() || setting.min_p.is_some();
-                if narrowed && lab.server.abilities.top_k_off.is_none() {
+                if narrowed && lab.server.capabilities.top_k_off.is_none() {
                     return Ok(Err("the server does not take it".to_owned()));
                 }
                 setting.clone()
             }
-            Make::Bias | Make::Ends if !lab.server.abilities.ids => {
+            SettingSource::Bias | SettingSource::Ends if !lab.server.capabilities.ids => {
                 return Ok(Err("the server does not tell tokens' ids".to_owned()));
             }
-            Make::Bias => bias(lab, openings[0])?,
-            Make::Ends => match ends(lab, openings[0], self.tokens)? {
+            SettingSource::Bias => bias(lab, openings[0])?,
+            SettingSource::Ends => match ends(lab, openings[0], self.tokens)? {
                 Some(setting) => setting,
                 None => return Ok(Err("the server does not take stop_token_ids".to_owned())),
             },
-            Make::Words => {
+            SettingSource::Words => {
                 let Some(setting) = words(lab, openings[0])? else {
                     return Ok(Err("no prompt has likely words".to_owned()));
                 };
@@ -178,8 +183,8 @@ impl Case {
 
 /// Tokens after an opening, most frequent first.
 fn frequent(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Vec<u32>> {
-    let ask = lab.continuation(opening, tokens, &Setting::default());
-    let answers = lab.ask(&vec![ask; 32], usize::MAX)?;
+    let request = lab.continuation(opening, tokens, &Setting::default());
+    let answers = lab.send(&vec![request; 32], usize::MAX)?;
     let mut counts: HashMap<u32, usize> = HashMap::new();
     for answer in &answers {
         // Behind the first.
@@ -205,8 +210,8 @@ fn ends(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Option<Setti
     const LOOKS: usize = 24;
     for end in frequent(lab, opening, tokens)?.into_iter().take(3) {
         let setting = Setting { ends: vec![end], ..Setting::default() };
-        let ask = lab.continuation(opening, tokens, &setting);
-        let answers = lab.ask(&vec![ask; LOOKS], usize::MAX)?;
+        let request = lab.continuation(opening, tokens, &setting);
+        let answers = lab.send(&vec![request; LOOKS], usize::MAX)?;
         let stopped = answers.iter().filter(|answer| answer.first().stopped).count();
         // Such as ends some answers.
         if stopped > LOOKS / 8 {
@@ -217,9 +222,9 @@ fn ends(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Option<Setti
 }
 
 fn words(lab: &mut Lab<'_>, opening: usize) -> Result<Option<Setting>> {
-    let place = (opening, Vec::new());
-    lab.learn(std::slice::from_ref(&place))?;
-    let Some(conditional) = lab.at(&place) else { return Ok(None) };
+    let prefix = (opening, Vec::new());
+    lab.fetch_distributions(std::slice::from_ref(&prefix))?;
+    let Some(conditional) = lab.at(&prefix) else { return Ok(None) };
     let mut words: Vec<String> = Vec::new();
     let keys: Vec<Key> = conditional.cells.iter().map(|cell| cell.key.clone()).collect();
     lab.name(&keys)?;
