@@ -24,7 +24,7 @@ use crate::usage::UsageError;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
-use polydraft_files::{Kind, read_text};
+use polydraft_files::{FileKind, read_text};
 use toml_span::value::{Key, ValueInner};
 use toml_span::{Span, Value};
 
@@ -50,7 +50,7 @@ pub fn apply(program: Command, line: &[OsString]) -> Result<(Command, Option<Pat
         },
     };
     let shown = file.display();
-    let text = read_text(&file, Kind::SETTINGS)
+    let text = read_text(&file, FileKind::CONFIG)
         .map_err(|e| anyhow::anyhow!("cannot read {shown}: {e}"))?;
     Ok((with_defaults(program, &file, &text)?, Some(file)))
 }

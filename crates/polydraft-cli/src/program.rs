@@ -14,22 +14,37 @@ use crate::{config, interrupts, threads};
 /// Options of the whole program.
 #[derive(Args, Debug)]
 pub struct GlobalArgs {
-    /// Controls when to use color.
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t, global = true)]
+    /// When to use color.
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        global = true
+    )]
     color: ColorChoice,
-    /// Errors only: no summary, no notes.
+    /// Print errors only: no summary, no notes.
     #[arg(long, short, global = true)]
     quiet: bool,
-    /// Say what is done and how.
+    /// Report each step, such as which files are loaded and which settings are chosen.
     #[arg(long, short, global = true, conflicts_with = "quiet")]
     verbose: bool,
-    /// Take the options' defaults from this file [default: polydraft/config.toml below
-    /// $XDG_CONFIG_HOME, or below ~/.config]. Its keys are long names of options, for all commands
-    /// or in a table such as [generate] for one.
-    #[arg(long, value_name = "FILE", global = true, conflicts_with = "no_config")]
+    /// Read option defaults from this file.
+    ///
+    /// Keys are long option names: at the top level for all commands, or in a table such as
+    /// [generate] for one command [default: polydraft/config.toml in $XDG_CONFIG_HOME, or in
+    /// ~/.config].
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "FILE",
+        global = true,
+        conflicts_with = "no_config"
+    )]
     config: Option<std::path::PathBuf>,
-    /// Take no defaults from a file.
-    #[arg(long, global = true)]
+    /// Ignore the file of option defaults.
+    #[arg(hide_short_help = true, long, global = true)]
     no_config: bool,
 }
 
@@ -57,7 +72,7 @@ pub fn main(
     command: Command,
     run: impl FnOnce(&ArgMatches) -> Result<()>,
 ) -> ! {
-    polydraft_runtime::keep_memory();
+    polydraft_runtime::retain_freed_memory();
     let done = parsed(line, command, run);
     interrupts::give_way();
     output::leave(done)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use polydraft::Token;
-use polydraft_files::{Kind, read_text};
+use polydraft_files::{FileKind, read_text};
 use serde::Deserialize;
 
 use polydraft_runtime::Models;
@@ -15,8 +15,10 @@ const OWN: &str = include_str!("../data/prompts.jsonl");
 /// Which prompts are measured with.
 #[derive(clap::Args, Debug)]
 pub struct PromptArgs {
-    /// Prompts, a JSON object a line: {"prompt": ".."}, or Spec-Bench's {"turns": [".."]}, of which
-    /// the first counts [default: the project's own, Rust code for the demo pair].
+    /// File of prompts, one JSON object per line.
+    ///
+    /// Either {"prompt": "..."}, or {"turns": ["..."]} as in Spec-Bench, of which the first turn is
+    /// used. [default: the project's own prompts; Rust code for the demo pair]
     #[arg(long, value_name = "FILE")]
     pub prompts: Option<PathBuf>,
 }
@@ -53,7 +55,7 @@ fn read(path: Option<&Path>) -> Result<Vec<String>> {
         Some(path) => {
             let name = path.display().to_string();
             let text =
-                read_text(path, Kind::PROMPT).with_context(|| format!("cannot read {name}"))?;
+                read_text(path, FileKind::PROMPT).with_context(|| format!("cannot read {name}"))?;
             (name, text)
         }
     };

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{ArgMatches, Command};
-use polydraft_runtime::{places, threads_or_all, use_threads};
+use polydraft_runtime::{model_files, threads_or_all, use_threads};
 
 use crate::output::Terminal;
 
@@ -29,7 +29,7 @@ fn wanted(program: &Command, matches: &ArgMatches) -> Option<usize> {
     let given = matches.get_one::<u32>("threads").map(|threads| *threads as usize);
     let of = |name: &str| has(name).then(|| matches.get_one::<String>(name)).flatten();
     let target = || of("target").or_else(|| of("unnamed"));
-    let small = || has("target") && places::is_small(target().map(String::as_str));
+    let small = || has("target") && model_files::is_small(target().map(String::as_str));
     Some(threads_or_all(given.or_else(|| small().then_some(1)), &Terminal))
 }
 

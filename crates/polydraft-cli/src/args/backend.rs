@@ -11,40 +11,50 @@ const ABSENT: bool = !cfg!(feature = "llama");
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "llama.cpp, for GGUF files")]
 pub struct BackendArgs {
-    /// The target's backend: native, or llama for llama.cpp, which takes GGUF files of any
-    /// architecture that it has and needs a program built with --features llama [default: llama for
-    /// a .gguf file in a program that was built so, unless --dtype, --draft self or a draft head
-    /// ask for native].
-    #[arg(long, hide = ABSENT, value_name = "NAME")]
+    /// Backend of the target: native, or llama for llama.cpp.
+    ///
+    /// llama.cpp runs GGUF files of every architecture that it knows, and needs a program built
+    /// with --features llama. [default: llama for a .gguf file if the program was built so, unless
+    /// --dtype, --draft self or a draft head require native]
+    #[arg(hide_short_help = true, long, hide = ABSENT, value_name = "NAME")]
     backend: Option<BackendKind>,
-    /// The draft's backend [default: as --backend says, or by the draft's file].
-    #[arg(long, hide = ABSENT, value_name = "NAME")]
+    /// Backend of the draft.
+    ///
+    /// [default: the one of --backend, or by the draft's file]
+    #[arg(hide_short_help = true, long, hide = ABSENT, value_name = "NAME")]
     draft_backend: Option<BackendKind>,
-    /// Context length of one sequence, in tokens [default: the model's trained context, at most
-    /// 8192; memory for all of them is allocated at once].
+    /// Context length of one sequence, in tokens.
+    ///
+    /// The memory for all sequences is allocated at the start. [default: the model's trained
+    /// context, at most 8192]
     #[arg(
+        hide_short_help = true,
         long,
         hide = ABSENT,
         value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     context: Option<u32>,
-    /// Tokens in the KV cache for all sequences and their drafts together [default: the context of
-    /// one sequence and 512].
+    /// Size of the KV cache for all sequences and their drafts, in tokens.
+    ///
+    /// [default: the context of one sequence and 512]
     #[arg(
+        hide_short_help = true,
         long,
         hide = ABSENT,
         value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     cache_tokens: Option<u32>,
-    /// Attention that does not write its scores to memory: auto, on or off [default: auto].
-    #[arg(long, hide = ABSENT, value_name = "WHEN")]
+    /// Flash attention, which does not store its scores: auto, on or off [default: auto].
+    #[arg(hide_short_help = true, long, hide = ABSENT, value_name = "WHEN")]
     flash_attention: Option<FlashAttention>,
-    /// Other machines that compute layers of the target, each running llama.cpp's rpc-server:
-    /// HOST:PORT,.. Read docs/distributed.md first: every client that reaches that port controls
-    /// that machine.
+    /// Other machines that compute layers of the target, as HOST:PORT,...
+    ///
+    /// Each runs llama.cpp's rpc-server. Read docs/distributed.md first: every client that reaches
+    /// that port controls that machine.
     #[arg(
+        hide_short_help = true,
         long,
         hide = ABSENT,
         value_name = "HOST:PORT",
@@ -52,20 +62,23 @@ pub struct BackendArgs {
         value_parser = server,
     )]
     rpc: Vec<String>,
-    /// Layers of the model to compute on GPUs and other machines, where there are any
-    /// [default: all].
-    #[arg(long, hide = ABSENT, value_name = "N")]
+    /// Number of layers to compute on GPUs and other machines [default: all].
+    #[arg(hide_short_help = true, long, hide = ABSENT, value_name = "N")]
     gpu_layers: Option<u32>,
-    /// The GPU that has what is not divided [default: 0].
-    #[arg(long, hide = ABSENT, value_name = "N")]
+    /// GPU for everything that is not split [default: 0].
+    #[arg(hide_short_help = true, long, hide = ABSENT, value_name = "N")]
     main_gpu: Option<u32>,
-    /// How a model is divided between GPUs and other machines, which come first: none, layer (as
-    /// memory allows), row, or a share of the layers for each, such as 3,1 [default: layer].
-    #[arg(long, hide = ABSENT, value_name = "HOW")]
+    /// How the model is split between GPUs and machines: none, layer, row, or shares such as 3,1.
+    ///
+    /// Other machines come before GPUs. 'layer' splits as memory allows; shares divide the layers.
+    /// [default: layer]
+    #[arg(hide_short_help = true, long, hide = ABSENT, value_name = "HOW")]
     split: Option<Split>,
-    /// Threads for passes over several tokens, which are bound by computation [default: as
-    /// --threads].
+    /// Number of threads for passes over several tokens, which are bound by computation.
+    ///
+    /// [default: as --threads]
     #[arg(
+        hide_short_help = true,
         long,
         hide = ABSENT,
         value_name = "N",

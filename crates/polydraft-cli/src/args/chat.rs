@@ -14,19 +14,20 @@ use crate::output::note;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Chat")]
 pub struct ChatArgs {
-    /// Put the prompt to the model as a message, by its chat template. Sampling options that are
-    /// not given are then those of its generation_config.json; where it has none, temperature 0.7
-    /// and top-p 0.95.
+    /// Send the prompt as a chat message, with the model's chat template.
+    ///
+    /// Sampling options that are not given then default to the model's generation_config.json, or
+    /// to temperature 0.7 and top-p 0.95 if it has none.
     #[arg(long)]
     chat: bool,
-    /// The system message before the prompt.
+    /// System message before the prompt.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, requires = "chat")]
     system: Option<String>,
-    /// Ignore the sampling settings of generation_config.json, and the usual ones.
-    #[arg(long, requires = "chat")]
+    /// Ignore generation_config.json and the chat defaults of sampling.
+    #[arg(hide_short_help = true, long, requires = "chat")]
     ignore_published: bool,
-    /// Print the prompt as the chat template renders it to standard error.
-    #[arg(long, requires = "chat")]
+    /// Print the rendered prompt to standard error.
+    #[arg(hide_short_help = true, long, requires = "chat")]
     show_prompt: bool,
     #[command(flatten)]
     template: TemplateArgs,

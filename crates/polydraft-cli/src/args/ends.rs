@@ -8,8 +8,9 @@ use polydraft::Token;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Limits")]
 pub struct EndArgs {
-    /// End the output before this string. May be repeated; \n and \t stand for newline and tab, \\
-    /// for a backslash.
+    /// End the output before this string. May be repeated.
+    ///
+    /// \n and \t stand for newline and tab, \\ for a backslash.
     #[arg(
         long,
         value_name = "TEXT",
@@ -17,8 +18,8 @@ pub struct EndArgs {
         value_parser = NonEmptyStringValueParser::new(),
     )]
     stop: Vec<String>,
-    /// Go on after an end token.
-    #[arg(long)]
+    /// Continue after an end token.
+    #[arg(hide_short_help = true, long)]
     ignore_end: bool,
 }
 

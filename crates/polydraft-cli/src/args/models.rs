@@ -14,72 +14,91 @@ use crate::output::Terminal;
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Models")]
 pub struct ModelArgs {
-    /// The target model: a directory with config.json, tokenizer.json and model.safetensors (or
-    /// shards with an index), a file that ends in .gguf, or an id of the Hugging Face hub, which is
-    /// downloaded: org/name, org/name@revision, or org/name:Q4_K_M for one GGUF file of several
-    /// [default: the demo pair's].
+    /// Target model: a directory, a .gguf file, or a Hugging Face id.
+    ///
+    /// A directory contains config.json, tokenizer.json and model.safetensors (or shards with an
+    /// index). An id is downloaded: org/name, org/name@revision, or org/name:Q4_K_M for one of
+    /// several GGUF files. [default: the target of the demo pair]
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// The draft [default: the demo pair's where no target is named; else 'self' where that helps,
-    /// or 'ngram']: a model of the same vocabulary; a draft head that was trained for the target
-    /// (EAGLE, DFlash, DSpark); a table of n-grams that 'polydraft learn' made; 'self': the
-    /// target's own weights once more, in q5_1 or q4_1, the first that is much less than the target
-    /// takes, or as self:TYPE says; 'mtp': the layer that some models bring to predict further
-    /// tokens; 'ngram': n-grams of the sequence itself, and no model; or 'none', plain decoding.
-    /// May be repeated: then each draws a path of its own, for a verifier that knows distinct
-    /// drafts, such as specinfer.
+    /// Draft: a model, a draft head, self, mtp, ngram or none.
+    ///
+    /// A model must have the target's vocabulary. A draft head is one trained for the target
+    /// (EAGLE, DFlash, DSpark). A table of n-grams is a file written by 'polydraft learn'. 'self'
+    /// quantises the target's own weights to q5_1 or q4_1, whichever is the first to be much
+    /// smaller than the target; 'self:TYPE' names the type. 'mtp' uses the layer that some models
+    /// have for predicting further tokens. 'ngram' uses the n-grams of the sequence and needs no
+    /// model. 'none' decodes without a draft. May be repeated: each draft then draws its own path,
+    /// which needs a verifier for distinct drafts, such as specinfer. [default: the draft of the
+    /// demo pair if no target is named; otherwise 'mtp' if the target has such a layer, 'self' if
+    /// that is faster, or 'ngram']
     #[arg(long, value_name = "MODEL")]
     draft: Vec<String>,
-    /// A file whose n-grams --draft ngram uses too: text of the same kind as the expected output.
-    #[arg(long, value_name = "FILE")]
+    /// Also use the n-grams of this file with --draft ngram.
+    ///
+    /// Use text of the same kind as the expected output, or a table written by 'polydraft learn'.
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     corpus: Option<PathBuf>,
-    /// Draft from the table of n-grams in FILE, a new one if there is none, and go on learning it:
-    /// of every token that the target writes, its likeliest ones with their probabilities. So
-    /// drafts get better by use. It is stored every five minutes and at the end, and says something
-    /// of what was written. Text that has a seed may be another one when more is learned.
+    /// Draft from the n-gram table in FILE and keep training it.
+    ///
+    /// The table is created if it is missing. For every token that the target writes, its most
+    /// likely tokens are added with their probabilities, so acceptance grows with use. The table is
+    /// saved every five minutes and at the end, and reveals something of what was written. A seeded
+    /// output can change after more has been learned.
     #[arg(long, value_name = "FILE")]
     learn: Option<PathBuf>,
-    /// Whether n-grams of the sequence itself are mixed into the draft's distribution, by how often
-    /// they were right: on or off [default: on for a draft head and for 'mtp', which do not copy].
-    #[arg(long, value_name = "WHETHER", value_parser = whether)]
+    /// Mix n-grams of the sequence into the draft's distribution: on or off.
+    ///
+    /// Each source is weighted by how often it was right. [default: on for draft heads and 'mtp',
+    /// which cannot copy; otherwise off]
+    #[arg(hide_short_help = true, long, value_name = "WHETHER", value_parser = whether)]
     mix_ngrams: Option<bool>,
-    /// Tokens that the draft may propose, which saves computation: a number, for so many of the
-    /// first ids (tokenizers number frequent tokens first), or a file with a JSON list of ids or
-    /// one that PyTorch saved (FR-Spec).
-    #[arg(long, value_name = "N|FILE")]
+    /// Tokens that the draft may propose: the first N, or a list in a file.
+    ///
+    /// A smaller vocabulary saves computation. Tokenizers number frequent tokens first. The file is
+    /// a JSON list of token ids, or a list saved by PyTorch (FR-Spec).
+    #[arg(hide_short_help = true, long, value_name = "N|FILE")]
     draft_vocabulary: Option<String>,
-    /// The layers of the target whose inputs a draft head reads, such as 2,15,27, where low
-    /// acceptance shows that its files name other ones.
-    #[arg(long, value_name = "LAYERS", value_delimiter = ',')]
+    /// Target layers whose inputs a draft head reads, such as 2,15,27.
+    ///
+    /// Needed only if low acceptance shows that the head's files name the wrong layers.
+    #[arg(hide_short_help = true, long, value_name = "LAYERS", value_delimiter = ',')]
     draft_layers: Option<Vec<usize>>,
-    /// Weight type: f32; f16 or bf16 (half the memory, and exact if the model was published so; on
-    /// a CPU all arithmetic is in f32); q8_0, q4_0, q4_1, q5_1 or q4_k (quantised on loading; then
-    /// the quantised model is sampled exactly, with inputs of products rounded to 8 bits too);
-    /// q8_0-f32 (the same weights as q8_0, inputs not rounded); file (each as its file has it,
-    /// nothing rounded; blocks of other types are multiplied as f32 would be) [default: file for a
-    /// .gguf file, else f32].
+    /// Weight type: f32, f16, bf16, q8_0, q4_0, q4_1, q5_1, q4_k or file.
+    ///
+    /// f16 and bf16 take half the memory of f32, and are exact if the model was published so (on a
+    /// CPU all arithmetic is in f32). q8_0, q4_0, q4_1, q5_1 and q4_k are quantised on loading: the
+    /// quantised model is then sampled exactly, with the inputs of products rounded to 8 bits.
+    /// q8_0-f32 has the weights of q8_0 and does not round inputs. file keeps the type of each
+    /// matrix in the file; types without a kernel of their own are multiplied as f32. [default:
+    /// file for a .gguf file, otherwise f32]
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
-    /// Weight type of the draft [default: as --dtype says; those of a draft head in q8_0]. The
-    /// output has the target's distribution whatever the type.
-    #[arg(long, value_name = "TYPE")]
+    /// Weight type of the draft.
+    ///
+    /// It changes the speed, never the distribution of the output. [default: the type of --dtype;
+    /// q8_0 for draft heads]
+    #[arg(hide_short_help = true, long, value_name = "TYPE")]
     draft_dtype: Option<Precision>,
-    /// Where the quantised copies that --draft self makes are cached for the next start, or none:
-    /// the ones used last, of 20 GB together [default: the user's cache folder].
-    #[arg(long, value_name = "FOLDER|none")]
+    /// Folder in which the quantised weights of --draft self are cached, or none.
+    ///
+    /// The least recently used copies are deleted beyond 20 GB. [default: the user's cache folder]
+    #[arg(hide_short_help = true, long, value_name = "FOLDER|none")]
     copies: Option<PathBuf>,
-    /// Type of the KV cache, the target's and a draft model's: f32, or f16, which takes half the
-    /// memory and makes long sequences faster; llama.cpp has bf16, q8_0 and q4_0 too [default: f32,
-    /// on llama.cpp f16]. The model with the KV cache so rounded is sampled exactly. A draft head's
-    /// cache stays in f32.
-    #[arg(long, value_name = "TYPE")]
+    /// Type of the KV cache: f32 or f16; with llama.cpp also bf16, q8_0 and q4_0.
+    ///
+    /// f16 takes half the memory and makes long sequences faster. The model with its cache rounded
+    /// in this way is sampled exactly. The cache of a draft head stays in f32. [default: f32; f16
+    /// with llama.cpp]
+    #[arg(hide_short_help = true, long, value_name = "TYPE")]
     cache_type: Option<CacheType>,
-    /// Never use the network: take models that were downloaded before.
-    #[arg(long)]
+    /// Never use the network: use models that are downloaded already.
+    #[arg(hide_short_help = true, long)]
     offline: bool,
-    /// Threads to compute with, at most as many as the machine runs at once [default: one for a
-    /// target of less than 64 MB, which is done before a second thread has started; else one per
-    /// core].
+    /// Number of threads to compute with.
+    ///
+    /// At most the number that the machine runs at once. [default: one for a target of less than 64
+    /// MB, which is done before a second thread has started; otherwise one per core]
     // Read in threads.rs, before all else.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -91,7 +110,7 @@ pub struct ModelArgs {
 /// that run models do.
 #[derive(Args, Debug, Clone)]
 pub struct RunModelArgs {
-    /// The target model, as --target takes it.
+    /// Target model: a directory, a .gguf file, or a Hugging Face id, as --target.
     // By this name threads.rs and serve.rs ask for it.
     #[arg(id = "unnamed", value_name = "MODEL", value_parser = model, conflicts_with = "target")]
     model: Option<String>,

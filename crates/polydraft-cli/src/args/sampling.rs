@@ -8,32 +8,33 @@ use polydraft_runtime::SamplingOptions;
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
-    /// Divides the logits: below 1 the likely becomes likelier; 0 always takes the likeliest token
-    /// [default: 1].
+    /// Divide the logits by T; 0 always takes the most likely token [default: 1].
     #[arg(long, short = 't', value_name = "T", value_parser = temperature)]
     temperature: Option<f64>,
-    /// Keep only the K likeliest tokens.
+    /// Keep only the K most likely tokens.
     #[arg(long, value_name = "K", value_parser = top_k)]
     top_k: Option<usize>,
-    /// Keep the likeliest tokens that together reach probability P [default: 1].
+    /// Keep the most likely tokens whose probabilities add up to P [default: 1].
     #[arg(long, value_name = "P", value_parser = top_p)]
     top_p: Option<f64>,
-    /// Keep the tokens at least P times as likely as the likeliest [default: 0].
+    /// Keep tokens at least P times as likely as the most likely one [default: 0].
     #[arg(long, value_name = "P", value_parser = min_p)]
     min_p: Option<f64>,
-    /// Temperature of the draft. The draft's sampling changes the speed, never the distribution of
-    /// the output; each of these four is the target's where it is not given. Several, such as
-    /// 0.6,1.2, draw a path each, for a walk that knows distinct drafts: specinfer, walk:naive.
-    #[arg(long, value_name = "T,..", value_delimiter = ',', value_parser = temperature)]
+    /// Temperature of the draft.
+    ///
+    /// The draft's sampling settings change the speed, never the distribution of the output; each
+    /// of the four defaults to the target's. Several values, such as 0.6,1.2, draw one path each,
+    /// which needs a verifier for distinct drafts: specinfer or walk:naive.
+    #[arg(hide_short_help = true, long, value_name = "T,..", value_delimiter = ',', value_parser = temperature)]
     draft_temperature: Vec<f64>,
-    /// --top-k of the draft.
-    #[arg(long, value_name = "K", value_parser = top_k)]
+    /// Like --top-k, for the draft.
+    #[arg(hide_short_help = true, long, value_name = "K", value_parser = top_k)]
     draft_top_k: Option<usize>,
-    /// --top-p of the draft.
-    #[arg(long, value_name = "P", value_parser = top_p)]
+    /// Like --top-p, for the draft.
+    #[arg(hide_short_help = true, long, value_name = "P", value_parser = top_p)]
     draft_top_p: Option<f64>,
-    /// --min-p of the draft.
-    #[arg(long, value_name = "P", value_parser = min_p)]
+    /// Like --min-p, for the draft.
+    #[arg(hide_short_help = true, long, value_name = "P", value_parser = min_p)]
     draft_min_p: Option<f64>,
 }
 

@@ -12,10 +12,12 @@ use polydraft_runtime::{SpeculationOptions, TreeName};
 #[derive(Args, Debug, Clone)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationArgs {
-    /// The verifier; all are lossless. One path: token, block. Several: nested-priority (the best),
-    /// greedy-block, traversal, priority-block, spectr, specinfer, walk:RULE with any rule of
-    /// 'list'. 'invariant' gives for a seed the same output with every draft and tree, and accepts
-    /// less. 'none' is plain decoding.
+    /// Verifier, all lossless: nested-priority, block, ... ('polydraft list').
+    ///
+    /// For one path: token, block. For several: nested-priority (the best), greedy-block,
+    /// traversal, priority-block, spectr, specinfer, or walk:RULE with any rule of 'polydraft
+    /// list'. 'invariant' gives the same output for a seed with every draft and tree, at some loss
+    /// of acceptance. 'none' decodes without speculation.
     #[arg(
         long,
         value_name = "NAME",
@@ -23,8 +25,9 @@ pub struct SpeculationArgs {
         value_parser = verifier,
     )]
     verifier: VerifierName,
-    /// Paths drafted per pass of the target [default: as --tree auto finds best; 2 where --depth is
-    /// given, 1 for a verifier of one path].
+    /// Number of paths drafted per target pass.
+    ///
+    /// [default: chosen by --tree auto; with --depth, 2, or 1 for verifiers of one path]
     #[arg(
         long,
         short = 'k',
@@ -32,8 +35,9 @@ pub struct SpeculationArgs {
         value_parser = clap::value_parser!(u32).range(1..=1024),
     )]
     paths: Option<u32>,
-    /// Tokens of each path, or levels of a k-ary or sequoia tree [default: as --tree auto finds
-    /// best; 3 where --paths is given].
+    /// Tokens per path, or levels of a k-ary or sequoia tree.
+    ///
+    /// [default: chosen by --tree auto; 3 with --paths]
     #[arg(
         long,
         short = 'd',
@@ -41,30 +45,38 @@ pub struct SpeculationArgs {
         value_parser = clap::value_parser!(u32).range(1..=256),
     )]
     depth: Option<u32>,
-    /// Where the tree branches: 'auto' drafts one path, before each step and at each token as long
-    /// as gives the most tokens per second, plain decoding included; 'auto:L' at most L tokens;
-    /// 'paths:K,L' is --paths and --depth in one, 'delayed:L1,K,L2' one path of L1 tokens and then
-    /// K of L2, '3,2,1' draws so many tokens at each node of a level, 'binary' or '3-ary' as many
-    /// at every node, 'budget:2,1.5' as many as give so many distinct ones, 'sequoia:N' is the best
-    /// tree of N nodes for --acceptance.
+    /// Shape of the draft tree: auto, paths:K,L, 3,2,1, ... ('polydraft list').
+    ///
+    /// 'auto' drafts one path; before each step and at each token it goes on for as long as that
+    /// gives the most tokens per second, and decodes without a draft where that is faster. 'auto:L'
+    /// drafts at most L tokens. 'paths:K,L' draws K paths of L tokens, 'delayed:L1,K,L2' one path
+    /// of L1 tokens and K of L2 from its end. '3,2,1' gives the number of draws at each node of a
+    /// level, 'binary' or '3-ary' the same number at every node; 'budget:2,1.5' draws until that
+    /// many distinct tokens are expected at each level. 'sequoia:N' is the best tree of N nodes for
+    /// --acceptance. 'stop-below:P,TREE' is --stop-below P for a tree.
     #[arg(long, value_name = "TREE")]
     tree: Option<TreeName>,
-    /// End a path where the product of the expected acceptances along it falls below this, from 0
-    /// to 1: they are estimated from the draft's confidence in each token. With --depth as the
-    /// maximum.
-    #[arg(long, value_name = "P")]
+    /// End a path where its expected acceptance falls below P (0 to 1).
+    ///
+    /// The expected acceptance of a path is the product of those of its tokens, which are estimated
+    /// from the draft's confidence. The tree gives the maximum.
+    #[arg(hide_short_help = true, long, value_name = "P")]
     stop_below: Option<f64>,
-    /// How tokens are drawn at a node of --tree: iid, without-replacement, greedy, hub, top-k
-    /// [default: the first of these that the verifier supports].
-    #[arg(long, value_name = "SCHEME", requires = "tree")]
+    /// How tokens are drawn at a node of --tree: iid, without-replacement, greedy, hub or top-k.
+    ///
+    /// [default: the first of these that the verifier supports]
+    #[arg(hide_short_help = true, long, value_name = "SCHEME", requires = "tree")]
     drafting: Option<Drafting>,
-    /// Acceptances of first, second, .. drafts for a sequoia tree, as 'polydraft-lab bench
-    /// acceptance --save' writes them [default: those of the demo pair where no model is named].
-    #[arg(long, value_name = "FILE", requires = "tree")]
+    /// File with the acceptance of the first, second, ... draft, for sequoia trees.
+    ///
+    /// A JSON object such as {"acceptance": [0.6, 0.15, 0.05]}. [default: the measured values of
+    /// the demo pair if no model is named]
+    #[arg(hide_short_help = true, long, value_name = "FILE", requires = "tree")]
     acceptance: Option<PathBuf>,
-    /// Costs of passes, for --tree auto: a file that is read, or written if there is none [default:
-    /// measured once for a pair of models, and stored in the user's cache folder].
-    #[arg(long, value_name = "FILE")]
+    /// File with the costs of passes, for --tree auto; written if it is missing.
+    ///
+    /// [default: measured once per pair of models and stored in the user's cache folder]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     costs: Option<PathBuf>,
 }
 

@@ -10,17 +10,19 @@ use serde_json::{Map, Value};
 /// How conversations are put to a model.
 #[derive(Args, Debug, Clone, Default)]
 pub struct TemplateArgs {
-    /// A file with a chat template, in Jinja, in place of the model's own.
-    #[arg(long, value_name = "FILE", help_heading = "Chat")]
+    /// File with a Jinja chat template to use instead of the model's.
+    #[arg(hide_short_help = true, long, value_name = "FILE", help_heading = "Chat")]
     chat_template: Option<PathBuf>,
-    /// Variables for the chat template, as a JSON object, such as '{\"enable_thinking\": false}'
-    /// for models that would think first.
-    #[arg(long, value_name = "JSON", help_heading = "Chat")]
+    /// Variables for the chat template, as a JSON object.
+    ///
+    /// For example '{"enable_thinking": false}' for models that would think first.
+    #[arg(hide_short_help = true, long, value_name = "JSON", help_heading = "Chat")]
     chat_template_kwargs: Option<Variables>,
-    /// Give the chat template the variables that llama-server gives it and transformers does not:
-    /// today's date, as date_string (26 Jul 2024) and datetime (Jul 26 2024), and the tools as
-    /// JSON, functions.
-    #[arg(long, help_heading = "Chat")]
+    /// Set the template variables that llama-server sets.
+    ///
+    /// transformers does not set them: today's date as date_string (26 Jul 2024) and datetime (Jul
+    /// 26 2024), and the tools as JSON in functions.
+    #[arg(hide_short_help = true, long, help_heading = "Chat")]
     chat_template_extras: bool,
 }
 

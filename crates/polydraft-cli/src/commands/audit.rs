@@ -9,7 +9,7 @@ use crate::usage::is_usage;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft_audit::{
-    Address, Error, Finding, Listener, Options, Report, Verdict, audit, page, percent, probable,
+    Address, Error, Finding, Listener, Options, Report, Verdict, audit, page, format_percent, format_p_value,
 };
 
 use crate::args::probability;
@@ -20,12 +20,13 @@ use own::OwnServer;
 
 /// Test over HTTP whether a server's speculative decoding is lossless.
 ///
-/// Speculation promises the model's own distribution. This tests the promise from outside, on any
-/// server with OpenAI's interface or llama.cpp's: what stands after the first token of answers is
-/// compared with what the model says in requests of one token, in which no draft has a part; and
-/// greedy text, penalties, biases, end tokens, stop strings, grammars, log-probabilities, seeds,
-/// streams and independence with what they should be. The exit code is 0 for lossless as far as
-/// tested, 1 for a fault, 3 for not enough data, and 2 if the audit could not be made.
+/// Speculation promises the model's own distribution. The audit tests this promise from outside, on
+/// any server with OpenAI's or llama.cpp's API. It compares the tokens after the first one of an
+/// answer with the model's answers to requests of a single token, in which drafts play no part. It
+/// also checks greedy outputs, penalties, biases, end tokens, stop strings, grammars,
+/// log-probabilities, seeds, streams and the independence of requests. The exit code is 0 for
+/// lossless as far as tested, 1 for a fault, 3 for too little data, and 2 if the audit could not be
+/// made.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,33 +37,37 @@ Examples:
   polydraft audit URL --minutes 30 --save answers.jsonl      # goes on where it was cut off
   polydraft audit URL --check temperature-1 --check greedy")]
 pub struct Args {
-    /// The server's address, with or without /v1.
+    /// Address of the server, with or without /v1.
     #[arg(value_name = "URL", required_unless_present = "list")]
     url: Option<String>,
-    /// The model's name there [default: the only one].
+    /// Model name at the server [default: the only model].
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// The key that the server wants, as 'Authorization: Bearer KEY' [default: POLYDRAFT_API_KEY in
-    /// the environment, if it is there].
+    /// Key that the server requires, sent as 'Authorization: Bearer KEY'.
+    ///
+    /// [default: the environment variable POLYDRAFT_API_KEY if it is set]
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
-    /// A server with the same model and no speculation: what it says is the truth. Needed where the
-    /// server tells no log-probabilities.
+    /// Server with the same model and no speculation, whose answers are the reference.
+    ///
+    /// Needed if the server returns no log-probabilities.
     #[arg(long, value_name = "URL", conflicts_with = "target")]
     reference: Option<String>,
-    /// The model's name at the reference [default: the only one].
-    #[arg(long, value_name = "NAME", requires = "reference")]
+    /// Model name at the reference server [default: the only model].
+    #[arg(hide_short_help = true, long, value_name = "NAME", requires = "reference")]
     reference_model: Option<String>,
-    /// The same model as a file or directory: the truth is computed here, without speculation.
+    /// The same model as a file or directory: the reference is computed here.
+    ///
+    /// It is computed without speculation.
     #[arg(long, value_name = "MODEL")]
     target: Option<String>,
-    /// Make this check only; may be repeated [default: all].
+    /// Run only this check. May be repeated [default: all].
     #[arg(long = "check", value_name = "NAME")]
     checks: Vec<String>,
-    /// List the checks, and end.
+    /// List the checks and exit.
     #[arg(long)]
     list: bool,
-    /// Requests at most.
+    /// Maximum number of requests.
     #[arg(
         long,
         value_name = "N",
@@ -70,10 +75,10 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     requests: u32,
-    /// Minutes at most [default: as long as the requests take].
+    /// Maximum duration in minutes [default: no limit].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     minutes: Option<u32>,
-    /// Requests at a time.
+    /// Number of concurrent requests.
     #[arg(
         long,
         value_name = "N",
@@ -81,27 +86,29 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=256),
     )]
     connections: u32,
-    /// The probability at most that a lossless server is accused, by all checks together.
-    #[arg(long, value_name = "P", default_value_t = 1e-3, value_parser = probability)]
+    /// Maximum probability that a lossless server is accused, over all checks.
+    #[arg(hide_short_help = true, long, value_name = "P", default_value_t = 1e-3, value_parser = probability)]
     error_rate: f64,
-    /// The error that the audit is to find in 19 of 20 runs, in total variation at every token.
-    #[arg(long, value_name = "TV", default_value_t = 0.03, value_parser = probability)]
+    /// Error that the audit finds in 19 of 20 runs, in total variation per token.
+    #[arg(hide_short_help = true, long, value_name = "TV", default_value_t = 0.03, value_parser = probability)]
     sensitivity: f64,
-    /// Differences up to this, in total variation, are taken for arithmetic.
-    #[arg(long, value_name = "TV", default_value_t = 0.002, value_parser = probability)]
+    /// Differences up to this, in total variation, count as rounding.
+    #[arg(hide_short_help = true, long, value_name = "TV", default_value_t = 0.002, value_parser = probability)]
     tolerance: f64,
-    /// Keep every answer in this file; what is there already is not asked again, so that an audit
-    /// goes on where it was cut off, and can be gone over without the server.
+    /// File in which all answers are stored.
+    ///
+    /// Answers that it already contains are not requested again: an interrupted audit continues,
+    /// and can be evaluated without the server.
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Write the report as a page, with the requests that show a fault.
+    /// Write the report as an HTML page, with the requests that show a fault.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Seed of the audit's own decisions.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Seed of the audit's random decisions.
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
 
@@ -197,9 +204,9 @@ impl Watch {
 }
 
 impl Listener for Watch {
-    fn progress(&self, done: usize, of: usize, requests: usize, check: &str) {
+    fn progress(&self, done: usize, total: usize, requests: usize, check: &str) {
         self.bar.set_position(requests as u64);
-        self.bar.set_message(format!("{done} of {of} checks done, at {check}"));
+        self.bar.set_message(format!("{done} of {total} checks done, at {check}"));
     }
 
     fn found(&self, finding: &Finding) {
@@ -231,10 +238,10 @@ fn line(finding: &Finding) -> String {
     let outcome = &finding.outcome;
     let mut facts = Vec::new();
     if let Some(p) = outcome.p_value {
-        facts.push(probable(p));
+        facts.push(format_p_value(p));
     }
     if let Some(level) = outcome.would_find {
-        facts.push(format!("would find {}", percent(level)));
+        facts.push(format!("would find {}", format_percent(level)));
     }
     if outcome.seen > 0 {
         facts.push(format!("{} seen", outcome.seen));
@@ -243,7 +250,7 @@ fn line(finding: &Finding) -> String {
         true => String::new(),
         false => format!(" ({})", facts.join(", ")),
     };
-    format!("{:15} {}{facts}: {}", finding.check, word(outcome.verdict), outcome.said)
+    format!("{:15} {}{facts}: {}", finding.check, word(outcome.verdict), outcome.summary)
 }
 
 /// What the faults come to.
@@ -282,7 +289,7 @@ fn print(report: &Report) {
         format!(
             "; an error of {} total variation at every token would have been found in 19 of 20 \
              audits",
-            percent(level)
+            format_percent(level)
         )
     });
     anstream::println!(

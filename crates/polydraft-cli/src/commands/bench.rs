@@ -7,12 +7,12 @@ pub mod speed;
 use anyhow::Result;
 use clap::Subcommand;
 
-/// Measure, after checking the answers.
+/// Measure speed, after checking the results.
 #[derive(Subcommand)]
 pub enum Bench {
     /// Recommend settings for a target and its draft, with the speed-up and the reason.
     Speed(Box<speed::Args>),
-    /// Measure what passes of a model cost.
+    /// Measure loading, decoding and the cost of passes of a model.
     Model(model::Args),
 }
 

@@ -18,14 +18,14 @@ use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
 use crate::prompts::PromptArgs;
 
-/// Test on your own models that speculative decoding is lossless.
+/// Test that speculative decoding is lossless on your own models.
 ///
-/// Two tests. At temperature 0 the output must be plain decoding's, token for token (but for ties
-/// within rounding). At the temperature asked for, the first tokens after each prompt are decoded
-/// thousands of times, and their joint distribution is compared with the target's own, which its
-/// logits give exactly, by a G-test. A lossless verifier fails that test with the probability
-/// --false-alarm; a wrong one fails it if there are enough runs to see the difference. The exit
-/// code is 0 for a pass, 1 for a failure, 3 for not enough data.
+/// There are two tests. At temperature 0 the output must equal that of plain decoding token for
+/// token, except for ties within rounding. At the given temperature the first tokens after each
+/// prompt are decoded thousands of times, and a G-test compares their joint distribution with the
+/// target's, which is computed exactly from its logits. A lossless verifier fails this test with
+/// probability --false-alarm; an incorrect one fails it if there are enough runs to detect the
+/// difference. The exit code is 0 for a pass, 1 for a failure and 3 for too little data.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +36,7 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     prompts: PromptArgs,
-    /// A prompt. May be repeated.
+    /// Prompt. May be repeated.
     #[arg(
         long,
         short = 'p',
@@ -45,7 +45,7 @@ pub struct Args {
         conflicts_with = "prompts"
     )]
     prompt: Vec<String>,
-    /// Prompts to take from the file.
+    /// Maximum number of prompts to use.
     #[arg(
         long,
         value_name = "N",
@@ -53,7 +53,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     max_prompts: u32,
-    /// How often the first tokens are decoded, for each prompt.
+    /// Number of times the first tokens after each prompt are decoded.
     #[arg(
         long,
         value_name = "N",
@@ -61,7 +61,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     runs: u32,
-    /// How many first tokens are compared jointly.
+    /// Number of first tokens whose joint distribution is compared.
     #[arg(
         long,
         value_name = "N",
@@ -69,7 +69,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..=16),
     )]
     first: u32,
-    /// Tokens compared at temperature 0, for each prompt.
+    /// Number of tokens compared at temperature 0, per prompt.
     #[arg(
         long,
         value_name = "N",
@@ -77,14 +77,16 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     greedy_tokens: u32,
-    /// The probability that a lossless verifier fails.
+    /// Probability that a lossless verifier fails the test.
     #[arg(long, value_name = "P", default_value_t = 1e-3, value_parser = probability)]
     false_alarm: f64,
     /// Seed of all runs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Decode wrongly on purpose: after a rejection from the target itself, the commonest mistake.
-    /// The test must fail.
+    /// Decode incorrectly on purpose; the test must then fail.
+    ///
+    /// After a rejection the token is drawn from the target's distribution instead of the residual,
+    /// the most common mistake.
     #[arg(long)]
     plant_fault: bool,
     /// Print one JSON object.
@@ -157,7 +159,7 @@ pub fn run(args: Args) -> Result<()> {
     prompts.truncate(args.max_prompts as usize);
     let mut run = Run::open(description, &Terminal)?;
     run.draft_always(&Terminal)?;
-    let rounding = run.models.rounding();
+    let rounding = run.models.logit_tolerance();
     let Run { mut models, settings, .. } = run;
     let Some(speculation) = &settings.speculation else {
         return Err(UsageError::error("there is nothing to certify where nothing is drafted"));
@@ -206,14 +208,14 @@ pub fn run(args: Args) -> Result<()> {
             bar.inc(1);
             !orderly.asked()
         })?;
-        test = test.and(compare(models.engine.target(), &sampling, &tokens, length, &counts)?);
+        test = test.combined(compare(models.engine.target(), &sampling, &tokens, length, &counts)?);
     }
     bar.finish_and_clear();
     let greedy_only = sampling.temperature == 0.0;
     let p_value = test.p_value();
     let verdict = if p_value < args.false_alarm || different > 0 {
         Verdict::Fail
-    } else if !greedy_only && test.freedom < ENOUGH {
+    } else if !greedy_only && test.degrees_of_freedom < ENOUGH {
         Verdict::NotEnoughData
     } else {
         Verdict::Pass
@@ -231,7 +233,7 @@ pub fn run(args: Args) -> Result<()> {
         first_tokens: args.first,
         cells: test.cells,
         statistic: test.statistic,
-        freedom: test.freedom,
+        freedom: test.degrees_of_freedom,
         p_value,
         false_alarm: args.false_alarm,
         planted_fault: args.plant_fault,

@@ -16,36 +16,36 @@ use crate::interrupts::InterruptGuard;
 use crate::output::{Terminal, Verdict, complain, note};
 use input::{Input, Line};
 
-/// Talk with a model, turn by turn.
+/// Chat with a model in the terminal.
 ///
-/// Each line is a message, and so is a block that is pasted; answers go to standard output as they
-/// are decided. The conversation so far stays in the KV cache. Sampling options default to the
-/// model's generation_config.json, or to temperature 0.7 and top-p 0.95 where it says nothing.
-/// Lines are edited as in a shell, and remembered in polydraft/history below $XDG_STATE_HOME
-/// (~/.local/state). In a pipe the exit code is 1 if a message was refused.
+/// Each line, or each pasted block, is a message; answers are printed to standard output while they
+/// are generated. The conversation stays in the KV cache. Sampling options default to the model's
+/// generation_config.json, or to temperature 0.7 and top-p 0.95 if it has none. Lines are edited as
+/// in a shell, and their history is stored in polydraft/history in $XDG_STATE_HOME
+/// (~/.local/state). In a pipe the exit code is 1 if a message was rejected.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 In the conversation:
-  /help     this list
-  /reset    begin anew
-  /exit     leave; so does the end of input (Ctrl-D)
-  Ctrl-C    ends an answer, or drops what is typed
+  /help     show this list
+  /reset    start a new conversation
+  /exit     exit, as Ctrl-D does
+  Ctrl-C    stop the answer, or clear the line
 
 Examples:
   polydraft chat -n 80        # the demo pair, which answers what a function does with Rust code
   polydraft chat --target models/qwen3-8b --draft models/qwen3-0.6b
   polydraft chat --target models/llama-8b --draft models/llama-1b --system 'Answer in verse.'")]
 pub struct Args {
-    /// The system message.
+    /// System message.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     system: Option<String>,
-    /// Ignore the sampling settings of generation_config.json, and the usual ones.
-    #[arg(long)]
+    /// Ignore generation_config.json and the chat defaults of sampling.
+    #[arg(hide_short_help = true, long)]
     ignore_published: bool,
-    /// Tokens of an answer at most; 0 is up to the context's end.
+    /// Maximum number of tokens per answer; 0 continues to the end of the context.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 0)]
     max_tokens: usize,
-    /// Seed of all random decisions [default: another one each time].
+    /// Seed of all random decisions [default: random].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub struct Args {
 }
 
 const HELP: &str =
-    "/help this list · /reset begin anew · /exit leave (or Ctrl-D) · Ctrl-C ends an answer";
+    "/help this list · /reset new conversation · /exit (or Ctrl-D) · Ctrl-C stops an answer";
 
 /// Talks until the end of input.
 ///

@@ -6,10 +6,10 @@ use anyhow::Result;
 use clap::Command;
 use clap_complete::Shell;
 
-/// Print a script that lets a shell complete polydraft's commands and options.
+/// Print a completion script for a shell.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-To install it, then begin a new shell:
+Install it and start a new shell:
   bash        polydraft completions bash > ~/.local/share/bash-completion/completions/polydraft
   zsh         polydraft completions zsh > ~/.zfunc/_polydraft
               with this in ~/.zshrc, before compinit: fpath+=~/.zfunc
@@ -17,7 +17,7 @@ To install it, then begin a new shell:
   powershell  polydraft completions powershell >> $PROFILE
   elvish      polydraft completions elvish > ~/.config/elvish/lib/polydraft.elv
               with this in ~/.config/elvish/rc.elv: use polydraft
-The folders may have to be made first (mkdir -p).")]
+Create the folders first if they are missing (mkdir -p).")]
 pub struct Args {
     /// The shell.
     #[arg(value_name = "SHELL")]

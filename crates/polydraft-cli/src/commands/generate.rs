@@ -10,7 +10,7 @@ use crate::usage::UsageError;
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use polydraft_engine::Limits;
-use polydraft_files::Kind;
+use polydraft_files::FileKind;
 use polydraft_runtime::{Description, ModelOptions, Models, OutputOptions, Run};
 
 use super::score::TokenScore;
@@ -22,24 +22,30 @@ use report::{FirstText, Report, summary};
 
 /// Generate text from a prompt.
 ///
-/// The output goes to standard output as it is decided, a summary to standard error. Without
-/// options the demo pair writes Rust code.
+/// Prints the output to standard output while it is generated, and a summary to standard error.
+/// Without --target the demo pair writes Rust code.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "\
+#[command(
+    after_help = "\
+Examples:
+  polydraft generate --prompt 'impl Iterator for'
+  polydraft generate --target model.gguf --chat --prompt 'Why is the sky blue?'",
+    after_long_help = "\
 Examples:
   polydraft generate --prompt 'impl Iterator for'
   polydraft generate --prompt 'fn main() {' --show-drafts --seed 1
   polydraft generate --prompt 'pub struct' --verifier spectr --paths 4 --depth 4
   polydraft generate --prompt 'pub struct' --verifier specinfer --tree 3,2,1
-  polydraft generate --prompt 'pub struct' --verifier invariant --seed 1   # one output for \
-  every --draft
-  polydraft generate --prompt 'pub struct' --verifier none --invariant --seed 1   # and for none
   printf '/// Returns the' | polydraft generate --max-tokens 50 --stop '\\n\\n'
-  polydraft generate --target models/qwen3-8b --draft models/qwen3-0.6b --chat --prompt 'Why is \
-  the sky blue?'
-  polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt")]
+  polydraft generate --target model.gguf --chat --prompt 'Why is the sky blue?'
+  polydraft generate --target models/llama-8b --draft models/llama-1b --prompt-file question.txt
+
+The same output for a seed with every draft, and without a draft:
+  polydraft generate --prompt 'pub struct' --verifier invariant --seed 1
+  polydraft generate --prompt 'pub struct' --verifier none --invariant --seed 1"
+)]
 pub struct Args {
-    /// The prompt.
+    /// Prompt.
     #[arg(
         long,
         short,
@@ -48,11 +54,13 @@ pub struct Args {
         conflicts_with = "prompt_file"
     )]
     prompt: Option<String>,
-    /// A file with the prompt; '-' is standard input, which is also read if no prompt is given.
+    /// File with the prompt; '-' reads standard input.
+    ///
+    /// Standard input is also read if no prompt is given.
     #[arg(long, short = 'f', value_name = "FILE")]
     prompt_file: Option<PathBuf>,
     /// Print the prompt before its continuation.
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     echo: bool,
     #[command(flatten)]
     models: RunModelArgs,
@@ -71,7 +79,7 @@ pub struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct LimitArgs {
-    /// Tokens to generate at most; 0 is up to the end of the context.
+    /// Maximum number of tokens to generate; 0 continues to the end of the context.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     max_tokens: usize,
     #[command(flatten)]
@@ -81,24 +89,32 @@ struct LimitArgs {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Output")]
 struct OutputArgs {
-    /// Seed of all random decisions; the same seed gives the same output. The adaptive tree goes by
-    /// stored costs, which runs without a seed correct: --costs FILE fixes them [default: another
-    /// one each time, printed].
+    /// Seed: the same seed gives the same output [default: random, printed].
+    ///
+    /// The draft lengths of --tree auto depend on stored costs, which runs without a seed correct;
+    /// --costs FILE fixes them.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Draw by Gumbel coupling, with randomness that draft and target share: --verifier none then
-    /// gives the output that --verifier invariant has with every draft and tree.
-    #[arg(long)]
+    /// With --verifier none: give the output of --verifier invariant.
+    ///
+    /// Draws by Gumbel coupling, with the randomness that draft and target share under --verifier
+    /// invariant, so that both give the same output for a seed with every draft and tree.
+    #[arg(hide_short_help = true, long)]
     invariant: bool,
-    /// Show where each token came from: accepted draft, correction after a rejection, or bonus.
+    /// Show where each token comes from: draft, correction or bonus.
+    ///
+    /// A correction is the token after a rejection; a bonus is the token after all drafts of a path
+    /// were accepted.
     #[arg(long, conflicts_with = "json")]
     show_drafts: bool,
     /// Print one JSON object instead of text and summary.
     #[arg(long)]
     json: bool,
-    /// With --json: the log-probability of every token, of the model's own distribution, and the N
-    /// likeliest in its place.
+    /// With --json: log-probability of every token, and the N most likely alternatives.
+    ///
+    /// Natural logarithms of the model's own distribution, without temperature and filters.
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "N",
         requires = "json",
@@ -127,7 +143,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut run = Run::open(description, &Terminal)?;
     let Models { engine, language, .. } = &mut run.models;
     let tokens = args.chat.encode(language, &prompt, engine.info().context)?;
-    engine.admits(&tokens)?;
+    engine.check_prompt(&tokens)?;
     let options = OutputOptions {
         limits: Limits {
             max_tokens: (args.limits.max_tokens > 0).then_some(args.limits.max_tokens),
@@ -139,7 +155,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let mut session = run.session(args.output.seed, &Terminal)?;
     session.run().settings.report(&Terminal);
-    let (seed, measures) = (session.seed(), session.measures());
+    let (seed, measures) = (session.seed(), session.is_measuring());
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     match (args.echo, args.chat.is_conversation()) {
         (true, _) => printer.before(&prompt),
@@ -200,7 +216,7 @@ fn read_prompt(prompt: Option<&str>, file: Option<&Path>) -> Result<String> {
     let (name, bytes) = match named {
         Some(path) => {
             let name = path.display().to_string();
-            let bytes = polydraft_files::read(path, Kind::PROMPT)
+            let bytes = polydraft_files::read(path, FileKind::PROMPT)
                 .with_context(|| format!("cannot read the prompt file {name}"))?;
             (name, bytes)
         }
@@ -211,7 +227,7 @@ fn read_prompt(prompt: Option<&str>, file: Option<&Path>) -> Result<String> {
                     "no prompt: give --prompt TEXT, --prompt-file FILE, or text on standard input",
                 ));
             }
-            let bytes = polydraft_files::read_stream(&mut input, Kind::PROMPT)
+            let bytes = polydraft_files::read_stream(&mut input, FileKind::PROMPT)
                 .context("cannot read the prompt from standard input")?;
             ("standard input".to_owned(), bytes)
         }

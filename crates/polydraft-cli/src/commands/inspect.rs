@@ -14,16 +14,16 @@ use polydraft_models::{
 };
 use polydraft_runtime::message::command_line;
 use polydraft_runtime::{
-    Corpus, Draft, Ngrams, check_self_draft, default_precision, describe_gguf, places, tables,
+    Corpus, Draft, Ngrams, check_self_draft, default_precision, describe_gguf, model_files, tables,
 };
 use serde::Serialize;
 
 use crate::output;
 use crate::usage::UsageError;
 
-/// Show the facts of a model and its memory, without reading its weights.
+/// Show a model's architecture and memory use, without reading its weights.
 ///
-/// With a second model, also whether that one can draft for the first.
+/// With a second model, also report whether it can draft for the first.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -31,17 +31,18 @@ Examples:
   polydraft inspect models/llama-8b models/llama-1b
   polydraft inspect model.gguf self --dtype f32     # does a quantised self-draft fit?")]
 pub struct Args {
-    /// The model: a directory, a .gguf file, or a hub id such as org/name or org/name:Q4_K_M.
+    /// Model: a directory, a .gguf file, or a Hugging Face id.
+    ///
+    /// An id is org/name, or org/name:Q4_K_M for one of several GGUF files.
     #[arg(value_name = "MODEL")]
     model: String,
-    /// A model, a draft head or a table of n-grams that may draft for it, or self[:TYPE]: a
-    /// quantised self-draft; or ngram, which is no model.
+    /// Possible draft: a model, a draft head, an n-gram table, self[:TYPE], mtp or ngram.
     #[arg(value_name = "DRAFT")]
     draft: Option<String>,
     /// Weight type of the model, for a self-draft [default: as for 'generate'].
     #[arg(long, value_name = "TYPE", requires = "draft")]
     dtype: Option<Precision>,
-    /// Never use the network: take models that were downloaded before.
+    /// Never use the network: use models that are downloaded already.
     #[arg(long)]
     offline: bool,
     /// Print one JSON object instead of lines.
@@ -131,7 +132,7 @@ struct DraftReport {
 /// # Errors
 /// What is no model.
 pub fn run(args: Args) -> Result<()> {
-    let located = |name: &str| places::locate(name, args.offline, &output::Terminal);
+    let located = |name: &str| model_files::locate(name, args.offline, &output::Terminal);
     let path = located(&args.model)?;
     let model = match Description::read(&path) {
         Ok(model) => model,
@@ -154,7 +155,7 @@ pub fn run(args: Args) -> Result<()> {
     let draft = match args.draft.as_deref() {
         None => None,
         Some(name) => {
-            let draft = Draft::find(name, args.offline, &output::Terminal)?;
+            let draft = Draft::resolve(name, args.offline, &output::Terminal)?;
             Some(DraftReport::new(&model, &draft, args.dtype)?)
         }
     };
@@ -183,7 +184,7 @@ impl Report {
         Self {
             directory: model.directory.display().to_string(),
             architecture: config.architecture,
-            text_part: config.is_nested,
+            text_part: config.is_multimodal,
             parameters: model.parameters,
             active_parameters: model.active_parameters,
             experts: config.experts.as_ref().map(|experts| Experts {
@@ -201,15 +202,15 @@ impl Report {
                 },
                 state_bytes: config.state_bytes(),
             }),
-            extra_layers: config.extra_layers,
+            extra_layers: config.mtp_modules,
             stored: model.stored.clone(),
             layers: config.layers,
             hidden: config.hidden,
             heads: config.heads,
             key_value_heads: config.key_value_heads,
-            full_key_value_heads: Some(config.heads_when(false).key_value_heads)
+            full_key_value_heads: Some(config.head_shape_for(false).key_value_heads)
                 .filter(|heads| *heads != config.key_value_heads),
-            borrowing_layers: config.attention.borrowing,
+            borrowing_layers: config.attention.shared_kv_layers,
             context: config.context,
             window: config.attention.window,
             positions: positions(&config.positions, &config.attention.unrotated),
@@ -361,7 +362,7 @@ impl DraftReport {
             }
             Draft::Mtp => {
                 let problem = "the model brings no layer that predicts further tokens";
-                let problem = (!target.brings_mtp()).then(|| problem.to_owned());
+                let problem = (!target.has_mtp()).then(|| problem.to_owned());
                 let head = Some("the model's own layer that predicts further tokens".to_owned());
                 Self { head, ..Self::usable(draft.to_string(), 0, problem) }
             }

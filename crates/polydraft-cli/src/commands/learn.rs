@@ -8,19 +8,19 @@ use clap::builder::RangedU64ValueParser;
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use polydraft_lessons::{NgramPlan, NgramProgress, learn_ngrams};
 use polydraft_models::Precision;
-use polydraft_runtime::{PROGRESS_INTERVAL, places};
+use polydraft_runtime::{PROGRESS_INTERVAL, model_files};
 use serde::Serialize;
 
 use crate::interrupts::InterruptGuard;
 use crate::output;
 use crate::provenance::MadeBy;
 
-/// Learn n-grams from a model, which then draft for it and cost next to nothing.
+/// Learn an n-gram table from a model: a draft that costs almost nothing.
 ///
-/// The model writes text, conversations with itself if it has a chat template, and at each token
-/// its likeliest tokens are learned with their probabilities. Nothing is trained. The more tokens,
-/// the more of the drafts is accepted: each part of the text is tried before it is learned. With
-/// --text the model reads text of yours instead, of the kind that it is to write.
+/// The model generates text (conversations with itself if it has a chat template), and its most
+/// likely tokens at each position are stored with their probabilities. Nothing is trained. More
+/// tokens give a higher acceptance, which is measured on each part of the text before it is learned.
+/// With --text the model reads your text instead, which should be of the kind that it will write.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -29,13 +29,13 @@ Examples:
   polydraft learn model.gguf --out code.ngrams --text src/main.rs --text src/lib.rs
   polydraft generate model.gguf --draft model.ngrams --prompt 'Once upon a time'")]
 pub struct Args {
-    /// The target model: a directory, a .gguf file or a hub id [default: the demo pair's].
+    /// Target model: a directory, a .gguf file or a Hugging Face id [default: the demo pair's].
     #[arg(id = "unnamed", value_name = "MODEL")]
     model: Option<String>,
-    /// The table. One that is there is gone on with.
+    /// File of the table; an existing table is continued.
     #[arg(long, short, value_name = "FILE")]
     out: PathBuf,
-    /// Tokens to learn from in all, those of a table that is there already among them.
+    /// Total number of tokens to learn from, including those of an existing table.
     #[arg(
         long,
         value_name = "N",
@@ -43,35 +43,37 @@ pub struct Args {
         value_parser = clap::value_parser!(u64).range(1..),
     )]
     tokens: u64,
-    /// Text to read instead, once. May be repeated.
+    /// Text file to read once instead of generated text. May be repeated.
     #[arg(long, value_name = "FILE", conflicts_with = "tokens")]
     text: Vec<PathBuf>,
-    /// Weight type, as the model is to run [default: file for a .gguf file, else f32].
+    /// Weight type in which the model will run.
+    ///
+    /// [default: file for a .gguf file, otherwise f32]
     #[arg(long, value_name = "TYPE")]
     dtype: Option<Precision>,
-    /// Samples that are written at once.
+    /// Number of samples generated at once.
     #[arg(
         long,
         value_name = "N",
         default_value_t = 64,
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024),
     )]
-    together: usize,
-    /// Tokens of a sample at most.
+    parallel: usize,
+    /// Maximum number of tokens of a sample.
     #[arg(
         long,
         value_name = "N",
         default_value_t = 512,
         value_parser = RangedU64ValueParser::<usize>::new().range(16..=65536),
     )]
-    longest: usize,
-    /// Temperatures, of which each sample takes one.
+    sample_tokens: usize,
+    /// Temperatures; each sample uses one of them.
     #[arg(long, value_name = "T,..", default_value = "0.7,1", value_delimiter = ',')]
     temperatures: Vec<f64>,
-    /// Never use the network: take models that were downloaded before.
+    /// Never use the network: use models that are downloaded already.
     #[arg(long)]
     offline: bool,
-    /// Threads to compute with [default: one per core].
+    /// Number of threads to compute with [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Print one JSON object.
@@ -107,16 +109,16 @@ struct Report {
 /// A model that cannot be loaded; a file that is another model's table, or none.
 pub fn run(args: Args) -> Result<()> {
     let target = match &args.model {
-        Some(model) => places::locate(model, args.offline, &output::Terminal)?,
-        None => places::demo()?.join("target"),
+        Some(model) => model_files::locate(model, args.offline, &output::Terminal)?,
+        None => model_files::demo_folder()?.join("target"),
     };
     let plan = NgramPlan {
         target,
         dtype: args.dtype,
         out: args.out.clone(),
         tokens: args.tokens,
-        together: args.together,
-        longest: args.longest,
+        together: args.parallel,
+        longest: args.sample_tokens,
         temperatures: args.temperatures.clone(),
         given: args.text.clone(),
     };

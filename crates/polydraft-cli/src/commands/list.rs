@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use crate::output;
 
-/// List verifiers, token-level rules and trees, with a line on each.
+/// List verifiers, token-level rules and trees with a short description of each.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Print JSON: an object of lists.
+    /// Print one JSON object of lists.
     #[arg(long)]
     json: bool,
 }

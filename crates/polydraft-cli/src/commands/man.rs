@@ -8,16 +8,17 @@ use anyhow::{Context, Result, ensure};
 use clap::Command;
 use clap_mangen::Man;
 
-/// Print polydraft's manual page, or write one for every command.
+/// Print the manual page, or write one for every command.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-To read it now:
+Read it now:
   polydraft man > /tmp/polydraft.1 && man /tmp/polydraft.1
-To install all pages for 'man polydraft', 'man polydraft-generate' and so on:
+Install all pages for 'man polydraft', 'man polydraft-generate' and so on:
   polydraft man --out ~/.local/share/man/man1")]
 pub struct Args {
-    /// Write polydraft.1 and a page for each command, such as polydraft-generate.1, into this
-    /// folder, which is made if need be.
+    /// Folder for polydraft.1 and one page per command, such as polydraft-generate.1.
+    ///
+    /// It is created if it is missing.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

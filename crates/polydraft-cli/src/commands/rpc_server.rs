@@ -4,16 +4,16 @@ use std::net::Ipv4Addr;
 
 use anyhow::Result;
 
-use polydraft_runtime::{compute_for_others, threads_or_all};
+use polydraft_runtime::{serve_rpc, threads_or_all};
 
 use crate::output::{self, Terminal};
 
-/// Let another machine compute layers of its target here: llama.cpp's RPC server, of this program's
-/// own version.
+/// Compute layers of a target for another machine, as llama.cpp's RPC server.
 ///
-/// The GPUs of this machine are offered, or its CPU where there are none, to one program at a time.
-/// There is no password and no encryption, and llama.cpp does not vouch for the server against
-/// hostile clients: keep the port in a network that only trusted machines reach.
+/// Offers the GPUs of this machine, or its CPU if it has none, to one client at a time, which must
+/// run the same version of polydraft. There is no password and no encryption, and llama.cpp does not
+/// claim that the server withstands hostile clients: open the port only in a network that only
+/// trusted machines reach.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -22,10 +22,10 @@ Examples:
   polydraft generate --target big.gguf --rpc 10.0.0.2:50052 --prompt 'Once'   on the one that \
   decodes")]
 pub struct Args {
-    /// The address to listen at.
+    /// Address to listen on.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: Ipv4Addr,
-    /// The port.
+    /// Port to listen on.
     #[arg(
         long,
         short,
@@ -34,7 +34,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u16).range(1..),
     )]
     port: u16,
-    /// Threads that compute [default: one per core].
+    /// Number of threads to compute with [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
 }
@@ -52,5 +52,5 @@ pub fn run(args: Args) -> Result<()> {
     }
     let threads = threads_or_all(args.threads.map(|threads| threads as usize), &Terminal);
     let endpoint = format!("{}:{}", args.host, args.port);
-    compute_for_others(&endpoint, threads)
+    serve_rpc(&endpoint, threads)
 }

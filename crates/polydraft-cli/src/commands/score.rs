@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft_engine::{Scored, score};
-use polydraft_files::Kind;
+use polydraft_files::FileKind;
 use polydraft_text::Language;
 use serde::Serialize;
 
@@ -15,10 +15,11 @@ use crate::args::RunModelArgs;
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
 
-/// Print the perplexity of a text under the target model, and the log-probability of every token.
+/// Print the perplexity of a text, and the log-probability of every token.
 ///
-/// Log-probabilities are natural ones, of the model's own distribution: no temperature, no filters.
-/// A text longer than the context is scored in windows, each token after at least half a context.
+/// Log-probabilities are natural logarithms of the model's own distribution, without temperature and
+/// filters. A text longer than the context is scored in windows, in which every token follows at
+/// least half a context.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -26,13 +27,13 @@ Examples:
   echo 'impl Iterator for Foo' | polydraft score --tokens --top 3
   polydraft score --target DIR --dtype q8_0 text.txt --json")]
 pub struct Args {
-    /// The text [default: standard input, which '-' is too].
+    /// Text file [default: standard input, also as '-'].
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Print every token too.
+    /// Also print every token.
     #[arg(long)]
     tokens: bool,
-    /// With every token the N likeliest alternatives.
+    /// Number of most likely alternatives to print with every token.
     #[arg(
         long,
         value_name = "N",
@@ -42,7 +43,7 @@ pub struct Args {
     top: usize,
     #[command(flatten)]
     models: RunModelArgs,
-    /// Print one JSON object, with all tokens.
+    /// Print one JSON object with all tokens.
     #[arg(long)]
     json: bool,
 }
@@ -106,7 +107,7 @@ pub fn run(args: Args) -> Result<()> {
     let text = read(&args)?;
     let mut models = args.models.options().load(false, &Terminal)?;
     let tokens = models.language.tokenizer.encode(&text)?;
-    let from = usize::from(!models.engine.info().begins);
+    let from = usize::from(!models.engine.info().accepts_empty_context);
     ensure!(
         tokens.len() > from,
         "there is nothing to score: the text is empty, or a single token that begins it"
@@ -162,10 +163,10 @@ impl Report {
 
 fn read(args: &Args) -> Result<String> {
     match args.file.as_ref().filter(|file| file.as_os_str() != "-") {
-        Some(file) => polydraft_files::read_text(file, Kind::PROMPT)
+        Some(file) => polydraft_files::read_text(file, FileKind::PROMPT)
             .with_context(|| format!("cannot read the text {}", file.display())),
-        None => polydraft_files::read_stream(io::stdin().lock(), Kind::PROMPT)
-            .and_then(polydraft_files::text)
+        None => polydraft_files::read_stream(io::stdin().lock(), FileKind::PROMPT)
+            .and_then(polydraft_files::decode_utf8)
             .context("cannot read the text from standard input"),
     }
 }

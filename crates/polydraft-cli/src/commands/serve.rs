@@ -16,21 +16,26 @@ use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, Template
 use crate::interrupts;
 use crate::output::{Terminal, Verbosity, note, says};
 
-/// Serve models over HTTP, with OpenAI's interface.
+/// Serve models over HTTP, for clients of OpenAI, Anthropic, Ollama and llama.cpp.
 ///
-/// Requests are decoded together, one pass of the target for all of them, and each has exactly the
-/// distribution, and with a seed exactly the output, that it has alone. The options here are the
-/// defaults of requests. After Ctrl-C or SIGTERM running requests may end; a second one ends them
-/// at once.
+/// Requests are decoded in batches, and each output has exactly the distribution, and for a seed
+/// exactly the text, that it has alone. Options of speculation and sampling are the defaults of
+/// requests. After Ctrl-C or SIGTERM the server lets running requests finish; a second signal stops
+/// it at once.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "\
+#[command(
+    after_help = "\
 Examples:
-  polydraft serve                                       # the demo pair, on http://127.0.0.1:8000/v1
+  polydraft serve model.gguf
+  polydraft serve --model small=smollm2.gguf --model large=models/qwen3-8b,draft=models/qwen3-0.6b",
+    after_long_help = "\
+Examples:
+  polydraft serve                      # the demo pair, on http://127.0.0.1:8000/v1
   polydraft serve --target models/qwen3-8b --draft models/qwen3-0.6b --parallel 8
   polydraft serve --model small=smollm2.gguf --model large=models/qwen3-8b,draft=models/qwen3-0.6b
   polydraft serve --host 0.0.0.0 --api-key-file key.txt
-  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"fn main() {\", \"max_tokens\": \
-  32}'")]
+  curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"fn main() {\", \"max_tokens\": 32}'"
+)]
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
@@ -49,22 +54,27 @@ pub struct Args {
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Server")]
 struct ServerArgs {
-    /// The address to listen on; 0.0.0.0 is all of this machine's, which others may reach. May be
-    /// repeated, or several with commas: 127.0.0.1,::1.
+    /// Address to listen on.
+    ///
+    /// 0.0.0.0 listens on all addresses of the machine, which makes the server reachable for
+    /// others. May be repeated or separated by commas: 127.0.0.1,::1.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_delimiter = ',')]
     host: Vec<IpAddr>,
-    /// The port to listen on; 0 takes any that is free, and prints it.
+    /// Port to listen on; 0 chooses a free one and prints it.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
-    /// The model's name for clients, '*' for any; may be repeated, the first one is its own
-    /// [default: that of its directory or file].
-    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    /// Model name for clients; '*' accepts any name.
+    ///
+    /// May be repeated; the first name is the one that answers report. [default: the name of the
+    /// directory or file]
+    #[arg(hide_short_help = true, long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: Vec<String>,
-    /// A model and its name for clients; may be repeated. The first one is loaded at the start, the
-    /// others when a request asks for them, for which those that nobody uses make room. Its draft,
-    /// its weight types and the n-grams that it learns follow:
-    /// NAME=MODEL,draft=MODEL,dtype=TYPE,draft-dtype=TYPE or NAME=MODEL,learn=FILE; all else is as
-    /// the other options say.
+    /// Model and its name for clients. May be repeated.
+    ///
+    /// The first model is loaded at the start, the others when a request names them; least recently
+    /// used models are unloaded to free memory. Draft, weight types and n-gram table of a model
+    /// follow its path: NAME=MODEL,draft=MODEL,dtype=TYPE,draft-dtype=TYPE or
+    /// NAME=MODEL,learn=FILE. All other options apply to every model.
     #[arg(
         long = "model",
         value_name = "NAME=MODEL[,draft=MODEL]",
@@ -72,22 +82,27 @@ struct ServerArgs {
         conflicts_with_all = ["target", "unnamed", "draft", "learn", "name"],
     )]
     models: Vec<NamedModel>,
-    /// Minutes after which a model that nobody uses is unloaded; 0 is never [default: 5 with
-    /// several models, else 0].
-    #[arg(long, value_name = "MINUTES")]
+    /// Unload a model after this many idle minutes; 0 disables it.
+    ///
+    /// [default: 5 with several models, otherwise 0]
+    #[arg(hide_short_help = true, long, value_name = "MINUTES")]
     unload_after: Option<u64>,
-    /// What clients must send as 'Authorization: Bearer KEY' [default: POLYDRAFT_API_KEY in the
-    /// environment, if it is there, which other users of the machine cannot see].
+    /// Key that clients must send as 'Authorization: Bearer KEY'.
+    ///
+    /// [default: the environment variable POLYDRAFT_API_KEY if it is set, which other users of the
+    /// machine cannot see]
     #[arg(long, value_name = "KEY", conflicts_with = "api_key_file")]
     api_key: Option<String>,
-    /// A file whose first line is the key.
-    #[arg(long, value_name = "FILE")]
+    /// File whose first line is the key.
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Origin whose pages may send requests, such as https://example.org; 'localhost' is any port
-    /// of the browser's own machine, '*' is anywhere. May be repeated.
-    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
+    /// Origin whose pages may send requests, such as https://example.org.
+    ///
+    /// 'localhost' allows every port of the browser's own machine, '*' every origin. May be
+    /// repeated.
+    #[arg(hide_short_help = true, long, value_name = "ORIGIN", value_parser = origin)]
     cors: Vec<String>,
-    /// Sequences in a batch at most.
+    /// Maximum number of sequences in a batch.
     #[arg(
         long,
         value_name = "N",
@@ -95,16 +110,20 @@ struct ServerArgs {
         value_parser = clap::value_parser!(u32).range(1..=4096),
     )]
     parallel: u32,
-    /// Refuse parameters that there are none of, or that change nothing here; otherwise they are
-    /// ignored, and named in the log and in the answer's header x-polydraft-ignored.
-    #[arg(long)]
+    /// Reject unknown parameters and those that have no effect.
+    ///
+    /// Otherwise they are ignored, and listed in the log and in the response header
+    /// x-polydraft-ignored.
+    #[arg(hide_short_help = true, long)]
     strict: bool,
-    /// Parameters of requests that do not say them, as a JSON object: as if clients had sent them,
-    /// such as '{\"seed\": 1, \"return_progress\": true}'.
-    #[arg(long, value_name = "JSON", value_parser = request_defaults)]
+    /// Default request parameters, as a JSON object.
+    ///
+    /// For example '{"seed": 1, "return_progress": true}': used as if clients had sent them.
+    #[arg(hide_short_help = true, long, value_name = "JSON", value_parser = request_defaults)]
     request_defaults: Option<Parameters>,
-    /// What paths may begin with besides, such as /llm: for a proxy that passes it on.
+    /// Also serve under this path prefix, such as /llm, for proxies that keep it.
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "PATH",
         value_parser = root_path,
@@ -112,16 +131,17 @@ struct ServerArgs {
         hide_default_value = true,
     )]
     root_path: String,
-    /// Refuse /metrics, with status 501.
-    #[arg(long)]
+    /// Disable /metrics, which then answers with status 501.
+    #[arg(hide_short_help = true, long)]
     no_metrics: bool,
-    /// Go on with a conversation's last message where that is an answer, as llama-server does;
-    /// otherwise only where a request says continue_final_message.
-    #[arg(long)]
+    /// Continue a final assistant message, as llama-server does.
+    ///
+    /// Otherwise it is continued only if the request sets continue_final_message.
+    #[arg(hide_short_help = true, long)]
     prefill_assistant: bool,
-    /// With how many alternatives' log-probabilities a request may ask for each token; -1 is all of
-    /// the vocabulary.
+    /// Maximum of top_logprobs; -1 allows the whole vocabulary.
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "N",
         default_value_t = 20,
@@ -129,43 +149,47 @@ struct ServerArgs {
         value_parser = clap::value_parser!(i64).range(-1..),
     )]
     max_logprobs: i64,
-    /// Requests that may wait in the queue; more are refused with status 429.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    /// Maximum number of waiting requests; more are rejected with status 429.
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1024)]
     queue: usize,
-    /// Memory for the KV cache of running sequences, in MiB: a request waits until what it may need
-    /// is free. The prefix cache of finished sequences comes on top, up to 1 GiB each for target
-    /// and draft [default: half of what is free at the start].
+    /// Memory for the KV cache of running sequences, in MiB.
+    ///
+    /// A request waits until the memory that it may need is free. The prefix cache of finished
+    /// sequences takes up to 1 GiB more for the target and for the draft. [default: half of the
+    /// free memory at the start]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..))]
     cache_memory: Option<u64>,
-    /// Tokens of a prompt and its output together at most, of every model [default: what its
-    /// context holds].
+    /// Maximum number of tokens of a prompt and its output.
+    ///
+    /// [default: the model's context]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
     context: Option<u32>,
-    /// Size limit of a request's body, in bytes.
+    /// Maximum size of a request body, in bytes.
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "BYTES",
         default_value_t = 2 << 20,
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     max_body: u32,
-    /// Seconds that running requests have to end at a stop.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    /// Seconds that running requests have to finish when the server stops.
+    #[arg(hide_short_help = true, long, value_name = "SECONDS", default_value_t = 30)]
     grace: u64,
 }
 
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
 struct TextArgs {
-    /// Default token limit of a request; 0 is up to the end of the context [default: 128 for
-    /// completions, 0 for conversations].
+    /// Default maximum number of tokens of a request; 0 continues to the end of the context.
+    ///
+    /// [default: 128 for completions, 0 for conversations]
     #[arg(long, short = 'n', value_name = "N")]
     max_tokens: Option<usize>,
     #[command(flatten)]
     ends: EndArgs,
-    /// Ignore the sampling settings of generation_config.json, which are otherwise the defaults of
-    /// conversations.
-    #[arg(long)]
+    /// Ignore generation_config.json, whose sampling settings are the defaults of conversations.
+    #[arg(hide_short_help = true, long)]
     ignore_published: bool,
 }
 
@@ -254,7 +278,7 @@ fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
 impl ServerArgs {
     fn key(&self) -> Result<Option<String>> {
         let from_file = |file: &PathBuf| {
-            let text = polydraft_files::read_text(file, polydraft_files::Kind::SETTINGS)
+            let text = polydraft_files::read_text(file, polydraft_files::FileKind::CONFIG)
                 .with_context(|| format!("cannot read the API key {}", file.display()))?;
             anyhow::Ok(text.lines().next().unwrap_or_default().trim().to_owned())
         };

@@ -19,8 +19,8 @@ impl ByCosts {
 }
 
 impl Policy for ByCosts {
-    fn goes_on(&self, path: &Path) -> bool {
-        self.policy.goes_on(path)
+    fn may_grow(&self, path: &Path) -> bool {
+        self.policy.may_grow(path)
     }
 
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
@@ -55,10 +55,10 @@ impl Policy for ByCosts {
 }
 
 impl Timed for ByCosts {
-    fn clock(&mut self, seconds: f64) {
-        self.estimate.clock(seconds);
+    fn record_time(&mut self, seconds: f64) {
+        self.estimate.record_time(seconds);
         if let Some(policy) = self.policy.timed_mut() {
-            policy.clock(seconds);
+            policy.record_time(seconds);
         }
     }
 

@@ -20,19 +20,21 @@ use super::median;
 use crate::interrupts::InterruptGuard;
 use crate::output;
 use crate::provenance::MadeBy;
-use polydraft_runtime::{places, threads};
+use polydraft_runtime::{model_files, threads};
 
-/// Measure a model: loading beside reading its file, decoding beside reading memory, and what a
-/// pass over several tokens costs relative to one.
+/// Measure loading, decoding and the cost of passes of a model.
 ///
-/// Scores are checked first: a tree's must be those of its tokens one by one.
+/// Loading is compared with reading the file, decoding with reading the memory, and a pass over
+/// several tokens with a pass over one. Scores are checked first: those of a tree must equal those
+/// of its tokens one by one.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// The model [default: one of random weights, made in a temporary folder].
+    /// Model [default: one with random weights, made in a temporary folder].
     #[arg(value_name = "MODEL")]
     model: Option<String>,
-    /// Millions of parameters of the random model, about; 79 at least, with its vocabulary of 8,192
-    /// tokens.
+    /// Approximate size of the random model in millions of parameters.
+    ///
+    /// At least 79, since its vocabulary has 8,192 tokens.
     #[arg(
         long,
         value_name = "N",
@@ -41,10 +43,10 @@ pub struct Args {
         conflicts_with = "model",
     )]
     random: usize,
-    /// Weight types [default: f32, bf16, q8_0, q4_0 and q4_k; of a .gguf file its own].
+    /// Weight types [default: f32, bf16, q8_0, q4_0 and q4_k; for a .gguf file its own].
     #[arg(long, value_name = "TYPE,..", value_delimiter = ',')]
     dtypes: Vec<Precision>,
-    /// Tokens of one pass.
+    /// Numbers of tokens per pass.
     #[arg(
         long,
         value_name = "N,..",
@@ -62,7 +64,7 @@ pub struct Args {
         value_parser = RangedU64ValueParser::<usize>::new().range(1..=256),
     )]
     sequences: Vec<usize>,
-    /// Tokens of the context.
+    /// Number of tokens in the context.
     #[arg(
         long,
         value_name = "N",
@@ -70,7 +72,7 @@ pub struct Args {
         value_parser = RangedU64ValueParser::<usize>::new().range(1..),
     )]
     context: usize,
-    /// Passes of each kind.
+    /// Number of passes of each kind.
     #[arg(
         long,
         value_name = "N",
@@ -78,7 +80,7 @@ pub struct Args {
         value_parser = RangedU64ValueParser::<usize>::new().range(1..),
     )]
     passes: usize,
-    /// Threads to compute with [default: one per core].
+    /// Number of threads to compute with [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Print one JSON object instead of a table.
@@ -142,7 +144,7 @@ pub fn run(args: Args) -> Result<()> {
         }
     };
     let directory: PathBuf = match (&args.model, &made) {
-        (Some(name), _) => places::located(name)?,
+        (Some(name), _) => model_files::locate_offline(name)?,
         (None, Some(made)) => made.path().to_owned(),
         (None, None) => unreachable!("one of them was given"),
     };

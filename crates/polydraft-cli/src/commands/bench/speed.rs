@@ -23,13 +23,12 @@ use crate::prompts::{self, PromptArgs};
 use crate::provenance::MadeBy;
 pub use report::{Report, Row};
 
-/// Find out in about a minute which settings to use for a target and its draft, with the speed-up
-/// and the reason.
+/// Recommend settings for a target and its draft, with the speed-up and the reason.
 ///
-/// Compares plain decoding, adaptive draft length ('auto') and some fixed trees, a few steps of
-/// each in turn, so that a drift of the machine hits all alike. Beside the ratios of measured time
-/// stand those by the costs of passes, as 'auto' estimates them: they have no noise of the machine,
-/// and with --outputs and --costs the same seed gives the same numbers.
+/// Compares plain decoding, adaptive draft length ('auto') and some fixed trees, alternating every
+/// few steps, so that a drift of the machine affects all alike. The ratios of measured times stand
+/// beside those estimated from the costs of passes, as 'auto' estimates them. The latter are free of
+/// the machine's noise: with --outputs and --costs the same seed gives the same numbers.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +46,7 @@ pub struct Args {
     /// Temperature of target and draft.
     #[arg(long, short = 't', value_name = "T", default_value_t = 1.0)]
     temperature: f64,
-    /// Tokens of each generation.
+    /// Number of tokens per generation.
     #[arg(
         long,
         short = 'n',
@@ -55,7 +54,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(2..),
     )]
     max_tokens: u32,
-    /// Seconds to measure, about; every method decodes one prompt at least.
+    /// Approximate duration in seconds; every method decodes at least one prompt.
     #[arg(
         long,
         value_name = "S",
@@ -63,7 +62,7 @@ pub struct Args {
         value_parser = clap::value_parser!(u64).range(1..=86_400),
     )]
     seconds: u64,
-    /// Prompts that each method decodes, however long that takes.
+    /// Number of prompts that each method decodes, however long that takes.
     #[arg(
         long,
         value_name = "N",
@@ -71,11 +70,12 @@ pub struct Args {
         value_parser = clap::value_parser!(u32).range(1..),
     )]
     texts: Option<u32>,
-    /// A tree to compare 'auto' with, as for 'generate --tree'; may be repeated [default:
-    /// paths:1,1, paths:1,2, paths:1,4, paths:2,2, paths:2,4 and paths:4,3].
+    /// Tree to compare with 'auto', as for 'generate --tree'. May be repeated.
+    ///
+    /// [default: paths:1,1, paths:1,2, paths:1,4, paths:2,2, paths:2,4 and paths:4,3]
     #[arg(long = "tree", value_name = "TREE")]
     trees: Vec<TreeName>,
-    /// Costs of passes, for --tree auto: as for 'generate'.
+    /// File with the costs of passes, as for 'generate --costs'.
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
     /// Print one JSON object instead of a table.
@@ -113,7 +113,7 @@ pub fn run(args: Args) -> Result<()> {
     let fixed = fixed(&args)?;
     let prompts = args.prompts.read()?;
     let mut models = args.models.options().load(true, &Terminal)?;
-    if models.engine.drafters() == 0 {
+    if models.engine.drafter_count() == 0 {
         let message = "bench speed compares drafts with plain decoding: name a draft, not none";
         return Err(UsageError::error(message));
     }
@@ -123,7 +123,7 @@ pub fn run(args: Args) -> Result<()> {
         texts: Vec::new(),
     }];
     let verifier = "nested-priority".parse()?;
-    let costs = costs::find(
+    let costs = costs::find_or_measure(
         args.costs.as_deref(),
         &args.models.options(),
         &mut models,
@@ -226,8 +226,8 @@ fn measure(
 
 /// How many sequences of so many tokens there is room for, beside the trees.
 fn at_once(models: &Models, tokens: usize) -> usize {
-    let most = models.engine.info().sequences;
-    models.engine.room().map_or(most, |room| most.min(room / (tokens + TREE))).max(1)
+    let most = models.engine.info().max_sequences;
+    models.engine.token_capacity().map_or(most, |room| most.min(room / (tokens + TREE))).max(1)
 }
 
 /// One prompt by each of some methods, a few steps of each in turn. The order is drawn anew for
@@ -283,7 +283,7 @@ fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
     Report {
         made_by: MadeBy::here(),
         target: models.engine.info().name.clone(),
-        draft: models.engine.drafter().unwrap_or_default().to_owned(),
+        draft: models.engine.drafter_name().unwrap_or_default().to_owned(),
         temperature: args.temperature,
         texts: ways[0].texts.len(),
         fastest: fastest.tree.clone(),
@@ -353,7 +353,7 @@ fn tried_before(fixed: &[Way], of: Account) -> Option<f64> {
 fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) -> String {
     let auto = &results[1];
     let of_one = StepContext::default();
-    let (plain, pass) = (costs.target.at(1, &of_one), costs.draft.at(1, &of_one));
+    let (plain, pass) = (costs.target.seconds(1, &of_one), costs.draft.seconds(1, &of_one));
     let accepted: usize = chain.iter().flat_map(|s| s.accepted.first()).sum();
     let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
     let why = format!(
@@ -362,7 +362,7 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
          estimates {:.2}",
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
-        costs.target.at(4, &of_one) / plain,
+        costs.target.seconds(4, &of_one) / plain,
         auto.by_costs.unwrap_or(1.0)
     );
     if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Read, StdinLock};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use polydraft_files::Kind;
+use polydraft_files::FileKind;
 use rustyline::error::ReadlineError;
 use rustyline::{Behavior, Config, DefaultEditor};
 
@@ -74,7 +74,7 @@ impl Input {
 
 /// A line of any bytes, however long.
 fn line(input: &mut impl BufRead) -> io::Result<Line> {
-    let most = Kind::PROMPT.most;
+    let most = FileKind::PROMPT.max_bytes;
     let mut bytes = Vec::new();
     input.by_ref().take(most + 1).read_until(b'\n', &mut bytes)?;
     if bytes.is_empty() {
@@ -87,7 +87,7 @@ fn line(input: &mut impl BufRead) -> io::Result<Line> {
             most >> 20
         )));
     }
-    Ok(match polydraft_files::text(bytes) {
+    Ok(match polydraft_files::decode_utf8(bytes) {
         Ok(text) => Line::Message(text),
         Err(error) => Line::Refused(format!("a message: {error}")),
     })
@@ -127,8 +127,9 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_takes_no_memory() {
-        let mut input =
-            io::BufReader::new(io::repeat(b'x').take(Kind::PROMPT.most + 5).chain(&b"\nhi\n"[..]));
+        let mut input = io::BufReader::new(
+            io::repeat(b'x').take(FileKind::PROMPT.max_bytes + 5).chain(&b"\nhi\n"[..]),
+        );
         assert!(matches!(line(&mut input).unwrap(), Line::Refused(why) if why.contains("64 MiB")));
         assert!(matches!(line(&mut input).unwrap(), Line::Message(text) if text == "hi\n"));
     }

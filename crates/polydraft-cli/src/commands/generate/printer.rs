@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use anstyle::{AnsiColor, Style};
-use polydraft_engine::{Origin, Piece};
+use polydraft_engine::{Origin, OutputChunk};
 
 use crate::output::visible;
 
@@ -77,7 +77,7 @@ impl<W: Write> Printer<W> {
     }
 
     /// Whether to go on.
-    pub fn show(&mut self, piece: Piece) -> bool {
+    pub fn show(&mut self, piece: OutputChunk) -> bool {
         self.begin();
         let (style, [open, close], _) = mark(piece.origin);
         match (self.drafts, self.colors) {
@@ -131,7 +131,7 @@ mod tests {
         let mut out = Vec::new();
         let mut printer = Printer::to(&mut out, terminal, colors, false, false);
         printer.remind(prompt);
-        assert!(printer.show(Piece { text: WILD.to_owned(), origin: Origin::Bonus }));
+        assert!(printer.show(OutputChunk { text: WILD.to_owned(), origin: Origin::Bonus }));
         printer.finish().unwrap();
         String::from_utf8(out).unwrap()
     }

@@ -188,7 +188,7 @@ pub fn summary(
 
 /// The speed-up over plain decoding, by measured time; none where too few steps were plain.
 pub fn times_plain(s: &Statistics) -> Option<f64> {
-    let plain = s.choices.as_ref()?.plain_seconds_by_clock()?;
+    let plain = s.choices.as_ref()?.measured_plain_seconds()?;
     let drafted = s.choices.as_ref()?.clock.steps[1] > 0;
     drafted.then(|| plain / s.total_time.as_secs_f64().max(1e-9))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use polydraft_models::Bytes;
-use polydraft_runtime::{GgufDescription, llama_is_built};
+use polydraft_runtime::{GgufDescription, has_llama};
 use serde::Serialize;
 
 use super::count;
@@ -44,7 +44,7 @@ pub fn report(path: &Path, model: &GgufDescription, problem: &str, json: bool) -
         chat_template: model.language.chat.is_some(),
         weight_bytes: model.bytes,
         native: problem,
-        llama: llama_is_built(),
+        llama: has_llama(),
     };
     if json {
         return output::json(&report);
@@ -57,7 +57,7 @@ pub fn report(path: &Path, model: &GgufDescription, problem: &str, json: bool) -
     };
     line("model", report.directory.clone())?;
     line("family", format!("{}, for llama.cpp: --backend llama", report.architecture))?;
-    if !llama_is_built() {
+    if !has_llama() {
         line(
             "",
             "which this program was built without; build it with --features llama".to_owned(),

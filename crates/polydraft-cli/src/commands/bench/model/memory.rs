@@ -42,7 +42,7 @@ fn sum(numbers: &[u64]) -> u64 {
 /// thing.
 pub fn reset_peak() -> Option<u64> {
     // What was freed is not taken anew, and would be missing from the peak.
-    polydraft_models::give_back_memory();
+    polydraft_models::release_freed_memory();
     std::fs::write("/proc/self/clear_refs", "5").ok()?;
     field("VmRSS:")
 }
