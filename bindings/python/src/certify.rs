@@ -215,19 +215,19 @@ pub fn certify(
             }
             if !greedy_only {
                 let seed = seed ^ (number as u64) << 32;
-                probs = probs.and(test.distribution(engine, prompt, first, runs, seed)?);
+                probs = probs.combined(test.distribution(engine, prompt, first, runs, seed)?);
             }
         }
         let p_value = probs.p_value();
         let verdict = match () {
             () if p_value < false_alarm || different > 0 => "fail",
-            () if !greedy_only && probs.freedom < ENOUGH => "not-enough-data",
+            () if !greedy_only && probs.degrees_of_freedom < ENOUGH => "not-enough-data",
             () => "pass",
         };
         Ok(PyCertificate {
             verdict,
             statistic: probs.statistic,
-            freedom: probs.freedom,
+            freedom: probs.degrees_of_freedom,
             p_value,
             greedy_equal: equal,
             greedy_ties: ties,

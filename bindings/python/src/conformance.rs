@@ -132,5 +132,5 @@ pub fn g_test(probabilities: Vec<f64>, counts: Vec<u64>) -> Result<(f64, usize, 
         )));
     }
     let test = GTest::new(probabilities.into_iter().zip(counts));
-    Ok((test.statistic, test.freedom, test.p_value()))
+    Ok((test.statistic, test.degrees_of_freedom, test.p_value()))
 }

@@ -60,7 +60,7 @@ impl PyDraft {
     fn frontier_of(&self, policy: &dyn Policy) -> Vec<NodeId> {
         let tree = self.draft.tree();
         let within = |node: &NodeId| {
-            tree.depth(*node) < self.depth && policy.goes_on(&self.draft.path(*node))
+            tree.depth(*node) < self.depth && policy.may_grow(&self.draft.path(*node))
         };
         (self.asked..tree.len()).filter(within).collect()
     }

@@ -24,7 +24,7 @@ pub fn probs(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribut
 /// Makes the distribution of a draft's logits.
 pub fn drafted(logits: &[f32], sampling: &Sampling) -> polydraft::Result<Distribution> {
     let spare = lock(&SPARE).pop();
-    Distribution::drafted(spare, logits.len(), None, logits, sampling)
+    Distribution::for_draft(spare, logits.len(), None, logits, sampling)
 }
 
 /// Takes distributions that nobody needs any more.

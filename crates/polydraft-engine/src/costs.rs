@@ -10,7 +10,7 @@
 //! the chains is what to expect of the draft. The draft's passes over several tokens are taken to
 //! grow as the target's do. It takes two seconds or three where passes are not long, in parts of a
 //! few steps between which other sequences can go on; the clock corrects the rest
-//! ([`Costs::learn`]).
+//! ([`Costs::calibrate`]).
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use polydraft::{PolicyKind, Token};
 use crate::{Engine, Request, Result, Statistics};
 
 /// Makes the requests whose steps are measured.
-pub type MeasuredRequests<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>> + 'a;
+pub type RequestFactory<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>> + 'a;
 
 /// Tokens of the chains; 0 is a plain step.
 const CHAINS: [usize; 5] = [0, 1, 3, 7, 11];
@@ -44,7 +44,7 @@ const RISING: f64 = 1.1;
 ///
 /// ```
 /// use polydraft::{PolicyKind, VerifierKind};
-/// use polydraft_engine::{Engine, Measurement, ModelDrafter, Request, Speculation, TableModel};
+/// use polydraft_engine::{Engine, CostMeasurement, ModelDrafter, Request, Speculation, TableModel};
 ///
 /// let table = || TableModel::from_json("coin", r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#);
 /// let vocabulary = polydraft_engine::Vocabulary::numbered(2);
@@ -54,13 +54,13 @@ const RISING: f64 = 1.1;
 ///     let block: VerifierKind = "block".parse()?;
 ///     Ok(Request::new(prompt).speculation(Speculation::new(block.build()?, tree.build()?)?))
 /// };
-/// let mut measurement = Measurement::new(&engine, &[0, 1]);
+/// let mut measurement = CostMeasurement::new(&engine, &[0, 1]);
 /// while measurement.advance(&mut engine, &mut request)? {}
 /// assert!(measurement.costs().target.0[0].seconds > 0.0);
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Measurement {
+pub struct CostMeasurement {
     text: Vec<Token>,
     contexts: [usize; CONTEXTS.len()],
     /// No chain is longer.
@@ -81,7 +81,7 @@ pub struct Measurement {
     slowest: [f64; CONTEXTS.len()],
 }
 
-impl Measurement {
+impl CostMeasurement {
     /// Of steps after a text, again and again until it is long enough; after any token if there is
     /// none.
     pub fn new(engine: &Engine, text: &[Token]) -> Self {
@@ -107,7 +107,7 @@ impl Measurement {
     ///
     /// # Errors
     /// Failures of the models; requests that are refused.
-    pub fn advance(&mut self, engine: &mut Engine, request: &mut MeasuredRequests) -> Result<bool> {
+    pub fn advance(&mut self, engine: &mut Engine, request: &mut RequestFactory) -> Result<bool> {
         let start = Instant::now();
         let place = self.round % CONTEXTS.len();
         let length = self.contexts[place];
@@ -283,7 +283,7 @@ mod tests {
                     .speculation(Speculation::new(verifier.build()?, tree.build()?)?)
                     .rng(rand_chacha::ChaCha8Rng::seed_from_u64(0)))
             };
-            engine.costs(&[0, 1], &mut request).unwrap()
+            engine.measure_costs(&[0, 1], &mut request).unwrap()
         };
         let alike = measured("[0.5, 0.5, 0, 0]", "[0.5, 0.5, 0, 0]");
         let apart = measured("[1, 0, 0, 0]", "[0, 0.5, 0.5, 0]");
@@ -306,7 +306,7 @@ mod tests {
         let table = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#;
         let engine = Engine::new(Box::new(TableModel::from_json("t", table).unwrap()), None);
         let measured = |plain: f64| {
-            let mut measurement = Measurement::new(&engine, &[0]);
+            let mut measurement = CostMeasurement::new(&engine, &[0]);
             measurement.least = [[plain, 6.0, 7.0, 14.0, 21.0].map(|rest| [0.0, rest]); 2];
             measurement.slowest = [plain; 2];
             measurement

@@ -89,7 +89,7 @@ impl<'a> StepDistributions<'a> {
         if self.changed.is_none() && *self.sampling == sampling {
             return self.target(node).map(of);
         }
-        let own = Distribution::remade(self.pool.take(), logits.len(), None, logits, &sampling)?;
+        let own = Distribution::from_logits_reusing(self.pool.take(), logits.len(), None, logits, &sampling)?;
         let likeliest = of(&own);
         self.pool.give_back([own]);
         Ok(likeliest)
@@ -145,7 +145,7 @@ impl TargetDistributions for StepDistributions<'_> {
             processor.process(decided, &path, logits.to_mut());
         }
         let probs =
-            Distribution::remade(self.pool.take(), logits.len(), None, &logits, self.sampling);
+            Distribution::from_logits_reusing(self.pool.take(), logits.len(), None, &logits, self.sampling);
         let probs = probs.inspect_err(|error| {
             let _ = self.failed.set(error.clone());
         })?;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use polydraft::policy::{Choices, Costs};
 use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_engine::{Engine, Measurement, Request};
+use polydraft_engine::{Engine, CostMeasurement, Request};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
@@ -77,7 +77,7 @@ impl CostKey {
 ///
 /// # Errors
 /// A file that holds no costs; failures of the models.
-pub fn find(
+pub fn find_or_measure(
     file: Option<&Path>,
     options: &ModelOptions,
     models: &mut Models,
@@ -86,19 +86,19 @@ pub fn find(
     listener: &dyn Listener,
 ) -> Result<Costs> {
     let key = CostKey::new(options, models)?;
-    let known = known(file, &key, &models.engine, sampling, verifier)?;
-    known.costs(&mut models.engine, listener)
+    let found = look_up(file, &key, &models.engine, sampling, verifier)?;
+    found.costs(&mut models.engine, listener)
 }
 
 /// What is known of the costs of a run's steps.
-pub enum Found {
+pub enum CostLookup {
     /// They are in a file, or were measured before.
     Known(Costs),
     /// They are to be measured.
-    Unknown(Box<Measuring>),
+    Pending(Box<PendingCosts>),
 }
 
-impl Found {
+impl CostLookup {
     /// The costs, measured and stored now if they are not known.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Found {
     pub fn costs(self, engine: &mut Engine, listener: &dyn Listener) -> Result<Costs> {
         match self {
             Self::Known(costs) => Ok(costs),
-            Self::Unknown(mut measuring) => {
+            Self::Pending(mut measuring) => {
                 while measuring.advance(engine)? {}
                 measuring.finish(listener)
             }
@@ -115,8 +115,8 @@ impl Found {
 }
 
 /// Costs that are being measured, a part at a time.
-pub struct Measuring {
-    measurement: Measurement,
+pub struct PendingCosts {
+    measurement: CostMeasurement,
     sampling: [Sampling; 2],
     verifier: VerifierKind,
     of: Vec<String>,
@@ -125,26 +125,26 @@ pub struct Measuring {
     named: bool,
 }
 
-/// The costs as [`find`] finds them, or how they are measured.
+/// The costs as [`find_or_measure`] finds them, or how they are measured.
 ///
 /// # Errors
 /// A file that holds no costs.
-pub fn known(
+pub fn look_up(
     file: Option<&Path>,
     key: &CostKey,
     engine: &Engine,
     [sampling, of_draft]: [&Sampling; 2],
     verifier: &VerifierKind,
-) -> Result<Found> {
+) -> Result<CostLookup> {
     let of = key.of_steps(sampling, verifier);
     let place = file.map(Path::to_owned).or_else(|| place(&of));
     match place.as_deref().filter(|place| place.exists()).map(read) {
-        Some(kept) if file.is_some() => return Ok(Found::Known(kept?.costs)),
-        Some(Ok(kept)) if kept.of == of => return Ok(Found::Known(kept.costs)),
+        Some(kept) if file.is_some() => return Ok(CostLookup::Known(kept?.costs)),
+        Some(Ok(kept)) if kept.of == of => return Ok(CostLookup::Known(kept.costs)),
         _ => {}
     }
-    Ok(Found::Unknown(Box::new(Measuring {
-        measurement: Measurement::new(engine, &key.sample),
+    Ok(CostLookup::Pending(Box::new(PendingCosts {
+        measurement: CostMeasurement::new(engine, &key.sample),
         sampling: [*sampling, *of_draft],
         verifier: verifier.clone(),
         of,
@@ -153,7 +153,7 @@ pub fn known(
     })))
 }
 
-impl Measuring {
+impl PendingCosts {
     /// Measures the next part, some steps; whether there is another one.
     ///
     /// # Errors
@@ -212,7 +212,7 @@ pub(crate) fn learn(
     if let (Some(speculation), Some(choices)) = (speculation, choices)
         && let Some(auto) = speculation.tree.auto_mut()
     {
-        if auto.costs.learn(&choices.clock) {
+        if auto.costs.calibrate(&choices.clock) {
             let corrected =
                 "the clock corrected what steps cost: a seed may give another output from now on";
             listener.detail(&corrected.into());
@@ -228,11 +228,11 @@ fn place(of: &[String]) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
     let name = format!("polydraft/costs/{:016x}.json", hasher.finish());
-    Some(polydraft_files::cache()?.join(name))
+    Some(polydraft_files::cache_dir()?.join(name))
 }
 
 fn read(file: &Path) -> Result<Kept> {
-    let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
+    let text = polydraft_files::read_text(file, polydraft_files::FileKind::RECORD)
         .with_context(|| format!("cannot read the costs {}", file.display()))?;
     let kept: Kept = serde_json::from_str(&text).map_err(|error| {
         let begin = format!("{}: expected costs as ", file.display());

@@ -3,10 +3,10 @@
 use anyhow::Result;
 use polydraft::policy::{Choices, Costs};
 use polydraft::{RandomSource, Sampling, Token};
-use polydraft_engine::{Generation, Limits, Piece, Request, Session};
+use polydraft_engine::{Generation, Limits, OutputChunk, Request, Session};
 use serde::{Deserialize, Serialize};
 
-use crate::costs::{self, CostKey, Found, Measuring};
+use crate::costs::{self, CostKey, CostLookup, PendingCosts};
 use crate::draft::NONE;
 use crate::listen::Listener;
 use crate::message::{Message, OptionName};
@@ -34,7 +34,7 @@ pub struct Description {
 
 impl Description {
     /// Describes a target with all else by default: a directory, a GGUF file, or a hub id.
-    pub fn of(target: impl Into<String>) -> Self {
+    pub fn new(target: impl Into<String>) -> Self {
         let models = ModelOptions { target: Some(target.into()), ..ModelOptions::default() };
         Self { models, ..Self::default() }
     }
@@ -84,7 +84,7 @@ enum Measured {
     /// Not at all: they are general ones, or nothing has an adaptive tree.
     Not,
     /// In part; nothing is drafted meanwhile.
-    Partly(Box<Measuring>),
+    Partly(Box<PendingCosts>),
     Wholly,
 }
 
@@ -95,7 +95,7 @@ impl Run {
     /// ```no_run
     /// use polydraft_runtime::{Description, Run, Silent};
     ///
-    /// let mut run = Run::open(Description::of("models/qwen3-8b"), &Silent)?;
+    /// let mut run = Run::open(Description::new("models/qwen3-8b"), &Silent)?;
     /// run.measure(&Silent)?;
     /// # Ok::<(), anyhow::Error>(())
     /// ```
@@ -111,12 +111,12 @@ impl Run {
             speculation.resolve(sampling, which.draft_count(), demo.as_deref())?;
         let models = which.load(speculation.is_some(), listener)?;
         let sampling = match published_sampling {
-            true => published(sampling.clone(), &models, listener).or_usual(),
+            true => with_published_sampling(sampling.clone(), &models, listener).or_chat_defaults(),
             false => sampling.clone(),
         };
         if let Some(speculation) = &mut speculation {
             speculation.sampling = sampling.draft();
-            speculation.each = sampling.each(which.draft_count())?;
+            speculation.each = sampling.per_draft(which.draft_count())?;
         }
         let settings = Settings { sampling: sampling.target(), speculation };
         Ok(Self { description, models, settings, measured: Measured::Not })
@@ -151,7 +151,7 @@ impl Run {
         if self.description.speculation.costs.is_some() {
             return self.measure(listener);
         }
-        self.set_costs(Costs::of_cheap_drafts());
+        self.set_costs(Costs::with_cheap_drafts());
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl Run {
     /// # Errors
     /// As for [`measure`](Self::measure).
     pub fn costs(&mut self, listener: &dyn Listener) -> Result<Costs> {
-        match self.known_costs()? {
+        match self.look_up_costs()? {
             Some(found) => found.costs(&mut self.models.engine, listener),
             None => Ok(Costs::default()),
         }
@@ -171,18 +171,18 @@ impl Run {
     ///
     /// # Errors
     /// A file that holds no costs.
-    pub fn known_costs(&self) -> Result<Option<Found>> {
+    pub fn look_up_costs(&self) -> Result<Option<CostLookup>> {
         let Some(Speculation { verifier, sampling, .. }) = &self.settings.speculation else {
             return Ok(None);
         };
         // No adaptive tree draws from several.
-        if self.models.engine.drafters() > 1 {
+        if self.models.engine.drafter_count() > 1 {
             return Ok(None);
         }
         let of = [&self.settings.sampling, sampling];
         let Description { models, speculation, .. } = &self.description;
         let (file, key) = (speculation.costs.as_deref(), CostKey::new(models, &self.models)?);
-        costs::known(file, &key, &self.models.engine, of, verifier).map(Some)
+        costs::look_up(file, &key, &self.models.engine, of, verifier).map(Some)
     }
 
     /// As [`measure`](Self::measure), but where the costs are not known yet, they are measured
@@ -194,15 +194,15 @@ impl Run {
     pub(crate) fn measure_later(&mut self, listener: &dyn Listener) -> Result<bool> {
         let tree = self.settings.speculation.as_mut().and_then(|s| s.tree.auto_mut());
         // It takes a sequence besides the text's own.
-        if tree.is_none() || self.models.engine.sequences() < 2 {
+        if tree.is_none() || self.models.engine.max_sequences() < 2 {
             return self.measure(listener).map(|()| false);
         }
-        match self.known_costs()? {
-            Some(Found::Unknown(measuring)) => {
+        match self.look_up_costs()? {
+            Some(CostLookup::Pending(measuring)) => {
                 self.set_costs(Costs::without_drafts());
                 self.measured = Measured::Partly(measuring);
             }
-            Some(Found::Known(costs)) => {
+            Some(CostLookup::Known(costs)) => {
                 self.set_costs(costs);
                 self.measured = Measured::Wholly;
             }
@@ -221,7 +221,7 @@ impl Run {
     pub(crate) fn complete(
         &mut self,
         mut session: Session,
-        show: &mut dyn FnMut(Piece) -> bool,
+        show: &mut dyn FnMut(OutputChunk) -> bool,
         listener: &dyn Listener,
     ) -> Result<Generation> {
         if let Err(error) = self.read_prompt(&mut session, listener) {
@@ -253,7 +253,7 @@ impl Run {
             self.set_costs(measuring.finish(listener)?);
             self.measured = Measured::Wholly;
             if let Some(speculation) = &self.settings.speculation {
-                session.speculate(speculation.build()?);
+                session.set_speculation(speculation.build()?);
             }
         }
         Ok(self.models.engine.complete(session, show)?)
@@ -278,12 +278,12 @@ impl Run {
     fn step_and_measure(
         &mut self,
         session: &mut Session,
-        measuring: &mut Measuring,
-        show: &mut dyn FnMut(Piece) -> bool,
+        measuring: &mut PendingCosts,
+        show: &mut dyn FnMut(OutputChunk) -> bool,
     ) -> Result<bool> {
         let engine = &mut self.models.engine;
         engine.step(&mut [&mut *session])?;
-        for piece in session.take_pieces() {
+        for piece in session.take_chunks() {
             if !show(piece) {
                 session.stop();
             }
@@ -333,7 +333,7 @@ impl Run {
 }
 
 /// The published sampling settings where none are given; a note names those that are not supported.
-pub fn published(
+pub fn with_published_sampling(
     given: SamplingOptions,
     models: &Models,
     listener: &dyn Listener,
@@ -346,5 +346,5 @@ pub fn published(
         );
         listener.note(&Message::from(note));
     }
-    given.or(sampling)
+    given.or_published(sampling)
 }

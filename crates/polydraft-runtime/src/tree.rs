@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use polydraft::policy::{DEPTH, Distinct, StopBelow, TreeChoice, TreeName};
+use polydraft::policy::{DEFAULT_DEPTH, Distinct, StopBelow, TreeChoice, TreeName};
 use polydraft::{Drafting, PolicyKind, VerifierKind};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct AcceptanceFile {
 
 impl AcceptanceFile {
     pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = polydraft_files::read_text(path, polydraft_files::Kind::RECORD)
+        let text = polydraft_files::read_text(path, polydraft_files::FileKind::RECORD)
             .with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| {
             format!("{}: expected {{\"acceptance\": [0.6, 0.15, ...]}}", path.display())
@@ -47,22 +47,22 @@ impl SpeculationOptions {
             self.check_plain(sampling, &OptionName::Verifier.with("none"))?;
             return Ok(None);
         };
-        let each = sampling.each(drafts)?;
+        let each = sampling.per_draft(drafts)?;
         let mut tree = match each.len() {
             0 => self.tree_of(verifier, demo)?,
             drafts => self.tree_of_each(drafts)?,
         };
-        check_drafts(&tree, each.len())?;
+        check_draft_count(&tree, each.len())?;
         if let Some(below) = self.stop_below {
             tree = PolicyKind::StopBelow(StopBelow {
                 below,
-                of: Box::new(tree),
+                policy: Box::new(tree),
                 ..StopBelow::default()
             });
         }
         let speculation =
             Speculation { verifier: verifier.clone(), tree, sampling: sampling.draft(), each };
-        speculation.build().map_err(|error| explain_unfit(verifier, &speculation.tree, error))?;
+        speculation.build().map_err(|error| explain_incompatible(verifier, &speculation.tree, error))?;
         Ok(Some(speculation))
     }
 
@@ -81,7 +81,7 @@ impl SpeculationOptions {
             (OptionName::Costs, self.costs.is_some()),
         ];
         let given = given.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
-        match given.or(sampling.of_draft()) {
+        match given.or(sampling.given_draft_option()) {
             None => Ok(()),
             Some(option) => {
                 let message = message![option, " has no meaning with ", plain.clone()];
@@ -125,7 +125,7 @@ impl SpeculationOptions {
         let each = format!("{drafts} drafts, or draft temperatures, draw one path each");
         let tree = match &self.tree {
             None => {
-                let depth = self.depth.map_or(DEPTH, |depth| depth as usize);
+                let depth = self.depth.map_or(DEFAULT_DEPTH, |depth| depth as usize);
                 PolicyKind::Distinct(Distinct { drafts, depth })
             }
             Some(TreeName::Complete(tree @ PolicyKind::Distinct(_))) if self.depth.is_none() => {
@@ -162,7 +162,7 @@ impl SpeculationOptions {
         let paths = self.paths.map(|paths| paths as usize);
         PolicyKind::paths(
             paths.unwrap_or_else(|| PolicyKind::default_paths(verifier)),
-            self.depth.map_or(DEPTH, |depth| depth as usize),
+            self.depth.map_or(DEFAULT_DEPTH, |depth| depth as usize),
         )
     }
 
@@ -242,7 +242,7 @@ impl SpeculationOptions {
 ///
 /// # Errors
 /// [`Usage`] for other numbers.
-pub fn check_drafts(tree: &PolicyKind, drafts: usize) -> Result<()> {
+pub fn check_draft_count(tree: &PolicyKind, drafts: usize) -> Result<()> {
     match tree {
         PolicyKind::Distinct(own) if own.drafts != drafts => Err(Usage::conflict(
             &[OptionName::Tree, OptionName::DraftTemperature],
@@ -262,7 +262,7 @@ pub fn check_drafts(tree: &PolicyKind, drafts: usize) -> Result<()> {
 }
 
 /// The error of a verifier that does not fit the tree, with verifiers and trees that would.
-pub fn explain_unfit(
+pub fn explain_incompatible(
     verifier: &VerifierKind,
     tree: &PolicyKind,
     error: anyhow::Error,
@@ -270,7 +270,7 @@ pub fn explain_unfit(
     let unfit = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
         || matches!(
             error.downcast_ref(),
-            Some(polydraft_engine::Error::EmittedDistribution(
+            Some(polydraft_engine::Error::Core(
                 polydraft::Error::Unsupported { .. }
             ))
         );

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use polydraft::Growth;
-use polydraft::conformance::tree::{ContextDistributions, TargetOf, draw, random_pair};
+use polydraft::conformance::tree::{ContextDistributions, NodeTargets, draw, random_pair};
 use polydraft::draft::{Draft, Form, Path};
 use polydraft::policy::{Costs, Pass, Passes, StepContext};
 use polydraft::{Distribution, Policy, PolicyKind, Token, VerifierKind, verify::Outcome};
@@ -43,8 +43,8 @@ impl Timed {
 }
 
 impl Policy for Timed {
-    fn goes_on(&self, path: &Path) -> bool {
-        self.grow(|policy| policy.goes_on(path))
+    fn may_grow(&self, path: &Path) -> bool {
+        self.grow(|policy| policy.may_grow(path))
     }
 
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
@@ -90,8 +90,9 @@ fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
         });
         let draft = draw(&timed, &drafter, &mut rng)?;
         nodes += draft.tree().len() - 1;
-        asked += usize::from(!draft.asked().is_empty());
-        let outcome = verifier.verify(&draft, &TargetOf::new(draft.tree(), &target), &mut rng)?;
+        asked += usize::from(!draft.pass_sizes().is_empty());
+        let outcome =
+            verifier.verify(&draft, &NodeTargets::new(draft.tree(), &target), &mut rng)?;
         timed.observe(&draft, &outcome);
     }
     let micros = |time: Duration| time.as_secs_f64() * 1e6 / STEPS as f64;

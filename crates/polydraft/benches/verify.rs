@@ -38,7 +38,7 @@ impl Case {
             let node = target.len();
             let (p, q) = logits(shape, vocabulary, seed * 1000 + node as u64);
             target.push(p);
-            let goes_on = policy.goes_on(&drawn.path(node));
+            let goes_on = policy.may_grow(&drawn.path(node));
             if goes_on {
                 let probs =
                     Distribution::from_logits(&q, &Sampling::default()).expect("a distribution");

@@ -65,10 +65,10 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
 /// // Two distinct tokens on average take 6.6 draws, which often are all the same.
 /// let draws = drafting::draws_for(&draft, 2.0, 1000);
 /// assert!((draws - 6.59).abs() < 0.01);
-/// assert!((acceptance::of_draws(&target, &draft, draws) - 0.769).abs() < 1e-3);
+/// assert!((acceptance::optimal_iid(&target, &draft, draws) - 0.769).abs() < 1e-3);
 /// # Ok::<(), polydraft::Error>(())
 /// ```
-pub fn of_draws(target: &Distribution, draft: &Distribution, draws: f64) -> f64 {
+pub fn optimal_iid(target: &Distribution, draft: &Distribution, draws: f64) -> f64 {
     let (fewer, more) = (draws.floor(), draws - draws.floor());
     // A sum that rounding has made larger than 1 would become so to a high power.
     let within = |q: f64| (1.0 - more) * q.powf(fewer) + more * q.powf(fewer + 1.0);

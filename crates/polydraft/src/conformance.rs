@@ -18,7 +18,7 @@ use crate::{Distribution, Result, Token};
 
 /// How many random cases are enumerated where `daily` are on a contributor's machine: ten times as
 /// many where POLYDRAFT_EXHAUSTIVE is set, as it is in continuous integration.
-pub fn cases_to_try(daily: usize) -> usize {
+pub fn case_count(daily: usize) -> usize {
     daily * if std::env::var_os("POLYDRAFT_EXHAUSTIVE").is_some() { 10 } else { 1 }
 }
 
@@ -73,7 +73,7 @@ pub enum Failure {
     Refused(#[from] crate::Error),
     /// The emitted distribution is not the target.
     #[error("token {token} is emitted with probability {got}, the target has {expected}")]
-    WrongLaw {
+    WrongDistribution {
         /// The token.
         token: Token,
         /// Its target probability.
@@ -175,7 +175,7 @@ impl Case {
         for (token, got) in (0..).zip(emitted) {
             let expected = self.target.probability(token);
             if got.is_nan() || (got - expected).abs() > TOLERANCE {
-                return Err(Failure::WrongLaw { token, expected, got });
+                return Err(Failure::WrongDistribution { token, expected, got });
             }
         }
         let stated = coupling.acceptance(&mut crate::random::Certain);

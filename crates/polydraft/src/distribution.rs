@@ -105,7 +105,7 @@ impl Distribution {
 
     /// The smallest set of most likely tokens with at least this probability, ascending; all of
     /// positive probability for 1.
-    pub fn likeliest(&self, probability: f64) -> Vec<Token> {
+    pub fn nucleus(&self, probability: f64) -> Vec<Token> {
         let mut candidates: Vec<(f64, Token)> =
             self.support().map(|(token, p)| (p, token)).collect();
         if probability < 1.0 {
@@ -158,7 +158,7 @@ impl Distribution {
     }
 
     /// The draft's confidence in its proposal, from 0 to 1: how likely the drawn token is right,
-    /// where that was stated ([`Distribution::with_confidence`]; [`Distribution::drafted`] at
+    /// where that was stated ([`Distribution::with_confidence`]; [`Distribution::for_draft`] at
     /// temperature 0); else the collision probability Σ p².
     pub fn confidence(&self) -> f64 {
         self.stated_confidence().unwrap_or_else(|| self.collision())

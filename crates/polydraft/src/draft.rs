@@ -52,7 +52,7 @@ pub struct Draft {
     drawn: Vec<Option<Drawn>>,
     form: Form,
     /// Nodes whose distribution a policy was shown, by depth.
-    asked: Vec<usize>,
+    pass_sizes: Vec<usize>,
     tokens: Vec<Token>,
 }
 
@@ -65,9 +65,9 @@ impl Draft {
     /// Forgets all draws; the distributions that they came from are added to `spare`, to be filled
     /// again.
     pub fn clear(&mut self, spare: &mut Vec<Distribution>) {
-        self.drawn.drain(..).flatten().for_each(|drawn| drawn.from.give_back(spare));
+        self.drawn.drain(..).flatten().for_each(|drawn| drawn.from.recycle(spare));
         self.tree.clear();
-        self.asked.clear();
+        self.pass_sizes.clear();
         self.form = Form::default();
     }
 
@@ -195,8 +195,8 @@ impl Draft {
     /// Nodes at which a policy was asked what to draw ([`grow`](Self::grow)), by depth: the number
     /// of tokens of each of the draft's forward passes. Empty where the draft was not asked for
     /// anything.
-    pub fn asked(&self) -> &[usize] {
-        &self.asked
+    pub fn pass_sizes(&self) -> &[usize] {
+        &self.pass_sizes
     }
 
     /// What kinds of draws there are, for verifiers to say whether they are exact for them.
@@ -235,12 +235,12 @@ impl Draft {
     }
 
     /// Whether the draws below this node began here. At a leaf they did not.
-    pub fn begins(&self, node: NodeId) -> bool {
+    pub fn has_fresh_draws(&self, node: NodeId) -> bool {
         self.at(node).is_some_and(|drawn| drawn.fresh)
     }
 
     /// Whether the paths that came to this node went on, each with one draw.
-    pub fn continues(&self, node: NodeId) -> bool {
+    pub fn has_continued_draws(&self, node: NodeId) -> bool {
         self.at(node).is_some_and(|drawn| !drawn.fresh)
     }
 }
@@ -303,7 +303,7 @@ mod tests {
             other.record(node, probs(), growth, &tokens(&own, node)).unwrap();
         }
         assert_eq!((own.tree(), own.form()), (other.tree(), other.form()));
-        assert!(other.continues(1) && other.begins(0));
+        assert!(other.has_continued_draws(1) && other.has_fresh_draws(0));
         let refused = |growth, tokens: &[Token]| {
             Draft::new().record(0, probs(), growth, tokens).unwrap_err().to_string()
         };
@@ -321,15 +321,18 @@ mod tests {
         draft.draw(0, probs(), Growth::Fresh(Draws::iid(5)), &mut rng).unwrap();
         let (first, paths) = (1, draft.tree().draws(1));
         draft.draw(first, probs(), Growth::Continue, &mut rng).unwrap();
-        assert_eq!((draft.draws(first), draft.continues(first)), (Some(Draws::iid(paths)), true));
+        assert_eq!(
+            (draft.draws(first), draft.has_continued_draws(first)),
+            (Some(Draws::iid(paths)), true)
+        );
         assert!(draft.form().is_paths());
         draft.draw(2, probs(), Growth::Fresh(Draws::iid(2)), &mut rng).unwrap();
-        assert!(draft.begins(2) && !draft.form().is_paths() && draft.form().is_iid());
+        assert!(draft.has_fresh_draws(2) && !draft.form().is_paths() && draft.form().is_iid());
         // Below draws that are no paths there is nothing to go on with.
         let mut draft = Draft::new();
         let fresh = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
         draft.draw(0, probs(), Growth::Fresh(fresh), &mut rng).unwrap();
         draft.draw(1, probs(), Growth::Continue, &mut rng).unwrap();
-        assert_eq!((draft.draws(1), draft.begins(1)), (Some(Draws::iid(1)), true));
+        assert_eq!((draft.draws(1), draft.has_fresh_draws(1)), (Some(Draws::iid(1)), true));
     }
 }

@@ -19,19 +19,19 @@
 //! exponential with rate p_i, the drawn token has the distribution p. Whoever knows the times draws
 //! the same token from the same distribution, and similar ones from similar distributions.
 
-mod open;
+mod lazy;
 
 use crate::random::{Outcomes, RandomSource};
 use crate::{Distribution, Token};
 
-pub use open::Open;
+pub use lazy::LazyRandomness;
 
 /// The shared randomness of one sequence.
 pub trait SharedRandomness: Send {
     /// The tokens of `probs` in the order of their arrival at this position, `count` of them, or
     /// all if there are fewer. The same question always has the same answer. `rng` is for times
     /// that are not decided yet.
-    fn first(
+    fn first_arrivals(
         &mut self,
         position: usize,
         probs: &Distribution,
@@ -43,25 +43,25 @@ pub trait SharedRandomness: Send {
 /// Shared randomness that follows from a key.
 ///
 /// ```
-/// use polydraft::gumbel::{SharedRandomness, Keyed};
+/// use polydraft::gumbel::{SharedRandomness, KeyedRandomness};
 /// use polydraft::Distribution;
 /// use rand::SeedableRng;
 ///
 /// let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
-/// let mut clocks = Keyed::new([1, 2]);
+/// let mut shared_randomness = KeyedRandomness::new([1, 2]);
 /// let (p, q) = (Distribution::new(vec![0.5, 0.3, 0.2])?, Distribution::new(vec![0.4, 0.3, 0.3])?);
 /// // Similar distributions have the same first token nearly always.
-/// let mut first = |probs, position| clocks.first(position, probs, 1, &mut rng);
+/// let mut first = |probs, position| shared_randomness.first_arrivals(position, probs, 1, &mut rng);
 /// let same = (0..1000).filter(|&position| first(&p, position) == first(&q, position)).count();
 /// assert!(same > 800);
 /// # Ok::<(), polydraft::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Keyed {
+pub struct KeyedRandomness {
     key: [u64; 2],
 }
 
-impl Keyed {
+impl KeyedRandomness {
     /// The shared randomness of a key.
     pub fn new(key: [u64; 2]) -> Self {
         Self { key }
@@ -72,8 +72,8 @@ impl Keyed {
 /// of its outcomes in turn.
 pub fn shared_randomness(rng: &mut dyn RandomSource) -> Box<dyn SharedRandomness> {
     match rng.shared_key() {
-        Some(key) => Box::new(Keyed::new(key)),
-        None => Box::new(Open::new()),
+        Some(key) => Box::new(KeyedRandomness::new(key)),
+        None => Box::new(LazyRandomness::new()),
     }
 }
 
@@ -87,8 +87,8 @@ fn mix(value: u64) -> u64 {
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl SharedRandomness for Keyed {
-    fn first(
+impl SharedRandomness for KeyedRandomness {
+    fn first_arrivals(
         &mut self,
         position: usize,
         probs: &Distribution,
@@ -122,7 +122,7 @@ impl SharedRandomness for Keyed {
 /// position on.
 pub struct WithSharedRandomness<'a> {
     rng: &'a mut dyn RandomSource,
-    clocks: &'a mut dyn SharedRandomness,
+    shared_randomness: &'a mut dyn SharedRandomness,
     position: usize,
 }
 
@@ -131,10 +131,10 @@ impl<'a> WithSharedRandomness<'a> {
     /// so far.
     pub fn new(
         rng: &'a mut dyn RandomSource,
-        clocks: &'a mut dyn SharedRandomness,
+        shared_randomness: &'a mut dyn SharedRandomness,
         position: usize,
     ) -> Self {
-        Self { rng, clocks, position }
+        Self { rng, shared_randomness, position }
     }
 }
 
@@ -153,7 +153,7 @@ impl RandomSource for WithSharedRandomness<'_> {
         probs: &Distribution,
         count: usize,
     ) -> Option<Vec<Token>> {
-        Some(self.clocks.first(self.position + depth, probs, count, self.rng))
+        Some(self.shared_randomness.first_arrivals(self.position + depth, probs, count, self.rng))
     }
 }
 
@@ -173,7 +173,11 @@ mod tests {
     use crate::drafting::{Drafting, Draws, Proposal};
 
     /// By sorting all times.
-    fn sorted(clocks: &Keyed, position: usize, probs: &Distribution) -> Vec<Token> {
+    fn sorted(
+        shared_randomness: &KeyedRandomness,
+        position: usize,
+        probs: &Distribution,
+    ) -> Vec<Token> {
         let one = |token| Distribution::one_hot(probs.vocabulary(), token).unwrap();
         let mut left: Vec<(Token, f64)> = probs.support().collect();
         let mut order = Vec::new();
@@ -183,7 +187,7 @@ mod tests {
             left.iter().for_each(|entry| of[entry.0 as usize] = entry.1 / sum);
             let rest = Distribution::new(of).unwrap_or_else(|_| one(left[0].0));
             let mut rng = ChaCha8Rng::seed_from_u64(0);
-            let first = clocks.clone().first(position, &rest, 1, &mut rng)[0];
+            let first = shared_randomness.clone().first_arrivals(position, &rest, 1, &mut rng)[0];
             left.retain(|entry| entry.0 != first);
             order.push(first);
         }
@@ -193,18 +197,18 @@ mod tests {
     #[test]
     fn the_first_of_a_race_are_those_of_what_is_left() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut clocks = Keyed::new(rng.shared_key().unwrap());
+        let mut shared_randomness = KeyedRandomness::new(rng.shared_key().unwrap());
         let probs = Distribution::new(vec![0.3, 0.0, 0.4, 0.05, 0.15, 0.1]).unwrap();
         for position in 0..500 {
-            let order = sorted(&clocks, position, &probs);
+            let order = sorted(&shared_randomness, position, &probs);
             for count in 0..8 {
-                let first = clocks.first(position, &probs, count, &mut rng);
+                let first = shared_randomness.first_arrivals(position, &probs, count, &mut rng);
                 assert_eq!(first, order[..count.min(5)], "{position}");
             }
         }
     }
 
-    /// Keyed times are exponential times: their tuples have the distribution of draws without
+    /// KeyedRandomness times are exponential times: their tuples have the distribution of draws without
     /// replacement, at positions of one key and at one position of many.
     #[test]
     fn keyed_tuples_are_drawn_without_replacement() {
@@ -214,13 +218,18 @@ mod tests {
         let mut rng = ChaCha8Rng::seed_from_u64(2);
         let runs = 60_000;
         for by_key in [false, true] {
-            let mut clocks = Keyed::new(rng.shared_key().unwrap());
+            let mut shared_randomness = KeyedRandomness::new(rng.shared_key().unwrap());
             let mut counts = std::collections::HashMap::new();
             for run in 0..runs {
                 if by_key {
-                    clocks = Keyed::new(rng.shared_key().unwrap());
+                    shared_randomness = KeyedRandomness::new(rng.shared_key().unwrap());
                 }
-                let first = clocks.first(if by_key { 7 } else { run }, &probs, 2, &mut rng);
+                let first = shared_randomness.first_arrivals(
+                    if by_key { 7 } else { run },
+                    &probs,
+                    2,
+                    &mut rng,
+                );
                 *counts.entry(first).or_insert(0_u64) += 1;
             }
             let cells = proposal.tuples().into_iter().map(|(p, tuple)| (p, counts[&tuple]));

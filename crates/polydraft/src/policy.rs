@@ -31,13 +31,13 @@ use crate::{Distribution, Error, Result, VerifierKind};
 
 pub use auto::Settings as Auto;
 pub use budget::Settings as Budget;
-pub use costs::{Clocked, Costs, Pass, Passes};
+pub use costs::{Costs, MeasuredTimes, Pass, Passes};
 pub use delayed::Settings as Delayed;
 pub use distinct::Settings as Distinct;
 pub use estimate::{Choices, CostEstimate};
 pub use fixed::Settings as Fixed;
 pub use levels::Settings as Levels;
-pub use name::{DEPTH, TreeChoice, TreeName};
+pub use name::{DEFAULT_DEPTH, TreeChoice, TreeName};
 pub use paths::Settings as Paths;
 pub use stop_below::Settings as StopBelow;
 pub use topology::Topology;
@@ -94,7 +94,7 @@ pub struct StepContext {
 pub trait Policy: Send {
     /// Whether anything may be drawn at the end of `path`. Asked first: where nothing may, the
     /// draft need not compute its distribution.
-    fn goes_on(&self, path: &Path) -> bool {
+    fn may_grow(&self, path: &Path) -> bool {
         path.depth() < self.depth()
     }
 
@@ -133,7 +133,7 @@ pub trait Timed {
     /// Called after [`Policy::observe`] with the wall-clock time of the step, all the sequences in
     /// it included. Where that time changes what is drawn for the same sequence, a seed does not
     /// reproduce the output.
-    fn clock(&mut self, seconds: f64);
+    fn record_time(&mut self, seconds: f64);
 
     /// Its choices so far.
     fn choices(&self) -> &Choices;
@@ -280,7 +280,7 @@ impl PolicyKind {
     pub fn auto_mut(&mut self) -> Option<&mut Auto> {
         match self {
             Self::Auto(auto) => Some(auto),
-            Self::StopBelow(cut) => cut.of.auto_mut(),
+            Self::StopBelow(cut) => cut.policy.auto_mut(),
             _ => None,
         }
     }

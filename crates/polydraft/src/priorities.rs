@@ -1,28 +1,28 @@
 //! Random priorities with piecewise uniform distributions: drawing the highest, and its exact
 //! probabilities.
 //!
-//! Problem: n drafts have independent priorities in [0, 1]; draft j's priority lies in its `pieces`
-//! (intervals), in each with the piece's probability and uniformly inside it. Which draft has the
+//! Problem: n drafts have independent priorities in [0, 1]; draft j's priority lies in its `intervals`
+//! (intervals), in each with the interval's probability and uniformly inside it. Which draft has the
 //! highest?
 //! Source: ours (priority coupling, `docs/theory.md`). Complexity: drawing is linear in the
-//! number of pieces; the exact probabilities take O(pieces · n²) by Gauss–Legendre quadrature,
+//! number of intervals; the exact probabilities take O(intervals · n²) by Gauss–Legendre quadrature,
 //! which is exact for the polynomials that occur.
 
 use crate::random::Outcomes;
 
 /// An interval of priorities and the probability that a draft's priority falls into it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Piece {
+pub struct WeightedInterval {
     /// Lower end, in `[0, 1]`.
     pub start: f64,
     /// Length; `start + length ≤ 1` up to rounding.
     pub length: f64,
-    /// Probability of this piece. A draft's pieces are normalised by their sum.
+    /// Probability of this interval. A draft's intervals are normalised by their sum.
     pub weight: f64,
 }
 
-impl Piece {
-    /// Lower and upper end. A piece too short for floating point gets one unit in the last place.
+impl WeightedInterval {
+    /// Lower and upper end. A interval too short for floating point gets one unit in the last place.
     fn ends(&self) -> [f64; 2] {
         let end = self.start + self.length;
         [if end > self.start { self.start } else { self.start.next_down() }, end]
@@ -33,7 +33,7 @@ impl Piece {
 /// memory.
 #[derive(Debug, Clone, Default)]
 pub struct Priorities {
-    pieces: Vec<Piece>,
+    intervals: Vec<WeightedInterval>,
     ends: Vec<usize>,
 }
 
@@ -45,7 +45,7 @@ impl Priorities {
 
     /// Forgets all drafts.
     pub fn clear(&mut self) {
-        self.pieces.clear();
+        self.intervals.clear();
         self.ends.clear();
     }
 
@@ -59,16 +59,16 @@ impl Priorities {
         self.ends.is_empty()
     }
 
-    /// Adds a draft with the given pieces.
-    pub fn push(&mut self, pieces: impl IntoIterator<Item = Piece>) {
-        self.pieces.extend(pieces);
-        self.ends.push(self.pieces.len());
+    /// Adds a draft with the given intervals.
+    pub fn push(&mut self, intervals: impl IntoIterator<Item = WeightedInterval>) {
+        self.intervals.extend(intervals);
+        self.ends.push(self.intervals.len());
     }
 
-    /// The pieces of draft `index`; empty if there is no such draft.
-    pub fn pieces(&self, index: usize) -> &[Piece] {
+    /// The intervals of draft `index`; empty if there is no such draft.
+    pub fn intervals(&self, index: usize) -> &[WeightedInterval] {
         let start = if index == 0 { 0 } else { self.ends.get(index - 1).copied().unwrap_or(0) };
-        self.ends.get(index).map_or(&[], |&end| &self.pieces[start..end])
+        self.ends.get(index).map_or(&[], |&end| &self.intervals[start..end])
     }
 
     /// Draws all priorities and returns the draft with the highest (the first of them on a tie); 0
@@ -76,18 +76,19 @@ impl Priorities {
     fn draw_highest(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
         let mut best = (0, f64::NEG_INFINITY);
         for draft in 0..self.len() {
-            let pieces = self.pieces(draft);
-            let mut left = uniform() * pieces.iter().map(|piece| piece.weight).sum::<f64>();
-            let mut chosen = Piece { start: 0.0, length: 0.0, weight: 0.0 };
-            for piece in pieces.iter().filter(|piece| piece.weight > 0.0) {
-                chosen = *piece;
-                if left < piece.weight {
+            let intervals = self.intervals(draft);
+            let mut left =
+                uniform() * intervals.iter().map(|interval| interval.weight).sum::<f64>();
+            let mut chosen = WeightedInterval { start: 0.0, length: 0.0, weight: 0.0 };
+            for interval in intervals.iter().filter(|interval| interval.weight > 0.0) {
+                chosen = *interval;
+                if left < interval.weight {
                     break;
                 }
-                left -= piece.weight;
+                left -= interval.weight;
             }
-            // A fresh number for the place within the piece keeps all its bits, however short the
-            // piece.
+            // A fresh number for the place within the interval keeps all its bits, however short the
+            // interval.
             let point = chosen.start + chosen.length * uniform();
             if point > best.1 {
                 best = (draft, point);
@@ -98,24 +99,26 @@ impl Priorities {
 
     /// The probability of each draft to have the highest priority.
     ///
-    /// Between neighbouring ends of pieces every draft's cumulative distribution is linear, so the
+    /// Between neighbouring ends of intervals every draft's cumulative distribution is linear, so the
     /// probability that draft j wins there is the integral of a polynomial of degree n − 1.
     pub fn win_probabilities(&self) -> Vec<f64> {
         let drafts = self.len();
-        let mut ends: Vec<f64> = self.pieces.iter().flat_map(|piece| piece.ends()).collect();
+        let mut ends: Vec<f64> =
+            self.intervals.iter().flat_map(|interval| interval.ends()).collect();
         ends.sort_by(f64::total_cmp);
         ends.dedup();
         let totals: Vec<f64> =
-            (0..drafts).map(|j| self.pieces(j).iter().map(|p| p.weight).sum()).collect();
+            (0..drafts).map(|j| self.intervals(j).iter().map(|p| p.weight).sum()).collect();
         let rule = gauss_legendre(drafts / 2 + 1);
         let mut wins = vec![0.0; drafts];
         let mut below = vec![0.0; drafts];
         for window in ends.windows(2) {
             let (low, high) = (window[0], window[1]);
-            // The mass that each draft has in this window; pieces contain the window or miss it.
+            // The mass that each draft has in this window; intervals contain the window or miss it.
             let inside: Vec<f64> = (0..drafts)
                 .map(|j| {
-                    let weights = self.pieces(j).iter().map(|piece| (piece.ends(), piece.weight));
+                    let weights =
+                        self.intervals(j).iter().map(|interval| (interval.ends(), interval.weight));
                     let here = weights.filter(|([start, end], _)| *start <= low && *end >= high);
                     let sum: f64 = here
                         .map(|([start, end], weight)| weight * (high - low) / (end - start))
@@ -182,8 +185,8 @@ mod tests {
     use crate::RandomSource;
     use rand::SeedableRng;
 
-    fn interval(start: f64, length: f64) -> Piece {
-        Piece { start, length, weight: length }
+    fn interval(start: f64, length: f64) -> WeightedInterval {
+        WeightedInterval { start, length, weight: length }
     }
 
     #[test]

@@ -201,7 +201,7 @@ crate::registry! {
         /// 2023).
         Walk = "walk";
     /// One path, token by token (Leviathan et al. 2023, Chen et al. 2023).
-    Token(NoSettings<token::OneByOne>) = "token",
+    Token(NoSettings<token::TokenByToken>) = "token",
     /// One path as a whole (Sun et al. 2024).
     Block(NoSettings<block::Block>) = "block",
     /// From the leaves up (Weng et al. 2025).

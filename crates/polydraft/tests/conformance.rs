@@ -1,7 +1,7 @@
 //! Every rule, every scheme it supports, every vocabulary and number of drafts up to four, by exact
 //! enumeration.
 
-use polydraft::conformance::{Case, Report, TOLERANCE, cases, cases_to_try};
+use polydraft::conformance::{Case, Report, TOLERANCE, case_count, cases};
 use polydraft::coupling::priority::{Form, Settings};
 use polydraft::coupling::{RuleSettings, k_seq};
 use polydraft::drafting::Drafting;
@@ -21,7 +21,7 @@ fn conform(
     for &scheme in schemes {
         for count in counts.clone() {
             for vocabulary in 1..=4 {
-                let random = cases_to_try(if count < 4 { 200 } else { 60 });
+                let random = case_count(if count < 4 { 200 } else { 60 });
                 for case in cases(vocabulary, scheme, count, random, &mut rng).unwrap() {
                     match case.check(rule.as_mut()) {
                         Ok(report) => also(&case, report),

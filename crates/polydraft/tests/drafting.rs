@@ -98,7 +98,7 @@ fn more_draws_or_distinct_ones() {
         let proposal = Proposal::new(draws, std::slice::from_ref(&draft)).unwrap();
         let without = acceptance::optimal(&Problem::new(&target, proposal).unwrap()).unwrap();
         let number = drafting::draws_for(&draft, count as f64, 1 << 40);
-        [without, acceptance::of_draws(&target, &draft, number)]
+        [without, acceptance::optimal_iid(&target, &draft, number)]
     };
     let [without, iid] = optima(&[0.0, 0.5, 0.5], &[0.8, 0.1, 0.1], 2);
     println!("without replacement {without:.6}, i.i.d. {iid:.6}");
@@ -157,7 +157,7 @@ fn iid_draws_meet_sets_nearly_as_often() {
             (Distribution::new(p.clone()).unwrap(), Distribution::new(q.clone()).unwrap());
         let number = drafting::draws_for(&draft, count as f64, 1 << 40);
         let slack = sets(size).map(|set| sum_over(set, &p) - iid[set]).fold(0.0, f64::min);
-        let stated = acceptance::of_draws(&target, &draft, number);
+        let stated = acceptance::optimal_iid(&target, &draft, number);
         // A power keeps the rounding of its base as often as it multiplies it.
         assert!((stated - 1.0 - slack).abs() < 1e-12 + 1e-15 * number, "{stated} {slack}");
         let k = (size - count + 1) as i32;

@@ -5,7 +5,7 @@ mod common;
 use std::collections::HashMap;
 
 use common::{SIZES, Size, TOLERANCE, close, named, pairs, run};
-use polydraft::conformance::tree::{Pair, TargetOf, block_efficiency, drafts};
+use polydraft::conformance::tree::{NodeTargets, Pair, block_efficiency, drafts};
 use polydraft::coupling::priority;
 use polydraft::coupling::priority::shares::Layout;
 use polydraft::verify::nested_priority::Settings;
@@ -130,7 +130,7 @@ fn outcomes(kind: &str, draft: &Draft, pair: &Pair) -> HashMap<(Vec<NodeId>, Tok
         _ => named(kind),
     };
     let mut verifier: Box<dyn Verifier> = kind.build().unwrap();
-    let distributions = TargetOf::new(draft.tree(), &pair.target);
+    let distributions = NodeTargets::new(draft.tree(), &pair.target);
     let mut all = HashMap::new();
     for (probability, outcome) in enumerate(|rng| verifier.verify(draft, &distributions, rng)) {
         let Outcome { accepted, token } = outcome.unwrap();

@@ -9,7 +9,7 @@ mod registry;
 mod common;
 
 use common::{TOLERANCE, pairs};
-use polydraft::conformance::tree::{TargetOf, drafts, exact};
+use polydraft::conformance::tree::{NodeTargets, drafts, exact};
 use polydraft::{Drafting, PolicyKind, enumerate};
 use registry::OwnVerifier;
 
@@ -49,7 +49,7 @@ fn it_refuses_what_it_is_not_made_for() {
     assert!(refused.unwrap_err().to_string().contains("expected i.i.d. draws"));
     // Also where it is given the draft without having been asked.
     for (_, draft) in drafts(policy.as_ref(), &pair.draft).unwrap() {
-        let distributions = TargetOf::new(draft.tree(), &pair.target);
+        let distributions = NodeTargets::new(draft.tree(), &pair.target);
         let decisions = enumerate(|rng| verifier.verify(&draft, &distributions, rng));
         assert!(decisions.into_iter().all(|(_, outcome)| outcome.is_err()));
     }

@@ -26,7 +26,7 @@ enum Fault {
     /// m is off by 1e-6, in one token.
     WrongMass,
     /// `probs` forgets to renormalise the residual.
-    WrongLaw,
+    WrongDistribution,
     /// `acceptance` overstates.
     Boasts,
     /// The accepted index is not that of the token.
@@ -91,7 +91,7 @@ impl Rule for HighestId {
         let accept = self.accept(problem, best);
         let residual = match self.fault {
             Fault::WrongResidual => problem.target.to_vec(),
-            Fault::WrongLaw => problem
+            Fault::WrongDistribution => problem
                 .target
                 .to_vec()
                 .into_iter()
@@ -129,15 +129,17 @@ fn the_rule_without_fault_passes() {
 fn wrong_distributions_are_caught() {
     for fault in [Fault::WrongResidual, Fault::AcceptsTooMuch, Fault::WrongMass] {
         let failures = failures(fault);
-        let caught =
-            failures.iter().filter(|failure| matches!(failure, Failure::WrongLaw { .. })).count();
+        let caught = failures
+            .iter()
+            .filter(|failure| matches!(failure, Failure::WrongDistribution { .. }))
+            .count();
         assert!(caught > 10, "{fault:?}: {caught} of {}", failures.len());
     }
 }
 
 #[test]
 fn wrong_statements_are_caught() {
-    for fault in [Fault::WrongLaw, Fault::Boasts, Fault::WrongIndex] {
+    for fault in [Fault::WrongDistribution, Fault::Boasts, Fault::WrongIndex] {
         let failures = failures(fault);
         let caught = failures
             .iter()

@@ -137,7 +137,7 @@ impl Policy for Peeking {
         seen.push(own);
         match self.peek {
             Peek::FirstAsked => others.is_empty().then_some(Growth::Continue),
-            Peek::FirstPath => (path.places() == [0]).then_some(Growth::Continue),
+            Peek::FirstPath => (path.ranks() == [0]).then_some(Growth::Continue),
             Peek::SmallestSeen => {
                 others.iter().all(|other| own < *other).then_some(Growth::Continue)
             }
@@ -201,7 +201,8 @@ fn unfit_drafts_are_refused() {
         let pair = random_pair(3, policy.depth(), 0.3, false, &mut rng).unwrap();
         let draft =
             polydraft::conformance::tree::draw(policy.as_ref(), &pair.draft, &mut rng).unwrap();
-        let distributions = polydraft::conformance::tree::TargetOf::new(draft.tree(), &pair.target);
+        let distributions =
+            polydraft::conformance::tree::NodeTargets::new(draft.tree(), &pair.target);
         let error =
             named(name).build().unwrap().verify(&draft, &distributions, &mut rng).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{name}: {error}");
@@ -317,9 +318,9 @@ fn drafts_by_shared_clocks_are_for_those_who_know_them() {
     let mut rng = ChaCha8Rng::seed_from_u64(21);
     let probs = Distribution::new(vec![0.5, 0.3, 0.2]).unwrap();
     for count in [1, 2] {
-        let mut clocks = gumbel::shared_randomness(&mut rng);
+        let mut shared_randomness = gumbel::shared_randomness(&mut rng);
         let mut draft = Draft::new();
-        let mut rng = WithSharedRandomness::new(&mut rng, clocks.as_mut(), 0);
+        let mut rng = WithSharedRandomness::new(&mut rng, shared_randomness.as_mut(), 0);
         draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(count)), &mut rng).unwrap();
         let target = vec![probs.clone(); draft.tree().len()];
         for kind in VerifierKind::all() {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{SIZES, named, pairs, run, supports};
-use polydraft::conformance::cases_to_try;
+use polydraft::conformance::case_count;
 use polydraft::conformance::tree::{Pair, exact, random_pair};
 use polydraft::coupling::priority::{self, Form};
 use polydraft::verify::nested_priority::Settings;
@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 fn every_verifier_emits_the_targets_distribution_on_paths() {
     for size in SIZES {
         let policy = PolicyKind::paths(size.2, size.1);
-        let count = cases_to_try(size.3);
+        let count = case_count(size.3);
         for pair in pairs((size.0, size.1, size.2, count), 11) {
             for kind in VerifierKind::all() {
                 if supports(&kind, &policy) {
@@ -151,7 +151,7 @@ fn other_trees() {
         for vocabulary in [2, 3] {
             // A peaked distribution allows many draws, too many to enumerate.
             let budgets = matches!(policy, PolicyKind::Budget(_));
-            let pairs = pairs((vocabulary, depth, 0, cases_to_try(8)), 13);
+            let pairs = pairs((vocabulary, depth, 0, case_count(8)), 13);
             for pair in pairs.filter(|pair| !budgets || pair.draft.values().all(spread_out)) {
                 for kind in &supported {
                     run(kind, &policy, &pair);
@@ -173,7 +173,7 @@ fn paths_of_several_drafts() {
     {
         let policy: PolicyKind = format!("distinct:{drafts},{depth}").parse().unwrap();
         let grown = policy.build().unwrap();
-        let size = (vocabulary, depth, 0, drafts * cases_to_try(count));
+        let size = (vocabulary, depth, 0, drafts * case_count(count));
         let all: Vec<Pair> = pairs(size, 16).collect();
         for group in all.chunks_exact(drafts) {
             // The first target with the draft of each.
@@ -220,8 +220,7 @@ fn every_registered_verifier_and_policy() {
         let budget = matches!(policy, PolicyKind::Budget(_));
         let mut combinations = 0;
         let few = |pair: &Pair| !budget || pair.draft.values().all(spread_out);
-        for pair in
-            pairs((2, depth.min(4), 0, cases_to_try(64)), 23).filter(few).take(cases_to_try(4))
+        for pair in pairs((2, depth.min(4), 0, case_count(64)), 23).filter(few).take(case_count(4))
         {
             for kind in VerifierKind::all().into_iter().filter(|kind| supports(kind, &policy)) {
                 run(&kind, &policy, &pair);

@@ -13,7 +13,7 @@ use polydraft_cli::output::{self, note};
 use polydraft_cli::usage::UsageError;
 use polydraft_engine::{Model, TableModel};
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
-use polydraft_reference::to_measure;
+use polydraft_reference::for_measurement;
 use serde::Serialize;
 
 use crate::bench::verifiers::chooses;
@@ -168,7 +168,7 @@ pub fn run(args: Args) -> Result<()> {
     let kinds = match &args.verifier {
         Some(kind) => {
             let kind = settings::verifier(kind, &args.set)?;
-            to_measure(&kind)
+            for_measurement(&kind)
                 .and_then(|verifier| verifier.supports(&policy.form()))
                 .map_err(UsageError::error)?;
             vec![kind]
@@ -190,7 +190,7 @@ pub fn run(args: Args) -> Result<()> {
         bar.set_message(kind.to_string());
         let mut progress =
             |done: f64| bar.set_position(1000 * index as u64 + (1000.0 * done) as u64);
-        let mut verifier = to_measure(&kind)?;
+        let mut verifier = for_measurement(&kind)?;
         let Exact { block_efficiency, deviation, fallbacks, .. } =
             exact(verifier.as_mut(), policy.as_ref(), &target, &drafts, &mut progress)
                 .with_context(|| format!("verifier {kind}"))?;

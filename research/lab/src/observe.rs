@@ -109,7 +109,7 @@ pub fn text<L: Look>(
     let speculation = speculation.with_sampling(plan.draft_sampling);
     let request = Request::new(prompt)
         .sampling(plan.sampling)
-        .speculation(speculation.with_each(plan.each.to_vec())?)
+        .speculation(speculation.with_draft_samplings(plan.each.to_vec())?)
         .limits(limits)
         .rng(seeded(rng));
     let mut session = engine.open(request)?;
@@ -199,8 +199,8 @@ impl Sometimes {
 }
 
 impl Policy for Sometimes {
-    fn goes_on(&self, path: &Path) -> bool {
-        self.here() && self.policy.goes_on(path)
+    fn may_grow(&self, path: &Path) -> bool {
+        self.here() && self.policy.may_grow(path)
     }
 
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {

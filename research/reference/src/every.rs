@@ -13,7 +13,7 @@ use crate::ReferenceKind;
 /// # Panics
 /// A rule of this crate whose settings do not serialize with its name: none, a test looks at each.
 pub fn rules() -> RuleRegistry {
-    RuleRegistry::built_in().with(ReferenceKind::all().into_iter().map(external))
+    RuleRegistry::built_in().with_rules(ReferenceKind::all().into_iter().map(external))
 }
 
 /// A rule of this crate, for walks.
@@ -75,9 +75,9 @@ pub fn verifier_from_json(mut settings: Value) -> serde_json::Result<VerifierKin
 ///
 /// # Errors
 /// Settings out of range.
-pub fn to_measure(kind: &VerifierKind) -> Result<Box<dyn Verifier>> {
+pub fn for_measurement(kind: &VerifierKind) -> Result<Box<dyn Verifier>> {
     match kind {
-        VerifierKind::Walk(rule) => Ok(walk::to_measure(rule.build()?)),
+        VerifierKind::Walk(rule) => Ok(walk::for_measurement(rule.build()?)),
         _ => kind.build(),
     }
 }

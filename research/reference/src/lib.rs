@@ -39,7 +39,7 @@ pub mod trace;
 mod transport;
 
 pub use emitted::{Emitted, emitted};
-pub use every::{reference, rule, rule_from_json, rules, to_measure, verifier, verifier_from_json};
+pub use every::{reference, rule, rule_from_json, rules, for_measurement, verifier, verifier_from_json};
 pub use program::Solver;
 
 use polydraft::coupling::RuleSettings;

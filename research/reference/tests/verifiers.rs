@@ -1,14 +1,14 @@
 //! Tree verifiers against what any verifier can reach.
 
 use polydraft::VerifierKind;
-use polydraft::conformance::cases_to_try;
+use polydraft::conformance::case_count;
 use polydraft::conformance::tree::{ContextDistributions, Pair, exact, random_pair};
 use polydraft::coupling::priority::{self, shares::Layout};
 use polydraft::verify::nested_priority::Settings;
 use polydraft::{Distribution, Drafting, Draws, PolicyKind, Problem, Proposal};
 use polydraft_reference::global_resolution::{self, Mode};
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
-use polydraft_reference::{ReferenceKind, optimum, to_measure};
+use polydraft_reference::{ReferenceKind, optimum, for_measurement};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -32,7 +32,7 @@ fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
         (2, 3, 2, 9),
         (2, 2, 3, 9),
     ] {
-        for index in 0..cases_to_try(count) {
+        for index in 0..case_count(count) {
             let agreement = [0.0, 0.4, 0.8][index % 3];
             let adversarial = index % 2 == 1;
             // Coefficients of such different sizes the solver refuses; verifiers are enumerated
@@ -151,7 +151,7 @@ fn published_walks_are_measured() {
     let mut rng = ChaCha8Rng::seed_from_u64(41);
     let policy = PolicyKind::paths(2, 2).build().unwrap();
     let (mut solved, mut drawn, mut worst) = (0, 0, 0.0_f64);
-    for index in 0..cases_to_try(60) {
+    for index in 0..case_count(60) {
         let pair = random_pair(3, 2, [0.0, 0.4, 0.8][index % 3], false, &mut rng).unwrap();
         // Three tokens are too many for some systems.
         for limits in [vec![50], vec![2], vec![1]] {
@@ -160,7 +160,7 @@ fn published_walks_are_measured() {
                 let settings = global_resolution::Settings { mode, ..settings.clone() };
                 let kind = VerifierKind::walk(ReferenceKind::GlobalResolution(settings));
                 assert_eq!(kind.build().is_ok(), mode == Mode::Repaired);
-                let mut verifier = to_measure(&kind).unwrap();
+                let mut verifier = for_measurement(&kind).unwrap();
                 let (target, draft) = (&pair.target, &pair.draft);
                 exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ()).unwrap()
             };
@@ -193,7 +193,7 @@ fn walks_of_distinct_drafts() {
     {
         let policy = tree.parse::<PolicyKind>().unwrap().build().unwrap();
         let drafts = policy.form().distinct();
-        for index in 0..cases_to_try(count) {
+        for index in 0..case_count(count) {
             let adversarial = index % 2 == 1;
             let mut pair = |agreement| {
                 random_pair(3, policy.depth(), agreement, adversarial, &mut rng).unwrap()

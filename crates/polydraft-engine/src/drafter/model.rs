@@ -41,8 +41,8 @@ impl Sequences for ModelDrafter {
         self.model.state_bytes()
     }
 
-    fn room(&self) -> Option<usize> {
-        self.model.room()
+    fn token_capacity(&self) -> Option<usize> {
+        self.model.token_capacity()
     }
 
     fn len(&self, sequence: Sequence) -> usize {
@@ -83,8 +83,8 @@ impl Drafter for ModelDrafter {
         self.model.info().context
     }
 
-    fn sequences(&self) -> usize {
-        self.model.info().sequences
+    fn max_sequences(&self) -> usize {
+        self.model.info().max_sequences
     }
 
     fn attach(&mut self, target: &dyn Model) {
@@ -92,7 +92,7 @@ impl Drafter for ModelDrafter {
         self.follows = follower.is_some_and(|model| model.follow_kv_cache(target));
     }
 
-    fn inputs(&self) -> DrafterInput {
+    fn input(&self) -> DrafterInput {
         if self.follows { DrafterInput::KvCache } else { DrafterInput::Tokens }
     }
 
@@ -119,7 +119,7 @@ impl Drafter for ModelDrafter {
         let logits = self.model.logits(sequence, node);
         let vocabulary = self.model.info().vocabulary.size();
         let probs =
-            Distribution::drafted(spare, vocabulary, self.model.outputs(), logits, sampling);
+            Distribution::for_draft(spare, vocabulary, self.model.outputs(), logits, sampling);
         let model = || self.model.info().name.clone();
         probs.map_err(|source| Error::Logits { role: "draft", model: model(), source })
     }

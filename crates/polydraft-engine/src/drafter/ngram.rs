@@ -45,7 +45,7 @@ use serde::{Deserialize, Serialize};
 use super::{Drafter, DrafterSettings};
 use crate::{ModelInfo, Result, Sequence, Sequences, Slots};
 use counts::Counts;
-pub use learning::{LIKELIEST, LearningNgrams};
+pub use learning::{LEARNED_TOP_K, LearningNgrams};
 use merged::{Contexts, predicted};
 use mixture::{Sources, Worth};
 pub use table::{NgramLearner, NgramTable};
@@ -63,21 +63,21 @@ pub struct Settings {
     pub corpus: Vec<Token>,
     /// N-grams of what the target itself wrote. Not part of a record.
     #[serde(skip)]
-    pub known: Option<Known>,
+    pub shared: Option<SharedNgrams>,
     /// Where the corpus or the table came from, for records.
     pub corpus_file: Option<PathBuf>,
 }
 
 /// N-grams that are known besides those of a sequence and a corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Known {
+pub enum SharedNgrams {
     /// A table, as it is.
     Table(Arc<NgramTable>),
     /// A table that grows by what the target says.
     Learning(LearningNgrams),
 }
 
-impl Known {
+impl SharedNgrams {
     /// Calls `then` with what is known now.
     fn with<T>(&self, then: impl FnOnce(&dyn Contexts) -> T) -> T {
         match self {
@@ -89,7 +89,7 @@ impl Known {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { order: 8, corpus: Vec::new(), known: None, corpus_file: None }
+        Self { order: 8, corpus: Vec::new(), shared: None, corpus_file: None }
     }
 }
 
@@ -109,12 +109,12 @@ impl DrafterSettings for Settings {
             vocabulary,
             order: self.order,
             corpus: Counts::new(self.order),
-            known: self.known.clone(),
+            shared: self.shared.clone(),
             sequences: Slots::default(),
         };
-        match &self.known {
-            Some(Known::Table(table)) => table.check(&target.vocabulary)?,
-            Some(Known::Learning(ngrams)) => ngrams.read().check(&target.vocabulary)?,
+        match &self.shared {
+            Some(SharedNgrams::Table(table)) => table.check(&target.vocabulary)?,
+            Some(SharedNgrams::Learning(ngrams)) => ngrams.read().check(&target.vocabulary)?,
             None => {}
         }
         drafter.check(&self.corpus)?;
@@ -134,7 +134,7 @@ struct Ngrams {
     vocabulary: usize,
     order: usize,
     corpus: Counts,
-    known: Option<Known>,
+    shared: Option<SharedNgrams>,
     sequences: Slots<Context>,
 }
 
@@ -180,7 +180,7 @@ impl Ngrams {
 
     /// Counts at most so many tokens that are not yet; returns how many are left.
     fn count(&mut self, sequence: Sequence, most: usize) -> usize {
-        let Self { corpus, known, sequences, .. } = self;
+        let Self { corpus, shared: known, sequences, .. } = self;
         let Context { tokens, counted, counts, own, corpus: of_corpus, trust, .. } =
             &mut sequences[sequence];
         for place in *counted..tokens.len().min(counted.saturating_add(most)) {
@@ -280,9 +280,9 @@ impl Drafter for Ngrams {
         usize::MAX
     }
 
-    fn learning(&self) -> Option<&LearningNgrams> {
-        match &self.known {
-            Some(Known::Learning(ngrams)) => Some(ngrams),
+    fn learning_ngrams(&self) -> Option<&LearningNgrams> {
+        match &self.shared {
+            Some(SharedNgrams::Learning(ngrams)) => Some(ngrams),
             _ => None,
         }
     }
@@ -299,7 +299,7 @@ impl Drafter for Ngrams {
         let sources = Sources { counts, worth };
         let last = &text.scored[node];
         let own = sources.mixture(last);
-        let (probs, sharper) = match &self.known {
+        let (probs, sharper) = match &self.shared {
             None => (own.distribution(), SHARPER),
             Some(known) => {
                 let both = known.with(|known| predicted(last, known, &counts));
@@ -314,7 +314,7 @@ impl Drafter for Ngrams {
             return Ok(Distribution::new(probs)?);
         }
         let drafted =
-            Distribution::remade(spare, self.vocabulary, Some(&tokens), &logits, sampling)?;
+            Distribution::from_logits_reusing(spare, self.vocabulary, Some(&tokens), &logits, sampling)?;
         let confidence = probs.iter().map(|(token, p)| p * drafted.probability(*token)).sum();
         Ok(drafted.with_confidence(confidence))
     }
@@ -331,8 +331,8 @@ mod tests {
             vocabulary: Vocabulary::numbered(10),
             context: 100,
             hidden: None,
-            begins: true,
-            sequences: 1,
+            accepts_empty_context: true,
+            max_sequences: 1,
         };
         settings.build(&info).unwrap()
     }
@@ -442,8 +442,8 @@ mod tests {
             vocabulary: Vocabulary::numbered(3),
             context: 9,
             hidden: None,
-            begins: true,
-            sequences: 1,
+            accepts_empty_context: true,
+            max_sequences: 1,
         };
         assert!(corpus.build(&info).is_err());
         assert!(Settings { order: 0, ..Settings::default() }.build(&info).is_err());
@@ -454,8 +454,8 @@ mod tests {
     fn a_table_stands_behind_the_sequence() {
         let mut learner = NgramLearner::new(&Vocabulary::numbered(10));
         (0..20).for_each(|_| learner.learn(&[1], &[(2, 0.9), (3, 0.1)]));
-        let known = Some(Known::Table(Arc::new(learner.table())));
-        let mut drafter = drafter(&Settings { known, ..Settings::default() });
+        let shared = Some(SharedNgrams::Table(Arc::new(learner.table())));
+        let mut drafter = drafter(&Settings { shared, ..Settings::default() });
         let sequence = drafter.open().unwrap();
         drafter.extend(sequence, &[7, 8, 1]).unwrap();
         let probs = next(drafter.as_mut(), sequence, &Sampling::default());

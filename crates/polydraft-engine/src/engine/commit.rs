@@ -59,7 +59,7 @@ pub(super) fn emit(
             take(session, decided, time, room);
             let speculation = session.speculation.as_mut();
             if let Some(policy) = speculation.and_then(|s| s.policy.timed_mut()) {
-                policy.clock(seconds);
+                policy.record_time(seconds);
             }
         }
     }

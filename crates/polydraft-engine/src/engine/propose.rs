@@ -41,7 +41,7 @@ pub(super) fn propose(
 /// A drafter whose input is the target's hidden states or KV cache gets those of all decided tokens
 /// before it drafts.
 fn sync_kv_cache(models: &mut Models, batch: &[&mut Session], depths: &[usize]) -> Result<()> {
-    if models.inputs() == DrafterInput::Tokens {
+    if models.input() == DrafterInput::Tokens {
         return Ok(());
     }
     for (session, _) in batch.iter().zip(depths).filter(|(_, depth)| **depth > 0) {
@@ -108,7 +108,7 @@ fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
     level
         // No sequence goes on after its end.
         .filter(|&node| tree.depth(node) < depth && !session.limits.end_at(tree, node))
-        .filter(|&node| speculation.policy.goes_on(&session.draft.path(node)))
+        .filter(|&node| speculation.policy.may_grow(&session.draft.path(node)))
         .collect()
 }
 
@@ -119,10 +119,10 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
     };
     for &node in nodes {
         let of = |number, sampling: &Sampling| match session.processor.as_deref() {
-            None => drafter.distribution_of(number, sequence, node, sampling, pool.take()),
+            None => drafter.distribution_from(number, sequence, node, sampling, pool.take()),
             Some(processor) => {
                 let whole = Sampling::default();
-                let probs = drafter.distribution_of(number, sequence, node, &whole, pool.take())?;
+                let probs = drafter.distribution_from(number, sequence, node, &whole, pool.take())?;
                 let path = session.draft.path(node).tokens();
                 changed(probs, sampling, |logits| processor.process(&session.tokens, &path, logits))
             }
@@ -168,5 +168,5 @@ fn changed(
     let mut logits: Vec<f32> =
         probs.to_vec().into_iter().map(|p| p.max(LEAST).ln() as f32).collect();
     change(&mut logits);
-    Ok(Distribution::drafted(Some(probs), logits.len(), None, &logits, sampling)?)
+    Ok(Distribution::for_draft(Some(probs), logits.len(), None, &logits, sampling)?)
 }

@@ -7,7 +7,7 @@
 //! Complexity: one pass over the cells. Deviations: none.
 
 /// Cells must be expected this often for the statistic to have its distribution.
-pub const EXPECTED: f64 = 5.0;
+pub const MIN_EXPECTED: f64 = 5.0;
 
 /// The statistic of a G-test, which adds up over independent experiments.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -17,7 +17,7 @@ pub struct GTest {
     /// Cells compared.
     pub cells: usize,
     /// Cells that can vary: all but one for each experiment.
-    pub freedom: usize,
+    pub degrees_of_freedom: usize,
 }
 
 impl GTest {
@@ -28,7 +28,7 @@ impl GTest {
         let mut test = Self::default();
         let mut rare = (0.0, 0);
         for (probability, count) in cells {
-            if probability * runs < EXPECTED {
+            if probability * runs < MIN_EXPECTED {
                 rare = (rare.0 + probability, rare.1 + count);
             } else {
                 test.add_cell(probability, count, runs);
@@ -38,7 +38,7 @@ impl GTest {
         if rare.0 * runs > 1e-9 || rare.1 > 0 {
             test.add_cell(rare.0, rare.1, runs);
         }
-        test.freedom = test.cells.saturating_sub(1);
+        test.degrees_of_freedom = test.cells.saturating_sub(1);
         test
     }
 
@@ -51,18 +51,18 @@ impl GTest {
     }
 
     /// Both tests together.
-    pub fn and(self, other: Self) -> Self {
+    pub fn combined(self, other: Self) -> Self {
         Self {
             statistic: self.statistic + other.statistic,
             cells: self.cells + other.cells,
-            freedom: self.freedom + other.freedom,
+            degrees_of_freedom: self.degrees_of_freedom + other.degrees_of_freedom,
         }
     }
 
     /// The probability that the distribution itself deviates at least as much; 1 if there is
     /// nothing to compare.
     pub fn p_value(&self) -> f64 {
-        match self.freedom {
+        match self.degrees_of_freedom {
             0 => 1.0,
             freedom => chi_squared_above(freedom, self.statistic),
         }

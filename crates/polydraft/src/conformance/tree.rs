@@ -30,7 +30,7 @@ pub trait ContextDistributions: Sync {
     ///
     /// # Errors
     /// A sequence that the draft has no distribution for.
-    fn distribution_of(&self, _draft: usize, text: &[Token]) -> Result<&Distribution> {
+    fn draft_distribution(&self, _draft: usize, text: &[Token]) -> Result<&Distribution> {
         self.distribution(text)
     }
 }
@@ -39,10 +39,10 @@ pub trait ContextDistributions: Sync {
 impl<D: ContextDistributions> ContextDistributions for Vec<D> {
     /// The first draft's.
     fn distribution(&self, text: &[Token]) -> Result<&Distribution> {
-        self.distribution_of(0, text)
+        self.draft_distribution(0, text)
     }
 
-    fn distribution_of(&self, draft: usize, text: &[Token]) -> Result<&Distribution> {
+    fn draft_distribution(&self, draft: usize, text: &[Token]) -> Result<&Distribution> {
         let missing = || Error::Length {
             operation: "drafts",
             expected: format!("at least {}", draft + 1),
@@ -84,12 +84,12 @@ pub fn count_drafts(policy: &PolicyKind, vocabulary: usize) -> f64 {
 }
 
 /// The target's distributions at the nodes of one draft.
-pub struct TargetOf<'a> {
+pub struct NodeTargets<'a> {
     texts: Vec<Vec<Token>>,
     target: &'a dyn ContextDistributions,
 }
 
-impl<'a> TargetOf<'a> {
+impl<'a> NodeTargets<'a> {
     /// The distributions of `target` after the sequences of `tree`.
     pub fn new(tree: &DraftTree, target: &'a dyn ContextDistributions) -> Self {
         let text = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
@@ -97,7 +97,7 @@ impl<'a> TargetOf<'a> {
     }
 }
 
-impl TargetDistributions for TargetOf<'_> {
+impl TargetDistributions for NodeTargets<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         self.target.distribution(&self.texts[node])
     }
@@ -116,18 +116,18 @@ pub fn draw(
     let mut node = DraftTree::ROOT;
     let distinct = policy.form().distinct();
     while node < drawn.tree().len() {
-        if distinct > 0 && policy.goes_on(&drawn.path(node)) {
+        if distinct > 0 && policy.may_grow(&drawn.path(node)) {
             let tokens = drawn.path(node).tokens();
             let drafts = match node {
                 DraftTree::ROOT => (0..distinct).collect(),
                 _ => drawn.drafts(node),
             };
             let of = |number: usize| -> Result<(usize, Distribution)> {
-                Ok((number, draft.distribution_of(number, &tokens)?.clone()))
+                Ok((number, draft.draft_distribution(number, &tokens)?.clone()))
             };
             let each = drafts.into_iter().map(of).collect::<Result<Vec<_>>>()?;
             drawn.grow_each(node, each, policy, rng)?;
-        } else if policy.goes_on(&drawn.path(node)) {
+        } else if policy.may_grow(&drawn.path(node)) {
             let probs = draft.distribution(&drawn.path(node).tokens())?.clone();
             drawn.grow(node, probs, policy, rng)?;
         }
@@ -142,7 +142,7 @@ type Identity = (DraftTree, Vec<Option<(Draws, bool, Vec<Token>)>>);
 
 fn identity(draft: &Draft) -> Identity {
     let each = |node| draft.drawn_each(node).map_or(Vec::new(), <[Token]>::to_vec);
-    let at = |node| draft.draws(node).map(|draws| (draws, draft.begins(node), each(node)));
+    let at = |node| draft.draws(node).map(|draws| (draws, draft.has_fresh_draws(node), each(node)));
     (draft.tree().clone(), (0..draft.tree().len()).map(at).collect())
 }
 
@@ -235,7 +235,7 @@ fn steps(
     verifier.supports(&policy.form())?;
     let mut fallbacks = 0.0;
     let mut emitted: BTreeMap<Vec<Token>, f64> = BTreeMap::new();
-    let mut note = |probability: f64, distributions: &TargetOf, outcome: Outcome| {
+    let mut note = |probability: f64, distributions: &NodeTargets, outcome: Outcome| {
         let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
         let mut sequence = distributions.texts[end].clone();
         sequence.push(outcome.token);
@@ -244,10 +244,10 @@ fn steps(
     let trees = if verifier.uses_shared_randomness() {
         // What it decides depends on how the draft was drawn, not only on what was drawn.
         let runs = enumerate(|rng| {
-            let mut clocks = gumbel::shared_randomness(rng);
-            let mut rng = WithSharedRandomness::new(rng, clocks.as_mut(), 0);
+            let mut shared_randomness = gumbel::shared_randomness(rng);
+            let mut rng = WithSharedRandomness::new(rng, shared_randomness.as_mut(), 0);
             let draft = draw(policy, draft, &mut rng)?;
-            let distributions = TargetOf::new(draft.tree(), target);
+            let distributions = NodeTargets::new(draft.tree(), target);
             let outcome = verifier.verify(&draft, &distributions, &mut rng)?;
             Ok((identity(&draft), distributions, outcome))
         });
@@ -261,7 +261,7 @@ fn steps(
     } else {
         let drafts = drafts(policy, draft)?;
         for (index, (probability, draft)) in drafts.iter().enumerate() {
-            let distributions = TargetOf::new(draft.tree(), target);
+            let distributions = NodeTargets::new(draft.tree(), target);
             let runs = enumerate(|rng| {
                 let before = verifier.fallbacks();
                 let outcome = verifier.verify(draft, &distributions, rng);

@@ -116,8 +116,8 @@ impl Priority {
     fn prioritise(&mut self, problem: &Problem, drafts: &[Token]) {
         self.priorities.clear();
         for &token in drafts {
-            // A token that is never drawn gets no pieces, and the lowest priority.
-            self.priorities.push(self.selection.pieces(
+            // A token that is never drawn gets no intervals, and the lowest priority.
+            self.priorities.push(self.selection.intervals(
                 problem.target,
                 problem.proposal.distribution(0),
                 token,

@@ -1,7 +1,7 @@
 //! Registries of rules as values: the built-in rules, and those that another crate brings.
 //!
 //! A walk goes by a [`WalkRule`]. Users name one, and a [`RuleRegistry`] knows the names:
-//! [`RuleRegistry::built_in`] those of this crate, [`RuleRegistry::with`] more.
+//! [`RuleRegistry::built_in`] those of this crate, [`RuleRegistry::with_rules`] more.
 
 use std::fmt;
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl RuleRegistry {
     }
 
     /// Adds rules of another crate.
-    pub fn with(mut self, rules: impl IntoIterator<Item = ExternalRule>) -> Self {
+    pub fn with_rules(mut self, rules: impl IntoIterator<Item = ExternalRule>) -> Self {
         self.rules.extend(rules.into_iter().map(WalkRule::External));
         self
     }

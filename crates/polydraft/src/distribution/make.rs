@@ -147,7 +147,7 @@ impl Distribution {
     ///
     /// # Errors
     /// As for [`Distribution::from_logits`] and [`Distribution::from_sparse_logits`].
-    pub fn remade(
+    pub fn from_logits_reusing(
         spare: Option<Self>,
         vocabulary: usize,
         tokens: Option<&[Token]>,
@@ -162,29 +162,29 @@ impl Distribution {
         Ok(probs)
     }
 
-    /// [`Distribution::remade`] for a draft, whose [`confidence`](Self::confidence) at temperature
+    /// [`Distribution::from_logits_reusing`] for a draft, whose [`confidence`](Self::confidence) at temperature
     /// 0 is stored with its distribution.
     ///
     /// ```
     /// use polydraft::{Distribution, Sampling};
     ///
     /// let cold = Sampling { temperature: 0.0, ..Sampling::default() };
-    /// let probs = Distribution::drafted(None, 3, None, &[0.0, 3_f32.ln(), 0.0], &cold)?;
+    /// let probs = Distribution::for_draft(None, 3, None, &[0.0, 3_f32.ln(), 0.0], &cold)?;
     /// assert_eq!((probs.collision(), probs.argmax()), (1.0, 1));
     /// assert!((probs.confidence() - 0.6).abs() < 1e-6);
     /// # Ok::<(), polydraft::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As for [`Distribution::remade`].
-    pub fn drafted(
+    /// As for [`Distribution::from_logits_reusing`].
+    pub fn for_draft(
         spare: Option<Self>,
         vocabulary: usize,
         tokens: Option<&[Token]>,
         logits: &[f32],
         sampling: &Sampling,
     ) -> Result<Self> {
-        let probs = Self::remade(spare, vocabulary, tokens, logits, sampling)?;
+        let probs = Self::from_logits_reusing(spare, vocabulary, tokens, logits, sampling)?;
         Ok(match sampling.temperature {
             0.0 => probs.with_confidence(sampling::confidence(logits)),
             _ => probs,

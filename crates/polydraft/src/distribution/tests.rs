@@ -250,8 +250,8 @@ fn parts_make_the_distribution_again() {
 #[test]
 fn the_likeliest_have_the_probability_asked_for() {
     let probs = probs(&[0.1, 0.4, 0.0, 0.4, 0.1]);
-    assert_eq!(probs.likeliest(0.3), [1]);
-    assert_eq!(probs.likeliest(0.5), [1, 3]);
-    assert_eq!(probs.likeliest(0.85), [0, 1, 3]);
-    assert_eq!(probs.likeliest(1.0), [0, 1, 3, 4]);
+    assert_eq!(probs.nucleus(0.3), [1]);
+    assert_eq!(probs.nucleus(0.5), [1, 3]);
+    assert_eq!(probs.nucleus(0.85), [0, 1, 3]);
+    assert_eq!(probs.nucleus(1.0), [0, 1, 3, 4]);
 }

@@ -61,7 +61,7 @@ impl Draft {
         let first = each.first().map(|(_, probs)| probs).ok_or_else(|| {
             unsupported("a distribution for each draft", "no distributions".to_owned())
         })?;
-        self.note_asked(node);
+        self.record_pass(node);
         let growth = policy.draws(&self.path(node), first);
         match growth {
             None => return Ok(each.into_iter().map(|(_, probs)| probs).collect()),

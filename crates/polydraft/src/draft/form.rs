@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// let paths = Form::paths(3);
 /// assert!(paths.is_paths() && paths.is_iid() && !paths.is_chain());
 /// // Draws that begin anew below the root are independent still, but no set of paths.
-/// let tree = paths.with(Draws::iid(2), true);
+/// let tree = paths.with_draws(Draws::iid(2), true);
 /// assert!(!tree.is_paths() && tree.is_iid());
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -31,12 +31,12 @@ pub struct Form {
 impl Form {
     /// That of `count` independent paths from the root; a chain if `count` is 1.
     pub fn paths(count: usize) -> Self {
-        Self::default().with(Draws::iid(count), false)
+        Self::default().with_draws(Draws::iid(count), false)
     }
 
     /// This form with such draws somewhere, begun below the root or not.
     #[must_use]
-    pub fn with(mut self, draws: Draws, below_root: bool) -> Self {
+    pub fn with_draws(mut self, draws: Draws, below_root: bool) -> Self {
         self.note(draws, below_root);
         self
     }
@@ -128,16 +128,16 @@ mod tests {
 
     #[test]
     fn forms_are_told_apart() {
-        let chain = Form::paths(1).with(Draws::iid(1), true);
+        let chain = Form::paths(1).with_draws(Draws::iid(1), true);
         assert!(chain.is_chain() && chain.is_paths() && chain.is_iid());
         let paths = Form::paths(3);
         assert!(!paths.is_chain() && paths.is_paths() && paths.is_iid());
-        let levels = Form::paths(3).with(Draws::iid(2), true);
+        let levels = Form::paths(3).with_draws(Draws::iid(2), true);
         assert!(!levels.is_paths() && levels.is_iid() && levels.most_draws() == 3);
-        let top = Form::default().with(Draws { scheme: Drafting::TopK, count: 1 }, false);
+        let top = Form::default().with_draws(Draws { scheme: Drafting::TopK, count: 1 }, false);
         assert!(!top.is_chain() && !top.is_iid());
-        let mixed =
-            Form::paths(2).with(Draws { scheme: Drafting::WithoutReplacement, count: 2 }, true);
+        let mixed = Form::paths(2)
+            .with_draws(Draws { scheme: Drafting::WithoutReplacement, count: 2 }, true);
         assert!(!mixed.is_iid());
         assert_eq!(
             mixed.to_string(),

@@ -17,7 +17,7 @@ impl Draft {
         policy: &dyn Policy,
         rng: &mut dyn RandomSource,
     ) -> Result<Option<Distribution>> {
-        self.note_asked(node);
+        self.record_pass(node);
         match policy.draws(&self.path(node), &probs) {
             Some(growth) => self.draw(node, probs, growth, rng).map(|()| None),
             None => Ok(Some(probs)),
@@ -25,9 +25,9 @@ impl Draft {
     }
 
     /// Takes note that a policy is asked at a node.
-    pub(super) fn note_asked(&mut self, node: NodeId) {
+    pub(super) fn record_pass(&mut self, node: NodeId) {
         let depth = self.tree.depth(node);
-        self.asked.resize(self.asked.len().max(depth + 1), 0);
-        self.asked[depth] += 1;
+        self.pass_sizes.resize(self.pass_sizes.len().max(depth + 1), 0);
+        self.pass_sizes[depth] += 1;
     }
 }

@@ -51,7 +51,7 @@ impl<'a> Path<'a> {
     /// on are not independent of them.
     ///
     /// [`Growth::Fresh`]: crate::Growth::Fresh
-    pub fn places(&self) -> Vec<usize> {
+    pub fn ranks(&self) -> Vec<usize> {
         let tree = &self.draft.tree;
         let place = |node: NodeId| {
             tree.children(tree.parent(node)).take_while(|sibling| *sibling != node).count()

@@ -30,7 +30,7 @@ impl Source {
     }
 
     /// Adds the distributions to `spare`.
-    pub fn give_back(self, spare: &mut Vec<Distribution>) {
+    pub fn recycle(self, spare: &mut Vec<Distribution>) {
         match self {
             Self::One(probs) => spare.push(probs),
             Self::Each(each) => spare.extend(each.probs),

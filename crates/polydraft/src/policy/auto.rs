@@ -26,7 +26,7 @@
 //! All of it is a function of the past, of the distributions on the way to a node and of the one at
 //! it before anything is drawn, so every verifier that is exact for one path stays exact. The clock
 //! changes nothing within a text: what it says goes into the costs of the next one
-//! ([`Costs::learn`]).
+//! ([`Costs::calibrate`]).
 //! Complexity: some hundred operations a step. Deviations: none.
 
 mod acceptance;
@@ -73,9 +73,9 @@ const FREE: f64 = 1.0;
 /// quiet, and are believed while they are wrong by less than a twentieth. By costs it loses
 /// nothing.
 const CAUTION: f64 = 0.03;
-/// Plain steps in a row where drafts pay. The first one does not count ([`Clocked::plain`]).
+/// Plain steps in a row where drafts pay. The first one does not count ([`MeasuredTimes::plain`]).
 ///
-/// [`Clocked::plain`]: super::Clocked::plain
+/// [`MeasuredTimes::plain`]: super::MeasuredTimes::plain
 const RUN: u32 = 3;
 /// The part of its time that a plain step in place of drafting loses at least, as far as its
 /// rhythm goes: where drafts gain next to nothing it would come all the time.
@@ -204,7 +204,7 @@ impl Auto {
 }
 
 impl Policy for Auto {
-    fn goes_on(&self, path: &Path) -> bool {
+    fn may_grow(&self, path: &Path) -> bool {
         let (depth, average) = (path.depth(), self.acceptance.average);
         let worth = || self.worth(depth, self.reached(path), average);
         depth < self.most && (depth == 0 || worth() > self.rate * self.estimate.draft(1))
@@ -244,7 +244,7 @@ impl Policy for Auto {
         if f64::from(RUN) * plain * loss < PROBING * self.drafting {
             self.due = RUN;
         }
-        if !draft.asked().is_empty() {
+        if !draft.pass_sizes().is_empty() {
             self.roots.rotate_right(1);
             // Where nothing was drawn, the draft was so uncertain that nothing was worth it.
             let probs = draft.distribution(DraftTree::ROOT);
@@ -270,8 +270,8 @@ impl Policy for Auto {
 }
 
 impl Timed for Auto {
-    fn clock(&mut self, seconds: f64) {
-        self.estimate.clock(seconds);
+    fn record_time(&mut self, seconds: f64) {
+        self.estimate.record_time(seconds);
     }
 
     fn choices(&self) -> &Choices {

@@ -87,6 +87,8 @@ impl Policy for Settings {
 
     fn form(&self) -> Form {
         let levels = self.counts().enumerate();
-        levels.fold(Form::default(), |form, (depth, count)| form.with(Draws::iid(count), depth > 0))
+        levels.fold(Form::default(), |form, (depth, count)| {
+            form.with_draws(Draws::iid(count), depth > 0)
+        })
     }
 }

@@ -17,9 +17,9 @@ use crate::{Error, Result};
 /// let of = |batch_size, context_length| {
 ///     StepContext { batch_size, context_length, ..StepContext::default() }
 /// };
-/// assert_eq!((costs.target.at(1, &of(1, 50)), costs.target.at(6, &of(1, 0))), (1.0, 2.0));
+/// assert_eq!((costs.target.seconds(1, &of(1, 50)), costs.target.seconds(6, &of(1, 0))), (1.0, 2.0));
 /// // Two sequences, four tokens of each.
-/// assert_eq!(costs.target.at(4, &of(2, 250)), 3.0);
+/// assert_eq!(costs.target.seconds(4, &of(2, 250)), 3.0);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,11 +35,11 @@ pub struct Costs {
     /// Whether what was decided without the draft costs it nothing when it is asked again: it goes
     /// on after what the target computed.
     pub follows: bool,
-    /// The part of the drafted tokens that is rejected, before anything is known of a text; more
+    /// The part of the drafted tokens that is rejected, before anything is known of a measured; more
     /// than every other one is not believed.
     pub rejected: f64,
     /// What the clock said since these costs were measured or last corrected.
-    pub clock: Clocked,
+    pub clock: MeasuredTimes,
 }
 
 /// What the clock said of steps of one sequence alone: of those without drafted tokens, and of
@@ -48,7 +48,7 @@ pub struct Costs {
 /// The former count after another such step: weights are then where they are in plain decoding. Of
 /// a small model the first step after a draft takes a third longer.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct Clocked {
+pub struct MeasuredTimes {
     /// So many steps.
     pub steps: [u64; 2],
     /// Their seconds by the clock.
@@ -57,16 +57,16 @@ pub struct Clocked {
     pub costs: [f64; 2],
 }
 
-/// Plain steps without which a text says nothing: they tell how fast the machine was.
+/// Plain steps without which a measured says nothing: they tell how fast the machine was.
 const FEW: u64 = 4;
 /// Steps of both kinds after which the clock is believed: one is off by a sixth on a virtual
 /// machine, the ratio of so many by 0.024.
 const ENOUGH: u64 = 100;
-/// The part by which drafted steps may be off: less is noise, and a seed is to give the same text
+/// The part by which drafted steps may be off: less is noise, and a seed is to give the same measured
 /// as long as costs are not wrong.
 const TOLERANCE: f64 = 0.05;
 
-impl Clocked {
+impl MeasuredTimes {
     /// How many times as long as the costs say plain steps took, if there were some.
     pub fn speed(&self) -> Option<f64> {
         (self.steps[0] >= FEW).then(|| self.clock[0] / self.costs[0])
@@ -84,7 +84,7 @@ impl Default for Costs {
             first: 0.0,
             follows: false,
             rejected: 0.5,
-            clock: Clocked::default(),
+            clock: MeasuredTimes::default(),
         }
     }
 }
@@ -92,7 +92,7 @@ impl Default for Costs {
 impl Costs {
     /// Costs by which drafting pays nearly always: a target's pass takes the same for all trees,
     /// a draft's next to nothing, and few tokens are rejected. For tests of drafts themselves.
-    pub fn of_cheap_drafts() -> Self {
+    pub fn with_cheap_drafts() -> Self {
         let pass = |tokens, seconds| Pass { tokens, seconds, longer: 0.0 };
         let target = Passes(vec![pass(1, 1.0), pass(32, 1.0)]);
         let draft = Passes(vec![pass(1, 0.02)]);
@@ -105,21 +105,21 @@ impl Costs {
         Self { draft, rejected: 1.0, ..Self::default() }
     }
 
-    /// Takes note of what the clock said of a text. Where it disagrees for long, drafted steps cost
+    /// Takes note of what the clock said of a measured. Where it disagrees for long, drafted steps cost
     /// from here on what it says relative to plain ones of the same outputs; whether that is so.
-    pub fn learn(&mut self, text: &Clocked) -> bool {
-        let Some(speed) = text.speed() else { return false };
-        let Clocked { steps, clock, costs } = &mut self.clock;
+    pub fn calibrate(&mut self, measured: &MeasuredTimes) -> bool {
+        let Some(speed) = measured.speed() else { return false };
+        let MeasuredTimes { steps, clock, costs } = &mut self.clock;
         for kind in [0, 1] {
-            steps[kind] += text.steps[kind];
-            clock[kind] += text.clock[kind] / speed;
-            costs[kind] += text.costs[kind];
+            steps[kind] += measured.steps[kind];
+            clock[kind] += measured.clock[kind] / speed;
+            costs[kind] += measured.costs[kind];
         }
         if steps[0].min(steps[1]) < ENOUGH {
             return false;
         }
         let ratio = clock[1] / costs[1];
-        self.clock = Clocked::default();
+        self.clock = MeasuredTimes::default();
         let is_wrong = (ratio - 1.0).abs() > TOLERANCE;
         if is_wrong {
             let plain = self.target.0.first().map_or(0.0, |pass| pass.seconds);
@@ -167,7 +167,7 @@ pub struct Passes(pub Vec<Pass>);
 impl Passes {
     /// Seconds of a pass over so many tokens of each sequence: on the line between two that are
     /// known; after the last in proportion to it.
-    pub fn at(&self, tokens: usize, context: &StepContext) -> f64 {
+    pub fn seconds(&self, tokens: usize, context: &StepContext) -> f64 {
         let tokens = tokens * context.batch_size.max(1);
         let seconds = |pass: &Pass| pass.seconds + pass.longer * context.context_length as f64;
         let place = self.0.partition_point(|known| known.tokens < tokens);
@@ -205,49 +205,50 @@ mod tests {
     fn passes_are_lines_between_those_known() {
         let target = r#"{"target": [[1, 0.9, 0.001], [4, 1.6, 0.004]], "rejected": 0.25}"#;
         let costs: Costs = serde_json::from_str(target).unwrap();
-        near(costs.target.at(1, &after(100)), 1.0);
-        near(costs.target.at(0, &after(100)), 1.0);
-        near(costs.target.at(4, &after(600)), 4.0);
-        near(costs.target.at(2, &after(0)), 0.9 + 0.7 / 3.0);
-        near(costs.target.at(8, &after(0)), 3.2);
+        near(costs.target.seconds(1, &after(100)), 1.0);
+        near(costs.target.seconds(0, &after(100)), 1.0);
+        near(costs.target.seconds(4, &after(600)), 4.0);
+        near(costs.target.seconds(2, &after(0)), 0.9 + 0.7 / 3.0);
+        near(costs.target.seconds(8, &after(0)), 3.2);
         near(
-            costs
-                .target
-                .at(1, &StepContext { batch_size: 8, context_length: 0, ..StepContext::default() }),
+            costs.target.seconds(
+                1,
+                &StepContext { batch_size: 8, context_length: 0, ..StepContext::default() },
+            ),
             3.2,
         );
         assert_eq!((costs.rejected, &costs.draft), (0.25, &Costs::default().draft));
-        let text = serde_json::to_string(&costs).unwrap();
-        assert_eq!(serde_json::from_str::<Costs>(&text).unwrap(), costs);
+        let measured = serde_json::to_string(&costs).unwrap();
+        assert_eq!(serde_json::from_str::<Costs>(&measured).unwrap(), costs);
         assert!(costs.validate().is_ok());
     }
 
-    /// A text on a machine of half the speed, in which drafted steps took so many times as long as
+    /// A measured on a machine of half the speed, in which drafted steps took so many times as long as
     /// the costs say, beside plain ones.
-    fn text(ratio: f64) -> Clocked {
-        Clocked { steps: [50; 2], clock: [64.0, 100.0 * ratio], costs: [32.0, 50.0] }
+    fn measured(ratio: f64) -> MeasuredTimes {
+        MeasuredTimes { steps: [50; 2], clock: [64.0, 100.0 * ratio], costs: [32.0, 50.0] }
     }
 
     #[test]
     fn the_clock_is_believed_when_it_disagrees_for_long() {
         let new = || Costs { first: 0.5, ..Costs::default() };
         let mut costs = new();
-        assert!(!costs.learn(&text(1.3)));
+        assert!(!costs.calibrate(&measured(1.3)));
         assert_eq!(costs.target, new().target);
-        assert!(costs.learn(&text(1.3)));
-        near(costs.target.at(1, &after(0)), 1.0);
-        near(costs.target.at(8, &after(0)), 1.3 * 1.3);
-        near(costs.draft.at(1, &after(0)), 0.13);
+        assert!(costs.calibrate(&measured(1.3)));
+        near(costs.target.seconds(1, &after(0)), 1.0);
+        near(costs.target.seconds(8, &after(0)), 1.3 * 1.3);
+        near(costs.draft.seconds(1, &after(0)), 0.13);
         near(costs.first, 0.65);
-        assert_eq!(costs.clock, Clocked::default());
-        // Noise moves nothing, nor does the machine's speed, nor a text without plain steps.
+        assert_eq!(costs.clock, MeasuredTimes::default());
+        // Noise moves nothing, nor does the machine's speed, nor a measured without plain steps.
         let mut costs = new();
         for _ in 0..10 {
-            assert!(!costs.learn(&text(1.04)));
-            assert!(!costs.learn(&Clocked { steps: [0, 99], ..text(3.0) }));
+            assert!(!costs.calibrate(&measured(1.04)));
+            assert!(!costs.calibrate(&MeasuredTimes { steps: [0, 99], ..measured(3.0) }));
         }
         // No pass over several tokens is faster than one over one.
-        assert!(costs.learn(&text(0.5)) || costs.learn(&text(0.5)));
-        near(costs.target.at(2, &after(0)), 1.0);
+        assert!(costs.calibrate(&measured(0.5)) || costs.calibrate(&measured(0.5)));
+        near(costs.target.seconds(2, &after(0)), 1.0);
     }
 }

@@ -80,6 +80,6 @@ impl Policy for Settings {
     }
 
     fn form(&self) -> Form {
-        Form::paths(1).with(Draws::iid(self.paths), true)
+        Form::paths(1).with_draws(Draws::iid(self.paths), true)
     }
 }

@@ -81,6 +81,6 @@ impl Policy for Settings {
     }
 
     fn form(&self) -> Form {
-        Form::default().with(Settings::draws(self), false)
+        Form::default().with_draws(Settings::draws(self), false)
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Clocked, Costs, StepContext};
+use super::{Costs, MeasuredTimes, StepContext};
 use crate::draft::Draft;
 use crate::verify::Outcome;
 
@@ -19,7 +19,7 @@ pub struct Choices {
     /// Seconds that the steps took, by the costs.
     pub seconds: f64,
     /// What the clock said.
-    pub clock: Clocked,
+    pub clock: MeasuredTimes,
 }
 
 impl Choices {
@@ -31,7 +31,7 @@ impl Choices {
 
     /// Seconds that plain decoding would have taken for the same tokens, by the clock, if steps of
     /// the text tell.
-    pub fn plain_seconds_by_clock(&self) -> Option<f64> {
+    pub fn measured_plain_seconds(&self) -> Option<f64> {
         Some(self.clock.speed()? * self.plain_seconds)
     }
 }
@@ -39,7 +39,7 @@ impl Choices {
 /// The steps of a text, estimated by the costs.
 ///
 /// ```
-/// use polydraft::conformance::tree::{draw, random_pair, TargetOf};
+/// use polydraft::conformance::tree::{draw, random_pair, NodeTargets};
 /// use polydraft::policy::{Costs, CostEstimate};
 /// use polydraft::{PolicyKind, VerifierKind};
 /// use rand::SeedableRng;
@@ -52,7 +52,7 @@ impl Choices {
 /// let pair = random_pair(2, 3, 0.5, false, &mut rng)?;
 /// let draft = draw(policy.as_ref(), &pair.draft, &mut rng)?;
 /// let mut verifier = "block".parse::<VerifierKind>()?.build()?;
-/// let outcome = verifier.verify(&draft, &TargetOf::new(draft.tree(), &pair.target), &mut rng)?;
+/// let outcome = verifier.verify(&draft, &NodeTargets::new(draft.tree(), &pair.target), &mut rng)?;
 /// // A pass of the target, and two of the draft.
 /// assert_eq!(estimate.observe(&draft, &outcome), 1.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -81,12 +81,12 @@ impl CostEstimate {
 
     /// Seconds of a pass of the target over so many tokens of each sequence.
     pub fn target(&self, tokens: usize) -> f64 {
-        self.costs.target.at(tokens, &self.context)
+        self.costs.target.seconds(tokens, &self.context)
     }
 
     /// Seconds of a pass of the draft, likewise.
     pub fn draft(&self, tokens: usize) -> f64 {
-        self.costs.draft.at(tokens, &self.context)
+        self.costs.draft.seconds(tokens, &self.context)
     }
 
     /// Seconds of the draft's first pass in a step, and of reading in it what was decided without
@@ -99,17 +99,17 @@ impl CostEstimate {
     /// Takes note of a step. Returns its seconds by the costs.
     pub fn observe(&mut self, draft: &Draft, outcome: &Outcome) -> f64 {
         let (scored, decided) = (draft.tree().len(), outcome.accepted.len() + 1);
-        let drafted = draft.asked().split_first().map_or(0.0, |(_, rest)| {
+        let drafted = draft.pass_sizes().split_first().map_or(0.0, |(_, rest)| {
             self.first(true) + rest.iter().map(|&nodes| self.draft(nodes)).sum::<f64>()
         });
         let seconds = drafted + self.target(scored);
         self.behind_plain = self.last.0 == 1;
         self.last = (scored, seconds);
         self.choices.steps += 1;
-        self.choices.plain += u64::from(draft.asked().is_empty());
+        self.choices.plain += u64::from(draft.pass_sizes().is_empty());
         self.choices.plain_seconds += decided as f64 * self.target(1);
         self.choices.seconds += seconds;
-        self.unasked = if draft.asked().is_empty() { self.unasked + decided } else { 0 };
+        self.unasked = if draft.pass_sizes().is_empty() { self.unasked + decided } else { 0 };
         seconds
     }
 
@@ -120,7 +120,7 @@ impl CostEstimate {
     }
 
     /// Takes note of its seconds by the clock.
-    pub fn clock(&mut self, seconds: f64) {
+    pub fn record_time(&mut self, seconds: f64) {
         let (scored, costs) = self.last;
         // Of a pass with others nobody knows who took how much.
         if self.context.batch_size <= 1 && (scored > 1 || self.is_plain()) {

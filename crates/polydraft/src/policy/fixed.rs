@@ -86,7 +86,7 @@ impl Laid {
 
     fn at(&self, path: &Path) -> Option<Draws> {
         let position = path
-            .places()
+            .ranks()
             .into_iter()
             .try_fold(0, |position, place| self.topology.children(position).get(place).copied())?;
         self.below(position)
@@ -94,7 +94,7 @@ impl Laid {
 }
 
 impl Policy for Laid {
-    fn goes_on(&self, path: &Path) -> bool {
+    fn may_grow(&self, path: &Path) -> bool {
         self.at(path).is_some()
     }
 
@@ -109,6 +109,6 @@ impl Policy for Laid {
     fn form(&self) -> Form {
         let all = (0..self.topology.len())
             .filter_map(|position| Some((self.below(position)?, position > 0)));
-        all.fold(Form::default(), |form, (draws, below_root)| form.with(draws, below_root))
+        all.fold(Form::default(), |form, (draws, below_root)| form.with_draws(draws, below_root))
     }
 }

@@ -89,6 +89,6 @@ impl Policy for Settings {
 
     fn form(&self) -> Form {
         let levels = (0..self.counts.len()).filter_map(|depth| Some((self.at(depth)?, depth > 0)));
-        levels.fold(Form::default(), |form, (draws, below_root)| form.with(draws, below_root))
+        levels.fold(Form::default(), |form, (draws, below_root)| form.with_draws(draws, below_root))
     }
 }

@@ -39,7 +39,7 @@ pub struct TreeChoice<'a> {
     pub verifier: Option<&'a VerifierKind>,
     /// The drafting scheme; none is the first that the verifier supports.
     pub drafting: Option<Drafting>,
-    /// Levels of k-ary and sequoia trees; none is [`DEPTH`] for k-ary ones.
+    /// Levels of k-ary and sequoia trees; none is [`DEFAULT_DEPTH`] for k-ary ones.
     pub depth: Option<usize>,
     /// The probability that the first, second, .. distinct draft at a node is accepted: what
     /// sequoia trees are made from.
@@ -47,11 +47,11 @@ pub struct TreeChoice<'a> {
 }
 
 /// Tokens of a path where no depth is given.
-pub const DEPTH: usize = 3;
+pub const DEFAULT_DEPTH: usize = 3;
 
 /// Paths of verifiers that take several, where a depth alone is given: with the demo pair's tokens
 /// per pass and the pass costs of a model that is bound by memory, the most tokens per second among
-/// trees of up to eight nodes of [`DEPTH`] levels.
+/// trees of up to eight nodes of [`DEFAULT_DEPTH`] levels.
 const PATHS: usize = 2;
 
 /// Most nodes of a sequoia tree.
@@ -70,7 +70,7 @@ impl TreeName {
             Self::Complete(tree) => tree.clone(),
             Self::Levels(counts) => choice.scheme(&|drafting| PolicyKind::levels(counts, drafting)),
             Self::Ary(count) => {
-                let counts = vec![*count; choice.depth.unwrap_or(DEPTH)];
+                let counts = vec![*count; choice.depth.unwrap_or(DEFAULT_DEPTH)];
                 choice.scheme(&|drafting| PolicyKind::levels(&counts, drafting))
             }
             Self::Sequoia(nodes) => {
@@ -86,8 +86,8 @@ impl TreeName {
                 })
             }
             Self::StopBelow(below, tree) => {
-                let of = Box::new(tree.choose(choice)?);
-                PolicyKind::StopBelow(StopBelow { below: *below, of, ..StopBelow::default() })
+                let policy = Box::new(tree.choose(choice)?);
+                PolicyKind::StopBelow(StopBelow { below: *below, policy, ..StopBelow::default() })
             }
         })
     }
@@ -106,8 +106,8 @@ impl TreeName {
         let (below, tree) = settings.split_once(',')?;
         let below = below.trim().parse().ok()?;
         Some(tree.trim().parse().map(|tree| match tree {
-            Self::Complete(of) => {
-                let cut = StopBelow { below, of: Box::new(of), ..StopBelow::default() };
+            Self::Complete(tree) => {
+                let cut = StopBelow { below, policy: Box::new(tree), ..StopBelow::default() };
                 Self::Complete(PolicyKind::StopBelow(cut))
             }
             tree => Self::StopBelow(below, Box::new(tree)),
@@ -122,8 +122,8 @@ impl PolicyKind {
         let auto = Self::Auto(Auto::default());
         match drafts {
             0 if auto.is_supported_by(verifier) => auto,
-            0 => Self::paths(Self::default_paths(verifier), DEPTH),
-            drafts => Self::Distinct(Distinct { drafts, depth: DEPTH }),
+            0 => Self::paths(Self::default_paths(verifier), DEFAULT_DEPTH),
+            drafts => Self::Distinct(Distinct { drafts, depth: DEFAULT_DEPTH }),
         }
     }
 

@@ -29,18 +29,19 @@ pub struct Settings {
     /// How much of the disagreement of two draws counts as rejection (κ), from 0 to 1. Default 0.5.
     pub factor: f64,
     /// The tree that is cut. Default: paths:2,8.
-    pub of: Box<PolicyKind>,
+    #[serde(rename = "of")]
+    pub policy: Box<PolicyKind>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { below: 0.2, factor: 0.5, of: Box::new(PolicyKind::paths(2, 8)) }
+        Self { below: 0.2, factor: 0.5, policy: Box::new(PolicyKind::paths(2, 8)) }
     }
 }
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{},{}", self.below, self.of)
+        write!(f, "{},{}", self.below, self.policy)
     }
 }
 
@@ -48,9 +49,9 @@ impl Described for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
         let expected = "a number and a tree such as stop-below:0.2,paths:2,8";
         let wrong = || Error::Setting { setting: "tree", expected, got: format!("{text:?}") };
-        let (below, of) = text.split_once(',').ok_or_else(wrong)?;
+        let (below, policy) = text.split_once(',').ok_or_else(wrong)?;
         self.below = below.trim().parse().map_err(|_| wrong())?;
-        *self.of = of.parse()?;
+        *self.policy = policy.parse()?;
         Ok(())
     }
 
@@ -65,30 +66,30 @@ impl Described for Settings {
                 });
             }
         }
-        if matches!(*self.of, PolicyKind::StopBelow(_)) {
+        if matches!(*self.policy, PolicyKind::StopBelow(_)) {
             let (operation, expected) = ("stop-below", "a tree that is not cut already".to_owned());
-            return Err(Error::Unsupported { operation, expected, got: self.of.to_string() });
+            return Err(Error::Unsupported { operation, expected, got: self.policy.to_string() });
         }
-        Ok(Box::new(Cut { below: self.below, factor: self.factor, of: self.of.build()? }))
+        Ok(Box::new(Cut { below: self.below, factor: self.factor, policy: self.policy.build()? }))
     }
 
     fn describe(&self) -> String {
-        format!("{}, cut below {}", self.of.describe(), self.below)
+        format!("{}, cut below {}", self.policy.describe(), self.below)
     }
 
     fn nodes(&self) -> f64 {
-        self.of.nodes()
+        self.policy.nodes()
     }
 
     fn most_draws(&self, vocabulary: usize) -> f64 {
-        self.of.most_draws(vocabulary)
+        self.policy.most_draws(vocabulary)
     }
 }
 
 struct Cut {
     below: f64,
     factor: f64,
-    of: Box<dyn Policy>,
+    policy: Box<dyn Policy>,
 }
 
 impl Cut {
@@ -104,36 +105,36 @@ impl Cut {
 }
 
 impl Policy for Cut {
-    fn goes_on(&self, path: &Path) -> bool {
-        self.of.goes_on(path) && self.reached(path) >= self.below
+    fn may_grow(&self, path: &Path) -> bool {
+        self.policy.may_grow(path) && self.reached(path) >= self.below
     }
 
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
         let reached = self.reached(path) * self.acceptance(probs.confidence());
-        if reached < self.below { None } else { self.of.draws(path, probs) }
+        if reached < self.below { None } else { self.policy.draws(path, probs) }
     }
 
     fn depth(&self) -> usize {
-        self.of.depth()
+        self.policy.depth()
     }
 
     fn form(&self) -> Form {
-        self.of.form()
+        self.policy.form()
     }
 
     fn begin_step(&mut self, context: &StepContext) {
-        self.of.begin_step(context);
+        self.policy.begin_step(context);
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
-        self.of.observe(draft, outcome);
+        self.policy.observe(draft, outcome);
     }
 
     fn timed(&self) -> Option<&dyn super::Timed> {
-        self.of.timed()
+        self.policy.timed()
     }
 
     fn timed_mut(&mut self) -> Option<&mut dyn super::Timed> {
-        self.of.timed_mut()
+        self.policy.timed_mut()
     }
 }

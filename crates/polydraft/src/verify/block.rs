@@ -20,7 +20,7 @@ use crate::{Distribution, RandomSource, Result, Token};
 use rayon::prelude::*;
 
 /// The distribution from which a path was drawn, token after token.
-pub(super) trait PathLaw {
+pub(super) trait PathDistribution {
     /// The probability that the path goes on with `token` after `node`.
     fn probability(&self, node: NodeId, token: Token) -> Result<f64>;
 
@@ -41,7 +41,7 @@ pub(super) trait PathLaw {
 pub(super) fn verify_path(
     draft: &Draft,
     mut path: Vec<NodeId>,
-    probs: &mut impl PathLaw,
+    probs: &mut impl PathDistribution,
     target: &dyn TargetDistributions,
     rng: &mut dyn RandomSource,
     weights: &mut Vec<f64>,
@@ -100,7 +100,7 @@ pub(super) struct Selected<'a, F> {
     pub at: F,
 }
 
-impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathLaw for Selected<'a, F> {
+impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathDistribution for Selected<'a, F> {
     fn probability(&self, node: NodeId, token: Token) -> Result<f64> {
         let draft = self.draft.drawn_from(node)?;
         Ok(match (self.at)(node) {

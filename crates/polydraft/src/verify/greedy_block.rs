@@ -10,7 +10,7 @@
 //! interval [F, F + q] of the path, and its conditionals are ratios of means over intervals:
 //! nothing cancels where q is tiny; (2) ties in the ratio are ranked by token id.
 
-use super::block::{PathLaw, verify_path};
+use super::block::{PathDistribution, verify_path};
 use super::{Alike, Outcome, TargetDistributions, Verifier};
 use crate::coupling::priority::shares::{Highest, Interval, Profile};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
@@ -111,7 +111,7 @@ impl Taken<'_> {
     }
 }
 
-impl PathLaw for Taken<'_> {
+impl PathDistribution for Taken<'_> {
     /// Asked for the token that the path does go on with.
     fn probability(&self, node: NodeId, token: Token) -> Result<f64> {
         let depth = self.draft.tree().depth(node);

@@ -39,7 +39,7 @@ mod share;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::block::{PathLaw, Selected, verify_path};
+use super::block::{PathDistribution, Selected, verify_path};
 use super::{
     Alike, Outcome, PriorityIntervals, TargetDistributions, Verifier, VerifierSettings,
     worth_threads,
@@ -86,7 +86,7 @@ impl VerifierSettings for Settings {
         Ok(Box::new(NestedPriority::new(
             "verifier nested-priority",
             self.clone(),
-            Stretches::AsDrawn,
+            Segments::AsDrawn,
         )))
     }
 }
@@ -96,17 +96,13 @@ impl VerifierSettings for priority::Settings {
     fn build(&self) -> Result<Box<dyn Verifier>> {
         self.validate()?;
         let settings = Settings { sharing: self.clone(), proportional_below: 0.0 };
-        Ok(Box::new(NestedPriority::new(
-            "verifier priority-block",
-            settings,
-            Stretches::NodeByNode,
-        )))
+        Ok(Box::new(NestedPriority::new("verifier priority-block", settings, Segments::NodeByNode)))
     }
 }
 
 /// How far the selection among a node's draws goes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Stretches {
+enum Segments {
     /// As far as the paths go on.
     AsDrawn,
     /// One node: a new one begins at every node, whatever was drawn.
@@ -142,11 +138,11 @@ enum Sharing {
 struct NestedPriority {
     name: &'static str,
     settings: Settings,
-    stretches: Stretches,
+    segments: Segments,
     /// By node; reused from tree to tree for their memory.
     nodes: Vec<Node>,
     /// The nodes of the segment at work, level by level.
-    stretch: Vec<NodeId>,
+    segment: Vec<NodeId>,
     /// Those of one level that are divided.
     level: Vec<NodeId>,
     priorities: Priorities,
@@ -154,15 +150,15 @@ struct NestedPriority {
 }
 
 impl NestedPriority {
-    fn new(name: &'static str, settings: Settings, stretches: Stretches) -> Self {
-        let (nodes, stretch, level) = (Vec::new(), Vec::new(), Vec::new());
+    fn new(name: &'static str, settings: Settings, segments: Segments) -> Self {
+        let (nodes, segment, level) = (Vec::new(), Vec::new(), Vec::new());
         let (priorities, weights) = (Priorities::new(), Vec::new());
-        Self { name, settings, stretches, nodes, stretch, level, priorities, weights }
+        Self { name, settings, segments, nodes, segment, level, priorities, weights }
     }
 
     /// Whether the segment that comes to `node` goes on there.
     fn goes_on(&self, draft: &Draft, node: NodeId) -> bool {
-        self.stretches == Stretches::AsDrawn && draft.continues(node)
+        self.segments == Segments::AsDrawn && draft.has_continued_draws(node)
     }
 
     /// Shares all priorities of `paths` paths out among the nodes of the segment that begins at
@@ -179,14 +175,14 @@ impl NestedPriority {
         self.nodes[start].usable = self.weight(draft, start, target)?;
         self.nodes[start].share.set_all(highest);
         self.nodes[start].sharing = Sharing::Own;
-        self.stretch.clear();
-        self.stretch.push(start);
+        self.segment.clear();
+        self.segment.push(start);
         let mut level_start = 0;
-        while level_start < self.stretch.len() {
-            let level = level_start..self.stretch.len();
+        while level_start < self.segment.len() {
+            let level = level_start..self.segment.len();
             self.level.clear();
             for index in level.clone() {
-                let node = self.stretch[index];
+                let node = self.segment[index];
                 let ends = node != start && !self.goes_on(draft, node);
                 if node != start {
                     self.inherit(draft, node, highest, target)?;
@@ -206,9 +202,9 @@ impl NestedPriority {
             self.divide(draft, highest, target)?;
             level_start = level.end;
             for index in level {
-                let node = self.stretch[index];
+                let node = self.segment[index];
                 if node == start || self.goes_on(draft, node) {
-                    self.stretch.extend(tree.children(node));
+                    self.segment.extend(tree.children(node));
                 }
             }
         }
@@ -244,10 +240,10 @@ impl NestedPriority {
         if parent_node.sharing == Sharing::Own {
             let (target, probs) = (target.target(parent)?, draft.drawn_from(parent)?);
             let token = draft.tree().token(node);
-            let pieces = parent_node.selection.pieces(target, probs, token);
+            let intervals = parent_node.selection.intervals(target, probs, token);
             let selected = parent_node.selection.probability(target, probs, token);
             own.usable = capped_ratio(parent_node.usable * target.probability(token), selected);
-            own.share.set_part(&parent_node.share, pieces, highest);
+            own.share.set_part(&parent_node.share, intervals, highest);
         }
         Ok(())
     }
@@ -288,7 +284,7 @@ impl NestedPriority {
         let mut priorities = std::mem::take(&mut self.priorities);
         priorities.clear();
         let ends = || {
-            let ends = self.stretch[1..].iter().copied().filter(|&node| !self.goes_on(draft, node));
+            let ends = self.segment[1..].iter().copied().filter(|&node| !self.goes_on(draft, node));
             ends.flat_map(|end| std::iter::repeat_n(end, tree.draws(end)))
         };
         for end in ends() {
@@ -296,9 +292,9 @@ impl NestedPriority {
                 Sharing::Proportional(node) => &self.nodes[node].share,
                 Sharing::Own | Sharing::None => &self.nodes[end].share,
             };
-            priorities.push(share.pieces());
+            priorities.push(share.intervals());
         }
-        let first = ends().next().unwrap_or(self.stretch[0]);
+        let first = ends().next().unwrap_or(self.segment[0]);
         let one = ends().all(|end| end == first);
         let winner = if one { first } else { ends().nth(rng.choose(&priorities)).unwrap_or(first) };
         self.priorities = priorities;
@@ -378,8 +374,8 @@ impl PriorityIntervals for NestedPriority {
         let (Some(own), Some(probs)) = (shared, draft.distribution(node)) else {
             return Ok(Vec::new());
         };
-        let pieces = own.selection.pieces(target.target(node)?, probs, token);
-        let pieces = pieces.filter(|piece| piece.weight > 0.0);
-        Ok(pieces.map(|piece| [piece.start, piece.length, piece.weight]).collect())
+        let intervals = own.selection.intervals(target.target(node)?, probs, token);
+        let intervals = intervals.filter(|interval| interval.weight > 0.0);
+        Ok(intervals.map(|interval| [interval.start, interval.length, interval.weight]).collect())
     }
 }

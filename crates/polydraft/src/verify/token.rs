@@ -18,9 +18,9 @@ use crate::{RandomSource, Result};
 /// Accepts each drafted token x with probability min(1, p(x)/q(x)); at the first rejection emits
 /// from (p − q)+ normalised, and after the last acceptance one more token from p.
 #[derive(Debug, Default)]
-pub struct OneByOne;
+pub struct TokenByToken;
 
-impl Verifier for OneByOne {
+impl Verifier for TokenByToken {
     fn supports(&self, form: &Form) -> Result<()> {
         form.require("verifier token", "a single path", form.is_chain())
     }

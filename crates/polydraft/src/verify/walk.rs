@@ -34,14 +34,14 @@ pub(super) fn build(rule: &WalkRule) -> Result<Box<dyn Verifier>> {
         let expected = "a rule whose output has the target's distribution".to_owned();
         return Err(Error::Unsupported { operation, expected, got });
     }
-    Ok(to_measure(rule))
+    Ok(for_measurement(rule))
 }
 
 /// The walk with this rule, exact or not: to measure what it emits, not to emit it. Walks
 /// for output are made by [`VerifierKind::build`], which refuses rules that are not exact.
 ///
 /// [`VerifierKind::build`]: crate::VerifierKind::build
-pub fn to_measure(rule: Box<dyn Rule>) -> Box<dyn Verifier> {
+pub fn for_measurement(rule: Box<dyn Rule>) -> Box<dyn Verifier> {
     Box::new(Walk { rule, fallbacks: 0, drafts: Vec::new(), left: Vec::new() })
 }
 
@@ -95,7 +95,7 @@ impl Walk {
 ///
 /// # Errors
 /// None: its settings are the defaults.
-pub fn substitute(scheme: Drafting) -> Result<Box<dyn Rule>> {
+pub fn fallback_rule(scheme: Drafting) -> Result<Box<dyn Rule>> {
     match scheme {
         Drafting::Iid => priority::Settings::default().build(),
         Drafting::WithoutReplacement | Drafting::Distinct => Ok(Box::new(recursive::Recursive)),
@@ -130,7 +130,7 @@ impl Verifier for Walk {
                 }
                 Err(Error::TooLarge { .. } | Error::Solver { .. }) => {
                     self.fallbacks += 1;
-                    let mut rule = substitute(proposal.scheme())?;
+                    let mut rule = fallback_rule(proposal.scheme())?;
                     couple(rule.as_mut(), problem)?.emit(&self.drafts, rng)?
                 }
                 Err(error) => return Err(error),

@@ -108,7 +108,7 @@ pub fn priority(bytes: &[u8]) {
         match case.check(rule.as_mut()) {
             Ok(_) => {}
             Err(
-                Failure::WrongLaw { expected, got, .. }
+                Failure::WrongDistribution { expected, got, .. }
                 | Failure::Inconsistent { expected, got, .. },
             ) => {
                 assert!((expected - got).abs() < 1e-9, "{expected} {got}");
@@ -153,7 +153,7 @@ pub fn rules(bytes: &[u8]) {
             }
             Err(Failure::Refused(_)) => {}
             Err(
-                Failure::WrongLaw { expected, got, .. }
+                Failure::WrongDistribution { expected, got, .. }
                 | Failure::Inconsistent { expected, got, .. },
             ) => {
                 assert!((expected - got).abs() < 1e-9, "{kind} {scheme}: {expected} {got}");

@@ -168,7 +168,7 @@ struct Count {
     /// By position: the results of [`look`](Self::look).
     columns: [Vec<f64>; 8],
     rng: SeededRng,
-    clocks: Box<dyn SharedRandomness>,
+    shared_randomness: Box<dyn SharedRandomness>,
 }
 
 impl Count {
@@ -177,7 +177,7 @@ impl Count {
         Self {
             count,
             columns: Default::default(),
-            clocks: gumbel::shared_randomness(&mut rng),
+            shared_randomness: gumbel::shared_randomness(&mut rng),
             rng,
         }
     }
@@ -192,12 +192,12 @@ impl Count {
         let values = [
             optimal(Drafting::Iid)?,
             expected_distinct(draft, count),
-            acceptance::of_draws(target, draft, draws),
+            acceptance::optimal_iid(target, draft, draws),
             draws,
             optimal(Drafting::WithoutReplacement)?,
             optimal(Drafting::Greedy)?,
             optimal(Drafting::TopK)?,
-            raced(target, draft, count, position * RACES, &mut *self.clocks, &mut self.rng),
+            raced(target, draft, count, position * RACES, &mut *self.shared_randomness, &mut self.rng),
         ];
         ensure!(values.iter().all(|value| value.is_finite()), "no number at position {position}");
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
@@ -243,13 +243,13 @@ fn raced(
     draft: &Distribution,
     count: usize,
     from: usize,
-    clocks: &mut dyn SharedRandomness,
+    shared_randomness: &mut dyn SharedRandomness,
     rng: &mut dyn RandomSource,
 ) -> f64 {
     let mut accepted = 0;
     for position in from..from + RACES {
-        let token = clocks.first(position, target, 1, rng);
-        let drafts = clocks.first(position, draft, count, rng);
+        let token = shared_randomness.first_arrivals(position, target, 1, rng);
+        let drafts = shared_randomness.first_arrivals(position, draft, count, rng);
         accepted += usize::from(token.iter().all(|token| drafts.contains(token)));
     }
     accepted as f64 / RACES as f64

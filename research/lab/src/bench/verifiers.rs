@@ -259,7 +259,7 @@ fn settings(args: &Args) -> Result<Vec<Setting>> {
 pub fn chooses(tree: &PolicyKind) -> bool {
     match tree {
         PolicyKind::Auto(_) => true,
-        PolicyKind::StopBelow(cut) => chooses(&cut.of),
+        PolicyKind::StopBelow(cut) => chooses(&cut.policy),
         _ => false,
     }
 }

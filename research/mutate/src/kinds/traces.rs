@@ -76,7 +76,7 @@ fn recording(dice: &mut Dice, header: &Header) -> Result<Recording> {
     for at in [1, 3] {
         let (policy, mut draft, mut node) = (header.tree.build()?, Draft::new(), 0);
         while node < draft.tree().len() {
-            if policy.goes_on(&draft.path(node)) {
+            if policy.may_grow(&draft.path(node)) {
                 let probs = probs(dice)?;
                 draft.grow(node, probs, policy.as_ref(), &mut dice.0)?;
             }

@@ -30,7 +30,7 @@ use super::hands::{Dealt, Hand};
 use super::orders::orders;
 use polydraft::VerifierKind;
 
-use crate::to_measure;
+use crate::for_measurement;
 
 /// A verifier, in the form in which its expected number of tokens can be computed.
 pub struct Subject {
@@ -54,7 +54,7 @@ impl Subject {
     /// # Errors
     /// Settings out of range; a verifier that samples its own drafts.
     pub fn new(kind: &VerifierKind, form: &Form) -> Result<Option<Self>> {
-        let verifier = to_measure(kind)?;
+        let verifier = for_measurement(kind)?;
         if verifier.uses_shared_randomness() {
             return Err(Error::Unsupported {
                 operation: "comparison on the same drafts",
@@ -235,7 +235,7 @@ fn follows(
     let mut coupling = match couple(rule, problem) {
         // As the walk itself does.
         Err(Error::TooLarge { .. } | Error::Solver { .. }) => {
-            substitute = walk::substitute(problem.proposal.scheme())?;
+            substitute = walk::fallback_rule(problem.proposal.scheme())?;
             couple(substitute.as_mut(), problem)?
         }
         coupled => coupled?,
@@ -255,7 +255,7 @@ fn follows(
 mod tests {
     use std::collections::HashMap;
 
-    use polydraft::conformance::tree::{TargetOf, drafts, exact, random_pair};
+    use polydraft::conformance::tree::{NodeTargets, drafts, exact, random_pair};
     use polydraft::{Distribution, Drafting, Draws, Growth, PolicyKind};
 
     use super::super::hands::deal;
@@ -297,7 +297,7 @@ mod tests {
                     for (probability, draft) in
                         drafts(policy.as_ref(), &pair.draft).expect("drafts")
                     {
-                        let target = TargetOf::new(draft.tree(), &pair.target);
+                        let target = NodeTargets::new(draft.tree(), &pair.target);
                         let hands = if subject.alone {
                             deal(&draft, 1, None, None).expect("hands")
                         } else {

@@ -80,7 +80,7 @@ fn cut(draft: &Draft, depth: usize) -> Result<Hand> {
         if own.tree().depth(node) < depth
             && let Some(draws) = draft.draws(here)
         {
-            let growth = if draft.begins(here) { Growth::Fresh(draws) } else { Growth::Continue };
+            let growth = if draft.has_fresh_draws(here) { Growth::Fresh(draws) } else { Growth::Continue };
             let drawn = |child| std::iter::repeat_n(tree.token(child), tree.draws(child));
             let tokens: Vec<Token> = tree.children(here).flat_map(drawn).collect();
             own.record(node, draft.drawn_from(here)?.clone(), growth, &tokens)?;
@@ -211,7 +211,7 @@ mod tests {
                     assert_eq!(tokens(&own, node), tokens(&draft, here));
                     let inner = whole.depth(here) < depth;
                     assert_eq!(own.draws(node), draft.draws(here).filter(|_| inner), "{tree}");
-                    assert_eq!(own.begins(node), draft.begins(here) && inner);
+                    assert_eq!(own.has_fresh_draws(node), draft.has_fresh_draws(here) && inner);
                     assert_eq!(own.tree().draws(node), whole.draws(here));
                 }
                 if tree.starts_with("paths") {

@@ -31,7 +31,7 @@ pub fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<
     }
     // What grows anew below a token may depend on when it was first drawn: children come in that
     // order. Paths that go on do not know it, and more orders are a better mean.
-    let anew = tree.children(node).any(|child| draft.begins(child));
+    let anew = tree.children(node).any(|child| draft.has_fresh_draws(child));
     let known = if anew { 0 } else { children.len() };
     let mut begun = Begun { left: children, known, order: Vec::new() };
     // Mostly there are as many orders as draws, or more.

@@ -35,7 +35,7 @@ impl Packed {
         if mass >= 1.0 {
             return Self { tokens: tokens.to_vec(), weights, scale, left_out: 0.0 };
         }
-        let mut kept = probs.likeliest(mass);
+        let mut kept = probs.nucleus(mass);
         kept.extend(drafted.iter().filter(|&&token| probs.probability(token) > 0.0));
         kept.sort_unstable();
         kept.dedup();

@@ -39,10 +39,10 @@ fn holds(recorded: &PolicyKind, asked: &PolicyKind) -> bool {
         (PolicyKind::StopBelow(recorded), PolicyKind::StopBelow(asked)) => {
             asked.below >= recorded.below
                 && asked.factor >= recorded.factor
-                && holds(&recorded.of, &asked.of)
+                && holds(&recorded.policy, &asked.policy)
         }
         (PolicyKind::StopBelow(_), _) => false,
-        (_, PolicyKind::StopBelow(asked)) => holds(recorded, &asked.of),
+        (_, PolicyKind::StopBelow(asked)) => holds(recorded, &asked.policy),
         (PolicyKind::Budget(recorded), PolicyKind::Budget(asked)) => {
             let mut levels = recorded.distinct.iter().zip(&asked.distinct);
             asked.distinct.len() <= recorded.distinct.len()
@@ -111,7 +111,7 @@ fn fits(recorded: &PolicyKind) -> String {
             return format!(
                 "stop-below:θ,TREE with θ of at least {}, TREE one of: {}",
                 cut.below,
-                fits(&cut.of)
+                fits(&cut.policy)
             );
         }
         PolicyKind::Paths(tree) => {
@@ -151,7 +151,7 @@ pub(crate) fn take(
     while node < own.tree().len() {
         let here = nodes[node];
         let growth = match draft.distribution(here) {
-            _ if !policy.goes_on(&own.path(node)) => None,
+            _ if !policy.may_grow(&own.path(node)) => None,
             None if cut => None,
             _ => policy.draws(&own.path(node), draft.drawn_from(here)?),
         };

@@ -108,7 +108,7 @@ impl Recording {
             let draws = draft.draws(node);
             numbers.scheme.push(draws.map_or(0, |draws| 1 + draws.scheme as u8));
             numbers.count.push(draws.map_or(0, |draws| draws.count as u32));
-            numbers.fresh.push(u8::from(draft.begins(node)));
+            numbers.fresh.push(u8::from(draft.has_fresh_draws(node)));
             let missing = drawn.as_ref().map_or(0.0, |probs| probs.left_out).max(target.left_out);
             self.left_out = self.left_out.max(missing);
             numbers.draft.push(drawn);

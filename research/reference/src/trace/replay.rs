@@ -78,7 +78,7 @@ impl Replay {
 fn paths_of(tree: &mut PolicyKind) -> Option<&mut usize> {
     match tree {
         PolicyKind::Paths(tree) => Some(&mut tree.paths),
-        PolicyKind::StopBelow(cut) => paths_of(&mut cut.of),
+        PolicyKind::StopBelow(cut) => paths_of(&mut cut.policy),
         _ => None,
     }
 }

@@ -360,7 +360,7 @@ impl Shard {
                     format!("{tokens:?}"),
                 );
             }
-            if draft.begins(node) != (fresh[begin + node] == 1)
+            if draft.has_fresh_draws(node) != (fresh[begin + node] == 1)
                 || draft.draws(node).map(|draws| draws.count) != Some(count[begin + node] as usize)
             {
                 return content(

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use polydraft::VerifierKind;
-use polydraft::conformance::tree::{Pair, TargetOf, draw, random_pair};
+use polydraft::conformance::tree::{Pair, NodeTargets, draw, random_pair};
 use polydraft::{Draft, NodeId, PolicyKind, Sampling, TargetDistributions};
 use polydraft_reference::trace::{FORMAT, Header, Recording, VERSION, Writer};
 use rand::SeedableRng;
@@ -66,7 +66,7 @@ pub fn positions(
     for position in 0..3 {
         let policy = tree.build().unwrap();
         let draft = draw(policy.as_ref(), &pair.draft, &mut random).unwrap();
-        let distributions = TargetOf::new(draft.tree(), &pair.target);
+        let distributions = NodeTargets::new(draft.tree(), &pair.target);
         let all: Vec<_> = (0..draft.tree().len())
             .map(|node: NodeId| distributions.target(node).unwrap().clone())
             .collect();

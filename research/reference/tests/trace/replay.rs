@@ -50,7 +50,7 @@ fn drafts_and_distributions_are_the_same_to_the_last_bit() {
                                 "{tree}"
                             );
                             assert_eq!(read.draft.draws(node), draft.draws(node));
-                            assert_eq!(read.draft.begins(node), draft.begins(node));
+                            assert_eq!(read.draft.has_fresh_draws(node), draft.has_fresh_draws(node));
                             assert_eq!(&read.target[node], target.target(node).unwrap());
                         }
                     });
@@ -131,7 +131,7 @@ fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
                 drafts(policy.as_ref(), &pair.draft).unwrap().into_iter().enumerate()
             {
                 let target =
-                    polydraft::conformance::tree::TargetOf::new(draft.tree(), &pair.target);
+                    polydraft::conformance::tree::NodeTargets::new(draft.tree(), &pair.target);
                 let mut recording = Recording::new(&header, &[0]);
                 recording.begin(seed.wrapping_mul(1_000_003) + number as u64);
                 recording.position(0, &draft, &target).unwrap();

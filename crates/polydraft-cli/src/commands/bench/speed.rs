@@ -36,8 +36,7 @@ Examples:
   polydraft bench speed --target DIR --draft DIR --prompts questions.jsonl --temperature 0.7
   polydraft bench speed --target model.gguf --draft ngram --seconds 20
   polydraft bench speed --tree 3,2,1 --tree delayed:2,2,3
-  polydraft bench speed --costs costs.json --texts 50 --json    # by costs the same numbers every \
-  time")]
+  polydraft bench speed --costs costs.json --outputs 50 --json")]
 pub struct Args {
     #[command(flatten)]
     models: RunModelArgs,
@@ -69,7 +68,7 @@ pub struct Args {
         conflicts_with = "seconds",
         value_parser = clap::value_parser!(u32).range(1..),
     )]
-    texts: Option<u32>,
+    outputs: Option<u32>,
     /// Tree to compare with 'auto', as for 'generate --tree'. May be repeated.
     ///
     /// [default: paths:1,1, paths:1,2, paths:1,4, paths:2,2, paths:2,4 and paths:4,3]
@@ -203,8 +202,8 @@ fn measure(
 ) -> Result<bool> {
     let orderly = InterruptGuard::begin();
     let start = Instant::now();
-    let all = args.texts.map_or(args.seconds, u64::from);
-    let done = |texts: u64| args.texts.map_or(start.elapsed().as_secs(), |_| texts).min(all);
+    let all = args.outputs.map_or(args.seconds, u64::from);
+    let done = |texts: u64| args.outputs.map_or(start.elapsed().as_secs(), |_| texts).min(all);
     let bar = ProgressBar::new(all)
         .with_style(ProgressStyle::with_template("measuring [{bar:30}] {percent} %, {eta} left")?);
     let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };

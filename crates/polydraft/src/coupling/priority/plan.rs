@@ -16,7 +16,7 @@ use super::grid::Cell;
 use super::masses::Choice;
 use super::pool::{Individual, Pool, Spread, TooFine};
 use super::shares::{Entry, FINEST, Layout, Profile, Shares};
-use crate::priorities::Piece;
+use crate::priorities::WeightedInterval;
 
 /// Tables that the first pass adds to in turn.
 const TABLES: usize = 4;
@@ -369,14 +369,20 @@ impl Plan {
         sum
     }
 
-    /// The distribution of the priority of a draft at this position; its pieces may overlap.
-    pub fn pieces(&self, position: usize, p: f64, q: f64) -> impl Iterator<Item = Piece> + '_ {
+    /// The distribution of the priority of a draft at this position; its intervals may overlap.
+    pub fn intervals(
+        &self,
+        position: usize,
+        p: f64,
+        q: f64,
+    ) -> impl Iterator<Item = WeightedInterval> + '_ {
         let Split { lower, upper, fraction } = self.split(position, p, q);
         let parts = [(lower, 1.0 - fraction), (upper, fraction)];
         parts.into_iter().filter(|part| part.1 > 0.0).flat_map(move |(entry, share)| {
-            self.shares
-                .pieces(entry)
-                .map(move |piece| Piece { weight: share * piece.weight, ..piece })
+            self.shares.intervals(entry).map(move |interval| WeightedInterval {
+                weight: share * interval.weight,
+                ..interval
+            })
         })
     }
 }

@@ -11,7 +11,7 @@
 use super::plan::{Detail, Plan};
 use super::shares::Profile;
 use super::{Form, Settings};
-use crate::priorities::Piece;
+use crate::priorities::WeightedInterval;
 use crate::{Distribution, Token};
 
 /// The shares of all tokens of one node. Reusable: preparing it again keeps the memory.
@@ -73,18 +73,18 @@ impl Selection {
         })
     }
 
-    /// The distribution of the priority of a draft of this token, in the segment; its pieces may
+    /// The distribution of the priority of a draft of this token, in the segment; its intervals may
     /// overlap. Empty for a token that is never drafted.
-    pub fn pieces(
+    pub fn intervals(
         &self,
         target: &Distribution,
         draft: &Distribution,
         token: Token,
-    ) -> impl Iterator<Item = Piece> + '_ {
+    ) -> impl Iterator<Item = WeightedInterval> + '_ {
         let position = draft.position(token).filter(|position| draft.stored()[*position] > 0.0);
         let (p, q) =
             (target.probability(token), position.map_or(0.0, |position| draft.stored()[position]));
-        position.into_iter().flat_map(move |position| self.plan.pieces(position, p, q))
+        position.into_iter().flat_map(move |position| self.plan.intervals(position, p, q))
     }
 
     /// Σ (`scale`·target − selection)+ over the vocabulary.

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::masses::{Choice, Masses};
 pub use super::profile::{Entry, Highest, Interval, Profile};
-use crate::priorities::Piece;
+use crate::priorities::WeightedInterval;
 
 /// Which of the sets with the optimal masses an entry gets. One node's acceptance is the same; but
 /// the wider a token's priorities spread, the more its own next tokens can make of them.
@@ -71,19 +71,20 @@ impl Default for Shares {
 
 impl Shares {
     /// An entry's share as a distribution on the segment, in the order of the entries given to
-    /// [`Shares::share`]. Its pieces may overlap; their weights sum to 1.
-    pub fn pieces(&self, entry: usize) -> impl Iterator<Item = Piece> + '_ {
+    /// [`Shares::share`]. Its intervals may overlap; their weights sum to 1.
+    pub fn intervals(&self, entry: usize) -> impl Iterator<Item = WeightedInterval> + '_ {
         let start = if entry == 0 { 0 } else { self.ends[entry - 1] };
         let intervals = &self.intervals[start..self.ends[entry]];
         let Block { whole, own } = self.blocks[self.block[entry] as usize];
-        let spread = Piece { start: whole.start, length: whole.length, weight: 1.0 - own };
+        let spread =
+            WeightedInterval { start: whole.start, length: whole.length, weight: 1.0 - own };
         let total: f64 = intervals.iter().map(|interval| interval.length).sum();
-        let pieces = intervals.iter().map(move |interval| Piece {
+        let intervals = intervals.iter().map(move |interval| WeightedInterval {
             start: interval.start,
             length: interval.length,
             weight: own * interval.length / total,
         });
-        pieces.chain((own < 1.0).then_some(spread))
+        intervals.chain((own < 1.0).then_some(spread))
     }
 
     /// The mass of every entry's set.

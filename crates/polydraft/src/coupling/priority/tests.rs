@@ -3,7 +3,7 @@ use super::selection::Selection;
 use super::shares::{Entry, Highest, Interval, Layout, Profile, Shares};
 use super::{Choice, Settings};
 use crate::Distribution;
-use crate::priorities::Piece;
+use crate::priorities::WeightedInterval;
 use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -54,7 +54,7 @@ const CHOICES: [Choice; 3] = [Choice::Balanced, Choice::Target, Choice::Draft];
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Σ m = 1; no set is selected more often than it is drafted; the pieces of all tokens
+    /// Σ m = 1; no set is selected more often than it is drafted; the intervals of all tokens
     /// partition [0, 1]; the acceptance is the optimum, or next to it when pooled.
     #[test]
     fn the_selection_is_possible_and_optimal(
@@ -81,14 +81,14 @@ proptest! {
             prop_assert!(selected <= drafted + 1e-11, "{} {}", selected, drafted);
         }
 
-        let pieces: Vec<(f64, Piece)> = (0..vocabulary)
+        let intervals: Vec<(f64, WeightedInterval)> = (0..vocabulary)
             .filter(|&i| q[i] > 0.0)
             .flat_map(|i| {
                 let own = q[i];
-                plan.pieces(i, p[i], own).map(move |piece| (own, piece))
+                plan.intervals(i, p[i], own).map(move |interval| (own, interval))
             })
             .collect();
-        partitions(&pieces, 1.0)?;
+        partitions(&intervals, 1.0)?;
 
         for scale in [1.0, 0.7, 0.0] {
             let rest: f64 = p.iter().zip(&m).map(|(p, m)| (scale * p - m).max(0.0)).sum();
@@ -188,12 +188,14 @@ impl Profile for Union {
 
 /// Whether distributions, each with its probability, together cover [0, `end`] evenly: below every
 /// place lies as much as there is.
-fn partitions(pieces: &[(f64, Piece)], end: f64) -> Result<(), TestCaseError> {
+fn partitions(intervals: &[(f64, WeightedInterval)], end: f64) -> Result<(), TestCaseError> {
     for place in 1..=200 {
         let place = end * f64::from(place) / 200.0;
-        let below =
-            |piece: &Piece| ((place - piece.start) / piece.length.max(1e-300)).clamp(0.0, 1.0);
-        let sum: f64 = pieces.iter().map(|(own, piece)| own * piece.weight * below(piece)).sum();
+        let below = |interval: &WeightedInterval| {
+            ((place - interval.start) / interval.length.max(1e-300)).clamp(0.0, 1.0)
+        };
+        let sum: f64 =
+            intervals.iter().map(|(own, interval)| own * interval.weight * below(interval)).sum();
         prop_assert!((sum - place).abs() < 1e-11, "{} {}", sum, place);
     }
     Ok(())
@@ -214,12 +216,15 @@ fn check_shares(
     entries.sort_by(|a, b| (a.demand / a.length).total_cmp(&(b.demand / b.length)));
     let mut shares = Shares::default();
     shares.share(profile, &entries, choice, layout);
-    let pieces: Vec<(f64, Piece)> = (0..entries.len())
+    let intervals: Vec<(f64, WeightedInterval)> = (0..entries.len())
         .flat_map(|index| {
-            shares.pieces(index).map(|piece| (entries[index].length, piece)).collect::<Vec<_>>()
+            shares
+                .intervals(index)
+                .map(|interval| (entries[index].length, interval))
+                .collect::<Vec<_>>()
         })
         .collect();
-    partitions(&pieces, profile.length())?;
+    partitions(&intervals, profile.length())?;
     let got: f64 =
         entries.iter().zip(shares.masses()).map(|(entry, mass)| entry.demand.min(*mass)).sum();
     let (mut length, mut demand, mut best) = (0.0, 0.0, 0.0_f64);

@@ -2,7 +2,7 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::conformance::tree::{ContextDistributions, TargetOf, draw, exact, random_pair};
+use crate::conformance::tree::{ContextDistributions, NodeTargets, draw, exact, random_pair};
 use crate::policy::{Pass, Passes};
 use crate::{PolicyKind, RandomSource, Sampling, VerifierKind};
 
@@ -36,11 +36,11 @@ fn live(
     let mut drafted = 0;
     for _ in 0..steps {
         let draft = draw(policy, pair.1, rng as &mut dyn RandomSource).unwrap();
-        let distributions = TargetOf::new(draft.tree(), pair.0);
+        let distributions = NodeTargets::new(draft.tree(), pair.0);
         let outcome =
             verifier.verify(&draft, &distributions, rng as &mut dyn RandomSource).unwrap();
         policy.observe(&draft, &outcome);
-        policy.clock(rng.random());
+        policy.record_time(rng.random());
         drafted += draft.tree().len() - 1;
     }
     drafted
@@ -248,7 +248,7 @@ fn drafts_give_way_to_long_contexts() {
 fn cold_drafts_are_judged_by_how_sure_they_were() {
     let cold = |sure: f32| {
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        Distribution::drafted(None, 2, None, &[sure.ln(), (1.0 - sure).ln()], &sampling).unwrap()
+        Distribution::for_draft(None, 2, None, &[sure.ln(), (1.0 - sure).ln()], &sampling).unwrap()
     };
     let (sure, uncertain) = (cold(0.95), cold(0.55));
     let mut policy = auto(4, costs(&[(1, 1.0), (2, 1.3), (64, 20.0)], 0.02));
@@ -274,10 +274,10 @@ fn the_clock_is_told_of_both_and_changes_nothing() {
         let mut drafts = Vec::new();
         for _ in 0..600 {
             let draft = draw(&policy, &probs, &mut rng).unwrap();
-            let distributions = TargetOf::new(draft.tree(), &probs);
+            let distributions = NodeTargets::new(draft.tree(), &probs);
             let outcome = verifier.verify(&draft, &distributions, &mut rng).unwrap();
             policy.observe(&draft, &outcome);
-            policy.clock(if draft.tree().len() > 1 { slower } else { 1.0 });
+            policy.record_time(if draft.tree().len() > 1 { slower } else { 1.0 });
             drafts.push(draft.tree().len());
         }
         (drafts, policy.estimate.choices.clone())
@@ -287,7 +287,7 @@ fn the_clock_is_told_of_both_and_changes_nothing() {
     assert!(choices.plain > 10 && choices.plain < 60, "{choices:?}");
     assert!(choices.clock.steps[0] > 6 && choices.clock.steps[1] > 500, "{choices:?}");
     assert_eq!(2.0 * choices.clock.clock[1], slower.clock.clock[1]);
-    let by_clock = choices.plain_seconds_by_clock().unwrap();
+    let by_clock = choices.measured_plain_seconds().unwrap();
     assert!((by_clock / choices.plain_seconds - 1.0).abs() < 1e-9, "{choices:?}");
 }
 
@@ -325,7 +325,7 @@ fn settings_out_of_range_are_refused() {
 
 #[test]
 fn no_deeper_than_the_draft_goes() {
-    let mut policy = auto(12, Costs::of_cheap_drafts());
+    let mut policy = auto(12, Costs::with_cheap_drafts());
     begin(&mut policy, 1, 0);
     assert_eq!(policy.depth(), 12);
     policy.begin_step(&StepContext { batch_size: 1, levels: Some(2), ..StepContext::default() });

@@ -4,29 +4,29 @@
 //! To divide it among next tokens it is laid out as a segment of length 1, lowest priorities first,
 //! whose density is that of the highest of K priorities; and what a token gets of the segment is a
 //! distribution of the priority again.
-//! Source: ours (`super`). Complexity: constant per look-up for the few pieces that occur;
+//! Source: ours (`super`). Complexity: constant per look-up for the few intervals that occur;
 //! logarithmic in general.
 //! Deviations: none.
 
 use crate::coupling::priority::shares::{Highest, Profile};
-use crate::priorities::Piece;
+use crate::priorities::WeightedInterval;
 
 /// A distribution of priorities.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Share {
     /// Disjoint, ascending; the weights sum to 1.
-    pieces: Vec<Piece>,
-    /// The weight below each piece.
+    intervals: Vec<WeightedInterval>,
+    /// The weight below each interval.
     below: Vec<f64>,
-    /// Length of priorities per weight in each piece.
+    /// Length of priorities per weight in each interval.
     slopes: Vec<f64>,
-    /// Part of the probability of being selected that lies below each piece.
+    /// Part of the probability of being selected that lies below each interval.
     selected: Vec<f64>,
     /// The mean density of the highest priority under this distribution: probability of being
     /// selected per probability of being drawn.
     mean: f64,
     /// What a part of a parent's segment consists of, while it is made.
-    parts: Vec<Piece>,
+    parts: Vec<WeightedInterval>,
     /// The ends of parts, ascending.
     ends: Vec<f64>,
 }
@@ -34,14 +34,14 @@ pub(super) struct Share {
 impl Share {
     /// The root's: all priorities.
     pub fn set_all(&mut self, highest: Highest) {
-        self.pieces.clear();
-        self.pieces.push(Piece { start: 0.0, length: 1.0, weight: 1.0 });
+        self.intervals.clear();
+        self.intervals.push(WeightedInterval { start: 0.0, length: 1.0, weight: 1.0 });
         self.finish(highest);
     }
 
     /// Whether it is all priorities.
     pub fn is_all(&self) -> bool {
-        matches!(self.pieces[..], [Piece { start: 0.0, length: 1.0, .. }])
+        matches!(self.intervals[..], [WeightedInterval { start: 0.0, length: 1.0, .. }])
     }
 
     /// What `parts` of the segment of `parent`, which may overlap, are in terms of priorities.
@@ -51,13 +51,13 @@ impl Share {
     pub fn set_part(
         &mut self,
         parent: &Self,
-        parts: impl Iterator<Item = Piece>,
+        parts: impl Iterator<Item = WeightedInterval>,
         highest: Highest,
     ) {
         self.parts.clear();
         self.parts.extend(parts.filter(|part| part.weight > 0.0));
         self.parts.sort_unstable_by(|a, b| a.start.total_cmp(&b.start));
-        self.pieces.clear();
+        self.intervals.clear();
         self.ends.clear();
         for part in &self.parts {
             self.ends.extend([part.start, part.start + part.length]);
@@ -75,8 +75,9 @@ impl Share {
                     let inside = self.parts.iter().take_while(|part| part.start <= from);
                     let inside = inside.filter(|part| part.start + part.length >= until);
                     let weight: f64 = inside.map(|part| part.weight / part.length).sum();
-                    let piece = parent.piece(index, from, until - from, weight * (until - from));
-                    push(&mut self.pieces, piece);
+                    let interval =
+                        parent.interval(index, from, until - from, weight * (until - from));
+                    push(&mut self.intervals, interval);
                     from = until;
                 }
                 index += usize::from(until == next);
@@ -89,36 +90,36 @@ impl Share {
                 .take_while(|part| part.start == to)
             {
                 if part.start + part.length == part.start {
-                    let piece = parent.piece(index, part.start, part.length, part.weight);
-                    push(&mut self.pieces, piece);
+                    let interval = parent.interval(index, part.start, part.length, part.weight);
+                    push(&mut self.intervals, interval);
                 }
             }
         }
         self.finish(highest);
     }
 
-    /// The priorities at [from, from + length] of the segment, which lies in piece `index`.
-    fn piece(&self, index: usize, from: f64, length: f64, weight: f64) -> Piece {
+    /// The priorities at [from, from + length] of the segment, which lies in interval `index`.
+    fn interval(&self, index: usize, from: f64, length: f64, weight: f64) -> WeightedInterval {
         let slope = self.slopes[index];
-        let start = self.pieces[index].start + (from - self.below[index]) * slope;
-        Piece { start, length: length * slope, weight }
+        let start = self.intervals[index].start + (from - self.below[index]) * slope;
+        WeightedInterval { start, length: length * slope, weight }
     }
 
     /// Normalises the weights and computes the rest.
     fn finish(&mut self, highest: Highest) {
-        let total: f64 = self.pieces.iter().map(|piece| piece.weight).sum();
+        let total: f64 = self.intervals.iter().map(|interval| interval.weight).sum();
         self.below.clear();
         self.slopes.clear();
         self.selected.clear();
         self.mean = 0.0;
         let mut below = 0.0;
-        for piece in &mut self.pieces {
-            piece.weight /= total;
+        for interval in &mut self.intervals {
+            interval.weight /= total;
             self.below.push(below);
-            self.slopes.push(piece.length / piece.weight);
+            self.slopes.push(interval.length / interval.weight);
             self.selected.push(self.mean);
-            below += piece.weight;
-            self.mean += piece.weight * highest.mean(piece.start, piece.length);
+            below += interval.weight;
+            self.mean += interval.weight * highest.mean(interval.start, interval.length);
         }
         if self.mean < f64::MIN_POSITIVE && !self.is_all() {
             // It is selected less often than numbers tell: any share will do that is one.
@@ -128,64 +129,64 @@ impl Share {
     }
 
     /// The distribution of the priority.
-    pub fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
-        self.pieces.iter().copied()
+    pub fn intervals(&self) -> impl Iterator<Item = WeightedInterval> + '_ {
+        self.intervals.iter().copied()
     }
 
     /// (highest − lowest density) / mean density of the highest priority.
     pub fn variation(&self, highest: Highest) -> f64 {
-        let (Some(first), Some(last)) = (self.pieces.first(), self.pieces.last()) else {
+        let (Some(first), Some(last)) = (self.intervals.first(), self.intervals.last()) else {
             return 0.0;
         };
         (highest.density(last.start + last.length) - highest.density(first.start)) / self.mean
     }
 
-    /// The piece that holds place t of the segment.
+    /// The interval that holds place t of the segment.
     fn locate(&self, t: f64) -> usize {
         self.below.partition_point(|below| *below <= t).saturating_sub(1)
     }
 
     /// The segment.
-    pub fn profile(&self, highest: Highest) -> Stretch<'_> {
-        Stretch { share: self, highest }
+    pub fn profile(&self, highest: Highest) -> Segment<'_> {
+        Segment { share: self, highest }
     }
 }
 
-/// Appends a piece, joined to the last one if it goes on from there with the same density.
-fn push(pieces: &mut Vec<Piece>, piece: Piece) {
-    match pieces.last_mut() {
-        _ if piece.weight <= 0.0 => {}
-        Some(last) if continues(*last, piece) => {
-            last.length += piece.length;
-            last.weight += piece.weight;
+/// Appends a interval, joined to the last one if it goes on from there with the same density.
+fn push(intervals: &mut Vec<WeightedInterval>, interval: WeightedInterval) {
+    match intervals.last_mut() {
+        _ if interval.weight <= 0.0 => {}
+        Some(last) if continues(*last, interval) => {
+            last.length += interval.length;
+            last.weight += interval.weight;
         }
-        _ => pieces.push(piece),
+        _ => intervals.push(interval),
     }
 }
 
-/// Whether `next` begins where `piece` ends, with the same density up to rounding.
-fn continues(piece: Piece, next: Piece) -> bool {
-    let gap = next.start - (piece.start + piece.length);
-    gap.abs() <= 1e-15 * next.length.min(piece.length)
-        && (piece.weight * next.length - next.weight * piece.length).abs()
-            <= 1e-14 * piece.weight * next.length
+/// Whether `next` begins where `interval` ends, with the same density up to rounding.
+fn continues(interval: WeightedInterval, next: WeightedInterval) -> bool {
+    let gap = next.start - (interval.start + interval.length);
+    gap.abs() <= 1e-15 * next.length.min(interval.length)
+        && (interval.weight * next.length - next.weight * interval.length).abs()
+            <= 1e-14 * interval.weight * next.length
 }
 
 /// A share laid out as a segment of length and mass 1.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stretch<'a> {
+pub(super) struct Segment<'a> {
     share: &'a Share,
     highest: Highest,
 }
 
-impl Stretch<'_> {
-    /// The priority at place t, which lies in piece `index`.
+impl Segment<'_> {
+    /// The priority at place t, which lies in interval `index`.
     fn priority(&self, index: usize, t: f64) -> f64 {
-        self.share.pieces[index].start + (t - self.share.below[index]) * self.share.slopes[index]
+        self.share.intervals[index].start + (t - self.share.below[index]) * self.share.slopes[index]
     }
 }
 
-impl Profile for Stretch<'_> {
+impl Profile for Segment<'_> {
     fn length(&self) -> f64 {
         1.0
     }
@@ -201,7 +202,7 @@ impl Profile for Stretch<'_> {
         let (mut from, mut left, mut mass) = (start, length, 0.0);
         let mut index = self.share.locate(start);
         loop {
-            let last = index + 1 == self.share.pieces.len();
+            let last = index + 1 == self.share.intervals.len();
             let inside =
                 if last { left } else { left.min(self.share.below[index + 1] - from).max(0.0) };
             let wide = inside * self.share.slopes[index];
@@ -217,19 +218,22 @@ impl Profile for Stretch<'_> {
 
     fn below(&self, t: f64) -> f64 {
         let index = self.share.locate(t);
-        let (start, inside) = (self.share.pieces[index].start, t - self.share.below[index]);
+        let (start, inside) = (self.share.intervals[index].start, t - self.share.below[index]);
         let mean = self.highest.mean(start, inside * self.share.slopes[index]);
         self.share.selected[index] + inside * mean / self.share.mean
     }
 
     fn guess(&self, density: f64) -> f64 {
         let priority = self.highest.guess(density * self.share.mean);
-        let index =
-            self.share.pieces.partition_point(|piece| piece.start <= priority).saturating_sub(1);
-        let piece = self.share.pieces[index];
+        let index = self
+            .share
+            .intervals
+            .partition_point(|interval| interval.start <= priority)
+            .saturating_sub(1);
+        let interval = self.share.intervals[index];
         let inside =
-            ((priority - piece.start) / piece.length.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0);
-        self.share.below[index] + inside * piece.weight
+            ((priority - interval.start) / interval.length.max(f64::MIN_POSITIVE)).clamp(0.0, 1.0);
+        self.share.below[index] + inside * interval.weight
     }
 }
 
@@ -267,7 +271,7 @@ mod tests {
                 let mut total = 0.0;
                 for (token, q) in draft.support() {
                     let mut child = Share::default();
-                    child.set_part(&own, selection.pieces(target, draft, token), highest);
+                    child.set_part(&own, selection.intervals(target, draft, token), highest);
                     let m = selection.probability(target, draft, token);
                     let from_share = q * child.mean / own.mean;
                     let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
@@ -290,11 +294,11 @@ mod tests {
                 // density changes over a rounding. `slivers_lose_nothing_of_the_distribution`
                 // enumerates it.
                 let below = |share: &Share, place: f64| -> f64 {
-                    let part = |piece: &Piece| match piece.length {
-                        0.0 => f64::from(u8::from(piece.start < place)),
-                        length => ((place - piece.start) / length).clamp(0.0, 1.0),
+                    let part = |interval: &WeightedInterval| match interval.length {
+                        0.0 => f64::from(u8::from(interval.start < place)),
+                        length => ((place - interval.start) / length).clamp(0.0, 1.0),
                     };
-                    share.pieces.iter().map(|piece| piece.weight * part(piece)).sum()
+                    share.intervals.iter().map(|interval| interval.weight * part(interval)).sum()
                 };
                 for place in 0..20 {
                     let place = f64::from(place) / 20.0;

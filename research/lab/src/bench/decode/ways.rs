@@ -81,7 +81,7 @@ impl Way {
     pub fn seconds_of_a_step(&self, nodes: f64, costs: &Costs) -> Option<f64> {
         let empty = StepContext::default();
         let Some(speculation) = &self.speculation else {
-            return Some(costs.target.at(1, &empty));
+            return Some(costs.target.seconds(1, &empty));
         };
         if speculation.tree.clone().auto_mut().is_some() {
             return None;
@@ -90,9 +90,9 @@ impl Way {
         // The first level's distribution comes from one token; the others' from the nodes of the
         // level before, about as many in each.
         let level = (nodes / depth as f64).max(1.0).round() as usize;
-        let levels = (depth - 1) as f64 * costs.draft.at(level, &empty);
-        let draft = costs.first + costs.draft.at(1, &empty) + levels;
-        Some(draft + costs.target.at(1 + nodes.round() as usize, &empty))
+        let levels = (depth - 1) as f64 * costs.draft.seconds(level, &empty);
+        let draft = costs.first + costs.draft.seconds(1, &empty) + levels;
+        Some(draft + costs.target.seconds(1 + nodes.round() as usize, &empty))
     }
 
     pub fn settings(&self) -> Settings {

@@ -31,12 +31,12 @@ struct Simplex {
 
 /// Shared randomness of which only so much is decided as was asked for.
 #[derive(Debug, Clone, Default)]
-pub struct Open {
+pub struct LazyRandomness {
     /// By position: what is known.
     known: Vec<Option<Vec<Simplex>>>,
 }
 
-impl Open {
+impl LazyRandomness {
     /// Nothing is known.
     pub fn new() -> Self {
         Self::default()
@@ -82,8 +82,8 @@ fn cut(simplex: Simplex, sides: Vec<f64>, part: &mut Vec<Simplex>) {
     }
 }
 
-impl SharedRandomness for Open {
-    fn first(
+impl SharedRandomness for LazyRandomness {
+    fn first_arrivals(
         &mut self,
         position: usize,
         probs: &Distribution,
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use crate::conformance::tree::random_pair;
     use crate::drafting::{Drafting, Draws, Proposal};
-    use crate::gumbel::Keyed;
+    use crate::gumbel::KeyedRandomness;
     use crate::random::enumerate;
     use rand::SeedableRng;
 
@@ -147,8 +147,9 @@ mod tests {
                 let count = 1 + round % 3;
                 let (mut tuples, mut firsts) = (HashMap::new(), vec![0.0; vocabulary]);
                 for (probability, (tuple, first)) in enumerate(|rng| {
-                    let mut clocks = Open::new();
-                    let mut ask = |probs, count| clocks.first(5, probs, count, rng);
+                    let mut shared_randomness = LazyRandomness::new();
+                    let mut ask =
+                        |probs, count| shared_randomness.first_arrivals(5, probs, count, rng);
                     let (tuple, first) = (ask(q, count), ask(p, 1));
                     assert_eq!((ask(q, count), ask(p, 1)), (tuple.clone(), first.clone()));
                     (tuple, first[0])
@@ -181,14 +182,16 @@ mod tests {
         let (p, q) =
             (Distribution::new(p.to_vec()).unwrap(), Distribution::new(q.to_vec()).unwrap());
         let runs = enumerate(|rng| {
-            let mut clocks = Open::new();
-            clocks.first(0, &p, 1, rng) == clocks.first(0, &q, 1, rng)
+            let mut shared_randomness = LazyRandomness::new();
+            shared_randomness.first_arrivals(0, &p, 1, rng)
+                == shared_randomness.first_arrivals(0, &q, 1, rng)
         });
         let agree: f64 = runs.iter().filter(|run| run.1).map(|run| run.0).sum();
         assert!((agree - expected).abs() < 1e-13, "{agree} {expected}");
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
-        let mut clocks = Keyed::new(rng.shared_key().unwrap());
-        let mut first = |probs, position| clocks.first(position, probs, 1, &mut rng);
+        let mut shared_randomness = KeyedRandomness::new(rng.shared_key().unwrap());
+        let mut first =
+            |probs, position| shared_randomness.first_arrivals(position, probs, 1, &mut rng);
         let runs = 100_000;
         let same = (0..runs).filter(|&position| first(&p, position) == first(&q, position)).count();
         let (got, error) =
