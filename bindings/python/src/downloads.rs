@@ -48,7 +48,7 @@ impl Listener for Downloads {
 
     fn detail(&self, _: &Message) {}
 
-    fn downloads(&self, what: &str, done: usize, total: usize) -> bool {
+    fn download_progress(&self, what: &str, done: usize, total: usize) -> bool {
         Python::attach(|py| {
             // Where there is no standard error, nothing is said.
             let _ = self.say(py, what, done >= total);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo, SeveralDrafters};
+use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo, CombinedDrafter};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result, wrong_type};
@@ -98,7 +98,7 @@ pub fn drafter(
             let mut all: Vec<_> = all.into_iter().flatten().collect();
             return Ok(match all.len() {
                 1 => all.pop(),
-                _ => Some(Box::new(SeveralDrafters::new(all)?)),
+                _ => Some(Box::new(CombinedDrafter::new(all)?)),
             });
         }
         DraftArgument::Other(value) => value.clone(),

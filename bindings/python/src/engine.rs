@@ -151,7 +151,7 @@ impl Drafting {
     /// With a verifier for it.
     pub fn verified_by(&self, verifier: Box<dyn Verifier>) -> Result<Speculation> {
         let speculation = Speculation::new(verifier, self.tree.build()?)?;
-        Ok(speculation.with_sampling(self.draft).with_each(self.each.clone())?)
+        Ok(speculation.with_sampling(self.draft).with_draft_samplings(self.each.clone())?)
     }
 }
 
@@ -224,7 +224,7 @@ impl PyEngine {
                 (Engine::new(target, drafter.flatten()), language, None)
             }
         };
-        let drafters = engine.drafters();
+        let drafters = engine.drafter_count();
         let (vocabulary, context) = (engine.info().vocabulary.size(), engine.info().context);
         let engine = Arc::new(Mutex::new(engine));
         Ok(Self { engine, language, facts, drafters, vocabulary, context })
@@ -267,7 +267,7 @@ impl PyEngine {
         let prompt = self.prompt(prompt)?;
         let logits = work(py, || {
             let mut engine = lock(&self.engine);
-            engine.admits(&prompt)?;
+            engine.check_prompt(&prompt)?;
             let target = engine.target();
             let sequence = target.open()?;
             let tree = polydraft::DraftTree::new();
@@ -308,7 +308,7 @@ impl PyEngine {
                 .speculation(speculation.with_sampling(of_draft))
                 .rng(random::seeded(0)))
         };
-        let costs = work(py, || Ok(lock(&self.engine).costs(&text, &mut request)?))?;
+        let costs = work(py, || Ok(lock(&self.engine).measure_costs(&text, &mut request)?))?;
         let json =
             serde_json::to_string(&costs).map_err(|error| Failure::input(error.to_string()))?;
         Ok(py.import("json")?.call_method1("loads", (json,))?)

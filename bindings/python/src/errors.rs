@@ -51,7 +51,7 @@ impl From<polydraft_engine::Error> for Failure {
     fn from(error: polydraft_engine::Error) -> Self {
         use polydraft_engine::Error;
         match error {
-            Error::EmittedDistribution(error) => error.into(),
+            Error::Core(error) => error.into(),
             Error::PromptTooLong { .. }
             | Error::EmptyPrompt
             | Error::Setting { .. }

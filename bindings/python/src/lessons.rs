@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use polydraft_lessons::{Plan, Progress, write};
+use polydraft_lessons::{ShardPlan, ShardProgress, write_shards};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
@@ -33,22 +33,22 @@ pub fn _write_lessons(
     given: Vec<PathBuf>,
 ) -> Result<()> {
     let dtype = dtype.map(str::parse).transpose().map_err(Failure::input)?;
-    let plan = Plan {
+    let plan = ShardPlan {
         target,
         dtype,
         layers,
         folder,
         tokens,
         shard,
-        together,
-        longest,
+        batch_size: together,
+        max_sample_tokens: longest,
         temperatures,
-        given,
+        text_files: given,
     };
     let mut raised = None;
     let mut asked: Option<Instant> = None;
     work(py, || {
-        let mut go_on = |Progress { shards, kept, open }| {
+        let mut go_on = |ShardProgress { shards, stored_tokens: kept, open_tokens: open }| {
             if open > 0 && asked.is_some_and(|asked| asked.elapsed() < EVERY) {
                 return true;
             }
@@ -61,7 +61,7 @@ pub fn _write_lessons(
                 })
             })
         };
-        Ok(write(&plan, &mut go_on)?)
+        Ok(write_shards(&plan, &mut go_on)?)
     })?;
     raised.map_or(Ok(()), |problem| Err(problem.into()))
 }

@@ -111,7 +111,7 @@ mod with {
     use polydraft::{Sampling, VerifierKind};
     use polydraft_runtime::costs::{self, CostKey};
     use polydraft_runtime::{
-        Description, LanguageModel, ModelOptions, Models, Silent, SpeculationOptions, TableKeeper,
+        Description, LanguageModel, ModelOptions, Models, Silent, SpeculationOptions, TableSaver,
     };
     use polydraft_text::Message;
 
@@ -168,7 +168,7 @@ mod with {
         key: CostKey,
         /// Costs that are known, with the verifier, and whether the target is sampled greedily.
         known: Mutex<Vec<(VerifierKind, bool, Costs)>>,
-        learned: Mutex<Option<TableKeeper>>,
+        learned: Mutex<Option<TableSaver>>,
     }
 
     impl Facts {
@@ -186,7 +186,7 @@ mod with {
             if let Some((_, _, costs)) = found {
                 return Ok(costs.clone());
             }
-            let found = costs::known(None, &self.key, engine, sampling, verifier)?;
+            let found = costs::look_up(None, &self.key, engine, sampling, verifier)?;
             let costs = found.costs(engine, &Silent)?;
             known.push((verifier.clone(), greedy, costs.clone()));
             Ok(costs)
@@ -194,7 +194,7 @@ mod with {
 
         /// Stores the n-grams that were learned, and learns no more.
         pub fn store(&self) -> Result<()> {
-            Ok(lock(&self.learned).take().map_or(Ok(()), TableKeeper::close)?)
+            Ok(lock(&self.learned).take().map_or(Ok(()), TableSaver::close)?)
         }
     }
 

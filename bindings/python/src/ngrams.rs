@@ -38,8 +38,8 @@ impl PyNgrams {
             vocabulary: Vocabulary::numbered(vocabulary),
             context: usize::MAX,
             hidden: None,
-            begins: true,
-            sequences: usize::MAX,
+            accepts_empty_context: true,
+            max_sequences: usize::MAX,
         };
         let mut drafter = "ngram".parse::<DrafterKind>()?.build(&info)?;
         let sequence = drafter.open()?;

@@ -55,7 +55,7 @@ impl Told {
                 Origin::Bonus => "bonus",
             });
         }
-        self.text.extend(session.take_pieces().into_iter().map(|piece| piece.text));
+        self.text.extend(session.take_chunks().into_iter().map(|piece| piece.text));
         self.finish = session.finish().map(name_of_finish);
         self.is_done = session.is_done();
         match session.failure() {

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use polydraft::policy::{Auto, DEPTH, Distinct, TreeChoice, TreeName};
+use polydraft::policy::{Auto, DEFAULT_DEPTH, Distinct, TreeChoice, TreeName};
 use polydraft::{Policy, PolicyKind, VerifierKind};
 use pyo3::prelude::*;
 
@@ -137,12 +137,12 @@ impl Beside<'_> {
         /// Paths of verifiers that know no tree of a depth that changes.
         const PATHS: usize = 2;
         let auto = PolicyKind::Auto(Auto::default());
-        let paths = PolicyKind::paths(PATHS, DEPTH);
+        let paths = PolicyKind::paths(PATHS, DEFAULT_DEPTH);
         match self.drafts {
             0 if auto.is_supported_by(self.verifier) => auto,
             0 if paths.is_supported_by(self.verifier) => paths,
-            0 => PolicyKind::paths(1, DEPTH),
-            drafts => PolicyKind::Distinct(Distinct { drafts, depth: DEPTH }),
+            0 => PolicyKind::paths(1, DEFAULT_DEPTH),
+            drafts => PolicyKind::Distinct(Distinct { drafts, depth: DEFAULT_DEPTH }),
         }
     }
 }

@@ -53,8 +53,8 @@ impl Chain {
             vocabulary: Vocabulary::numbered(256),
             context: usize::MAX,
             hidden: None,
-            begins: true,
-            sequences: usize::MAX,
+            accepts_empty_context: true,
+            max_sequences: usize::MAX,
         };
         let next = counts.into_iter().map(|(context, counts)| (context, logits(counts))).collect();
         Self { info, next, sequences: Slots::default() }

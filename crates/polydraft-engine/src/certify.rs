@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use polydraft::conformance::statistics::{EXPECTED, GTest};
+use polydraft::conformance::statistics::{GTest, MIN_EXPECTED};
 use polydraft::{
     Distribution, Draft, DraftTree, Form, Outcome, RandomSource, Sampling, TargetDistributions,
     Token, Verifier,
@@ -111,13 +111,13 @@ impl Cells<'_> {
         let mut rest = (probability, seen);
         let probs = distribution_after(self.target, self.sampling, &[self.prompt, text].concat())?;
         let runs = self.runs;
-        for (token, p) in probs.support().filter(|(_, p)| probability * p * runs >= EXPECTED) {
+        for (token, p) in probs.support().filter(|(_, p)| probability * p * runs >= MIN_EXPECTED) {
             text.push(token);
             rest = (rest.0 - probability * p, rest.1 - self.seen(text));
             let (left, count) = self.divide(text, probability * p, length - 1)?;
             text.pop();
             // Its rare continuations make a cell if they are not rare together.
-            if left * self.runs >= EXPECTED {
+            if left * self.runs >= MIN_EXPECTED {
                 self.cells.push((left, count));
             } else {
                 rest = (rest.0 + left, rest.1 + count);

@@ -89,7 +89,13 @@ impl<'a> StepDistributions<'a> {
         if self.changed.is_none() && *self.sampling == sampling {
             return self.target(node).map(of);
         }
-        let own = Distribution::from_logits_reusing(self.pool.take(), logits.len(), None, logits, &sampling)?;
+        let own = Distribution::from_logits_reusing(
+            self.pool.take(),
+            logits.len(),
+            None,
+            logits,
+            &sampling,
+        )?;
         let likeliest = of(&own);
         self.pool.give_back([own]);
         Ok(likeliest)
@@ -144,8 +150,13 @@ impl TargetDistributions for StepDistributions<'_> {
                 tree.path(node).into_iter().map(|node| tree.token(node)).collect();
             processor.process(decided, &path, logits.to_mut());
         }
-        let probs =
-            Distribution::from_logits_reusing(self.pool.take(), logits.len(), None, &logits, self.sampling);
+        let probs = Distribution::from_logits_reusing(
+            self.pool.take(),
+            logits.len(),
+            None,
+            &logits,
+            self.sampling,
+        );
         let probs = probs.inspect_err(|error| {
             let _ = self.failed.set(error.clone());
         })?;

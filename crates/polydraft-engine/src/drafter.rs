@@ -19,7 +19,7 @@ use crate::{Model, ModelInfo, Result, Sequence, Sequences};
 pub use kind::DrafterKind;
 pub use model::ModelDrafter;
 use ngram::LearningNgrams;
-pub use several::SeveralDrafters;
+pub use several::CombinedDrafter;
 
 /// The input of a drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,18 +68,18 @@ pub trait Drafter: Sequences {
     }
 
     /// Sequences that may be open at once.
-    fn sequences(&self) -> usize {
+    fn max_sequences(&self) -> usize {
         usize::MAX
     }
 
     /// How many drafters it is made of, each with distributions of its own.
-    fn drafters(&self) -> usize {
+    fn drafter_count(&self) -> usize {
         1
     }
 
     /// The n-grams that it drafts from and that are to learn from what the target says, if it has
     /// some.
-    fn learning(&self) -> Option<&LearningNgrams> {
+    fn learning_ngrams(&self) -> Option<&LearningNgrams> {
         None
     }
 
@@ -87,7 +87,7 @@ pub trait Drafter: Sequences {
     fn attach(&mut self, _target: &dyn Model) {}
 
     /// Its input.
-    fn inputs(&self) -> DrafterInput {
+    fn input(&self) -> DrafterInput {
         DrafterInput::Tokens
     }
 
@@ -120,11 +120,11 @@ pub trait Drafter: Sequences {
         spare: Option<Distribution>,
     ) -> Result<Distribution>;
 
-    /// That of the drafter of this number, below [`drafters`](Self::drafters).
+    /// That of the drafter of this number, below [`drafters`](Self::drafter_count).
     ///
     /// # Errors
     /// Logits that make no distribution.
-    fn distribution_of(
+    fn distribution_from(
         &self,
         _number: usize,
         sequence: Sequence,

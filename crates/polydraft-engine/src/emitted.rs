@@ -24,7 +24,7 @@ pub struct Emitted {
 
 /// A piece of text and where the token came from that completed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
+pub struct OutputChunk {
     /// Whole characters.
     pub text: String,
     /// Where it came from.

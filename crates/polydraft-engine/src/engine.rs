@@ -12,7 +12,7 @@ use polydraft::Token;
 
 use crate::distributions::Pool;
 use crate::drafter::ngram::LearningNgrams;
-use crate::{Drafter, Error, Generation, Model, ModelInfo, Piece, Request, Result, Session};
+use crate::{Drafter, Error, Generation, Model, ModelInfo, OutputChunk, Request, Result, Session};
 use clock::Clock;
 use commit::{commit, emit};
 use force::force;
@@ -65,8 +65,8 @@ impl Engine {
 
     /// Whether the target keeps what it computed for a session that is closed, for later ones that
     /// begin alike.
-    pub fn keeps_closed(&self) -> bool {
-        self.models.target.keeps_closed()
+    pub fn caches_closed_sequences(&self) -> bool {
+        self.models.target.caches_closed_sequences()
     }
 
     /// The target itself, for access to its logits.
@@ -75,7 +75,7 @@ impl Engine {
     }
 
     /// The drafter's name, if there is one.
-    pub fn drafter(&self) -> Option<&str> {
+    pub fn drafter_name(&self) -> Option<&str> {
         self.models.drafter.as_ref().map(|drafter| drafter.name())
     }
 
@@ -92,20 +92,20 @@ impl Engine {
     }
 
     /// Sessions that may be open at once: as many as target and drafter can hold.
-    pub fn sequences(&self) -> usize {
+    pub fn max_sequences(&self) -> usize {
         let drafter =
-            self.models.drafter.as_ref().map_or(usize::MAX, |drafter| drafter.sequences());
-        self.models.target.info().sequences.min(drafter)
+            self.models.drafter.as_ref().map_or(usize::MAX, |drafter| drafter.max_sequences());
+        self.models.target.info().max_sequences.min(drafter)
     }
 
     /// How many drafters there are, each with distributions of its own; none where nothing drafts.
-    pub fn drafters(&self) -> usize {
-        self.models.drafter.as_ref().map_or(0, |drafter| drafter.drafters())
+    pub fn drafter_count(&self) -> usize {
+        self.models.drafter.as_ref().map_or(0, |drafter| drafter.drafter_count())
     }
 
     /// The n-grams that learn from what the target says in every session, if there are some.
-    pub fn learning(&self) -> Option<&LearningNgrams> {
-        self.models.drafter.as_ref()?.learning()
+    pub fn learning_ngrams(&self) -> Option<&LearningNgrams> {
+        self.models.drafter.as_ref()?.learning_ngrams()
     }
 
     /// The drafter's context length, if there is a drafter.
@@ -120,21 +120,21 @@ impl Engine {
 
     /// Tokens of all sequences together, where target or drafter has allocated memory for so many
     /// beforehand.
-    pub fn room(&self) -> Option<usize> {
-        let drafter = self.models.drafter.as_ref().and_then(|drafter| drafter.room());
-        self.models.target.room().into_iter().chain(drafter).min()
+    pub fn token_capacity(&self) -> Option<usize> {
+        let drafter = self.models.drafter.as_ref().and_then(|drafter| drafter.token_capacity());
+        self.models.target.token_capacity().into_iter().chain(drafter).min()
     }
 
     /// Whether there is room for a prompt, and for a token after it.
     ///
     /// # Errors
     /// A prompt that fills the context, or an empty one where the target needs a token.
-    pub fn admits(&self, prompt: &[Token]) -> Result<()> {
-        let ModelInfo { context, begins, .. } = self.models.target.info();
+    pub fn check_prompt(&self, prompt: &[Token]) -> Result<()> {
+        let ModelInfo { context, accepts_empty_context, .. } = self.models.target.info();
         if prompt.len() >= *context {
             return Err(Error::PromptTooLong { prompt: prompt.len(), context: *context });
         }
-        if prompt.is_empty() && !begins {
+        if prompt.is_empty() && !accepts_empty_context {
             return Err(Error::EmptyPrompt);
         }
         Ok(())
@@ -148,17 +148,17 @@ impl Engine {
     /// sessions as the models can hold.
     pub fn open<'c>(&mut self, request: Request<'c>) -> Result<Session<'c>> {
         request.sampling.validate()?;
-        self.admits(&request.prompt)?;
+        self.check_prompt(&request.prompt)?;
         if let Some(speculation) = &request.speculation {
             let Some(drafter) = &self.models.drafter else { return no_drafter() };
-            speculation.validate(drafter.drafters())?;
+            speculation.validate(drafter.drafter_count())?;
         }
         let drafts = request.speculation.is_some();
         let (target, drafter) = self.models.open(&request.prompt, drafts)?;
-        let observer = self.learning().map(|ngrams| ngrams.observer(&request.prompt));
+        let observer = self.learning_ngrams().map(|ngrams| ngrams.observer(&request.prompt));
         let mut session = Session::new(request, target, drafter);
         if let Some(observer) = observer {
-            session.observe(observer);
+            session.add_observer(observer);
         }
         Ok(session)
     }
@@ -168,7 +168,7 @@ impl Engine {
     ///
     /// # Errors
     /// Failures of the target.
-    pub fn computed(&mut self, session: &Session) -> Result<usize> {
+    pub fn cached_tokens(&mut self, session: &Session) -> Result<usize> {
         let left = self.models.target.prepare(session.target, 0)?;
         Ok(self.models.target.len(session.target).saturating_sub(1 + left))
     }
@@ -251,7 +251,7 @@ impl Engine {
     pub fn generate(
         &mut self,
         request: Request,
-        show: &mut dyn FnMut(Piece) -> bool,
+        show: &mut dyn FnMut(OutputChunk) -> bool,
     ) -> Result<Generation> {
         let session = self.open(request)?;
         self.complete(session, show)
@@ -264,18 +264,22 @@ impl Engine {
     pub fn complete(
         &mut self,
         mut session: Session,
-        show: &mut dyn FnMut(Piece) -> bool,
+        show: &mut dyn FnMut(OutputChunk) -> bool,
     ) -> Result<Generation> {
         let done = self.run(&mut session, show);
         let generation = self.close(session);
         done.and(generation)
     }
 
-    fn run(&mut self, session: &mut Session, show: &mut dyn FnMut(Piece) -> bool) -> Result<()> {
+    fn run(
+        &mut self,
+        session: &mut Session,
+        show: &mut dyn FnMut(OutputChunk) -> bool,
+    ) -> Result<()> {
         while !session.is_done() && self.prepare(session, PROMPT_CHUNK)? > 0 {}
         let mut wanted = true;
         loop {
-            for piece in session.take_pieces() {
+            for piece in session.take_chunks() {
                 wanted = wanted && show(piece);
             }
             if !wanted {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// The mathematics refused, for example logits that make no distribution.
     #[error(transparent)]
-    EmittedDistribution(#[from] polydraft::Error),
+    Core(#[from] polydraft::Error),
     /// A model's output that makes no distribution: a NaN, or nothing but −∞.
     #[error("the logits of the {role} {model}: {source}")]
     Logits {

@@ -32,20 +32,20 @@ pub mod statistics;
 pub mod stop;
 pub mod table;
 mod trace;
-pub use costs::{MeasuredRequests, Measurement};
-pub use drafter::{Drafter, DrafterInput, DrafterKind, ModelDrafter, SeveralDrafters};
-pub use emitted::{Emitted, Origin, Piece};
+pub use costs::{CostMeasurement, RequestFactory};
+pub use drafter::{CombinedDrafter, Drafter, DrafterInput, DrafterKind, ModelDrafter};
+pub use emitted::{Emitted, Origin, OutputChunk};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use generation::{Finish, Generation};
 pub use model::{
-    HiddenState, HiddenStates, KvCacheFollower, Model, ModelInfo, Threads, capture_hidden_states,
-    hidden_states,
+    HiddenState, HiddenStates, KvCacheFollower, Model, ModelInfo, ThreadPool,
+    capture_hidden_states, hidden_states,
 };
 pub use observer::StepObserver;
 pub use polydraft::{Detokenizer, NoDetokenizer, Vocabulary};
 pub use prefix::PrefixCache;
-pub use processor::{AllowedTokens, LeastTokens, LogitsProcessor, Penalties, Repetition};
+pub use processor::{AllowedTokens, LogitsProcessor, MinTokens, Penalties, RepetitionPenalty};
 pub use request::{Limits, Request, Speculation};
 pub use score::{Alternatives, Scored, Scorer, score};
 pub use sequences::{Sequence, Sequences};
@@ -53,4 +53,4 @@ pub use session::Session;
 pub use slots::Slots;
 pub use statistics::Statistics;
 pub use table::TableModel;
-pub use trace::{Drawn, Trace, TracedNode};
+pub use trace::{DraftedToken, Trace, TracedNode};

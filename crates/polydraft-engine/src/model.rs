@@ -19,9 +19,9 @@ pub struct ModelInfo {
     /// Numbers in a hidden state; none for a model that has no such thing.
     pub hidden: Option<usize>,
     /// Whether it gives logits for an empty context.
-    pub begins: bool,
+    pub accepts_empty_context: bool,
     /// How many sequences may be open at once.
-    pub sequences: usize,
+    pub max_sequences: usize,
 }
 
 /// A hidden state that a model has of every token: `[hidden]`.
@@ -92,7 +92,7 @@ pub trait Model: Sequences + Any {
     }
 
     /// The threads that compute it, where there are several: sessions are verified on them.
-    fn threads(&self) -> Option<&dyn Threads> {
+    fn thread_pool(&self) -> Option<&dyn ThreadPool> {
         None
     }
 }
@@ -137,8 +137,8 @@ pub trait KvCacheFollower {
     ) -> Result<()>;
 }
 
-/// Threads that compute.
-pub trait Threads {
+/// ThreadPool that compute.
+pub trait ThreadPool {
     /// Calls `work` with every number below `count`, once each, on the threads.
     fn run(&self, count: usize, work: &(dyn Fn(usize) + Sync));
 }
@@ -174,7 +174,7 @@ pub fn hidden_states(
 /// # Errors
 /// Always.
 pub fn too_many_sequences<T>(info: &ModelInfo) -> Result<T> {
-    Err(Error::TooManySequences { model: info.name.clone(), most: info.sequences })
+    Err(Error::TooManySequences { model: info.name.clone(), most: info.max_sequences })
 }
 
 /// The error of hidden states that a model does not give.

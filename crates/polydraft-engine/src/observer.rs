@@ -14,7 +14,7 @@ use polydraft::{
 use crate::distributions::StepDistributions;
 use crate::{Emitted, Result};
 
-/// Observes the steps of a session, see [`Session::observe`](crate::Session::observe).
+/// Observes the steps of a session, see [`Session::observe`](crate::Session::add_observer).
 ///
 /// ```
 /// use std::sync::mpsc::{Sender, channel};
@@ -43,7 +43,7 @@ use crate::{Emitted, Result};
 /// let mut engine = Engine::new(Box::new(target), None);
 /// let mut session = engine.open(Request::new([0]).limits(Limits::tokens(3)))?;
 /// let (told, entropies) = channel();
-/// session.observe(Entropy { of_step: 0.0, told });
+/// session.add_observer(Entropy { of_step: 0.0, told });
 /// engine.complete(session, &mut |_| true)?;
 /// assert_eq!(entropies.iter().collect::<Vec<_>>(), [1.0, 1.0, 1.0]);
 /// # Ok::<(), polydraft_engine::Error>(())

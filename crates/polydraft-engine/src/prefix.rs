@@ -30,7 +30,7 @@ pub enum Reuse {
     #[default]
     AnyPrefix,
     /// All of it, and only for a longer one: of a state that cannot be cut.
-    WholeOnly,
+    FullOnly,
 }
 
 /// Closed sequences with their KV caches or states.
@@ -44,7 +44,7 @@ pub enum Reuse {
 /// // Two of five tokens: they are copied, and the sequence stays.
 /// assert_eq!(cache.take(&[1, 2, 9]), Some(Cached::Prefix(2, &"long")));
 /// // Nearly all of them: the sequence goes over to its continuation.
-/// assert_eq!(cache.take(&[1, 2, 3, 4]), Some(Cached::Whole(vec![1, 2, 3, 4, 5], "long")));
+/// assert_eq!(cache.take(&[1, 2, 3, 4]), Some(Cached::Removed(vec![1, 2, 3, 4, 5], "long")));
 /// assert!(cache.is_empty());
 /// ```
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub struct PrefixCache<T> {
 pub enum Cached<'c, T> {
     /// All of a sequence, of which this is most: its tokens and its state, which are no longer in
     /// the cache. It may differ after the common prefix.
-    Whole(Vec<Token>, T),
+    Removed(Vec<Token>, T),
     /// So many of the first tokens of a much longer one, which stays in the cache.
     Prefix(usize, &'c T),
 }
@@ -102,7 +102,7 @@ impl<T> PrefixCache<T> {
         }
         let longer = match self.reuse {
             Reuse::AnyPrefix => self.entries.iter().position(|(held, _)| held.starts_with(&tokens)),
-            Reuse::WholeOnly => None,
+            Reuse::FullOnly => None,
         };
         if let Some(longer) = longer {
             self.entries[longer..].rotate_left(1);
@@ -110,7 +110,7 @@ impl<T> PrefixCache<T> {
         }
         let is_useless = |held: &[Token]| match self.reuse {
             Reuse::AnyPrefix => tokens.starts_with(held),
-            Reuse::WholeOnly => tokens == held,
+            Reuse::FullOnly => tokens == held,
         };
         let useless = self.entries.extract_if(.., |(held, _)| is_useless(held));
         let useless = useless.map(|(_, state)| state).collect();
@@ -139,7 +139,7 @@ impl<T> PrefixCache<T> {
         }
         if 2 * shared >= self.entries[best].0.len() {
             let (held, state) = self.entries.remove(best);
-            return Some(Cached::Whole(held, state));
+            return Some(Cached::Removed(held, state));
         }
         self.entries[best..].rotate_left(1);
         self.entries.last().map(|(_, state)| Cached::Prefix(shared, state))
@@ -168,7 +168,7 @@ impl<T> PrefixCache<T> {
     fn usable(&self, held: &[Token], tokens: &[Token]) -> usize {
         let shared = common_prefix(held, tokens);
         match self.reuse {
-            Reuse::WholeOnly if shared < held.len() || shared == tokens.len() => 0,
+            Reuse::FullOnly if shared < held.len() || shared == tokens.len() => 0,
             _ => shared,
         }
     }
@@ -200,12 +200,12 @@ mod tests {
 
     #[test]
     fn a_state_serves_as_a_whole_and_only_what_is_longer() {
-        let mut cache = cache(Reuse::WholeOnly, &[&[1, 2], &[1, 2, 3, 4]]);
+        let mut cache = cache(Reuse::FullOnly, &[&[1, 2], &[1, 2, 3, 4]]);
         assert_eq!([&[1, 2, 3][..], &[1, 2], &[1]].map(|tokens| cache.shared(tokens)), [2, 0, 0]);
         assert_eq!(cache.take(&[1]), None);
         // A beginning of another is of use where that one cannot be cut.
         assert_eq!(cache.insert(vec![1], 2), [0; 0]);
-        assert_eq!(cache.take(&[1, 2, 3, 4, 5]), Some(Cached::Whole(vec![1, 2, 3, 4], 1)));
+        assert_eq!(cache.take(&[1, 2, 3, 4, 5]), Some(Cached::Removed(vec![1, 2, 3, 4], 1)));
         assert_eq!(cache.len(), 2);
     }
 

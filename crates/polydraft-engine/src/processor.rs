@@ -59,7 +59,7 @@ pub struct Penalties {
     /// Added to the logits of tokens, each named once.
     pub bias: Vec<(Token, f32)>,
     /// Applied after the bias.
-    pub repetition: Option<Repetition>,
+    pub repetition: Option<RepetitionPenalty>,
     /// Subtracted from a token's logit for every time that it was generated. Below 0 repetition is
     /// made likelier.
     pub frequency: f32,
@@ -71,10 +71,10 @@ pub struct Penalties {
 /// it, another one multiplied.
 ///
 /// ```
-/// use polydraft_engine::{LogitsProcessor, Penalties, Repetition};
+/// use polydraft_engine::{LogitsProcessor, Penalties, RepetitionPenalty};
 ///
 /// let of = |last| Penalties {
-///     repetition: Some(Repetition { penalty: 2.0, prompt: [0].into(), last }),
+///     repetition: Some(RepetitionPenalty { penalty: 2.0, prompt: [0].into(), last }),
 ///     ..Penalties::default()
 /// };
 /// let changed = |last| {
@@ -86,7 +86,7 @@ pub struct Penalties {
 /// assert_eq!(changed(Some(1)), [1.0, -2.0, 1.0]);
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Repetition {
+pub struct RepetitionPenalty {
     /// Above 0; 1 changes nothing, and below 1 repetition is made likelier.
     pub penalty: f32,
     /// The prompt.
@@ -123,7 +123,7 @@ impl LogitsProcessor for Penalties {
     }
 }
 
-impl LogitsProcessor for Repetition {
+impl LogitsProcessor for RepetitionPenalty {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
         let all = self.prompt.iter().chain(decided).chain(path).rev();
         let mut seen: Vec<Token> = all.take(self.last.unwrap_or(usize::MAX)).copied().collect();
@@ -177,22 +177,22 @@ impl LogitsProcessor for AllowedTokens {
 /// but an end token is possible, it stays possible.
 ///
 /// ```
-/// use polydraft_engine::{LeastTokens, LogitsProcessor};
+/// use polydraft_engine::{MinTokens, LogitsProcessor};
 ///
-/// let least = LeastTokens { tokens: 2, end_tokens: vec![1] };
+/// let least = MinTokens { tokens: 2, end_tokens: vec![1] };
 /// let mut logits = [0.0; 2];
 /// least.process(&[0], &[], &mut logits);
 /// assert_eq!(logits, [0.0, f32::NEG_INFINITY]);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LeastTokens {
+pub struct MinTokens {
     /// Tokens of the output at least, the end token not counted.
     pub tokens: usize,
     /// What would end it.
     pub end_tokens: Vec<Token>,
 }
 
-impl LogitsProcessor for LeastTokens {
+impl LogitsProcessor for MinTokens {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
         if decided.len() + path.len() >= self.tokens {
             return;

@@ -77,7 +77,7 @@ impl Speculation {
     ///
     /// # Errors
     /// Another number of settings than the policy has drafts.
-    pub fn with_each(self, each: Vec<Sampling>) -> Result<Self> {
+    pub fn with_draft_samplings(self, each: Vec<Sampling>) -> Result<Self> {
         let changed = Self { each, ..self };
         changed.validate(1).map(|()| changed)
     }

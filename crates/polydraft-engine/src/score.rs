@@ -113,7 +113,7 @@ impl Scorer {
         if self.next >= self.tokens.len() {
             return Ok(Vec::new());
         }
-        if self.next == 0 && !model.info().begins {
+        if self.next == 0 && !model.info().accepts_empty_context {
             return Err(Error::EmptyPrompt);
         }
         let Window { sequence, end } = self.window(model)?;
@@ -213,7 +213,7 @@ pub enum Alternatives {
     /// So many of the likeliest ones, the likeliest first.
     Likeliest(usize),
     /// These, however likely they are, and the decided token; the likeliest first.
-    These(Arc<[Token]>),
+    Tokens(Arc<[Token]>),
     /// So many of the likeliest ones that are possible, in the distribution that the token was
     /// decided by: with temperature, filters and the session's changes to the logits.
     Sampled(usize),
@@ -233,7 +233,7 @@ fn scored(
 ) -> Result<Scored> {
     match alternatives {
         Alternatives::Likeliest(count) => of(step.logits(node), token, *count),
-        Alternatives::These(these) => of_these(step.logits(node), token, these),
+        Alternatives::Tokens(these) => of_these(step.logits(node), token, these),
         Alternatives::Sampled(count) => Ok(of_sampled(step.distribution(node)?, token, *count)),
     }
 }

@@ -83,7 +83,7 @@ pub trait Sequences: Send {
 
     /// Whether what was computed for a sequence that is closed is kept for later ones that begin
     /// alike.
-    fn keeps_closed(&self) -> bool {
+    fn caches_closed_sequences(&self) -> bool {
         false
     }
 
@@ -126,7 +126,7 @@ pub trait Sequences: Send {
 
     /// Tokens of all sequences together, without trees, where memory for them is allocated
     /// beforehand.
-    fn room(&self) -> Option<usize> {
+    fn token_capacity(&self) -> Option<usize> {
         None
     }
 }

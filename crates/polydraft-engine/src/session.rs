@@ -10,7 +10,7 @@ use crate::score::{Alternatives, ScoreRecorder};
 use crate::stop::StopScanner;
 use crate::trace::TraceRecorder;
 use crate::{
-    Detokenizer, Emitted, Error, Finish, Generation, Limits, LogitsProcessor, Origin, Piece,
+    Detokenizer, Emitted, Error, Finish, Generation, Limits, LogitsProcessor, Origin, OutputChunk,
     Request, Result, Scored, Sequence, Speculation, Statistics, Trace,
 };
 use observers::Observers;
@@ -74,7 +74,7 @@ pub struct Session<'c> {
     text: String,
     /// Decided and not taken yet.
     emitted: Vec<Emitted>,
-    pieces: Vec<Piece>,
+    pieces: Vec<OutputChunk>,
     last: Origin,
     finish: Option<Finish>,
     failure: Option<Error>,
@@ -159,20 +159,20 @@ impl<'c> Session<'c> {
 
     /// Changes the target's logits from now on; the output then has the distribution of plain
     /// decoding with the same changes.
-    pub fn process(&mut self, processor: Box<dyn LogitsProcessor>) {
+    pub fn set_processor(&mut self, processor: Box<dyn LogitsProcessor>) {
         self.processor = Some(processor);
     }
 
     /// From now on its trees are the same as without other sequences in the batch. Adaptive trees
     /// otherwise depend on the batch size, which keeps the distribution of the output, but not the
     /// same output for the same random decisions.
-    pub fn as_if_alone(&mut self) {
+    pub fn ignore_batch_size(&mut self) {
         self.is_alone = true;
     }
 
     /// From the next step on drafts are made and verified so. Of a session that was opened without
     /// speculation nothing is drafted.
-    pub fn speculate(&mut self, speculation: Speculation) {
+    pub fn set_speculation(&mut self, speculation: Speculation) {
         self.speculation = Some(speculation);
     }
 
@@ -188,7 +188,7 @@ impl<'c> Session<'c> {
 
     /// From now on every step is recorded for [`take_traces`](Self::take_traces), with the `top`
     /// likeliest tokens of each distribution. It costs a distribution for every node.
-    pub fn trace(&mut self, top: usize) {
+    pub fn record_traces(&mut self, top: usize) {
         self.observers.traces = Some(TraceRecorder::new(top));
     }
 
@@ -212,12 +212,12 @@ impl<'c> Session<'c> {
     }
 
     /// From now on `observer` is called at its steps.
-    pub fn observe(&mut self, observer: impl StepObserver + 'c) {
+    pub fn add_observer(&mut self, observer: impl StepObserver + 'c) {
         self.observers.others.push(Box::new(observer));
     }
 
     /// The text that has become certain since the last time.
-    pub fn take_pieces(&mut self) -> Vec<Piece> {
+    pub fn take_chunks(&mut self) -> Vec<OutputChunk> {
         std::mem::take(&mut self.pieces)
     }
 
@@ -285,7 +285,7 @@ impl<'c> Session<'c> {
     fn show(&mut self, pieces: Vec<(String, Origin)>) {
         for (text, origin) in pieces {
             self.text.push_str(&text);
-            self.pieces.push(Piece { text, origin });
+            self.pieces.push(OutputChunk { text, origin });
         }
     }
 

@@ -123,8 +123,8 @@ impl TableModel {
             vocabulary: Vocabulary::numbered(vocabulary),
             context: usize::MAX,
             hidden: None,
-            begins: true,
-            sequences: usize::MAX,
+            accepts_empty_context: true,
+            max_sequences: usize::MAX,
         };
         Ok(Self { info, next: entries, memory, sequences: Slots::default() })
     }
@@ -155,7 +155,7 @@ impl TableModel {
     /// # Errors
     /// A file that cannot be read, and those of [`TableModel::from_json`].
     pub fn read(path: &Path) -> Result<Self> {
-        let text = polydraft_files::read_text(path, polydraft_files::Kind::DISTRIBUTIONS)
+        let text = polydraft_files::read_text(path, polydraft_files::FileKind::DISTRIBUTIONS)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::from_json(&path.display().to_string(), &text)
     }
@@ -183,7 +183,7 @@ impl TableModel {
     fn check(&self, tokens: &[Token]) -> Result<()> {
         match tokens.iter().find(|&&t| t as usize >= self.info.vocabulary.size()) {
             None => Ok(()),
-            Some(&got) => Err(Error::EmittedDistribution(polydraft::Error::Token {
+            Some(&got) => Err(Error::Core(polydraft::Error::Token {
                 operation: "table model",
                 vocabulary: self.info.vocabulary.size(),
                 got,

@@ -20,7 +20,7 @@ pub struct Trace {
 #[derive(Debug, Clone, PartialEq)]
 pub struct TracedNode {
     /// Its parent and its token; none for the root.
-    pub drawn: Option<Drawn>,
+    pub drawn: Option<DraftedToken>,
     /// Draws that were made below it.
     pub draws: usize,
     /// The distribution of the drafts below it, the likeliest first; none at a leaf.
@@ -38,7 +38,7 @@ pub struct TracedNode {
 
 /// A drafted token.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Drawn {
+pub struct DraftedToken {
     /// The node that it was drawn at.
     pub parent: NodeId,
     /// The token.
@@ -65,7 +65,7 @@ impl Trace {
                 let under = |probs: Option<&Distribution>| {
                     probs.map_or(0.0, |probs| probs.probability(token))
                 };
-                Drawn {
+                DraftedToken {
                     parent,
                     token,
                     draft: under(draft.distribution(parent)),

@@ -224,7 +224,7 @@ fn mismatches_are_refused() {
         let policy = tree.parse::<PolicyKind>().unwrap().build().unwrap();
         let walk = setup("specinfer", PolicyKind::chain(1)).kind.build().unwrap();
         let speculation = Speculation::new(walk, policy).unwrap();
-        let several = speculation.with_each(vec![Sampling::default(); settings]);
+        let several = speculation.with_draft_samplings(vec![Sampling::default(); settings]);
         assert!(several.err().unwrap().to_string().contains("drafts"), "{tree}");
     }
     let cold =

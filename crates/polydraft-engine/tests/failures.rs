@@ -58,7 +58,7 @@ impl Flaky {
 
 impl Sequences for Flaky {
     fn open(&mut self) -> Result<Sequence> {
-        if self.open == self.info.sequences {
+        if self.open == self.info.max_sequences {
             return too_many_sequences(&self.info);
         }
         self.open += 1;
@@ -273,8 +273,8 @@ fn a_step_that_panicked_is_taken_again_as_it_was() {
                 Speculation::new(Box::new(Counting(0)), Box::new(Attentive(1, 0))).unwrap();
             engine.open(request(generator.clone(), 12).speculation(speculation)).unwrap()
         });
-        sessions[0].trace(1);
-        sessions[1].process(Box::new(PanicsOnce((fault == Fault::Certain).into())));
+        sessions[0].record_traces(1);
+        sessions[1].set_processor(Box::new(PanicsOnce((fault == Fault::Certain).into())));
         while !sessions.iter().all(Session::is_done) {
             let before = generators.each_ref().map(|generator| generator.0.lock().unwrap().clone());
             let [one, other] = &mut sessions;
@@ -309,10 +309,10 @@ fn a_step_that_panicked_is_taken_again_as_it_was() {
 #[test]
 fn a_draft_that_holds_few_texts_is_counted() {
     let (target, mut draft) = (table(0.9, 0.3), Flaky::new(table(0.5, 0.6), Fault::Panic(0)));
-    draft.info.sequences = 1;
+    draft.info.max_sequences = 1;
     let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary).unwrap();
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
-    assert_eq!(engine.sequences(), 1);
+    assert_eq!(engine.max_sequences(), 1);
     let asked = || request(ChaCha12Rng::seed_from_u64(1), 12);
     let mut session = engine.open(asked()).unwrap();
     assert!(matches!(engine.open(asked()), Err(Error::TooManySequences { .. })));
@@ -385,7 +385,7 @@ fn half_taken(is_certain: bool) {
     };
     let mut broken = engine.open(asked).unwrap();
     if is_certain {
-        broken.process(Box::new(Explosive));
+        broken.set_processor(Box::new(Explosive));
     }
     let mut whole = engine.open(request(generator.clone(), 12)).unwrap();
     assert!(

@@ -169,7 +169,7 @@ impl Drafter for Reader {
     fn context(&self) -> usize {
         usize::MAX
     }
-    fn inputs(&self) -> DrafterInput {
+    fn input(&self) -> DrafterInput {
         DrafterInput::HiddenStates
     }
     fn sync_target(

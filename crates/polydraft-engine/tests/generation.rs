@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use polydraft::{PolicyKind, Token, VerifierKind};
 use polydraft_engine::{
-    Detokenizer, Engine, Finish, Generation, Limits, Model, ModelDrafter, Origin, Piece, Request,
-    Speculation, TableModel,
+    Detokenizer, Engine, Finish, Generation, Limits, Model, ModelDrafter, Origin, OutputChunk,
+    Request, Speculation, TableModel,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -56,7 +56,7 @@ fn run(
     depth: usize,
     limits: &Limits,
     seed: u64,
-) -> (Generation, Vec<Piece>) {
+) -> (Generation, Vec<OutputChunk>) {
     let mut pieces = Vec::new();
     let mut show = |piece| {
         pieces.push(piece);
@@ -134,7 +134,7 @@ fn a_reader_that_leaves_ends_the_text() {
     assert_eq!((g.tokens.len(), g.finish), (2, Finish::Stopped));
     // Once it wants no more, it is given no more.
     let mut shown = Vec::new();
-    let mut show = |piece: Piece| {
+    let mut show = |piece: OutputChunk| {
         shown.push(piece.text);
         shown.len() < 2
     };
@@ -149,8 +149,8 @@ fn a_session_is_pulled_from_and_can_be_stopped() {
     assert_eq!((session.finish(), session.take_tokens().len()), (None, 0));
     engine.step(&mut [&mut session]).unwrap();
     assert_eq!(session.take_tokens().len(), 4);
-    assert_eq!(session.take_pieces().iter().map(|p| p.text.as_str()).collect::<String>(), "abcd");
-    assert!(session.take_tokens().is_empty() && session.take_pieces().is_empty());
+    assert_eq!(session.take_chunks().iter().map(|p| p.text.as_str()).collect::<String>(), "abcd");
+    assert!(session.take_tokens().is_empty() && session.take_chunks().is_empty());
     session.stop();
     assert_eq!(session.finish(), Some(Finish::Stopped));
     // A step leaves a session alone that is done.

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use polydraft::random::Outcomes;
 use polydraft::{Drafting, PolicyKind, RandomSource, Sampling, Token, enumerate};
-use polydraft_engine::drafter::ngram::{Known, LearningNgrams, NgramLearner, Settings};
+use polydraft_engine::drafter::ngram::{LearningNgrams, NgramLearner, Settings, SharedNgrams};
 use polydraft_engine::{Drafter, DrafterKind, Engine, Limits, Model, Request, Session, TableModel};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
@@ -15,8 +15,8 @@ use crate::common::{Setup, own_distribution, random_model, setup};
 /// With nothing learned yet.
 fn learning(target: &TableModel) -> (Engine, LearningNgrams) {
     let ngrams = LearningNgrams::new(NgramLearner::new(&target.info().vocabulary));
-    let known = Some(Known::Learning(ngrams.clone()));
-    let kind = DrafterKind::Ngram(Settings { known, ..Settings::default() });
+    let shared = Some(SharedNgrams::Learning(ngrams.clone()));
+    let kind = DrafterKind::Ngram(Settings { shared, ..Settings::default() });
     let drafter = kind.build(target.info()).unwrap();
     (Engine::new(Box::new(target.clone()), Some(drafter)), ngrams)
 }
@@ -118,8 +118,8 @@ fn what_is_learned_is_the_targets_distribution() {
             assert_eq!(ngrams.learned(), last + 100);
             last += 100;
         }
-        let known = Some(Known::Table(ngrams.table().into()));
-        let table = DrafterKind::Ngram(Settings { known, ..Settings::default() });
+        let shared = Some(SharedNgrams::Table(ngrams.table().into()));
+        let table = DrafterKind::Ngram(Settings { shared, ..Settings::default() });
         let mut fixed = table.build(target.info()).unwrap();
         // The context that the greedy text ends in is surely known.
         let text = [0, 0, 0, 0];
@@ -160,6 +160,6 @@ fn only_texts_are_learned_from() {
         let rng = ChaCha12Rng::seed_from_u64(1);
         Ok(setup.request(setup.kind.build()?, &prompt, 40, rng))
     };
-    engine.costs(&[], &mut request).unwrap();
+    engine.measure_costs(&[], &mut request).unwrap();
     assert_eq!(ngrams.learned(), 0);
 }

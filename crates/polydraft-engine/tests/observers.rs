@@ -93,7 +93,7 @@ fn observers_are_told_every_step_and_change_nothing() {
     let plain = engine.generate(request(limits(), 5), &mut |_| true).unwrap();
     let mut session = engine.open(request(limits(), 5)).unwrap();
     let (sender, told) = channel();
-    session.observe(Teller(sender));
+    session.add_observer(Teller(sender));
     let generation = engine.complete(session, &mut |_| true).unwrap();
     assert_eq!(generation.tokens, plain.tokens);
     let told: Vec<Told> = told.iter().collect();
@@ -118,7 +118,7 @@ fn an_observer_that_fails_ends_its_session_alone() {
     let mut engine = engine();
     let mut broken = engine.open(request(Limits::tokens(20), 1)).unwrap();
     let mut whole = engine.open(request(Limits::tokens(20), 2)).unwrap();
-    broken.observe(Failing);
+    broken.add_observer(Failing);
     while !whole.is_done() {
         engine.step(&mut [&mut broken, &mut whole]).unwrap();
     }

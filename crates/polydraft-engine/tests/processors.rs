@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use polydraft::{Distribution, PolicyKind, RandomSource, Sampling, Token, VerifierKind, enumerate};
 use polydraft_engine::{
-    AllowedTokens, Engine, LeastTokens, Limits, LogitsProcessor, ModelDrafter, Penalties,
-    Repetition, Request, Speculation, TableModel,
+    AllowedTokens, Engine, Limits, LogitsProcessor, MinTokens, ModelDrafter, Penalties,
+    RepetitionPenalty, Request, Speculation, TableModel,
 };
 
 const TARGET: &str = r#"{"vocabulary": 3, "next": {
@@ -73,15 +73,16 @@ fn processors() -> Vec<fn() -> Box<dyn LogitsProcessor>> {
             })
         },
         || {
-            let repetition = Repetition { penalty: 1.7, prompt: PROMPT.into(), last: None };
+            let repetition = RepetitionPenalty { penalty: 1.7, prompt: PROMPT.into(), last: None };
             Box::new(Penalties { repetition: Some(repetition), ..Penalties::default() })
         },
         || {
-            let repetition = Repetition { penalty: 0.6, prompt: PROMPT.into(), last: Some(2) };
+            let repetition =
+                RepetitionPenalty { penalty: 0.6, prompt: PROMPT.into(), last: Some(2) };
             let bias = vec![(2, 2.5)];
             Box::new(Penalties { repetition: Some(repetition), bias, ..Penalties::default() })
         },
-        || Box::new(LeastTokens { tokens: 2, end_tokens: vec![2] }),
+        || Box::new(MinTokens { tokens: 2, end_tokens: vec![2] }),
         || Box::new(AllowedTokens::new(&[2, 0, 2])),
         || Box::new(NoRepetition),
         || Box::new(Certain),
@@ -128,7 +129,7 @@ fn decoded(
     let speculation = Speculation::new(verifier, policy).unwrap();
     let request = Request::new(PROMPT).sampling(sampling).speculation(speculation).limits(limits);
     let mut session = engine.open(request.rng(rng)).unwrap();
-    session.process(processor);
+    session.set_processor(processor);
     while !session.is_done() {
         engine.step(&mut [&mut session]).unwrap();
     }
@@ -232,7 +233,7 @@ fn what_is_certain_takes_no_pass() {
     for (probability, (tokens, statistics)) in enumerate(|rng| {
         let request = Request::new(PROMPT).limits(Limits::tokens(4)).rng(rng);
         let mut session = engine.open(request).unwrap();
-        session.process(Box::new(Certain));
+        session.set_processor(Box::new(Certain));
         while !session.is_done() {
             engine.step(&mut [&mut session]).unwrap();
         }
@@ -287,7 +288,7 @@ fn a_trace_shows_what_happened() {
         let request =
             Request::new(PROMPT).speculation(speculation.unwrap()).limits(Limits::tokens(4));
         let mut session = engine.open(request.rng(rng)).unwrap();
-        session.trace(3);
+        session.record_traces(3);
         session.record_scores(1);
         engine.step(&mut [&mut session]).unwrap();
         let [trace] = &session.take_traces()[..] else { panic!("one step") };

@@ -1,7 +1,7 @@
 //! Several drafters in one tree: the emitted distribution is the target's.
 
 use polydraft::{PolicyKind, Sampling, VerifierKind};
-use polydraft_engine::{Drafter, DrafterKind, Engine, Model, ModelDrafter, SeveralDrafters};
+use polydraft_engine::{CombinedDrafter, Drafter, DrafterKind, Engine, Model, ModelDrafter};
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
@@ -35,7 +35,7 @@ fn the_distribution_is_the_targets_with_several_drafters_too() {
                     let ngram: DrafterKind = "ngram".parse().unwrap();
                     drafters.push(ngram.build(&info).unwrap());
                 }
-                let several = SeveralDrafters::new(drafters).unwrap();
+                let several = CombinedDrafter::new(drafters).unwrap();
                 let mut engine = Engine::new(Box::new(model), Some(Box::new(several)));
                 let setup = Setup { kind: kind.clone(), tree: tree.clone(), target, draft: plain };
                 worst = worst.max(setup.exact(&mut engine, &[1, 0, 1], 3));
@@ -64,7 +64,7 @@ fn the_distribution_is_the_targets_with_n_grams_mixed_in() {
                 let draft = random_model(&mut rng, 3, 2);
                 let draft = ModelDrafter::new(Box::new(draft), &info.vocabulary).unwrap();
                 let ngrams = "ngram".parse::<DrafterKind>().unwrap().build(&info).unwrap();
-                let mixed = SeveralDrafters::mixed(Box::new(draft), ngrams);
+                let mixed = CombinedDrafter::with_ngrams(Box::new(draft), ngrams);
                 let mut engine = Engine::new(Box::new(model), Some(Box::new(mixed)));
                 let draft = Sampling { temperature: draft_temperature, ..plain };
                 let setup = Setup { kind: kind.clone(), tree: tree.clone(), target: plain, draft };
@@ -85,9 +85,9 @@ fn several_drafters_need_a_tree_of_as_many() {
         let draft = Box::new(target.clone());
         Box::new(ModelDrafter::new(draft, &target.info().vocabulary).unwrap())
     };
-    let alone = SeveralDrafters::new(vec![one()]).err().unwrap();
+    let alone = CombinedDrafter::new(vec![one()]).err().unwrap();
     assert!(alone.to_string().contains("at least two"), "{alone}");
-    let several = SeveralDrafters::new(vec![one(), one()]).unwrap();
+    let several = CombinedDrafter::new(vec![one(), one()]).unwrap();
     let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(several)));
     for tree in ["paths:2,2", "distinct:3,1"] {
         let setup = setup("specinfer", tree.parse().unwrap());

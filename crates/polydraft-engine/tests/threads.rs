@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use polydraft::{DraftTree, NodeId, PolicyKind, Token, VerifierKind};
 use polydraft_engine::{
     Engine, Limits, Model, ModelDrafter, ModelInfo, Request, Result, Sequence, Sequences, Session,
-    Speculation, TableModel, Threads, Vocabulary,
+    Speculation, TableModel, ThreadPool, Vocabulary,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -66,12 +66,12 @@ impl Model for Threaded {
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
         self.table.logits(sequence, node)
     }
-    fn threads(&self) -> Option<&dyn Threads> {
+    fn thread_pool(&self) -> Option<&dyn ThreadPool> {
         Some(self)
     }
 }
 
-impl Threads for Threaded {
+impl ThreadPool for Threaded {
     fn run(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
         self.spread.fetch_add(1, Ordering::SeqCst);
         std::thread::scope(|scope| {

@@ -6,21 +6,21 @@ use polydraft_engine::{HiddenStates, Model, Sequences};
 use polydraft_models::TransformerModel;
 
 use crate::kinds::Kind;
-use crate::shard::{Kept, Lesson};
+use crate::shard::{Sample, SampleData};
 use crate::writer::SHORTEST;
 
 /// Tokens of a pass.
 const CHUNK: usize = 128;
 
-/// Cuts the tokens into samples of `longest`, and reads each.
+/// Cuts the tokens into samples of `max_sample_tokens`, and reads each.
 pub(crate) fn read(
     model: &mut TransformerModel,
     tokens: &[Token],
-    longest: usize,
-    kept: Kept,
-) -> Result<Vec<Lesson>> {
-    let mut lessons = Vec::new();
-    for tokens in tokens.chunks(longest).filter(|tokens| tokens.len() >= SHORTEST) {
+    max_sample_tokens: usize,
+    kept: SampleData,
+) -> Result<Vec<Sample>> {
+    let mut samples = Vec::new();
+    for tokens in tokens.chunks(max_sample_tokens).filter(|tokens| tokens.len() >= SHORTEST) {
         let sequence = model.open()?;
         model.extend(sequence, &tokens[..1])?;
         let (mut log_sums, mut likely) = (vec![0.0], vec![Vec::new()]);
@@ -40,14 +40,14 @@ pub(crate) fn read(
             model.commit(sequence, &tree, &path[1..])?;
         }
         let states = match kept {
-            Kept::HiddenStates => model.hidden_states(sequence, 0..tokens.len() - 1)?,
-            Kept::Likeliest(_) => Vec::new(),
+            SampleData::HiddenStates => model.hidden_states(sequence, 0..tokens.len() - 1)?,
+            SampleData::Likeliest(_) => Vec::new(),
         };
         model.close(sequence);
         let taught = (0..tokens.len()).map(|i| i > 0).collect();
         let kind = Kind::Given.number();
         let (tokens, likeliest) = (tokens.to_vec(), likely);
-        lessons.push(Lesson { kind, tokens, taught, log_sums, states, likeliest });
+        lessons.push(Sample { kind, tokens, taught, log_sums, states, likeliest });
     }
-    Ok(lessons)
+    Ok(samples)
 }

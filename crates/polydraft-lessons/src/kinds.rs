@@ -147,7 +147,7 @@ const CHAT_LIST: &[&str] = &[
     "Name ten",
     "Make a table of",
     "Write a recipe for",
-    "Plan a",
+    "ShardPlan a",
     "Give instructions for",
     "Suggest",
     "Create a schedule",

@@ -31,5 +31,5 @@ mod writer;
 
 pub use kinds::Kind;
 pub use ngrams::{NgramPlan, NgramProgress, learn_ngrams};
-pub use plan::{Plan, Progress, write};
+pub use plan::{ShardPlan, ShardProgress, write_shards};
 pub use shard::{GROUP, Shard};

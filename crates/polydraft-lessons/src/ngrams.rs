@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use polydraft::Token;
-use polydraft_engine::drafter::ngram::{LIKELIEST, NgramLearner, NgramTable};
+use polydraft_engine::drafter::ngram::{LEARNED_TOP_K, NgramLearner, NgramTable};
 use polydraft_models::{Loaded, Precision};
 
 use crate::given;
 use crate::origin::replace;
 use crate::plan;
-use crate::repeats::Said;
-use crate::shard::{Kept, Lesson};
-use crate::talk::Manner;
-use crate::writer::{self, Writing};
+use crate::repeats::SeenSamples;
+use crate::shard::{Sample, SampleData};
+use crate::talk::SampleSettings;
+use crate::writer::{self, WriterSettings};
 
 /// What is to be learned.
 #[derive(Debug, Clone)]
@@ -31,13 +31,13 @@ pub struct NgramPlan {
     /// Tokens to learn from in all, those that the table has learned already among them.
     pub tokens: u64,
     /// Samples that are written at once.
-    pub together: usize,
+    pub batch_size: usize,
     /// Tokens of a sample at most.
-    pub longest: usize,
+    pub max_sample_tokens: usize,
     /// Temperatures, of which each sample takes one.
     pub temperatures: Vec<f64>,
     /// Text to read instead, all of it once.
-    pub given: Vec<PathBuf>,
+    pub text_files: Vec<PathBuf>,
 }
 
 /// Where the learning is.
@@ -46,7 +46,7 @@ pub struct NgramProgress {
     /// Tokens that are learned.
     pub learned: u64,
     /// Those of samples that are being written.
-    pub open: usize,
+    pub open_tokens: usize,
     /// How often a token that is drafted from the table would be accepted in such text: of the last
     /// part, before it was learned.
     pub accepted: Option<f64>,
@@ -69,7 +69,7 @@ pub fn learn_ngrams(
     plan: &NgramPlan,
     watch: &mut dyn FnMut(NgramProgress) -> bool,
 ) -> Result<NgramTable> {
-    plan::check(plan.together, plan.longest, &plan.temperatures)?;
+    plan::check(plan.batch_size, plan.max_sample_tokens, &plan.temperatures)?;
     // Before hours are spent.
     let known = match plan.out.exists() {
         true => Some(read(&plan.out)?),
@@ -83,37 +83,37 @@ pub fn learn_ngrams(
             None
         }
     };
-    let mut loaded = plan::open(&plan.target, plan.dtype, plan.together)?;
+    let mut loaded = plan::open(&plan.target, plan.dtype, plan.batch_size)?;
     let vocabulary = &loaded.language.vocabulary;
     let mut learner = match known {
         Some(table) => NgramLearner::from_table(&table, vocabulary)
             .with_context(|| format!("going on with {}", plan.out.display()))?,
         None => NgramLearner::new(vocabulary),
     };
-    let mut given = plan::encoded(&plan.given, READ, &loaded)?.into_iter();
-    let (mut said, mut accepted, mut stored) = (Said::default(), None, Instant::now());
+    let mut given = plan::encoded(&plan.text_files, READ, &loaded)?.into_iter();
+    let (mut said, mut accepted, mut stored) = (SeenSamples::default(), None, Instant::now());
     loop {
-        let at = NgramProgress { learned: learner.learned(), open: 0, accepted };
+        let at = NgramProgress { learned: learner.learned(), open_tokens: 0, accepted };
         if !watch(at) {
             break;
         }
-        let lessons = match plan.given.is_empty() {
+        let samples = match plan.text_files.is_empty() {
             true if at.learned >= plan.tokens => break,
             true => {
-                let mut go_on = |open| watch(NgramProgress { open, ..at });
+                let mut go_on = |open| watch(NgramProgress { open_tokens: open, ..at });
                 write(plan, &mut loaded, &mut said, at.learned, &mut go_on)?
             }
             false => given
                 .next()
                 .map(|part| {
-                    let kept = Kept::Likeliest(LIKELIEST);
-                    given::read(&mut loaded.model, &part, plan.longest, kept)
+                    let kept = SampleData::Likeliest(LEARNED_TOP_K);
+                    given::read(&mut loaded.model, &part, plan.max_sample_tokens, kept)
                 })
                 .transpose()?,
         };
-        let Some(lessons) = lessons else { break };
-        accepted = accepted_of(&learner, &lessons);
-        for Lesson { tokens, likeliest, .. } in &lessons {
+        let Some(samples) = samples else { break };
+        accepted = accepted_of(&learner, &samples);
+        for Sample { tokens, likeliest, .. } in &samples {
             for (place, likely) in likeliest.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
                 learner.learn(&tokens[..place], likely);
             }
@@ -133,18 +133,18 @@ pub fn learn_ngrams(
 fn write(
     plan: &NgramPlan,
     loaded: &mut Loaded,
-    said: &mut Said,
+    said: &mut SeenSamples,
     learned: u64,
     go_on: &mut dyn FnMut(usize) -> bool,
-) -> Result<Option<Vec<Lesson>>> {
+) -> Result<Option<Vec<Sample>>> {
     let left = plan.tokens.saturating_sub(learned);
-    let writing = Writing {
-        manner: Manner {
-            longest: plan.longest,
+    let writing = WriterSettings {
+        settings: SampleSettings {
+            max_sample_tokens: plan.max_sample_tokens,
             temperatures: &plan.temperatures,
-            kept: Kept::Likeliest(LIKELIEST),
+            kept: SampleData::Likeliest(LEARNED_TOP_K),
         },
-        together: plan.together,
+        batch_size: plan.batch_size,
         tokens: PART.min(usize::try_from(left).unwrap_or(PART)),
         // Other samples than those that were learned.
         seed: learned + 1,
@@ -153,10 +153,10 @@ fn write(
 }
 
 /// How much of the distributions the table has learned, in text that it has not.
-fn accepted_of(learner: &NgramLearner, lessons: &[Lesson]) -> Option<f64> {
-    let places = lessons.iter().flat_map(|lesson| {
-        let all = lesson.likeliest.iter().enumerate().filter(|(_, likely)| !likely.is_empty());
-        all.map(|(place, likely)| (&lesson.tokens[..place], likely))
+fn accepted_of(learner: &NgramLearner, samples: &[Sample]) -> Option<f64> {
+    let places = lessons.iter().flat_map(|sample| {
+        let all = sample.likeliest.iter().enumerate().filter(|(_, likely)| !likely.is_empty());
+        all.map(|(place, likely)| (&sample.tokens[..place], likely))
     });
     let overlap = |(text, likely): (&[Token], &Vec<_>)| learner.overlap(text, likely);
     let looked: Vec<f64> = places.step_by(LOOKED_AT).map(overlap).collect();
@@ -168,6 +168,7 @@ fn read(file: &Path) -> Result<NgramTable> {
         let file = file.display();
         format!("{file}: expected a table to go on with, or a file that is not there yet")
     };
-    let bytes = polydraft_files::read(file, polydraft_files::Kind::NGRAMS).with_context(what)?;
+    let bytes =
+        polydraft_files::read(file, polydraft_files::FileKind::NGRAMS).with_context(what)?;
     NgramTable::from_bytes(&bytes).with_context(what)
 }

@@ -29,7 +29,7 @@ pub(crate) fn keep(folder: &Path, facts: Facts) -> Result<()> {
     let path = folder.join("origin.json");
     let mut kept = match path.exists() {
         false => Facts::new(),
-        true => polydraft_files::read(&path, polydraft_files::Kind::SETTINGS)
+        true => polydraft_files::read(&path, polydraft_files::FileKind::CONFIG)
             .and_then(|bytes| Ok(serde_json::from_slice(&bytes)?))
             .with_context(|| format!("reading {}", path.display()))?,
     };
@@ -47,5 +47,6 @@ pub(crate) fn keep(folder: &Path, facts: Facts) -> Result<()> {
 
 /// Writes a file that is there as a whole or not at all.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    polydraft_files::replace(path, bytes).with_context(|| format!("writing {}", path.display()))
+    polydraft_files::write_atomically(path, bytes)
+        .with_context(|| format!("writing {}", path.display()))
 }

@@ -11,15 +11,15 @@ use serde_json::json;
 
 use crate::given;
 use crate::origin::{self, Facts};
-use crate::repeats::Said;
-use crate::shard::{Kept, Shard};
-use crate::talk::Manner;
+use crate::repeats::SeenSamples;
+use crate::shard::{SampleData, Shard};
+use crate::talk::SampleSettings;
 use crate::target;
-use crate::writer::{self, SHORTEST, Writing};
+use crate::writer::{self, SHORTEST, WriterSettings};
 
 /// What is to be written.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct ShardPlan {
     /// The model: a directory or a GGUF file.
     pub target: PathBuf,
     /// The type that its weights are stored in; none is as `polydraft` would hold them.
@@ -33,24 +33,24 @@ pub struct Plan {
     /// Tokens of a shard, about: what an interruption can cost.
     pub shard: usize,
     /// Samples that are written at once.
-    pub together: usize,
+    pub batch_size: usize,
     /// Tokens of a text at most.
-    pub longest: usize,
+    pub max_sample_tokens: usize,
     /// Temperatures, of which each text takes one.
     pub temperatures: Vec<f64>,
     /// Samples to read instead.
-    pub given: Vec<PathBuf>,
+    pub text_files: Vec<PathBuf>,
 }
 
 /// Where the writing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct ShardProgress {
     /// Shards that are done.
     pub shards: usize,
     /// Their tokens.
-    pub kept: usize,
+    pub stored_tokens: usize,
     /// Those of samples that are being written.
-    pub open: usize,
+    pub open_tokens: usize,
 }
 
 /// Writes text until there is as much as the plan asks for, or until `watch` says no. What an
@@ -60,12 +60,12 @@ pub struct Progress {
 /// # Errors
 /// A model that cannot be loaded, or that no head can be made for; a folder of another model's
 /// text; a disk that is full.
-pub fn write(plan: &Plan, watch: &mut dyn FnMut(Progress) -> bool) -> Result<()> {
-    check(plan.together, plan.longest, &plan.temperatures)?;
+pub fn write_shards(plan: &ShardPlan, watch: &mut dyn FnMut(ShardProgress) -> bool) -> Result<()> {
+    check(plan.batch_size, plan.max_sample_tokens, &plan.temperatures)?;
     ensure!(plan.shard > 0, "expected shards of at least one token");
     fs::create_dir_all(&plan.folder)
         .with_context(|| format!("making the folder {}", plan.folder.display()))?;
-    let mut loaded = open(&plan.target, plan.dtype, plan.together)?;
+    let mut loaded = open(&plan.target, plan.dtype, plan.batch_size)?;
     let layers = loaded.model.config().layers;
     let layers = plan.layers.clone().unwrap_or_else(|| target::usual_layers(layers));
     let norm = loaded.model.last_norm();
@@ -73,8 +73,8 @@ pub fn write(plan: &Plan, watch: &mut dyn FnMut(Progress) -> bool) -> Result<()>
     facts.insert("target".into(), origin::fingerprint(loaded.model.config(), norm).into());
     facts.insert("dtype".into(), precision(&plan.target, plan.dtype).to_string().into());
     facts.insert("layers".into(), json!(layers));
-    facts.insert("given files".into(), plan.given.len().into());
-    facts.insert("tokens of a text".into(), plan.longest.into());
+    facts.insert("given files".into(), plan.text_files.len().into());
+    facts.insert("tokens of a text".into(), plan.max_sample_tokens.into());
     facts.insert("tokens of a shard".into(), plan.shard.into());
     origin::keep(&plan.folder, facts)?;
     target::describe(&plan.folder, &loaded, &layers)?;
@@ -83,51 +83,59 @@ pub fn write(plan: &Plan, watch: &mut dyn FnMut(Progress) -> bool) -> Result<()>
     loaded.model.capture_hidden_states(&states)?;
     let width = states.len() * loaded.model.config().hidden;
 
-    let (mut said, mut progress) = (Said::default(), Progress { shards: 0, kept: 0, open: 0 });
+    let (mut said, mut progress) =
+        (SeenSamples::default(), ShardProgress { shards: 0, stored_tokens: 0, open_tokens: 0 });
     while let Some(texts) = Shard::tokens_of(&plan.folder, progress.shards)? {
         for text in texts {
             said.is_new(&text);
-            progress.kept += text.len();
+            progress.stored_tokens += text.len();
         }
         progress.shards += 1;
     }
-    let given = encoded(&plan.given, plan.shard, &loaded)?;
+    let given = encoded(&plan.text_files, plan.shard, &loaded)?;
     while watch(progress) {
-        let lessons = if plan.given.is_empty() {
-            if progress.kept >= plan.tokens {
+        let samples = if plan.text_files.is_empty() {
+            if progress.stored_tokens >= plan.tokens {
                 return Ok(());
             }
-            let writing = Writing {
-                manner: Manner {
-                    longest: plan.longest,
+            let writing = WriterSettings {
+                settings: SampleSettings {
+                    max_sample_tokens: plan.max_sample_tokens,
                     temperatures: &plan.temperatures,
-                    kept: Kept::HiddenStates,
+                    kept: SampleData::HiddenStates,
                 },
-                together: plan.together,
+                batch_size: plan.batch_size,
                 tokens: plan.shard,
                 seed: progress.shards as u64 + 1,
             };
-            let mut go_on = |open| watch(Progress { open, ..progress });
+            let mut go_on = |open| watch(ShardProgress { open_tokens: open, ..progress });
             match writer::write(&mut loaded, &writing, &mut said, &mut go_on)? {
-                Some(lessons) => lessons,
+                Some(samples) => samples,
                 None => return Ok(()),
             }
         } else {
             let Some(part) = given.get(progress.shards) else { return Ok(()) };
-            given::read(&mut loaded.model, part, plan.longest, Kept::HiddenStates)?
+            given::read(&mut loaded.model, part, plan.max_sample_tokens, SampleData::HiddenStates)?
         };
-        let shard = Shard::new(&lessons, width)?;
+        let shard = Shard::new(&samples, width)?;
         shard.save(&plan.folder, progress.shards)?;
         progress.shards += 1;
-        progress.kept += shard.tokens.len();
+        progress.stored_tokens += shard.tokens.len();
     }
     Ok(())
 }
 
 /// That samples can be written so.
-pub(crate) fn check(together: usize, longest: usize, temperatures: &[f64]) -> Result<()> {
-    ensure!(together > 0, "expected at least one text at once");
-    ensure!(longest >= SHORTEST, "expected samples of at least {SHORTEST} tokens, got {longest}");
+pub(crate) fn check(
+    batch_size: usize,
+    max_sample_tokens: usize,
+    temperatures: &[f64],
+) -> Result<()> {
+    ensure!(batch_size > 0, "expected at least one text at once");
+    ensure!(
+        max_sample_tokens >= SHORTEST,
+        "expected samples of at least {SHORTEST} tokens, got {max_sample_tokens}"
+    );
     let is_right = |t: &f64| t.is_finite() && *t >= 0.0;
     ensure!(
         !temperatures.is_empty() && temperatures.iter().all(is_right),
@@ -145,10 +153,10 @@ fn precision(target: &Path, dtype: Option<Precision>) -> Precision {
 }
 
 /// The target, for so many samples at once.
-pub(crate) fn open(target: &Path, dtype: Option<Precision>, together: usize) -> Result<Loaded> {
+pub(crate) fn open(target: &Path, dtype: Option<Precision>, batch_size: usize) -> Result<Loaded> {
     let options = LoadOptions { precision: precision(target, dtype), ..LoadOptions::default() };
     let mut loaded = load(target, options).context("loading the target")?;
-    loaded.model.limit(SequenceLimits { open: together, closed: 0, closed_bytes: 0 });
+    loaded.model.limit(SequenceLimits { open: batch_size, closed: 0, closed_bytes: 0 });
     Ok(loaded)
 }
 
@@ -156,7 +164,7 @@ pub(crate) fn open(target: &Path, dtype: Option<Precision>, together: usize) -> 
 pub(crate) fn encoded(files: &[PathBuf], part: usize, loaded: &Loaded) -> Result<Vec<Vec<Token>>> {
     let mut parts = Vec::new();
     for path in files {
-        let text = polydraft_files::read_text(path, polydraft_files::Kind::TEXT)
+        let text = polydraft_files::read_text(path, polydraft_files::FileKind::TRAINING_TEXT)
             .with_context(|| format!("reading {}", path.display()))?;
         let tokens = loaded.language.tokenizer.encode(&text)?;
         parts.extend(tokens.chunks(part).map(<[Token]>::to_vec));

@@ -16,9 +16,9 @@ const KEPT: u64 = 4;
 
 /// What was said.
 #[derive(Debug, Default)]
-pub(crate) struct Said(HashSet<u64>);
+pub(crate) struct SeenSamples(HashSet<u64>);
 
-impl Said {
+impl SeenSamples {
     /// Whether a text is new. If it is, it has been said from now on.
     pub fn is_new(&mut self, tokens: &[Token]) -> bool {
         let runs: Vec<u64> =
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn what_was_said_before_is_not_new() {
         let text = |from: Token| (from..from + 200).collect::<Vec<_>>();
-        let mut said = Said::default();
+        let mut said = SeenSamples::default();
         assert!(said.is_new(&text(0)));
         assert!(!said.is_new(&text(0)));
         // A quarter is old, then three quarters.
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn a_text_that_turns_in_circles_is_not_new() {
         let circle: Vec<Token> = (0..300).map(|i| i % 20).collect();
-        assert!(!Said::default().is_new(&circle));
-        assert!(Said::default().is_new(&circle[..25]));
+        assert!(!SeenSamples::default().is_new(&circle));
+        assert!(SeenSamples::default().is_new(&circle[..25]));
     }
 }

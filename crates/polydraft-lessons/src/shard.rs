@@ -25,7 +25,7 @@ pub const GROUP: usize = 32;
 
 /// A text with what is learned from it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Lesson {
+pub(crate) struct Sample {
     pub kind: u8,
     pub tokens: Vec<Token>,
     pub taught: Vec<bool>,
@@ -39,14 +39,14 @@ pub(crate) struct Lesson {
 
 /// What is kept of a text besides its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum SampleData {
     /// Hidden states, and the sums after its distributions.
     HiddenStates,
     /// So many of the likeliest tokens at each place.
     Likeliest(usize),
 }
 
-impl Kept {
+impl SampleData {
     /// The likeliest tokens of a distribution, if they are kept.
     pub fn likeliest(self, probs: &Distribution) -> Vec<(Token, f32)> {
         let Self::Likeliest(count) = self else { return Vec::new() };
@@ -79,7 +79,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(lessons: &[Lesson], width: usize) -> Result<Self> {
+    pub(crate) fn new(samples: &[Sample], width: usize) -> Result<Self> {
         ensure!(
             width.is_multiple_of(GROUP),
             "expected hidden states of a multiple of {GROUP} numbers, got {width}"
@@ -94,13 +94,13 @@ impl Shard {
             states: Vec::new(),
             scales: Vec::new(),
         };
-        for lesson in lessons {
-            shard.tokens.extend(&lesson.tokens);
-            shard.lengths.push(lesson.tokens.len());
-            shard.kinds.push(lesson.kind);
-            shard.taught.extend(&lesson.taught);
-            shard.log_sums.extend(&lesson.log_sums);
-            for group in lesson.states.as_chunks::<GROUP>().0 {
+        for sample in samples {
+            shard.tokens.extend(&sample.tokens);
+            shard.lengths.push(sample.tokens.len());
+            shard.kinds.push(sample.kind);
+            shard.taught.extend(&sample.taught);
+            shard.log_sums.extend(&sample.log_sums);
+            for group in sample.states.as_chunks::<GROUP>().0 {
                 shard.round(group);
             }
             shard.states.resize(shard.tokens.len() * width, 0);
@@ -121,7 +121,7 @@ impl Shard {
     }
 
     /// Its samples.
-    pub fn texts(&self) -> impl Iterator<Item = &[Token]> {
+    pub fn samples(&self) -> impl Iterator<Item = &[Token]> {
         let mut rest = &self.tokens[..];
         self.lengths.iter().map(move |length| {
             let (text, behind) = rest.split_at(*length);

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
 use crate::kinds::Kind;
-use crate::shard::{Kept, Lesson};
+use crate::shard::{Sample, SampleData};
 
 /// Tokens of a question at most.
 const QUESTION: usize = 120;
@@ -21,18 +21,18 @@ const ASKING: f64 = 0.95;
 
 /// How long samples become, and how they are drawn.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner<'a> {
-    pub longest: usize,
+pub(crate) struct SampleSettings<'a> {
+    pub max_sample_tokens: usize,
     pub temperatures: &'a [f64],
-    pub kept: Kept,
+    pub kept: SampleData,
 }
 
 /// A text while it is written.
-pub(crate) struct Talk {
+pub(crate) struct OpenSample {
     pub sequence: Sequence,
-    pub lesson: Lesson,
+    pub sample: Sample,
     rng: ChaCha12Rng,
-    kept: Kept,
+    kept: SampleData,
     kind: Kind,
     temperature: f64,
     said: Vec<Message>,
@@ -44,23 +44,23 @@ pub(crate) struct Talk {
 }
 
 /// A token that was drawn, and the sum after its distribution.
-pub(crate) struct Drawn {
+pub(crate) struct DrawnToken {
     token: Token,
     log_sum: f32,
     likeliest: Vec<(Token, f32)>,
 }
 
-impl Talk {
+impl OpenSample {
     pub fn open(
         model: &mut TransformerModel,
         language: &Language,
-        manner: Manner<'_>,
+        settings: SampleSettings<'_>,
         seed: u64,
     ) -> Result<Self> {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
         let kind = Kind::draw(language.chat.is_some(), &mut rng);
-        let temperature = manner.temperatures[rng.random_range(0..manner.temperatures.len())];
-        let lesson = Lesson {
+        let temperature = settings.temperatures[rng.random_range(0..settings.temperatures.len())];
+        let sample = Sample {
             kind: kind.number(),
             tokens: Vec::new(),
             taught: Vec::new(),
@@ -71,9 +71,9 @@ impl Talk {
         let opening = kind.opening(&mut rng);
         let mut talk = Self {
             sequence: model.open()?,
-            lesson,
+            sample,
             rng,
-            kept: manner.kept,
+            kept: settings.kept,
             kind,
             temperature,
             said: Vec::new(),
@@ -108,18 +108,18 @@ impl Talk {
 
     /// What was written and what is put to the model differ where the template adds words.
     fn set(&mut self, model: &mut TransformerModel, tokens: Vec<Token>) -> Result<()> {
-        let lesson = &mut self.lesson;
-        let common = lesson.tokens.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
-        lesson.taught.truncate(common);
-        lesson.log_sums.truncate(common);
-        lesson.likeliest.truncate(common);
-        lesson.taught.resize(tokens.len(), false);
-        lesson.log_sums.resize(tokens.len(), 0.0);
-        lesson.likeliest.resize(tokens.len(), Vec::new());
+        let sample = &mut self.sample;
+        let common = sample.tokens.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+        sample.taught.truncate(common);
+        sample.log_sums.truncate(common);
+        sample.likeliest.truncate(common);
+        sample.taught.resize(tokens.len(), false);
+        sample.log_sums.resize(tokens.len(), 0.0);
+        sample.likeliest.resize(tokens.len(), Vec::new());
         model.truncate(self.sequence, common);
         model.extend(self.sequence, &tokens[common..])?;
         self.turn = tokens.len();
-        lesson.tokens = tokens;
+        sample.tokens = tokens;
         Ok(())
     }
 
@@ -128,7 +128,7 @@ impl Talk {
         &mut self,
         model: &TransformerModel,
         spare: &mut Option<Distribution>,
-    ) -> Result<Drawn> {
+    ) -> Result<DrawnToken> {
         let logits = model.logits(self.sequence, DraftTree::ROOT);
         let mut own = match spare.take() {
             Some(spare) => spare,
@@ -148,26 +148,26 @@ impl Talk {
         }
         let token = own.sample(&mut self.rng);
         *spare = Some(own);
-        Ok(Drawn { token, log_sum, likeliest: likely })
+        Ok(DrawnToken { token, log_sum, likeliest: likely })
     }
 
     /// Takes a token; whether there is more to write.
     pub fn take(
         &mut self,
-        drawn: Drawn,
+        drawn: DrawnToken,
         model: &mut TransformerModel,
         language: &Language,
-        manner: Manner<'_>,
+        settings: SampleSettings<'_>,
         ends: &[Token],
     ) -> Result<bool> {
-        self.lesson.tokens.push(drawn.token);
-        self.lesson.taught.push(self.answers);
-        self.lesson.log_sums.push(drawn.log_sum);
-        self.lesson.likeliest.push(drawn.likeliest);
+        self.sample.tokens.push(drawn.token);
+        self.sample.taught.push(self.answers);
+        self.sample.log_sums.push(drawn.log_sum);
+        self.sample.likeliest.push(drawn.likeliest);
         model.extend(self.sequence, &[drawn.token])?;
-        let written = &self.lesson.tokens[self.turn..];
+        let written = &self.sample.tokens[self.turn..];
         let ended = ends.contains(&drawn.token);
-        let full = self.lesson.tokens.len() >= manner.longest;
+        let full = self.sample.tokens.len() >= settings.max_sample_tokens;
         if full || !(ended || (!self.answers && written.len() >= QUESTION)) {
             return Ok(!full);
         }
@@ -189,16 +189,16 @@ impl Talk {
             let tokens = language.encode_chat(&self.said)?;
             self.set(model, tokens)?;
         }
-        Ok(self.lesson.tokens.len() < manner.longest)
+        Ok(self.sample.tokens.len() < settings.max_sample_tokens)
     }
 
-    pub fn close(mut self, model: &mut TransformerModel) -> Result<Lesson> {
-        if self.kept == Kept::HiddenStates {
-            let known = self.lesson.tokens.len().saturating_sub(1);
+    pub fn close(mut self, model: &mut TransformerModel) -> Result<Sample> {
+        if self.kept == SampleData::HiddenStates {
+            let known = self.sample.tokens.len().saturating_sub(1);
             while model.prepare(self.sequence, usize::MAX)? > 0 {}
-            self.lesson.states = model.hidden_states(self.sequence, 0..known)?;
+            self.sample.states = model.hidden_states(self.sequence, 0..known)?;
         }
         model.close(self.sequence);
-        Ok(self.lesson)
+        Ok(self.sample)
     }
 }

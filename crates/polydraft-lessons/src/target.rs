@@ -45,7 +45,7 @@ pub(crate) fn describe(folder: &Path, loaded: &Loaded, layers: &[usize]) -> Resu
         "intermediate_size": config.intermediate,
         "num_attention_heads": config.heads,
         "num_key_value_heads": config.key_value_heads,
-        "head_dim": config.head,
+        "head_dim": config.head_dim,
         "rope_theta": rope.theta,
         "rms_norm_eps": config.norm_epsilon as f32,
         "vocab_size": config.vocabulary,

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use polydraft::{DraftTree, Sampling};
-use polydraft_engine::drafter::ngram::{Known, NgramTable, Settings};
+use polydraft_engine::drafter::ngram::{NgramTable, Settings, SharedNgrams};
 use polydraft_engine::{Drafter, DrafterKind, Model, Sequences};
 use polydraft_lessons::{NgramPlan, NgramProgress, learn_ngrams};
 use polydraft_models::{LoadOptions, Loaded, load};
@@ -19,15 +19,16 @@ fn plan(out: PathBuf) -> NgramPlan {
         dtype: None,
         out,
         tokens: 600,
-        together: 4,
-        longest: 60,
+        batch_size: 4,
+        max_sample_tokens: 60,
         temperatures: vec![1.0],
-        given: Vec::new(),
+        text_files: Vec::new(),
     }
 }
 
 fn drafter(table: NgramTable, target: &Loaded) -> Box<dyn Drafter> {
-    let settings = Settings { known: Some(Known::Table(Arc::new(table))), ..Settings::default() };
+    let settings =
+        Settings { shared: Some(SharedNgrams::Table(Arc::new(table))), ..Settings::default() };
     DrafterKind::Ngram(settings).build(target.model.info()).unwrap()
 }
 
@@ -42,7 +43,7 @@ fn a_table_of_one_text_has_the_distributions_of_the_model() {
         "pub fn new(name: &str) -> Self {\n    Self { name: name.to_owned() }\n}",
     )
     .unwrap();
-    let plan = NgramPlan { given: vec![text.clone()], ..plan(folder.path().join("t.ngrams")) };
+    let plan = NgramPlan { text_files: vec![text.clone()], ..plan(folder.path().join("t.ngrams")) };
     let mut seen = Vec::new();
     let table = learn_ngrams(&plan, &mut |at| {
         seen.push(at);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use polydraft::DraftTree;
 use polydraft_engine::{HiddenState, HiddenStates, Model, Sequences};
-use polydraft_lessons::{GROUP, Kind, Plan, Progress, Shard, write};
+use polydraft_lessons::{GROUP, Kind, Shard, ShardPlan, ShardProgress, write_shards};
 use polydraft_models::{LoadOptions, load};
 use safetensors::SafeTensors;
 
@@ -16,18 +16,18 @@ fn talks() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/target")
 }
 
-fn plan(target: PathBuf, folder: &Path) -> Plan {
-    Plan {
+fn plan(target: PathBuf, folder: &Path) -> ShardPlan {
+    ShardPlan {
         target,
         dtype: None,
         layers: None,
         folder: folder.to_owned(),
         tokens: 2000,
         shard: 400,
-        together: 4,
-        longest: 60,
+        batch_size: 4,
+        max_sample_tokens: 60,
         temperatures: vec![0.7, 1.0],
-        given: Vec::new(),
+        text_files: Vec::new(),
     }
 }
 
@@ -68,7 +68,7 @@ impl Read {
 #[test]
 fn shards_hold_what_the_model_finds() {
     let made = tempfile::tempdir().unwrap();
-    write(&plan(tiny(), made.path()), &mut |_| true).unwrap();
+    write_shards(&plan(tiny(), made.path()), &mut |_| true).unwrap();
     let mut model = load(&tiny(), LoadOptions::default()).unwrap().model;
     let layers = model.config().layers;
     let read = [2, layers / 2, layers - 3].map(HiddenState::After);
@@ -121,28 +121,29 @@ fn shards_hold_what_the_model_finds() {
 #[test]
 fn an_interrupted_run_goes_on_to_the_same_text() {
     let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    write(&plan(tiny(), whole.path()), &mut |_| true).unwrap();
+    write_shards(&plan(tiny(), whole.path()), &mut |_| true).unwrap();
     // Once in the middle of the first shard, once in that of the third.
-    for stop in
-        [Progress { shards: 0, kept: 0, open: 200 }, Progress { shards: 2, kept: 0, open: 100 }]
-    {
+    for stop in [
+        ShardProgress { shards: 0, stored_tokens: 0, open_tokens: 200 },
+        ShardProgress { shards: 2, stored_tokens: 0, open_tokens: 100 },
+    ] {
         let mut last = None;
-        write(&plan(tiny(), parts.path()), &mut |now| {
+        write_shards(&plan(tiny(), parts.path()), &mut |now| {
             last = Some(now);
-            now.shards < stop.shards || now.open < stop.open
+            now.shards < stop.shards || now.open_tokens < stop.open_tokens
         })
         .unwrap();
         assert_eq!(last.unwrap().shards, stop.shards);
         assert!(!Shard::path(parts.path(), stop.shards).exists());
     }
     let mut last = None;
-    write(&plan(tiny(), parts.path()), &mut |now| {
+    write_shards(&plan(tiny(), parts.path()), &mut |now| {
         last = Some(now);
         true
     })
     .unwrap();
     let last = last.unwrap();
-    assert!(last.kept >= 2000 && last.shards >= 3);
+    assert!(last.stored_tokens >= 2000 && last.shards >= 3);
     for number in 0..last.shards {
         let bytes = |folder: &Path| std::fs::read(Shard::path(folder, number)).unwrap();
         assert!(bytes(whole.path()) == bytes(parts.path()), "shard {number}");
@@ -152,9 +153,14 @@ fn an_interrupted_run_goes_on_to_the_same_text() {
 #[test]
 fn conversations_are_of_all_kinds() {
     let made = tempfile::tempdir().unwrap();
-    let plan =
-        Plan { together: 24, longest: 80, tokens: 3000, shard: 3000, ..plan(talks(), made.path()) };
-    write(&plan, &mut |_| true).unwrap();
+    let plan = ShardPlan {
+        batch_size: 24,
+        max_sample_tokens: 80,
+        tokens: 3000,
+        shard: 3000,
+        ..plan(talks(), made.path())
+    };
+    write_shards(&plan, &mut |_| true).unwrap();
     let shard = Read::new(made.path(), 0);
     let (kinds, lengths) = (shard.part("kinds").1, shard.integers("lengths"));
     assert_eq!(kinds.len(), lengths.len());
@@ -169,8 +175,8 @@ fn given_texts_are_read() {
     let text = made.path().join("text");
     std::fs::write(&text, "fn main() { let x = 1; }\n".repeat(30)).unwrap();
     let folder = made.path().join("work");
-    let plan = Plan { given: vec![text], shard: 100, ..plan(talks(), &folder) };
-    write(&plan, &mut |_| true).unwrap();
+    let plan = ShardPlan { text_files: vec![text], shard: 100, ..plan(talks(), &folder) };
+    write_shards(&plan, &mut |_| true).unwrap();
     let shard = Read::new(&folder, 0);
     assert_eq!(shard.integers("lengths"), [60, 40]);
     assert_eq!(shard.part("kinds").1, [Kind::Given.number(); 2]);
@@ -182,14 +188,16 @@ fn given_texts_are_read() {
 #[test]
 fn what_cannot_be_is_refused() {
     let made = tempfile::tempdir().unwrap();
-    let refused = |plan: Plan| write(&plan, &mut |_| true).unwrap_err().to_string();
+    let refused = |plan: ShardPlan| write_shards(&plan, &mut |_| true).unwrap_err().to_string();
     let right = || plan(tiny(), made.path());
-    assert!(refused(Plan { together: 0, ..right() }).contains("at least one text"));
-    assert!(refused(Plan { longest: 3, ..right() }).contains("at least 16 tokens"));
-    assert!(refused(Plan { temperatures: vec![-1.0], ..right() }).contains("temperatures"));
-    assert!(refused(Plan { target: "nowhere".into(), ..right() }).contains("loading the target"));
-    write(&right(), &mut |_| true).unwrap();
-    let other = refused(Plan { layers: Some(vec![1, 2, 3]), ..right() });
+    assert!(refused(ShardPlan { batch_size: 0, ..right() }).contains("at least one text"));
+    assert!(refused(ShardPlan { max_sample_tokens: 3, ..right() }).contains("at least 16 tokens"));
+    assert!(refused(ShardPlan { temperatures: vec![-1.0], ..right() }).contains("temperatures"));
+    assert!(
+        refused(ShardPlan { target: "nowhere".into(), ..right() }).contains("loading the target")
+    );
+    write_shards(&right(), &mut |_| true).unwrap();
+    let other = refused(ShardPlan { layers: Some(vec![1, 2, 3]), ..right() });
     assert!(other.contains("layers") && other.contains("another work folder"), "{other}");
     std::fs::write(Shard::path(made.path(), 0), "nonsense").unwrap();
     let spoilt = refused(right());

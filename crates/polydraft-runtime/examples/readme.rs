@@ -6,7 +6,7 @@ use polydraft_engine::Limits;
 use polydraft_runtime::{Description, Run, Silent};
 
 fn main() -> anyhow::Result<()> {
-    let mut run = Run::open(Description::of("model.gguf"), &Silent)?;
+    let mut run = Run::open(Description::new("model.gguf"), &Silent)?;
     let output = run.generate("Once upon a time", Limits::tokens(100), Some(1), &mut |piece| {
         print!("{}", piece.text);
         true

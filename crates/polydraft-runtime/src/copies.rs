@@ -12,8 +12,8 @@ use crate::message::{OptionName, message};
 pub fn folder(named: Option<&Path>) -> Option<SelfDraftCache> {
     match named {
         Some(folder) if folder == "none" => None,
-        Some(folder) => Some(SelfDraftCache::at(folder.to_owned())),
-        None => SelfDraftCache::of_user(),
+        Some(folder) => Some(SelfDraftCache::new(folder.to_owned())),
+        None => SelfDraftCache::in_user_folder(),
     }
 }
 

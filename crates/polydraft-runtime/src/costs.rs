@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use polydraft::policy::{Choices, Costs};
 use polydraft::{PolicyKind, Sampling, Token, VerifierKind};
-use polydraft_engine::{Engine, CostMeasurement, Request};
+use polydraft_engine::{CostMeasurement, Engine, Request};
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 

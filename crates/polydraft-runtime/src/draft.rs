@@ -1,6 +1,6 @@
 //! Drafts: what a name stands for, decided once.
 //!
-//! Descriptions name drafts as users type them. [`Draft::find`] is the one place where such a name
+//! Descriptions name drafts as users type them. [`Draft::resolve`] is the one place where such a name
 //! is told apart: by what it says, or by the files that it leads to.
 
 use std::fmt;
@@ -11,7 +11,7 @@ use polydraft_models::{HeadKind, Precision, head_kind};
 
 use crate::listen::Listener;
 use crate::message::{OptionName, message};
-use crate::places::locate;
+use crate::model_files::locate;
 use crate::tables;
 use crate::usage::{Advice, Usage};
 
@@ -67,7 +67,7 @@ pub enum Corpus {
 
 impl Corpus {
     /// Tells text and tables apart.
-    pub fn find(file: PathBuf) -> Self {
+    pub fn from_file(file: PathBuf) -> Self {
         if tables::is_table(&file) { Self::Table(file) } else { Self::Text(file) }
     }
 
@@ -93,7 +93,7 @@ impl Draft {
     ///
     /// # Errors
     /// [`Usage`] for a weight type that makes no self-draft; a name that leads nowhere.
-    pub fn find(name: &str, offline: bool, listener: &dyn Listener) -> Result<Self> {
+    pub fn resolve(name: &str, offline: bool, listener: &dyn Listener) -> Result<Self> {
         match name.split_once(':') {
             None if name == NONE => return Ok(Self::None),
             None if name == MTP => return Ok(Self::Mtp),
@@ -223,7 +223,7 @@ mod tests {
     use crate::usage::explain;
 
     fn find(name: &str) -> Result<Draft> {
-        Draft::find(name, true, &Silent)
+        Draft::resolve(name, true, &Silent)
     }
 
     #[test]
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn files_tell_what_a_draft_is() -> Result<()> {
-        let demo = crate::places::demo()?;
+        let demo = crate::model_files::demo_folder()?;
         let model = demo.join("draft").display().to_string();
         assert!(matches!(find(&model)?, Draft::Model(files) if files.name == Some(model.clone())));
         let head = demo.join("smollm2-head").display().to_string();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use polydraft::Token;
-use polydraft_engine::drafter::ngram::{self, Known};
-use polydraft_engine::{Drafter, DrafterKind, ModelDrafter, SeveralDrafters};
+use polydraft_engine::drafter::ngram::{self, SharedNgrams};
+use polydraft_engine::{CombinedDrafter, Drafter, DrafterKind, ModelDrafter};
 use polydraft_models::{HeadOptions, Precision, load_block_head, load_head, load_mtp, read_tokens};
 use polydraft_text::Language;
 
@@ -33,7 +33,7 @@ impl Drafters<'_, '_> {
             Draft::None => return Ok(None),
             Draft::Several(all) => {
                 let all = all.iter().map(|draft| self.open_one(draft, target));
-                Box::new(SeveralDrafters::new(all.collect::<Result<_>>()?)?)
+                Box::new(CombinedDrafter::new(all.collect::<Result<_>>()?)?)
             }
             one => self.open_one(one, target)?,
         };
@@ -41,7 +41,7 @@ impl Drafters<'_, '_> {
             return Ok(Some(drafter));
         }
         let ngrams = DrafterKind::Ngram(ngram::Settings::default()).build(target.info())?;
-        Ok(Some(Box::new(SeveralDrafters::mixed(drafter, ngrams))))
+        Ok(Some(Box::new(CombinedDrafter::with_ngrams(drafter, ngrams))))
     }
 
     fn open_one(&self, draft: &Draft, target: &mut dyn LoadedTarget) -> Result<Box<dyn Drafter>> {
@@ -52,7 +52,7 @@ impl Drafters<'_, '_> {
             Draft::SelfDraft(_) => {
                 let mut copy = target.take_self_draft().context("the self-draft was not made")?;
                 if let Some(tokens) = self.tokens(target.language())? {
-                    copy.cut_output(&tokens)?;
+                    copy.restrict_output(&tokens)?;
                 }
                 Box::new(ModelDrafter::new(Box::new(copy), &target.info().vocabulary)?)
             }
@@ -105,10 +105,10 @@ impl Drafters<'_, '_> {
         if let Some(corpus) = &ngrams.corpus {
             match corpus {
                 Corpus::Table(file) => {
-                    settings.known = Some(Known::Table(Arc::new(tables::read(file)?)));
+                    settings.shared = Some(SharedNgrams::Table(Arc::new(tables::read(file)?)));
                 }
                 Corpus::Text(file) => {
-                    let text = polydraft_files::read_text(file, polydraft_files::Kind::PROMPT)
+                    let text = polydraft_files::read_text(file, polydraft_files::FileKind::PROMPT)
                         .with_context(|| format!("cannot read the corpus {}", file.display()))?;
                     settings.corpus = target.language().tokenizer.encode_pieces(&text)?;
                 }
@@ -120,7 +120,7 @@ impl Drafters<'_, '_> {
             let (learned, shown) = (learning.learned(), file.display());
             let detail = format!("draft: n-grams in {shown}, {learned} tokens learned");
             self.plan.listener.detail(&detail.into());
-            settings.known = Some(Known::Learning(learning));
+            settings.shared = Some(SharedNgrams::Learning(learning));
             settings.corpus_file = Some(file.clone());
         }
         Ok(DrafterKind::Ngram(settings).build(target.info())?)

@@ -6,8 +6,8 @@ use polydraft_models::Precision;
 
 use crate::backend::{BackendKind, CacheType};
 use crate::draft::{Corpus, Draft, Ngrams};
+use crate::model_files::{title, weight_bytes};
 use crate::models::{ModelOptions, Models};
-use crate::places::{title, weight_bytes};
 use crate::plan::draft_backend;
 
 impl ModelOptions {
@@ -33,7 +33,7 @@ impl ModelOptions {
             _ => false,
         };
         let drafts = models.loaded_draft.each().iter().any(is_on_llama);
-        let backends = [("target", models.target_place.is_on_llama()), ("draft", drafts)];
+        let backends = [("target", models.resolved_target.is_on_llama()), ("draft", drafts)];
         let on_llama = backends.into_iter().filter(|(_, on_llama)| *on_llama);
         on_llama.map(|(role, _)| format!("{role} on {}", self.backend.identity())).collect()
     }
@@ -76,7 +76,7 @@ fn named(models: &Models, show: &dyn Fn(&Path) -> String) -> [String; 2] {
         (other, None) => other.to_string(),
     };
     let drafts: Vec<String> = models.loaded_draft.each().iter().map(draft).collect();
-    [sized(&models.target_place.path), drafts.join(" + ")]
+    [sized(&models.resolved_target.path), drafts.join(" + ")]
 }
 
 fn without_links(place: &Path) -> PathBuf {

@@ -10,7 +10,7 @@ use polydraft_engine::drafter::ngram::{LearningNgrams, NgramTable};
 
 /// Writes a table, whole or not at all.
 pub(crate) fn store(file: &Path, table: &NgramTable) -> Result<()> {
-    polydraft_files::replace(file, &table.to_bytes())
+    polydraft_files::write_atomically(file, &table.to_bytes())
         .with_context(|| format!("cannot store the n-grams in {}", file.display()))
 }
 
@@ -19,13 +19,13 @@ const STORED: Duration = Duration::from_secs(300);
 
 /// Stores what is being learned, on a thread of its own: now and then, and when it is dropped.
 #[derive(Debug)]
-pub struct TableKeeper {
+pub struct TableSaver {
     /// Nothing is sent: that it is gone says that it is the end.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
-impl TableKeeper {
+impl TableSaver {
     /// Of this file.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl TableKeeper {
     }
 }
 
-impl Drop for TableKeeper {
+impl Drop for TableSaver {
     fn drop(&mut self) {
         // Who wants to know of errors closes it.
         let _ = self.finish();

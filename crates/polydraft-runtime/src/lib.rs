@@ -24,8 +24,8 @@ mod listen;
 mod load;
 mod machine;
 pub mod message;
+pub mod model_files;
 mod models;
-pub mod places;
 mod plan;
 mod process;
 mod requests;
@@ -40,21 +40,19 @@ mod usage;
 
 pub use backend::{BackendKind, BackendOptions, CacheType, FlashAttention, Split};
 pub use draft::{Corpus, Draft, DraftFiles, Ngrams};
-pub use keeper::TableKeeper;
+pub use keeper::TableSaver;
 pub use listen::{Listener, PROGRESS_INTERVAL, Silent};
 pub use machine::{available_memory, machine, threads, threads_or_all, use_threads};
 pub use models::{LanguageModel, ModelOptions, Models, TemplateOptions, advise, default_precision};
 pub use plan::check_self_draft;
 pub use polydraft::policy::TreeName;
-pub use polydraft_models::{give_back_memory, keep_memory};
-pub use process::{
-    GgufDescription, compute_for_others, describe_gguf, has_ended, host, leave, llama_is_built,
-};
+pub use polydraft_models::{release_freed_memory, retain_freed_memory};
+pub use process::{GgufDescription, describe_gguf, has_ended, has_llama, host, leave, serve_rpc};
 pub use requests::{SeededRng, Settings, random, seeded};
-pub use run::{Description, Run, published};
+pub use run::{Description, Run, with_published_sampling};
 pub use sampling::SamplingOptions;
 pub use session::{OutputOptions, RunSession};
 pub use speculation::{Speculation, SpeculationOptions};
-pub use target::TargetPlace;
-pub use tree::{AcceptanceFile, check_drafts, explain_unfit};
+pub use target::ResolvedTarget;
+pub use tree::{AcceptanceFile, check_draft_count, explain_incompatible};
 pub use usage::{Advice, Usage, explain};

@@ -20,7 +20,7 @@ pub trait Listener {
 
     /// Takes the progress of a download, several times a second on the thread that began it;
     /// returns whether to continue.
-    fn downloads(&self, what: &str, done: usize, total: usize) -> bool {
+    fn download_progress(&self, what: &str, done: usize, total: usize) -> bool {
         self.progress(what, done, total);
         true
     }

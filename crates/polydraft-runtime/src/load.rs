@@ -6,11 +6,11 @@ use polydraft_models::Bytes;
 
 use crate::draft::{Draft, DraftFiles};
 use crate::drafters::Drafters;
-use crate::keeper::TableKeeper;
+use crate::keeper::TableSaver;
 use crate::listen::Listener;
 use crate::message::{OptionName, message};
+use crate::model_files::demo_folder;
 use crate::models::{LanguageModel, ModelOptions, Models};
-use crate::places::demo;
 use crate::plan::Plan;
 use crate::usage::{Advice, Usage};
 
@@ -36,8 +36,8 @@ impl ModelOptions {
         let models = load(plan);
         progress(1);
         let mut models = models?;
-        if let (Some(ngrams), Some(file)) = (models.engine.learning(), &self.learn) {
-            models.learned = Some(TableKeeper::new(ngrams.clone(), file.clone())?);
+        if let (Some(ngrams), Some(file)) = (models.engine.learning_ngrams(), &self.learn) {
+            models.table_saver = Some(TableSaver::new(ngrams.clone(), file.clone())?);
         }
         self.template.apply(template, &mut models.language)?;
         Ok(models)
@@ -49,8 +49,10 @@ impl ModelOptions {
     /// As for [`load`](Self::load); a draft that is no model.
     pub fn load_both(&self, listener: &dyn Listener) -> Result<(LanguageModel, LanguageModel)> {
         let files = match &self.drafts[..] {
-            [] if self.target.is_none() => DraftFiles { name: None, path: demo()?.join("draft") },
-            [name] => match Draft::find(name, self.offline, listener)? {
+            [] if self.target.is_none() => {
+                DraftFiles { name: None, path: demo_folder()?.join("draft") }
+            }
+            [name] => match Draft::resolve(name, self.offline, listener)? {
                 Draft::Model(files) => files,
                 head if head.is_head() => bail!(Advice(message![
                     OptionName::Draft.with(name),
@@ -104,7 +106,7 @@ fn load(mut plan: Plan) -> Result<Models> {
         language,
         draft: plan.draft.label(),
         learned: None,
-        target_place: plan.target,
+        resolved_target: plan.target,
         mixes_ngrams: plan.mixes_ngrams,
         loaded_draft: plan.draft,
     })

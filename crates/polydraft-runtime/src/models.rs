@@ -13,11 +13,11 @@ use crate::as_text;
 use crate::backend::{BackendOptions, CacheType};
 use crate::draft::{Draft, NONE};
 use crate::hub::Reference;
-use crate::keeper::TableKeeper;
+use crate::keeper::TableSaver;
 use crate::listen::Silent;
 use crate::message::{OptionName, message};
-use crate::places::{demo, title, weight_bytes};
-use crate::target::TargetPlace;
+use crate::model_files::{demo_folder, title, weight_bytes};
+use crate::target::ResolvedTarget;
 use crate::usage::{Advice, Usage};
 
 /// The models of a run, their weight types, and their backends. Options that are not given are
@@ -82,7 +82,7 @@ impl TemplateOptions {
     /// A file that cannot be read, or is no template.
     pub(crate) fn read(&self) -> Result<Option<(String, &Path)>> {
         let Some(file) = &self.file else { return Ok(None) };
-        let text = polydraft_files::read_text(file, polydraft_files::Kind::SETTINGS)
+        let text = polydraft_files::read_text(file, polydraft_files::FileKind::CONFIG)
             .with_context(|| format!("cannot read the chat template {}", file.display()))?;
         // Before anything is loaded.
         ChatTemplate::from_source(&text, SpecialTokens::default(), file)?;
@@ -122,9 +122,9 @@ pub struct Models {
     /// The draft, where it has a name: the demo pair's has none.
     pub draft: Option<String>,
     /// Stores the n-grams that are learned, if some are.
-    pub learned: Option<TableKeeper>,
+    pub table_saver: Option<TableSaver>,
     /// The files of the target.
-    pub(crate) target_place: TargetPlace,
+    pub(crate) resolved_target: ResolvedTarget,
     /// The draft as it was loaded.
     pub(crate) loaded_draft: Draft,
     /// Whether n-grams of the sequence are mixed into the draft's distribution.
@@ -137,13 +137,13 @@ impl Models {
     /// # Errors
     /// A table that cannot be written.
     pub fn store(&mut self) -> Result<()> {
-        self.learned.take().map_or(Ok(()), TableKeeper::close)
+        self.learned.take().map_or(Ok(()), TableSaver::close)
     }
 
     /// The difference that a logit may have when computed in another pass. On the native backend it
     /// is the same to the last bit; llama.cpp's products depend on how many tokens are in a pass.
-    pub fn rounding(&self) -> f32 {
-        if self.target_place.is_on_llama() { 0.3 } else { 1e-3 }
+    pub fn logit_tolerance(&self) -> f32 {
+        if self.resolved_target.is_on_llama() { 0.3 } else { 1e-3 }
     }
 }
 
@@ -166,9 +166,9 @@ impl ModelOptions {
 
     /// Bytes of the weights of target and drafts that are files on this machine.
     pub fn weight_bytes(&self) -> u64 {
-        let demo = demo().ok().map(|demo| demo.join("target"));
+        let demo = demo_folder().ok().map(|demo| demo.join("target"));
         let target = self.target.as_ref().map(PathBuf::from).or(demo);
-        let drafts = self.drafts.iter().filter_map(|name| Draft::find(name, true, &Silent).ok());
+        let drafts = self.drafts.iter().filter_map(|name| Draft::resolve(name, true, &Silent).ok());
         let drafts = drafts.filter_map(|draft| draft.files().map(|files| files.path.clone()));
         target.into_iter().chain(drafts).map(|path| weight_bytes(&path)).sum()
     }
@@ -202,7 +202,7 @@ impl ModelOptions {
 
     /// The measured acceptances of the demo pair, if it is used.
     pub fn demo_acceptance(&self) -> Option<PathBuf> {
-        let file = || demo().ok().map(|demo| demo.join("acceptance.json"));
+        let file = || demo_folder().ok().map(|demo| demo.join("acceptance.json"));
         self.is_demo_pair().then(file).flatten()
     }
 

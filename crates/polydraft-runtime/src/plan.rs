@@ -12,16 +12,16 @@ use crate::backend::{Backend, BackendKind};
 use crate::draft::{Corpus, Draft, DraftFiles, Ngrams, check_copy};
 use crate::listen::{Listener, Silent};
 use crate::message::{Message, OptionName, message};
+use crate::model_files::{demo_folder, locate, weight_bytes};
 use crate::models::ModelOptions;
-use crate::places::{demo, locate, weight_bytes};
-use crate::target::TargetPlace;
+use crate::target::ResolvedTarget;
 use crate::usage::Usage;
 
 /// The models of a run, found.
 pub(crate) struct Plan<'a> {
     pub options: &'a ModelOptions,
     pub listener: &'a dyn Listener,
-    pub target: TargetPlace,
+    pub target: ResolvedTarget,
     pub draft: Draft,
     /// Whether n-grams of the sequence are mixed into the draft's distribution.
     pub mixes_ngrams: bool,
@@ -170,8 +170,8 @@ impl<'a> Plan<'a> {
     /// where that is smaller and fits the memory, or n-grams, which cost nothing.
     fn default_draft(&mut self) -> Result<Draft> {
         let options = self.options;
-        let corpus = options.corpus.clone().map(Corpus::find);
-        let brings_mtp = self.opened.as_ref().is_some_and(|o| o.description.brings_mtp());
+        let corpus = options.corpus.clone().map(Corpus::from_file);
+        let brings_mtp = self.opened.as_ref().is_some_and(|o| o.description.has_mtp());
         if corpus.is_none() && options.draft_dtype.is_none() && brings_mtp {
             self.listener.note(&message![
                 "note: no draft was named: the model's own layer that predicts further tokens \
@@ -274,22 +274,22 @@ fn find_target(
     options: &ModelOptions,
     draft: Option<&Draft>,
     listener: &dyn Listener,
-) -> Result<TargetPlace> {
+) -> Result<ResolvedTarget> {
     let path = match &options.target {
         Some(name) => locate(name, options.offline, listener)?,
-        None => demo()?.join("target"),
+        None => demo_folder()?.join("target"),
     };
     // Drafts that are named count also where they are not used: with them and without, the target
     // is computed alike.
     let is_native =
-        |name: &String| Draft::find(name, true, &Silent).is_ok_and(|draft| draft.is_native());
+        |name: &String| Draft::resolve(name, true, &Silent).is_ok_and(|draft| draft.is_native());
     let beside_native = match draft {
         Some(Draft::None) => options.drafts.iter().any(is_native),
         draft => draft.is_some_and(|draft| draft.each().iter().any(Draft::is_native)),
     };
     let native: &[_] = if options.dtype.is_some() { &[OptionName::Dtype] } else { &[] };
     let backend = options.backend.of_target(&path, native, beside_native)?;
-    Ok(TargetPlace { path, backend })
+    Ok(ResolvedTarget { path, backend })
 }
 
 /// The backend of a draft model.
@@ -312,13 +312,13 @@ fn named_draft(options: &ModelOptions, listener: &dyn Listener) -> Result<Option
     options.check_none()?;
     let mut drafts = Vec::new();
     for name in &options.drafts {
-        drafts.push(Draft::find(name, options.offline, listener)?);
+        drafts.push(Draft::resolve(name, options.offline, listener)?);
     }
     if drafts.is_empty() {
         if options.target.is_some() {
             return Ok(None);
         }
-        drafts.push(Draft::Model(DraftFiles { name: None, path: demo()?.join("draft") }));
+        drafts.push(Draft::Model(DraftFiles { name: None, path: demo_folder()?.join("draft") }));
     }
     if drafts.iter().skip(1).any(|draft| matches!(draft, Draft::SelfDraft(_))) {
         let message =
@@ -343,7 +343,7 @@ fn learning_draft(options: &ModelOptions, file: PathBuf) -> Result<Draft> {
             ],
         ));
     }
-    let corpus = options.corpus.clone().map(Corpus::find);
+    let corpus = options.corpus.clone().map(Corpus::from_file);
     if matches!(corpus, Some(Corpus::Table(_))) {
         return Err(Usage::conflict(
             &[OptionName::Learn, OptionName::Corpus],
@@ -360,7 +360,7 @@ fn learning_draft(options: &ModelOptions, file: PathBuf) -> Result<Draft> {
 
 /// Gives the drafts by n-grams their corpus: a table among them, or the file of the options.
 fn give_corpus(options: &ModelOptions, drafts: &mut [Draft]) -> Result<()> {
-    let mut corpus = options.corpus.clone().map(Corpus::find);
+    let mut corpus = options.corpus.clone().map(Corpus::from_file);
     let mut ngrams: Vec<&mut Ngrams> = drafts
         .iter_mut()
         .filter_map(|draft| match draft {

@@ -6,7 +6,7 @@ use anyhow::Result;
 pub use polydraft_llama::{Description as GgufDescription, has_ended, host, leave};
 
 /// Returns whether this build has llama.cpp in it.
-pub const fn llama_is_built() -> bool {
+pub const fn has_llama() -> bool {
     polydraft_llama::BUILT
 }
 
@@ -14,7 +14,7 @@ pub const fn llama_is_built() -> bool {
 ///
 /// # Errors
 /// A build without llama.cpp; an address that cannot be had.
-pub fn compute_for_others(endpoint: &str, threads: usize) -> Result<()> {
+pub fn serve_rpc(endpoint: &str, threads: usize) -> Result<()> {
     Ok(polydraft_llama::serve_rpc(endpoint, threads)?)
 }
 

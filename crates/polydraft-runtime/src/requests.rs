@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use polydraft::{RandomSource, Sampling, Token};
-use polydraft_engine::{Generation, Limits, Piece, Request};
+use polydraft_engine::{Generation, Limits, OutputChunk, Request};
 use polydraft_text::Language;
 use rand::distr::{Distribution, StandardUniform};
 use rand::rand_core::UnwrapErr;
@@ -91,7 +91,7 @@ impl Models {
         settings: &Settings,
         limits: &Limits,
         rng: &mut SeededRng,
-        show: &mut dyn FnMut(Piece) -> bool,
+        show: &mut dyn FnMut(OutputChunk) -> bool,
     ) -> Result<Generation> {
         let request = settings.request(&self.language, prompt, limits, rng)?;
         Ok(self.engine.generate(request, show)?)

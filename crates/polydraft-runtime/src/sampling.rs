@@ -35,7 +35,7 @@ pub struct SamplingOptions {
 
 impl SamplingOptions {
     /// The first of the draft's options that was given.
-    pub fn of_draft(&self) -> Option<OptionName> {
+    pub fn given_draft_option(&self) -> Option<OptionName> {
         let given = [
             (OptionName::DraftTemperature, self.draft_temperature.is_some()),
             (OptionName::DraftTopK, self.draft_top_k.is_some()),
@@ -58,11 +58,11 @@ impl SamplingOptions {
 
     /// The draft's settings, the target's where nothing was given.
     pub fn draft(&self) -> Sampling {
-        self.draft_of(self.target())
+        self.draft_with_target(self.target())
     }
 
     /// The draft's settings, those of the target where nothing was given.
-    pub fn draft_of(&self, target: Sampling) -> Sampling {
+    pub fn draft_with_target(&self, target: Sampling) -> Sampling {
         Sampling {
             temperature: self.draft_temperature.unwrap_or(target.temperature),
             top_k: self.draft_top_k.or(target.top_k),
@@ -73,7 +73,7 @@ impl SamplingOptions {
 
     /// For conversations with a model whose makers say nothing: cooler than its own distribution,
     /// in which unlikely tokens lead answers astray. Nothing changes where a setting is given.
-    pub fn or_usual(self) -> Self {
+    pub fn or_chat_defaults(self) -> Self {
         match self {
             Self { temperature: None, top_k: None, top_p: None, min_p: None, .. } => {
                 Self { temperature: Some(0.7), top_p: Some(0.95), ..self }
@@ -87,7 +87,7 @@ impl SamplingOptions {
     ///
     /// # Errors
     /// [`Usage`] for other numbers of temperatures than of drafts.
-    pub fn each(&self, drafts: usize) -> Result<Vec<Sampling>> {
+    pub fn per_draft(&self, drafts: usize) -> Result<Vec<Sampling>> {
         let first = self.draft();
         let further = self.further_draft_temperatures.iter();
         let at = |temperature: &f64| Sampling { temperature: *temperature, ..first };
@@ -110,7 +110,7 @@ impl SamplingOptions {
     }
 
     /// The published settings, where none are given.
-    pub fn or(self, published: &PublishedSampling) -> Self {
+    pub fn or_published(self, published: &PublishedSampling) -> Self {
         Self {
             temperature: self.temperature.or(published.temperature),
             top_k: self.top_k.or(published.top_k),

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use polydraft::Token;
-use polydraft_engine::{Generation, Limits, Piece};
+use polydraft_engine::{Generation, Limits, OutputChunk};
 
 use crate::listen::{Listener, Silent};
 use crate::requests::{SeededRng, random, seeded};
@@ -48,7 +48,7 @@ impl Run {
     /// use polydraft_engine::Limits;
     /// use polydraft_runtime::{Description, Run, Silent};
     ///
-    /// let mut run = Run::open(Description::of("model.gguf"), &Silent)?;
+    /// let mut run = Run::open(Description::new("model.gguf"), &Silent)?;
     /// let output = run.generate("Once upon a time", Limits::tokens(100), Some(1), &mut |_| true)?;
     /// println!("{}", output.text);
     /// # Ok::<(), anyhow::Error>(())
@@ -61,7 +61,7 @@ impl Run {
         text: &str,
         limits: Limits,
         seed: Option<u64>,
-        show: &mut dyn FnMut(Piece) -> bool,
+        show: &mut dyn FnMut(OutputChunk) -> bool,
     ) -> Result<Generation> {
         let context = self.models.engine.info().context;
         let prompt = self.models.language.tokenizer.encode_within(text, context)?;
@@ -103,7 +103,7 @@ impl RunSession<'_> {
     }
 
     /// Whether costs are measured while the first output is written: until then nothing is drafted.
-    pub fn measures(&self) -> bool {
+    pub fn is_measuring(&self) -> bool {
         self.measures
     }
 
@@ -116,7 +116,7 @@ impl RunSession<'_> {
         &mut self,
         prompt: &[Token],
         options: &OutputOptions,
-        show: &mut dyn FnMut(Piece) -> bool,
+        show: &mut dyn FnMut(OutputChunk) -> bool,
     ) -> Result<Generation> {
         let request = self.run.request(prompt, &options.limits, &mut self.rng)?;
         let mut session = self.run.models.engine.open(request)?;

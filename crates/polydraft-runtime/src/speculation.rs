@@ -78,6 +78,6 @@ impl Speculation {
         let (verifier, policy) = (self.verifier.build()?, self.tree.build()?);
         self.sampling.validate()?;
         let speculation = polydraft_engine::Speculation::new(verifier, policy)?;
-        Ok(speculation.with_sampling(self.sampling).with_each(self.each.clone())?)
+        Ok(speculation.with_sampling(self.sampling).with_draft_samplings(self.each.clone())?)
     }
 }

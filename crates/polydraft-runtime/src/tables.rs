@@ -13,7 +13,7 @@ use crate::keeper::store;
 pub fn is_table(file: &Path) -> bool {
     let mut begin = Vec::new();
     let read = polydraft_files::open(file)
-        .and_then(|file| file.take(NgramTable::BEGINNING as u64).read_to_end(&mut begin));
+        .and_then(|file| file.take(NgramTable::MAGIC_LENGTH as u64).read_to_end(&mut begin));
     read.is_ok() && NgramTable::is_table(&begin)
 }
 
@@ -23,7 +23,8 @@ pub fn is_table(file: &Path) -> bool {
 /// A file that cannot be read, or holds no table.
 pub fn read(file: &Path) -> Result<NgramTable> {
     let what = || format!("cannot read the n-grams {}", file.display());
-    let bytes = polydraft_files::read(file, polydraft_files::Kind::NGRAMS).with_context(what)?;
+    let bytes =
+        polydraft_files::read(file, polydraft_files::FileKind::NGRAMS).with_context(what)?;
     NgramTable::from_bytes(&bytes).with_context(what)
 }
 

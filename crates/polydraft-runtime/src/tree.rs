@@ -62,7 +62,9 @@ impl SpeculationOptions {
         }
         let speculation =
             Speculation { verifier: verifier.clone(), tree, sampling: sampling.draft(), each };
-        speculation.build().map_err(|error| explain_incompatible(verifier, &speculation.tree, error))?;
+        speculation
+            .build()
+            .map_err(|error| explain_incompatible(verifier, &speculation.tree, error))?;
         Ok(Some(speculation))
     }
 
@@ -270,9 +272,7 @@ pub fn explain_incompatible(
     let unfit = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
         || matches!(
             error.downcast_ref(),
-            Some(polydraft_engine::Error::Core(
-                polydraft::Error::Unsupported { .. }
-            ))
+            Some(polydraft_engine::Error::Core(polydraft::Error::Unsupported { .. }))
         );
     let options = [OptionName::Verifier, OptionName::Tree];
     if !unfit {

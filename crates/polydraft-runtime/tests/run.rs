@@ -20,7 +20,7 @@ fn demo(part: &str) -> String {
 
 /// With a fixed tree, so that nothing is measured, and no copy is cached.
 fn description(drafts: &[&str], tree: &str) -> Result<Description> {
-    let mut description = Description::of(demo("target"));
+    let mut description = Description::new(demo("target"));
     description.models.drafts = drafts.iter().map(|draft| (*draft).to_owned()).collect();
     description.models.copies = Some(PathBuf::from("none"));
     description.models.offline = true;

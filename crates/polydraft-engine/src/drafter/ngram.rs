@@ -313,8 +313,13 @@ impl Drafter for Ngrams {
             let probs = vec![1.0 / self.vocabulary as f64; self.vocabulary];
             return Ok(Distribution::new(probs)?);
         }
-        let drafted =
-            Distribution::from_logits_reusing(spare, self.vocabulary, Some(&tokens), &logits, sampling)?;
+        let drafted = Distribution::from_logits_reusing(
+            spare,
+            self.vocabulary,
+            Some(&tokens),
+            &logits,
+            sampling,
+        )?;
         let confidence = probs.iter().map(|(token, p)| p * drafted.probability(*token)).sum();
         Ok(drafted.with_confidence(confidence))
     }

@@ -16,7 +16,7 @@ use super::{Drafter, DrafterInput};
 use crate::{Error, Model, Result, Sequence, Sequences, Slots};
 
 /// At least two drafters of one target. Their order is that of the drafts of a `distinct` tree.
-pub struct SeveralDrafters {
+pub struct CombinedDrafter {
     drafters: Vec<Box<dyn Drafter>>,
     name: String,
     /// Whether the second one's distributions are mixed into the first one's.
@@ -25,7 +25,7 @@ pub struct SeveralDrafters {
     sequences: Slots<Vec<Sequence>>,
 }
 
-impl SeveralDrafters {
+impl CombinedDrafter {
     /// Of drafters that nothing was asked of yet.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl SeveralDrafters {
     }
 
     /// A drafter with n-grams mixed into its distribution, so that it is one drafter still.
-    pub fn mixed(drafter: Box<dyn Drafter>, ngrams: Box<dyn Drafter>) -> Self {
+    pub fn with_ngrams(drafter: Box<dyn Drafter>, ngrams: Box<dyn Drafter>) -> Self {
         let name = format!("{} with {}", drafter.name(), ngrams.name());
         let drafters = vec![drafter, ngrams];
         Self { drafters, name, mixes: true, sequences: Slots::default() }
@@ -72,7 +72,7 @@ impl SeveralDrafters {
     }
 }
 
-impl Sequences for SeveralDrafters {
+impl Sequences for CombinedDrafter {
     fn open(&mut self) -> Result<Sequence> {
         let mut own = Vec::with_capacity(self.drafters.len());
         for at in 0..self.drafters.len() {
@@ -144,12 +144,12 @@ impl Sequences for SeveralDrafters {
         self.drafters.iter().map(|drafter| drafter.token_bytes()).sum()
     }
 
-    fn room(&self) -> Option<usize> {
-        self.drafters.iter().filter_map(|drafter| drafter.room()).min()
+    fn token_capacity(&self) -> Option<usize> {
+        self.drafters.iter().filter_map(|drafter| drafter.token_capacity()).min()
     }
 }
 
-impl Drafter for SeveralDrafters {
+impl Drafter for CombinedDrafter {
     fn name(&self) -> &str {
         &self.name
     }
@@ -162,16 +162,16 @@ impl Drafter for SeveralDrafters {
         self.drafters.iter().map(|drafter| drafter.levels()).min().unwrap_or(0)
     }
 
-    fn sequences(&self) -> usize {
-        self.drafters.iter().map(|drafter| drafter.sequences()).min().unwrap_or(0)
+    fn max_sequences(&self) -> usize {
+        self.drafters.iter().map(|drafter| drafter.max_sequences()).min().unwrap_or(0)
     }
 
-    fn drafters(&self) -> usize {
+    fn drafter_count(&self) -> usize {
         if self.mixes { 1 } else { self.drafters.len() }
     }
 
-    fn learning(&self) -> Option<&LearningNgrams> {
-        self.drafters.iter().find_map(|drafter| drafter.learning())
+    fn learning_ngrams(&self) -> Option<&LearningNgrams> {
+        self.drafters.iter().find_map(|drafter| drafter.learning_ngrams())
     }
 
     fn attach(&mut self, target: &dyn Model) {
@@ -180,8 +180,8 @@ impl Drafter for SeveralDrafters {
 
     /// Hidden states come while a prompt is prefilled, a KV cache only before drafting: who needs
     /// the former must get them, and the latter is there then too.
-    fn inputs(&self) -> DrafterInput {
-        let any = |input| self.drafters.iter().any(|drafter| drafter.inputs() == input);
+    fn input(&self) -> DrafterInput {
+        let any = |input| self.drafters.iter().any(|drafter| drafter.input() == input);
         match () {
             () if any(DrafterInput::HiddenStates) => DrafterInput::HiddenStates,
             () if any(DrafterInput::KvCache) => DrafterInput::KvCache,
@@ -196,7 +196,7 @@ impl Drafter for SeveralDrafters {
         of: Sequence,
         known: usize,
     ) -> Result<()> {
-        let shown = |drafter: &dyn Drafter| drafter.inputs() != DrafterInput::Tokens;
+        let shown = |drafter: &dyn Drafter| drafter.input() != DrafterInput::Tokens;
         self.each(sequence)
             .filter(|(drafter, _)| shown(drafter.as_ref()))
             .try_for_each(|(drafter, own)| drafter.sync_target(own, target, of, known))
@@ -209,10 +209,10 @@ impl Drafter for SeveralDrafters {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
-        self.distribution_of(0, sequence, node, sampling, spare)
+        self.distribution_from(0, sequence, node, sampling, spare)
     }
 
-    fn distribution_of(
+    fn distribution_from(
         &self,
         number: usize,
         sequence: Sequence,

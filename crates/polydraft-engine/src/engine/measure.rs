@@ -5,22 +5,22 @@ use polydraft::policy::Costs;
 
 use super::Engine;
 use super::models::no_drafter;
-use crate::{DrafterInput, MeasuredRequests, Measurement, Result};
+use crate::{CostMeasurement, DrafterInput, RequestFactory, Result};
 
 impl Engine {
     /// Costs of steps here, and the expected acceptances of drafts, in sequences with the prompt
     /// `text`; without one in made-up sequences, where drafts may be worse than elsewhere.
     /// `request` makes requests of a prompt and a policy: their sampling and their verifier are
-    /// what is measured. Sessions that are open go on as if nothing had been. [`Measurement`] does
+    /// what is measured. Sessions that are open go on as if nothing had been. [`CostMeasurement`] does
     /// it in parts.
     ///
     /// # Errors
     /// No drafter; failures of the models; requests that are refused.
-    pub fn costs(&mut self, text: &[Token], request: &mut MeasuredRequests) -> Result<Costs> {
+    pub fn measure_costs(&mut self, text: &[Token], request: &mut RequestFactory) -> Result<Costs> {
         if self.models.drafter.is_none() {
             return no_drafter();
         }
-        let mut measurement = Measurement::new(self, text);
+        let mut measurement = CostMeasurement::new(self, text);
         while measurement.advance(self, request)? {}
         Ok(measurement.costs())
     }
@@ -28,6 +28,6 @@ impl Engine {
     /// Whether the drafter goes on after what the target computed, from its KV cache.
     pub(crate) fn drafts_from_kv_cache(&self) -> bool {
         let drafter = self.models.drafter.as_ref();
-        drafter.is_some_and(|drafter| drafter.inputs() == DrafterInput::KvCache)
+        drafter.is_some_and(|drafter| drafter.input() == DrafterInput::KvCache)
     }
 }

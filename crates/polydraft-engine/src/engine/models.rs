@@ -36,8 +36,8 @@ fn begin(sequences: &mut dyn Sequences, prompt: &[Token]) -> Result<Sequence> {
 
 impl Models {
     /// The drafter's input; tokens where there is none.
-    pub fn inputs(&self) -> DrafterInput {
-        self.drafter.as_ref().map_or(DrafterInput::Tokens, |drafter| drafter.inputs())
+    pub fn input(&self) -> DrafterInput {
+        self.drafter.as_ref().map_or(DrafterInput::Tokens, |drafter| drafter.input())
     }
 
     /// Sequences of both with this prompt; the drafter's where it `drafts`.
@@ -80,7 +80,7 @@ impl Models {
         let left = self.target.prepare(session.target, most)?;
         // A drafter with a shared KV cache has nothing to prepare, and would only make the target
         // copy the common part.
-        if self.inputs() != DrafterInput::KvCache {
+        if self.input() != DrafterInput::KvCache {
             self.show(session, left)?;
         }
         match (&mut self.drafter, session.drafter) {
@@ -95,7 +95,7 @@ impl Models {
         let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
             return Ok(());
         };
-        if drafter.inputs() == DrafterInput::Tokens {
+        if drafter.input() == DrafterInput::Tokens {
             return Ok(());
         }
         let known = self.target.len(session.target).saturating_sub(1 + left);

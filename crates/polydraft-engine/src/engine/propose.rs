@@ -122,7 +122,8 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
             None => drafter.distribution_from(number, sequence, node, sampling, pool.take()),
             Some(processor) => {
                 let whole = Sampling::default();
-                let probs = drafter.distribution_from(number, sequence, node, &whole, pool.take())?;
+                let probs =
+                    drafter.distribution_from(number, sequence, node, &whole, pool.take())?;
                 let path = session.draft.path(node).tokens();
                 changed(probs, sampling, |logits| processor.process(&session.tokens, &path, logits))
             }

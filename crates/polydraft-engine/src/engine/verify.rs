@@ -58,7 +58,7 @@ pub(super) fn verify(
             .ok();
     };
     let is_much = nodes.saturating_mul(target.info().vocabulary.size()) > WORTH_THREADS;
-    match target.threads().filter(|_| is_much) {
+    match target.thread_pool().filter(|_| is_much) {
         Some(threads) => threads.run(places.len(), &work),
         None => (0..places.len()).for_each(work),
     }

@@ -89,7 +89,7 @@ impl Setup {
         };
         let each = (0..policy.form().distinct()).map(at).collect();
         let speculation = Speculation::new(verifier, policy).unwrap().with_sampling(self.draft);
-        let speculation = speculation.with_each(each).unwrap();
+        let speculation = speculation.with_draft_samplings(each).unwrap();
         Request::new(prompt)
             .sampling(self.target)
             .speculation(speculation)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use polydraft::Token;
 use polydraft_engine::{Model, ModelInfo};
 use polydraft_llama::{Description, LlamaOptions};
-use polydraft_models::{EmbeddingAndHead, HeadTarget, Opened, Precision, TransformerModel};
+use polydraft_models::{EmbeddingAndOutput, HeadTarget, Opened, Precision, TransformerModel};
 use polydraft_text::Language;
 
 use super::native::Native;
@@ -114,7 +114,7 @@ struct LlamaTarget {
     path: PathBuf,
     self_draft: Option<TransformerModel>,
     /// The tensors that a draft head may share, read from the target's file.
-    shared: Option<EmbeddingAndHead>,
+    shared: Option<EmbeddingAndOutput>,
 }
 
 impl LoadedTarget for LlamaTarget {
@@ -133,7 +133,7 @@ impl LoadedTarget for LlamaTarget {
     fn for_head(&mut self, precision: Precision) -> Result<HeadTarget<'_>> {
         let shared = match self.shared.take() {
             Some(shared) => shared,
-            None => EmbeddingAndHead::load(&self.path, precision)?,
+            None => EmbeddingAndOutput::load(&self.path, precision)?,
         };
         Ok(HeadTarget::Other(self.model.as_mut(), self.shared.insert(shared)))
     }

@@ -110,7 +110,7 @@ impl Backend for Native<'_> {
             loaded.map_err(|error| advise(error).context("loading the draft model"))?;
         self.report("draft", path, precision, clock);
         if let Some(tokens) = tokens {
-            model.cut_output(tokens).context("cutting the draft's vocabulary")?;
+            model.restrict_output(tokens).context("cutting the draft's vocabulary")?;
         }
         Ok((Box::new(model), language))
     }

@@ -24,7 +24,7 @@ fn variable(name: &str) -> Option<PathBuf> {
 /// Where the hub's tools keep all they have.
 fn home() -> Option<PathBuf> {
     // On all systems the same, unlike those systems' own folders for caches.
-    let usual = || Some(polydraft_files::home()?.join(".cache"));
+    let usual = || Some(polydraft_files::home_dir()?.join(".cache"));
     let caches = || variable("XDG_CACHE_HOME").or_else(usual);
     variable("HF_HOME").or_else(|| Some(caches()?.join("huggingface")))
 }

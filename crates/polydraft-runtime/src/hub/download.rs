@@ -99,7 +99,7 @@ impl Download<'_> {
             }
         });
         let total = self.bytes() as usize;
-        listener.downloads("", total, total);
+        listener.download_progress("", total, total);
         match error.into_inner().unwrap_or_else(|lost| lost.into_inner()) {
             Some(error) => Err(error),
             None if state.stopped.into_inner() => bail!("stopped"),
@@ -126,7 +126,7 @@ impl Download<'_> {
         }
         // The last byte is not the end.
         let total = total.max(done + 1);
-        listener.downloads(&what, done.max(1) as usize, total as usize)
+        listener.download_progress(&what, done.max(1) as usize, total as usize)
     }
 
     /// One file, from its beginning in the cache to its link.

@@ -21,7 +21,7 @@ use crate::{Emitted, Result};
 
 /// Likeliest tokens that are learned of each place: with four 0.008 less is accepted, with sixteen
 /// 0.003 more.
-pub const LIKELIEST: usize = 8;
+pub const LEARNED_TOP_K: usize = 8;
 
 /// N-grams that are being learned: one table, and who holds a copy of this holds the same.
 ///
@@ -95,7 +95,7 @@ impl StepObserver for Observer {
     fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
         self.of_step.clear();
         for (node, _) in step.decided() {
-            self.of_step.push(step.likeliest(node, LIKELIEST)?);
+            self.of_step.push(step.likeliest(node, LEARNED_TOP_K)?);
         }
         Ok(())
     }

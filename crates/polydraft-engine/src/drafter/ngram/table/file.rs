@@ -40,7 +40,7 @@ impl NgramTable {
     }
 
     /// Bytes that [`is_table`](Self::is_table) looks at.
-    pub const BEGINNING: usize = MAGIC.len();
+    pub const MAGIC_LENGTH: usize = MAGIC.len();
 
     /// As a file.
     pub fn to_bytes(&self) -> Vec<u8> {

@@ -37,7 +37,7 @@ pub fn locate(name: &str, offline: bool, listener: &dyn Listener) -> Result<Path
 ///
 /// # Errors
 /// A model of the hub that was not downloaded.
-pub fn located(name: &str) -> Result<PathBuf> {
+pub fn locate_offline(name: &str) -> Result<PathBuf> {
     locate(name, true, &Silent)
 }
 
@@ -68,8 +68,8 @@ fn snapshot(folder: &Path) -> Option<PathBuf> {
 
 /// Whether a target, the demo pair's if none is named, is here and small.
 pub fn is_small(target: Option<&str>) -> bool {
-    let directory =
-        target.map_or_else(|| demo().map(|demo| demo.join("target")), |name| Ok(name.into()));
+    let directory = target
+        .map_or_else(|| demo_folder().map(|demo| demo.join("target")), |name| Ok(name.into()));
     let bytes = |path: &Path| match is_gguf(path) {
         true => std::fs::metadata(path).ok().map(|file| file.len()),
         false => path.is_dir().then(|| weight_bytes(path)),
@@ -93,7 +93,7 @@ pub fn weight_bytes(place: &Path) -> u64 {
 }
 
 /// The folder of the demo pair, wherever the program is run from.
-pub fn demo() -> Result<PathBuf> {
+pub fn demo_folder() -> Result<PathBuf> {
     const VARIABLE: &str = "POLYDRAFT_DEMO";
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return Ok(folder.into());
