@@ -28,7 +28,7 @@ pub struct TableModel {
     info: ModelInfo,
     next: BTreeMap<Vec<Token>, Entry>,
     /// Tokens of the longest context that is listed.
-    memory: usize,
+    order: usize,
     sequences: Slots<Context>,
 }
 
@@ -90,34 +90,34 @@ impl TableModel {
         vocabulary: usize,
         next: BTreeMap<Vec<Token>, Vec<f64>>,
     ) -> Result<Self> {
-        let wrong = |problem: String| Error::Table { name: name.to_owned(), problem };
+        let invalid = |problem: String| Error::Table { name: name.to_owned(), problem };
         if vocabulary == 0 {
-            return Err(wrong("expected a vocabulary of at least one token, got 0".to_owned()));
+            return Err(invalid("expected a vocabulary of at least one token, got 0".to_owned()));
         }
         if !next.contains_key(&[][..]) {
-            return Err(wrong("the context \"\", the fallback, is missing".to_owned()));
+            return Err(invalid("the context \"\", the fallback, is missing".to_owned()));
         }
         let mut entries = BTreeMap::new();
         for (context, probs) in next {
             let shown = show(&context);
             if let Some(token) = context.iter().find(|&&t| t as usize >= vocabulary) {
-                return Err(wrong(format!(
+                return Err(invalid(format!(
                     "context {shown:?}: expected tokens below the vocabulary's {vocabulary}, got \
                      {token}"
                 )));
             }
             if probs.len() != vocabulary {
-                return Err(wrong(format!(
+                return Err(invalid(format!(
                     "context {shown:?}: expected {vocabulary} probabilities, got {}",
                     probs.len()
                 )));
             }
             let logits = probs.iter().map(|p| p.ln() as f32).collect();
             let probs =
-                Distribution::new(probs).map_err(|e| wrong(format!("context {shown:?}: {e}")))?;
+                Distribution::new(probs).map_err(|e| invalid(format!("context {shown:?}: {e}")))?;
             entries.insert(context, Entry { probs, logits });
         }
-        let memory = entries.keys().map(Vec::len).max().unwrap_or(0);
+        let order = entries.keys().map(Vec::len).max().unwrap_or(0);
         let info = ModelInfo {
             name: name.to_owned(),
             vocabulary: Vocabulary::numbered(vocabulary),
@@ -126,25 +126,25 @@ impl TableModel {
             accepts_empty_context: true,
             max_sequences: usize::MAX,
         };
-        Ok(Self { info, next: entries, memory, sequences: Slots::default() })
+        Ok(Self { info, next: entries, order, sequences: Slots::default() })
     }
 
     /// From JSON text.
     ///
     /// # Errors
     /// Text that is no such JSON (with line and column), and those of [`TableModel::new`].
-    pub fn from_json(name: &str, text: &str) -> Result<Self> {
-        let wrong = |problem: String| Error::Table { name: name.to_owned(), problem };
-        let file: File = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    pub fn from_json(name: &str, json: &str) -> Result<Self> {
+        let invalid = |problem: String| Error::Table { name: name.to_owned(), problem };
+        let file: File = serde_json::from_str(json).map_err(|e| invalid(e.to_string()))?;
         let mut next = BTreeMap::new();
         for (context, probs) in file.next.0 {
             let tokens: std::result::Result<Vec<Token>, _> =
                 context.split_whitespace().map(str::parse).collect();
             let tokens = tokens.map_err(|_| {
-                wrong(format!("context {context:?}: expected token ids separated by spaces"))
+                invalid(format!("context {context:?}: expected token ids separated by spaces"))
             })?;
             if next.insert(tokens, probs).is_some() {
-                return Err(wrong(format!("context {context:?} is listed twice")));
+                return Err(invalid(format!("context {context:?} is listed twice")));
             }
         }
         Self::new(name, file.vocabulary, next)
@@ -155,9 +155,9 @@ impl TableModel {
     /// # Errors
     /// A file that cannot be read, and those of [`TableModel::from_json`].
     pub fn read(path: &Path) -> Result<Self> {
-        let text = polydraft_files::read_text(path, polydraft_files::FileKind::DISTRIBUTIONS)
+        let json = polydraft_files::read_text(path, polydraft_files::FileKind::DISTRIBUTIONS)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        Self::from_json(&path.display().to_string(), &text)
+        Self::from_json(&path.display().to_string(), &json)
     }
 
     /// The same model with a context that holds only so many tokens.
@@ -173,7 +173,7 @@ impl TableModel {
 
     /// The longest suffix of a context that is listed.
     fn longest_suffix<'c>(&self, context: &'c [Token]) -> &'c [Token] {
-        let first = context.len().saturating_sub(self.memory);
+        let first = context.len().saturating_sub(self.order);
         (first..context.len())
             .map(|i| &context[i..])
             .find(|s| self.next.contains_key(*s))
@@ -258,8 +258,8 @@ impl Model for TableModel {
 mod tests {
     use super::*;
 
-    fn message(text: &str) -> String {
-        TableModel::from_json("t.json", text).unwrap_err().to_string()
+    fn message(json: &str) -> String {
+        TableModel::from_json("t.json", json).unwrap_err().to_string()
     }
 
     #[test]
@@ -290,12 +290,12 @@ mod tests {
             message(r#"{"vocabulary": 2, "next": {"": [1, 0], "x": [1, 0]}}"#).contains("\"x\"")
         );
         for twice in [" ", ""] {
-            let text = format!(r#"{{"vocabulary": 2, "next": {{"": [1, 0], "{twice}": [0, 1]}}}}"#);
-            assert!(message(&text).contains("is listed twice"));
+            let json = format!(r#"{{"vocabulary": 2, "next": {{"": [1, 0], "{twice}": [0, 1]}}}}"#);
+            assert!(message(&json).contains("is listed twice"));
         }
         assert!(message(r#"{"vocabulary": 2, "next": [[1, 0]]}"#).contains("expected an object"));
-        let wrong = message(r#"{"vocabulary": 2, "next": {"": [1, 0], "0": [0.5, 0.4]}}"#);
-        assert!(wrong.contains("context \"0\"") && wrong.contains("0.9"), "{wrong}");
+        let invalid = message(r#"{"vocabulary": 2, "next": {"": [1, 0], "0": [0.5, 0.4]}}"#);
+        assert!(invalid.contains("context \"0\"") && invalid.contains("0.9"), "{invalid}");
         assert!(message(r#"{"vocabulary": 2, "next": {"": [1, -1]}}"#).contains("entry 1"));
     }
 }

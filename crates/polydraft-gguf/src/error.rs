@@ -24,24 +24,24 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file that contradicts the format, itself or the one who asks.
-    #[error("{path}: {place}: expected {expected}, got {got}")]
+    #[error("{path}: {location}: expected {expected}, got {got}")]
     Invalid {
         /// The file.
         path: PathBuf,
         /// Where in it.
-        place: Place,
+        location: Location,
         /// What would have been right.
         expected: String,
         /// What is there.
         got: String,
     },
-    /// A part of a model in several files that is not there.
-    #[error("{path}: expected part {part} of the {count} files of this model, got no such file")]
-    MissingPart {
-        /// The part.
+    /// A missing shard of a model that is split into several files.
+    #[error("{path}: expected shard {shard} of {count}, got no such file")]
+    MissingShard {
+        /// Path of the shard.
         path: PathBuf,
-        /// Its number, from 1.
-        part: usize,
+        /// Number of the shard, from 1.
+        shard: usize,
         /// How many there are.
         count: usize,
     },
@@ -50,10 +50,10 @@ pub enum Error {
 /// Result with the crate's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A place in a file.
+/// Location of an error in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Place {
+pub enum Location {
     /// The first bytes.
     Header,
     /// A key of the metadata.
@@ -61,16 +61,16 @@ pub enum Place {
     /// A tensor.
     Tensor(String),
     /// The files of a model in several parts.
-    Parts,
+    Shards,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Header => f.write_str("header"),
             Self::Key(key) => write!(f, "key {key}"),
             Self::Tensor(name) => write!(f, "tensor {name}"),
-            Self::Parts => f.write_str("parts"),
+            Self::Shards => f.write_str("shards"),
         }
     }
 }
@@ -78,32 +78,32 @@ impl fmt::Display for Place {
 /// A mistake in a file whose path the caller knows.
 #[derive(Debug)]
 pub(crate) struct Fault {
-    pub place: Place,
+    pub location: Location,
     pub expected: String,
     pub got: String,
 }
 
 impl Fault {
-    pub fn new(place: Place, expected: impl Into<String>, got: impl Into<String>) -> Self {
-        Self { place, expected: expected.into(), got: got.into() }
+    pub fn new(location: Location, expected: impl Into<String>, got: impl Into<String>) -> Self {
+        Self { location, expected: expected.into(), got: got.into() }
     }
 
     pub fn header(expected: impl Into<String>, got: impl Into<String>) -> Self {
-        Self::new(Place::Header, expected, got)
+        Self::new(Location::Header, expected, got)
     }
 
     pub fn key(key: &str, expected: impl Into<String>, got: impl Into<String>) -> Self {
-        Self::new(Place::Key(shown(key)), expected, got)
+        Self::new(Location::Key(shown(key)), expected, got)
     }
 
     pub fn tensor(name: &str, expected: impl Into<String>, got: impl Into<String>) -> Self {
-        Self::new(Place::Tensor(shown(name)), expected, got)
+        Self::new(Location::Tensor(shown(name)), expected, got)
     }
 
     pub fn at(self, path: &Path) -> Error {
         Error::Invalid {
             path: path.to_owned(),
-            place: self.place,
+            location: self.location,
             expected: self.expected,
             got: self.got,
         }

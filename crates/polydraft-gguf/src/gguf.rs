@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::error::{Fault, Place};
+use crate::error::{Fault, Location};
 use crate::header::{Header, Info};
 use crate::metadata::Metadata;
 use crate::source::Source;
@@ -64,7 +64,7 @@ impl Gguf {
         let header = Header::read(&source)?;
         if let Some(split) = Split::read(&header.metadata)?.filter(|split| split.count > 1) {
             let got = format!("part {} of {}", split.number + 1, split.count);
-            return Err(Fault::new(Place::Parts, "a model in one piece", got).at(&source.path));
+            return Err(Fault::new(Location::Shards, "a model in one piece", got).at(&source.path));
         }
         Self::join(vec![(source, header)])
     }
@@ -75,9 +75,9 @@ impl Gguf {
         for number in 0..split.count {
             let file = part_path(path, &split, number)?;
             if !file.exists() {
-                return Err(Error::MissingPart {
+                return Err(Error::MissingShard {
                     path: file,
-                    part: number + 1,
+                    shard: number + 1,
                     count: split.count,
                 });
             }
@@ -88,7 +88,7 @@ impl Gguf {
             // The first part alone has to say how many tensors there are.
             if got.is_none_or(|got| (got.number, got.count) != (number, split.count)) {
                 let got = got.map_or("a file that is no part".to_owned(), |got| got.to_string());
-                return Err(Fault::new(Place::Parts, expected.to_string(), got).at(&file));
+                return Err(Fault::new(Location::Shards, expected.to_string(), got).at(&file));
             }
             if number == 0 {
                 metadata = got;
@@ -128,7 +128,7 @@ impl Gguf {
             gguf.parts.push(source);
         }
         // There is a first part: a split of none was refused.
-        whole.ok_or_else(|| Fault::new(Place::Parts, "at least one", "none").at(Path::new("")))
+        whole.ok_or_else(|| Fault::new(Location::Shards, "at least one", "none").at(Path::new("")))
     }
 
     /// The version of the format, 2 or 3.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::{Fault, Place, shown};
+use crate::error::{Fault, Location, shown};
 use crate::metadata::{Entries, Metadata};
 use crate::reader::Reader;
 use crate::source::Source;
@@ -47,9 +47,9 @@ impl Header {
     pub fn read(source: &Source) -> Result<Self> {
         let mut reader = Reader::new(source);
         let version = version(&mut reader)?;
-        let place = || Place::Header;
-        let tensors = reader.u64(&place)?;
-        let keys = reader.u64(&place)?;
+        let location = || Location::Header;
+        let tensors = reader.u64(&location)?;
+        let keys = reader.u64(&location)?;
         let entries = Entries::read(&mut reader, keys)?;
         let alignment = entries.alignment(&reader)?.unwrap_or(ALIGNMENT);
         let tensors = infos(&mut reader, tensors)?;
@@ -62,13 +62,13 @@ impl Header {
 }
 
 fn version(reader: &mut Reader) -> Result<u32> {
-    let place = || Place::Header;
-    let magic = reader.take(4, &place)?;
+    let location = || Location::Header;
+    let magic = reader.take(4, &location)?;
     if reader.bytes(magic.clone()) != b"GGUF" {
         let got = reader.bytes(magic).escape_ascii().to_string();
         return Err(reader.fault(Fault::header("a file that begins with GGUF", got)));
     }
-    let version = reader.u32(&place)?;
+    let version = reader.u32(&location)?;
     let got = match version {
         2 | 3 => return Ok(version),
         // The format's own way to tell: the other order moves a small number to the upper half.
@@ -90,7 +90,7 @@ fn infos(reader: &mut Reader, count: u64) -> Result<BTreeMap<Box<str>, Info>> {
     let mut infos = BTreeMap::new();
     for number in 0..count {
         let nth = format!("number {number}");
-        let range = reader.string(LONGEST_NAME, &|| Place::Tensor(nth.clone()))?;
+        let range = reader.string(LONGEST_NAME, &|| Location::Tensor(nth.clone()))?;
         let name = match std::str::from_utf8(reader.bytes(range)) {
             Ok(name) if !name.is_empty() => Box::<str>::from(name),
             other => {
@@ -107,11 +107,11 @@ fn infos(reader: &mut Reader, count: u64) -> Result<BTreeMap<Box<str>, Info>> {
 }
 
 fn info(reader: &mut Reader, name: &str) -> Result<Info> {
-    let place = || Place::Tensor(shown(name));
+    let location = || Location::Tensor(shown(name));
     let wrong = |reader: &Reader, expected: String, got: String| -> Error {
         reader.fault(Fault::tensor(name, expected, got))
     };
-    let count = reader.u32(&place)?;
+    let count = reader.u32(&location)?;
     if count > MOST_DIMENSIONS {
         return Err(wrong(
             reader,
@@ -121,12 +121,12 @@ fn info(reader: &mut Reader, name: &str) -> Result<Info> {
     }
     let mut sizes = [0; MOST_DIMENSIONS as usize];
     for size in &mut sizes[..count as usize] {
-        *size = reader.u64(&place)?;
+        *size = reader.u64(&location)?;
     }
     let sizes = &sizes[..count as usize];
-    let number = reader.u32(&place)?;
+    let number = reader.u32(&location)?;
     let kind = TensorType::new(number).map_err(|got| wrong(reader, "a known type".into(), got))?;
-    let offset = reader.u64(&place)?;
+    let offset = reader.u64(&location)?;
 
     let size = |size: &u64| usize::try_from(*size).ok().filter(|size| *size > 0);
     let Some(dimensions) = sizes.iter().map(size).collect::<Option<Vec<usize>>>() else {

@@ -23,10 +23,10 @@ mod tokenizer;
 mod value;
 
 pub use dequantize::{
-    DEQUANTIZED, DequantizeError, IQ4_NUMBERS, Integers, MXFP4_NUMBERS, dequantize, held_as,
-    iq4_xs_steps, mxfp4_as_q5_0,
+    DEQUANTIZED, DequantizeError, IQ4_CODEBOOK, Integers, MXFP4_BLOCK_SIZE, dequantize,
+    iq4_xs_steps, mxfp4_to_q5_0, to_memory_type,
 };
-pub use error::{Error, Place, Result};
+pub use error::{Error, Location, Result};
 pub use gguf::Gguf;
 pub use metadata::Metadata;
 pub use model::{

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::{Fault, Place, shown};
+use crate::error::{Fault, Location, shown};
 use crate::reader::Reader;
 use crate::value::{Array, Value, ValueType};
 use crate::{Error, Result};
@@ -47,7 +47,8 @@ impl Entries {
         }
         let mut entries = BTreeMap::new();
         for number in 0..count {
-            let range = reader.string(LONGEST_KEY, &|| Place::Key(format!("number {number}")))?;
+            let range =
+                reader.string(LONGEST_KEY, &|| Location::Key(format!("number {number}")))?;
             let key = match std::str::from_utf8(reader.bytes(range)) {
                 Ok(key) if !key.is_empty() => Box::<str>::from(key),
                 other => {
@@ -91,14 +92,14 @@ impl Entries {
 
 impl Entry {
     fn read(reader: &mut Reader, key: &str) -> Result<Self> {
-        let place = || Place::Key(shown(key));
+        let location = || Location::Key(shown(key));
         let kind = Self::kind(reader, key)?;
         if kind == ValueType::Array {
             return Self::array(reader, key);
         }
         let bytes = match kind {
-            ValueType::String => reader.string(u64::MAX, &place)?,
-            _ => reader.take(kind.size() as u64, &place)?,
+            ValueType::String => reader.string(u64::MAX, &location)?,
+            _ => reader.take(kind.size() as u64, &location)?,
         };
         if kind == ValueType::Bool && reader.bytes(bytes.clone())[0] > 1 {
             let got = reader.bytes(bytes)[0].to_string();
@@ -108,7 +109,7 @@ impl Entry {
     }
 
     fn array(reader: &mut Reader, key: &str) -> Result<Self> {
-        let place = || Place::Key(shown(key));
+        let location = || Location::Key(shown(key));
         let element = Self::kind(reader, key)?;
         if element == ValueType::Array {
             return Err(reader.fault(Fault::key(
@@ -117,7 +118,7 @@ impl Entry {
                 "an array of arrays",
             )));
         }
-        let count = reader.u64(&place)?;
+        let count = reader.u64(&location)?;
         let most = reader.left() / element.size() as u64;
         if count > most {
             let expected =
@@ -127,12 +128,13 @@ impl Entry {
         let start = reader.at();
         if element == ValueType::String {
             for number in 0..count {
-                reader
-                    .string(u64::MAX, &|| Place::Key(format!("{}, string {number}", shown(key))))?;
+                reader.string(u64::MAX, &|| {
+                    Location::Key(format!("{}, string {number}", shown(key)))
+                })?;
             }
         } else {
             // Cannot overflow: it is no more than what is left of the file.
-            reader.take(count * element.size() as u64, &place)?;
+            reader.take(count * element.size() as u64, &location)?;
         }
         let bytes = start..reader.at();
         let odd = match element {
@@ -146,7 +148,7 @@ impl Entry {
     }
 
     fn kind(reader: &mut Reader, key: &str) -> Result<ValueType> {
-        let number = reader.u32(&|| Place::Key(shown(key)))?;
+        let number = reader.u32(&|| Location::Key(shown(key)))?;
         let fault = || Fault::key(key, "a type from 0 (u8) to 12 (f64)", format!("type {number}"));
         ValueType::new(number).ok_or_else(|| reader.fault(fault()))
     }

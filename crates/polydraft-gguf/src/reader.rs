@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::Result;
-use crate::error::{Error, Fault, Place};
+use crate::error::{Error, Fault, Location};
 use crate::source::Source;
 
 /// The longest header that is read. The longest real ones, with 262,144 tokens, have 10 million
@@ -40,17 +40,17 @@ impl<'s> Reader<'s> {
     }
 
     /// The next `count` bytes.
-    pub fn take(&mut self, count: u64, place: &dyn Fn() -> Place) -> Result<Range<usize>> {
+    pub fn take(&mut self, count: u64, location: &dyn Fn() -> Location) -> Result<Range<usize>> {
         if count > self.left() {
             let got = format!("a file with {} left of its {}", self.left(), self.source.length);
-            return Err(self.fault(Fault::new(place(), format!("{count} more bytes"), got)));
+            return Err(self.fault(Fault::new(location(), format!("{count} more bytes"), got)));
         }
         // Cannot overflow: it is no more than the file's length.
         let end = self.at as u64 + count;
         if end > LONGEST {
             let expected = format!("a header of at most {LONGEST} bytes");
             return Err(self.fault(Fault::new(
-                place(),
+                location(),
                 expected,
                 format!("one of at least {end}"),
             )));
@@ -79,28 +79,32 @@ impl<'s> Reader<'s> {
         &self.bytes[range]
     }
 
-    pub fn u32(&mut self, place: &dyn Fn() -> Place) -> Result<u32> {
-        let range = self.take(4, place)?;
+    pub fn u32(&mut self, location: &dyn Fn() -> Location) -> Result<u32> {
+        let range = self.take(4, location)?;
         Ok(u32::from_le_bytes(array(&self.bytes[range])))
     }
 
-    pub fn u64(&mut self, place: &dyn Fn() -> Place) -> Result<u64> {
-        let range = self.take(8, place)?;
+    pub fn u64(&mut self, location: &dyn Fn() -> Location) -> Result<u64> {
+        let range = self.take(8, location)?;
         Ok(u64::from_le_bytes(array(&self.bytes[range])))
     }
 
     /// A string's bytes, after their number.
-    pub fn string(&mut self, longest: u64, place: &dyn Fn() -> Place) -> Result<Range<usize>> {
-        let length = self.u64(place)?;
+    pub fn string(
+        &mut self,
+        longest: u64,
+        location: &dyn Fn() -> Location,
+    ) -> Result<Range<usize>> {
+        let length = self.u64(location)?;
         if length > longest {
             let fault = Fault::new(
-                place(),
+                location(),
                 format!("a string of at most {longest} bytes"),
                 format!("{length}"),
             );
             return Err(self.fault(fault));
         }
-        self.take(length, place)
+        self.take(length, location)
     }
 
     /// What was read, up to this place.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::Result;
-use crate::error::{Fault, Place};
+use crate::error::{Fault, Location};
 use crate::metadata::Metadata;
 
 /// What a part says about itself.
@@ -64,7 +64,7 @@ pub(crate) fn part_path(path: &Path, split: &Split, number: usize) -> Result<Pat
         None => {
             let expected =
                 format!("a name that ends in {}, as this is {split}", ending(split.number));
-            Err(Fault::new(Place::Parts, expected, name).at(path))
+            Err(Fault::new(Location::Shards, expected, name).at(path))
         }
     }
 }

@@ -129,8 +129,8 @@ impl TensorType {
     }
 
     /// The type whose blocks hold the same numbers, where this one's are no multiples of a scale:
-    /// see [`held_as`](crate::held_as).
-    pub fn held_as(self) -> Self {
+    /// see [`to_memory_type`](crate::to_memory_type).
+    pub fn memory_type(self) -> Self {
         match self {
             MXFP4 => Q5_0,
             other => other,

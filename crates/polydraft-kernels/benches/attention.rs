@@ -10,7 +10,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polydraft_kernels::{CacheType, Layout, Mask, PAGE, Page, Part, Rules, attend};
+use polydraft_kernels::{
+    AttentionParams, CacheType, Mask, PAGE_SLOTS, Page, PageLayout, SequenceInput, attend,
+};
 
 const SHAPE: [usize; 4] = [30, 9, 3, 64];
 /// Tokens of a text, and rows behind it.
@@ -54,7 +56,7 @@ fn measure(threads: &str, kinds: &[CacheType]) {
     println!("held as  tokens  rows        ms      GB/s  multiply-adds/ns");
     for (held, [tokens, rows]) in kinds.iter().flat_map(|held| CASES.map(|case| (*held, case))) {
         let [layers, heads, _, head] = SHAPE;
-        let layout = Layout { layers, heads: SHAPE[2], head, held };
+        let layout = PageLayout { layers, heads: SHAPE[2], head_size: head, cache_type: held };
         let bytes = 2 * tokens * layers * layout.heads * head * held.bytes();
         let texts: Vec<Vec<Arc<Page>>> =
             (0..BYTES.div_ceil(bytes)).map(|_| text(layout, tokens + rows)).collect();
@@ -66,12 +68,13 @@ fn measure(threads: &str, kinds: &[CacheType]) {
         let (mut seconds, start) = (Vec::new(), Instant::now());
         while seconds.len() < 8 || start.elapsed() < TIME {
             for pages in &texts {
-                let part = Part { pages, masks: &masks, end: tokens + rows };
+                let part = SequenceInput { pages, masks: &masks, end: tokens + rows };
                 let clock = Instant::now();
                 for layer in 0..layers {
                     let stride = heads * head;
                     let (window, softcap, sinks) = (None, None, None);
-                    let rules = Rules { layer, layout, heads, stride, window, softcap, sinks };
+                    let rules =
+                        AttentionParams { layer, layout, heads, stride, window, softcap, sinks };
                     black_box(attend(&[part], &queries, rules));
                 }
                 seconds.push(clock.elapsed().as_secs_f64());
@@ -91,20 +94,21 @@ fn measure(threads: &str, kinds: &[CacheType]) {
 }
 
 /// A text of made-up keys and values.
-fn text(layout: Layout, slots: usize) -> Vec<Arc<Page>> {
+fn text(layout: PageLayout, slots: usize) -> Vec<Arc<Page>> {
     let page = |first: usize| {
         let mut page = Page::new(layout).expect("memory");
-        for slot in first..slots.min(first + PAGE) {
+        for slot in first..slots.min(first + PAGE_SLOTS) {
             for layer in 0..layout.layers {
                 let number = |i: usize| {
                     ((slot * 31 + layer * 17 + i * 7) as u32 as f32 * 0.618).fract() - 0.5
                 };
-                let numbers: Vec<f32> = (0..2 * layout.heads * layout.head).map(number).collect();
-                let (key, value) = numbers.split_at(layout.heads * layout.head);
-                page.write(layer, slot % PAGE, key, value);
+                let numbers: Vec<f32> =
+                    (0..2 * layout.heads * layout.head_size).map(number).collect();
+                let (key, value) = numbers.split_at(layout.heads * layout.head_size);
+                page.write(layer, slot % PAGE_SLOTS, key, value);
             }
         }
         Arc::new(page)
     };
-    (0..slots).step_by(PAGE).map(page).collect()
+    (0..slots).step_by(PAGE_SLOTS).map(page).collect()
 }

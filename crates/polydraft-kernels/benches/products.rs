@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use polydraft_kernels::{Format, Packed, Read};
+use polydraft_kernels::{Format, Packed, ReadRows};
 use pulp::Arch;
 
 /// Shapes `[out, in]` in turn, as the layers of a model of half a thousand million numbers have
@@ -72,7 +72,7 @@ impl Made {
     }
 }
 
-impl Read<()> for Made {
+impl ReadRows<()> for Made {
     fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), ()> {
         self.fill(first, values, |v| v);
         Ok(())

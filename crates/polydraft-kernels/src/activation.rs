@@ -1,8 +1,8 @@
-//! What a feed-forward's inner numbers become: f(x), or with a gate f(x) · up, for [x, up] side by
-//! side.
+//! Activation functions of feed-forward layers: f(x), or f(x) · up for rows `[x, up]` of gated
+//! layers.
 //!
-//! One pass over each row, in vectors: as three passes over halves of rows, number by number and on
-//! one thread, it took as long as a tenth of a batch's products.
+//! Each row is processed in one vectorized pass. Three scalar passes over half rows on one thread
+//! took a tenth of the time of a batch's products.
 
 use libm::erff;
 use pulp::{Arch, Simd, WithSimd};
@@ -11,39 +11,40 @@ use crate::exp::exp;
 use crate::pool;
 use crate::rows::Rows;
 
-/// Numbers that are worth another thread.
-const GRAIN: usize = 1 << 14;
+/// Minimum number of numbers per thread.
+const MIN_WORK: usize = 1 << 14;
 
-/// A function of single numbers.
+/// An elementwise activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// x · sigmoid(x)
     Silu,
     /// x · Φ(x)
     Gelu,
-    /// The approximation of `Gelu` by tanh.
+    /// The tanh approximation of `Gelu`.
     GeluTanh,
     /// max(x, 0)
     Relu,
     /// max(x, 0)²
     ReluSquared,
-    /// x · sigmoid(1.702 x) of x up to 7, with a gate times one more than it, kept between −7 and
-    /// 7: gpt-oss's.
+    /// The activation of gpt-oss: x · sigmoid(1.702 x) with x capped at 7, times 1 + up with up
+    /// clamped to −7..7.
     Clamped,
 }
 
-/// Of [`Activation::Clamped`].
+/// Limit of x and up in [`Activation::Clamped`].
 const LIMIT: f32 = 7.0;
+/// Factor of x in the sigmoid of [`Activation::Clamped`].
 const SLOPE: f32 = 1.702;
 
 impl Activation {
-    /// From `[rows, 2 · inner]` with a gate, from `[rows, inner]` without one, to `[rows, inner]`.
+    /// Returns `[rows, inner]` for an input of `[rows, 2 · inner]` if gated, else `[rows, inner]`.
     pub fn forward(self, x: &Rows, inner: usize, gated: bool) -> Rows {
         let mut out = vec![0f32; x.count() * inner];
         let rows = x.numbers().chunks_exact(x.width().max(1));
         let rows = out.chunks_exact_mut(inner.max(1)).zip(rows);
         let arch = Arch::new();
-        pool::each(rows.collect(), GRAIN / inner.max(1) + 1, |(out, row)| {
+        pool::parallel_for_each(rows.collect(), MIN_WORK / inner.max(1) + 1, |(out, row)| {
             let (x, up) = row.split_at(inner);
             arch.dispatch(Row { activation: self, out, x, up: gated.then_some(up) });
         });
@@ -71,12 +72,12 @@ impl WithSimd for Row<'_> {
         } else {
             let ((outs, out_rest), (xs, x_rest)) = (S::as_mut_simd_f32s(out), S::as_simd_f32s(x));
             for (out, x) in outs.iter_mut().zip(xs) {
-                *out = one(simd, activation, *x);
+                *out = vector(simd, activation, *x);
             }
             if !out_rest.is_empty() {
                 simd.partial_store_f32s(
                     out_rest,
-                    one(simd, activation, simd.partial_load_f32s(x_rest)),
+                    vector(simd, activation, simd.partial_load_f32s(x_rest)),
                 );
             }
         }
@@ -90,9 +91,9 @@ impl WithSimd for Row<'_> {
     }
 }
 
-/// A vector of one of those that are made of sigmoids, or of none.
+/// Applies an activation to one vector. All but `Gelu`, which uses `erff`.
 #[inline(always)]
-fn one<S: Simd>(simd: S, activation: Activation, x: S::f32s) -> S::f32s {
+fn vector<S: Simd>(simd: S, activation: Activation, x: S::f32s) -> S::f32s {
     let splat = |value: f32| simd.splat_f32s(value);
     match activation {
         Activation::Relu => simd.max_f32s(x, splat(0.0)),
@@ -102,34 +103,34 @@ fn one<S: Simd>(simd: S, activation: Activation, x: S::f32s) -> S::f32s {
         }
         Activation::Clamped => {
             let x = simd.min_f32s(x, splat(LIMIT));
-            of_sigmoid(simd, x, simd.mul_f32s(x, splat(SLOPE)))
+            times_sigmoid(simd, x, simd.mul_f32s(x, splat(SLOPE)))
         }
         // ½ · (1 + tanh(z)) is sigmoid(2z).
         Activation::GeluTanh => {
             let twice =
                 splat(2.0 * std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2);
             let cubic = simd.mul_add_f32s(simd.mul_f32s(x, x), splat(0.044_715), splat(1.0));
-            of_sigmoid(simd, x, simd.mul_f32s(simd.mul_f32s(x, twice), cubic))
+            times_sigmoid(simd, x, simd.mul_f32s(simd.mul_f32s(x, twice), cubic))
         }
-        Activation::Silu | Activation::Gelu => of_sigmoid(simd, x, x),
+        Activation::Silu | Activation::Gelu => times_sigmoid(simd, x, x),
     }
 }
 
-/// x · sigmoid(z). With e = e^−|z| no number overflows: sigmoid(z) is 1 / (1 + e), or e / (1 + e)
-/// for negative z.
+/// Returns x · sigmoid(z). To avoid overflow it uses e = e^−|z|: sigmoid(z) is 1 / (1 + e) for
+/// positive z, and e / (1 + e) for negative z.
 #[inline(always)]
-fn of_sigmoid<S: Simd>(simd: S, x: S::f32s, z: S::f32s) -> S::f32s {
+fn times_sigmoid<S: Simd>(simd: S, x: S::f32s, z: S::f32s) -> S::f32s {
     let (zero, one) = (simd.splat_f32s(0.0), simd.splat_f32s(1.0));
     let e = exp(simd, simd.neg_f32s(simd.abs_f32s(z)));
-    let above = simd.select_f32s(simd.less_than_f32s(z, zero), e, one);
-    simd.div_f32s(simd.mul_f32s(x, above), simd.add_f32s(one, e))
+    let numerator = simd.select_f32s(simd.less_than_f32s(z, zero), e, one);
+    simd.div_f32s(simd.mul_f32s(x, numerator), simd.add_f32s(one, e))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// By the formula, in double precision; of Φ the series of the error function.
+    /// Returns f(x) by its formula, in double precision; Φ by the series of the error function.
     fn formula(activation: Activation, x: f64) -> f64 {
         match activation {
             Activation::Silu => x / (1.0 + (-x).exp()),
@@ -160,9 +161,9 @@ mod tests {
         std::f64::consts::FRAC_2_SQRT_PI * sum
     }
 
-    /// That a row's numbers are those of the formula but for `off`, and the same whatever other
-    /// rows there are.
-    fn check(activation: Activation, size: f32, off: impl Fn(f64, f64) -> f64) {
+    /// Checks that results are within `tolerance(exact, up)` of the formula, and that a row's
+    /// result does not depend on other rows.
+    fn check(activation: Activation, size: f32, tolerance: impl Fn(f64, f64) -> f64) {
         const INNER: usize = 1003;
         let values: Vec<f32> =
             (0..40 * 2 * INNER).map(|i| ((i as f32) * 1.618).sin() * size).collect();
@@ -171,9 +172,9 @@ mod tests {
             let forward = |values: &[f32]| {
                 activation.forward(&Rows::new(values.to_vec(), width), INNER, gated).into_numbers()
             };
-            let together = forward(&values);
-            assert_eq!(together.len(), values.len() / width * INNER);
-            for (row, found) in values.chunks(width).zip(together.chunks(INNER)) {
+            let all = forward(&values);
+            assert_eq!(all.len(), values.len() / width * INNER);
+            for (row, found) in values.chunks(width).zip(all.chunks(INNER)) {
                 assert_eq!(forward(row), found);
                 for (i, found) in found.iter().enumerate() {
                     let x = f64::from(row[i]);
@@ -185,7 +186,7 @@ mod tests {
                     let exact = formula(activation, x) * up;
                     let error = (f64::from(*found) - exact).abs();
                     assert!(
-                        error <= off(exact, up),
+                        error <= tolerance(exact, up),
                         "{activation:?} of {x}, {up}: {found}, {exact}"
                     );
                 }
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn activations_are_their_formulas_and_a_row_does_not_depend_on_its_company() {
+    fn rows_match_formula_and_do_not_depend_on_other_rows() {
         for activation in [
             Activation::Silu,
             Activation::GeluTanh,
@@ -202,13 +203,13 @@ mod tests {
             Activation::ReluSquared,
             Activation::Clamped,
         ] {
-            // An exponent is off by its own rounding, so far as it matters: up to 87.
+            // The rounding error of an exponent of up to 87 is relative in the result.
             check(activation, 100.0, |exact, _| 1e-5 * exact.abs() + 1e-30);
         }
     }
 
     #[test]
-    fn the_exact_gelu_is_its_formula() {
+    fn exact_gelu_matches_formula() {
         check(Activation::Gelu, 6.0, |exact, up| 1e-6 * exact.abs() + 1e-6 * up.abs());
     }
 }

@@ -30,15 +30,15 @@ use std::sync::Arc;
 
 use pulp::Arch;
 
-use crate::fetch::Prefetch;
+use crate::fetch::PrefetchSlice;
 use crate::pool;
 use join::Join;
 use kernel::{Scratch, Task, Total};
-pub use lines::{CacheType, PAGE};
+pub use lines::{CacheType, PAGE_SLOTS};
 pub use mask::Mask;
-pub use page::{Layout, Page};
+pub use page::{Page, PageLayout};
 pub use rotate::{rotate, rotate_neighbours};
-pub use rules::Rules;
+pub use rules::AttentionParams;
 use segments::{beginning, segment_at, segments};
 
 /// Rows of one sequence that go through the pages together.
@@ -52,7 +52,7 @@ thread_local! {
 
 /// One sequence's tokens in a pass.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
+pub struct SequenceInput<'a> {
     /// Its KV cache.
     pub pages: &'a [Arc<Page>],
     /// What each of the tokens sees.
@@ -75,15 +75,16 @@ struct Block<'a> {
 ///
 /// # Panics
 /// Masks of slots that the pages do not have; fewer queries than masks.
-pub fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Vec<f32> {
+pub fn attend(parts: &[SequenceInput], queries: &[f32], rules: AttentionParams) -> Vec<f32> {
     let layout = rules.layout;
-    let (width, threads) = (rules.heads * layout.head, rayon::current_num_threads());
+    let (width, threads) = (rules.heads * layout.head_size, rayon::current_num_threads());
     let work: usize = parts.iter().map(|part| part.masks.len() * part.end * width).sum();
     let parallel = threads > 1 && work > GRAIN;
     // Fewer rows at once where threads would have nothing to do.
     let mut rows = ROWS;
     let tasks = |rows| {
-        let of = |part: &Part| part.masks.len().div_ceil(rows) * (segment_at(part.end) + 1);
+        let of =
+            |part: &SequenceInput| part.masks.len().div_ceil(rows) * (segment_at(part.end) + 1);
         parts.iter().map(of).sum::<usize>() * layout.heads
     };
     while parallel && rows > 1 && tasks(rows) < 4 * threads {
@@ -108,7 +109,7 @@ pub fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Vec<f32> {
     let count: usize = blocks.iter().map(|block| block.segments.len()).sum();
     let mut tasks: Vec<Task> = Vec::with_capacity(count * layout.heads);
     let (mut rest, mut rest_of_totals) = (&mut found[..], &mut totals[..]);
-    let arranged = arranged(&blocks, queries, rules, [layout.heads, layout.head]);
+    let arranged = arranged(&blocks, queries, rules, [layout.heads, layout.head_size]);
     for Block { pages, masks, rows, segments } in &blocks {
         let queries = &arranged[rows.start * width..rows.end * width];
         for segment in segments.clone() {
@@ -118,18 +119,18 @@ pub fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Vec<f32> {
                 (totals, rest_of_totals) = rest_of_totals.split_at_mut(rows.len() * shared);
                 let places = beginning(segment)..beginning(segment + 1);
                 if let Some(before) = tasks.last_mut() {
-                    let page = pages.get(places.start / PAGE);
+                    let page = pages.get(places.start / PAGE_SLOTS);
                     let keys = page.map(|page| page.prefetch(rules.layer, head)[0]);
-                    before.then = keys.unwrap_or(Prefetch::NOTHING);
+                    before.then = keys.unwrap_or(PrefetchSlice::EMPTY);
                 }
-                let then = Prefetch::NOTHING;
+                let then = PrefetchSlice::EMPTY;
                 tasks.push(Task { pages, head, masks, places, queries, out, totals, rules, then });
             }
         }
     }
     let arch = Arch::new();
     let least = GRAIN / (work / tasks.len().max(1)).max(1) + 1;
-    pool::each(tasks, least, |task| {
+    pool::parallel_for_each(tasks, least, |task| {
         SCRATCH.with_borrow_mut(|scratch| arch.dispatch(kernel::Attend { task, scratch }));
     });
     let alone = |block: &Block| block.masks.len() == 1 && block.segments.len() == 1;
@@ -145,10 +146,12 @@ pub fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Vec<f32> {
         (out, rest.0) = rest.0.split_at_mut(rows * width);
         (found, rest.1) = rest.1.split_at(segments * rows * width);
         (totals, rest.2) = rest.2.split_at(segments * rows * rules.heads);
-        let (head, heads, sinks) = (layout.head, rules.heads, rules.sinks);
+        let (head, heads, sinks) = (layout.head_size, rules.heads, rules.sinks);
         joins.push(Join { found, totals, shared, head, out, heads, sinks });
     }
-    pool::each(joins, GRAIN * blocks.len() / rows.max(1) / width + 1, |join| arch.dispatch(join));
+    pool::parallel_for_each(joins, GRAIN * blocks.len() / rows.max(1) / width + 1, |join| {
+        arch.dispatch(join)
+    });
     by_row
 }
 
@@ -156,7 +159,7 @@ pub fn attend(parts: &[Part], queries: &[f32], rules: Rules) -> Vec<f32> {
 fn arranged(
     blocks: &[Block],
     queries: &[f32],
-    rules: Rules,
+    rules: AttentionParams,
     [heads, head]: [usize; 2],
 ) -> Vec<f32> {
     let (width, together) = (rules.heads * head, Arch::new().dispatch(kernel::Together));
@@ -168,14 +171,18 @@ fn arranged(
         (out, rest) = rest.split_at_mut(rows.len() * width);
         parts.push((rows.clone(), out));
     }
-    pool::each(parts, GRAIN * blocks.len() / (rows * width).max(1) + 1, |(rows, out)| {
-        for (own, out) in out.chunks_exact_mut(rows.len() * group).enumerate() {
-            let of_row = |row: usize| {
-                queries[row * rules.stride + own * group..][..group].chunks_exact(head)
-            };
-            kernel::arrange(rows.clone().flat_map(of_row), head, together, out);
-        }
-    });
+    pool::parallel_for_each(
+        parts,
+        GRAIN * blocks.len() / (rows * width).max(1) + 1,
+        |(rows, out)| {
+            for (own, out) in out.chunks_exact_mut(rows.len() * group).enumerate() {
+                let of_row = |row: usize| {
+                    queries[row * rules.stride + own * group..][..group].chunks_exact(head)
+                };
+                kernel::arrange(rows.clone().flat_map(of_row), head, together, out);
+            }
+        },
+    );
     arranged
 }
 

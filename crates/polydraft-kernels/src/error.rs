@@ -1,30 +1,30 @@
-//! What can go wrong in a kernel.
+//! The error type of the crate.
 
 use std::collections::TryReserveError;
 
-/// What can go wrong in a kernel.
+/// An error of a kernel.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Numbers that do not fit together.
+    /// Inputs whose shapes do not match.
     #[error("{operation}: expected {expected}, got {got}")]
     Shape {
-        /// What was to be done with them.
+        /// Name of the operation.
         operation: &'static str,
-        /// What would fit.
+        /// Expected shape.
         expected: String,
-        /// What was there.
+        /// Actual shape.
         got: String,
     },
-    /// There is no memory for the KV cache.
+    /// Not enough memory for the KV cache.
     #[error("memory for the KV cache: {0}")]
     Memory(#[from] TryReserveError),
-    /// Threads that run already.
-    #[error("threads to compute with: expected to start {expected}, got {got} that run already")]
+    /// Another number of threads is already running.
+    #[error("threads: expected to start {expected}, got {got} that are already running")]
     Threads {
-        /// How many were asked for.
+        /// Requested number of threads.
         expected: usize,
-        /// How many there are.
+        /// Number of running threads.
         got: usize,
     },
 }

@@ -1,46 +1,48 @@
-//! Prefetches weights before they are used.
+//! Software prefetching of weights and of the KV cache.
 //!
-//! CPUs prefetch a product that goes straight through memory. Where the sums of several rows need
-//! it, a product goes through a tile more than once, in strides, which they do not prefetch: eight
-//! rows took twice the time of one, waiting.
+//! CPUs prefetch sequential reads by themselves. A product of several rows, however, may go through
+//! a tile more than once and in strides, which the CPU does not predict: without software prefetch,
+//! eight rows took twice the time of one, waiting for memory.
 
 #![allow(unsafe_code)]
 
-/// How far ahead, in bytes: enough to hide the way to memory, little enough to stay in the fastest
-/// cache.
+/// Prefetch distance in bytes: enough to hide the latency of memory, and little enough to stay in
+/// the L1 cache.
 const AHEAD: usize = 1 << 14;
-/// Bytes that come from memory together.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// The cache that is asked for.
+/// Cache level to prefetch into.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cache {
-    First,
-    Second,
+pub(crate) enum CacheLevel {
+    L1,
+    L2,
 }
 
-impl Cache {
-    /// For so many bytes of weights and the inputs that they meet.
+impl CacheLevel {
+    /// Selects the level for a product of `weights` bytes of weights and `inputs` bytes of inputs.
     ///
-    /// On Intel's CPUs the second cache: the way into the first one has room for a few lines, and
-    /// loads wait for them. (A Xeon with AVX-512, two threads: with the first one, one row cost
-    /// 1.05 to 1.2 times as much, two 1.15 and four 1.2 in q8_0.) On others the first cache as long
-    /// as inputs leave it room: what was asked for must not be gone when its turn comes. (An EPYC
-    /// with AVX-512, one thread: with the second one, two rows in f32 cost 1.26 times as much, four
-    /// in q8_0 1.07; eight in f32 0.73, four in bf16 0.87, four in q4_0 0.74, eight in q8_0 0.78.)
+    /// Intel: always L2. Their L1 has few line fill buffers, and loads wait for them. (Xeon with
+    /// AVX-512, two threads: with prefetch into L1 instead, one row took 1.05 to 1.2 times as long,
+    /// two rows 1.15 and four 1.2 in q8_0.)
+    ///
+    /// Others: L1 if inputs are small, so that prefetched lines are not evicted before they are
+    /// used. (EPYC with AVX-512, one thread: with prefetch into L2 instead, two rows in f32 took
+    /// 1.26 times as long and four in q8_0 1.07 times; but eight in f32 0.73, four in bf16 0.87,
+    /// four in q4_0 0.74, eight in q8_0 0.78.)
     #[inline(always)]
-    pub fn of(inputs: usize, weights: usize) -> Self {
-        if 4 * inputs < weights && !is_intel() { Self::First } else { Self::Second }
+    pub fn choose(inputs: usize, weights: usize) -> Self {
+        if 4 * inputs < weights && !is_intel() { Self::L1 } else { Self::L2 }
     }
 }
 
-/// Whether the CPU is one of Intel's.
+/// Whether the CPU is made by Intel.
 fn is_intel() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         static INTEL: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
-            let of = std::arch::x86_64::__cpuid(0);
-            [of.ebx, of.edx, of.ecx].map(u32::to_le_bytes).concat() == *b"GenuineIntel"
+            let vendor = std::arch::x86_64::__cpuid(0);
+            [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes).concat() == *b"GenuineIntel"
         });
         *INTEL
     }
@@ -48,80 +50,87 @@ fn is_intel() -> bool {
     false
 }
 
-/// Asks for part `part` of `parts` of the piece that lies [`AHEAD`] of this one. Past the end of a
-/// tile lies the next one; past the last, nothing comes of it. Large pieces are asked for in parts,
-/// while one works: a CPU keeps track of a few dozen lines that are on their way, and waits when
-/// there are more.
+/// Prefetches the memory [`AHEAD`] bytes after `block`, as many bytes as the block has: fraction
+/// `index` of `count` equal fractions.
+///
+/// Blocks of a tile and tiles of a matrix are contiguous, so these are weights that are needed next;
+/// after the last tile the hint has no effect. Callers spread the fractions of a large block over
+/// their work, because a CPU tracks a few dozen outstanding lines, and stalls when there are more.
 #[inline(always)]
-pub(crate) fn fetch<P>(piece: &P, part: usize, parts: usize, cache: Cache) {
-    let start = std::ptr::from_ref(piece).cast::<i8>().wrapping_add(AHEAD);
-    let lines = lines::<P>(part, parts);
-    match cache {
-        Cache::First => lines.for_each(|line| hint(start.wrapping_add(line * LINE), Cache::First)),
-        Cache::Second => {
-            lines.for_each(|line| hint(start.wrapping_add(line * LINE), Cache::Second));
+pub(crate) fn prefetch_ahead<P>(block: &P, index: usize, count: usize, level: CacheLevel) {
+    let start = std::ptr::from_ref(block).cast::<i8>().wrapping_add(AHEAD);
+    let lines = lines::<P>(index, count);
+    match level {
+        CacheLevel::L1 => {
+            lines.for_each(|line| hint(start.wrapping_add(line * LINE), CacheLevel::L1));
+        }
+        CacheLevel::L2 => {
+            lines.for_each(|line| hint(start.wrapping_add(line * LINE), CacheLevel::L2));
         }
     }
 }
 
-/// What those who have their turn with some pieces ask of the memory, one piece after the other: a
-/// part of as much as these are, as far ahead as [`fetch`] asks. Every turn asks for a part that
-/// follows that of the turn before: were each to ask for a part of every piece, memory would be
-/// read in strides, and four rows in bf16 cost a twelfth more.
+/// Prefetch schedule for several passes over the same blocks.
+///
+/// The passes together prefetch as many bytes as the blocks have, [`AHEAD`] bytes after them. Pass p
+/// of n takes the p-th contiguous n-th of that range, in equal steps with each block. If instead
+/// each pass took a fraction of every block, memory would be read in strides: four rows in bf16 then
+/// took a twelfth longer.
 #[derive(Clone, Copy)]
-pub(crate) struct Ahead {
+pub(crate) struct PassPrefetch {
     start: *const i8,
-    /// Bytes a piece.
+    /// Bytes to prefetch with each block.
     share: usize,
-    cache: Cache,
+    level: CacheLevel,
 }
 
-impl Ahead {
-    /// Turn `turn` of `turns` with these pieces.
+impl PassPrefetch {
+    /// Schedule of pass `pass` of `passes` over `blocks`.
     #[inline(always)]
-    pub fn of<P>(pieces: &[P], turn: usize, turns: usize, cache: Cache) -> Self {
-        let share = size_of::<P>() / turns;
-        let start = pieces.as_ptr().cast::<i8>().wrapping_add(AHEAD + turn * share * pieces.len());
-        Self { start, share, cache }
+    pub fn new<P>(blocks: &[P], pass: usize, passes: usize, level: CacheLevel) -> Self {
+        let share = size_of::<P>() / passes;
+        let start = blocks.as_ptr().cast::<i8>().wrapping_add(AHEAD + pass * share * blocks.len());
+        Self { start, share, level }
     }
 
-    /// With piece `piece` of them.
+    /// Prefetches this pass's share while block number `block` is processed.
     #[inline(always)]
-    pub fn ask(self, piece: usize) {
-        for line in piece * self.share / LINE..(piece + 1) * self.share / LINE {
-            hint(self.start.wrapping_add(line * LINE), self.cache);
+    pub fn step(self, block: usize) {
+        for line in block * self.share / LINE..(block + 1) * self.share / LINE {
+            hint(self.start.wrapping_add(line * LINE), self.level);
         }
     }
 }
 
-/// Lines that lie together somewhere else, to be asked for one by one.
+/// A slice in memory that is prefetched element by element.
 #[derive(Clone, Copy)]
-pub(crate) struct Prefetch {
+pub(crate) struct PrefetchSlice {
     start: *const i8,
-    /// Of a line.
-    bytes: usize,
+    /// Size of an element in bytes.
+    size: usize,
     count: usize,
 }
 
-// SAFETY: nothing is read at the address.
-unsafe impl Send for Prefetch {}
+// SAFETY: the pointer is only used for prefetch hints, which read nothing.
+unsafe impl Send for PrefetchSlice {}
 
-impl Prefetch {
-    pub const NOTHING: Self = Self { start: std::ptr::null(), bytes: 0, count: 0 };
+impl PrefetchSlice {
+    pub const EMPTY: Self = Self { start: std::ptr::null(), size: 0, count: 0 };
 
     #[inline(always)]
-    pub fn of<T>(lines: &[T]) -> Self {
-        Self { start: lines.as_ptr().cast(), bytes: size_of::<T>(), count: lines.len() }
+    pub fn new<T>(elements: &[T]) -> Self {
+        Self { start: elements.as_ptr().cast(), size: size_of::<T>(), count: elements.len() }
     }
 
-    /// Asks for line `i`, if there is one. Where pages lie apart a CPU prefetches little, and it
-    /// keeps track of fewer lines that are on their way into its first cache than into its second:
-    /// the KV cache came at 9 GB/s and 15.
+    /// Prefetches element `i`, if it exists, into L2.
+    ///
+    /// Pages of the KV cache are not contiguous, so the CPU prefetches little of them. It tracks
+    /// more outstanding lines for L2 than for L1: the KV cache was read at 15 GB/s instead of 9.
     #[inline(always)]
-    pub fn ask(self, i: usize) {
+    pub fn element(self, i: usize) {
         if i < self.count {
-            for line in 0..self.bytes / LINE {
-                hint(self.start.wrapping_add(i * self.bytes + line * LINE), Cache::Second);
+            for line in 0..self.size / LINE {
+                hint(self.start.wrapping_add(i * self.size + line * LINE), CacheLevel::L2);
             }
         }
     }
@@ -130,23 +139,23 @@ impl Prefetch {
 #[inline(always)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
-    expect(unused_variables, reason = "there is no stable hint elsewhere")
+    expect(unused_variables, reason = "only x86-64 has a stable prefetch intrinsic")
 )]
-fn hint(address: *const i8, cache: Cache) {
+fn hint(address: *const i8, level: CacheLevel) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which reads nothing, whatever the address.
+    // SAFETY: prefetch instructions do not access memory architecturally, so any address is valid.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
-        match cache {
-            Cache::First => _mm_prefetch::<_MM_HINT_T0>(address),
-            Cache::Second => _mm_prefetch::<_MM_HINT_T1>(address),
+        match level {
+            CacheLevel::L1 => _mm_prefetch::<_MM_HINT_T0>(address),
+            CacheLevel::L2 => _mm_prefetch::<_MM_HINT_T1>(address),
         }
     }
 }
 
-/// The lines of a part of a piece.
+/// Returns the cache lines of fraction `index` of `count` of a block.
 #[inline(always)]
-fn lines<P>(part: usize, parts: usize) -> std::ops::Range<usize> {
+fn lines<P>(index: usize, count: usize) -> std::ops::Range<usize> {
     let all = size_of::<P>().div_ceil(LINE);
-    part * all / parts..(part + 1) * all / parts
+    index * all / count..(index + 1) * all / count
 }

@@ -23,12 +23,15 @@ mod threads;
 
 pub use activation::Activation;
 pub use attention::{
-    CacheType, Layout, Mask, PAGE, Page, Part, Rules, attend, rotate, rotate_neighbours,
+    AttentionParams, CacheType, Mask, PAGE_SLOTS, Page, PageLayout, SequenceInput, attend, rotate,
+    rotate_neighbours,
 };
 pub use error::{Error, Result};
 pub use norm::Norm;
-pub use packed::{Blocks, Format, Packed, Read};
-pub use recurrent::{DeltaRule, HeadsOfKeys, Memory, StateSpace, Step, Walk, convolve};
+pub use packed::{Format, Packed, ReadBlocks, ReadRows};
+pub use recurrent::{
+    DeltaRule, KeyHeadOrder, RecurrentState, StateSpace, TreeToken, Walk, convolve,
+};
 pub use rows::Rows;
-pub use system::{available_memory, give_back_memory, keep_memory};
-pub use threads::{each, spread, use_threads};
+pub use system::{available_memory, release_freed_memory, retain_freed_memory};
+pub use threads::{parallel_for, parallel_for_each, use_threads};

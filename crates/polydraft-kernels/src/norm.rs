@@ -1,4 +1,4 @@
-//! Norms of rows.
+//! RMS and layer norms of rows.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -6,24 +6,24 @@ use crate::error::{Error, Result};
 use crate::pool;
 use crate::rows::Rows;
 
-/// Numbers that are worth another thread.
-const GRAIN: usize = 1 << 13;
+/// Minimum number of numbers per thread.
+const MIN_WORK: usize = 1 << 13;
 
-/// One norm of rows; weight and bias are one row.
+/// A norm, with its parameters: weight and bias have one number per column.
 #[derive(Debug, Clone)]
 pub enum Norm {
     /// x / √(mean of x² + ε) · weight
     Rms {
-        /// One number a column.
+        /// Factors by column.
         weight: Vec<f32>,
         /// ε
         epsilon: f32,
     },
     /// (x − mean) / √(variance + ε) · weight + bias
     Layer {
-        /// One number a column.
+        /// Factors by column.
         weight: Vec<f32>,
-        /// Likewise.
+        /// Terms by column.
         bias: Vec<f32>,
         /// ε
         epsilon: f32,
@@ -31,20 +31,20 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// Of every row.
+    /// Returns the normalized rows.
     ///
     /// # Errors
-    /// Rows of another width than the weight's.
+    /// Rows of another width than the weight.
     pub fn forward(&self, x: &Rows) -> Result<Rows> {
         let mut y = x.clone();
         self.apply(y.numbers_mut())?;
         Ok(y)
     }
 
-    /// Of rows as wide as the weight that follow each other in memory.
+    /// Normalizes contiguous rows in place, each as wide as the weight.
     ///
     /// # Errors
-    /// Numbers that are no whole rows.
+    /// A number of numbers that is not a multiple of the width.
     pub fn apply(&self, rows: &mut [f32]) -> Result<()> {
         let (weight, bias, epsilon) = match self {
             Self::Rms { weight, epsilon } => (weight, None, *epsilon),
@@ -60,14 +60,14 @@ impl Norm {
         }
         let arch = Arch::new();
         let rows: Vec<&mut [f32]> = rows.chunks_exact_mut(width).collect();
-        pool::each(rows, GRAIN / width + 1, |row| {
+        pool::parallel_for_each(rows, MIN_WORK / width + 1, |row| {
             arch.dispatch(Row { row, weight, bias, epsilon })
         });
         Ok(())
     }
 }
 
-/// One row; with a bias its mean is taken away first.
+/// Normalizes one row. With a bias, subtracts the mean first (layer norm).
 struct Row<'a> {
     row: &'a mut [f32],
     weight: &'a [f32],
@@ -106,29 +106,29 @@ impl WithSimd for Row<'_> {
     }
 }
 
-/// Σ of the numbers, or of their squares.
+/// Returns the sum of the numbers, or of their squares.
 #[inline(always)]
 fn sum<S: Simd, const SQUARES: bool>(simd: S, row: &[f32]) -> f32 {
     let (vectors, rest) = S::as_simd_f32s(row);
-    // Four sums: additions that need not wait for each other.
+    // Four independent accumulators hide the latency of additions.
     let mut sums = [simd.splat_f32s(0.0); 4];
     let (fours, last) = vectors.as_chunks::<4>();
     for four in fours {
         for (sum, x) in sums.iter_mut().zip(four) {
-            *sum = added::<S, SQUARES>(simd, *sum, *x);
+            *sum = accumulate::<S, SQUARES>(simd, *sum, *x);
         }
     }
     for (sum, x) in sums.iter_mut().zip(last) {
-        *sum = added::<S, SQUARES>(simd, *sum, *x);
+        *sum = accumulate::<S, SQUARES>(simd, *sum, *x);
     }
-    // Zeros where a vector is not full.
+    // A partial vector is padded with zeros.
     let [a, b, c, d] = sums;
-    let d = added::<S, SQUARES>(simd, d, simd.partial_load_f32s(rest));
+    let d = accumulate::<S, SQUARES>(simd, d, simd.partial_load_f32s(rest));
     simd.reduce_sum_f32s(simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d)))
 }
 
 #[inline(always)]
-fn added<S: Simd, const SQUARES: bool>(simd: S, sum: S::f32s, x: S::f32s) -> S::f32s {
+fn accumulate<S: Simd, const SQUARES: bool>(simd: S, sum: S::f32s, x: S::f32s) -> S::f32s {
     if SQUARES { simd.mul_add_f32s(x, x, sum) } else { simd.add_f32s(sum, x) }
 }
 
@@ -136,7 +136,7 @@ fn added<S: Simd, const SQUARES: bool>(simd: S, sum: S::f32s, x: S::f32s) -> S::
 mod tests {
     use super::*;
 
-    /// By the formula, in double precision.
+    /// Returns the norm of a row by its formula, in double precision.
     fn expected(norm: &Norm, row: &[f32]) -> Vec<f64> {
         let (weight, bias, epsilon) = match norm {
             Norm::Rms { weight, epsilon } => (weight, None, *epsilon),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn norms_are_their_formulas_and_a_row_does_not_depend_on_its_company() {
+    fn rows_match_formula_and_do_not_depend_on_other_rows() {
         for width in [1, 7, 64, 576, 1003] {
             let values = |count: usize, seed: f32| -> Vec<f32> {
                 (0..count).map(|i| ((i as f32 + seed) * 1.618).sin() * 3.0 + 0.5).collect()
@@ -171,7 +171,7 @@ mod tests {
                 for (row, found) in x.chunks(width).zip(forward(&x).chunks(width)) {
                     assert_eq!(forward(row), found);
                     for (found, expected) in found.iter().zip(expected(norm, row)) {
-                        // A single number is its own mean, and what is left of it is rounding.
+                        // The variance of a single number is 0, so its norm is rounding error.
                         assert!(
                             width == 1 || (f64::from(*found) - expected).abs() < 2e-5,
                             "{width}: {found}, {expected}"

@@ -35,7 +35,7 @@ use format::with_format;
 use matrix::{Exact, Integer, Matrix, Selected, Tiled};
 use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use read::{Aside, Lost};
-pub use read::{Blocks, Read};
+pub use read::{ReadBlocks, ReadRows};
 use tiles::{Fill, Tiles};
 
 /// A matrix `[out, in]`, and how it is stored.
@@ -50,12 +50,12 @@ impl Packed {
     /// Rows that cannot be read.
     ///
     /// # Panics
-    /// Columns that are no multiple of the format's [`Format::unit`].
+    /// Columns that are no multiple of the format's [`Format::block_columns`].
     pub fn load<E: Send>(
         format: Format,
         out: usize,
         columns: usize,
-        rows: impl Read<E>,
+        rows: impl ReadRows<E>,
     ) -> std::result::Result<Self, E> {
         let errors = Aside::new();
         let rows = &read::Rows::new(&rows, &errors);
@@ -65,7 +65,7 @@ impl Packed {
 
     fn load_weighed(format: Format, from: Source) -> std::result::Result<Self, Lost> {
         let columns = from.columns;
-        assert!(columns.is_multiple_of(format.unit()), "{format} of {columns} columns");
+        assert!(columns.is_multiple_of(format.block_columns()), "{format} of {columns} columns");
         macro_rules! make {
             ($products:ident, $piece:ident, $make:ident) => {
                 $make::<$products<$piece>>(from)?
@@ -89,7 +89,7 @@ impl Packed {
     ///
     /// # Errors
     /// Bytes that cannot be read.
-    pub fn of_bytes<E: Send>(
+    pub fn from_bytes<E: Send>(
         format: Format,
         [out, columns]: [usize; 2],
         read: impl Fn(usize, &mut [u8]) -> std::result::Result<(), E> + Sync,
@@ -108,7 +108,7 @@ impl Packed {
     ) -> std::result::Result<Self, Lost> {
         macro_rules! make {
             ($products:ident, $piece:ident, $make:ident) => {
-                Box::new($products::of(Tiles::<$piece>::of_bytes(out, columns, read)?))
+                Box::new($products::of(Tiles::<$piece>::from_bytes(out, columns, read)?))
             };
         }
         let matrix: Box<dyn Matrix> = with_format!(format, make);
@@ -185,14 +185,14 @@ impl Packed {
     /// # Errors
     /// Rows of another width.
     pub fn forward(&self, x: &Rows) -> Result<Rows> {
-        self.forward_in(x, Vec::new())
+        self.forward_into(x, Vec::new())
     }
 
     /// Likewise, in `room` where that is large enough; what it holds is lost.
     ///
     /// # Errors
     /// Rows of another width.
-    pub fn forward_in(&self, x: &Rows, room: Vec<f32>) -> Result<Rows> {
+    pub fn forward_into(&self, x: &Rows, room: Vec<f32>) -> Result<Rows> {
         let [out, columns] = self.0.shape();
         if x.width() != columns {
             return Err(Error::Shape {
@@ -212,7 +212,7 @@ type ReadBytes<'a> = dyn Fn(usize, &mut [u8]) -> std::result::Result<(), Lost> +
 struct Source<'a> {
     out: usize,
     columns: usize,
-    rows: &'a dyn Read<Lost>,
+    rows: &'a dyn ReadRows<Lost>,
     /// How much errors count, by column.
     weights: Option<&'a [f32]>,
 }

@@ -1,11 +1,17 @@
-//! Threads for products: a product is over in a fraction of a millisecond, less than it takes to
-//! wake a thread that sleeps.
+//! The thread pool of all kernels.
 //!
-//! Method: the caller works too. Others spin for a moment after each task, since the next product
-//! mostly follows at once, and sleep after that. Each thread has a part of its own, side by side in
-//! memory and the same one for equal tasks; whoever is done helps the rest, so that nobody waits
-//! for one that was late. One task at a time: where another one runs, the caller works alone. What
-//! is computed does not depend on who computes it.
+//! Problem: a product takes a fraction of a millisecond, less than waking a sleeping thread.
+//! Method: work on `0..count` is divided into one contiguous share per thread. Equal calls give a
+//! thread equal shares, so the same weights stay in its core's cache. A thread takes its share in
+//! chunks, and then helps with the shares of others (work stealing), so that nobody waits for one
+//! slow thread. The caller takes part. After a task, threads spin for a moment, because the next
+//! product mostly follows at once, and sleep after that. One task runs at a time: a concurrent
+//! caller does its work alone. Results do not depend on which thread computes them.
+//!
+//! Synchronization: `Shared::gate` is one atomic word of three fields: the number of threads inside
+//! the task, an open bit, and the task's generation. The caller writes the task while the gate is
+//! closed and empty, then opens it. A worker enters by incrementing the count and reads the task only
+//! if the gate was open. To finish, the caller closes the gate and waits until the count is 0.
 
 #![allow(unsafe_code)]
 
@@ -17,34 +23,38 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// How long a thread spins before it sleeps.
+/// Time that an idle thread spins before it sleeps.
 const SPIN: Duration = Duration::from_micros(200);
-/// A thread takes what is left of a part in so many pieces: smaller ones towards the end, so that
-/// nobody waits for long.
-const STEPS: usize = 8;
+/// A thread takes 1 / `CHUNKS` of the rest of a share at a time: chunks shrink towards the end, so
+/// that threads finish at about the same time.
+const CHUNKS: usize = 8;
 
 type Work<'a> = dyn Fn(Range<usize>) + Sync + 'a;
 
-/// Calls `work` with ranges that make up `0..count`, on all threads; fewer than `least` numbers are
-/// not worth another thread. Each number is in one range.
-pub(crate) fn split(count: usize, least: usize, work: &Work) {
+/// Calls `work` on all threads with disjoint ranges that cover `0..count`. Uses at most one thread
+/// per `min_per_thread` indices.
+pub(crate) fn parallel_ranges(count: usize, min_per_thread: usize, work: &Work) {
     static POOL: OnceLock<Pool> = OnceLock::new();
-    let parts = count / least.max(1);
-    if parts <= 1 {
+    let shares = count / min_per_thread.max(1);
+    if shares <= 1 {
         return work(0..count);
     }
-    POOL.get_or_init(|| Pool::start(rayon::current_num_threads())).run(count, parts, work);
+    POOL.get_or_init(|| Pool::new(rayon::current_num_threads())).run(count, shares, work);
 }
 
-/// Calls `work` with each of `items`, on all threads; fewer than `least` are not worth another
-/// thread.
-pub(crate) fn each<T: Send>(items: Vec<T>, least: usize, work: impl Fn(T) + Sync) {
-    if items.len() / least.max(1) <= 1 {
+/// Calls `work` with each of `items`, on all threads. Uses at most one thread per `min_per_thread`
+/// items.
+pub(crate) fn parallel_for_each<T: Send>(
+    items: Vec<T>,
+    min_per_thread: usize,
+    work: impl Fn(T) + Sync,
+) {
+    if items.len() / min_per_thread.max(1) <= 1 {
         return items.into_iter().for_each(work);
     }
-    // Nobody waits at these locks: each item is in one range.
+    // These locks are never contended: each item is in one range.
     let items: Vec<_> = items.into_iter().map(|item| Mutex::new(Some(item))).collect();
-    split(items.len(), least, &|range| {
+    parallel_ranges(items.len(), min_per_thread, &|range| {
         for item in &items[range] {
             let item = item.lock().unwrap_or_else(PoisonError::into_inner).take();
             item.into_iter().for_each(&work);
@@ -52,9 +62,9 @@ pub(crate) fn each<T: Send>(items: Vec<T>, least: usize, work: impl Fn(T) + Sync
     });
 }
 
-/// What is left of a thread's part. Two cache lines: neighbours are fetched together.
+/// Rest of a thread's share. Aligned to two cache lines, which the CPU prefetches as a pair.
 #[repr(align(128))]
-struct Part {
+struct Share {
     next: AtomicUsize,
     end: AtomicUsize,
 }
@@ -62,14 +72,14 @@ struct Part {
 #[derive(Clone, Copy)]
 struct Task {
     work: *const Work<'static>,
-    parts: usize,
+    shares: usize,
 }
 
 struct Shared {
-    /// Threads inside the task, whether it is open, and a number that differs from the last one's.
+    /// Number of threads inside the task (16 bits), [`OPEN`], and the generation (from [`NEXT`]).
     gate: AtomicU64,
     task: UnsafeCell<Option<Task>>,
-    parts: Box<[Part]>,
+    shares: Box<[Share]>,
     asleep: Box<[AtomicBool]>,
     panicked: AtomicBool,
 }
@@ -78,63 +88,67 @@ const OPEN: u64 = 1 << 16;
 const INSIDE: u64 = OPEN - 1;
 const NEXT: u64 = OPEN << 1;
 
-// SAFETY: the task is written only while the gate is closed and nobody is inside, and read only
-// inside; its work is `Sync`.
+// SAFETY:
+// - `task` is written only while the gate is closed and no thread is inside (`Pool::run`).
+// - `task` is read only by threads inside an open gate (`Shared::serve`).
+// - The work behind its pointer is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
 
 impl Shared {
-    /// Works on part `mine`, then on what others left.
-    fn take(&self, task: Task, mine: usize) {
-        // SAFETY: the caller of `run` waits until everyone is outside, so the work lives.
+    /// Works on share `own`, then on the rest of the other threads' shares.
+    fn work(&self, task: Task, own: usize) {
+        // SAFETY: `Pool::run` returns only when no thread is inside, so the work is still alive.
         let work = unsafe { &*task.work };
-        for offset in 0..task.parts {
-            let part = &self.parts[(mine + offset) % task.parts];
-            let end = part.end.load(Ordering::Relaxed);
-            let behind = |begin: usize| begin + (end - begin).div_ceil(STEPS);
-            let take = |begin| (begin < end).then(|| behind(begin));
-            while let Ok(begin) = part.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+        for offset in 0..task.shares {
+            let share = &self.shares[(own + offset) % task.shares];
+            let end = share.end.load(Ordering::Relaxed);
+            let chunk_end = |begin: usize| begin + (end - begin).div_ceil(CHUNKS);
+            let take = |begin| (begin < end).then(|| chunk_end(begin));
+            while let Ok(begin) =
+                share.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
             {
-                work(begin..behind(begin));
+                work(begin..chunk_end(begin));
             }
         }
     }
 
-    /// Until there is a task with another number than `last`.
-    fn wait(&self, mine: usize, last: u64) {
-        let fresh = |gate: u64| gate & OPEN != 0 && gate / NEXT != last;
+    /// Waits for a task of another generation than `last`.
+    fn wait(&self, own: usize, last: u64) {
+        let is_new = |gate: u64| gate & OPEN != 0 && gate / NEXT != last;
         loop {
             let start = Instant::now();
             while start.elapsed() < SPIN {
                 for _ in 0..32 {
-                    if fresh(self.gate.load(Ordering::Acquire)) {
+                    if is_new(self.gate.load(Ordering::Acquire)) {
                         return;
                     }
                     std::hint::spin_loop();
                 }
             }
-            // Said before the last look: whoever opens the gate after it sees it, and wakes this
-            // thread.
-            self.asleep[mine].store(true, Ordering::SeqCst);
-            if !fresh(self.gate.load(Ordering::SeqCst)) {
+            // Set before the last check of the gate: a caller that opens it after the check sees
+            // the flag, and wakes this thread.
+            self.asleep[own].store(true, Ordering::SeqCst);
+            if !is_new(self.gate.load(Ordering::SeqCst)) {
                 std::thread::park();
             }
-            self.asleep[mine].store(false, Ordering::SeqCst);
+            self.asleep[own].store(false, Ordering::SeqCst);
         }
     }
 
-    fn serve(&self, mine: usize) {
+    /// Runs a worker thread.
+    fn serve(&self, own: usize) {
         let mut last = 0;
         loop {
-            self.wait(mine, last);
+            self.wait(own, last);
             let gate = self.gate.fetch_add(1, Ordering::SeqCst);
             if gate & OPEN != 0 {
                 last = gate / NEXT;
-                // SAFETY: inside an open gate nobody writes it.
+                // SAFETY: this thread is inside an open gate, so no one writes the task.
                 let task = unsafe { *self.task.get() };
-                if let Some(task) = task.filter(|task| mine < task.parts)
-                    && catch_unwind(AssertUnwindSafe(|| self.take(task, mine))).is_err()
+                if let Some(task) = task.filter(|task| own < task.shares)
+                    && catch_unwind(AssertUnwindSafe(|| self.work(task, own))).is_err()
                 {
                     self.panicked.store(true, Ordering::Relaxed);
                 }
@@ -146,19 +160,18 @@ impl Shared {
 
 struct Pool {
     shared: &'static Shared,
-    /// All but the caller's.
+    /// All threads but the caller's.
     threads: Vec<Thread>,
     busy: AtomicBool,
-    /// Forks before there were the threads: they do not follow into a process that is forked from
-    /// theirs.
+    /// Value of [`FORKS`] when the threads were started. A forked process has a higher one, and
+    /// none of the threads.
     forks: usize,
 }
 
-/// Forks that this process comes from, as far as it has seen them.
+/// Number of forks between the process that called [`count_forks`] and this one.
 static FORKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts forks from now on. (To ask for the process's number at every product was a system's call
-/// each.)
+/// Starts counting forks. (Comparing process IDs would cost a system call per product.)
 fn count_forks() {
     #[cfg(unix)]
     {
@@ -166,9 +179,9 @@ fn count_forks() {
             FORKS.fetch_add(1, Ordering::Relaxed);
         }
         static ONCE: std::sync::Once = std::sync::Once::new();
-        // SAFETY: the function is there as long as the process, and does nothing that a child must
-        // not do. Should there be no memory for it, a forked process offers work to threads that it
-        // does not have, and does all of it itself.
+        // SAFETY: `forked` is static, and async-signal-safe. If registering it fails for lack of
+        // memory, a forked process only offers work to threads that do not exist, and does all of
+        // it itself.
         ONCE.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(forked));
         });
@@ -176,21 +189,21 @@ fn count_forks() {
 }
 
 impl Pool {
-    fn start(threads: usize) -> Self {
-        let part = || Part { next: AtomicUsize::new(0), end: AtomicUsize::new(0) };
-        // For the process's life: its threads never end.
+    fn new(threads: usize) -> Self {
+        let share = || Share { next: AtomicUsize::new(0), end: AtomicUsize::new(0) };
+        // Leaked, because the threads never end.
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             gate: AtomicU64::new(0),
             task: UnsafeCell::new(None),
-            parts: (0..threads).map(|_| part()).collect(),
+            shares: (0..threads).map(|_| share()).collect(),
             asleep: (0..threads).map(|_| AtomicBool::new(false)).collect(),
             panicked: AtomicBool::new(false),
         }));
         let start = |number| {
-            let named = std::thread::Builder::new().name(format!("product-{number}"));
-            named.spawn(move || shared.serve(number))
+            let builder = std::thread::Builder::new().name(format!("product-{number}"));
+            builder.spawn(move || shared.serve(number))
         };
-        // Where the system gives no more, there are fewer.
+        // If the system refuses more threads, the pool has fewer.
         let threads =
             (1..threads).map_while(|n| start(n).ok()).map(|handle| handle.thread().clone());
         count_forks();
@@ -198,63 +211,65 @@ impl Pool {
         Self { shared, threads, busy: AtomicBool::new(false), forks }
     }
 
-    fn run(&self, count: usize, parts: usize, work: &Work) {
-        let parts = parts.min(self.threads.len() + 1);
-        if parts <= 1
+    fn run(&self, count: usize, shares: usize, work: &Work) {
+        let shares = shares.min(self.threads.len() + 1);
+        if shares <= 1
             || self.forks != FORKS.load(Ordering::Relaxed)
             || self.busy.swap(true, Ordering::Acquire)
         {
             return work(0..count);
         }
-        let busy = Busy(&self.busy);
+        let busy = BusyGuard(&self.busy);
         let shared = self.shared;
         shared.panicked.store(false, Ordering::Relaxed);
-        for (number, part) in shared.parts[..parts].iter().enumerate() {
-            part.next.store(count * number / parts, Ordering::Relaxed);
-            part.end.store(count * (number + 1) / parts, Ordering::Relaxed);
+        for (number, share) in shared.shares[..shares].iter().enumerate() {
+            share.next.store(count * number / shares, Ordering::Relaxed);
+            share.end.store(count * (number + 1) / shares, Ordering::Relaxed);
         }
-        // SAFETY: the task does not outlive this call: `Closing` waits for everyone, also while a
-        // panic unwinds.
+        // SAFETY: the task does not outlive this call: `GateGuard` waits for all threads to leave,
+        // also while a panic unwinds.
         let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
-        let task = Task { work, parts };
-        // SAFETY: the gate is closed, nobody is inside, and `busy` keeps other callers out.
+        let task = Task { work, shares };
+        // SAFETY:
+        // - The gate is closed and no thread is inside: the last `GateGuard` waited for that.
+        // - `busy` excludes other callers.
         unsafe { *shared.task.get() = Some(task) };
-        let closing = Closing(self);
+        let gate = GateGuard(self);
         shared.gate.fetch_add(NEXT | OPEN, Ordering::SeqCst);
-        for (number, thread) in self.threads[..parts - 1].iter().enumerate() {
+        for (number, thread) in self.threads[..shares - 1].iter().enumerate() {
             if shared.asleep[number + 1].swap(false, Ordering::SeqCst) {
                 thread.unpark();
             }
         }
-        shared.take(task, 0);
-        drop(closing);
-        // While other callers wait: they begin with a new answer.
+        shared.work(task, 0);
+        drop(gate);
+        // Read before `busy` is released: the next caller resets it.
         let panicked = shared.panicked.load(Ordering::Relaxed);
         drop(busy);
         assert!(!panicked, "a thread of a product panicked");
     }
 }
 
-/// Makes other callers wait.
-struct Busy<'a>(&'a AtomicBool);
+/// Releases the pool when dropped.
+struct BusyGuard<'a>(&'a AtomicBool);
 
-impl Drop for Busy<'_> {
+impl Drop for BusyGuard<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
-/// Closes the gate and waits until everyone is outside.
-struct Closing<'a>(&'a Pool);
+/// When dropped, closes the gate and waits until no thread is inside.
+struct GateGuard<'a>(&'a Pool);
 
-impl Drop for Closing<'_> {
+impl Drop for GateGuard<'_> {
     fn drop(&mut self) {
         self.0.shared.gate.fetch_sub(OPEN, Ordering::SeqCst);
-        let mut turns = 0;
+        let mut spins = 0;
         while self.0.shared.gate.load(Ordering::Acquire) & INSIDE != 0 {
-            turns += 1;
-            // Where threads share a core, one that is inside may need this one.
-            if turns % 1024 == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            spins += 1;
+            // On a shared core, a thread that is inside may need this core to finish.
+            if spins % 1024 == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Layers that keep a state of fixed size in the place of a KV cache: short convolutions, the gated
-//! delta rule and state spaces.
+//! Recurrent layers, which keep a state of fixed size instead of a KV cache: short convolutions, the
+//! gated delta rule and state spaces.
 
 mod convolution;
 mod delta;
@@ -10,6 +10,6 @@ mod update;
 mod walk;
 
 pub use convolution::convolve;
-pub use delta::{DeltaRule, HeadsOfKeys};
+pub use delta::{DeltaRule, KeyHeadOrder};
 pub use state_space::StateSpace;
-pub use walk::{Memory, Step, Walk};
+pub use walk::{RecurrentState, TreeToken, Walk};

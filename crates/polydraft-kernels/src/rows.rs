@@ -1,12 +1,11 @@
-//! Rows of numbers on their way through a model, `[rows, width]`, in f32.
+//! Activations: a matrix `[rows, width]` of f32, one row per token.
 //!
-//! Problem: of one token a norm, a sum or a copy is a fraction of a microsecond's work; what comes
-//! before such a loop counts.
-//! Method: rows are one vector, and what is done with them are loops.
+//! For one token, a norm, a sum or a copy takes a fraction of a microsecond, so any overhead per
+//! operation counts. Rows are therefore one contiguous vector, and operations on them plain loops.
 
 use crate::error::{Error, Result};
 
-/// Some rows of equal width.
+/// A matrix of f32, stored row by row.
 ///
 /// ```
 /// use polydraft_kernels::Rows;
@@ -23,40 +22,40 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Rows of this width that follow each other in `numbers`.
+    /// Creates rows of `width` numbers from contiguous `numbers`.
     pub fn new(numbers: Vec<f32>, width: usize) -> Self {
         Self { numbers, width }
     }
 
-    /// Numbers of a row.
+    /// Number of columns.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub fn count(&self) -> usize {
         self.numbers.len() / self.width.max(1)
     }
 
-    /// All numbers, row by row.
+    /// Returns all numbers, row by row.
     pub fn numbers(&self) -> &[f32] {
         &self.numbers
     }
 
-    /// All numbers, to be changed.
+    /// Returns all numbers mutably, row by row.
     pub fn numbers_mut(&mut self) -> &mut [f32] {
         &mut self.numbers
     }
 
-    /// All numbers, without a copy.
+    /// Converts the rows into their numbers without copying.
     pub fn into_numbers(self) -> Vec<f32> {
         self.numbers
     }
 
-    /// The sum with as many rows, or with one row for all.
+    /// Adds `other`, which has the same shape, or is one row that is added to each row.
     ///
     /// # Errors
-    /// Rows of another width, or another number of them.
+    /// Rows of another width, or another number of rows.
     pub fn plus(mut self, other: &Self) -> Result<Self> {
         let (all, width, others) = (self.numbers.len(), self.width, other.numbers.len());
         if other.width != width || ![width, all].contains(&others) {
@@ -72,7 +71,7 @@ impl Rows {
         Ok(self)
     }
 
-    /// Every number times `factor`.
+    /// Multiplies every number by `factor`.
     pub fn scaled(mut self, factor: f64) -> Self {
         if factor != 1.0 {
             self.numbers.iter_mut().for_each(|number| *number *= factor as f32);
@@ -80,7 +79,7 @@ impl Rows {
         self
     }
 
-    /// c · tanh(x / c) of every number x, if there is a cap c.
+    /// Replaces every number x by c · tanh(x / c), if there is a cap c.
     pub fn capped(mut self, cap: Option<f64>) -> Self {
         if let Some(cap) = cap {
             let cap = cap as f32;
@@ -89,10 +88,10 @@ impl Rows {
         self
     }
 
-    /// The rows of these numbers, in this order.
+    /// Returns the rows with the given indices, in their order.
     ///
     /// # Panics
-    /// Rows that are not there.
+    /// Indices out of range.
     pub fn select(&self, rows: &[usize]) -> Self {
         let width = self.width;
         let rows: Vec<&[f32]> =
@@ -100,26 +99,26 @@ impl Rows {
         Self { numbers: rows.concat(), width }
     }
 
-    /// So many columns from number `from` on.
+    /// Returns `count` columns, starting at column `from`.
     ///
     /// # Panics
-    /// Columns that are not there.
+    /// Columns out of range.
     pub fn columns(&self, from: usize, count: usize) -> Self {
         let rows = self.numbers.chunks_exact(self.width.max(1)).map(|row| &row[from..][..count]);
         Self { numbers: rows.collect::<Vec<&[f32]>>().concat(), width: count }
     }
 
-    /// As many rows, of all parts side by side.
+    /// Concatenates matrices with equal numbers of rows along their columns.
     ///
     /// # Errors
-    /// Parts of different numbers of rows.
-    pub fn beside(parts: &[Self]) -> Result<Self> {
+    /// Different numbers of rows.
+    pub fn concat_columns(parts: &[Self]) -> Result<Self> {
         let width = parts.iter().map(Self::width).sum();
         let rows = parts.first().map_or(0, Self::count);
         if let Some(other) = parts.iter().map(Self::count).find(|other| *other != rows) {
             return Err(Error::Shape {
-                operation: "rows side by side",
-                expected: format!("{rows} of each part"),
+                operation: "concatenated columns",
+                expected: format!("{rows} rows in each matrix"),
                 got: other.to_string(),
             });
         }
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn loops_do_what_they_say() {
+    fn operations_give_expected_rows() {
         let (x, y) = ([1.0, -2.0, 3.0, 4.0, 5.0, 6.5], [0.5, 1.0, 2.0, -3.0, 4.0, 8.0]);
         let all = || rows(&x, 3);
         for (found, expected) in [
@@ -156,20 +155,30 @@ mod tests {
             (all().select(&[1, 0, 1]), rows(&[4.0, 5.0, 6.5, 1.0, -2.0, 3.0, 4.0, 5.0, 6.5], 3)),
             (all().columns(1, 2), rows(&[-2.0, 3.0, 5.0, 6.5], 2)),
             (
-                Rows::beside(&[all(), rows(&y, 3), rows(&[7.0, 8.0], 1)]).unwrap(),
+                Rows::concat_columns(&[all(), rows(&y, 3), rows(&[7.0, 8.0], 1)]).unwrap(),
                 rows(&[1.0, -2.0, 3.0, 0.5, 1.0, 2.0, 7.0, 4.0, 5.0, 6.5, -3.0, 4.0, 8.0, 8.0], 7),
             ),
         ] {
             assert_eq!(found, expected);
         }
-        // By the formula, in double precision.
-        let capped = all().capped(Some(2.0));
+    }
+
+    #[test]
+    fn cap_matches_formula_in_double_precision() {
+        let x = [1.0, -2.0, 3.0, 4.0, 5.0, 6.5];
+        let capped = rows(&x, 3).capped(Some(2.0));
         for (found, x) in capped.numbers().iter().zip(x) {
             let exact = 2.0 * (f64::from(x) / 2.0).tanh();
             assert!((f64::from(*found) - exact).abs() < 1e-6, "{found}, {exact}");
         }
+    }
+
+    #[test]
+    fn rejects_rows_of_other_shapes() {
+        let x = [1.0, -2.0, 3.0, 4.0, 5.0, 6.5];
+        let all = || rows(&x, 3);
         assert!(all().plus(&rows(&x[..4], 4)).is_err());
         assert!(all().plus(&rows(&x[..2], 2)).is_err());
-        assert!(Rows::beside(&[all(), rows(&x, 2)]).is_err());
+        assert!(Rows::concat_columns(&[all(), rows(&x, 2)]).is_err());
     }
 }

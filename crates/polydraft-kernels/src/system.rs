@@ -1,36 +1,37 @@
-//! What the operating system says of memory, and what its allocator is asked to do with it.
+//! Available memory, and settings of the system allocator.
 
 #![allow(unsafe_code)]
 
-/// Asks glibc's allocator to keep memory that is not in use, for programs whose business are
-/// models; [`give_back_memory`] still gives it back. What an operation of a pass over hundreds of
-/// tokens gives is megabytes: the allocator has the system take those away and bring them anew,
-/// page by page and cleared, for every operation, in a prompt of 512 tokens a fifth of its time. To
-/// be called before there are threads.
-pub fn keep_memory() {
+/// Configures glibc's allocator to reuse freed memory instead of returning it to the system;
+/// [`release_freed_memory`] still returns it. Has no effect with other allocators.
+///
+/// In a pass over hundreds of tokens each operation allocates megabytes. By default the allocator
+/// maps and unmaps these for every operation, and the system zeroes them page by page: a fifth of
+/// the time of a prompt of 512 tokens. Call this before starting threads.
+pub fn retain_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: two numbers. Beyond 32 MiB memory comes from the system each time: glibc knows no
-    // higher limit.
+    // SAFETY: both calls pass integers only. 32 MiB is the highest mmap threshold that glibc
+    // accepts; larger allocations are still mapped each time.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
         libc::mallopt(libc::M_TRIM_THRESHOLD, i32::MAX);
     }
 }
 
-/// Gives memory that is not in use back to the system, where its allocator keeps what it was given:
-/// that of glibc does, in pieces between what is in use, and the more of them the longer it runs.
-/// Takes milliseconds: for when nobody waits.
-pub fn give_back_memory() {
+/// Returns freed memory to the system. Only glibc's allocator needs this: it retains free blocks
+/// between used ones, more of them the longer a process runs. Takes milliseconds, so call it when
+/// idle.
+pub fn release_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it takes no pointer, and any thread may call it at any time.
+    // SAFETY: `malloc_trim` takes no pointer, and is thread-safe.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Bytes that can be had without pushing anything else out of memory, where the system says.
+/// Returns the number of bytes that can be allocated without swapping, if the system reports it:
+/// the minimum over the machine and the container.
 pub fn available_memory() -> Option<u64> {
-    // A container may be given less than the machine has.
     match (system_memory(), container_memory()) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
@@ -48,7 +49,7 @@ fn container_memory() -> Option<u64> {
     let read = |name: &str| -> Option<u64> {
         std::fs::read_to_string(format!("/sys/fs/cgroup/memory.{name}")).ok()?.trim().parse().ok()
     };
-    // What is used counts files that were read, which go when the memory is needed.
+    // Current usage includes cached files, which the system drops under memory pressure.
     let files = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").ok();
     let files = files.and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("inactive_file "))?;
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn memory_is_known() {
+    fn reports_available_memory_on_linux() {
         let bytes = available_memory().unwrap();
         assert!(bytes > 1 << 24, "{bytes}");
     }

@@ -1,15 +1,15 @@
-//! How many threads compute.
+//! Public interface of the thread pool.
 //!
-//! All of a forward pass runs on one pool (`pool.rs`) with as many threads as rayon's global one,
-//! which reads the weights.
+//! All kernels of a forward pass run on one pool (`pool.rs`). It has as many threads as rayon's
+//! global pool, which is used to read weights.
 
 use rayon::ThreadPoolBuilder;
 
 use crate::error::{Error, Result};
 use crate::pool;
 
-/// Starts `threads` threads, at least one, for all models of the process, the one that asks
-/// included. The first call counts; without one, the first product starts one per core.
+/// Sets the number of threads of the process, including the caller's; at least one. Only the first
+/// call has an effect. Without a call, the first product starts one thread per core.
 ///
 /// ```
 /// # fn main() -> polydraft_kernels::Result<()> {
@@ -18,11 +18,11 @@ use crate::pool;
 /// ```
 ///
 /// # Errors
-/// Another number of threads runs already.
+/// Another number of threads is already running.
 pub fn use_threads(threads: usize) -> Result<()> {
     let expected = threads.max(1);
-    // An error here is that the pool runs already, by an earlier call or by somebody else's first
-    // product; then its size decides.
+    // Building fails if the pool was already built by an earlier call or by the first product.
+    // Then its size is compared below.
     let _ = ThreadPoolBuilder::new().num_threads(expected).build_global();
     match rayon::current_num_threads() {
         got if got == expected => Ok(()),
@@ -30,30 +30,30 @@ pub fn use_threads(threads: usize) -> Result<()> {
     }
 }
 
-/// Calls `work` with every number below `count`, once each, on the threads of products: for what
-/// is done between products, for each sequence of a batch.
+/// Calls `work` with each number below `count`, on the threads of the kernels. Intended for work
+/// between products, such as per-sequence work of a batch.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///
 /// let sum = AtomicUsize::new(0);
-/// polydraft_kernels::spread(10, &|number| {
+/// polydraft_kernels::parallel_for(10, &|number| {
 ///     sum.fetch_add(number, Ordering::Relaxed);
 /// });
 /// assert_eq!(sum.into_inner(), 45);
 /// ```
-pub fn spread(count: usize, work: &(dyn Fn(usize) + Sync)) {
-    pool::split(count, 1, &|range| range.for_each(work));
+pub fn parallel_for(count: usize, work: &(dyn Fn(usize) + Sync)) {
+    pool::parallel_ranges(count, 1, &|range| range.for_each(work));
 }
 
-/// Calls `work` with each of `items`, on the threads of products; fewer than `least` are not worth
-/// another thread.
+/// Calls `work` with each of `items`, on the threads of the kernels. Uses at most one thread per
+/// `min_per_thread` items.
 ///
 /// ```
 /// let mut numbers = [1, 2, 3];
-/// polydraft_kernels::each(numbers.iter_mut().collect(), 1, |number| *number *= 2);
+/// polydraft_kernels::parallel_for_each(numbers.iter_mut().collect(), 1, |number| *number *= 2);
 /// assert_eq!(numbers, [2, 4, 6]);
 /// ```
-pub fn each<T: Send>(items: Vec<T>, least: usize, work: impl Fn(T) + Sync) {
-    pool::each(items, least, work);
+pub fn parallel_for_each<T: Send>(items: Vec<T>, min_per_thread: usize, work: impl Fn(T) + Sync) {
+    pool::parallel_for_each(items, min_per_thread, work);
 }

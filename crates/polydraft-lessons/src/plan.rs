@@ -156,7 +156,7 @@ fn precision(target: &Path, dtype: Option<Precision>) -> Precision {
 pub(crate) fn open(target: &Path, dtype: Option<Precision>, batch_size: usize) -> Result<Loaded> {
     let options = LoadOptions { precision: precision(target, dtype), ..LoadOptions::default() };
     let mut loaded = load(target, options).context("loading the target")?;
-    loaded.model.limit(SequenceLimits { open: batch_size, closed: 0, closed_bytes: 0 });
+    loaded.model.set_limits(SequenceLimits { open: batch_size, closed: 0, closed_bytes: 0 });
     Ok(loaded)
 }
 

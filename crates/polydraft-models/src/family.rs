@@ -8,8 +8,8 @@ mod cohere2;
 pub(crate) mod common;
 mod deepseek;
 mod exaone4;
-pub(crate) mod file;
-pub(crate) mod further;
+pub(crate) mod gguf;
+pub(crate) mod mtp;
 mod gemma2;
 mod gemma3;
 mod gemma4;
@@ -26,7 +26,7 @@ mod ministral;
 mod mistral;
 mod mixtral;
 mod nemotron_h;
-pub(crate) mod nested;
+pub(crate) mod multimodal;
 mod olmo2;
 mod olmoe;
 mod opt;
@@ -47,7 +47,7 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use common::Family;
-use nested::{ASSISTANTS, WRAPPERS, Wrapper, text_of};
+use multimodal::{ASSISTANTS, WRAPPERS, Wrapper, text_config};
 use state_spaces::with_words_for_numbers;
 
 /// Every family that can be loaded.
@@ -100,7 +100,7 @@ pub fn architectures() -> impl Iterator<Item = &'static str> {
 }
 
 /// Those of models that see or hear too, of which the text part can be loaded.
-pub fn architectures_around_text() -> impl Iterator<Item = &'static str> {
+pub fn multimodal_architectures() -> impl Iterator<Item = &'static str> {
     WRAPPERS.iter().map(|wrapper| wrapper.architecture)
 }
 
@@ -111,7 +111,7 @@ impl Config {
     /// A file that is missing or no such JSON; an architecture or a feature that is not known;
     /// sizes that are absurd or contradict each other. The field is named.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = polydraft_files::read_text(path, polydraft_files::Kind::SETTINGS)
+        let text = polydraft_files::read_text(path, polydraft_files::FileKind::CONFIG)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|problem| Error::File { path: path.to_owned(), problem })
     }
@@ -125,27 +125,27 @@ impl Config {
     ///
     /// # Errors
     /// As of [`read`](Self::read), with what such a drafter cannot have.
-    pub(crate) fn of_assistant(said: &Value) -> std::result::Result<Self, String> {
+    pub(crate) fn from_assistant(said: &Value) -> std::result::Result<Self, String> {
         let (Some(wrapper), Some(outer)) = (assistant(said), said.as_object()) else {
             return Err("architectures: expected an assistant's".to_owned());
         };
-        let (own, mut text) = text_of(wrapper, outer)?;
+        let (own, mut text) = text_config(wrapper, outer)?;
         // All layers are without keys and values, which is no model.
         text["num_kv_shared_layers"] = 0.into();
         let family = FAMILIES.iter().find(|family| family.architecture == own);
         let family = family.ok_or_else(|| format!("{own}: expected a known family"))?;
-        let mut config = (family.read)(family, &Fields::of(&text)?)?;
+        let mut config = (family.read)(family, &Fields::new(&text)?)?;
         config.check()?;
         for (field, is_there) in [
             ("hidden_size_per_layer_input", config.per_layer.is_some()),
             ("enable_moe_block", config.experts.is_some()),
-            ("use_double_wide_mlp", config.widened),
+            ("use_double_wide_mlp", config.double_wide_mlp),
         ] {
             if is_there {
                 return Err(format!("{field}: expected none in an assistant, got some"));
             }
         }
-        config.attention.borrowing = config.layers;
+        config.attention.shared_kv_layers = config.layers;
         // Of its own token nothing is cached: that one is not counted.
         config.attention.window = config.attention.window.map(|window| window.saturating_add(1));
         Ok(config)
@@ -156,7 +156,7 @@ impl Config {
         let value: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
         // The architecture first: another one's fields may be missing or mean something else.
         let known = || {
-            let names: Vec<_> = architectures().chain(architectures_around_text()).collect();
+            let names: Vec<_> = architectures().chain(multimodal_architectures()).collect();
             format!("architectures: expected one of the known architectures ({})", names.join(", "))
         };
         let name = value.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
@@ -169,7 +169,7 @@ impl Config {
         }
         let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.architecture == name);
         let (own, text) = match (wrapper, value.as_object()) {
-            (Some(wrapper), Some(outer)) => text_of(wrapper, outer)?,
+            (Some(wrapper), Some(outer)) => text_config(wrapper, outer)?,
             _ => (name.to_owned(), value.clone()),
         };
         let family = FAMILIES.iter().find(|family| family.architecture == own);
@@ -181,10 +181,10 @@ impl Config {
                 known()
             )
         })?;
-        let mut config = (family.read)(family, &Fields::of(&text)?)?;
+        let mut config = (family.read)(family, &Fields::new(&text)?)?;
         if let Some(wrapper) = wrapper {
             config.architecture = wrapper.architecture;
-            config.is_nested = true;
+            config.is_multimodal = true;
         }
         config.check()?;
         Ok(config)

@@ -2,17 +2,17 @@
 
 use polydraft_kernels::{Error as KernelError, Packed, Rows};
 
-use crate::copy_reader::CopyReader;
+use crate::self_draft_reader::SelfDraftReader;
 use crate::error::Result;
 use crate::importance::Importance;
 use crate::precision::Precision;
-use crate::weights::{Part, Weights};
+use crate::weights::{TensorRows, Weights};
 
-/// A matrix of shape `[out, in]` that rows are multiplied with.
+/// A weight matrix of shape `[out, in]`.
 #[derive(Debug)]
 pub(crate) enum Matrix {
     Packed(Packed),
-    /// Rows of one after those of the other, each stored in its own format.
+    /// Matrices below each other, each stored in its own format.
     Stacked(Vec<Packed>),
 }
 
@@ -20,7 +20,7 @@ impl Matrix {
     /// Reads and stacks `parts`.
     pub fn load(
         weights: &mut Weights,
-        parts: &[Part],
+        parts: &[TensorRows],
         columns: usize,
         precision: Precision,
     ) -> Result<Self> {
@@ -29,7 +29,7 @@ impl Matrix {
             let format = precision.fitting(columns).format();
             return Packed::load(format, rows.count(), columns, &rows).map(Self::Packed);
         }
-        let runs = rows.exactly().into_iter();
+        let runs = rows.runs_by_format().into_iter();
         let matrices =
             runs.map(|(format, rows)| Packed::load(format, rows.count(), columns, &rows));
         let mut matrices = matrices.collect::<Result<Vec<Packed>>>()?;
@@ -39,7 +39,7 @@ impl Matrix {
         }
     }
 
-    /// The parts, one after the other.
+    /// The stacked matrices, from the top.
     fn parts(&self) -> &[Packed] {
         match self {
             Self::Packed(matrix) => std::slice::from_ref(matrix),
@@ -47,66 +47,66 @@ impl Matrix {
         }
     }
 
-    /// The same of other parts.
-    fn of(&self, mut parts: impl Iterator<Item = Result<Packed>>) -> Result<Self> {
+    /// Builds a matrix with other parts and the same structure.
+    fn with_parts(&self, mut parts: impl Iterator<Item = Result<Packed>>) -> Result<Self> {
         match (self, parts.next()) {
             (Self::Packed(_), Some(matrix)) => matrix.map(Self::Packed),
             (_, first) => first.into_iter().chain(parts).collect::<Result<_>>().map(Self::Stacked),
         }
     }
 
-    /// The name of a part of a matrix of this name.
-    fn name_of(&self, name: &str, part: usize) -> String {
+    /// Name of part number `part` of a matrix that is called `name`.
+    fn part_name(&self, name: &str, part: usize) -> String {
         match self {
             Self::Packed(_) => name.to_owned(),
             Self::Stacked(_) => format!("{name}.{part}"),
         }
     }
 
-    /// The numbers that are stored here, rounded to `precision`; where scales are searched for,
-    /// errors count as `columns` say.
+    /// Rounds the weights to `precision`. If scales are searched for, `columns` are the weights of
+    /// the errors in each column.
     pub fn rounded(&self, precision: Precision, columns: Option<&[f32]>) -> Result<Self> {
-        self.of(self.parts().iter().map(|part| {
+        self.with_parts(self.parts().iter().map(|part| {
             let format = precision.fitting(part.shape()[1]).format();
             Ok(part.rounded(format, columns))
         }))
     }
 
-    /// What [`rounded`](Self::rounded) made of these numbers before, from a file; `name` is the one
-    /// that [`bytes_by_name`](Self::bytes_by_name) was given.
-    pub fn kept(&self, name: &str, precision: Precision, file: &CopyReader) -> Result<Self> {
-        self.of(self.parts().iter().enumerate().map(|(number, part)| {
+    /// Reads the result of an earlier [`rounded`](Self::rounded) from a file; `name` is the name
+    /// that was given to [`bytes_by_name`](Self::bytes_by_name).
+    pub fn restored(&self, name: &str, precision: Precision, file: &SelfDraftReader) -> Result<Self> {
+        self.with_parts(self.parts().iter().enumerate().map(|(number, part)| {
             let shape @ [_, columns] = part.shape();
-            file.matrix(&self.name_of(name, number), precision.fitting(columns).format(), shape)
+            file.matrix(&self.part_name(name, number), precision.fitting(columns).format(), shape)
         }))
     }
 
-    /// The numbers as they lie in memory, by a name that begins with `name`.
+    /// Bytes of the stored parts, each with a name that begins with `name`.
     pub fn bytes_by_name(&self, name: &str) -> Vec<(String, &[u8])> {
         let parts = self.parts().iter().enumerate();
-        parts.map(|(number, part)| (self.name_of(name, number), part.as_bytes())).collect()
+        parts.map(|(number, part)| (self.part_name(name, number), part.as_bytes())).collect()
     }
 
-    /// `x [rows, in]` times the transposed matrix: `[rows, out]`.
+    /// Multiplies `x [rows, in]` by the transposed matrix: `[rows, out]`.
     pub fn forward(&self, x: &Rows) -> Result<Rows> {
         match self {
             Self::Packed(matrix) => Ok(matrix.forward(x)?),
             Self::Stacked(parts) => {
                 let parts = parts.iter().map(|part| part.forward(x));
-                Ok(Rows::beside(&parts.collect::<std::result::Result<Vec<_>, _>>()?)?)
+                Ok(Rows::concat_columns(&parts.collect::<std::result::Result<Vec<_>, _>>()?)?)
             }
         }
     }
 
-    /// [`forward`](Self::forward), into memory that is there already, if it is large enough.
-    pub fn forward_in(&self, x: &Rows, room: Vec<f32>) -> Result<Rows> {
+    /// As [`forward`](Self::forward); reuses the memory of `buffer` if it is large enough.
+    pub fn forward_into(&self, x: &Rows, buffer: Vec<f32>) -> Result<Rows> {
         match self {
-            Self::Packed(matrix) => Ok(matrix.forward_in(x, room)?),
+            Self::Packed(matrix) => Ok(matrix.forward_into(x, buffer)?),
             Self::Stacked(_) => self.forward(x),
         }
     }
 
-    /// The one part that rows are taken of.
+    /// The only part, for row lookups.
     fn single(&self) -> Result<&Packed> {
         match self {
             Self::Packed(matrix) => Ok(matrix),
@@ -119,37 +119,37 @@ impl Matrix {
         }
     }
 
-    /// The rows of the matrix at `ids`: `[ids, in]`.
+    /// Copies the rows at `ids`: `[ids, in]`.
     pub fn rows(&self, ids: &[u32]) -> Result<Rows> {
         Ok(self.single()?.rows(ids)?)
     }
 
-    /// The rows at `ids` as a matrix of their own, stored in the same format.
+    /// A matrix of the rows at `ids`, stored in the same format.
     pub fn select(&self, ids: &[u32]) -> Result<Self> {
         Ok(Self::Packed(self.single()?.select(ids)?))
     }
 
-    /// Bytes that the numbers take.
+    /// Size of the weights in bytes.
     pub fn bytes(&self) -> usize {
         self.parts().iter().map(Packed::bytes).sum()
     }
 }
 
-/// A product with a matrix and, in some families, a bias.
+/// A linear layer: a matrix and, in some families, a bias.
 #[derive(Debug)]
 pub(crate) struct Linear {
     pub matrix: Matrix,
-    /// One row.
+    /// Bias `[1, out]`.
     pub bias: Option<Rows>,
-    /// Its inputs, while they are recorded.
+    /// Statistics of the inputs, while they are recorded.
     pub inputs: Option<Importance>,
 }
 
 impl Linear {
-    /// `x [rows, in]` to `[rows, out]`.
+    /// Maps `x [rows, in]` to `[rows, out]`.
     pub fn forward(&self, x: &Rows) -> Result<Rows> {
         if let Some(inputs) = &self.inputs {
-            inputs.note(x);
+            inputs.record(x);
         }
         let y = self.matrix.forward(x)?;
         match &self.bias {

@@ -1,14 +1,14 @@
-//! The engine's interface of a model with many sequences, on a transformer.
+//! Implementation of the engine's `Model` on a transformer.
 //!
-//! Everything that is computed for a token depends on the tokens before it in its sequence and on
-//! nothing else, to the last bit: not on the other sequences of a pass, on the tree around it, on
-//! how a prompt was cut into passes, or on which sequence it was first computed for. So the KV
-//! cache of a prefix can be used for every sequence with that prefix.
+//! The results for a token depend, to the last bit, only on the tokens before it in its sequence:
+//! not on the other sequences of a pass, on the tree around it, on how a prompt was split into
+//! passes, or on the sequence that it was first computed for. So the KV cache of a prefix can be
+//! used for every sequence with that prefix.
 
-mod kept;
+mod closed_sequences;
 mod limits;
 mod logits;
-mod text;
+mod sequence;
 
 use std::any::Any;
 use std::ops::Range;
@@ -19,38 +19,37 @@ use polydraft_engine::model::{no_hidden_states, too_many_sequences};
 use polydraft_engine::prefix::{Cached, Source, common_prefix};
 use polydraft_engine::{
     Error as EngineError, HiddenState, HiddenStates, KvCacheFollower, Model, ModelInfo, Result,
-    Sequence, Sequences, Slots, Threads, Vocabulary,
+    Sequence, Sequences, Slots, ThreadPool, Vocabulary,
 };
 use polydraft_kernels::Error as KernelError;
 
 use crate::cache::Cache;
 use crate::config::Config;
-use crate::copy_reader::CopyReader;
+use crate::self_draft_reader::SelfDraftReader;
 use crate::error;
 use crate::linear::Matrix;
 use crate::precision::Precision;
 use crate::transformer::Transformer;
-use crate::transformer::pass::Part;
-use kept::Kept;
+use crate::transformer::pass::SequenceTokens;
+use closed_sequences::ClosedSequences;
 pub use limits::SequenceLimits;
-use logits::Room;
-use text::Text;
+use logits::LogitsBuffer;
+use sequence::SequenceState;
 
-/// Tokens of a pass at most: enough to use the CPU, few enough for small buffers. More are taken in
-/// several.
-const PASS: usize = 256;
+/// Maximum tokens of a pass: enough to use the CPU, few enough for small buffers.
+const MAX_PASS_TOKENS: usize = 256;
 
 /// A transformer with its open sequences.
 #[derive(Debug)]
 pub struct TransformerModel {
     info: ModelInfo,
     transformer: Transformer,
-    texts: Slots<Text>,
-    room: Room,
-    kept: Kept,
-    /// The tokens that logits are of, where not all.
+    sequences: Slots<SequenceState>,
+    logits_buffer: LogitsBuffer,
+    closed: ClosedSequences,
+    /// Tokens of the vocabulary that logits are computed for, if not all.
     outputs: Option<Vec<Token>>,
-    /// Whether it shares the KV cache of the model that it is a quantised self-draft of.
+    /// Whether this is a quantised self-draft that shares the KV cache of its original.
     follows: bool,
 }
 
@@ -67,75 +66,75 @@ impl TransformerModel {
             vocabulary,
             context,
             hidden: Some(hidden),
-            begins: false,
-            sequences: limits.open,
+            accepts_empty_context: false,
+            max_sequences: limits.open,
         };
         Ok(Self {
             info,
             transformer,
-            texts: Slots::default(),
-            room: Room::default(),
-            kept: Kept::new(limits),
+            sequences: Slots::default(),
+            logits_buffer: LogitsBuffer::default(),
+            closed: ClosedSequences::new(limits),
             outputs: None,
             follows: false,
         })
     }
 
-    /// The same model with its weights rounded to `precision`: a draft that needs no second model.
-    /// Embeddings, norms and biases are shared; sequences are not. To 4 bits they are rounded with
-    /// scales that are searched for, and errors are weighed by the inputs of `text`, of which some
-    /// hundred tokens of any kind do; with no text all count the same.
+    /// A copy of the model with its weights rounded to `precision`: a draft model that needs no
+    /// second set of files. Embeddings, norms and biases are shared; sequences are not. If scales
+    /// are searched for, errors are weighted by the inputs that `sample` causes: some hundred
+    /// tokens of any text are enough. Without a sample all errors have the same weight.
     ///
     /// # Errors
     /// Failures of the computation.
-    pub fn rounded(&mut self, precision: Precision, text: &[Token]) -> error::Result<Self> {
-        let copy = self.transformer.rounded_for(precision, text)?;
-        self.copied(precision, copy)
+    pub fn rounded(&mut self, precision: Precision, sample: &[Token]) -> error::Result<Self> {
+        let copy = self.transformer.rounded_with_sample(precision, sample)?;
+        self.self_draft(precision, copy)
     }
 
-    /// The same from the file where it was cached.
-    pub(crate) fn kept(&self, precision: Precision, file: &CopyReader) -> error::Result<Self> {
-        self.copied(precision, self.transformer.kept(precision, file)?)
+    /// Reads the result of an earlier [`rounded`](Self::rounded) from its cache file.
+    pub(crate) fn restored(&self, precision: Precision, file: &SelfDraftReader) -> error::Result<Self> {
+        self.self_draft(precision, self.transformer.load_cached(precision, file)?)
     }
 
-    fn copied(&self, precision: Precision, copy: Transformer) -> error::Result<Self> {
+    fn self_draft(&self, precision: Precision, copy: Transformer) -> error::Result<Self> {
         Self::new(format!("{} in {precision}", self.info.name), self.info.vocabulary.clone(), copy)
     }
 
-    /// The model, if this one is a quantised self-draft of it.
+    /// Returns `model` if this one is a quantised self-draft of it.
     fn original<'m>(&self, model: &'m dyn Model) -> Option<&'m Self> {
         let model = (model as &dyn Any).downcast_ref::<Self>()?;
         self.transformer.is_copy_of(&model.transformer).then_some(model)
     }
 
-    /// Changes how many sequences are kept in memory. Open sequences stay open.
-    pub fn limit(&mut self, limits: SequenceLimits) {
-        self.info.sequences = limits.open;
-        self.kept.limit(limits);
+    /// Sets the limits of open and cached sequences. Open sequences stay open.
+    pub fn set_limits(&mut self, limits: SequenceLimits) {
+        self.info.max_sequences = limits.open;
+        self.closed.set_limits(limits);
     }
 
-    /// Leaves only the logits of these tokens, which ascend: less to compute for a model that
-    /// drafts, and one that can be no target any more.
+    /// Computes logits only for `tokens`, which must ascend. This makes a draft model faster; the
+    /// model cannot be a target any more.
     ///
     /// # Errors
-    /// No tokens, tokens that do not ascend or that the model does not have; failures of the
+    /// No tokens; tokens that do not ascend or are not in the vocabulary; failures of the
     /// computation.
-    pub fn cut_output(&mut self, tokens: &[Token]) -> error::Result<()> {
+    pub fn restrict_output(&mut self, tokens: &[Token]) -> error::Result<()> {
         if tokens.is_empty() || !tokens.is_sorted_by(|token, next| token < next) {
             return Err(KernelError::Shape {
-                operation: "logits to keep",
-                expected: "tokens that ascend".to_owned(),
+                operation: "tokens of the output matrix",
+                expected: "ascending tokens".to_owned(),
                 got: format!("{tokens:?}"),
             }
             .into());
         }
-        let head = self.transformer.head().select(tokens)?;
-        self.transformer.set_head(Arc::new(head));
+        let lm_head = self.transformer.lm_head().select(tokens)?;
+        self.transformer.set_lm_head(Arc::new(lm_head));
         self.outputs = Some(tokens.to_vec());
         Ok(())
     }
 
-    /// What tokens are embedded as, before any scaling: `[tokens, embedding]`.
+    /// Embeddings of tokens, before any scaling: `[tokens, embedding]`.
     ///
     /// # Errors
     /// Failures of the computation.
@@ -143,21 +142,20 @@ impl TransformerModel {
         rows_of(self.transformer.embedding(), tokens)
     }
 
-    /// What the last hidden state is multiplied with for the logits of tokens: `[tokens,
-    /// embedding]`.
+    /// Rows of the output matrix for tokens: `[tokens, embedding]`.
     ///
     /// # Errors
     /// Failures of the computation.
     pub fn output_rows(&self, tokens: &[Token]) -> error::Result<Vec<f32>> {
-        rows_of(self.transformer.head(), tokens)
+        rows_of(self.transformer.lm_head(), tokens)
     }
 
-    /// The weights of the norm after the last layer, if there is one that has weights alone.
+    /// Weights of the norm after the last layer; `None` if there is no such norm or it has biases.
     pub fn last_norm(&self) -> Option<&[f32]> {
         self.transformer.last_norm()
     }
 
-    /// Numbers in a vector of logits.
+    /// Length of a vector of logits.
     fn width(&self) -> usize {
         self.outputs.as_ref().map_or(self.info.vocabulary.size(), Vec::len)
     }
@@ -166,113 +164,114 @@ impl TransformerModel {
         &self.transformer
     }
 
-    /// The shape of the model.
+    /// Shape of the model.
     pub fn config(&self) -> &Config {
         &self.transformer.config
     }
 
-    /// Bytes that the weight matrices take.
+    /// Size of the weight matrices in bytes.
     pub fn weight_bytes(&self) -> usize {
         self.transformer.weight_bytes()
     }
 
-    /// Bytes of weights that a pass over one token reads.
+    /// Bytes of weights that a pass over a single token reads.
     pub fn bytes_per_pass(&self) -> usize {
         self.transformer.bytes_per_pass()
     }
 
-    /// Bytes that the KV cache of all sequences takes, open ones and closed ones; what several
-    /// share is counted for each.
+    /// Size of the KV caches of all open and cached sequences in bytes. Shared pages are counted
+    /// for each sequence.
     pub fn cache_bytes(&self) -> usize {
-        self.texts.iter().map(|(_, text)| text.cache.bytes()).sum::<usize>() + self.kept.bytes()
+        let open = self.sequences.iter().map(|(_, state)| state.cache.bytes());
+        open.sum::<usize>() + self.closed.bytes()
     }
 
-    /// How many tokens of a sequence are computed.
-    pub fn computed(&self, sequence: Sequence) -> usize {
-        self.text(sequence).computed()
+    /// Number of tokens of a sequence that are in its KV cache.
+    pub fn computed_tokens(&self, sequence: Sequence) -> usize {
+        self.state(sequence).computed()
     }
 
-    /// A KV cache of the first tokens of a sequence, of so many that are computed.
-    pub(crate) fn beginning(&self, sequence: Sequence, tokens: usize) -> Cache {
-        let text = self.text(sequence);
-        text.cache.share(tokens.min(text.computed()))
+    /// A KV cache of the first `tokens` tokens of a sequence, or of all that are computed.
+    pub(crate) fn share_prefix(&self, sequence: Sequence, tokens: usize) -> Cache {
+        let state = self.state(sequence);
+        state.cache.share(tokens.min(state.computed()))
     }
 
-    fn text(&self, sequence: Sequence) -> &Text {
-        &self.texts[sequence]
+    fn state(&self, sequence: Sequence) -> &SequenceState {
+        &self.sequences[sequence]
     }
 
-    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
-        &mut self.texts[sequence]
+    fn state_mut(&mut self, sequence: Sequence) -> &mut SequenceState {
+        &mut self.sequences[sequence]
     }
 
     fn failed(&self, source: error::Error) -> EngineError {
         EngineError::Model { model: self.info.name.clone(), source: Box::new(source) }
     }
 
-    /// Computes all `work`, so many tokens at a time that buffers stay small.
+    /// Computes all `work`, at most [`MAX_PASS_TOKENS`] tokens at a time.
     fn compute(&mut self, mut work: Vec<Work>) -> error::Result<()> {
         work.sort_unstable_by_key(|work| work.sequence);
         work.dedup_by_key(|work| work.sequence);
         let width = self.width();
         while work.iter().any(|work| work.next < work.end) {
-            let mut room = PASS;
-            let mut texts = self.texts.iter_mut();
-            let mut parts: Vec<Part> = Vec::new();
+            let mut budget = MAX_PASS_TOKENS;
+            let mut sequences = self.sequences.iter_mut();
+            let mut parts: Vec<SequenceTokens> = Vec::new();
             let mut ends: Vec<(usize, usize)> = Vec::new();
             for (i, work) in work.iter().enumerate() {
-                let end = work.end.min(work.next + room);
-                let text = texts.find(|(sequence, _)| *sequence == work.sequence);
-                if let Some((_, text)) = text
+                let end = work.end.min(work.next + budget);
+                let state = sequences.find(|(sequence, _)| *sequence == work.sequence);
+                if let Some((_, state)) = state
                     && end > work.next
                 {
-                    parts.push(text.part(work.next..end, work.tree));
+                    parts.push(state.part(work.next..end, work.tree));
                     ends.push((i, end));
-                    room -= end - work.next;
+                    budget -= end - work.next;
                 }
             }
             let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
-            // The sequences of the pass do not need the last one's any more.
+            // The buffer is free if no sequence still needs the logits of the previous pass.
             let size = wanted.iter().sum::<usize>() * width;
-            let room = self.room.take(size);
-            let logits = self.room.put(self.transformer.forward(&mut parts, room)?);
+            let buffer = self.logits_buffer.take(size);
+            let logits = self.logits_buffer.put(self.transformer.forward(&mut parts, buffer)?);
             let mut from = 0;
             for ((i, end), wanted) in ends.into_iter().zip(wanted) {
                 let Work { sequence, next, .. } = work[i];
-                let own = (wanted > 0).then(|| (logits.clone(), from));
+                let scored = (wanted > 0).then(|| (logits.clone(), from));
                 from += wanted * width;
-                self.texts[sequence].computed_part(next..end, own);
+                self.sequences[sequence].finish_part(next..end, scored);
                 work[i].next = end;
             }
         }
         Ok(())
     }
 
-    fn check_room(&self, tokens: usize) -> Result<()> {
+    fn check_context(&self, tokens: usize) -> Result<()> {
         match tokens > self.info.context {
             true => Err(EngineError::PromptTooLong { prompt: tokens, context: self.info.context }),
             false => Ok(()),
         }
     }
 
-    /// The cached beginning of `tokens` from another sequence, where that is more than the
-    /// sequence's own.
+    /// Takes the cached prefix of `tokens` from another sequence, if it is longer than the one in
+    /// the sequence's own cache.
     fn adopt(&mut self, sequence: Sequence, tokens: &[Token]) {
-        let own = common_prefix(self.text(sequence).held(), tokens);
-        let open = self.texts.iter().filter(|(other, _)| *other != sequence);
-        let open = open.map(|(other, text)| (other, text.held()));
-        let (held, cache) = match self.kept.closed.source(tokens, own, open) {
+        let own = common_prefix(self.state(sequence).cached_tokens(), tokens);
+        let open = self.sequences.iter().filter(|(other, _)| *other != sequence);
+        let open = open.map(|(other, state)| (other, state.cached_tokens()));
+        let (cached, cache) = match self.closed.cache.source(tokens, own, open) {
             None => return,
-            Some(Source::Open(other, shared)) => self.text(other).beginning(shared),
-            Some(Source::Cache) => match self.kept.closed.take(tokens) {
+            Some(Source::Open(other, shared)) => self.state(other).share_prefix(shared),
+            Some(Source::Cache) => match self.closed.cache.take(tokens) {
                 None => return,
-                Some(Cached::Whole(held, cache)) => (held, cache),
+                Some(Cached::Removed(cached, cache)) => (cached, cache),
                 Some(Cached::Prefix(shared, cache)) => {
                     (tokens[..shared].to_vec(), cache.share(shared))
                 }
             },
         };
-        self.text_mut(sequence).adopt(held, cache);
+        self.state_mut(sequence).adopt(cached, cache);
     }
 }
 
@@ -280,7 +279,7 @@ fn rows_of(matrix: &Matrix, tokens: &[Token]) -> error::Result<Vec<f32>> {
     Ok(matrix.rows(tokens)?.into_numbers())
 }
 
-/// Slots of a sequence that are to be computed.
+/// Slots of a sequence to compute.
 #[derive(Debug, Clone, Copy)]
 struct Work<'a> {
     sequence: Sequence,
@@ -291,25 +290,25 @@ struct Work<'a> {
 
 impl Sequences for TransformerModel {
     fn open(&mut self) -> Result<Sequence> {
-        if self.texts.len() >= self.info.sequences {
+        if self.sequences.len() >= self.info.max_sequences {
             return too_many_sequences(&self.info);
         }
         let cache = self.transformer.new_cache();
-        Ok(self.texts.open(Text::new(cache)))
+        Ok(self.sequences.open(SequenceState::new(cache)))
     }
 
     fn close(&mut self, sequence: Sequence) {
-        let text = self.texts.close(sequence);
-        if self.texts.is_empty() {
-            self.room = Room::default();
+        let state = self.sequences.close(sequence);
+        if self.sequences.is_empty() {
+            self.logits_buffer = LogitsBuffer::default();
         }
-        if let Some(text) = text.filter(|_| !self.follows) {
-            self.kept.keep(text);
+        if let Some(state) = state.filter(|_| !self.follows) {
+            self.closed.insert(state);
         }
     }
 
-    fn keeps_closed(&self) -> bool {
-        !self.follows && self.kept.limits().closed > 0
+    fn caches_closed_sequences(&self) -> bool {
+        !self.follows && self.closed.limits().closed > 0
     }
 
     fn token_bytes(&self) -> u64 {
@@ -317,12 +316,12 @@ impl Sequences for TransformerModel {
     }
 
     fn state_bytes(&self) -> u64 {
-        // The state, and that of the end of its prompt.
+        // The current state, and the checkpoint at the end of the prompt.
         2 * self.transformer.config.state_bytes()
     }
 
     fn len(&self, sequence: Sequence) -> usize {
-        self.text(sequence).tokens().len()
+        self.state(sequence).tokens().len()
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
@@ -330,42 +329,42 @@ impl Sequences for TransformerModel {
         if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
             return Err(polydraft::Error::Token { operation: "context", vocabulary, got }.into());
         }
-        if self.text(sequence).tokens().is_empty() {
+        if self.state(sequence).tokens().is_empty() {
             self.adopt(sequence, tokens);
         }
-        self.text_mut(sequence).extend(tokens);
+        self.state_mut(sequence).extend(tokens);
         Ok(())
     }
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
-        self.text_mut(sequence).truncate(length);
+        self.state_mut(sequence).truncate(length);
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        let text = self.text(sequence);
-        self.check_room(text.tokens().len())?;
-        let last = text.tokens().len().saturating_sub(1);
-        let next = text.next(last);
+        let state = self.state(sequence);
+        self.check_context(state.tokens().len())?;
+        let last = state.tokens().len().saturating_sub(1);
+        let next = state.next(last);
         let end = last.min(next.saturating_add(most));
         if next < end {
             let work = vec![Work { sequence, next, end, tree: None }];
             self.compute(work).map_err(|e| self.failed(e))?;
         }
-        Ok(last - self.text(sequence).next(last))
+        Ok(last - self.state(sequence).next(last))
     }
 
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         let mut work = Vec::with_capacity(batch.len());
         for &(sequence, tree) in batch {
-            let text = self.text(sequence);
-            if text.tokens().is_empty() {
+            let state = self.state(sequence);
+            if state.tokens().is_empty() {
                 return Err(EngineError::EmptyPrompt);
             }
-            let slots = text.unscored(tree);
+            let slots = state.unscored(tree);
             let depth =
-                (text.scored().max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
+                (state.scored().max(1)..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
             if !slots.is_empty() {
-                self.check_room(text.tokens().len() + depth)?;
+                self.check_context(state.tokens().len() + depth)?;
                 let (next, end) = (slots.start, slots.end);
                 work.push(Work { sequence, next, end, tree: Some(tree) });
             }
@@ -374,7 +373,7 @@ impl Sequences for TransformerModel {
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.text_mut(sequence).commit(tree, path);
+        self.state_mut(sequence).commit(tree, path);
         Ok(())
     }
 }
@@ -385,7 +384,7 @@ impl Model for TransformerModel {
     }
 
     fn logits(&self, sequence: Sequence, node: NodeId) -> &[f32] {
-        self.text(sequence).logits(node, self.width())
+        self.state(sequence).logits(node, self.width())
     }
 
     fn outputs(&self) -> Option<&[Token]> {
@@ -404,17 +403,17 @@ impl Model for TransformerModel {
         Some(self)
     }
 
-    fn threads(&self) -> Option<&dyn Threads> {
+    fn thread_pool(&self) -> Option<&dyn ThreadPool> {
         Some(&Pool)
     }
 }
 
-/// The threads of the kernels.
+/// The thread pool of the kernels.
 struct Pool;
 
-impl Threads for Pool {
+impl ThreadPool for Pool {
     fn run(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
-        polydraft_kernels::spread(count, work);
+        polydraft_kernels::parallel_for(count, work);
     }
 }
 
@@ -432,9 +431,9 @@ impl KvCacheFollower for TransformerModel {
         known: usize,
     ) -> Result<()> {
         let Some(leader) = self.original(leader).filter(|_| self.follows) else { return Ok(()) };
-        let text = leader.text(of);
-        let (held, cache) = text.beginning(known.min(text.computed()));
-        self.text_mut(sequence).share_kv_cache(held, cache);
+        let state = leader.state(of);
+        let (cached, cache) = state.share_prefix(known.min(state.computed()));
+        self.state_mut(sequence).share_kv_cache(cached, cache);
         Ok(())
     }
 }
@@ -445,21 +444,21 @@ impl HiddenStates for TransformerModel {
         if features.iter().any(|feature| matches!(feature, HiddenState::After(n) if *n > layers)) {
             return no_hidden_states(&self.info, "layers that the model has");
         }
-        if !self.texts.is_empty() {
-            return no_hidden_states(&self.info, "to be asked for before a sequence is open");
+        if !self.sequences.is_empty() {
+            return no_hidden_states(&self.info, "a request before a sequence is open");
         }
         self.transformer.capture_hidden_states(features);
-        self.kept = Kept::new(self.kept.limits());
+        self.closed = ClosedSequences::new(self.closed.limits());
         Ok(())
     }
 
     fn hidden_states(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
-        let text = self.text(sequence);
-        if self.transformer.watched() == 0 {
-            return no_hidden_states(&self.info, "some that are captured");
+        let state = self.state(sequence);
+        if self.transformer.captured_width() == 0 {
+            return no_hidden_states(&self.info, "captured hidden states");
         }
-        match tokens.end <= text.computed() {
-            true => Ok(text.cache.watched(tokens)),
+        match tokens.end <= state.computed() {
+            true => Ok(state.cache.hidden_states(tokens)),
             false => no_hidden_states(&self.info, "tokens that are computed"),
         }
     }

@@ -1,4 +1,4 @@
-//! Weight types: in full or in fewer bits.
+//! Weight types: floating point or quantised.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,17 +11,15 @@ pub enum Precision {
     /// 32 bits: the model as published, in the plainest form.
     #[default]
     F32,
-    /// 16 bits. They are widened as they are read, and all arithmetic is in 32 bits: a model
-    /// published in f16 gives what `F32` gives, in half the memory.
+    /// IEEE half precision. Weights are widened when they are read, and all arithmetic is in f32: a
+    /// model published in f16 gives the same output as with `F32`, in half the memory.
     F16,
-    /// 16 bits with the range of 32; otherwise as `F16`.
+    /// bfloat16; otherwise as `F16`.
     Bf16,
-    /// 8 bits in blocks of 32 with a scale. What is sampled exactly is then another model: the
-    /// quantised one, whose products take their inputs rounded to 8 bits in blocks of 32 with a
-    /// scale too.
+    /// 8 bits in blocks of 32 with a scale. The output then has the distribution of the quantised
+    /// model, whose matrix products round their inputs to 8 bits in blocks of 32 too.
     Q8_0,
-    /// The weights of `Q8_0`, with products in f32: the model sampled is the quantised one, its
-    /// inputs as they are. Slower for several tokens.
+    /// The weights of `Q8_0`, with inputs and products in f32. Slower for several tokens.
     Q8_0F32,
     /// 4 bits in blocks of 32 with a scale; inputs rounded as for `Q8_0`.
     Q4_0,
@@ -30,27 +28,28 @@ pub enum Precision {
     /// 5 bits in blocks of 32 with a scale and a minimum; inputs rounded as for `Q8_0`.
     Q5_1,
     /// 4 bits in blocks of 256 with two levels of scales and minima; inputs rounded as for `Q8_0`.
-    /// Matrices that such blocks do not fit into are stored in `Q8_0`. Slow to load: good scales
-    /// are searched for.
+    /// Matrices whose rows are not a multiple of 256 long are stored in `Q8_0`. Slow to load:
+    /// scales are searched for.
     Q4K,
-    /// Each matrix as its file has it, in about the bytes that it has there: no weight is rounded.
-    /// What is in blocks of integers is multiplied as `Q8_0` is, its inputs rounded.
+    /// Each matrix in the type of its file, in about the same number of bytes: no weight is
+    /// rounded. For matrices in blocks of integers inputs are rounded as for `Q8_0`.
     File,
 }
 
-/// What a matrix is read for.
+/// How the computation uses a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// Products with all of it.
-    Products,
-    /// A few rows at a time.
-    Rows,
-    /// The same of one that is larger than the rest of the model: it is not widened either.
-    Table,
+pub(crate) enum MatrixUse {
+    /// Matrix products.
+    Product,
+    /// Lookup of single rows. Not quantised.
+    RowLookup,
+    /// Lookup of single rows in a table that can be larger than the rest of the model. Stored in
+    /// the type of the file, where the model is quantised.
+    LargeTable,
 }
 
 impl Precision {
-    /// All of them.
+    /// All weight types.
     pub const ALL: [Self; 10] = [
         Self::F32,
         Self::F16,
@@ -64,7 +63,7 @@ impl Precision {
         Self::File,
     ];
 
-    /// The name that users type.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -80,35 +79,34 @@ impl Precision {
         }
     }
 
-    /// Whether numbers are rounded to blocks of integers.
+    /// Whether weights are rounded to blocks of integers.
     pub fn is_quantised(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16 | Self::File)
     }
 
-    /// The types of a quantised self-draft, best first: the first of these that is small enough is
-    /// used. Five bits with a minimum, or four: with scales that were searched for, the drafts of
-    /// small models are accepted 0.9 and 0.8 of the time.
-    pub(crate) const OF_COPY: [Self; 3] = [Self::Q5_1, Self::Q4_1, Self::Q4_0];
+    /// Types for a quantised self-draft, most accurate first; the first one that is small enough is
+    /// used. With searched scales, drafts of small models in `Q5_1` and `Q4_1` have acceptance
+    /// rates of 0.9 and 0.8.
+    pub(crate) const SELF_DRAFT_TYPES: [Self; 3] = [Self::Q5_1, Self::Q4_1, Self::Q4_0];
 
-    /// Whether its scales are searched for where it is known what errors count.
-    pub(crate) fn is_searched(self) -> bool {
+    /// Whether scales are searched for when the weights of errors are known.
+    pub(crate) fn searches_scales(self) -> bool {
         matches!(self, Self::Q4_0 | Self::Q4_1 | Self::Q5_1 | Self::Q4K)
     }
 
-    /// The type of a matrix with such a use in a model of this type: what is read by rows is never
-    /// quantised.
-    pub(crate) fn used_for(self, of: Use) -> Self {
-        match of {
-            Use::Rows if self.is_quantised() => Self::F32,
-            Use::Table if self.is_quantised() => Self::File,
+    /// Type of a matrix with this use in a model of this type: row lookups are never quantised.
+    pub(crate) fn for_use(self, matrix_use: MatrixUse) -> Self {
+        match matrix_use {
+            MatrixUse::RowLookup if self.is_quantised() => Self::F32,
+            MatrixUse::LargeTable if self.is_quantised() => Self::File,
             _ => self,
         }
     }
 
-    /// The format of a matrix of this type.
+    /// Kernel format of a matrix of this type.
     pub(crate) fn format(self) -> Format {
         match self {
-            // A matrix that stays as in the file has the format that is exact there.
+            // `File` has no format of its own: callers take the exact format of each matrix.
             Self::F32 | Self::File => Format::F32,
             Self::F16 => Format::F16,
             Self::Bf16 => Format::Bf16,
@@ -121,11 +119,11 @@ impl Precision {
         }
     }
 
-    /// The type that a matrix of so many columns is stored in.
+    /// Type for a matrix with `columns` columns: this one, or one whose blocks divide `columns`.
     pub(crate) fn fitting(self, columns: usize) -> Self {
         [self, Self::Q8_0]
             .into_iter()
-            .find(|p| columns.is_multiple_of(p.format().unit()))
+            .find(|p| columns.is_multiple_of(p.format().block_columns()))
             .unwrap_or(Self::F32)
     }
 }

@@ -78,7 +78,7 @@ pub(crate) fn packing(directory: &Path) -> Result<Option<Packing>> {
 
 fn read(directory: &Path) -> (PathBuf, Option<Value>) {
     let path = directory.join("config.json");
-    let text = polydraft_files::read(&path, polydraft_files::Kind::SETTINGS).ok();
+    let text = polydraft_files::read(&path, polydraft_files::FileKind::CONFIG).ok();
     let config = text.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
     (path, config)
 }

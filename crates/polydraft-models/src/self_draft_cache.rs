@@ -22,7 +22,7 @@ const KEPT: u64 = 20_000_000_000;
 ///
 /// let opened = Opened::new("models/big".as_ref())?;
 /// let options = LoadOptions { self_draft: Some(Precision::Q5_1), ..LoadOptions::default() };
-/// let cache = SelfDraftCache::of_user();
+/// let cache = SelfDraftCache::in_user_folder();
 /// let file = cache.and_then(|cache| cache.place(&opened.description, &options));
 /// let loaded = opened.load_with(options, file.as_ref())?;
 /// if let (Some(file), Some(draft)) = (&file, &loaded.self_draft) {
@@ -44,9 +44,9 @@ impl SelfDraftCache {
     }
 
     /// In the user's cache folder, if there is one: self-drafts that take some time to make.
-    pub fn of_user() -> Option<Self> {
+    pub fn in_user_folder() -> Option<Self> {
         Some(Self {
-            folder: polydraft_files::cache()?.join("polydraft/copies"),
+            folder: polydraft_files::cache_dir()?.join("polydraft/copies"),
             least: WORTH_KEEPING,
         })
     }

@@ -1,246 +1,253 @@
-//! The tensors of a model, each read from its file once: of a directory or of a GGUF file.
+//! Tensors of a model, each read once from its file: of a directory or of a GGUF file.
 
 mod codebook;
 mod element;
+mod float8;
 mod fp8;
 mod gguf;
-mod listed;
-mod memory;
 mod mxfp4;
-mod narrow;
 mod packed;
-mod part;
-mod parts;
+mod packed_tensors;
 pub(crate) mod pickle;
-mod renamed;
 mod rows;
 mod safetensors;
 mod scales;
 mod stored;
-mod turned;
+mod tensor_header;
+mod tensor_names;
+mod tensor_rows;
+mod transpose;
+mod transposed_matrix;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use polydraft_gguf::{Gguf, MXFP4_NUMBERS, ModelDescription};
+use polydraft_gguf::{Gguf, MXFP4_BLOCK_SIZE, ModelDescription};
 
 use crate::error::{Error, Result};
 use fp8::Fp8;
-pub(crate) use listed::Listed;
-use memory::Memory;
 use mxfp4::Mxfp4;
 use packed::Packed;
-pub(crate) use part::{Lies, Part};
-pub(crate) use renamed::OtherNames;
 pub(crate) use rows::Rows;
-use rows::{Stored, Taken};
-use safetensors::Files;
+use rows::{MatrixSource, SourceRows};
+use safetensors::TensorFiles;
 pub(crate) use stored::{header, read_at};
+pub(crate) use tensor_header::TensorHeader;
+pub(crate) use tensor_names::TensorNames;
+pub(crate) use tensor_rows::{Orientation, TensorRows};
+use transposed_matrix::TransposedMatrix;
 
 /// All tensors of a model by name.
 ///
-/// Opening reads the headers only. Taking a tensor reads its bytes into their place, by way of a
-/// small buffer: no weight is ever in memory twice, and a file that another process cuts short is
-/// an error like any other.
+/// Opening reads the headers only. Reading a tensor copies its bytes to their destination through a
+/// small buffer: no weight is in memory twice, and a file that another process truncates causes an
+/// ordinary error.
 #[derive(Debug)]
 pub(crate) enum Weights {
-    Files(Files),
-    Gguf(gguf::File),
+    Directory(TensorFiles),
+    Gguf(gguf::GgufFile),
 }
 
 impl Weights {
+    /// Opens the weights of a model directory.
     pub fn open(directory: &Path) -> Result<Self> {
-        Files::open(directory).map(Self::Files)
+        TensorFiles::open(directory).map(Self::Directory)
     }
 
-    /// Those of a file whose model is described.
-    pub fn of_gguf(gguf: Gguf, description: &ModelDescription) -> Result<Self> {
-        gguf::File::new(gguf, description).map(Self::Gguf)
+    /// Opens the weights of a GGUF file whose model is described.
+    pub fn from_gguf(gguf: Gguf, description: &ModelDescription) -> Result<Self> {
+        gguf::GgufFile::new(gguf, description).map(Self::Gguf)
     }
 
-    /// Those of a file whose tensors are checked as they are read; of some rows are in another
-    /// order, in heads of a width.
-    pub fn of_family(gguf: Gguf, permuted: BTreeMap<String, usize>) -> Result<Self> {
-        gguf::File::unchecked(gguf, permuted).map(Self::Gguf)
+    /// Opens the weights of a GGUF file whose tensors are checked as they are read. `permuted`
+    /// names the tensors whose rows are interleaved by head, with the head size.
+    pub fn from_family_file(gguf: Gguf, permuted: BTreeMap<String, usize>) -> Result<Self> {
+        gguf::GgufFile::unchecked(gguf, permuted).map(Self::Gguf)
     }
 
-    /// Those of a file of a head, which are asked for by the names that directories have.
-    pub fn of_head(
+    /// Opens the weights of a draft head's GGUF file, whose tensors are read by the names that
+    /// directories use.
+    pub fn from_head_file(
         gguf: Gguf,
-        names: OtherNames,
+        names: TensorNames,
         permuted: BTreeMap<String, usize>,
     ) -> Result<Self> {
-        Ok(Self::Gguf(gguf::File::unchecked(gguf, permuted)?.named(names)))
+        Ok(Self::Gguf(gguf::GgufFile::unchecked(gguf, permuted)?.named(names)))
     }
 
-    /// Whether they are those of a GGUF file.
-    pub fn is_file(&self) -> bool {
+    /// Whether the weights are in a GGUF file.
+    pub fn is_gguf(&self) -> bool {
         matches!(self, Self::Gguf(_))
     }
 
-    /// The files that the tensors are in.
+    /// Files that contain the tensors.
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
-            Self::Files(files) => files.paths(),
+            Self::Directory(files) => files.paths(),
             Self::Gguf(file) => file.paths(),
         }
     }
 
-    /// All tensors that are left.
-    pub fn tensors(&self) -> Vec<Listed> {
+    /// Headers of all tensors.
+    pub fn tensors(&self) -> Vec<TensorHeader> {
         match self {
-            Self::Files(files) => files.tensors().collect(),
+            Self::Directory(files) => files.tensors().collect(),
             Self::Gguf(file) => file.tensors().collect(),
         }
     }
 
-    /// Gives every tensor of a directory the name that `rename` makes of its own.
+    /// Renames every tensor of a directory.
     pub fn rename(&mut self, rename: impl Fn(&str) -> String) {
-        if let Self::Files(files) = self {
+        if let Self::Directory(files) = self {
             files.rename(rename);
         }
     }
 
-    /// The shape of a tensor, if there is one of this name, which in a directory is left.
+    /// Shape of a tensor, if there is one of this name.
     pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
         match self {
-            Self::Files(files) => files.shape(name).map(<[usize]>::to_vec),
+            Self::Directory(files) => files.shape(name).map(<[usize]>::to_vec),
             Self::Gguf(file) => file.shape(name),
         }
     }
 
-    /// That a directory has a tensor of this name, of this shape; a GGUF file was checked when it
+    /// Checks that a directory has a tensor of this name and shape; a GGUF file was checked when it
     /// was opened.
-    pub fn expect(&self, name: &str, shape: &[usize]) -> Result<()> {
+    pub fn check_shape(&self, name: &str, shape: &[usize]) -> Result<()> {
         match self {
-            Self::Files(files) => files.look(name, shape).map(drop),
+            Self::Directory(files) => files.find(name, shape).map(drop),
             Self::Gguf(_) => Ok(()),
         }
     }
 
-    /// Whether two tensors of a directory have the same bytes, if there are both.
+    /// Whether two tensors of a directory have the same bytes; `None` if one is missing.
     pub fn are_same(&self, a: &str, b: &str) -> Result<Option<bool>> {
         match self {
-            Self::Files(files) => files.are_same(a, b),
+            Self::Directory(files) => files.are_same(a, b),
             Self::Gguf(_) => Ok(None),
         }
     }
 
-    /// Takes a vector of whole numbers.
+    /// Reads a vector of integers.
     pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
         match self {
-            Self::Files(files) => files.integers(name, length),
+            Self::Directory(files) => files.integers(name, length),
             Self::Gguf(file) => file.integers(name, length),
         }
     }
 
-    /// The error of a tensor.
-    pub fn wrong(&self, tensor: &str, expected: String, got: String) -> Error {
+    /// Error about a tensor.
+    pub fn tensor_error(&self, tensor: &str, expected: String, got: String) -> Error {
         let path = self.files().into_iter().next().unwrap_or_default();
         Error::Tensor { path, tensor: tensor.to_owned(), expected, got }
     }
 
-    /// The same tensors under names that begin with `prefix`, where none does: some files leave it
-    /// out.
+    /// Prefixes all names with `prefix`, if none has it: some files leave it out.
     pub fn prepend(&mut self, prefix: &str) {
-        if let Self::Files(files) = self {
+        if let Self::Directory(files) = self {
             files.prepend(prefix);
         }
     }
 
-    /// Takes a vector of this length.
+    /// Reads a vector of this length.
     pub fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>> {
         self.numbers(name, &[length])
     }
 
-    /// Takes all numbers of a small tensor of this shape.
+    /// Reads all numbers of a small tensor of this shape.
     pub fn numbers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
-        let stored = self.take(name, shape)?;
+        let stored = self.source(name, shape)?;
         let mut values = vec![0.0; shape.iter().product()];
         stored.read(0, shape.last().copied().unwrap_or(1), &mut values)?;
         Ok(values)
     }
 
-    /// Takes matrices of `columns` columns and stacks their rows: one product then does the work of
+    /// Opens matrices of `columns` columns and stacks their rows, so that one product replaces
     /// several.
-    pub fn stacked(&mut self, parts: &[Part], columns: usize) -> Result<Rows> {
+    pub fn stacked(&mut self, parts: &[TensorRows], columns: usize) -> Result<Rows> {
         let mut rows = Rows { parts: Vec::new(), columns };
         for part in parts {
-            let (stored, first) = match part.lies {
-                Lies::InRows => (self.take(&part.name, &part.shape(columns))?, part.first),
-                Lies::InColumns { from, width } => self.turned(part, [from, width], columns)?,
+            let (stored, first) = match part.orientation {
+                Orientation::AsStored => {
+                    (self.source(&part.name, &part.shape(columns))?, part.first)
+                },
+                Orientation::Transposed { from, width } => {
+                    self.transposed(part, [from, width], columns)?
+                },
             };
-            rows.parts.push(Taken { stored, first, step: part.step, wanted: part.wanted });
+            rows.parts.push(SourceRows { stored, first, step: part.step, count: part.count });
         }
         Ok(rows)
     }
 
-    /// A matrix whose rows are columns of its tensor, and the first row that is wanted.
-    fn turned(
+    /// Opens a matrix whose rows are columns of its tensor; returns it with the first row that is
+    /// needed.
+    fn transposed(
         &mut self,
-        part: &Part,
+        part: &TensorRows,
         [from, width]: [usize; 2],
         columns: usize,
-    ) -> Result<(Stored, usize)> {
-        if let (Self::Files(files), [count, _]) = (&mut *self, &part.dims[..])
+    ) -> Result<(MatrixSource, usize)> {
+        if let (Self::Directory(files), [count, _]) = (&mut *self, &part.dims[..])
             && let Some([numbers, scales]) = files.mxfp4(&part.name, &[*count, width, columns])?
         {
-            // Not turned there.
-            let stored = Mxfp4 { numbers, scales, blocks: columns / MXFP4_NUMBERS };
-            return Ok((Stored::Mxfp4(stored), from / columns * width + part.first));
+            // MXFP4 tensors are stored transposed already.
+            let stored = Mxfp4 { numbers, scales, blocks: columns / MXFP4_BLOCK_SIZE };
+            return Ok((MatrixSource::Mxfp4(stored), from / columns * width + part.first));
         }
-        let stored = self.take(&part.name, &part.shape(columns))?;
+        let stored = self.source(&part.name, &part.shape(columns))?;
         let mut values = vec![0f32; columns * width];
         stored.read(from, width, &mut values)?;
-        Ok((Stored::Memory(Memory::turned(&values, width, stored.exact())), part.first))
+        Ok((MatrixSource::Transposed(TransposedMatrix::new(&values, width, stored.exact())), part.first))
     }
 
-    fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
+    /// Opens a tensor of this shape in whatever form it is stored.
+    fn source(&mut self, name: &str, shape: &[usize]) -> Result<MatrixSource> {
         match self {
-            Self::Files(files) => {
+            Self::Directory(files) => {
                 if let Some(parts) = files.packed(name, shape)? {
-                    return Ok(Stored::Packed(Box::new(Packed::new(parts)?)));
+                    return Ok(MatrixSource::Packed(Box::new(Packed::new(parts)?)));
                 }
                 if let Some(parts) = files.codebook(name, shape)? {
                     return parts.open();
                 }
                 match files.fp8(name, shape)? {
-                    Some(scaled) => Ok(Stored::Fp8(Box::new(Fp8::new(scaled, shape)?))),
-                    None => files.take(name, shape).map(Stored::Plain),
+                    Some(scaled) => Ok(MatrixSource::Fp8(Box::new(Fp8::new(scaled, shape)?))),
+                    None => files.take(name, shape).map(MatrixSource::Plain),
                 }
             }
-            Self::Gguf(file) => file.take(name, shape).map(Stored::Blocked),
+            Self::Gguf(file) => file.take(name, shape).map(MatrixSource::Gguf),
         }
     }
 
     /// Whether there is a tensor of this name.
     pub fn has(&self, name: &str) -> bool {
         match self {
-            Self::Files(files) => files.shape(name).is_some(),
+            Self::Directory(files) => files.shape(name).is_some(),
             Self::Gguf(file) => file.has(name),
         }
     }
 
-    /// Whether a tensor has one dimension: files may have a matrix of one row so.
+    /// Whether a tensor has one dimension, as some files store a matrix of one row.
     pub fn is_vector(&self, name: &str) -> bool {
         match self {
-            Self::Files(files) => files.shape(name).is_some_and(|shape| shape.len() == 1),
+            Self::Directory(files) => files.shape(name).is_some_and(|shape| shape.len() == 1),
             Self::Gguf(file) => file.is_vector(name),
         }
     }
 
-    /// Takes all tensors out whose names the predicate says.
-    pub fn drop_others(&mut self, others: impl Fn(&str) -> bool) {
-        if let Self::Files(files) = self {
-            files.drop_others(others);
+    /// Drops the tensors whose names satisfy the predicate.
+    pub fn drop_tensors(&mut self, is_dropped: impl Fn(&str) -> bool) {
+        if let Self::Directory(files) = self {
+            files.drop_tensors(is_dropped);
         }
     }
 
-    /// That nothing is left, but for what the predicate allows.
-    pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
+    /// Checks that every tensor was read, except those that the predicate allows.
+    pub fn check_all_read(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
         match self {
-            Self::Files(files) => files.finish(allowed),
-            Self::Gguf(file) => file.finish(allowed),
+            Self::Directory(files) => files.check_all_read(allowed),
+            Self::Gguf(file) => file.check_all_read(allowed),
         }
     }
 }

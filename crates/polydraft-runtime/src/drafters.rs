@@ -110,7 +110,7 @@ impl Drafters<'_, '_> {
                 Corpus::Text(file) => {
                     let text = polydraft_files::read_text(file, polydraft_files::FileKind::PROMPT)
                         .with_context(|| format!("cannot read the corpus {}", file.display()))?;
-                    settings.corpus = target.language().tokenizer.encode_pieces(&text)?;
+                    settings.corpus = target.language().tokenizer.encode_chunks(&text)?;
                 }
             }
             settings.corpus_file = Some(corpus.file().to_owned());

@@ -29,7 +29,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use polydraft_engine::{Engine, Session};
-use polydraft_runtime::{TableKeeper, give_back_memory};
+use polydraft_runtime::{TableSaver, release_freed_memory};
 use polydraft_text::Language;
 
 use crate::telemetry::Telemetry;
@@ -38,20 +38,20 @@ pub use costs::CostsToUse;
 use costs::StepCosts;
 use job::{Command, Job};
 pub use job::{
-    EngineHandle, Event, Events, Failure, MOST_OF_ALL, MOST_TOP, Refusal, RequestParams,
+    EngineHandle, Event, Events, Failure, MAX_TOTAL_ALTERNATIVES, MAX_ALTERNATIVES, Refusal, RequestParams,
 };
-use pace::Pace;
-use running::{PromptScorer, Running, Text};
+use pace::PrefillPace;
+use running::{PromptScorer, RunningRequest, Sequence};
 pub use speculation::BuiltSpeculation;
 
 /// Idle time before memory is given back.
-const IDLE: Duration = Duration::from_secs(1);
+const IDLE_BEFORE_RELEASE: Duration = Duration::from_secs(1);
 
 /// How much may run at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Capacity {
     /// Sequences in a batch.
-    pub texts: usize,
+    pub sequences: usize,
     /// Tokens that all of them may have in the KV cache.
     pub tokens: usize,
     /// Requests that may wait besides.
@@ -66,46 +66,46 @@ pub struct Capacity {
 pub fn start(
     engine: Engine,
     language: Language,
-    learned: Option<TableKeeper>,
+    table_keeper: Option<TableSaver>,
     capacity: Capacity,
     costs: CostsToUse,
     telemetry: Arc<Telemetry>,
 ) -> std::io::Result<(EngineHandle, JoinHandle<()>)> {
     let (sender, inbox) = channel();
     let costs = StepCosts::new(costs);
-    let desk = EngineHandle::new(sender, capacity.texts.saturating_add(capacity.queue));
-    let desk = desk.with_costs(costs.known());
+    let handle = EngineHandle::new(sender, capacity.sequences.saturating_add(capacity.queue));
+    let handle = handle.with_costs(costs.is_final());
     let worker = Worker {
         engine,
         language,
-        learned,
+        table_keeper,
         costs,
         capacity,
         inbox,
         waiting: VecDeque::new(),
         running: Vec::new(),
-        pace: Pace::new(),
-        round: 0,
+        pace: PrefillPace::new(),
+        prefill_round: 0,
         deadline: None,
         closing: false,
         telemetry,
     };
     let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(|| worker.run())?;
-    Ok((desk, thread))
+    Ok((handle, thread))
 }
 
 struct Worker {
     engine: Engine,
     language: Language,
-    learned: Option<TableKeeper>,
+    table_keeper: Option<TableSaver>,
     costs: StepCosts,
     capacity: Capacity,
     inbox: Receiver<Command>,
     /// In the order in which they came.
     waiting: VecDeque<Job>,
-    running: Vec<Running>,
-    pace: Pace,
-    round: usize,
+    running: Vec<RunningRequest>,
+    pace: PrefillPace,
+    prefill_round: usize,
     /// When what is not done by then is ended.
     deadline: Option<Instant>,
     /// No more will come.
@@ -114,53 +114,53 @@ struct Worker {
 }
 
 /// Runs what may panic: a fault there is that request's, not the server's.
-fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn catch_panic<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     // What is shared with the work is the engine, which `restore` puts right.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Failure::Panic))
 }
 
 impl Worker {
     fn run(mut self) {
-        while self.take() {
-            self.leave();
+        while self.receive() {
+            self.end_abandoned();
             self.admit();
-            self.score();
-            self.read();
-            self.branch();
+            self.score_prompts();
+            self.prefill();
+            self.open_remaining();
             self.step();
-            self.measure();
-            self.deliver();
-            let cache = self.used().1 as f64 / self.capacity.tokens as f64;
-            self.telemetry.load(self.running.len(), self.waiting.len(), cache);
+            self.measure_costs();
+            self.send_events();
+            let cache = self.reserved().1 as f64 / self.capacity.tokens as f64;
+            self.telemetry.set_load(self.running.len(), self.waiting.len(), cache);
         }
-        if let Some(Err(error)) = self.learned.take().map(TableKeeper::close) {
+        if let Some(Err(error)) = self.table_keeper.take().map(TableSaver::close) {
             log::error!("{error:#}");
         }
     }
 
     /// Sequences and tokens that are reserved for running requests.
-    fn used(&self) -> (usize, usize) {
-        let needs = self.running.iter().map(|running| self.need(&running.job));
+    fn reserved(&self) -> (usize, usize) {
+        let needs = self.running.iter().map(|running| self.required(&running.job));
         needs.fold((0, 0), |(a, b), (c, d)| (a + c, b.saturating_add(d)))
     }
 
-    fn need(&self, job: &Job) -> (usize, usize) {
+    fn required(&self, job: &Job) -> (usize, usize) {
         (job.params.count, job.params.tokens(self.engine.info().context))
     }
 
     /// Takes new requests; waits where there is nothing else to do. Whether there is anything left
     /// to do.
-    fn take(&mut self) -> bool {
+    fn receive(&mut self) -> bool {
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
             let command = match (idle, self.closing) {
                 (true, true) => return false,
                 (true, false) if self.costs.is_measuring() => self.inbox.try_recv(),
-                (true, false) => self.next().map_err(|_| TryRecvError::Disconnected),
+                (true, false) => self.wait_for_command().map_err(|_| TryRecvError::Disconnected),
                 (false, _) => self.inbox.try_recv(),
             };
             match command {
-                Ok(Command::Work(jobs)) => self.waiting.extend(jobs),
+                Ok(Command::Submit(jobs)) => self.waiting.extend(jobs),
                 Ok(Command::Stop(within)) => {
                     self.closing = true;
                     self.deadline = Instant::now().checked_add(within);
@@ -177,10 +177,10 @@ impl Worker {
     }
 
     /// Waits for new requests. Where that takes a while, memory is given back meanwhile.
-    fn next(&self) -> Result<Command, RecvError> {
-        match self.inbox.recv_timeout(IDLE) {
+    fn wait_for_command(&self) -> Result<Command, RecvError> {
+        match self.inbox.recv_timeout(IDLE_BEFORE_RELEASE) {
             Err(RecvTimeoutError::Timeout) => {
-                give_back_memory();
+                release_freed_memory();
                 self.inbox.recv()
             }
             Err(RecvTimeoutError::Disconnected) => Err(RecvError),
@@ -190,38 +190,38 @@ impl Worker {
 
     /// Ends requests whose clients are gone or too slow, and all of them when the grace period is
     /// over.
-    fn leave(&mut self) {
-        let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    fn end_abandoned(&mut self) {
+        let is_overdue = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         self.waiting.retain(|job| {
-            let leaves = late || job.is_gone();
-            if leaves {
-                job.tell(Event::Failed(Failure::Stopping));
+            let ends = is_overdue || job.is_gone();
+            if ends {
+                job.send(Event::Failed(Failure::Stopping));
             }
-            !leaves
+            !ends
         });
-        for running in self.running.extract_if(.., |running| late || running.job.is_gone()) {
+        for running in self.running.extract_if(.., |running| is_overdue || running.job.is_gone()) {
             running.close(&mut self.engine, &self.telemetry, Some(Failure::Stopping));
         }
-        for running in self.running.extract_if(.., |running| running.job.is_behind()) {
-            running.close(&mut self.engine, &self.telemetry, Some(Failure::Behind));
+        for running in self.running.extract_if(.., |running| running.job.is_backlogged()) {
+            running.close(&mut self.engine, &self.telemetry, Some(Failure::TooSlow));
         }
     }
 
     /// Admits in the order of arrival as long as sequences and tokens fit: the first is never
     /// overtaken.
     fn admit(&mut self) {
-        while let Some((texts, tokens)) = self.waiting.front().map(|job| self.need(job)) {
-            let used = self.used();
-            let most = self.capacity.texts.min(self.engine.sequences());
+        while let Some((sequences, tokens)) = self.waiting.front().map(|job| self.required(job)) {
+            let reserved = self.reserved();
+            let max_sequences = self.capacity.sequences.min(self.engine.max_sequences());
             let fits =
-                used.0 + texts <= most && used.1.saturating_add(tokens) <= self.capacity.tokens;
+                reserved.0 + sequences <= max_sequences && reserved.1.saturating_add(tokens) <= self.capacity.tokens;
             if !fits && !self.running.is_empty() {
                 return;
             }
             let Some(job) = self.waiting.pop_front() else { return };
-            self.telemetry.began(job.params.prompt.len());
+            self.telemetry.admit_prompt(job.params.prompt.len());
             let scorer = PromptScorer::new(&job.params);
-            let mut running = Running { job, scorer, texts: Vec::new(), opened: 0 };
+            let mut running = RunningRequest { job, scorer, sequences: Vec::new(), opened: 0 };
             if running.scorer.is_none() {
                 running.open_first(&mut self.engine, &self.language, &mut self.costs);
             }
@@ -230,7 +230,7 @@ impl Worker {
     }
 
     /// Scores a part of each prompt whose scores were asked for.
-    fn score(&mut self) {
+    fn score_prompts(&mut self) {
         for running in &mut self.running {
             running.score(&mut self.engine, &self.language, &mut self.costs);
         }
@@ -238,38 +238,38 @@ impl Worker {
 
     /// Prefills a part of one prompt: in turn of the sequence that came first, and of the one with
     /// the least left.
-    fn read(&mut self) {
-        let unread = self.running.iter_mut().flat_map(|running| &mut running.texts);
-        let unread = unread.filter(|text| text.is_unread());
-        self.round = self.round.wrapping_add(1);
-        let text = match self.round % 2 {
-            0 => { unread }.next(),
-            _ => unread.min_by_key(|text| text.unread),
+    fn prefill(&mut self) {
+        let unprefilled = self.running.iter_mut().flat_map(|running| &mut running.sequences);
+        let unprefilled = unprefilled.filter(|sequence| sequence.needs_prefill());
+        self.prefill_round = self.prefill_round.wrapping_add(1);
+        let sequence = match self.prefill_round % 2 {
+            0 => { unprefilled }.next(),
+            _ => unprefilled.min_by_key(|sequence| sequence.unprefilled),
         };
-        let Some(text) = text else { return };
-        let (before, clock) = (text.unread, Instant::now());
-        match guarded(|| Ok(self.engine.prepare(&mut text.session, self.pace.chunk())?)) {
+        let Some(sequence) = sequence else { return };
+        let (before, started) = (sequence.unprefilled, Instant::now());
+        match catch_panic(|| Ok(self.engine.prepare(&mut sequence.session, self.pace.next_tokens())?)) {
             Ok(left) => {
-                self.pace.observe(before.saturating_sub(left), clock.elapsed());
-                self.telemetry.read(clock.elapsed());
-                text.unread = left;
+                self.pace.record(before.saturating_sub(left), started.elapsed());
+                self.telemetry.add_prefill_pass(started.elapsed());
+                sequence.unprefilled = left;
             }
-            Err(failure) => text.failure = Some(failure),
+            Err(failure) => sequence.failure = Some(failure),
         }
     }
 
     /// Opens a request's other sequences once the prefill is done: they share its KV cache.
-    fn branch(&mut self) {
+    fn open_remaining(&mut self) {
         for running in &mut self.running {
-            let read = running.texts.first().is_none_or(|text| !text.is_unread());
-            let read = read && running.scorer.is_none();
-            while read && running.opened < running.job.params.count {
+            let prefilled = running.sequences.first().is_none_or(|sequence| !sequence.needs_prefill());
+            let prefilled = prefilled && running.scorer.is_none();
+            while prefilled && running.opened < running.job.params.count {
                 let params = &mut running.job.params;
                 let Self { engine, language, costs, .. } = self;
-                match Text::open(engine, language, costs, params, running.opened) {
-                    Ok(text) => running.texts.push(text),
+                match Sequence::open(engine, language, costs, params, running.opened) {
+                    Ok(sequence) => running.sequences.push(sequence),
                     Err(failure) => {
-                        running.failure_of_first(failure);
+                        running.fail(failure);
                         break;
                     }
                 }
@@ -282,58 +282,58 @@ impl Worker {
     fn step(&mut self) {
         let all = self.running.iter_mut().flat_map(|running| {
             let prompt = &running.job.params.prompt;
-            running.texts.iter_mut().filter(|text| text.is_ready()).map(move |text| (prompt, text))
+            running.sequences.iter_mut().filter(|sequence| sequence.is_ready()).map(move |sequence| (prompt, sequence))
         });
         let mut ready: Vec<_> = all.collect();
         if ready.is_empty() {
             return;
         }
-        ready.iter().for_each(|(_, text)| text.random.mark());
-        let steps = |text: &Text| text.session.statistics().target_calls;
-        let before: Vec<usize> = ready.iter().map(|(_, text)| steps(text)).collect();
+        ready.iter().for_each(|(_, sequence)| sequence.random.mark());
+        let target_calls = |sequence: &Sequence| sequence.session.statistics().target_calls;
+        let calls_before: Vec<usize> = ready.iter().map(|(_, sequence)| target_calls(sequence)).collect();
         let mut sessions: Vec<&mut Session<'static>> =
-            ready.iter_mut().map(|(_, text)| &mut text.session).collect();
-        let (count, clock) = (sessions.len(), Instant::now());
-        if guarded(|| Ok(self.engine.step(&mut sessions)?)).is_ok() {
-            self.telemetry.stepped(count, clock.elapsed());
+            ready.iter_mut().map(|(_, sequence)| &mut sequence.session).collect();
+        let (count, started) = (sessions.len(), Instant::now());
+        if catch_panic(|| Ok(self.engine.step(&mut sessions)?)).is_ok() {
+            self.telemetry.add_decode_pass(count, started.elapsed());
             return;
         }
-        for ((prompt, text), before) in ready.into_iter().zip(before) {
+        for ((prompt, sequence), before) in ready.into_iter().zip(calls_before) {
             // A sequence keeps what it has taken of the step, and the decisions of that are made.
-            if steps(text) == before {
-                text.random.go_back();
+            if target_calls(sequence) == before {
+                sequence.random.rewind();
             }
-            let clock = Instant::now();
-            let alone = || {
-                self.engine.restore(&mut text.session, prompt)?;
-                Ok(self.engine.step(&mut [&mut text.session])?)
+            let started = Instant::now();
+            let step_alone = || {
+                self.engine.restore(&mut sequence.session, prompt)?;
+                Ok(self.engine.step(&mut [&mut sequence.session])?)
             };
-            match guarded(alone) {
-                Ok(_) => self.telemetry.stepped(1, clock.elapsed()),
-                Err(failure) => text.failure = Some(failure),
+            match catch_panic(step_alone) {
+                Ok(_) => self.telemetry.add_decode_pass(1, started.elapsed()),
+                Err(failure) => sequence.failure = Some(failure),
             }
         }
     }
 
     /// Measures a part of what steps cost, if that is not known yet and one is due.
-    fn measure(&mut self) {
+    fn measure_costs(&mut self) {
         let idle = self.running.is_empty();
         let Self { engine, costs, .. } = self;
         // What breaks there is no request's fault.
-        let known = catch_unwind(AssertUnwindSafe(|| costs.advance(engine, idle)));
-        if known.is_ok_and(|known| known) {
-            let texts = self.running.iter_mut().flat_map(|running| {
+        let is_final = catch_unwind(AssertUnwindSafe(|| costs.advance(engine, idle)));
+        if is_final.is_ok_and(|is_final| is_final) {
+            let sequences = self.running.iter_mut().flat_map(|running| {
                 let params = &running.job.params;
-                running.texts.iter_mut().map(move |text| (params, text))
+                running.sequences.iter_mut().map(move |sequence| (params, sequence))
             });
-            texts.for_each(|(params, text)| text.speculate(params, costs));
+            sequences.for_each(|(params, sequence)| sequence.speculate(params, costs));
         }
     }
 
     /// Sends all new events, and closes what is done.
-    fn deliver(&mut self) {
+    fn send_events(&mut self) {
         for running in &mut self.running {
-            running.deliver(&mut self.engine, &self.telemetry);
+            running.send_events(&mut self.engine, &self.telemetry);
         }
         for running in self.running.extract_if(.., |running| running.is_done()) {
             running.close(&mut self.engine, &self.telemetry, None);

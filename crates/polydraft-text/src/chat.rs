@@ -1,8 +1,8 @@
-//! Chat templates: from messages to the text that a model was trained to answer.
+//! Chat templates: from messages to the prompt format of a model.
 //!
-//! Templates are Jinja, as transformers runs it: blocks trimmed, loop controls, methods of Python's
-//! strings, lists and dictionaries, `raise_exception`, `strftime_now`, and a `tojson` that writes
-//! as Python does.
+//! Templates are Jinja with the extensions of transformers: trimmed blocks, loop controls, methods
+//! of Python's strings, lists and dictionaries, `raise_exception`, `strftime_now`, and a `tojson`
+//! that formats like Python.
 
 mod json;
 mod limits;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde, Value, merge_maps};
 use minijinja::{Environment, ErrorKind, context};
-use polydraft_files::Kind;
+use polydraft_files::FileKind;
 use serde::Serialize;
 use serde_json::Map;
 
@@ -34,52 +34,52 @@ pub use reasoning::ReasoningForm;
 pub use rendering::{Ending, Rendering};
 pub use tools::CallForm;
 
-/// One message of a conversation.
+/// Message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant` or `tool`, or whom else the template knows.
+    /// Role of the author: `system`, `user`, `assistant`, `tool`, or another one that the template
+    /// supports.
     pub role: Cow<'static, str>,
-    /// What is said.
+    /// Text of the message.
     pub content: String,
-    /// The calls of tools in an answer, as templates read them:
-    /// `{"id": .., "type": "function", "function": {"name": .., "arguments": {..}}}`.
+    /// Tool calls of an answer, in the form that templates read:
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<serde_json::Value>,
-    /// Which call it is that a tool answers.
+    /// Id of the call that a tool message answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// The name of a tool that answers.
+    /// Name of the tool that answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What the model thought before an answer.
+    /// Reasoning of the model before the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
 }
 
 impl Message {
-    /// A message of the user's.
+    /// Creates a message of the user.
     pub fn user(content: impl Into<String>) -> Self {
-        Self::of("user", content)
+        Self::new("user", content)
     }
 
-    /// What the model is told first.
+    /// Creates a system message.
     pub fn system(content: impl Into<String>) -> Self {
-        Self::of("system", content)
+        Self::new("system", content)
     }
 
-    /// An answer of the model's.
+    /// Creates an answer of the model.
     pub fn assistant(content: impl Into<String>) -> Self {
-        Self::of("assistant", content)
+        Self::new("assistant", content)
     }
 
-    /// What a tool answered to the call of this id; its name, where that is known.
+    /// Creates a tool's answer to the call of this id, with the tool's name where it is known.
     pub fn tool(content: impl Into<String>, id: impl Into<String>, name: Option<String>) -> Self {
-        Self { tool_call_id: Some(id.into()), name, ..Self::of("tool", content) }
+        Self { tool_call_id: Some(id.into()), name, ..Self::new("tool", content) }
     }
 
-    /// A message of any role. What is made of one that the model was not trained with is the
-    /// template's affair: it may refuse it, or leave the message out.
-    pub fn of(role: impl Into<Cow<'static, str>>, content: impl Into<String>) -> Self {
+    /// Creates a message of any role. The template decides about roles that the model was not
+    /// trained with: it may fail, or ignore the message.
+    pub fn new(role: impl Into<Cow<'static, str>>, content: impl Into<String>) -> Self {
         Self {
             role: role.into(),
             content: content.into(),
@@ -90,7 +90,7 @@ impl Message {
         }
     }
 
-    /// Bytes of what it says.
+    /// Returns the size of the message in bytes.
     fn size(&self) -> usize {
         let calls = self.tool_calls.iter().map(|call| call.to_string().len());
         let rest = self.name.iter().chain(&self.reasoning_content).map(String::len);
@@ -98,7 +98,7 @@ impl Message {
     }
 }
 
-/// The chat template of a model.
+/// Chat template of a model.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
@@ -107,74 +107,74 @@ pub struct ChatTemplate {
     path: PathBuf,
     calls: Option<CallForm>,
     reasoning: Option<ReasoningForm>,
-    /// Its variables where a conversation says nothing of them.
+    /// Default values of variables.
     variables: Map<String, serde_json::Value>,
-    /// Whether it gets the variables that llama.cpp's server gives it.
+    /// Whether variables of llama.cpp's server are provided.
     extras: bool,
-    /// The one for conversations with tools, where that is another.
+    /// Separate template for conversations with tools.
     with_tools: Option<Box<Self>>,
 }
 
 const NAME: &str = "chat template";
-/// What the template for conversations with tools is called, where a model has several.
+/// Name of the template for conversations with tools, where a model has several.
 pub(crate) const WITH_TOOLS: &str = "tool_use";
 
 impl ChatTemplate {
-    /// Reads `chat_template.jinja` or, where there is none, the template of
-    /// `tokenizer_config.json`; `None` where that has none either. Beside the file,
-    /// `additional_chat_templates/tool_use.jinja` is the one for conversations with tools.
+    /// Reads `chat_template.jinja` or, if missing, the template of `tokenizer_config.json`; `None`
+    /// if there is neither. Next to the former, `additional_chat_templates/tool_use.jinja` is the
+    /// template for conversations with tools.
     ///
     /// # Errors
-    /// Files that cannot be read; a template that is none.
+    /// Fails if a file cannot be read, or is not a valid template.
     pub fn read(directory: &Path) -> Result<Option<Self>> {
         Self::read_with(directory, SpecialTokens::read(directory)?)
     }
 
-    /// The same where the special tokens are read already.
+    /// Reads a template as [`read`](Self::read), with special tokens that are already read.
     pub(crate) fn read_with(directory: &Path, tokens: SpecialTokens) -> Result<Option<Self>> {
         let path = directory.join("chat_template.jinja");
-        if let Some(text) = read_optional_text(&path, Kind::SETTINGS)? {
+        if let Some(text) = read_optional_text(&path, FileKind::CONFIG)? {
             let folder = directory.join("additional_chat_templates");
             let other = folder.join(WITH_TOOLS).with_extension("jinja");
-            let with_tools = read_optional_text(&other, Kind::SETTINGS)?
+            let with_tools = read_optional_text(&other, FileKind::CONFIG)?
                 .map(|text| Self::from_source(&text, tokens.clone(), other))
                 .transpose()?;
             return Ok(Some(Self::from_source(&text, tokens, path)?.with_tools(with_tools)));
         }
         let setting = tokens.settings.get("chat_template").cloned().unwrap_or_default();
-        let of = |text: String| Self::from_source(&text, tokens.clone(), directory.join(SETTINGS));
-        let Some(template) = listed(&setting, "default").map(of).transpose()? else {
+        let parse =
+            |text: String| Self::from_source(&text, tokens.clone(), directory.join(SETTINGS));
+        let Some(template) = template_named(&setting, "default").map(parse).transpose()? else {
             return Ok(None);
         };
-        let with_tools = listed(&setting, WITH_TOOLS).filter(|_| setting.is_array());
-        Ok(Some(template.with_tools(with_tools.map(of).transpose()?)))
+        let with_tools = template_named(&setting, WITH_TOOLS).filter(|_| setting.is_array());
+        Ok(Some(template.with_tools(with_tools.map(parse).transpose()?)))
     }
 
-    /// The same with another for conversations with tools, if there is one.
+    /// Sets the template for conversations with tools.
     pub(crate) fn with_tools(self, template: Option<Self>) -> Self {
         Self { with_tools: template.map(Box::new), ..self }
     }
 
-    /// The same with values of variables for all conversations that do not say them otherwise, such
-    /// as `{"enable_thinking": false}`.
+    /// Sets default values of variables, such as `{"enable_thinking": false}`; a conversation may
+    /// override them.
     pub fn with_variables(mut self, variables: &Map<String, serde_json::Value>) -> Self {
         self.with_tools = self.with_tools.map(|other| Box::new(other.with_variables(variables)));
         self.variables.extend(variables.clone());
         self
     }
 
-    /// The same with variables that llama.cpp's server gives templates, and transformers does not,
-    /// where a conversation does not say them otherwise: today's date as `date_string` (26 Jul
-    /// 2024) and `datetime` (Jul 26 2024), and the tools as JSON, `functions`. Templates that ask
-    /// `strftime_now` need no date.
+    /// Provides variables of llama.cpp's server that transformers lacks, unless a conversation sets
+    /// them: today's date as `date_string` (26 Jul 2024) and `datetime` (Jul 26 2024), and the
+    /// tools as JSON, `functions`. Templates that call `strftime_now` need none of them.
     pub fn with_extras(mut self) -> Self {
         self.with_tools = self.with_tools.map(|other| Box::new(other.with_extras()));
         self.extras = true;
         self
     }
 
-    /// From the template's text and the special tokens that it may name; `path` is the file that it
-    /// is from, for messages.
+    /// Parses a template with the special tokens that it may name; error messages name `path` as
+    /// its file.
     ///
     /// ```
     /// # fn main() -> polydraft_text::Result<()> {
@@ -189,7 +189,7 @@ impl ChatTemplate {
     /// ```
     ///
     /// # Errors
-    /// A text that is no template.
+    /// Fails if the text is not a valid template.
     pub fn from_source(
         text: &str,
         tokens: SpecialTokens,
@@ -198,7 +198,7 @@ impl ChatTemplate {
         let path = path.into();
         match contained(|| environment(text)) {
             Ok(Ok(environment)) => {
-                let (calls, reasoning) = (CallForm::of(text), ReasoningForm::of(text));
+                let (calls, reasoning) = (CallForm::detect(text), ReasoningForm::detect(text));
                 Ok(Self {
                     environment,
                     source: text.to_owned(),
@@ -212,56 +212,55 @@ impl ChatTemplate {
                 })
             }
             Ok(Err(e)) => Err(Error::Template { path, problem: describe(&e) }),
-            Err(panic) => Err(Error::Template { path, problem: broke(&panic) }),
+            Err(panic) => Err(Error::Template { path, problem: describe_panic(&panic) }),
         }
     }
 
-    /// The file that it comes from.
+    /// Returns the file of the template.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The token that ends a text, as the tokenizer's settings have it: templates end each answer
-    /// with it, also where the model's own list of end tokens lacks it.
+    /// Returns the end token of the tokenizer's settings: templates end each answer with it, even
+    /// if it is missing in the model's own list of end tokens.
     pub fn end_token(&self) -> Option<&str> {
         self.tokens.role("eos_token")
     }
 
-    /// The text of a conversation, up to where the model answers. It has its special tokens: see
-    /// [`Tokenizer::encode_plain`](crate::Tokenizer::encode_plain).
+    /// Renders a conversation, up to the start of the model's answer. The text includes special
+    /// tokens: see [`Tokenizer::encode_plain`](crate::Tokenizer::encode_plain).
     ///
     /// # Errors
-    /// What the template objects to, for example roles in an order that it does not know.
+    /// Fails if the template does, for example on an unsupported order of roles.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
         self.render_with(messages, &Rendering::default())
     }
 
-    /// How the model writes its calls of tools; none where the template knows no tools, or writes
-    /// calls in a form that is not known here.
+    /// Returns the format of the model's tool calls; `None` if the template does not support tools,
+    /// or uses an unknown format.
     pub fn calls(&self) -> Option<CallForm> {
         self.with_tools.as_ref().map_or(self.calls, |template| template.calls)
     }
 
-    /// How the model marks its reasoning; none where the template has no such marks.
+    /// Returns the markers of the model's reasoning; `None` if the template has none.
     pub fn reasoning(&self) -> Option<ReasoningForm> {
         self.reasoning
     }
 
-    /// The template's own text.
+    /// Returns the source of the template.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The same, in other ways than the default: see [`Rendering`].
+    /// Renders a conversation with options: see [`Rendering`].
     ///
     /// # Errors
-    /// As for [`render`](Self::render); nothing to go on with, where the last message is to be
-    /// continued.
-    pub fn render_with(&self, messages: &[Message], how: &Rendering) -> Result<String> {
-        let &Rendering { tools, variables, ending } = how;
-        let about_tools = !tools.is_empty() || messages.iter().any(|m| m.role == "tool");
-        if let Some(template) = self.with_tools.as_ref().filter(|_| about_tools) {
-            return template.render_with(messages, how);
+    /// Fails as [`render`](Self::render), and if the last message cannot be continued as requested.
+    pub fn render_with(&self, messages: &[Message], rendering: &Rendering) -> Result<String> {
+        let &Rendering { tools, variables, ending } = rendering;
+        let has_tools = !tools.is_empty() || messages.iter().any(|m| m.role == "tool");
+        if let Some(template) = self.with_tools.as_ref().filter(|_| has_tools) {
+            return template.render_with(messages, rendering);
         }
         let tokens: BTreeMap<&str, &str> = self.tokens.roles().collect();
         let mut all = if self.extras { extras(tools) } else { Map::new() };
@@ -271,17 +270,18 @@ impl ChatTemplate {
         );
         let context = context! {
             messages => Value::from(Serde(messages)),
-            // As transformers has it: there, and none.
+            // Defined but none, as in transformers.
             tools => (!tools.is_empty()).then(|| Value::from(Serde(tools))),
             add_generation_prompt => ending == Ending::Answer,
             continue_final_message => ending == Ending::Continue,
             ..merge_maps([Value::from(Serde(tokens)), Value::from(Serde(&all))])
         };
-        let of_tools: usize = tools.iter().map(|tool| tool.to_string().len()).sum();
-        let of_variables: usize = all.values().map(|value| value.to_string().len()).sum();
-        let given = of_variables + of_tools + messages.iter().map(Message::size).sum::<usize>();
+        let tool_bytes: usize = tools.iter().map(|tool| tool.to_string().len()).sum();
+        let variable_bytes: usize = all.values().map(|value| value.to_string().len()).sum();
+        let input_bytes =
+            variable_bytes + tool_bytes + messages.iter().map(Message::size).sum::<usize>();
         let rendered = contained(|| {
-            limits::bounded(given, |out| {
+            limits::bounded(input_bytes, |out| {
                 self.environment.get_template(NAME)?.render_captured_to(context, out).map(drop)
             })
         });
@@ -292,13 +292,13 @@ impl ChatTemplate {
                 Err(problem) => problem.to_owned(),
             },
             Ok(Err(e)) => describe(&e),
-            Err(panic) => broke(&panic),
+            Err(panic) => describe_panic(&panic),
         };
         Err(Error::Template { path: self.path.clone(), problem })
     }
 }
 
-/// Today's date and the tools, as some templates call them.
+/// Returns today's date and the tools under llama.cpp's names.
 fn extras(tools: &[serde_json::Value]) -> Map<String, serde_json::Value> {
     let now = jiff::ZonedDateTime::now();
     let functions = match tools {
@@ -313,8 +313,8 @@ fn extras(tools: &[serde_json::Value]) -> Map<String, serde_json::Value> {
     all.map(|(name, value)| (name.to_owned(), value.into())).into_iter().collect()
 }
 
-/// One template, or of several the one of this name.
-fn listed(value: &serde_json::Value, name: &str) -> Option<String> {
+/// Returns the template: the value itself if it is a string, else the list's entry of this name.
+fn template_named(value: &serde_json::Value, name: &str) -> Option<String> {
     if let Some(text) = value.as_str() {
         return Some(text.to_owned());
     }
@@ -340,20 +340,20 @@ fn environment(text: &str) -> std::result::Result<Environment<'static>, minijinj
         })
     });
     environment.add_filter("tojson", |value: Value, options: Kwargs| {
-        let style = json::Style::of(&options)?;
+        let style = json::Style::from_options(&options)?;
         options.assert_all_used()?;
         style
             .text(&value)
             .map(Value::from_safe_string)
             .map_err(|e| minijinja::Error::new(ErrorKind::BadSerialization, e.to_string()))
     });
-    environment.add_template_owned(NAME, measured::measured(&without_generation_blocks(text)))?;
+    environment.add_template_owned(NAME, measured::measured(&replace_generation_tags(text)))?;
     Ok(environment)
 }
 
-/// Puts empty blocks in the place of `{% generation %}` and `{% endgeneration %}`, with which
-/// training tools mark the model's words.
-fn without_generation_blocks(text: &str) -> String {
+/// Replaces `{% generation %}` and `{% endgeneration %}`, which mark the model's output for
+/// training tools, by empty blocks.
+fn replace_generation_tags(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some(start) = rest.find("{%") {
@@ -364,7 +364,7 @@ fn without_generation_blocks(text: &str) -> String {
         let word =
             tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+', ' ', '\n']);
         match word {
-            // An empty block in its place does to the white space around it what the tag does.
+            // An empty block trims white space like the tag that it replaces.
             "generation" | "endgeneration" => {
                 let trims = |end: &str| {
                     ["-", "+"].into_iter().find(|sign| end.contains(sign)).unwrap_or("")
@@ -379,17 +379,15 @@ fn without_generation_blocks(text: &str) -> String {
     out + rest
 }
 
-/// What is said of a template that made the library panic.
-fn broke(panic: &str) -> String {
-    format!("expected a sound template, got one that the library broke down on: {panic}")
+/// Describes a panic of the template engine.
+fn describe_panic(panic: &str) -> String {
+    format!("expected a valid template, got one that made the template engine panic: {panic}")
 }
 
-/// The message, and where in the template.
+/// Describes an error with its line in the template.
 fn describe(error: &minijinja::Error) -> String {
     let what = match error.kind() {
-        ErrorKind::OutOfFuel => {
-            "expected a template that does less: it ran out of operations".to_owned()
-        }
+        ErrorKind::OutOfFuel => "the template ran out of operations".to_owned(),
         kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
     };
     match error.line() {

@@ -1,16 +1,16 @@
-//! The files of a model directory that need not be there.
+//! Optional files of a model directory.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
-use polydraft_files::{Kind, read};
+use polydraft_files::{FileKind, read};
 use serde_json::{Map, Value};
 
 use crate::{Error, Result};
 
-/// The bytes of a file, `None` if there is none. A link that leads nowhere is an error: somebody
-/// meant a file to be there, and going on without it would change what the model does.
-pub(crate) fn read_optional(path: &Path, kind: Kind) -> Result<Option<Vec<u8>>> {
+/// Reads a file; `None` if it is missing. A dangling link is an error: the file was meant to exist,
+/// and ignoring it would change the model's behaviour.
+pub(crate) fn read_optional(path: &Path, kind: FileKind) -> Result<Option<Vec<u8>>> {
     match read(path, kind) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == ErrorKind::NotFound && path.symlink_metadata().is_err() => Ok(None),
@@ -18,15 +18,15 @@ pub(crate) fn read_optional(path: &Path, kind: Kind) -> Result<Option<Vec<u8>>> 
     }
 }
 
-/// The same as text.
-pub(crate) fn read_optional_text(path: &Path, kind: Kind) -> Result<Option<String>> {
-    let text = read_optional(path, kind)?.map(polydraft_files::text).transpose();
+/// Reads a text file as [`read_optional`].
+pub(crate) fn read_optional_text(path: &Path, kind: FileKind) -> Result<Option<String>> {
+    let text = read_optional(path, kind)?.map(polydraft_files::decode_utf8).transpose();
     text.map_err(|e| Error::File { path: path.to_owned(), problem: e.to_string() })
 }
 
-/// The fields of a JSON file, none if there is no such file.
+/// Reads the object of a JSON file; empty if the file is missing.
 pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>> {
-    let Some(bytes) = read_optional(path, Kind::SETTINGS)? else { return Ok(Map::new()) };
+    let Some(bytes) = read_optional(path, FileKind::CONFIG)? else { return Ok(Map::new()) };
     serde_json::from_slice(&bytes).map_err(|e| Error::File {
         path: path.to_owned(),
         problem: format!("expected a JSON object: {}", e),

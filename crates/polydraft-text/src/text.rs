@@ -1,4 +1,4 @@
-//! `tokenizer.json`: text to tokens, and tokens to text.
+//! Tokenizers: text to tokens, and tokens to text.
 
 mod around;
 mod bytes;
@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use polydraft::{Token, Vocabulary};
-use polydraft_files::Kind;
+use polydraft_files::FileKind;
 use tokenizers::{Model, ModelWrapper, Tokenizer as HfTokenizer};
 
 use crate::contained::contained;
 use crate::files::read_optional;
 use crate::{Error, Result, SpecialTokens};
 
-/// A tokenizer as published with a model. A clone is the same one, for the price of a counter.
+/// Tokenizer of a model. Clones share it through a reference counter.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,13 +38,13 @@ use crate::{Error, Result, SpecialTokens};
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
-    /// Ids of its tokens are below this.
+    /// Upper bound of token ids, exclusive.
     rows: usize,
 }
 
-/// Where the expressions that split text give up, without a word of it: what follows would be
-/// one piece.
-const MOST_BLANK: usize = 1_000_000;
+/// Number of white-space characters in a row at which the regular expressions that split text
+/// silently give up: the rest would be one piece.
+const MAX_WHITESPACE_RUN: usize = 1_000_000;
 
 #[derive(Debug)]
 struct Inner {
@@ -55,43 +55,43 @@ struct Inner {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a model directory: `tokenizer.json`, or `tekken.json` as Mistral has
-    /// it, or `vocab.json` with `merges.txt` as the OPT models have it.
+    /// Reads the tokenizer of a model directory: `tokenizer.json`, or `tekken.json` of Mistral, or
+    /// `vocab.json` with `merges.txt` of the OPT models.
     ///
     /// # Errors
-    /// Files that are missing, cannot be read or are no tokenizer.
+    /// Fails if a file is missing, cannot be read or is not a valid tokenizer.
     pub fn read(directory: &Path) -> Result<Self> {
         Self::read_with(directory, &SpecialTokens::read(directory)?)
     }
 
-    /// The same where the special tokens are read already.
+    /// Reads a tokenizer as [`read`](Self::read), with special tokens that are already read.
     pub(crate) fn read_with(directory: &Path, special: &SpecialTokens) -> Result<Self> {
         let path = directory.join("tokenizer.json");
-        if let Some(bytes) = read_optional(&path, Kind::TOKENIZER)? {
+        if let Some(bytes) = read_optional(&path, FileKind::TOKENIZER)? {
             return Self::parse_with(&bytes, path, special);
         }
         let path = directory.join(tekken::FILE);
-        if let Some(bytes) = read_optional(&path, Kind::TOKENIZER)? {
+        if let Some(bytes) = read_optional(&path, FileKind::TOKENIZER)? {
             return match contained(|| tekken::parse(&bytes, &path, special)) {
                 Ok(read) => read.map(|tokenizer| Self::new(tokenizer, path)),
-                Err(panic) => Err(mangled(path, &panic)),
+                Err(panic) => Err(library_panic(path, &panic)),
             };
         }
         match contained(|| vocabulary_files::read(directory, special)) {
             Ok(read) => read.map(|(tokenizer, path)| Self::new(tokenizer, path)),
-            Err(panic) => Err(mangled(directory.join("vocab.json"), &panic)),
+            Err(panic) => Err(library_panic(directory.join("vocab.json"), &panic)),
         }
     }
 
-    /// From the contents of a `tokenizer.json`; `path` is where they are from, for messages.
+    /// Parses the contents of a `tokenizer.json`; error messages name `path`.
     ///
     /// # Errors
-    /// Contents that are no tokenizer.
+    /// Fails if the contents are not a valid tokenizer.
     pub fn parse(bytes: &[u8], path: impl Into<PathBuf>) -> Result<Self> {
         Self::parse_with(bytes, path.into(), &SpecialTokens::default())
     }
 
-    /// The same with what the settings beside it say.
+    /// Parses a `tokenizer.json` with the settings of its directory.
     fn parse_with(bytes: &[u8], path: PathBuf, special: &SpecialTokens) -> Result<Self> {
         let read = || {
             let mut tokenizer = HfTokenizer::from_bytes(bytes)
@@ -102,22 +102,21 @@ impl Tokenizer {
         };
         match contained(read) {
             Ok(read) => read.map_err(|problem| Error::File { path, problem }),
-            Err(panic) => Err(mangled(path, &panic)),
+            Err(panic) => Err(library_panic(path, &panic)),
         }
     }
 
-    /// From a tokenizer made in another way, for example of a GGUF file's metadata; `path` is where
-    /// it is from, for messages. It is not to cut or fill up what it encodes: settings that say so
-    /// are dropped.
+    /// Wraps a tokenizer built in another way, for example from a GGUF file's metadata; error
+    /// messages name `path`. Truncation and padding are turned off.
     pub fn from_parts(tokenizer: HfTokenizer, path: impl Into<PathBuf>) -> Self {
         Self::new(tokenizer, path.into())
     }
 
     fn new(mut tokenizer: HfTokenizer, path: PathBuf) -> Self {
-        // They are left in the file by training. A prompt is what was given: the model's context
-        // bounds it.
+        // Training leaves these settings in the file. A prompt is encoded as given: the model's
+        // context limits it.
         tokenizer.with_padding(None);
-        // Only parameters can be refused.
+        // Only invalid parameters fail.
         let _ = tokenizer.with_truncation(None);
         let added = tokenizer.get_added_tokens_decoder();
         let special =
@@ -125,23 +124,23 @@ impl Tokenizer {
         Self { inner: Arc::new(Inner { tokenizer, path, special }), rows: usize::MAX }
     }
 
-    /// The same tokenizer for a model whose embedding has `rows` rows: a text with tokens beyond is
-    /// refused.
+    /// Restricts the tokenizer to the `rows` rows of a model's embedding: encoding a text with
+    /// tokens beyond fails.
     pub fn with_rows(self, rows: usize) -> Self {
         Self { rows, ..self }
     }
 
-    /// The file that it is from.
+    /// Returns the file of the tokenizer.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// How many tokens there are, added ones included.
+    /// Returns the number of tokens, including added ones.
     pub fn size(&self) -> usize {
         self.inner.tokenizer.get_vocab_size(true)
     }
 
-    /// The kind of algorithm, as `tokenizer.json` names it.
+    /// Returns the algorithm, under its name in `tokenizer.json`.
     pub fn kind(&self) -> &'static str {
         match self.inner.tokenizer.get_model() {
             ModelWrapper::BPE(_) => "BPE",
@@ -151,43 +150,43 @@ impl Tokenizer {
         }
     }
 
-    /// All of it as a `tokenizer.json`, for libraries that read such.
+    /// Serializes the tokenizer as a `tokenizer.json`, for other libraries.
     ///
     /// # Errors
-    /// A tokenizer that cannot be written down.
+    /// Fails if the tokenizer cannot be serialized.
     pub fn to_json(&self) -> Result<String> {
         self.checked("writing", Ok(self.inner.tokenizer.to_string(false)))
     }
 
-    /// The id of a token that the model has a row for, by its string.
+    /// Returns the id of a token by its string, if the model has a row for it.
     pub fn token(&self, string: &str) -> Option<Token> {
         self.inner.tokenizer.token_to_id(string).filter(|id| (*id as usize) < self.rows)
     }
 
-    /// Whether a token has no text of its own.
+    /// Returns whether a token has no text of its own.
     pub fn is_special(&self, token: Token) -> bool {
         self.inner.special.contains(&token)
     }
 
-    /// The tokens of a model whose embedding has `rows` rows. Rows beyond the tokenizer's last
-    /// token, which models have for the sake of round sizes, are no part of it: they have no text,
-    /// and two models with one tokenizer may have different numbers of them. Nor are tokens that
-    /// were added to the tokenizer and have no row: those of a model's images, or one to fill up
-    /// batches that nobody trained.
+    /// Returns the vocabulary of a model whose embedding has `rows` rows. Rows after the
+    /// tokenizer's last token, which round the embedding's size, are not part of it: they have no
+    /// text, and two models with one tokenizer may have different numbers of them. Nor are added
+    /// tokens without a row, such as those of a model's images, or an untrained padding token.
     ///
     /// # Errors
-    /// A token of the tokenizer's own that the model has no row for; two tokens with one id; so
-    /// many rows without a token that tokenizer and model cannot belong together.
+    /// Fails if a token of the tokenizer itself has no row, if two tokens have the same id, or if
+    /// too many rows are without a token for tokenizer and model to match.
     pub fn vocabulary(&self, rows: usize) -> Result<Vocabulary> {
-        let wrong = |problem: String| Error::Vocabulary { path: self.inner.path.clone(), problem };
+        let vocabulary_error =
+            |problem: String| Error::Vocabulary { path: self.inner.path.clone(), problem };
         let mut all: BTreeMap<Token, String> = BTreeMap::new();
         for (token, id) in self.inner.tokenizer.get_vocab(true) {
             if let Some(other) = all.insert(id, token) {
                 let mut both = [other, all.remove(&id).unwrap_or_default()];
                 both.sort();
-                // Which of them a tokenizer makes of the id would be arbitrary.
+                // The tokenizer's choice between them would be arbitrary.
                 let [a, b] = both;
-                return Err(wrong(format!(
+                return Err(vocabulary_error(format!(
                     "expected one token for each id, got {a:?} and {b:?} for id {id}"
                 )));
             }
@@ -195,16 +194,16 @@ impl Tokenizer {
         let model = self.inner.tokenizer.get_model();
         all.retain(|id, token| (*id as usize) < rows || model.token_to_id(token).is_some());
         if let Some((id, token)) = all.iter().find(|(id, _)| **id as usize >= rows) {
-            return Err(wrong(format!(
+            return Err(vocabulary_error(format!(
                 "the tokenizer has {} tokens, the model only {rows} rows: token {id} ({token:?}) \
                  has none",
                 all.len()
             )));
         }
-        // Each id is counted once and below `rows`, so this is the number of rows without a token.
+        // Ids are unique and below `rows`, so the difference is the number of rows without a token.
         if all.is_empty() || rows - all.len() > 1024.max(rows / 8) {
-            return Err(wrong(format!(
-                "the model has {rows} rows, the tokenizer tokens for only {} of them",
+            return Err(vocabulary_error(format!(
+                "the model has {rows} rows, but the tokenizer has tokens for only {} of them",
                 all.len()
             )));
         }
@@ -216,28 +215,29 @@ impl Tokenizer {
         Ok(Vocabulary::new(tokens))
     }
 
-    /// The tokens of a prompt, with the special ones that the model expects around it.
+    /// Encodes a prompt, with the special tokens that the model expects around it.
     ///
     /// # Errors
-    /// Text that the tokenizer refuses.
+    /// Fails if the tokenizer rejects the text.
     pub fn encode(&self, text: &str) -> Result<Vec<Token>> {
         self.encode_with(text, true)
     }
 
-    /// The tokens of a text that has its special tokens already, as a chat template writes them.
+    /// Encodes a text that already contains its special tokens, as the output of a chat template
+    /// does.
     ///
     /// # Errors
-    /// Text that the tokenizer refuses.
+    /// Fails if the tokenizer rejects the text.
     pub fn encode_plain(&self, text: &str) -> Result<Vec<Token>> {
         self.encode_with(text, false)
     }
 
     fn encode_with(&self, text: &str, special: bool) -> Result<Vec<Token>> {
         let refused = |problem: String| self.checked("encoding", Ok(Err(problem.into())));
-        let blank = longest_blank(text);
-        if blank >= MOST_BLANK {
+        let blank = longest_whitespace_run(text);
+        if blank >= MAX_WHITESPACE_RUN {
             return refused(format!(
-                "expected less than {MOST_BLANK} white-space characters in a row, got {blank}"
+                "expected less than {MAX_WHITESPACE_RUN} white-space characters in a row, got {blank}"
             ));
         }
         let encoding = contained(|| self.inner.tokenizer.encode(text, special));
@@ -245,26 +245,26 @@ impl Tokenizer {
         match ids.iter().find(|id| **id as usize >= self.rows) {
             None => Ok(ids),
             Some(id) => refused(format!(
-                "expected tokens below {}, for so many rows has the model, got {id} ({:?})",
+                "expected tokens below {}, the number of rows of the model, got {id} ({:?})",
                 self.rows,
                 self.inner.tokenizer.id_to_token(*id).unwrap_or_default()
             )),
         }
     }
 
-    /// The text of tokens, special ones left out.
+    /// Decodes tokens without special ones.
     ///
     /// # Errors
-    /// Ids that the tokenizer refuses.
+    /// Fails if the tokenizer rejects an id.
     pub fn decode(&self, tokens: &[Token]) -> Result<String> {
         self.checked("decoding", contained(|| self.inner.tokenizer.decode(tokens, true)))
     }
 
-    /// The same with special ones.
+    /// Decodes tokens, including special ones.
     ///
     /// # Errors
-    /// As for [`decode`](Self::decode).
-    pub fn decode_all(&self, tokens: &[Token]) -> Result<String> {
+    /// Fails as [`decode`](Self::decode).
+    pub fn decode_with_special(&self, tokens: &[Token]) -> Result<String> {
         self.checked("decoding", contained(|| self.inner.tokenizer.decode(tokens, false)))
     }
 
@@ -276,23 +276,23 @@ impl Tokenizer {
         let problem = match result {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(e)) => e.to_string(),
-            Err(panic) => broke(&panic),
+            Err(panic) => describe_panic(&panic),
         };
         Err(Error::Tokenizing { path: self.inner.path.clone(), operation, problem })
     }
 }
 
-/// The most white-space characters that stand in a row in a text.
-fn longest_blank(text: &str) -> usize {
+/// Returns the length of the longest run of white space, in characters.
+fn longest_whitespace_run(text: &str) -> usize {
     let blanks = text.split(|c: char| !c.is_whitespace());
     blanks.map(|blank| blank.chars().count()).max().unwrap_or(0)
 }
 
-/// The error of a file that made the library panic.
-pub(crate) fn mangled(path: PathBuf, panic: &str) -> Error {
-    Error::File { path, problem: broke(panic) }
+/// Creates the error of a file that made the library panic.
+pub(crate) fn library_panic(path: PathBuf, panic: &str) -> Error {
+    Error::File { path, problem: describe_panic(panic) }
 }
 
-fn broke(panic: &str) -> String {
-    format!("expected a sound tokenizer, got one that the library broke down on: {panic}")
+fn describe_panic(panic: &str) -> String {
+    format!("expected a valid tokenizer, got one that made the library panic: {panic}")
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use polydraft_files::Kind;
+use polydraft_files::FileKind;
 use rayon::prelude::*;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -79,7 +79,7 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
     let texts: Vec<(bool, String)> = files
         .par_iter()
         .filter_map(|path| {
-            let text = clean(&polydraft_files::read_text(path, Kind::SETTINGS).ok()?)?;
+            let text = clean(&polydraft_files::read_text(path, FileKind::CONFIG).ok()?)?;
             let name = path.strip_prefix(&vendor).ok()?.to_string_lossy().into_owned();
             Some((hash(name.as_bytes()).is_multiple_of(HELD_OUT_ONE_IN), text))
         })
@@ -117,7 +117,7 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
 /// Tokens of a tokenizer that [`prepare`] made.
 pub fn vocabulary(tokenizer: &Path) -> Result<usize> {
     let read = || -> Result<Tokenizer> {
-        let bytes = polydraft_files::read(tokenizer, Kind::TOKENIZER)?;
+        let bytes = polydraft_files::read(tokenizer, FileKind::TOKENIZER)?;
         Tokenizer::from_bytes(bytes).map_err(anyhow::Error::msg)
     };
     let found = read().with_context(|| format!("reading {}", tokenizer.display()))?;
@@ -132,7 +132,7 @@ pub fn read_tokens(path: &Path) -> Result<Vec<u16>> {
 
 /// The folders (`name-version`) of the packages that the manifest itself names.
 fn packages(lock: &Path) -> Result<BTreeSet<String>> {
-    let text = polydraft_files::read_text(lock, Kind::SETTINGS)
+    let text = polydraft_files::read_text(lock, FileKind::CONFIG)
         .with_context(|| format!("reading {}", lock.display()))?;
     let field = |block: &str, key: &str| {
         let line = block.lines().find_map(|l| l.strip_prefix(key))?;
@@ -163,7 +163,7 @@ fn packages(lock: &Path) -> Result<BTreeSet<String>> {
 
 /// Whether the package may be used under MIT or Apache-2.0.
 fn permitted(package: &Path) -> Result<bool> {
-    let manifest = polydraft_files::read_text(&package.join("Cargo.toml"), Kind::SETTINGS)
+    let manifest = polydraft_files::read_text(&package.join("Cargo.toml"), FileKind::CONFIG)
         .with_context(|| format!("reading the manifest of {}", package.display()))?;
     let licence = manifest.lines().find_map(|line| line.strip_prefix("license = ")).unwrap_or("");
     Ok(licence

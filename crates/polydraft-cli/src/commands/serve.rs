@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use polydraft_models::Precision;
 use polydraft_runtime::{Description, ModelOptions};
-use polydraft_server::{Capacity, LogLevel, Offered, ServerOptions, is_key, origin};
+use polydraft_server::{Capacity, LogLevel, OfferedModel, ServerOptions, is_valid_key, parse_origin};
 use serde_json::{Map, Value};
 
 use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs, object};
@@ -100,7 +100,7 @@ struct ServerArgs {
     ///
     /// 'localhost' allows every port of the browser's own machine, '*' every origin. May be
     /// repeated.
-    #[arg(hide_short_help = true, long, value_name = "ORIGIN", value_parser = origin)]
+    #[arg(hide_short_help = true, long, value_name = "ORIGIN", value_parser = parse_origin)]
     cors: Vec<String>,
     /// Maximum number of sequences in a batch.
     #[arg(
@@ -290,7 +290,7 @@ impl ServerArgs {
         if key.as_ref().is_some_and(String::is_empty) {
             return Err(UsageError::error("the API key is empty"));
         }
-        if key.as_ref().is_some_and(|key| !is_key(key)) {
+        if key.as_ref().is_some_and(|key| !is_valid_key(key)) {
             return Err(UsageError::error(
                 "the API key has blanks around it, or line ends or the like in it",
             ));
@@ -306,10 +306,10 @@ impl ServerArgs {
 
 impl Args {
     /// The models, each as the common description has it, but for what is its own.
-    fn offered(&self, common: Description) -> Result<Vec<Offered>> {
+    fn offered(&self, common: Description) -> Result<Vec<OfferedModel>> {
         let named = &self.server.models;
         if named.is_empty() {
-            return Ok(vec![Offered { names: self.server.name.clone(), description: common }]);
+            return Ok(vec![OfferedModel { names: self.server.name.clone(), description: common }]);
         }
         let names: Vec<&String> = named.iter().map(|model| &model.name).collect();
         if let Some(twice) = repeated(&names) {
@@ -330,19 +330,19 @@ impl Args {
             models.learn.clone_from(&model.learn);
             models.dtype = model.dtype.or(models.dtype);
             models.draft_dtype = model.draft_dtype.or(models.draft_dtype);
-            Offered { names: vec![model.name.clone()], description }
+            OfferedModel { names: vec![model.name.clone()], description }
         };
         Ok(named.iter().map(of).collect())
     }
 
-    fn into_options(self, key: Option<String>, models: Vec<Offered>) -> ServerOptions {
+    fn into_options(self, key: Option<String>, models: Vec<OfferedModel>) -> ServerOptions {
         let Self { server, texts, .. } = self;
         let idle = server.unload_after.unwrap_or(if models.len() > 1 { 5 } else { 0 });
         ServerOptions {
             addresses: server.host.iter().map(|host| SocketAddr::new(*host, server.port)).collect(),
             models,
             capacity: Capacity {
-                texts: server.parallel as usize,
+                sequences: server.parallel as usize,
                 tokens: usize::MAX,
                 queue: server.queue,
             },

@@ -12,12 +12,12 @@ use super::{DequantizeError, scale};
 use crate::tensor_type::TensorType;
 
 /// Numbers of a block of MXFP4.
-pub const MXFP4_NUMBERS: usize = 32;
+pub const MXFP4_BLOCK_SIZE: usize = 32;
 
 /// Twice the numbers of MXFP4.
 const HALVES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 /// Those of IQ4_NL and IQ4_XS.
-pub const IQ4_NUMBERS: [i8; 16] =
+pub const IQ4_CODEBOOK: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// Number i of the first half of a block is in the lower four bits of byte i, of the second in the
@@ -56,7 +56,7 @@ pub(super) fn mxfp4(block: &[u8; 17], values: &mut [f32; 32]) {
 pub(super) fn iq4_nl(block: &[u8; 18], values: &mut [f32; 32]) {
     let d = scale(block, 0);
     for (value, place) in values.iter_mut().zip(parts(block)) {
-        *value = f32::from(IQ4_NUMBERS[place]) * d;
+        *value = f32::from(IQ4_CODEBOOK[place]) * d;
     }
 }
 
@@ -79,19 +79,19 @@ pub(super) fn iq4_xs(block: &[u8; 136], values: &mut [f32; 256]) {
     {
         let d = d * (f32::from(step) - 32.0);
         for (value, place) in values.iter_mut().zip(places(bytes)) {
-            *value = f32::from(IQ4_NUMBERS[place]) * d;
+            *value = f32::from(IQ4_CODEBOOK[place]) * d;
         }
     }
 }
 
-/// Blocks of a type as those of [`TensorType::held_as`]. `to` has room for as many.
+/// Blocks of a type as those of [`TensorType::memory_type`]. `to` has room for as many.
 ///
 /// # Errors
 /// A type that is stored as it is; other lengths; a scale that the other type has no number for, in
 /// a block that is not all zeros.
-pub fn held_as(kind: TensorType, from: &[u8], to: &mut [u8]) -> Result<(), DequantizeError> {
+pub fn to_memory_type(kind: TensorType, from: &[u8], to: &mut [u8]) -> Result<(), DequantizeError> {
     match kind {
-        TensorType::MXFP4 => mxfp4_as_q5_0(from, to),
+        TensorType::MXFP4 => mxfp4_to_q5_0(from, to),
         other => Err(DequantizeError {
             expected: "whole blocks of type MXFP4".to_owned(),
             got: format!("{} bytes of type {other}", from.len()),
@@ -102,8 +102,8 @@ pub fn held_as(kind: TensorType, from: &[u8], to: &mut [u8]) -> Result<(), Dequa
 /// Blocks of MXFP4 as those of Q5_0.
 ///
 /// # Errors
-/// As for [`held_as`].
-pub fn mxfp4_as_q5_0(from: &[u8], to: &mut [u8]) -> Result<(), DequantizeError> {
+/// As for [`to_memory_type`].
+pub fn mxfp4_to_q5_0(from: &[u8], to: &mut [u8]) -> Result<(), DequantizeError> {
     if from.len() / 17 * 22 != to.len() {
         let (expected, got) = (format!("room for {} blocks", from.len() / 17), to.len() / 22);
         return Err(DequantizeError { expected, got: got.to_string() });
@@ -153,7 +153,7 @@ mod tests {
         for exponent in 104..=143 {
             let block = [&[exponent][..], &bytes].concat();
             let mut held = vec![0; 22];
-            held_as(TensorType::MXFP4, &block, &mut held).unwrap();
+            to_memory_type(TensorType::MXFP4, &block, &mut held).unwrap();
             assert_eq!(wide(TensorType::Q5_0, &held), wide(TensorType::MXFP4, &block));
             let power = 2f64.powi(i32::from(exponent) - 127);
             let first: Vec<f64> =
@@ -168,14 +168,14 @@ mod tests {
         for exponent in [0, 1, 50, 103, 144, 254] {
             let mut held = vec![1; 22];
             let block = [&[exponent][..], &[0x31; 16]].concat();
-            let error = held_as(TensorType::MXFP4, &block, &mut held).unwrap_err();
+            let error = to_memory_type(TensorType::MXFP4, &block, &mut held).unwrap_err();
             assert!(error.to_string().contains("weight types f32"), "{error}");
             assert!(wide(TensorType::MXFP4, &block)[0] > 0.0);
             let zeros = [&[exponent][..], &[0x80; 16]].concat();
-            held_as(TensorType::MXFP4, &zeros, &mut held).unwrap();
+            to_memory_type(TensorType::MXFP4, &zeros, &mut held).unwrap();
             assert_eq!(wide(TensorType::Q5_0, &held), [0.0; 32]);
         }
-        assert!(held_as(TensorType::MXFP4, &[0; 17], &mut [0; 21]).is_err());
-        assert!(held_as(TensorType::Q4_0, &[0; 18], &mut [0; 18]).is_err());
+        assert!(to_memory_type(TensorType::MXFP4, &[0; 17], &mut [0; 21]).is_err());
+        assert!(to_memory_type(TensorType::Q4_0, &[0; 18], &mut [0; 18]).is_err());
     }
 }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use pulp::{Simd, WithSimd};
 
-use super::lines::{Line, PAGE};
+use super::lines::{Line, PAGE_SLOTS};
 use super::mask::Mask;
 use super::page::Page;
-use super::rules::Rules;
+use super::rules::AttentionParams;
 use crate::exp::exp;
-use crate::fetch::Prefetch;
+use crate::fetch::PrefetchSlice;
 use crate::stack;
 
 /// Some tokens of one sequence with the query heads that share one key head.
@@ -30,9 +30,9 @@ pub(super) struct Task<'a> {
     pub out: &'a mut [f32],
     /// `[rows, heads that share]`
     pub totals: &'a mut [Total],
-    pub rules: Rules<'a>,
+    pub rules: AttentionParams<'a>,
     /// The keys that the next task begins with.
-    pub then: Prefetch,
+    pub then: PrefetchSlice,
 }
 
 /// The weights that a query gave: Σ e^(score − largest).
@@ -51,7 +51,7 @@ impl Total {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// What every query scores with the positions of the segment, then their weights: of every
-    /// [`PAGE`] positions a line of each query.
+    /// [`PAGE_SLOTS`] positions a line of each query.
     scores: Vec<Line>,
     /// The same of a page by its slots.
     found: Vec<Line>,
@@ -126,7 +126,7 @@ impl WithSimd for Attend<'_, '_> {
         stack::align();
         // A line has four vectors at least: four are taken at once, and keys and values come from
         // memory in one stream.
-        match PAGE >= 4 * S::F32_LANES {
+        match PAGE_SLOTS >= 4 * S::F32_LANES {
             true => self.task.run::<S, 4>(simd, self.scratch),
             false => self.task.run::<S, 2>(simd, self.scratch),
         }
@@ -152,10 +152,10 @@ macro_rules! with_chunk {
 impl Task<'_> {
     /// A page's keys and its values, to be prefetched.
     #[inline(always)]
-    fn prefetch(&self, page: usize) -> [Prefetch; 2] {
+    fn prefetch(&self, page: usize) -> [PrefetchSlice; 2] {
         match self.pages.get(page) {
             Some(page) => page.prefetch(self.rules.layer, self.head),
-            None => [Prefetch::NOTHING; 2],
+            None => [PrefetchSlice::EMPTY; 2],
         }
     }
 
@@ -165,7 +165,7 @@ impl Task<'_> {
         let Scratch { scores: all_scores, found, sums: all_sums, wide } = scratch;
         let layout = self.rules.layout;
         let (head, value_lines, most) =
-            (layout.head, layout.value_lines(), const { Together::with::<S>() });
+            (layout.head_size, layout.value_lines(), const { Together::with::<S>() });
         let (group, total) = (self.rules.heads / layout.heads, self.totals.len());
         let (mut last, mut first, mut end) = (0, usize::MAX, 0);
         for mask in self.masks {
@@ -181,11 +181,11 @@ impl Task<'_> {
         if first >= end {
             return;
         }
-        let pages = first / PAGE..end.div_ceil(PAGE);
-        let lines = (last.min(self.places.end) - self.places.start).div_ceil(PAGE);
+        let pages = first / PAGE_SLOTS..end.div_ceil(PAGE_SLOTS);
+        let lines = (last.min(self.places.end) - self.places.start).div_ceil(PAGE_SLOTS);
         all_scores.clear();
         // What a query does not see weighs nothing.
-        all_scores.resize(lines * total, Line([f32::NEG_INFINITY; PAGE]));
+        all_scores.resize(lines * total, Line([f32::NEG_INFINITY; PAGE_SLOTS]));
         found.resize(found.len().max(total), Line::default());
         all_sums.clear();
         all_sums.resize(total * value_lines, Line::default());
@@ -200,14 +200,14 @@ impl Task<'_> {
             };
             let whole = view.whole(self.masks, page);
             let scores = match whole {
-                true => &mut all_scores[view.line(page * PAGE) * total..][..total],
+                true => &mut all_scores[view.line(page * PAGE_SLOTS) * total..][..total],
                 false => &mut found[..total],
             };
             for chunk in chunks(total, most) {
                 let queries = &self.queries[chunk.start * head..chunk.end * head];
                 let (scores, prefetch) = (
                     &mut scores[chunk.clone()],
-                    std::mem::replace(&mut prefetch, Prefetch::NOTHING),
+                    std::mem::replace(&mut prefetch, PrefetchSlice::EMPTY),
                 );
                 with_chunk!(chunk.len(), score::<S, _, V>(simd, queries, keys, prefetch, scores));
             }
@@ -215,7 +215,7 @@ impl Task<'_> {
                 for (row, mask) in self.masks.iter().enumerate() {
                     for Seen { slot, place } in view.seen(mask, page) {
                         for n in row * group..(row + 1) * group {
-                            all_scores[view.line(place) * total + n].0[place % PAGE] =
+                            all_scores[view.line(place) * total + n].0[place % PAGE_SLOTS] =
                                 found[n].0[slot];
                         }
                     }
@@ -232,12 +232,12 @@ impl Task<'_> {
                 false => self.then,
             };
             if view.whole(self.masks, page) {
-                let weights = &all_scores[view.line(page * PAGE) * total..][..total];
+                let weights = &all_scores[view.line(page * PAGE_SLOTS) * total..][..total];
                 for chunk in chunks(total, most) {
                     let sums = &mut all_sums[chunk.start * value_lines..chunk.end * value_lines];
                     let (weights, prefetch) = (
                         &weights[chunk.clone()],
-                        std::mem::replace(&mut prefetch, Prefetch::NOTHING),
+                        std::mem::replace(&mut prefetch, PrefetchSlice::EMPTY),
                     );
                     with_chunk!(chunk.len(), add::<S, _, V>(simd, weights, values, prefetch, sums));
                 }
@@ -254,7 +254,7 @@ impl Task<'_> {
                     );
                 }
             }
-            (0..PAGE * value_lines).for_each(|line| prefetch.ask(line));
+            (0..PAGE_SLOTS * value_lines).for_each(|line| prefetch.element(line));
         }
         let sums = all_sums.chunks_exact_mut(value_lines).zip(self.totals.iter());
         for (out, (sums, total)) in self.out.chunks_exact_mut(head).zip(sums) {
@@ -262,7 +262,7 @@ impl Task<'_> {
                 continue;
             }
             let total = simd.splat_f32s(total.sum);
-            for (out, line) in out.chunks_mut(PAGE).zip(sums) {
+            for (out, line) in out.chunks_mut(PAGE_SLOTS).zip(sums) {
                 for sum in S::as_mut_simd_f32s(&mut line.0).0 {
                     *sum = simd.div_f32s(*sum, total);
                 }
@@ -288,7 +288,7 @@ impl View {
     /// The line of a position's scores.
     #[inline(always)]
     fn line(&self, place: usize) -> usize {
-        (place - self.places.start) / PAGE
+        (place - self.places.start) / PAGE_SLOTS
     }
 
     /// Whether all rows see all of a page, each slot at its position.
@@ -297,7 +297,7 @@ impl View {
         let mut whole = true;
         for mask in masks {
             let (context, _) = mask.within(self.window, &self.places);
-            whole &= context.start <= page * PAGE && (page + 1) * PAGE <= context.end;
+            whole &= context.start <= page * PAGE_SLOTS && (page + 1) * PAGE_SLOTS <= context.end;
         }
         whole
     }
@@ -306,13 +306,13 @@ impl View {
     #[inline(always)]
     fn seen<'s>(&self, mask: &'s Mask, page: usize) -> impl Iterator<Item = Seen> + use<'s> {
         let (context, path) = mask.within(self.window, &self.places);
-        let slots = page * PAGE..(page + 1) * PAGE;
+        let slots = page * PAGE_SLOTS..(page + 1) * PAGE_SLOTS;
         let known = context.start.max(slots.start)..context.end.min(slots.end);
         let behind = self.places.end.min(mask.position() + 1) - path.len();
         let own = path.iter().enumerate().filter(move |(_, slot)| slots.contains(slot));
         known
-            .map(|place| Seen { slot: place % PAGE, place })
-            .chain(own.map(move |(i, slot)| Seen { slot: slot % PAGE, place: behind + i }))
+            .map(|place| Seen { slot: place % PAGE_SLOTS, place })
+            .chain(own.map(move |(i, slot)| Seen { slot: slot % PAGE_SLOTS, place: behind + i }))
     }
 }
 
@@ -329,17 +329,17 @@ fn score<S: Simd, const Q: usize, const V: usize>(
     simd: S,
     queries: &[f32],
     keys: &[Line],
-    prefetch: Prefetch,
+    prefetch: PrefetchSlice,
     scores: &mut [Line],
 ) {
     let (queries, scores) = (&queries.as_chunks::<Q>().0[..keys.len()], &mut scores[..Q]);
-    for first in (0..PAGE / S::F32_LANES).step_by(V) {
+    for first in (0..PAGE_SLOTS / S::F32_LANES).step_by(V) {
         let mut sums = [[simd.splat_f32s(0.0); V]; Q];
         // By number: with iterators the compiler kept the sums in memory, and everything took twice
         // as long.
         for i in 0..keys.len() {
             if first == 0 {
-                prefetch.ask(i);
+                prefetch.element(i);
             }
             let mut line = [simd.splat_f32s(0.0); V];
             for (v, key) in line.iter_mut().enumerate() {
@@ -371,7 +371,7 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], stride: usize, cap: Option<f32>)
     }
     let mut largest = simd.splat_f32s(f32::NEG_INFINITY);
     for line in scores.iter().step_by(stride) {
-        for v in 0..PAGE / S::F32_LANES {
+        for v in 0..PAGE_SLOTS / S::F32_LANES {
             largest = simd.max_f32s(largest, vector::<S>(line, v));
         }
     }
@@ -399,18 +399,20 @@ fn add<S: Simd, const Q: usize, const V: usize>(
     simd: S,
     weights: &[Line],
     values: &[Line],
-    prefetch: Prefetch,
+    prefetch: PrefetchSlice,
     sums: &mut [Line],
 ) {
     let Some(weights) = weights.first_chunk::<Q>() else { return };
     let value_lines = sums.len() / Q;
     for part in 0..value_lines {
-        for first in (0..PAGE / S::F32_LANES).step_by(V) {
+        for first in (0..PAGE_SLOTS / S::F32_LANES).step_by(V) {
             let mut all = [[simd.splat_f32s(0.0); V]; Q];
             load::<S, Q, V>(sums, part, first, &mut all);
-            for (slot, line) in values[part..].iter().step_by(value_lines).take(PAGE).enumerate() {
+            for (slot, line) in
+                values[part..].iter().step_by(value_lines).take(PAGE_SLOTS).enumerate()
+            {
                 if first == 0 {
-                    prefetch.ask(slot * value_lines + part);
+                    prefetch.element(slot * value_lines + part);
                 }
                 let mut values = [simd.splat_f32s(0.0); V];
                 for (v, value) in values.iter_mut().enumerate() {
@@ -449,14 +451,14 @@ fn add_seen<S: Simd, const Q: usize, const V: usize>(
 ) {
     let value_lines = sums.len() / Q;
     for part in 0..value_lines {
-        for first in (0..PAGE / S::F32_LANES).step_by(V) {
+        for first in (0..PAGE_SLOTS / S::F32_LANES).step_by(V) {
             let mut all = [[simd.splat_f32s(0.0); V]; Q];
             load::<S, Q, V>(sums, part, first, &mut all);
             for Seen { slot, place } in view.seen(mask, page) {
                 let line = &values[slot * value_lines + part];
                 let weights = &weights.lines[view.line(place) * weights.stride..][..Q];
                 for (weights, all) in weights.iter().zip(&mut all) {
-                    let weight = simd.splat_f32s(weights.0[place % PAGE]);
+                    let weight = simd.splat_f32s(weights.0[place % PAGE_SLOTS]);
                     for (v, all) in all.iter_mut().enumerate() {
                         *all = simd.mul_add_f32s(vector::<S>(line, first + v), weight, *all);
                     }

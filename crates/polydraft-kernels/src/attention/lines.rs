@@ -7,11 +7,11 @@ use std::str::FromStr;
 use half::f16;
 
 use crate::error::Result;
-use crate::fetch::Prefetch;
-use crate::halves::widened;
+use crate::fetch::PrefetchSlice;
+use crate::halves::f16_to_f32;
 
 /// Slots of a page of the KV cache; numbers side by side in a `Line`.
-pub const PAGE: usize = 32;
+pub const PAGE_SLOTS: usize = 32;
 
 /// The type that the KV cache is stored in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -66,7 +66,7 @@ impl FromStr for CacheType {
 /// Thirty-two numbers; it begins with a cache line, so that no vector lies across two.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(align(64))]
-pub(crate) struct Line<T = f32>(pub [T; PAGE]);
+pub(crate) struct Line<T = f32>(pub [T; PAGE_SLOTS]);
 
 /// The lines of a page.
 #[derive(Debug, Clone)]
@@ -110,10 +110,10 @@ impl Numbers {
 
     /// These lines as they are stored, to prefetch them.
     #[inline(always)]
-    pub fn prefetch(&self, from: usize, count: usize) -> Prefetch {
+    pub fn prefetch(&self, from: usize, count: usize) -> PrefetchSlice {
         match self {
-            Self::Single(lines) => Prefetch::of(&lines[from..from + count]),
-            Self::Half(lines) => Prefetch::of(&lines[from..from + count]),
+            Self::Single(lines) => PrefetchSlice::new(&lines[from..from + count]),
+            Self::Half(lines) => PrefetchSlice::new(&lines[from..from + count]),
         }
     }
 
@@ -127,7 +127,7 @@ impl Numbers {
                 let wide = &mut room[..count];
                 for (wide, half) in wide.iter_mut().zip(&lines[from..from + count]) {
                     for (wide, half) in wide.0.iter_mut().zip(&half.0) {
-                        *wide = widened(half.to_bits());
+                        *wide = f16_to_f32(half.to_bits());
                     }
                 }
                 wide
@@ -153,7 +153,7 @@ fn column<T>(lines: &mut [Line<T>], place: usize, numbers: &[f32], held: impl Fn
 }
 
 fn row<T>(lines: &mut [Line<T>], numbers: &[f32], held: impl Fn(f32) -> T) {
-    for (line, numbers) in lines.iter_mut().zip(numbers.chunks(PAGE)) {
+    for (line, numbers) in lines.iter_mut().zip(numbers.chunks(PAGE_SLOTS)) {
         for (place, number) in line.0.iter_mut().zip(numbers) {
             *place = held(*number);
         }

@@ -1,14 +1,14 @@
 //! How queries attend to keys.
 
-use super::page::Layout;
+use super::page::PageLayout;
 
 /// How queries attend to keys in one layer.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules<'a> {
+pub struct AttentionParams<'a> {
     /// The layer's number.
     pub layer: usize,
     /// The layout of the pages.
-    pub layout: Layout,
+    pub layout: PageLayout,
     /// Heads of queries, a multiple of those of keys.
     pub heads: usize,
     /// Numbers from one token's queries to the next one's.

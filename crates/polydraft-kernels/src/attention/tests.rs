@@ -2,9 +2,10 @@ use half::f16;
 
 use super::*;
 
-const LAYOUT: Layout = Layout { layers: 1, heads: 2, head: 40, held: CacheType::F32 };
+const LAYOUT: PageLayout =
+    PageLayout { layers: 1, heads: 2, head_size: 40, cache_type: CacheType::F32 };
 const HEADS: usize = 6;
-const WIDTH: usize = HEADS * LAYOUT.head;
+const WIDTH: usize = HEADS * LAYOUT.head_size;
 
 /// Of a place of the text; one that a half holds too.
 fn number(seed: usize, place: usize, i: usize) -> f32 {
@@ -19,25 +20,33 @@ fn numbers(seed: usize, place: usize, count: usize) -> Vec<f32> {
 /// Pages in which slot s holds what belongs to place `places[s]`.
 fn pages(places: &[usize], held: CacheType) -> Vec<Arc<Page>> {
     let page = |places: &[usize]| {
-        let mut page = Page::new(Layout { held, ..LAYOUT }).unwrap();
+        let mut page = Page::new(PageLayout { cache_type: held, ..LAYOUT }).unwrap();
         for (slot, place) in places.iter().enumerate() {
             page.write(0, slot, &numbers(1, *place, 80), &numbers(2, *place, 80));
         }
         Arc::new(page)
     };
-    places.chunks(PAGE).map(page).collect()
+    places.chunks(PAGE_SLOTS).map(page).collect()
 }
 
-fn rules(window: Option<usize>) -> Rules<'static> {
+fn rules(window: Option<usize>) -> AttentionParams<'static> {
     let softcap = None;
-    Rules { layer: 0, layout: LAYOUT, heads: HEADS, stride: WIDTH, window, softcap, sinks: None }
+    AttentionParams {
+        layer: 0,
+        layout: LAYOUT,
+        heads: HEADS,
+        stride: WIDTH,
+        window,
+        softcap,
+        sinks: None,
+    }
 }
 
 /// What tokens with these masks find; the query of each is that of its place.
 fn found(pages: &[Arc<Page>], masks: &[Mask], window: Option<usize>) -> Vec<Vec<f32>> {
     let queries: Vec<f32> =
         masks.iter().flat_map(|mask| numbers(3, mask.position(), WIDTH)).collect();
-    let part = Part { pages, masks, end: masks[0].context + masks.len() };
+    let part = SequenceInput { pages, masks, end: masks[0].context + masks.len() };
     let found = attend(&[part], &queries, rules(window));
     found.chunks(WIDTH).map(<[f32]>::to_vec).collect()
 }
@@ -48,18 +57,18 @@ fn expected(position: usize, window: Option<usize>) -> Vec<f64> {
     let query = numbers(3, position, WIDTH);
     let mut out = Vec::new();
     for head in 0..HEADS {
-        let shared = head / (HEADS / LAYOUT.heads) * LAYOUT.head;
+        let shared = head / (HEADS / LAYOUT.heads) * LAYOUT.head_size;
         let score = |place: usize| {
             let key = numbers(1, place, 80);
-            (0..LAYOUT.head)
-                .map(|i| f64::from(query[head * LAYOUT.head + i]) * f64::from(key[shared + i]))
+            (0..LAYOUT.head_size)
+                .map(|i| f64::from(query[head * LAYOUT.head_size + i]) * f64::from(key[shared + i]))
                 .sum::<f64>()
         };
         let scores: Vec<f64> = (first..=position).map(score).collect();
         let top = scores.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b));
         let weights: Vec<f64> = scores.iter().map(|score| (score - top).exp()).collect();
         let sum: f64 = weights.iter().sum();
-        for i in 0..LAYOUT.head {
+        for i in 0..LAYOUT.head_size {
             let values = (first..=position).zip(&weights);
             out.push(
                 values.map(|(place, w)| w / sum * f64::from(number(2, place, shared + i))).sum(),
@@ -136,11 +145,11 @@ fn sinks_take_their_share() {
     for position in [0, 7, 63, 300, 599] {
         let query = numbers(3, position, WIDTH);
         let mut expected = expected(position, None);
-        for (head, found) in expected.chunks_mut(LAYOUT.head).enumerate() {
-            let shared = head / (HEADS / LAYOUT.heads) * LAYOUT.head;
+        for (head, found) in expected.chunks_mut(LAYOUT.head_size).enumerate() {
+            let shared = head / (HEADS / LAYOUT.heads) * LAYOUT.head_size;
             let score = |place: usize| {
                 let key = numbers(1, place, 80);
-                let own = &query[head * LAYOUT.head..][..LAYOUT.head];
+                let own = &query[head * LAYOUT.head_size..][..LAYOUT.head_size];
                 own.iter()
                     .zip(&key[shared..])
                     .map(|(q, k)| f64::from(*q) * f64::from(*k))
@@ -154,8 +163,8 @@ fn sinks_take_their_share() {
         let with = |masks: &[Mask]| {
             let queries: Vec<f32> =
                 masks.iter().flat_map(|mask| numbers(3, mask.position(), WIDTH)).collect();
-            let part = Part { pages: &pages, masks, end: masks[0].context + masks.len() };
-            attend(&[part], &queries, Rules { sinks: Some(&sinks), ..rules(None) })
+            let part = SequenceInput { pages: &pages, masks, end: masks[0].context + masks.len() };
+            attend(&[part], &queries, AttentionParams { sinks: Some(&sinks), ..rules(None) })
         };
         let alone = with(&[path(position, &[position])]);
         for (found, expected) in alone.iter().zip(&expected) {

@@ -1,10 +1,10 @@
 //! What a block is: numbers of few bits that share a scale, and for some a minimum. A number is
 //! `scale · q` or `scale · q + minimum`.
 
-use polydraft_gguf::{IQ4_NUMBERS, TensorType};
+use polydraft_gguf::{IQ4_CODEBOOK, TensorType};
 
 use super::tiles::{Piece, TILE};
-use crate::halves::widened;
+use crate::halves::f16_to_f32;
 
 /// Columns that share a scale; an input is rounded in blocks of as many.
 pub(super) const COLUMNS: usize = 32;
@@ -16,7 +16,7 @@ pub(super) enum Numbers<'a> {
     /// Word j of a row: columns 4j to 4j + 3 in the lower halves of its bytes, 16 columns on in the
     /// upper ones; 0 to 15.
     Four(&'a [[u32; TILE]; 4]),
-    /// As before, places in [`IQ4_NUMBERS`].
+    /// As before, places in [`IQ4_CODEBOOK`].
     Coded(&'a [[u32; TILE]; 4]),
     /// Of 2 to 6 bits, in planes.
     Cut(Cut<'a>),
@@ -109,9 +109,9 @@ impl Factors<'_> {
     #[inline(always)]
     pub fn of(&self, row: usize) -> f32 {
         match self {
-            Self::Plain(halves) => widened(halves[row]),
+            Self::Plain(halves) => f16_to_f32(halves[row]),
             Self::Stepped(halves, steps, offset) => {
-                widened(halves[row]) * (f32::from(steps[row]) - f32::from(*offset))
+                f16_to_f32(halves[row]) * (f32::from(steps[row]) - f32::from(*offset))
             }
         }
     }
@@ -138,7 +138,7 @@ impl Numbers<'_> {
                 }
             }
             Self::Coded(words) => {
-                let number = |place: u8| i32::from(IQ4_NUMBERS[usize::from(place)]);
+                let number = |place: u8| i32::from(IQ4_CODEBOOK[usize::from(place)]);
                 let (low, high) = out.split_at_mut(COLUMNS / 2);
                 for (j, words) in words.iter().enumerate() {
                     for (i, byte) in words[row].to_le_bytes().into_iter().enumerate() {

@@ -11,7 +11,7 @@
 //!    row in bf16 took 1.4 times as long.
 //! 2. A few more, whose sums do not find room: some vectors of the tile's rows at a time, in panels
 //!    so small ([`PANEL`]) that the first cache has them when it is the next vectors' turn. Each
-//!    turn asks the memory for its share of what lies ahead, in the order of addresses ([`Ahead`]).
+//!    turn asks the memory for its share of what lies ahead, in the order of addresses ([`PassPrefetch`]).
 //!    In bf16, which is widened in every turn, rows beyond five are two groups, whose turns widen
 //!    two vectors at once; with more registers up to [`Words::FEW`] are few, in groups of eight.
 //!    Against no panels and one group, four rows in bf16 cost 0.91 of one where it were 1.36, eight
@@ -39,7 +39,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::output::Output;
 use super::tiles::{TILE, Tiles};
-use crate::fetch::{Ahead, Cache};
+use crate::fetch::{CacheLevel, PassPrefetch};
 use crate::{pool, stack};
 use step::{FEW, MOST, STEP};
 use sums::Add;
@@ -59,7 +59,7 @@ pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize, room: Vec<
         return vec![0.0; rows * w.out];
     }
     let (x, output) = (&Rows::new::<W>(x, rows, w.columns), Output::new(rows, w.out, room));
-    pool::split(w.tiles(), GRAIN / (rows * x.padded * TILE) + 1, &|tiles| {
+    pool::parallel_ranges(w.tiles(), GRAIN / (rows * x.padded * TILE) + 1, &|tiles| {
         Arch::new().dispatch(Multiply { x, w, output: &output, tiles });
     });
     // SAFETY: each tile was some thread's, and put with all rows.
@@ -90,7 +90,7 @@ impl Rows {
         let mut numbers = Vec::with_capacity(count * padded);
         let room = &mut numbers.spare_capacity_mut()[..count * padded];
         let parts: Vec<_> = room.chunks_mut(deep * count).enumerate().collect();
-        pool::each(parts, GRAIN / (deep * count) + 1, |(part, out)| {
+        pool::parallel_for_each(parts, GRAIN / (deep * count) + 1, |(part, out)| {
             let (from, deep) = (part * deep, out.len() / count);
             for (x, out) in x.chunks(group * columns).zip(out.chunks_mut(group * deep)) {
                 let rows = x.len() / columns;
@@ -267,14 +267,21 @@ fn multiply_rows<S: Simd, W: Add, const N: usize, const V: usize>(
     [turn, turns]: [usize; 2],
 ) {
     let steps = x.as_chunks::<N>().0.as_chunks::<STEP>().0;
-    let cache = Cache::of(size_of_val(steps), size_of_val(w));
+    let cache = CacheLevel::choose(size_of_val(steps), size_of_val(w));
     let vectors = (rows.start / S::F32_LANES..rows.end / S::F32_LANES).step_by(V);
     for (turn, first) in (turn..).zip(vectors) {
         let mut sums = [[simd.splat_f32s(0.0); V]; N];
         for (y, sums) in y.iter().zip(&mut sums) {
             sums.copy_from_slice(&S::as_simd_f32s(y).0[first..first + V]);
         }
-        W::add::<S, N, V>(simd, steps, w, first, Ahead::of(w, turn, turns, cache), &mut sums);
+        W::add::<S, N, V>(
+            simd,
+            steps,
+            w,
+            first,
+            PassPrefetch::new(w, turn, turns, cache),
+            &mut sums,
+        );
         for (y, sums) in y.iter_mut().zip(sums) {
             S::as_mut_simd_f32s(y).0[first..first + V].copy_from_slice(&sums);
         }

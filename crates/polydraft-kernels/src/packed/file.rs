@@ -1,7 +1,7 @@
 //! Blocks as a ggml file has them, row by row.
 
 use super::block::Block;
-use super::read::{Blocks, Read};
+use super::read::{ReadBlocks, ReadRows};
 use super::tiles::{Fill, Tiles};
 
 impl<B: Block> Tiles<B> {
@@ -9,7 +9,7 @@ impl<B: Block> Tiles<B> {
     pub fn held<E: Send>(
         out: usize,
         columns: usize,
-        rows: &(impl Read<E> + ?Sized),
+        rows: &(impl ReadRows<E> + ?Sized),
         weights: Option<&[f32]>,
     ) -> Result<Self, E>
     where
@@ -29,7 +29,11 @@ impl<B: Block> Tiles<B> {
     ///
     /// # Panics
     /// Columns that are no whole blocks.
-    pub fn from_file<E: Send>(out: usize, columns: usize, rows: &dyn Blocks<E>) -> Result<Self, E> {
+    pub fn from_file<E: Send>(
+        out: usize,
+        columns: usize,
+        rows: &dyn ReadBlocks<E>,
+    ) -> Result<Self, E> {
         assert!(
             columns.is_multiple_of(B::COLUMNS),
             "blocks of {} columns in {columns}",

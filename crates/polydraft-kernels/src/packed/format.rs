@@ -89,8 +89,8 @@ impl Format {
 
     /// The format that a block of a file is stored in without loss; f32 for types that have no
     /// blocks here.
-    pub fn of_file(kind: TensorType) -> Self {
-        match kind.held_as() {
+    pub fn from_tensor_type(kind: TensorType) -> Self {
+        match kind.memory_type() {
             TensorType::F16 => Self::F16,
             TensorType::BF16 => Self::Bf16,
             TensorType::Q8_0 => Self::Q8_0,
@@ -137,7 +137,7 @@ impl Format {
     }
 
     /// Columns must be a multiple of this.
-    pub fn unit(self) -> usize {
+    pub fn block_columns(self) -> usize {
         match self {
             Self::F32 | Self::Bf16 | Self::F16 => 1,
             _ => self.piece().0,

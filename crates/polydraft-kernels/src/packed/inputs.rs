@@ -90,7 +90,7 @@ impl Inputs {
         let mut blocks = Vec::with_capacity(length);
         let parts = Parts { blocks: blocks.spare_capacity_mut().as_mut_ptr(), length };
         let groups = x.len().div_ceil(group * columns);
-        pool::split(groups, GRAIN / (group * width) + 1, &|groups| {
+        pool::parallel_ranges(groups, GRAIN / (group * width) + 1, &|groups| {
             let (from, to) = (groups.start * group, groups.end * group);
             let x = &x[from * columns..(to * columns).min(x.len())];
             // SAFETY: groups are split between threads.

@@ -144,7 +144,7 @@ pub(super) fn product_by<B: Block>(
     let bytes = inputs.width() * inputs.group * size_of::<Input>();
     let cached = (CACHED / bytes).max(1);
     let groups: &[&[Input]] = &inputs.groups().collect::<Vec<_>>();
-    pool::split(w.tiles(), GRAIN / (rows * w.columns * TILE) + 1, &|tiles| {
+    pool::parallel_ranges(w.tiles(), GRAIN / (rows * w.columns * TILE) + 1, &|tiles| {
         let mut sums = [[0f32; TILE]; MOST];
         for (part, groups) in groups.chunks(cached).enumerate() {
             for tile in tiles.clone() {

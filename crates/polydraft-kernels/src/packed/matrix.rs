@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use super::block::Block;
 use super::exact::{self, Words};
 use super::integer;
-use super::read::Read;
+use super::read::ReadRows;
 use super::tiles::{Piece, Tiles};
 
 /// What a matrix can do, in whatever format it is stored.
@@ -93,7 +93,7 @@ impl<N: Fn(usize) -> usize> Selected<'_, N> {
     }
 }
 
-impl<N: Fn(usize) -> usize + Sync, E> Read<E> for Selected<'_, N> {
+impl<N: Fn(usize) -> usize + Sync, E> ReadRows<E> for Selected<'_, N> {
     fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), E> {
         self.copy(first, values, |value| value);
         Ok(())

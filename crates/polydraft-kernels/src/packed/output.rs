@@ -33,7 +33,7 @@ impl Output {
     /// Leaves a tile's sums with some rows of x, from row `first` on.
     ///
     /// # Safety
-    /// No two threads may write the same tile of one output. ([`crate::pool::split`] gives each
+    /// No two threads may write the same tile of one output. ([`crate::pool::parallel_ranges`] gives each
     /// number to one thread.)
     #[inline(always)]
     pub unsafe fn put(&self, tile: usize, first: usize, sums: &[[f32; TILE]]) {

@@ -13,7 +13,7 @@ use half::f16;
 use super::block::{COLUMNS, put};
 use super::blocks::{Q4_0, Q4_1, Q4K, Q8_0};
 use super::planes::Q5_1;
-use super::read::Read;
+use super::read::ReadRows;
 use super::round::{ROUND, largest};
 use super::tiles::Fill;
 
@@ -159,7 +159,7 @@ macro_rules! fill {
             type Value = f32;
 
             fn read<E>(
-                rows: &(impl Read<E> + ?Sized),
+                rows: &(impl ReadRows<E> + ?Sized),
                 first: usize,
                 values: &mut [f32],
             ) -> Result<(), E> {

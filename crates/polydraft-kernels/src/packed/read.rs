@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use polydraft_gguf::TensorType;
 
 /// Where rows come from, in the type that a matrix is stored in.
-pub trait Read<E>: Sync {
+pub trait ReadRows<E>: Sync {
     /// Reads whole rows from row `first` on.
     ///
     /// # Errors
@@ -26,13 +26,13 @@ pub trait Read<E>: Sync {
     fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<(), E>;
 
     /// The rows in blocks of this type, if a file has them so.
-    fn blocks(&self, _kind: TensorType) -> Option<&dyn Blocks<E>> {
+    fn blocks(&self, _kind: TensorType) -> Option<&dyn ReadBlocks<E>> {
         None
     }
 }
 
 /// Rows in blocks, as a ggml file has them.
-pub trait Blocks<E>: Sync {
+pub trait ReadBlocks<E>: Sync {
     /// Reads whole rows, of `width` bytes each, from row `first` on.
     ///
     /// # Errors
@@ -81,17 +81,17 @@ pub(super) struct Rows<'r, E, R> {
     errors: &'r Aside<E>,
 }
 
-impl<'r, E, R: Read<E>> Rows<'r, E, R> {
+impl<'r, E, R: ReadRows<E>> Rows<'r, E, R> {
     pub fn new(rows: &'r R, errors: &'r Aside<E>) -> Self {
         Self { rows, kind: OnceLock::new(), errors }
     }
 
-    fn of(&self) -> Option<&dyn Blocks<E>> {
+    fn of(&self) -> Option<&dyn ReadBlocks<E>> {
         self.rows.blocks(*self.kind.get()?)
     }
 }
 
-impl<E: Send, R: Read<E>> Read<Lost> for Rows<'_, E, R> {
+impl<E: Send, R: ReadRows<E>> ReadRows<Lost> for Rows<'_, E, R> {
     fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), Lost> {
         self.rows.f32(first, values).map_err(|error| self.errors.keep(error))
     }
@@ -104,14 +104,14 @@ impl<E: Send, R: Read<E>> Read<Lost> for Rows<'_, E, R> {
         self.rows.bf16(first, values).map_err(|error| self.errors.keep(error))
     }
 
-    fn blocks(&self, kind: TensorType) -> Option<&dyn Blocks<Lost>> {
+    fn blocks(&self, kind: TensorType) -> Option<&dyn ReadBlocks<Lost>> {
         self.rows.blocks(kind)?;
         // A format has blocks of one type.
         (*self.kind.get_or_init(|| kind) == kind).then_some(self)
     }
 }
 
-impl<E: Send, R: Read<E>> Blocks<Lost> for Rows<'_, E, R> {
+impl<E: Send, R: ReadRows<E>> ReadBlocks<Lost> for Rows<'_, E, R> {
     fn read(&self, first: usize, width: usize, bytes: &mut [u8]) -> Result<(), Lost> {
         let blocks = self.of().expect("blocks were there");
         blocks.read(first, width, bytes).map_err(|error| self.errors.keep(error))

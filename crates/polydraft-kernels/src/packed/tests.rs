@@ -34,7 +34,7 @@ impl Memory {
     }
 }
 
-impl Read<String> for Memory {
+impl ReadRows<String> for Memory {
     fn f32(&self, first: usize, values: &mut [f32]) -> std::result::Result<(), String> {
         self.copy(first, values, |v| v)
     }
@@ -61,7 +61,7 @@ impl Stored {
     }
 }
 
-impl Blocks<String> for Stored {
+impl ReadBlocks<String> for Stored {
     fn read(
         &self,
         first: usize,
@@ -81,7 +81,7 @@ impl Blocks<String> for Stored {
     }
 }
 
-impl Read<String> for Stored {
+impl ReadRows<String> for Stored {
     fn f32(&self, first: usize, values: &mut [f32]) -> std::result::Result<(), String> {
         Memory(self.values(), self.columns).f32(first, values)
     }
@@ -94,7 +94,7 @@ impl Read<String> for Stored {
         Memory(self.values(), self.columns).bf16(first, values)
     }
 
-    fn blocks(&self, kind: TensorType) -> Option<&dyn Blocks<String>> {
+    fn blocks(&self, kind: TensorType) -> Option<&dyn ReadBlocks<String>> {
         (kind == self.kind).then_some(self)
     }
 }
@@ -128,7 +128,7 @@ const INTEGER: [Format; 4] = [Format::Q8_0, Format::Q4_0, Format::Q4_1, Format::
 #[test]
 fn rows_are_what_was_packed() {
     for format in EXACT.into_iter().chain(INTEGER) {
-        let columns = 96usize.next_multiple_of(format.unit());
+        let columns = 96usize.next_multiple_of(format.block_columns());
         let (packed, held) = matrix(format, 37, columns);
         let ids: Vec<u32> = (0..37).collect();
         let rows = packed.rows(&ids).unwrap().into_numbers();
@@ -193,7 +193,7 @@ fn products_equal_those_in_double_precision() {
 fn a_row_does_not_depend_on_its_company() {
     for format in Format::ROUNDED {
         // More than are widened together.
-        let columns = 608usize.next_multiple_of(format.unit());
+        let columns = 608usize.next_multiple_of(format.block_columns());
         let held = Memory(values(50 * columns, 7.1), columns);
         let packed = Packed::load(format, 50, columns, held).unwrap();
         let x = values(40 * columns, 0.5);
@@ -217,7 +217,7 @@ fn other_blocks_of_a_file_are_held_as_they_are() {
         (TensorType::IQ4_NL, Format::Iq4Nl),
         (TensorType::IQ4_XS, Format::Iq4Xs),
     ] {
-        assert_eq!(Format::of_file(kind), format);
+        assert_eq!(Format::from_tensor_type(kind), format);
         let (out, columns) = (70, 3 * kind.block());
         let bytes = blocks(kind, out * 3);
         let stored = Stored { kind, bytes, columns };

@@ -7,8 +7,8 @@ use std::mem::MaybeUninit;
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::read::Read;
-use crate::memory::Memory;
+use super::read::ReadRows;
+use crate::memory::ArenaSlice;
 
 /// Rows of a matrix side by side.
 pub(super) const TILE: usize = 32;
@@ -37,7 +37,7 @@ pub(super) trait Fill: Piece {
 
     /// Reads whole rows from row `first` on.
     fn read<E>(
-        rows: &(impl Read<E> + ?Sized),
+        rows: &(impl ReadRows<E> + ?Sized),
         first: usize,
         values: &mut [Self::Value],
     ) -> Result<(), E>;
@@ -51,7 +51,7 @@ pub(super) trait Fill: Piece {
 /// A matrix `[out, columns]` of tiles; in each, its pieces from the first column to the last.
 #[derive(Debug)]
 pub(super) struct Tiles<P> {
-    pieces: Memory<P>,
+    pieces: ArenaSlice<P>,
     pub out: usize,
     pub columns: usize,
 }
@@ -69,7 +69,7 @@ impl<P: Piece> Tiles<P> {
     ) -> Result<Self, E> {
         let per_tile = columns.div_ceil(P::COLUMNS);
         let count = out.div_ceil(TILE) * per_tile;
-        let mut pieces = Memory::new(count);
+        let mut pieces = ArenaSlice::new(count);
         pieces.par_chunks_exact_mut(per_tile.max(1)).enumerate().try_for_each_init(
             room,
             |room, (tile, empty)| {
@@ -81,7 +81,7 @@ impl<P: Piece> Tiles<P> {
             },
         )?;
         // SAFETY: every piece was written: the chunks cover them all.
-        let pieces = unsafe { pieces.written() };
+        let pieces = unsafe { pieces.assume_init() };
         Ok(Self { pieces, out, columns })
     }
 
@@ -90,7 +90,7 @@ impl<P: Piece> Tiles<P> {
     pub fn load<E: Send>(
         out: usize,
         columns: usize,
-        rows: &(impl Read<E> + ?Sized),
+        rows: &(impl ReadRows<E> + ?Sized),
         weights: Option<&[f32]>,
     ) -> Result<Self, E>
     where
@@ -107,7 +107,7 @@ impl<P: Piece> Tiles<P> {
 
     /// A matrix as it lay in memory before ([`as_bytes`](Self::as_bytes)), a tile at a time on all
     /// threads: `read` takes the place of the first byte and the bytes.
-    pub fn of_bytes<E: Send>(
+    pub fn from_bytes<E: Send>(
         out: usize,
         columns: usize,
         read: impl Fn(usize, &mut [u8]) -> Result<(), E> + Sync,

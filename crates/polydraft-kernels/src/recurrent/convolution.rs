@@ -1,18 +1,20 @@
-//! A convolution of every channel with its own few weights, over the last tokens of a path.
+//! Short causal convolutions: each channel has its own weights over the last few tokens.
 
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::pool;
 use crate::rows::Rows;
 
-/// Channels times weights that are worth another thread.
-const GRAIN: usize = 1 << 15;
+/// Minimum number of multiplications per thread.
+const MIN_WORK: usize = 1 << 15;
 
-/// Of each of `windows`, which are the last tokens' rows up to the token's own, Σ w_j · x_j by
-/// channel, plus the bias: `[windows, channels]`. `weights` are `[tokens, channels]`.
+/// Convolves each window with `weights`: Σ w_j · x_j per channel, plus the bias.
+///
+/// A window holds the input rows of the last tokens up to and including the output's own.
+/// `weights` are `[tokens, channels]`; the result is `[windows, channels]`.
 ///
 /// # Panics
-/// Windows of another number of rows than the weights', or rows of another width.
+/// Windows with another number of rows than the weights, or rows of another width.
 pub fn convolve(
     windows: &[Vec<&[f32]>],
     weights: &[f32],
@@ -22,20 +24,24 @@ pub fn convolve(
     let mut out = vec![0f32; windows.len() * channels];
     let rows = out.chunks_exact_mut(channels.max(1)).zip(windows);
     let arch = Arch::new();
-    pool::each(rows.collect(), GRAIN / weights.len().max(1) + 1, |(out, window)| {
-        assert_eq!(window.len() * channels, weights.len(), "rows of a window");
-        if let Some(bias) = bias {
-            out.copy_from_slice(bias);
-        }
-        for (x, weights) in window.iter().zip(weights.chunks_exact(channels)) {
-            assert_eq!(x.len(), channels, "channels");
-            arch.dispatch(Products { out, x, weights });
-        }
-    });
+    pool::parallel_for_each(
+        rows.collect(),
+        MIN_WORK / weights.len().max(1) + 1,
+        |(out, window)| {
+            assert_eq!(window.len() * channels, weights.len(), "rows of a window");
+            if let Some(bias) = bias {
+                out.copy_from_slice(bias);
+            }
+            for (x, weights) in window.iter().zip(weights.chunks_exact(channels)) {
+                assert_eq!(x.len(), channels, "channels");
+                arch.dispatch(Products { out, x, weights });
+            }
+        },
+    );
     Rows::new(out, channels)
 }
 
-/// Adds the products of one row.
+/// Adds the products of one input row to the output.
 struct Products<'a> {
     out: &'a mut [f32],
     x: &'a [f32],

@@ -1,27 +1,27 @@
-//! A state space with a decay a head: what Mamba-2 keeps of a sequence.
+//! The state space of Mamba-2, with one decay per head.
 //!
-//! Source: Dao, Gu 2024 (Mamba-2), as Granite 4 and Nemotron-H have it.
-//! Method: of every token the head's matrix S `[state, value]` becomes
-//!     S' = a·S + b ⊗ v,   and the output is cᵀS',
-//! with a decay a of the head, and b and c that neighbouring heads share. The state is
-//! `[heads, state, value]`; a row of a token has the values of all heads, then b and c of all
-//! groups, then a of every head.
-//! Deviations: 1. Prompts go token by token, not in chunks, for the same numbers to the last bit
-//! however a sequence was cut, as the gated delta rule's do.
-//! Complexity: two products of `state · value` numbers for each token and head.
+//! Source: Dao, Gu 2024 (Mamba-2), as in Granite 4 and Nemotron-H.
+//! Method: each token updates the matrix S `[state, value]` of a head to
+//!     S' = a·S + b ⊗ v,   and its output is cᵀS',
+//! where a is the decay of the head, and a group of adjacent heads shares b and c. The state is
+//! `[heads, state, value]`. The input row of a token holds the values of all heads, b of all groups,
+//! c of all groups, then a of all heads.
+//! Deviations: 1. Prompts are processed token by token, not in chunks, so that a token's output is
+//! bitwise the same however its sequence was split, as in `delta`.
+//! Complexity: two matrix-vector products of `state · value` multiply-adds per token and head.
 
 use pulp::Simd;
 
 use super::update::{Update, block};
-use super::walk::{self, Place, Rule, Shape, Walk};
+use super::walk::{self, HeadState, Rule, Shape, Walk};
 use crate::rows::Rows;
 
-/// Shapes of the heads.
+/// A state space layer, by the shape of its heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateSpace {
-    /// Groups of heads that share b and c; they divide `heads`.
+    /// Number of groups of heads that share b and c; divides `heads`.
     pub groups: usize,
-    /// Heads of values, and of states.
+    /// Number of heads, each with a state.
     pub heads: usize,
     /// Width of b and of c.
     pub state: usize,
@@ -30,43 +30,44 @@ pub struct StateSpace {
 }
 
 impl StateSpace {
-    /// Numbers of the values of all heads, and of what the token reads.
+    /// Width of the values of all heads, and of the output.
     pub fn inner(&self) -> usize {
         self.heads * self.value
     }
 
-    /// Numbers of values, b and c.
-    pub fn mixed(&self) -> usize {
+    /// Width of values, b and c together.
+    pub fn mixed_width(&self) -> usize {
         self.inner() + 2 * self.groups * self.state
     }
 
-    /// Numbers of a token.
+    /// Width of a token's input row.
     pub fn width(&self) -> usize {
-        self.mixed() + self.heads
+        self.mixed_width() + self.heads
     }
 
-    /// Numbers of a state.
-    pub fn memory(&self) -> usize {
+    /// Size of a sequence's state.
+    pub fn state_size(&self) -> usize {
         self.heads * self.state * self.value
     }
 
-    /// The outputs of the new rows of all walks, `[rows, heads · value]`, walk by walk.
+    /// Returns the outputs `[rows, heads · value]` of all walks, concatenated in order, and updates
+    /// their states.
     ///
     /// # Panics
-    /// Rows that are not there, or a state of another size.
+    /// Row indices out of range, or a state of another size.
     pub fn forward(&self, walks: &mut [Walk]) -> Rows {
         walk::outputs(self, walks)
     }
 
-    /// What a head reads of a token's row.
+    /// Returns the slices of a token's input row that belong to a head.
     fn token<'a>(&self, row: &'a [f32], head: usize) -> Token<'a> {
         let Self { groups, state, value, .. } = *self;
-        let of = self.inner() + head / (self.heads / groups) * state;
+        let start = self.inner() + head / (self.heads / groups) * state;
         Token {
             value: &row[head * value..][..value],
-            write: &row[of..][..state],
-            read: &row[of + groups * state..][..state],
-            decay: row[self.mixed() + head],
+            write: &row[start..][..state],
+            read: &row[start + groups * state..][..state],
+            decay: row[self.mixed_width() + head],
         }
     }
 }
@@ -74,22 +75,23 @@ impl StateSpace {
 impl Rule for StateSpace {
     fn shape(&self) -> Shape {
         let Self { heads, state, value, .. } = *self;
-        Shape { width: self.width(), heads, memory: state * value, out: value }
+        Shape { width: self.width(), heads, state: state * value, out: value }
     }
 
     #[inline(always)]
-    fn take_in<S: Simd>(&self, simd: S, place: Place, row: &[f32], out: &mut [f32]) {
-        let Place { head, from, state } = place;
-        self.token(row, head).take_in(simd, from, state, out);
+    fn apply<S: Simd>(&self, simd: S, state: HeadState, row: &[f32], out: &mut [f32]) {
+        let HeadState { head, before, after } = state;
+        self.token(row, head).apply(simd, before, after, out);
     }
 }
 
-/// A token's part in a head.
+/// Input of one head from one token.
 #[derive(Clone, Copy)]
 struct Token<'a> {
     value: &'a [f32],
-    /// b and c.
+    /// b.
     write: &'a [f32],
+    /// c.
     read: &'a [f32],
     decay: f32,
 }

@@ -1,19 +1,19 @@
 use super::*;
 use crate::rows::Rows;
 
-/// A rule with what its test needs of it.
+/// A recurrent rule, with a reference implementation in double precision.
 trait Tested: std::fmt::Debug {
     fn width(&self) -> usize;
-    fn state(&self) -> usize;
+    fn state_size(&self) -> usize;
     fn out(&self) -> usize;
     fn forward(&self, walks: &mut [Walk]) -> Rows;
-    /// By the formula, in double precision: the state after a token and what it reads.
-    fn taken_in(&self, state: &[f64], row: &[f32]) -> (Vec<f64>, Vec<f64>);
-    /// Rows of tokens by which states stay small, decays between 0 and 1.
+    /// Returns the state after a token, and its output, by the formula in double precision.
+    fn reference(&self, state: &[f64], row: &[f32]) -> (Vec<f64>, Vec<f64>);
+    /// Returns input rows for which states stay small, with decays between 0 and 1.
     fn rows(&self, count: usize, seed: f32) -> Vec<f32>;
 }
 
-/// Numbers between −1 and 1 without a pattern.
+/// Returns irregular numbers between −1 and 1.
 fn numbers(count: usize, seed: f32) -> Vec<f32> {
     (0..count).map(|i| ((i as f32 + seed) * 1.618).sin()).collect()
 }
@@ -23,8 +23,8 @@ impl Tested for DeltaRule {
         self.width()
     }
 
-    fn state(&self) -> usize {
-        self.state()
+    fn state_size(&self) -> usize {
+        self.state_size()
     }
 
     fn out(&self) -> usize {
@@ -35,28 +35,28 @@ impl Tested for DeltaRule {
         self.forward(walks)
     }
 
-    fn taken_in(&self, state: &[f64], row: &[f32]) -> (Vec<f64>, Vec<f64>) {
+    fn reference(&self, state: &[f64], row: &[f32]) -> (Vec<f64>, Vec<f64>) {
         let DeltaRule { key_heads, value_heads, key, value, order } = *self;
         let (mut after, mut out) = (state.to_vec(), Vec::new());
         for head in 0..value_heads {
-            let of = match order {
-                HeadsOfKeys::Neighbours => head * key_heads / value_heads,
-                HeadsOfKeys::InTurn => head % key_heads,
+            let key_head = match order {
+                KeyHeadOrder::Grouped => head * key_heads / value_heads,
+                KeyHeadOrder::Interleaved => head % key_heads,
             };
             let at = |from: usize| f64::from(row[from]);
             let (keys, values) = (key_heads * key, 2 * key_heads * key + head * value);
             let (decay, strength) =
-                (at(self.mixed() + head), at(self.mixed() + value_heads + head));
+                (at(self.mixed_width() + head), at(self.mixed_width() + value_heads + head));
             for j in 0..value {
-                let place = |i: usize| (head * key + i) * value + j;
-                let known: f64 =
-                    (0..key).map(|i| decay * state[place(i)] * at(keys + of * key + i)).sum();
-                let change = strength * (at(values + j) - known);
+                let index = |i: usize| (head * key + i) * value + j;
+                let predicted: f64 =
+                    (0..key).map(|i| decay * state[index(i)] * at(keys + key_head * key + i)).sum();
+                let change = strength * (at(values + j) - predicted);
                 let mut sum = 0.0;
                 for i in 0..key {
-                    let x = decay * state[place(i)] + at(keys + of * key + i) * change;
-                    after[place(i)] = x;
-                    sum += x * at(of * key + i);
+                    let x = decay * state[index(i)] + at(keys + key_head * key + i) * change;
+                    after[index(i)] = x;
+                    sum += x * at(key_head * key + i);
                 }
                 out.push(sum);
             }
@@ -67,7 +67,7 @@ impl Tested for DeltaRule {
     fn rows(&self, count: usize, seed: f32) -> Vec<f32> {
         let mut rows = numbers(count * self.width(), seed);
         for row in rows.chunks_exact_mut(self.width()) {
-            let (mixed, gates) = row.split_at_mut(self.mixed());
+            let (mixed, gates) = row.split_at_mut(self.mixed_width());
             let shorter = (self.key as f32).powf(-0.5);
             mixed.iter_mut().for_each(|x| *x *= shorter);
             gates.iter_mut().for_each(|x| *x = 0.5 + 0.5 * *x);
@@ -81,8 +81,8 @@ impl Tested for StateSpace {
         self.width()
     }
 
-    fn state(&self) -> usize {
-        self.memory()
+    fn state_size(&self) -> usize {
+        self.state_size()
     }
 
     fn out(&self) -> usize {
@@ -93,7 +93,7 @@ impl Tested for StateSpace {
         self.forward(walks)
     }
 
-    fn taken_in(&self, before: &[f64], row: &[f32]) -> (Vec<f64>, Vec<f64>) {
+    fn reference(&self, before: &[f64], row: &[f32]) -> (Vec<f64>, Vec<f64>) {
         let StateSpace { groups, heads, state, value } = *self;
         let (mut after, mut out) = (before.to_vec(), Vec::new());
         let at = |from: usize| f64::from(row[from]);
@@ -104,9 +104,9 @@ impl Tested for StateSpace {
             for j in 0..value {
                 let mut sum = 0.0;
                 for i in 0..state {
-                    let place = (head * state + i) * value + j;
-                    after[place] = decay * before[place] + at(write + i) * at(head * value + j);
-                    sum += after[place] * at(read + i);
+                    let index = (head * state + i) * value + j;
+                    after[index] = decay * before[index] + at(write + i) * at(head * value + j);
+                    sum += after[index] * at(read + i);
                 }
                 out.push(sum);
             }
@@ -117,7 +117,7 @@ impl Tested for StateSpace {
     fn rows(&self, count: usize, seed: f32) -> Vec<f32> {
         let mut rows = numbers(count * self.width(), seed);
         for row in rows.chunks_exact_mut(self.width()) {
-            let (mixed, decays) = row.split_at_mut(self.mixed());
+            let (mixed, decays) = row.split_at_mut(self.mixed_width());
             let shorter = (self.state as f32).powf(-0.5);
             mixed[self.inner()..].iter_mut().for_each(|x| *x *= shorter);
             decays.iter_mut().for_each(|x| *x = 0.5 + 0.4 * *x);
@@ -129,7 +129,7 @@ impl Tested for StateSpace {
 fn rules() -> Vec<Box<dyn Tested>> {
     let mut rules: Vec<Box<dyn Tested>> = Vec::new();
     for (key, value) in [(1, 1), (8, 5), (16, 16), (20, 37), (128, 128)] {
-        for order in [HeadsOfKeys::Neighbours, HeadsOfKeys::InTurn] {
+        for order in [KeyHeadOrder::Grouped, KeyHeadOrder::Interleaved] {
             rules.push(Box::new(DeltaRule { key_heads: 2, value_heads: 6, key, value, order }));
         }
         for groups in [1, 2] {
@@ -140,39 +140,39 @@ fn rules() -> Vec<Box<dyn Tested>> {
 }
 
 #[test]
-fn a_walk_is_the_formula_along_every_path() {
-    // Two decided tokens of which the first was there before, then a tree, of which node 3 too.
-    const NEW: usize = 1;
+fn walks_match_reference_along_every_tree_path() {
+    // Two committed tokens, the first without an output, then a tree of six tokens.
+    const FIRST_OUTPUT: usize = 1;
     const PARENTS: [Option<usize>; 6] = [None, None, Some(2), Some(2), None, Some(6)];
-    let steps = [(2, 0), (4, 1), (5, 1), (3, 0), (6, 0), (7, 1)];
-    let steps = steps.map(|(row, depth)| Step { row, depth });
+    let tree = [(2, 0), (4, 1), (5, 1), (3, 0), (6, 0), (7, 1)];
+    let tree = tree.map(|(row, depth)| TreeToken { row, depth });
     for rule in rules() {
-        let start = numbers(rule.state(), 0.5);
+        let start = numbers(rule.state_size(), 0.5);
         let rows = rule.rows(8, 0.25);
         let mut state = start.clone();
         let walk = Walk {
-            memory: Memory::Moving(&mut state),
+            state: RecurrentState::Updated(&mut state),
             rows: &rows,
-            settled: 2,
-            steps: &steps,
-            new: NEW,
+            committed: 2,
+            tree: &tree,
+            first_output: FIRST_OUTPUT,
         };
         let found = rule.forward(&mut [walk]);
 
         let row = |at: usize| &rows[at * rule.width()..][..rule.width()];
         let begin: Vec<f64> = start.iter().map(|x| f64::from(*x)).collect();
-        let (first, _) = rule.taken_in(&begin, row(0));
-        let (settled, out) = rule.taken_in(&first, row(1));
+        let (first, _) = rule.reference(&begin, row(0));
+        let (committed, out) = rule.reference(&first, row(1));
         let mut expected = vec![out];
-        let mut states: Vec<Vec<f64>> = vec![first, settled.clone()];
+        let mut states: Vec<Vec<f64>> = vec![first, committed.clone()];
         for (at, parent) in (2..).zip(PARENTS) {
-            let before = parent.map_or(&settled, |parent| &states[parent]);
-            let (after, out) = rule.taken_in(before, row(at));
+            let before = parent.map_or(&committed, |parent| &states[parent]);
+            let (after, out) = rule.reference(before, row(at));
             states.push(after);
             expected.push(out);
         }
         let close = |found: f32, exact: f64| (f64::from(found) - exact).abs() < 2e-5;
-        assert!(state.iter().zip(&settled).all(|(x, exact)| close(*x, *exact)), "{rule:?}");
+        assert!(state.iter().zip(&committed).all(|(x, exact)| close(*x, *exact)), "{rule:?}");
         let found = found.numbers().chunks_exact(rule.out());
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.zip(expected) {
@@ -182,43 +182,55 @@ fn a_walk_is_the_formula_along_every_path() {
 }
 
 #[test]
-fn cuts_and_company_change_no_bit() {
+fn output_does_not_depend_on_chunking_or_other_sequences() {
     for rule in rules() {
-        let start = numbers(rule.state(), 0.125);
+        let start = numbers(rule.state_size(), 0.125);
         let rows = rule.rows(40, 3.0);
-        let whole = |state: &mut [f32]| {
+        let at_once = |state: &mut [f32]| {
             let walk = Walk {
-                memory: Memory::Moving(state),
+                state: RecurrentState::Updated(state),
                 rows: &rows,
-                settled: 40,
-                steps: &[],
-                new: 0,
+                committed: 40,
+                tree: &[],
+                first_output: 0,
             };
             rule.forward(&mut [walk])
         };
-        let mut at_once = start.clone();
-        let expected = whole(&mut at_once);
-        // In pieces, of which each begins with what the one before left undecided.
+        let mut state = start.clone();
+        let expected = at_once(&mut state);
+        // In chunks: each commits all but its last token, which the next chunk repeats.
         let (mut state, mut found) = (start.clone(), Vec::new());
         let mut from = 0;
         for end in [1, 2, 9, 30, 40] {
-            let settled = end - 1 - from;
+            let committed = end - 1 - from;
             let rows = &rows[from * rule.width()..end * rule.width()];
-            let last = [Step { row: settled, depth: 0 }];
-            let new = usize::from(!found.is_empty());
-            let memory = Memory::Moving(&mut state);
-            let walk = Walk { memory, rows, settled, steps: &last, new };
+            let last = [TreeToken { row: committed, depth: 0 }];
+            let first_output = usize::from(!found.is_empty());
+            let state = RecurrentState::Updated(&mut state);
+            let walk = Walk { state, rows, committed, tree: &last, first_output };
             found.extend_from_slice(rule.forward(&mut [walk]).numbers());
             from = end - 1;
         }
         assert_eq!(found, expected.numbers(), "{rule:?}");
-        // Beside others, and with a state that stays.
-        let chain: Vec<Step> = (0..7).map(|row| Step { row, depth: row }).collect();
+        // Next to another sequence, and from a state that is only read.
+        let chain: Vec<TreeToken> = (0..7).map(|row| TreeToken { row, depth: row }).collect();
         let mut other = start.clone();
         let part = &rows[..7 * rule.width()];
         let mut walks = [
-            Walk { memory: Memory::Moving(&mut other), rows: part, settled: 3, steps: &[], new: 0 },
-            Walk { memory: Memory::Fixed(&start), rows: part, settled: 0, steps: &chain, new: 0 },
+            Walk {
+                state: RecurrentState::Updated(&mut other),
+                rows: part,
+                committed: 3,
+                tree: &[],
+                first_output: 0,
+            },
+            Walk {
+                state: RecurrentState::ReadOnly(&start),
+                rows: part,
+                committed: 0,
+                tree: &chain,
+                first_output: 0,
+            },
         ];
         let found = rule.forward(&mut walks);
         let width = rule.out();
@@ -227,7 +239,7 @@ fn cuts_and_company_change_no_bit() {
 }
 
 #[test]
-fn convolutions_are_their_formula() {
+fn convolutions_match_their_formula() {
     for channels in [1, 7, 64, 1003] {
         let rows = numbers(5 * channels, 0.5);
         let weights = numbers(3 * channels, 0.75);

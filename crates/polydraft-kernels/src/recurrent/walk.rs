@@ -1,184 +1,191 @@
-//! The way of layers' states through the tokens of a pass.
+//! Runs recurrent layers over the tokens of a pass, including trees of draft tokens.
 //!
-//! Problem: a token's state is made of its parent's, and a tree has several children of one.
-//! Method: a tree's nodes go on from their parents' states: a head walks the tree depth first with
-//! one state for each level, so that what lives is as deep as the tree, not as large. The tokens
-//! that are decided come first, and change the state itself.
+//! Problem: a token's state is computed from its parent's state, and in a tree several tokens share a
+//! parent.
+//! Method: each head processes its sequence on its own, in two phases. 1. The committed tokens
+//! update the sequence's state in place, one after the other. 2. The tree tokens are visited depth
+//! first with one scratch state per level: a token at depth d reads the state of level d − 1 (its
+//! parent's, or the committed state at depth 0) and writes level d. Scratch memory grows with the
+//! depth of the tree, not with its number of tokens.
 
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::pool;
 use crate::rows::Rows;
 
-/// Multiplications that are worth another thread.
-const GRAIN: usize = 1 << 17;
+/// Minimum number of multiplications per thread.
+const MIN_WORK: usize = 1 << 17;
 
-/// The state of all heads that a walk begins with.
+/// State of all heads of a sequence before a pass.
 #[derive(Debug)]
-pub enum Memory<'a> {
-    /// It stays: no token is decided.
-    Fixed(&'a [f32]),
-    /// The decided tokens change it.
-    Moving(&'a mut [f32]),
+pub enum RecurrentState<'a> {
+    /// Only read: the pass has no committed tokens.
+    ReadOnly(&'a [f32]),
+    /// Updated by the committed tokens.
+    Updated(&'a mut [f32]),
 }
 
-/// A token of the tree that is walked through.
+/// Token of a draft tree, in depth-first order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Step {
-    /// Its row.
+pub struct TreeToken {
+    /// Index into [`Walk::rows`].
     pub row: usize,
-    /// How many of its ancestors are in the tree.
+    /// Number of ancestors in the tree.
     pub depth: usize,
 }
 
-/// What one sequence goes through in a pass.
+/// Input of one sequence to a recurrent layer in a pass.
 #[derive(Debug)]
 pub struct Walk<'a> {
-    /// What is there before.
-    pub memory: Memory<'a>,
-    /// Of each token the numbers that its rule reads.
+    /// State before the pass.
+    pub state: RecurrentState<'a>,
+    /// Input rows of the tokens: `[tokens, width]`.
     pub rows: &'a [f32],
-    /// The first so many rows are decided, one after the other.
-    pub settled: usize,
-    /// Others, each after its parent and before its parent's next child.
-    pub steps: &'a [Step],
-    /// The rows from here on are new: outputs are of them.
-    pub new: usize,
+    /// Number of leading rows that are committed: each follows the one before it, and updates the
+    /// state.
+    pub committed: usize,
+    /// Tree tokens in depth-first order: each after its parent and before its parent's next child.
+    pub tree: &'a [TreeToken],
+    /// First row whose output is wanted. Rows before it were computed in an earlier pass, and are
+    /// only repeated for their effect on the state.
+    pub first_output: usize,
 }
 
-/// What becomes of a state by a token.
+/// Update rule of a recurrent layer.
 pub(super) trait Rule: Sync {
     fn shape(&self) -> Shape;
 
-    /// The state of a head after a token, and what the token reads of it.
-    fn take_in<S: Simd>(&self, simd: S, place: Place, row: &[f32], out: &mut [f32]);
+    /// Computes a head's state after a token, and the token's output.
+    fn apply<S: Simd>(&self, simd: S, state: HeadState, row: &[f32], out: &mut [f32]);
 }
 
+/// Sizes of a recurrent layer, in numbers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// Numbers of a token.
+    /// Width of a token's input row.
     pub width: usize,
     pub heads: usize,
-    /// Numbers of a head's state, and of its output.
-    pub memory: usize,
+    /// Size of a head's state.
+    pub state: usize,
+    /// Width of a head's output.
     pub out: usize,
 }
 
-/// A head's state.
-pub(super) struct Place<'a> {
+/// State of one head, before and after a token.
+pub(super) struct HeadState<'a> {
     pub head: usize,
-    /// The one before; without one it is changed in its place.
-    pub from: Option<&'a [f32]>,
-    pub state: &'a mut [f32],
+    /// State before the token; `None` if `after` holds it and is updated in place.
+    pub before: Option<&'a [f32]>,
+    pub after: &'a mut [f32],
 }
 
-/// The outputs of the new rows of all walks, `[rows, heads · out]`, walk by walk.
+/// Returns the outputs `[rows, heads · out]` of all walks, concatenated in order.
 pub(super) fn outputs<R: Rule>(rule: &R, walks: &mut [Walk]) -> Rows {
     let shape = rule.shape();
-    let count = |walk: &Walk| walk.rows.len() / shape.width - walk.new;
+    let count = |walk: &Walk| walk.rows.len() / shape.width - walk.first_output;
     let all: usize = walks.iter().map(count).sum();
     let mut out = vec![0f32; all * shape.heads * shape.out];
     let mut rows = out.chunks_exact_mut(shape.heads * shape.out);
     let mut heads = Vec::with_capacity(walks.len() * shape.heads);
-    let (mut steps, parts) = (0, walks.len());
+    let (mut steps, sequences) = (0, walks.len());
     for walk in walks {
-        let new = count(walk);
+        let count = count(walk);
         let mut outs: Vec<Vec<&mut [f32]>> = Vec::new();
-        outs.resize_with(shape.heads, || Vec::with_capacity(new));
-        for row in rows.by_ref().take(new) {
+        outs.resize_with(shape.heads, || Vec::with_capacity(count));
+        for row in rows.by_ref().take(count) {
             for (head, out) in outs.iter_mut().zip(row.chunks_exact_mut(shape.out)) {
                 head.push(out);
             }
         }
-        steps += walk.settled + walk.steps.len();
-        let tokens = Tokens { rows: walk.rows, settled: walk.settled, steps: walk.steps };
-        let mut push = |head, memory, outs| {
-            heads.push(Head { rule, shape, head, memory, tokens, new: walk.new, outs });
+        steps += walk.committed + walk.tree.len();
+        let tokens = Tokens { rows: walk.rows, committed: walk.committed, tree: walk.tree };
+        let mut push = |head, state, outs| {
+            let first_output = walk.first_output;
+            heads.push(HeadTask { rule, shape, head, state, tokens, first_output, outs });
         };
-        match &mut walk.memory {
-            Memory::Fixed(state) => {
-                assert!(walk.settled == 0, "decided tokens change the state");
-                let states = state.chunks_exact(shape.memory);
+        match &mut walk.state {
+            RecurrentState::ReadOnly(state) => {
+                assert!(walk.committed == 0, "committed tokens update the state");
+                let states = state.chunks_exact(shape.state);
                 for ((head, state), outs) in states.enumerate().zip(outs) {
-                    push(head, Memory::Fixed(state), outs);
+                    push(head, RecurrentState::ReadOnly(state), outs);
                 }
             }
-            Memory::Moving(state) => {
-                let states = state.chunks_exact_mut(shape.memory);
+            RecurrentState::Updated(state) => {
+                let states = state.chunks_exact_mut(shape.state);
                 for ((head, state), outs) in states.enumerate().zip(outs) {
-                    push(head, Memory::Moving(state), outs);
+                    push(head, RecurrentState::Updated(state), outs);
                 }
             }
         }
     }
-    let work = 3 * shape.memory * steps / parts.max(1);
+    let work = 3 * shape.state * steps / sequences.max(1);
     let arch = Arch::new();
-    pool::each(heads, GRAIN / work.max(1) + 1, |head| arch.dispatch(head));
+    pool::parallel_for_each(heads, MIN_WORK / work.max(1) + 1, |head| arch.dispatch(head));
     Rows::new(out, shape.heads * shape.out)
 }
 
-/// What all heads go through.
+/// Tokens of one sequence, shared by all heads.
 #[derive(Clone, Copy)]
 struct Tokens<'a> {
     rows: &'a [f32],
-    settled: usize,
-    steps: &'a [Step],
+    committed: usize,
+    tree: &'a [TreeToken],
 }
 
-/// One head of one walk.
-struct Head<'a, R> {
+/// One head of one sequence.
+struct HeadTask<'a, R> {
     rule: &'a R,
     shape: Shape,
     head: usize,
-    memory: Memory<'a>,
+    state: RecurrentState<'a>,
     tokens: Tokens<'a>,
-    new: usize,
-    /// Of each new row.
+    first_output: usize,
+    /// Output of each row from `first_output` on.
     outs: Vec<&'a mut [f32]>,
 }
 
-impl<R: Rule> WithSimd for Head<'_, R> {
+impl<R: Rule> WithSimd for HeadTask<'_, R> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { rule, shape, head, memory, tokens, new, mut outs } = self;
+        let Self { rule, shape, head, state, tokens, first_output, mut outs } = self;
         let token = |row: usize| &tokens.rows[row * shape.width..][..shape.width];
-        // What a token reads that did so in an earlier pass.
-        let mut again = vec![0f32; shape.out];
-        let state: &[f32] = match memory {
-            Memory::Fixed(state) => state,
-            Memory::Moving(state) => {
-                for row in 0..tokens.settled {
-                    let place = Place { head, from: None, state: &mut *state };
-                    let out = output(&mut outs, &mut again, row.checked_sub(new));
-                    rule.take_in(simd, place, token(row), out);
+        // Receives the outputs of rows before `first_output`.
+        let mut discarded = vec![0f32; shape.out];
+        let committed: &[f32] = match state {
+            RecurrentState::ReadOnly(state) => state,
+            RecurrentState::Updated(state) => {
+                for row in 0..tokens.committed {
+                    let state = HeadState { head, before: None, after: &mut *state };
+                    let out = output(&mut outs, &mut discarded, row.checked_sub(first_output));
+                    rule.apply(simd, state, token(row), out);
                 }
                 state
             }
         };
-        let deepest = tokens.steps.iter().map(|step| step.depth + 1).max().unwrap_or(0);
-        let mut levels = vec![vec![0f32; state.len()]; deepest];
-        for Step { row, depth } in tokens.steps {
+        let depth = tokens.tree.iter().map(|token| token.depth + 1).max().unwrap_or(0);
+        let mut levels = vec![vec![0f32; committed.len()]; depth];
+        for TreeToken { row, depth } in tokens.tree {
             let (above, below) = levels.split_at_mut(*depth);
-            let from = above.last().map_or(state, Vec::as_slice);
-            let state = &mut below[0];
-            let place = Place { head, from: Some(from), state };
-            let out = output(&mut outs, &mut again, row.checked_sub(new));
-            rule.take_in(simd, place, token(*row), out);
+            let before = Some(above.last().map_or(committed, Vec::as_slice));
+            let state = HeadState { head, before, after: &mut below[0] };
+            let out = output(&mut outs, &mut discarded, row.checked_sub(first_output));
+            rule.apply(simd, state, token(*row), out);
         }
     }
 }
 
-/// Where what a token reads goes.
+/// Selects the output of a row, or `discarded` if its output is not wanted.
 #[inline(always)]
 fn output<'o>(
     outs: &'o mut [&mut [f32]],
-    again: &'o mut [f32],
-    new: Option<usize>,
+    discarded: &'o mut [f32],
+    index: Option<usize>,
 ) -> &'o mut [f32] {
-    match new {
-        Some(new) => outs[new],
-        None => again,
+    match index {
+        Some(index) => outs[index],
+        None => discarded,
     }
 }

@@ -40,9 +40,9 @@ impl Recurrent {
     /// Numbers of a token that the convolution reads, in a model of this width.
     pub(crate) fn channels(&self, hidden: usize) -> usize {
         match &self.mixer {
-            Mixer::Delta(rule) => rule.mixed(),
+            Mixer::Delta(rule) => rule.mixed_width(),
             Mixer::Convolution { .. } => hidden,
-            Mixer::StateSpace { rule, .. } => rule.mixed(),
+            Mixer::StateSpace { rule, .. } => rule.mixed_width(),
         }
     }
 
@@ -50,9 +50,9 @@ impl Recurrent {
     pub(crate) fn state(&self, hidden: usize) -> usize {
         let window = (self.kernel - 1) * self.channels(hidden);
         match &self.mixer {
-            Mixer::Delta(rule) => window + rule.state(),
+            Mixer::Delta(rule) => window + rule.state_size(),
             Mixer::Convolution { .. } => window,
-            Mixer::StateSpace { rule, .. } => window + rule.memory(),
+            Mixer::StateSpace { rule, .. } => window + rule.state_size(),
         }
     }
 

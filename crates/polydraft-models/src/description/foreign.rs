@@ -38,9 +38,9 @@ pub(super) fn check(directory: &Path) -> Result<()> {
                        this directory";
         return wrong(&directory.join(file), problem.to_owned());
     }
-    let text = polydraft_files::read(&config, polydraft_files::Kind::SETTINGS).ok();
+    let text = polydraft_files::read(&config, polydraft_files::FileKind::CONFIG).ok();
     let said = text.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-    match said.and_then(|config| quantisation::unread(&config)) {
+    match said.and_then(|config| quantisation::unsupported_method(&config)) {
         Some(method) => wrong(
             &config,
             format!(

@@ -8,12 +8,12 @@
 use polydraft_kernels::StateSpace;
 use polydraft_text::Fields;
 
-use super::common::{Family, LAYERS, Result, extra_layers, llama_of, sigmoid_experts};
+use super::common::{Family, LAYERS, Result, mtp_modules, llama_of, sigmoid_experts};
 use crate::config::{
-    Attention, Biases, Blocks, Config, FedBack, FeedForward, FurtherLayer, Mixer, Recurrent, Rope,
-    Shared, activation,
+    Attention, Biases, LayerBlocks, Config, Feedback, FeedForward, MtpLayer, Mixer, Recurrent, Rope,
+    SharedExpert, activation,
 };
-use crate::names::{ExpertNames, FurtherNames, LLAMA_NAMES, Names, RecurrentNames};
+use crate::names::{ExpertNames, MtpNames, LLAMA_NAMES, Names, RecurrentNames};
 
 pub(super) const FAMILY: Family = Family { architecture: "NemotronHForCausalLM", read };
 
@@ -21,7 +21,7 @@ const NAMES: Names = Names {
     embedding: "backbone.embeddings",
     layers: "backbone.layers",
     query_key_value: &["mixer.q_proj", "mixer.k_proj", "mixer.v_proj"],
-    output: "mixer.o_proj",
+    attention_output: "mixer.o_proj",
     attention_norms: ["norm", ""],
     mlp_in: &["mixer.up_proj"],
     mlp_out: "mixer.down_proj",
@@ -39,13 +39,13 @@ const NAMES: Names = Names {
         into: "mixer.in_proj",
         rate: "mixer.A_log",
         shift: "mixer.dt_bias",
-        past: "mixer.D",
+        skip: "mixer.D",
         convolution: "mixer.conv1d",
         norm: "mixer.norm",
         output: "mixer.out_proj",
         ..LLAMA_NAMES.recurrent
     },
-    further: FurtherNames { norm: "final_layernorm", copies: &[], ..LLAMA_NAMES.further },
+    mtp: MtpNames { norm: "final_layernorm", copies: &[], ..LLAMA_NAMES.mtp },
     norm: "backbone.norm_f",
     ..LLAMA_NAMES
 };
@@ -62,16 +62,16 @@ enum Kind {
 }
 
 impl Kind {
-    fn blocks(self) -> Blocks {
+    fn blocks(self) -> LayerBlocks {
         match self {
-            Self::StateSpace | Self::Attention => Blocks::Attention,
-            Self::Dense | Self::Experts => Blocks::FeedForward,
-            Self::AttentionAndExperts => Blocks::Both,
+            Self::StateSpace | Self::Attention => LayerBlocks::Attention,
+            Self::Dense | Self::Experts => LayerBlocks::FeedForward,
+            Self::AttentionAndExperts => LayerBlocks::Both,
         }
     }
 
-    fn further(self) -> FurtherLayer {
-        FurtherLayer {
+    fn further(self) -> MtpLayer {
+        MtpLayer {
             blocks: self.blocks(),
             experts: matches!(self, Self::Experts | Self::AttentionAndExperts),
             recurrent: self == Self::StateSpace,
@@ -83,10 +83,10 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     const WIDEST: usize = 1 << 12;
     let kinds = listed(fields, ["layers_block_type", "hybrid_override_pattern"], None)?;
     let is = |kind: Kind| kinds.iter().map(|own| *own == kind).collect::<Vec<bool>>();
-    let mut config = llama_of(family, fields, Rope::plain(10_000.0), kinds.len())?;
-    config.head = fields.size_or("head_dim", 128, WIDEST)?;
+    let mut config = llama_of(family, fields, Rope::unscaled(10_000.0), kinds.len())?;
+    config.head_dim = fields.size_or("head_dim", 128, WIDEST)?;
     config.key_value_heads = fields.size_or("num_key_value_heads", 8, WIDEST)?;
-    config.attention = Attention::plain(config.head);
+    config.attention = Attention::plain(config.head_dim);
     config.attention.unrotated = vec![true; config.layers];
     config.norm_epsilon = fields.number("layer_norm_epsilon")?.unwrap_or(1e-5);
     config.feed_forward =
@@ -94,22 +94,22 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let biased = fields.flag("mlp_bias", false)?;
     config.biases = Biases { feed_forward: biased, ..Biases::default() };
     config.blocks = kinds.iter().map(|kind| kind.blocks()).collect();
-    config.extra_layers = extra_layers(fields)?;
-    if config.extra_layers > 0 {
+    config.mtp_modules = mtp_modules(fields)?;
+    if config.mtp_modules > 0 {
         let names = ["mtp_layers_block_type", "mtp_hybrid_override_pattern"];
         let further = listed(fields, names, Some(&[Kind::Attention, Kind::Experts]))?;
-        config.further = further.into_iter().map(Kind::further).collect();
-        config.fed_back = FedBack::AfterNorm;
+        config.mtp_layers = further.into_iter().map(Kind::further).collect();
+        config.feedback = Feedback::AfterNorm;
     }
     let has_experts =
-        kinds.contains(&Kind::Experts) || config.further.iter().any(|layer| layer.experts);
+        kinds.contains(&Kind::Experts) || config.mtp_layers.iter().any(|layer| layer.experts);
     if has_experts {
         if biased {
             return Err("mlp_bias: expected none where there are experts, got one".to_owned());
         }
         let mut experts = sigmoid_experts(&config, fields, [8, 2, 7688])?;
         let intermediate = fields.size_or("moe_shared_expert_intermediate_size", 7688, 1 << 20)?;
-        experts.shared = Some(Shared { intermediate, gated: false });
+        experts.shared = Some(SharedExpert { intermediate, gated: false });
         experts.latent = match fields.get::<usize>("moe_latent_size")? {
             None => None,
             Some(_) => Some(fields.size("moe_latent_size", 1 << 17)?),

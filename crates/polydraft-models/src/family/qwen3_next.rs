@@ -3,13 +3,13 @@
 //!
 //! Source: Qwen Team 2025 and 2026; Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks).
 
-use polydraft_kernels::{DeltaRule, HeadsOfKeys};
+use polydraft_kernels::{DeltaRule, KeyHeadOrder};
 use polydraft_text::Fields;
 
 use super::common::{Family, Result, layers_of_kind, llama_with, plain_experts};
 use super::qwen_moe;
 use crate::config::{
-    Biases, Config, Experts, FedBack, HeadNorms, Mixer, NormKind, Recurrent, Rope, Shared,
+    Biases, Config, Experts, Feedback, QkNorm, Mixer, NormKind, Recurrent, Rope, SharedExpert,
 };
 use crate::names::{Names, RecurrentNames};
 
@@ -34,16 +34,16 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let context = fields.size("max_position_embeddings", 1 << 30)?;
     let head = fields.size_or("head_dim", 256, WIDEST)?;
     let mut config = llama_with(family, fields, Rope::partial(fields, context, head, 0.25)?)?;
-    config.head = head;
+    config.head_dim = head;
     config.attention.scale = (head as f64).powf(-0.5);
-    config.attention.head_norms = HeadNorms::Each;
+    config.attention.qk_norm = QkNorm::PerHead;
     config.attention.gated = true;
     config.norm = NormKind::RmsPlusOne;
     let bias = fields.flag("attention_bias", false)?;
     config.biases = Biases { query_key_value: bias, output: bias, feed_forward: false };
     let order = match fields.flag("linear_heads_in_turn", false)? {
-        true => HeadsOfKeys::InTurn,
-        false => HeadsOfKeys::Neighbours,
+        true => KeyHeadOrder::Interleaved,
+        false => KeyHeadOrder::Grouped,
     };
     config.recurrent = Some(Recurrent {
         mixer: Mixer::Delta(DeltaRule {
@@ -57,8 +57,8 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         layers: recurrent_layers(&config, fields)?,
     });
     // Left away where no tensors are there.
-    config.extra_layers = fields.get::<usize>("mtp_num_hidden_layers")?.unwrap_or(1).min(1 << 8);
-    config.fed_back = FedBack::AfterNorm;
+    config.mtp_modules = fields.get::<usize>("mtp_num_hidden_layers")?.unwrap_or(1).min(1 << 8);
+    config.feedback = Feedback::AfterNorm;
     Ok(config)
 }
 
@@ -96,7 +96,7 @@ fn read_moe(family: &Family, fields: &Fields) -> Result<Config> {
 }
 
 /// The expert of every token.
-fn shared(fields: &Fields) -> Result<Shared> {
+fn shared(fields: &Fields) -> Result<SharedExpert> {
     let intermediate = fields.size_or("shared_expert_intermediate_size", 512, 1 << 20)?;
-    Ok(Shared { intermediate, gated: true })
+    Ok(SharedExpert { intermediate, gated: true })
 }

@@ -21,11 +21,11 @@ use polydraft_engine::HiddenState;
 use polydraft_kernels::{Norm, Rows};
 
 use super::config::Residual;
-use crate::config::FedBack;
+use crate::config::Feedback;
 use crate::error::Result;
 use crate::linear::Linear;
 use crate::transformer::Transformer;
-use crate::transformer::pass::{Part, begin, positions, tokens, wanted};
+use crate::transformer::pass::{SequenceTokens, begin, positions, tokens, wanted};
 
 /// Weights and shape.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(super) enum Join {
         token_norm: Norm,
         state_norm: Norm,
         residual: Residual,
-        fed_back: FedBack,
+        feedback: Feedback,
     },
     /// A layer of the model's own that predicts further tokens (MTP).
     Further {
@@ -62,11 +62,11 @@ pub(super) enum Join {
         state_norm: Norm,
         /// Whether the state is the first of both.
         state_first: bool,
-        fed_back: FedBack,
+        feedback: Feedback,
     },
     /// An assistant, which attends to the target's KV cache: what joins the target's embedding,
     /// times `scale`, with its state, and what makes such a state of its own.
-    Following { before: Linear, after: Linear, scale: f64 },
+    Assistant { before: Linear, after: Linear, scale: f64 },
 }
 
 /// From the target's states of a token to one state.
@@ -87,7 +87,7 @@ impl Combine {
                 for (i, norm) in self.norms.iter().enumerate() {
                     parts.push(norm.forward(&x.columns(i * width, width))?);
                 }
-                Rows::beside(&parts)?
+                Rows::concat_columns(&parts)?
             }
         };
         self.fc.forward(&x)
@@ -96,7 +96,7 @@ impl Combine {
 
 /// What a pass gives for the rows that want it.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct NetOutput {
     /// `[wanted, draft vocabulary]`
     pub logits: Vec<f32>,
     /// What the steps of their children begin with, `[wanted, hidden]`.
@@ -114,7 +114,7 @@ impl Net {
 
     /// Whether it attends to the target's KV cache, and has none.
     pub fn follows(&self) -> bool {
-        matches!(self.join, Join::Following { .. })
+        matches!(self.join, Join::Assistant { .. })
     }
 
     /// The states that steps begin with, of the target's states `[rows, features]`.
@@ -127,16 +127,16 @@ impl Net {
     }
 
     /// Computes the tokens of all parts from states `[tokens, hidden]`.
-    pub fn forward(&self, parts: &mut [Part], states: Vec<f32>) -> Result<Found> {
+    pub fn forward(&self, parts: &mut [SequenceTokens], states: Vec<f32>) -> Result<NetOutput> {
         let decoder = &self.decoder;
         let config = &decoder.config;
-        if let Join::Following { before, scale, .. } = &self.join {
+        if let Join::Assistant { before, scale, .. } = &self.join {
             // As the last token, of which the target's cache has nothing yet.
             let positions: Vec<usize> = positions(parts).into_iter().map(|at| at + 1).collect();
             let rotations = decoder.rotations(&positions);
             let token = decoder.embedding().rows(&tokens(parts))?.scaled(*scale);
             let state = Rows::new(states, self.width());
-            let mut x = before.forward(&Rows::beside(&[token, state])?)?;
+            let mut x = before.forward(&Rows::concat_columns(&[token, state])?)?;
             for layer in &decoder.layers {
                 x = layer.forward(config, x, &rotations, parts)?;
                 x = layer.end(config, x, None)?;
@@ -150,16 +150,16 @@ impl Net {
 
         let first = &decoder.layers[0];
         let mut x = match &self.join {
-            Join::Embedding(fc) | Join::Following { before: fc, .. } => {
-                let x = fc.forward(&Rows::beside(&[token, state])?)?;
+            Join::Embedding(fc) | Join::Assistant { before: fc, .. } => {
+                let x = fc.forward(&Rows::concat_columns(&[token, state])?)?;
                 first.forward(config, x, &rotations, parts)?
             }
-            Join::Further { fc, token_norm, state_norm, state_first, .. } => {
+            Join::Mtp { fc, token_norm, state_norm, state_first, .. } => {
                 let mut joined = [token_norm.forward(&token)?, state_norm.forward(&state)?];
                 if *state_first {
                     joined.reverse();
                 }
-                let x = fc.forward(&Rows::beside(&joined)?)?;
+                let x = fc.forward(&Rows::concat_columns(&joined)?)?;
                 first.forward(config, x, &rotations, parts)?
             }
             Join::Features { token_norm, state_norm, residual, .. } => {
@@ -168,7 +168,7 @@ impl Net {
                     Residual::State => state,
                     Residual::NormedState => normed.clone(),
                 };
-                let joined = Rows::beside(&[token_norm.forward(&token)?, normed])?;
+                let joined = Rows::concat_columns(&[token_norm.forward(&token)?, normed])?;
                 let x = from.plus(&first.attend(config, &joined, &rotations, parts)?)?;
                 first.mlp_norms.around_both(x, |from, x| first.feed_forward(config, from, x))?
             }
@@ -179,19 +179,19 @@ impl Net {
         self.read_out(x, parts)
     }
 
-    fn read_out(&self, x: Rows, parts: &[Part]) -> Result<Found> {
+    fn read_out(&self, x: Rows, parts: &[SequenceTokens]) -> Result<NetOutput> {
         let decoder = &self.decoder;
         let Some(x) = wanted(x, parts) else {
-            return Ok(Found { logits: Vec::new(), states: Vec::new() });
+            return Ok(NetOutput { logits: Vec::new(), states: Vec::new() });
         };
         let normed = decoder.normed(x.clone())?;
-        let logits = decoder.head().forward(&normed)?.scaled(self.logit_scale).into_numbers();
+        let logits = decoder.lm_head().forward(&normed)?.scaled(self.logit_scale).into_numbers();
         let state = match &self.join {
-            Join::Features { fed_back: FedBack::AfterNorm, .. }
-            | Join::Further { fed_back: FedBack::AfterNorm, .. } => normed,
-            Join::Following { after, .. } => after.forward(&normed)?,
+            Join::Features { feedback: Feedback::AfterNorm, .. }
+            | Join::Mtp { feedback: Feedback::AfterNorm, .. } => normed,
+            Join::Assistant { after, .. } => after.forward(&normed)?,
             _ => x,
         };
-        Ok(Found { logits, states: state.into_numbers() })
+        Ok(NetOutput { logits, states: state.into_numbers() })
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::config::Config;
 use crate::description::is_gguf;
 use crate::error::{Error, Result};
-use crate::family::file::{assistant, block, eagle3};
+use crate::family::gguf::{assistant, block, eagle3};
 use crate::weights::Weights;
 
 /// The file that a head's configuration is in.
@@ -44,14 +44,14 @@ pub(super) fn assistant(path: &Path) -> Result<Option<Value>> {
 }
 
 /// The layers of an assistant with such a configuration, and its tensors.
-pub(super) fn assistant_parts(path: &Path, said: &Value) -> Result<(Config, Weights)> {
+pub(super) fn assistant_parts(path: &Path, json: &Value) -> Result<(Config, Weights)> {
     let wrong = |problem| Error::File { path: settings(path), problem };
     if !is_gguf(path) {
-        return Ok((Config::of_assistant(said).map_err(wrong)?, Weights::open(path)?));
+        return Ok((Config::from_assistant(json).map_err(wrong)?, Weights::open(path)?));
     }
     let gguf = Gguf::open(path)?;
-    let config = assistant::config(&gguf, said).map_err(wrong)?;
-    Ok((config, Weights::of_head(gguf, assistant::NAMES, BTreeMap::new())?))
+    let config = assistant::config(&gguf, json).map_err(wrong)?;
+    Ok((config, Weights::from_head_file(gguf, assistant::NAMES, BTreeMap::new())?))
 }
 
 /// A head's configuration, as `config.json` has it.
@@ -71,7 +71,7 @@ pub(super) fn config_and_divisors(path: &Path) -> Result<(Value, Option<Vec<f32>
         };
         return Ok((fields.map_err(wrong)?, eagle3::divisors(&gguf).map_err(wrong)?));
     }
-    let text = polydraft_files::read_text(&file, polydraft_files::Kind::SETTINGS)
+    let text = polydraft_files::read_text(&file, polydraft_files::FileKind::CONFIG)
         .map_err(|source| Error::Read { path: file.clone(), source })?;
     Ok((serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?, None))
 }
@@ -87,5 +87,5 @@ pub(super) fn weights(path: &Path) -> Result<Weights> {
         true => eagle3::permuted(&gguf).map_err(wrong)?,
         false => BTreeMap::new(),
     };
-    Weights::of_head(gguf, block::NAMES, permuted)
+    Weights::from_head_file(gguf, block::NAMES, permuted)
 }

@@ -19,10 +19,10 @@ use crate::weights::pickle;
 /// A file that is missing or holds something else; a token that is not below `vocabulary`.
 pub fn read_tokens(path: &Path, vocabulary: usize) -> Result<Vec<Token>> {
     let wrong = |problem: String| Error::File { path: path.to_owned(), problem };
-    let bytes = polydraft_files::read(path, polydraft_files::Kind::TOKENIZER)
+    let bytes = polydraft_files::read(path, polydraft_files::FileKind::TOKENIZER)
         .map_err(|source| Error::Read { path: path.to_owned(), source })?;
     let ids: Vec<usize> = match bytes.starts_with(b"PK") {
-        true => pickle::whole_numbers(path)?,
+        true => pickle::integers(path)?,
         false => serde_json::from_slice(&bytes)
             .map_err(|e| wrong(format!("expected a JSON list of token ids, {}", e)))?,
     };

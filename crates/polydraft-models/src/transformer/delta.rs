@@ -1,81 +1,83 @@
-//! A layer of the gated delta rule: see [`DeltaRule`] for what it computes of queries, keys,
-//! values, strengths and decays; here is how they are made, and what becomes of the output.
+//! Gated delta rule layer: the projections, convolution, norms and gates around [`DeltaRule`],
+//! which computes the recurrence over queries, keys, values, strengths and decays.
 //!
-//! Source: Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks); layout as in Qwen3-Next: all of
-//! queries, keys and values go through one short convolution and SiLU, queries and keys are normed
-//! to length one, outputs are normed by head and gated.
+//! Source: Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks); layout as in Qwen3-Next: queries,
+//! keys and values go through one short convolution and SiLU, queries and keys are normed to length
+//! one, outputs are normed by head and gated.
 
 use std::sync::Arc;
 
 use polydraft_kernels::{Activation, DeltaRule, Norm, Rows};
 
 use super::experts::sigmoid;
-use super::pass::Part;
-use super::recurrent::{Convolution, softplus, take_inputs};
+use super::pass::SequenceTokens;
+use super::recurrent::{Convolution, softplus, store_inputs};
 use crate::error::Result;
 use crate::linear::Linear;
 
+/// Gated delta rule layer.
 #[derive(Debug)]
 pub(crate) struct Delta {
     pub rule: DeltaRule,
-    /// Queries, keys, values and what gates the output, stacked.
-    pub into: Linear,
+    /// Projections to queries, keys, values and the output's gate, stacked.
+    pub input: Linear,
     pub output: Linear,
-    pub rest: Arc<Rest>,
+    pub parameters: Arc<Parameters>,
 }
 
-/// What is never quantised.
+/// Parameters that are never quantised.
 #[derive(Debug)]
-pub(crate) struct Rest {
-    /// Strengths, then decays: `[2 · value_heads, hidden]`.
+pub(crate) struct Parameters {
+    /// Projections to strengths, then decays: `[2 · value_heads, hidden]`.
     pub gates: Linear,
-    /// Of queries, keys and values.
+    /// Convolution of queries, keys and values.
     pub convolution: Convolution,
-    /// What decays are multiplied by, of every head of values, and what is added to them before.
+    /// Decay rate of each value head: the decay is exp(rate · softplus(x + shift)).
     pub rates: Vec<f32>,
+    /// Added to each value head's decay input.
     pub shifts: Vec<f32>,
-    /// Of a head's values.
+    /// Norm of a head's values.
     pub norm: Norm,
 }
 
-/// Added to the square of a length.
+/// Added to the squared length of a query or key.
 const EPSILON: f32 = 1e-6;
 
 impl Delta {
-    /// Of the tokens of all parts; `layer` is which of the recurrent ones it is.
-    pub fn forward(&self, layer: usize, x: &Rows, parts: &mut [Part]) -> Result<Rows> {
-        let (rule, rest) = (&self.rule, &*self.rest);
-        let mixed = self.into.forward(x)?;
-        let gates = rest.gates.forward(x)?;
-        let read = mixed.columns(0, rule.mixed());
-        let read = rest.convolution.forward(layer, read.numbers(), rule.mixed(), parts);
-        let mut rows = Activation::Silu.forward(&read, rule.mixed(), false).into_numbers();
+    /// Computes the tokens of all sequences; `layer` counts the recurrent layers only.
+    pub fn forward(&self, layer: usize, x: &Rows, parts: &mut [SequenceTokens]) -> Result<Rows> {
+        let (rule, parameters) = (&self.rule, &*self.parameters);
+        let mixed = self.input.forward(x)?;
+        let gates = parameters.gates.forward(x)?;
+        let read = mixed.columns(0, rule.mixed_width());
+        let read = parameters.convolution.forward(layer, read.numbers(), rule.mixed_width(), parts);
+        let mut rows = Activation::Silu.forward(&read, rule.mixed_width(), false).into_numbers();
 
         let mut inputs = Vec::with_capacity(x.count() * rule.width());
         let gates = gates.numbers().chunks_exact(2 * rule.value_heads);
-        for (row, gates) in rows.chunks_exact_mut(rule.mixed()).zip(gates) {
+        for (row, gates) in rows.chunks_exact_mut(rule.mixed_width()).zip(gates) {
             self.norm_keys(row);
             inputs.extend_from_slice(row);
             let (strengths, decays) = gates.split_at(rule.value_heads);
-            let scales = rest.rates.iter().zip(&rest.shifts);
+            let scales = parameters.rates.iter().zip(&parameters.shifts);
             let decay =
                 |(x, (rate, shift)): (&f32, (&f32, &f32))| (rate * softplus(x + shift)).exp();
             inputs.extend(decays.iter().zip(scales).map(decay));
             inputs.extend(strengths.iter().map(|x| sigmoid(*x)));
         }
-        take_inputs(layer, &inputs, rule.width(), parts);
+        store_inputs(layer, &inputs, rule.width(), parts);
         let mut walks: Vec<_> =
             parts.iter_mut().filter_map(|part| part.cache.walk(layer)).collect();
         let mut found = rule.forward(&mut walks);
-        rest.norm.apply(found.numbers_mut())?;
-        let gate = mixed.columns(rule.mixed(), found.width());
+        parameters.norm.apply(found.numbers_mut())?;
+        let gate = mixed.columns(rule.mixed_width(), found.width());
         let gate = Activation::Silu.forward(&gate, found.width(), false);
         found.numbers_mut().iter_mut().zip(gate.numbers()).for_each(|(x, gate)| *x *= gate);
         self.output.forward(&found)
     }
 
-    /// Makes every query and key of a token one long, and queries as much shorter as scores are
-    /// scaled.
+    /// Scales every query and key of a token to length one, and queries further by the attention
+    /// scale.
     fn norm_keys(&self, row: &mut [f32]) {
         let DeltaRule { key_heads, key, .. } = self.rule;
         let scale = (key as f32).sqrt().recip();

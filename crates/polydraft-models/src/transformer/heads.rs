@@ -1,74 +1,76 @@
-//! Attention with a key and a value for each of its heads, or for groups of them.
+//! Attention with separate keys and values for each head, or for groups of heads (MHA, GQA, MQA).
 
 use std::ops::Range;
 use std::sync::OnceLock;
 
 use polydraft_kernels::{
-    Layout, Mask, Norm, PAGE, Page, Part as Sequence, Rows, Rules, attend, each,
+    PageLayout, Mask, Norm, PAGE_SLOTS, Page, SequenceInput as Sequence, Rows, AttentionParams, attend, parallel_for_each,
 };
 
 use super::experts::sigmoid;
-use super::pass::Part;
+use super::pass::SequenceTokens;
 use super::rotations::{Angles, Rotations};
-use crate::cache::CachePlace;
+use crate::cache::CacheIndex;
 use crate::config::{Config, HeadShape};
 use crate::error::Result;
 use crate::linear::Linear;
 
+/// Attention heads of one layer.
 #[derive(Debug)]
 pub(crate) struct Heads {
     pub shape: HeadShape,
-    /// Queries, keys and values stacked, and what gates the output, if it is gated; of those what
-    /// it has.
+    /// Query, key, value and gate projections, stacked; without those that the layer lacks.
     pub query_key_value: Linear,
-    /// Of queries, of keys and of values.
+    /// Norms of queries, keys and values.
     pub norms: [Option<Norm>; 3],
-    /// Whether it attends to the KV cache of another layer.
+    /// Whether the layer attends to the KV cache of another layer.
     pub borrows: bool,
     pub output: Linear,
+    /// Whether attention is limited to a sliding window.
     pub windowed: bool,
-    /// Whether it knows positions.
+    /// Whether queries and keys are rotated.
     pub rotated: bool,
+    /// Attention sinks: a logit per head.
     pub sinks: Option<Vec<f32>>,
-    /// Whether what is found is multiplied by sigmoids.
+    /// Whether the output is multiplied by sigmoid gates.
     pub gated: bool,
 }
 
 impl Heads {
-    /// Attention of the tokens of all parts to their sequences; their entries go into the KV
-    /// caches. `place` is where they are.
+    /// Attends from the tokens of all sequences to their KV caches, after writing the tokens' own
+    /// entries there. `place` locates the layer's entries.
     pub fn forward(
         &self,
-        place: CachePlace,
+        place: CacheIndex,
         config: &Config,
         x: &Rows,
         rotations: &Rotations,
-        parts: &mut [Part],
+        parts: &mut [SequenceTokens],
     ) -> Result<Rows> {
         let Config { heads, ref attention, .. } = *config;
-        let head = self.shape.head;
+        let head = self.shape.head_dim;
         let mut mixed = self.query_key_value.forward(x)?;
-        let angles = rotations.of(self.windowed).filter(|_| self.rotated);
+        let angles = rotations.angles(self.windowed).filter(|_| self.rotated);
         self.write(place, config, &mut mixed, angles, parts)?;
         let Some(part) = parts.first() else {
             return self.output.forward(&Rows::new(Vec::new(), heads * head));
         };
-        let seen = (&sequences(parts, place.shape)[..], part.cache.layout(place.shape));
-        self.look(place, config, &mixed, seen, attention.window.filter(|_| self.windowed))
+        let caches = (&sequences(parts, place.shape)[..], part.cache.page_layout(place.shape));
+        self.attend(place, config, &mixed, caches, attention.window.filter(|_| self.windowed))
     }
 
-    /// What queries among `mixed`, a row for each mask, find in the KV caches.
-    pub fn look(
+    /// Attention output of the queries in `mixed`, which has a row for each mask.
+    pub fn attend(
         &self,
-        place: CachePlace,
+        place: CacheIndex,
         config: &Config,
         mixed: &Rows,
-        (sequences, layout): (&[Sequence], Layout),
+        (sequences, layout): (&[Sequence], PageLayout),
         window: Option<usize>,
     ) -> Result<Rows> {
         let Config { heads, ref attention, .. } = *config;
-        let head = self.shape.head;
-        let rules = Rules {
+        let head = self.shape.head_dim;
+        let rules = AttentionParams {
             layer: place.layer,
             layout,
             heads,
@@ -88,16 +90,16 @@ impl Heads {
         self.output.forward(&Rows::new(found, heads * head))
     }
 
-    /// Writes the entries of all parts into the KV caches, and makes queries ready; all of them
-    /// side by side. Threads share the pages: most of it is waiting for their lines, and one thread
-    /// took a tenth of a pass over 32 sequences for it.
+    /// Norms, rotates and scales the queries in `mixed`, and writes the keys and values of all
+    /// sequences into their KV caches. Threads share the pages: most of the time goes to waiting
+    /// for cache lines, and a single thread took a tenth of a pass over 32 sequences.
     pub fn write(
         &self,
-        place: CachePlace,
+        place: CacheIndex,
         config: &Config,
         mixed: &mut Rows,
         angles: Option<&Angles>,
-        parts: &mut [Part],
+        parts: &mut [SequenceTokens],
     ) -> Result<()> {
         let stride = mixed.width();
         let (mut row, mut rest) = (0, mixed.numbers_mut());
@@ -107,7 +109,7 @@ impl Heads {
             let mut add = |page, slots: Range<usize>| {
                 let rows = rest.split_off_mut(..slots.len() * stride).unwrap_or_default();
                 let masks = &masks[slots.start - start..slots.end - start];
-                all.push(Entries { page, slot: slots.start % PAGE, masks, rows, row });
+                all.push(Entries { page, slot: slots.start % PAGE_SLOTS, masks, rows, row });
                 row += slots.len();
             };
             match self.borrows {
@@ -119,8 +121,8 @@ impl Heads {
             }
         }
         let failed = OnceLock::new();
-        each(all, APART, |entries| {
-            if let Err(error) = self.enter(place.layer, config, angles, entries) {
+        parallel_for_each(all, MIN_PAGES_PER_THREAD, |entries| {
+            if let Err(error) = self.write_page(place.layer, config, angles, entries) {
                 // The first error is returned.
                 let _ = failed.set(error);
             }
@@ -128,8 +130,8 @@ impl Heads {
         failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Those of one page.
-    fn enter(
+    /// Prepares the queries of one page's tokens and writes their keys and values.
+    fn write_page(
         &self,
         layer: usize,
         config: &Config,
@@ -137,18 +139,18 @@ impl Heads {
         entries: Entries,
     ) -> Result<()> {
         let Config { heads, ref attention, .. } = *config;
-        let HeadShape { key_value_heads, head, values_are_keys } = self.shape;
+        let HeadShape { key_value_heads, head_dim: head, values_are_keys } = self.shape;
         let [of_queries, of_keys, of_values] = &self.norms;
         let Entries { mut page, slot, masks, rows, row } = entries;
-        let mut own_values = Vec::new();
+        let mut value_copy = Vec::new();
         let rows = rows.chunks_exact_mut((rows.len() / masks.len().max(1)).max(1)).zip(row..);
         for ((slot, mask), (numbers, row)) in (slot..).zip(masks).zip(rows) {
             let (queries, rest) = numbers.split_at_mut(heads * head);
             apply(of_queries, queries)?;
             if let Some(angles) = angles {
-                angles.turn(row, queries, head);
+                angles.rotate(row, queries, head);
             }
-            let scale = match attention.stretch {
+            let scale = match attention.query_scaling {
                 None => attention.scale as f32,
                 Some(stretch) => attention.scale as f32 * stretch.at(mask.position()),
             };
@@ -160,15 +162,15 @@ impl Heads {
             let values = match values_are_keys {
                 false => &mut rest[..key_value_heads * head],
                 true => {
-                    own_values.clear();
-                    own_values.extend_from_slice(keys);
-                    &mut own_values[..]
+                    value_copy.clear();
+                    value_copy.extend_from_slice(keys);
+                    &mut value_copy[..]
                 }
             };
             apply(of_keys, keys)?;
             apply(of_values, values)?;
             if let Some(angles) = angles {
-                angles.turn(row, keys, head);
+                angles.rotate(row, keys, head);
             }
             page.write(layer, slot, keys, values);
         }
@@ -176,19 +178,19 @@ impl Heads {
     }
 }
 
-/// Pages that are worth another thread.
-const APART: usize = 2;
+/// Minimum number of pages per thread.
+const MIN_PAGES_PER_THREAD: usize = 2;
 
-/// Tokens of one sequence, and the page of its KV cache that their entries lie in.
+/// Tokens of one sequence whose entries lie in one page of its KV cache.
 struct Entries<'a> {
-    /// None where the layer writes nothing.
+    /// `None` where the layer writes nothing.
     page: Option<&'a mut Page>,
-    /// The first one's in the page.
+    /// Slot of the first token in the page.
     slot: usize,
     masks: &'a [Mask],
-    /// What the layer's product made of them.
+    /// Projected rows of the tokens, `[tokens, stride]`.
     rows: &'a mut [f32],
-    /// The first one's number in the pass.
+    /// Row of the first token in the pass.
     row: usize,
 }
 
@@ -196,12 +198,12 @@ fn apply(norm: &Option<Norm>, numbers: &mut [f32]) -> Result<()> {
     norm.as_ref().map_or(Ok(()), |norm| Ok(norm.apply(numbers)?))
 }
 
-/// What the tokens of all parts attend to, in layers of a shape.
-pub(super) fn sequences<'a>(parts: &'a [Part], shape: usize) -> Vec<Sequence<'a>> {
-    let of = |part: &'a Part| Sequence {
+/// Pages and masks that the tokens of each sequence attend to, in layers of one shape.
+pub(super) fn sequences<'a>(parts: &'a [SequenceTokens], shape: usize) -> Vec<Sequence<'a>> {
+    let attended = |part: &'a SequenceTokens| Sequence {
         pages: part.cache.pages(shape),
         masks: &part.masks[..],
         end: part.end(),
     };
-    parts.iter().map(of).collect()
+    parts.iter().map(attended).collect()
 }

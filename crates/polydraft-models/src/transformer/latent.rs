@@ -1,35 +1,36 @@
-//! Attention whose KV cache is one vector a token.
+//! Multi-head latent attention: the KV cache holds one vector per token.
 //!
-//! Problem: the KV cache of 16 to 128 heads fills the memory, and all of it is read for each
-//! token.
-//! Source: DeepSeek-AI 2024 (DeepSeek-V2, section 2.1: multi-head latent attention, and what its
-//! appendix says of matrices that absorb others).
-//! Method: all keys of a token, and its values, are products of one normed vector c of `rank`
-//! numbers, and all keys share one part r that is turned. A query's product with a key, q · (Kc),
-//! is (Kᵀq) · c: so queries are multiplied by Kᵀ, the cache has c and r alone, as one key head that
-//! all queries share, and what attention gives, a mean of c, is multiplied by V afterwards.
-//! Complexity: of a token `rank + rotated` numbers are cached, twice: the kernel reads keys and
-//! values from places of their own. The products with Kᵀ and V are those that would make one
-//! token's key and value.
+//! Problem: the KV cache of 16 to 128 heads fills the memory, and all of it is read for each token.
+//! Source: DeepSeek-AI 2024 (DeepSeek-V2, section 2.1: multi-head latent attention, and its
+//! appendix on absorbing matrices).
+//! Method: all keys and values of a token are products of one normed vector c of `rank` numbers,
+//! and all keys share one rotated part r. A query's product with a key, q · (Kc), is (Kᵀq) · c. So
+//! queries are multiplied by Kᵀ, the cache stores only c and r as one key head that all queries
+//! share, and the attention output, a mean of c, is multiplied by V afterwards.
+//! Complexity: `rank + rotated` numbers per token are cached, twice: the kernel reads keys and
+//! values from separate buffers. The products with Kᵀ and V cost as much as making the keys and
+//! values of one token.
 
-use polydraft_kernels::{Norm, Rows, Rules, attend};
+use polydraft_kernels::{Norm, Rows, AttentionParams, attend};
 
 use super::heads::sequences;
-use super::pass::Part;
+use super::pass::SequenceTokens;
 use super::rotations::Rotations;
-use crate::cache::CachePlace;
-use crate::config::{Config, Latent as Shape};
+use crate::cache::CacheIndex;
+use crate::config::{Config, LatentShape as Shape};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
 
+/// Latent attention of one layer.
 #[derive(Debug)]
 pub(crate) struct Latent {
-    /// The vector that queries are made of, and its norm.
+    /// Down-projection of queries and its norm, for models that compress queries.
     pub query_down: Option<(Linear, Norm)>,
-    /// `[heads · (plain + rotated), ..]`
+    /// Query projection, `[heads · (plain + rotated), ..]`.
     pub query: Linear,
-    /// `[rank + rotated, hidden]`
+    /// Projection to c and r, `[rank + rotated, hidden]`.
     pub down: Linear,
+    /// Norm of c.
     pub norm: Norm,
     /// Kᵀ of every head, `[rank, plain]`.
     pub keys: Vec<Matrix>,
@@ -39,14 +40,15 @@ pub(crate) struct Latent {
 }
 
 impl Latent {
+    /// Computes the attention of the tokens of all sequences.
     pub fn forward(
         &self,
-        place: CachePlace,
+        place: CacheIndex,
         config: &Config,
         shape: &Shape,
         x: &Rows,
         rotations: &Rotations,
-        parts: &mut [Part],
+        parts: &mut [SequenceTokens],
     ) -> Result<Rows> {
         let Shape { rank, plain, rotated, .. } = *shape;
         let (heads, head, width) = (config.heads, plain + rotated, shape.cached());
@@ -57,7 +59,7 @@ impl Latent {
         let mut vectors = self.down.forward(x)?;
         self.write(place, shape, &mut vectors, rotations, parts)?;
 
-        // Of every token all heads' queries, each Kᵀq beside what is turned.
+        // Queries of all heads of every token: Kᵀq, then the rotated part.
         let count = queries.count();
         let mut absorbed = vec![0f32; count * heads * width];
         for (number, keys) in self.keys.iter().enumerate() {
@@ -71,17 +73,17 @@ impl Latent {
         let numbers = queries.numbers_mut().chunks_exact_mut(heads * head);
         for (row, (out, queries)) in rows.zip(numbers).enumerate() {
             for (out, query) in out.chunks_exact_mut(width).zip(queries.chunks_exact_mut(head)) {
-                if let Some(angles) = rotations.of(false) {
-                    angles.turn(row, &mut query[plain..], rotated);
+                if let Some(angles) = rotations.angles(false) {
+                    angles.rotate(row, &mut query[plain..], rotated);
                 }
                 out[rank..].copy_from_slice(&query[plain..]);
                 out.iter_mut().for_each(|number| *number *= scale);
             }
         }
-        let Some(layout) = parts.first().map(|part| part.cache.layout(place.shape)) else {
+        let Some(layout) = parts.first().map(|part| part.cache.page_layout(place.shape)) else {
             return self.output.forward(&Rows::new(Vec::new(), heads * shape.value));
         };
-        let rules = Rules {
+        let rules = AttentionParams {
             layer: place.layer,
             layout,
             heads,
@@ -96,25 +98,25 @@ impl Latent {
         for (number, matrix) in self.values.iter().enumerate() {
             values.push(matrix.forward(&found.columns(number * width, rank))?);
         }
-        self.output.forward(&Rows::beside(&values)?)
+        self.output.forward(&Rows::concat_columns(&values)?)
     }
 
-    /// Norms and turns the vectors of all tokens, and writes them into the KV caches.
+    /// Norms and rotates the vectors of all tokens, and writes them into the KV caches.
     fn write(
         &self,
-        place: CachePlace,
+        place: CacheIndex,
         shape: &Shape,
         vectors: &mut Rows,
         rotations: &Rotations,
-        parts: &mut [Part],
+        parts: &mut [SequenceTokens],
     ) -> Result<()> {
         let width = shape.cached();
         let mut rows = vectors.numbers_mut().chunks_exact_mut(width).enumerate();
         for part in &mut *parts {
             for (slot, (row, vector)) in (part.start..part.end()).zip(&mut rows) {
                 self.norm.apply(&mut vector[..shape.rank])?;
-                if let Some(angles) = rotations.of(false) {
-                    angles.turn(row, &mut vector[shape.rank..], shape.rotated);
+                if let Some(angles) = rotations.angles(false) {
+                    angles.rotate(row, &mut vector[shape.rank..], shape.rotated);
                 }
                 part.cache.write(place, slot, vector, vector);
             }

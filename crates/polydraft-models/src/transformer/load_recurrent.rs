@@ -1,12 +1,12 @@
-//! A recurrent layer, from tensors on disk.
+//! Loads recurrent layers.
 
 use std::sync::Arc;
 
 use polydraft_kernels::{DeltaRule, Norm, StateSpace};
 
-use super::delta::{Delta, Rest};
+use super::delta::{Delta, Parameters};
 use super::layer::Attention;
-use super::load::{Loader, whole};
+use super::load::{Loader, all_rows};
 use super::recurrent::Convolution;
 use super::short_convolution::ShortConvolution;
 use super::state_space::{self, StateSpaceLayer};
@@ -14,9 +14,10 @@ use crate::config::{Config, Mixer, Recurrent};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
 use crate::names::{Rates, RecurrentNames};
-use crate::weights::{Part, Weights};
+use crate::weights::{TensorRows, Weights};
 
 impl Loader<'_> {
+    /// Loads the recurrent mixer of layer `number`.
     pub(super) fn recurrent(&mut self, number: usize, shape: &Recurrent) -> Result<Attention> {
         Ok(match &shape.mixer {
             Mixer::Delta(rule) => {
@@ -27,7 +28,7 @@ impl Loader<'_> {
             )),
             Mixer::StateSpace { rule, steps, biased, convolution_biased } => {
                 let convolution =
-                    self.convolution(number, [shape.kernel, rule.mixed()], *convolution_biased)?;
+                    self.convolution(number, [shape.kernel, rule.mixed_width()], *convolution_biased)?;
                 let layer = self.state_space(number, *rule, *steps, convolution, *biased)?;
                 Attention::StateSpace(Box::new(layer))
             }
@@ -44,7 +45,7 @@ impl Loader<'_> {
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
         let RecurrentNames { into, output, .. } = names.recurrent;
         Ok(ShortConvolution {
-            into: self.linear(&[(name(into), 3 * hidden)], hidden, biased)?,
+            input: self.linear(&[(name(into), 3 * hidden)], hidden, biased)?,
             convolution: Arc::new(self.convolution(number, [kernel, hidden], biased)?),
             output: self.linear(&[(name(output), hidden)], hidden, biased)?,
         })
@@ -61,26 +62,26 @@ impl Loader<'_> {
         let Config { hidden, names, norm_epsilon, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
         let RecurrentNames { into, output, shift, past, norm, .. } = names.recurrent;
-        let (inner, of_group) = (rule.inner(), rule.inner() / rule.groups);
-        let rows = inner + rule.mixed() + rule.heads;
-        let rest = state_space::Rest {
+        let (inner, group_width) = (rule.inner(), rule.inner() / rule.groups);
+        let rows = inner + rule.mixed_width() + rule.heads;
+        let parameters = state_space::Parameters {
             convolution,
             rates: self.rates(number, rule.heads)?,
             shifts: self.weights.vector(&name(shift), rule.heads)?,
-            past: self.flat(&name(past), [rule.heads, 1])?,
+            skip: self.flat(&name(past), [rule.heads, 1])?,
             steps,
-            norm: Norm::Rms { weight: vec![1.0; of_group], epsilon: norm_epsilon as f32 },
-            weights: self.flat(&format!("{}.weight", name(norm)), [rule.groups, of_group])?,
+            norm: Norm::Rms { weight: vec![1.0; group_width], epsilon: norm_epsilon as f32 },
+            weights: self.flat(&format!("{}.weight", name(norm)), [rule.groups, group_width])?,
         };
         Ok(StateSpaceLayer {
             rule,
-            into: self.linear(&[(name(into), rows)], hidden, biased)?,
+            input: self.linear(&[(name(into), rows)], hidden, biased)?,
             output: self.linear(&[(name(output), hidden)], inner, biased)?,
-            rest: Arc::new(rest),
+            parameters: Arc::new(parameters),
         })
     }
 
-    /// What decays are multiplied by, of every head.
+    /// Loads the decay rate of every head.
     fn rates(&mut self, number: usize, heads: usize) -> Result<Vec<f32>> {
         let names = self.config.names;
         let name = format!("{}.{number}.{}", names.layers, names.recurrent.rate);
@@ -91,7 +92,8 @@ impl Loader<'_> {
         Ok(rates)
     }
 
-    /// The numbers of a small tensor, which is a vector in directories and in some files.
+    /// Loads the numbers of a small tensor, which is a vector in directories and in some GGUF
+    /// files, and a matrix in others.
     fn flat(&mut self, name: &str, [rows, columns]: [usize; 2]) -> Result<Vec<f32>> {
         match self.weights {
             Weights::Gguf(_) if !self.weights.is_vector(name) => {
@@ -109,35 +111,35 @@ impl Loader<'_> {
         let shared = value_heads / key_heads;
         let widths = [key, key, shared * value];
         let parts = match gate.is_empty() {
-            // Behind each other of every head of keys: of all heads one after the other.
+            // The tensor is grouped by key head; reorder it by block, each with all heads.
             true => by_heads(&name(into), key_heads, &[&widths[..], &[shared * value]].concat()),
             false => {
-                vec![whole(&name(into), rule.mixed()), whole(&name(gate), value_heads * value)]
+                vec![all_rows(&name(into), rule.mixed_width()), all_rows(&name(gate), value_heads * value)]
             }
         };
         let matrix = self.stacked(&parts, hidden)?;
         let parts = match decay.is_empty() {
             true => by_heads(&name(strength), key_heads, &[shared, shared]),
             false => {
-                vec![whole(&name(strength), value_heads), whole(&name(decay), value_heads)]
+                vec![all_rows(&name(strength), value_heads), all_rows(&name(decay), value_heads)]
             }
         };
-        let gates = self.looked_up(&parts, hidden)?;
+        let gates = self.unquantised_matrix(&parts, hidden)?;
         let norm = format!("{}.weight", name(names.recurrent.norm));
         let weight = self.weights.vector(&norm, value)?;
         let output = [(name(names.recurrent.output), hidden)];
-        let rest = Rest {
+        let parameters = Parameters {
             gates: unbiased(gates),
-            convolution: self.convolution(number, [kernel, rule.mixed()], false)?,
+            convolution: self.convolution(number, [kernel, rule.mixed_width()], false)?,
             rates: self.rates(number, value_heads)?,
             shifts: self.weights.vector(&name(names.recurrent.shift), value_heads)?,
             norm: Norm::Rms { weight, epsilon: norm_epsilon as f32 },
         };
         Ok(Delta {
             rule,
-            into: unbiased(matrix),
+            input: unbiased(matrix),
             output: self.linear(&output, value_heads * value, false)?,
-            rest: Arc::new(rest),
+            parameters: Arc::new(parameters),
         })
     }
 
@@ -150,12 +152,13 @@ impl Loader<'_> {
         let names = self.config.names;
         let name = format!("{}.{number}.{}", names.layers, names.recurrent.convolution);
         let shape: &[usize] = match &self.weights {
-            Weights::Files(_) => &[channels, 1, kernel],
+            Weights::Directory(_) => &[channels, 1, kernel],
             Weights::Gguf(_) => &[channels, kernel],
         };
         let weights = self.weights.numbers(&format!("{name}.weight"), shape)?;
-        let place = |at: usize| weights[at % channels * kernel + at / channels];
-        let weights = (0..kernel * channels).map(place).collect();
+        // Transposed to `[kernel, channels]`.
+        let transposed = |at: usize| weights[at % channels * kernel + at / channels];
+        let weights = (0..kernel * channels).map(transposed).collect();
         let bias = match biased {
             false => None,
             true => Some(self.weights.vector(&format!("{name}.bias"), channels)?),
@@ -168,18 +171,18 @@ fn unbiased(matrix: Matrix) -> Linear {
     Linear { matrix, bias: None, inputs: None }
 }
 
-/// The rows of a tensor that has, of every head, blocks of these widths: first all heads' first
-/// blocks, then their second ones, and so on.
-pub(super) fn by_heads(name: &str, heads: usize, widths: &[usize]) -> Vec<Part> {
-    let of_head: usize = widths.iter().sum();
+/// Rows of a tensor that is grouped by head, each head with blocks of these widths, reordered by
+/// block: the first blocks of all heads, then the second blocks, and so on.
+pub(super) fn by_heads(name: &str, heads: usize, widths: &[usize]) -> Vec<TensorRows> {
+    let head_rows: usize = widths.iter().sum();
     let mut parts = Vec::with_capacity(widths.len() * heads);
     let mut before = 0;
-    for wanted in widths {
+    for width in widths {
         for head in 0..heads {
-            let first = head * of_head + before;
-            parts.push(Part { first, wanted: *wanted, ..whole(name, heads * of_head) });
+            let first = head * head_rows + before;
+            parts.push(TensorRows { first, count: *width, ..all_rows(name, heads * head_rows) });
         }
-        before += wanted;
+        before += width;
     }
     parts
 }

@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use polydraft_gguf::{
     DEQUANTIZED, ExpectedTensor, Gguf, ModelDescription, RopePairs, Tensor, TensorRole, TensorType,
-    held_as, interleaved,
+    to_memory_type, interleaved,
 };
 use polydraft_kernels::Format;
 
 use super::element::{Element, not_finite};
-use super::listed::Listed;
-use super::renamed::{OtherNames, of_file, of_ours};
+use super::tensor_header::TensorHeader;
+use super::tensor_names::{TensorNames, file_name, model_name};
 use crate::error::{Error, Result};
 
 /// A file that has exactly the tensors of its model.
 #[derive(Debug)]
-pub(crate) struct File {
+pub(crate) struct GgufFile {
     gguf: Arc<Gguf>,
     /// Tensors whose rows are in the order of [`RopePairs::Neighbours`], with the width of their
     /// heads.
@@ -25,13 +25,13 @@ pub(crate) struct File {
     /// Names of those that were read, where the others are still to be looked at.
     taken: Option<BTreeSet<String>>,
     /// What tensors are called that are asked for by other names.
-    names: OtherNames,
+    names: TensorNames,
 }
 
 /// Of the tokens that a head drafts: the one tensor of whole numbers that is read.
 const TOKENS: &str = "d2t";
 
-impl File {
+impl GgufFile {
     pub fn new(gguf: Gguf, description: &ModelDescription) -> Result<Self> {
         description.check_tensors(&gguf)?;
         check_types(&gguf)?;
@@ -55,13 +55,13 @@ impl File {
     }
 
     /// The same with other names for its tensors.
-    pub fn named(mut self, names: OtherNames) -> Self {
+    pub fn named(mut self, names: TensorNames) -> Self {
         self.names = names;
         self
     }
 
     fn find(&self, name: &str) -> Option<Tensor<'_>> {
-        self.gguf.find(&of_file(self.names, name))
+        self.gguf.find(&file_name(self.names, name))
     }
 
     pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
@@ -70,7 +70,7 @@ impl File {
 
     /// Takes the vector of whole numbers that such a file may have.
     pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
-        let name = of_file(self.names, name);
+        let name = file_name(self.names, name);
         let tensor = self.gguf.tensor(&name)?;
         tensor.expect_shape(&[length])?;
         if tensor.kind() != TensorType::I64 {
@@ -99,7 +99,7 @@ impl File {
     /// That every tensor was read, but for what the predicate allows.
     pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
         let Some(taken) = &self.taken else { return Ok(()) };
-        let is_left = |name: &str| !taken.contains(name) && !allowed(&of_ours(self.names, name));
+        let is_left = |name: &str| !taken.contains(name) && !allowed(&model_name(self.names, name));
         match self.gguf.tensors().find(|tensor| is_left(tensor.name())) {
             None => Ok(()),
             Some(other) => Err(Error::Tensor {
@@ -116,24 +116,24 @@ impl File {
         paths.into_iter().map(Path::to_owned).collect()
     }
 
-    pub fn tensors(&self) -> impl Iterator<Item = Listed> {
-        self.gguf.tensors().map(|tensor| Listed {
-            name: of_ours(self.names, tensor.name()),
+    pub fn tensors(&self) -> impl Iterator<Item = TensorHeader> {
+        self.gguf.tensors().map(|tensor| TensorHeader {
+            name: model_name(self.names, tensor.name()),
             shape: tensor.shape(),
             stored: tensor.kind().to_string(),
-            exact: Format::of_file(tensor.kind()),
+            exact: Format::from_tensor_type(tensor.kind()),
         })
     }
 
     /// A tensor, which must have this shape.
-    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Blocked> {
-        let name = of_file(self.names, name);
+    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<GgufTensor> {
+        let name = file_name(self.names, name);
         self.gguf.tensor(&name)?.expect_shape(shape)?;
         if let Some(taken) = &mut self.taken {
             taken.insert(name.clone());
         }
         let head = self.interleaved.get(&name).copied();
-        Ok(Blocked { gguf: Arc::clone(&self.gguf), name, head })
+        Ok(GgufTensor { gguf: Arc::clone(&self.gguf), name, head })
     }
 }
 
@@ -155,25 +155,25 @@ fn check_types(gguf: &Gguf) -> Result<()> {
 }
 
 /// A tensor in its file.
-pub(crate) struct Blocked {
+pub(crate) struct GgufTensor {
     gguf: Arc<Gguf>,
     name: String,
     /// Width of the heads whose rows are to be put in order.
     head: Option<usize>,
 }
 
-impl Blocked {
+impl GgufTensor {
     fn tensor(&self) -> Result<Tensor<'_>> {
         Ok(self.gguf.tensor(&self.name)?)
     }
 
     pub fn kind(&self) -> TensorType {
-        // `File::take` has seen it.
+        // `GgufFile::take` has seen it.
         self.gguf.find(&self.name).map_or(TensorType::F32, |tensor| tensor.kind())
     }
 
     pub fn exact(&self) -> Format {
-        Format::of_file(self.kind())
+        Format::from_tensor_type(self.kind())
     }
 
     /// Reads rows of `columns` values from row `first` on. A vector is a row, or rows of one value
@@ -199,7 +199,7 @@ impl Blocked {
             None => Ok(()),
             Some((at, got)) => {
                 let got = format!("{got} in row {}, column {}", first + at / columns, at % columns);
-                Err(self.wrong("finite numbers", got))
+                Err(self.tensor_error("finite numbers", got))
             }
         }
     }
@@ -227,11 +227,11 @@ impl Blocked {
     pub fn blocks(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let tensor = self.tensor()?;
         let (width, kind) = (tensor.row_bytes(), tensor.kind());
-        if kind != kind.held_as() {
-            let held = tensor.columns() / kind.block() * kind.held_as().block_bytes();
+        if kind != kind.memory_type() {
+            let held = tensor.columns() / kind.block() * kind.memory_type().block_bytes();
             let mut blocks = vec![0; bytes.len() / held * width];
             self.blocks_of(tensor, first, &mut blocks)?;
-            return held_as(kind, &blocks, bytes).map_err(|e| self.wrong(&e.expected, e.got));
+            return to_memory_type(kind, &blocks, bytes).map_err(|e| self.tensor_error(&e.expected, e.got));
         }
         self.blocks_of(tensor, first, bytes)
     }
@@ -251,10 +251,10 @@ impl Blocked {
     }
 
     pub fn not_finite(&self, row: usize, got: f32) -> Error {
-        self.wrong("finite scales", format!("{got} in row {row}"))
+        self.tensor_error("finite scales", format!("{got} in row {row}"))
     }
 
-    fn wrong(&self, expected: &str, got: String) -> Error {
+    fn tensor_error(&self, expected: &str, got: String) -> Error {
         let path =
             self.gguf.find(&self.name).map_or(self.gguf.metadata().path(), |tensor| tensor.path());
         Error::Tensor {

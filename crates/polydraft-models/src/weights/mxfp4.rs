@@ -1,11 +1,11 @@
 //! Matrices in blocks of MXFP4 as directories have them: numbers and scales in tensors of their
 //! own.
 
-use polydraft_gguf::{TensorType, dequantize, mxfp4_as_q5_0};
+use polydraft_gguf::{TensorType, dequantize, mxfp4_to_q5_0};
 use polydraft_kernels::Format;
 
 use super::element::Element;
-use super::listed::MXFP4_BYTES as BYTES;
+use super::tensor_header::MXFP4_BYTES as BYTES;
 use super::stored;
 use crate::error::{Error, Result};
 
@@ -14,16 +14,16 @@ const FILE_BYTES: usize = 1 + BYTES;
 /// Rows of blocks.
 pub(crate) struct Mxfp4 {
     /// `[.., blocks, 16]`: number 2i of a block in the lower half of byte i, 2i + 1 in the upper.
-    pub numbers: stored::Stored,
+    pub numbers: stored::StoredTensor,
     /// `[.., blocks]`: exponents of two, less 127.
-    pub scales: stored::Stored,
+    pub scales: stored::StoredTensor,
     /// Blocks of a row.
     pub blocks: usize,
 }
 
 impl Mxfp4 {
     pub fn exact(&self) -> Format {
-        Format::of_file(TensorType::MXFP4)
+        Format::from_tensor_type(TensorType::MXFP4)
     }
 
     /// Rows from row `first` on, as ggml has them: the scale, then the first half of the numbers in
@@ -46,7 +46,7 @@ impl Mxfp4 {
         let rows = self.rows(first, values.len() / columns)?;
         let mut wide = vec![0.0; values.len()];
         dequantize(TensorType::MXFP4, &rows, &mut wide)
-            .map_err(|e| self.numbers.wrong(e.expected, e.got))?;
+            .map_err(|e| self.numbers.tensor_error(e.expected, e.got))?;
         for (value, wide) in values.iter_mut().zip(wide) {
             *value = T::from_f32(wide.to_le_bytes());
         }
@@ -57,10 +57,10 @@ impl Mxfp4 {
     pub fn blocks(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let width = self.blocks * TensorType::Q5_0.block_bytes();
         let rows = self.rows(first, bytes.len() / width)?;
-        mxfp4_as_q5_0(&rows, bytes).map_err(|e| self.numbers.wrong(e.expected, e.got))
+        mxfp4_to_q5_0(&rows, bytes).map_err(|e| self.numbers.tensor_error(e.expected, e.got))
     }
 
     pub fn not_finite(&self, row: usize, got: f32) -> Error {
-        self.numbers.wrong("finite scales".to_owned(), format!("{got} in row {row}"))
+        self.numbers.tensor_error("finite scales".to_owned(), format!("{got} in row {row}"))
     }
 }

@@ -7,11 +7,11 @@ use safetensors::tensor::{Dtype, TensorInfo};
 use serde::Deserialize;
 
 use super::codebook;
-use super::listed::{Listed, MXFP4_BYTES};
-use super::parts::{self, Parts};
+use super::tensor_header::{TensorHeader, MXFP4_BYTES};
+use super::packed_tensors::{self, PackedTensors};
 use super::pickle;
 use super::scales::{SCALES, is_fp8, is_of_activations};
-use super::stored::{Stored, exact, header, read_at};
+use super::stored::{StoredTensor, exact, header, read_at};
 use crate::error::{Error, Result};
 use crate::quantisation;
 
@@ -30,7 +30,7 @@ struct Shard {
 /// small buffer: no weight is ever in memory twice, and a file that another process cuts short is
 /// an error like any other.
 #[derive(Debug)]
-pub(crate) struct Files {
+pub(crate) struct TensorFiles {
     directory: PathBuf,
     shards: Vec<Shard>,
     tensors: BTreeMap<String, (usize, TensorInfo)>,
@@ -39,9 +39,9 @@ pub(crate) struct Files {
     /// Rows and columns of the blocks that have a scale each.
     block: Option<[usize; 2]>,
     /// What matrices of whole numbers are made of, by the matrix's name.
-    packed: BTreeMap<String, Parts>,
+    packed: BTreeMap<String, PackedTensors>,
     /// What matrices of indices into a table are made of, likewise.
-    codebooks: BTreeMap<String, codebook::Parts>,
+    codebooks: BTreeMap<String, codebook::CodebookTensors>,
     /// Names of those that were read.
     taken: BTreeSet<String>,
 }
@@ -56,7 +56,7 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Bytes that are compared at once.
 const COMPARED: usize = 1 << 20;
 
-impl Files {
+impl TensorFiles {
     pub fn open(directory: &Path) -> Result<Self> {
         let mut files = Self::open_all(directory)?;
         files.set_parts_apart()?;
@@ -92,7 +92,7 @@ impl Files {
             return Err(Error::Missing { directory: directory.to_owned(), expected });
         }
         let wrong = |problem: String| Error::File { path: index.clone(), problem };
-        let text = polydraft_files::read_text(&index, polydraft_files::Kind::INDEX)
+        let text = polydraft_files::read_text(&index, polydraft_files::FileKind::TENSOR_INDEX)
             .map_err(|source| Error::Read { path: index.clone(), source })?;
         let parsed: Index = serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
         for name in parsed.weight_map.values().collect::<BTreeSet<_>>() {
@@ -175,18 +175,18 @@ impl Files {
     }
 
     /// All tensors.
-    pub fn tensors(&self) -> impl Iterator<Item = Listed> {
+    pub fn tensors(&self) -> impl Iterator<Item = TensorHeader> {
         self.tensors.iter().filter_map(|(name, (_, info))| {
             let codebook = self.codebooks.get(name);
             if info.dtype == Dtype::U8 && codebook.is_none() {
-                return Listed::mxfp4(name, &info.shape);
+                return TensorHeader::mxfp4(name, &info.shape);
             }
-            Some(Listed {
+            Some(TensorHeader {
                 name: name.clone(),
                 shape: info.shape.clone(),
                 stored: match info.dtype {
-                    _ if self.packed.contains_key(name) => self.packed[name].called(),
-                    _ if codebook.is_some() => codebook.map(codebook::Parts::called)?,
+                    _ if self.packed.contains_key(name) => self.packed[name].type_name(),
+                    _ if codebook.is_some() => codebook.map(codebook::CodebookTensors::type_name)?,
                     Dtype::F8_E4M3 => "FP8".to_owned(),
                     Dtype::F8_E5M2 => "FP8 (E5M2)".to_owned(),
                     other => format!("{other:?}"),
@@ -253,7 +253,7 @@ impl Files {
                 .into_iter()
                 .map(|b| i32::from_le_bytes(b).into())
                 .collect()),
-            other => Err(stored.wrong("type I64 or I32".to_owned(), format!("type {other:?}"))),
+            other => Err(stored.tensor_error("type I64 or I32".to_owned(), format!("type {other:?}"))),
         }
     }
 
@@ -269,12 +269,12 @@ impl Files {
     }
 
     /// Takes all tensors out whose names the predicate says.
-    pub fn drop_others(&mut self, others: impl Fn(&str) -> bool) {
+    pub fn drop_tensors(&mut self, others: impl Fn(&str) -> bool) {
         self.tensors.retain(|name, _| !others(name));
     }
 
     /// The numbers and the scales of a matrix of this shape in blocks of MXFP4, if it is stored so.
-    pub fn mxfp4(&mut self, name: &str, shape: &[usize]) -> Result<Option<[Stored; 2]>> {
+    pub fn mxfp4(&mut self, name: &str, shape: &[usize]) -> Result<Option<[StoredTensor; 2]>> {
         let [numbers, scales] = ["blocks", "scales"].map(|end| format!("{name}_{end}"));
         if !self.tensors.contains_key(&numbers) {
             return Ok(None);
@@ -286,7 +286,7 @@ impl Files {
         for stored in [&numbers, &scales] {
             if stored.dtype() != Dtype::U8 {
                 let got = format!("type {:?}", stored.dtype());
-                return Err(stored.wrong("type U8".to_owned(), got));
+                return Err(stored.tensor_error("type U8".to_owned(), got));
             }
         }
         Ok(Some([numbers, scales]))
@@ -301,14 +301,14 @@ impl Files {
         let Some((own, shard, info)) = self.scales.get(name) else {
             let [one, other] = SCALES.map(|end| format!("{name}{end}"));
             let expected = format!("its scales in a tensor {one} or {other}");
-            return Err(numbers.wrong(expected, "no such tensor".to_owned()));
+            return Err(numbers.tensor_error(expected, "no such tensor".to_owned()));
         };
         let scales = self.stored(own, *shard, info);
         Ok(Some(Scaled { numbers, scales, shape: info.shape.clone(), block: self.block }))
     }
 
     /// What a matrix of this shape is made of, if it is one of whole numbers.
-    pub fn packed(&mut self, name: &str, shape: &[usize]) -> Result<Option<&Parts>> {
+    pub fn packed(&mut self, name: &str, shape: &[usize]) -> Result<Option<&PackedTensors>> {
         if self.packed.contains_key(name) {
             self.find(name, shape)?;
         }
@@ -316,7 +316,7 @@ impl Files {
     }
 
     /// What a matrix of this shape is made of, if it is one of indices into a table.
-    pub fn codebook(&mut self, name: &str, shape: &[usize]) -> Result<Option<&codebook::Parts>> {
+    pub fn codebook(&mut self, name: &str, shape: &[usize]) -> Result<Option<&codebook::CodebookTensors>> {
         if self.codebooks.contains_key(name) {
             self.find(name, shape)?;
         }
@@ -324,25 +324,25 @@ impl Files {
     }
 
     /// Takes a tensor, which must have this shape.
-    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
+    pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<StoredTensor> {
         let stored = self.find(name, shape)?;
         match stored.dtype() {
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => Ok(stored),
             other => {
                 let expected = "type F32, F16 or BF16, or F8_E4M3 with scales".to_owned();
-                Err(stored.wrong(expected, format!("type {other:?}")))
+                Err(stored.tensor_error(expected, format!("type {other:?}")))
             }
         }
     }
 
-    fn find(&mut self, name: &str, shape: &[usize]) -> Result<Stored> {
+    fn find(&mut self, name: &str, shape: &[usize]) -> Result<StoredTensor> {
         let stored = self.look(name, shape)?;
         self.taken.insert(name.to_owned());
         Ok(stored)
     }
 
     /// Where a tensor is, which must have this shape.
-    pub fn look(&self, name: &str, shape: &[usize]) -> Result<Stored> {
+    pub fn look(&self, name: &str, shape: &[usize]) -> Result<StoredTensor> {
         let Some((shard, info)) = self.tensors.get(name) else {
             let path = match &self.shards[..] {
                 [shard] => shard.path.clone(),
@@ -357,14 +357,14 @@ impl Files {
         };
         let stored = self.stored(name, *shard, info);
         if info.shape != shape {
-            return Err(stored.wrong(format!("shape {shape:?}"), format!("shape {:?}", info.shape)));
+            return Err(stored.tensor_error(format!("shape {shape:?}"), format!("shape {:?}", info.shape)));
         }
         Ok(stored)
     }
 
-    fn stored(&self, name: &str, shard: usize, info: &TensorInfo) -> Stored {
+    fn stored(&self, name: &str, shard: usize, info: &TensorInfo) -> StoredTensor {
         let Shard { path, data } = &self.shards[shard];
-        Stored::new(name, path, *data, info)
+        StoredTensor::new(name, path, *data, info)
     }
 
     /// That nothing is left, but for what the predicate allows.
@@ -392,8 +392,8 @@ impl Files {
 
 /// A matrix in FP8 with its scales.
 pub(crate) struct Scaled {
-    pub numbers: Stored,
-    pub scales: Stored,
+    pub numbers: StoredTensor,
+    pub scales: StoredTensor,
     /// That of the scales.
     pub shape: Vec<usize>,
     /// Rows and columns that share a scale, where the configuration says so.

@@ -1,4 +1,4 @@
-//! A tensor where it lies in a safetensors file.
+//! Tensors in safetensors files.
 //!
 //! Source: the format's description in Hugging Face's safetensors.
 
@@ -12,39 +12,39 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use super::element::{Element, not_finite};
 use crate::error::{Error, Result};
 
-/// No header is longer: those of the largest models have a few megabytes.
-const LONGEST_HEADER: u64 = polydraft_files::Kind::INDEX.most;
+/// Maximum length of a header; those of the largest models have a few megabytes.
+const MAX_HEADER_BYTES: u64 = polydraft_files::FileKind::TENSOR_INDEX.max_bytes;
 
-/// The header of a safetensors file, and where the bytes of tensors begin.
+/// Reads the header of a safetensors file; returns it with the offset of the tensors' bytes.
 pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64)> {
     let read = |source| Error::Read { path: path.to_owned(), source };
     let length = file.metadata().map_err(read)?.len();
-    let wrong = |problem: String| Error::File {
+    let invalid = |problem: String| Error::File {
         path: path.to_owned(),
         problem: format!("expected a complete safetensors file, got {length} bytes: {problem}"),
     };
     let mut size = [0; 8];
     if length < 8 {
-        return Err(wrong("too few for the size of a header".to_owned()));
+        return Err(invalid("too few for the size of a header".to_owned()));
     }
     file.read_exact(&mut size).map_err(read)?;
     let header = u64::from_le_bytes(size);
-    if header > LONGEST_HEADER.min(length - 8) {
-        return Err(wrong(format!("its header would have {header}")));
+    if header > MAX_HEADER_BYTES.min(length - 8) {
+        return Err(invalid(format!("its header has {header} bytes")));
     }
     let mut text = vec![0; header as usize];
     file.read_exact(&mut text).map_err(read)?;
-    let metadata: Metadata = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+    let metadata: Metadata = serde_json::from_slice(&text).map_err(|e| invalid(e.to_string()))?;
     let data = 8 + header;
-    let whole = data.saturating_add(metadata.data_len() as u64);
-    if whole != length {
-        return Err(wrong(format!("its header speaks of {whole}")));
+    let expected = data.saturating_add(metadata.data_len() as u64);
+    if expected != length {
+        return Err(invalid(format!("its header describes {expected}")));
     }
     Ok((metadata, data))
 }
 
-/// Reads the bytes of a file from `start` on, by a handle of its own: others read at other places
-/// meanwhile.
+/// Reads bytes of a file from `start` on, through a handle of its own, so that several threads can
+/// read at once.
 pub(crate) fn read_at(path: &Path, start: u64, bytes: &mut [u8]) -> Result<()> {
     let mut read = || {
         let mut file = File::open(path)?;
@@ -54,7 +54,7 @@ pub(crate) fn read_at(path: &Path, start: u64, bytes: &mut [u8]) -> Result<()> {
     read().map_err(|source| Error::Read { path: path.to_owned(), source })
 }
 
-/// In which a tensor loses nothing; of what cannot be read, anything.
+/// Format that stores numbers of this type exactly; arbitrary for types that cannot be read.
 pub(super) fn exact(dtype: Dtype) -> Format {
     match dtype {
         Dtype::F16 => Format::F16,
@@ -63,23 +63,24 @@ pub(super) fn exact(dtype: Dtype) -> Format {
     }
 }
 
-/// A tensor in its file.
+/// Location and type of a tensor in its file.
 #[derive(Debug, Clone)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTensor {
     name: String,
     path: PathBuf,
-    /// Of its first byte.
+    /// Offset of the first byte.
     start: u64,
     dtype: Dtype,
 }
 
-impl Stored {
-    /// In a file whose tensors' bytes begin at `data`.
+impl StoredTensor {
+    /// Tensor of a file whose tensor bytes begin at offset `data`.
     pub fn new(name: &str, path: &Path, data: u64, info: &TensorInfo) -> Self {
         let start = data + info.data_offsets.0 as u64;
         Self { name: name.to_owned(), path: path.to_owned(), start, dtype: info.dtype }
     }
 
+    /// Format that stores the tensor exactly.
     pub fn exact(&self) -> Format {
         exact(self.dtype)
     }
@@ -88,7 +89,7 @@ impl Stored {
         self.dtype
     }
 
-    pub fn wrong(&self, expected: String, got: String) -> Error {
+    pub fn tensor_error(&self, expected: String, got: String) -> Error {
         Error::Tensor { path: self.path.clone(), tensor: self.name.clone(), expected, got }
     }
 
@@ -115,12 +116,12 @@ impl Stored {
             None => Ok(()),
             Some((at, got)) => {
                 Err(self
-                    .wrong("finite numbers".to_owned(), format!("{got} at entry {}", first + at)))
+                    .invalid("finite numbers".to_owned(), format!("{got} at entry {}", first + at)))
             }
         }
     }
 
-    /// Whether it has numbers of this shape that are all 0.
+    /// Whether the tensor has this shape's numbers and all of them are 0.
     pub fn is_zero(&self, shape: &[usize]) -> bool {
         let mut values = vec![1f32; shape.iter().product()];
         let is_known = matches!(self.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);
@@ -128,7 +129,7 @@ impl Stored {
         is_read && values.iter().all(|value| *value == 0.0)
     }
 
-    /// Those of `count` entries of N bytes from entry `first` on.
+    /// Reads `count` entries of N bytes from entry `first` on.
     pub fn bytes<const N: usize>(&self, first: usize, count: usize) -> Result<Vec<[u8; N]>> {
         let mut bytes = vec![[0; N]; count];
         read_at(&self.path, self.start + (first * N) as u64, bytes.as_flattened_mut())?;

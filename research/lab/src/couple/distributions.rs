@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use polydraft::{Distribution, Drafting, Draws, Error, Problem, Proposal};
 use polydraft_cli::usage::UsageError;
-use polydraft_files::{Kind, read_stream};
+use polydraft_files::{FileKind, read_stream};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 
@@ -55,7 +55,7 @@ pub fn from_file(path: Option<&Path>, normalize: bool) -> Result<Distributions> 
                 "no distributions: give a file, --target and --draft, or JSON on standard input",
             ));
         }
-        let text = read_stream(&mut input, Kind::DISTRIBUTIONS)
+        let text = read_stream(&mut input, FileKind::DISTRIBUTIONS)
             .context("cannot read the distributions from standard input")?;
         return json(&text, normalize).context("distributions on standard input");
     };
@@ -92,7 +92,7 @@ pub fn from_arrays(
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    polydraft_files::read(path, Kind::DISTRIBUTIONS)
+    polydraft_files::read(path, FileKind::DISTRIBUTIONS)
         .with_context(|| format!("cannot read {}", path.display()))
 }
 

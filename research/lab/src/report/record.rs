@@ -113,7 +113,7 @@ const MOST: usize = 4096;
 /// The records of a file.
 pub fn read(file: &Path) -> Result<Vec<Record>> {
     let name = file.display().to_string();
-    let text = polydraft_files::read_text(file, polydraft_files::Kind::RECORD)
+    let text = polydraft_files::read_text(file, polydraft_files::FileKind::RECORD)
         .with_context(|| format!("cannot read {name}"))?;
     let mut records = Vec::new();
     for (number, value) in

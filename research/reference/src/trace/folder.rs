@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use polydraft::Token;
-use polydraft_files::Kind;
+use polydraft_files::FileKind;
 use serde::{Deserialize, Serialize};
 
 use crate::trace::columns::MOST;
@@ -15,8 +15,8 @@ pub(crate) const HEADER: &str = "trace.json";
 /// The file that lists the shards.
 pub(crate) const INDEX: &str = "index.jsonl";
 /// A shard's file as it is read.
-const SHARD: Kind = Kind { name: "a shard of a trace", most: MOST as u64 };
-const LINES: Kind = Kind { name: "the index of a trace", most: 256 << 20 };
+const SHARD: FileKind = FileKind { name: "a shard of a trace", max_bytes: MOST as u64 };
+const LINES: FileKind = FileKind { name: "the index of a trace", max_bytes: 256 << 20 };
 
 /// A shard's line in the index.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ impl Trace {
         };
         let file = folder.join(HEADER);
         let header =
-            polydraft_files::read(&file, Kind::SETTINGS).map_err(|error| match error.kind() {
+            polydraft_files::read(&file, FileKind::CONFIG).map_err(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => {
                     let expected = format!("a trace, a folder with {HEADER} or one of its files");
                     Error::content(path.display(), expected, "none")

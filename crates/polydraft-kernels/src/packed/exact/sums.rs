@@ -3,7 +3,7 @@
 use pulp::Simd;
 
 use super::step::{STEP, Step};
-use crate::fetch::Ahead;
+use crate::fetch::PassPrefetch;
 use crate::packed::tiles::{Piece, TILE};
 
 /// Sums over columns in their order, which is thus the same for every N and V.
@@ -60,7 +60,7 @@ pub(in crate::packed) trait Add: Sized {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: Ahead,
+        ahead: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     );
 }
@@ -107,11 +107,11 @@ impl<W: Widen> Add for W {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: Ahead,
+        ahead: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
         for (piece, (x, w)) in x.iter().zip(w).enumerate() {
-            ahead.ask(piece);
+            ahead.step(piece);
             let mut wide = [[simd.splat_f32s(0.0); STEP]; V];
             for (v, wide) in wide.iter_mut().enumerate() {
                 *wide = w.widen(simd, first + v);

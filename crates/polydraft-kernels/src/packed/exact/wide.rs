@@ -4,7 +4,7 @@ use pulp::Simd;
 
 use super::step::{STEP, Step};
 use super::sums::{Add, Sums, Widen, Words, add_column, add_step};
-use crate::fetch::{Ahead, Cache, fetch};
+use crate::fetch::{CacheLevel, PassPrefetch, prefetch_ahead};
 use crate::packed::block::COLUMNS;
 use crate::packed::tiles::TILE;
 
@@ -60,7 +60,7 @@ impl Add for Wide {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        _ahead: Ahead,
+        _ahead: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
         for (x, w) in x.iter().zip(w) {
@@ -79,7 +79,7 @@ impl<W: Widen> Words for W {
     fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Wide>) -> &'a [Wide] {
         room.resize(w.len(), Wide::ZERO);
         for (w, room) in w.iter().zip(&mut *room) {
-            fetch(w, 0, 1, Cache::Second);
+            prefetch_ahead(w, 0, 1, CacheLevel::L2);
             for v in 0..TILE / S::F32_LANES {
                 room.put::<S>(v, w.widen(simd, v));
             }
@@ -105,13 +105,13 @@ pub(super) fn add_scaled<S: Simd, W: Scaled, const N: usize, const V: usize>(
     x: &[Step<N>],
     w: &[W],
     first: usize,
-    ahead: Ahead,
+    ahead: PassPrefetch,
     out: &mut Sums<S, N, V>,
 ) {
     let zero = simd.splat_f32s(0.0);
     for (piece, (x, w)) in x.chunks_exact(W::STEPS).zip(w).enumerate() {
         if W::FAR {
-            ahead.ask(piece);
+            ahead.step(piece);
         }
         let mut sums: Sums<S, N, V> = [[zero; V]; N];
         for (step, x) in x.iter().enumerate() {
@@ -165,7 +165,7 @@ impl Add for WideBlock {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: Ahead,
+        ahead: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
         add_scaled(simd, x, w, first, ahead, sums);

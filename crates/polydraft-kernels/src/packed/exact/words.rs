@@ -8,10 +8,10 @@ use pulp::Simd;
 use super::step::{MOST, STEP, Step};
 use super::sums::{Add, Sums, Widen, Words, word};
 use super::wide::{Scaled, Wide, WideBlock, add_scaled};
-use crate::fetch::{Ahead, Cache, fetch};
-use crate::halves::widened;
+use crate::fetch::{CacheLevel, PassPrefetch, prefetch_ahead};
+use crate::halves::f16_to_f32;
 use crate::packed::blocks::Q8_0;
-use crate::packed::read::Read;
+use crate::packed::read::ReadRows;
 use crate::packed::tiles::{Fill, Piece, TILE};
 
 /// A row's numbers in four columns. Mostly there are all, and the compiler need not ask for each.
@@ -43,7 +43,11 @@ unsafe impl Piece for F32 {
 impl Fill for F32 {
     type Value = f32;
 
-    fn read<E>(rows: &(impl Read<E> + ?Sized), first: usize, values: &mut [f32]) -> Result<(), E> {
+    fn read<E>(
+        rows: &(impl ReadRows<E> + ?Sized),
+        first: usize,
+        values: &mut [f32],
+    ) -> Result<(), E> {
         rows.f32(first, values)
     }
 
@@ -72,11 +76,11 @@ impl Add for F32 {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: Ahead,
+        ahead: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
         for (piece, (x, w)) in x.iter().zip(in_f32(w)).enumerate() {
-            ahead.ask(piece);
+            ahead.step(piece);
             w.add_to(simd, x, first, sums);
         }
     }
@@ -123,7 +127,7 @@ macro_rules! sixteen {
             type Value = $value;
 
             fn read<E>(
-                rows: &(impl Read<E> + ?Sized),
+                rows: &(impl ReadRows<E> + ?Sized),
                 first: usize,
                 values: &mut [$value],
             ) -> Result<(), E> {
@@ -224,7 +228,7 @@ impl Scaled for Q8_0 {
     fn scales(&self) -> [f32; TILE] {
         let mut scales = [0f32; TILE];
         for (scale, half) in scales.iter_mut().zip(&self.scales) {
-            *scale = widened(*half);
+            *scale = f16_to_f32(*half);
         }
         scales
     }
@@ -237,7 +241,7 @@ impl Add for Q8_0 {
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: Ahead,
+        ahead: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
         add_scaled(simd, x, w, first, ahead, sums);
@@ -258,7 +262,7 @@ impl Words for Q8_0 {
     ) -> &'a [Self::Wide] {
         room.resize(w.len(), WideBlock::ZERO);
         for (w, room) in w.iter().zip(&mut *room) {
-            fetch(w, 0, 1, Cache::Second);
+            prefetch_ahead(w, 0, 1, CacheLevel::L2);
             for (step, room) in room.numbers.iter_mut().enumerate() {
                 for v in 0..TILE / S::F32_LANES {
                     room.put::<S>(v, w.numbers(simd, step, v));

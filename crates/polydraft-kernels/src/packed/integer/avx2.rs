@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use polydraft_gguf::IQ4_NUMBERS;
+use polydraft_gguf::IQ4_CODEBOOK;
 
 use super::lanes::{self, Lanes};
 use crate::packed::block::Block;
@@ -75,7 +75,7 @@ unsafe impl Lanes for Avx2 {
     unsafe fn decoded(places: __m256i) -> [__m256i; 2] {
         // SAFETY: the CPU has what `Avx2` asks for; the table has 16 bytes.
         unsafe {
-            let table = _mm_loadu_si128(IQ4_NUMBERS.as_ptr().cast());
+            let table = _mm_loadu_si128(IQ4_CODEBOOK.as_ptr().cast());
             let numbers = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), places);
             [_mm256_abs_epi8(numbers), numbers]
         }

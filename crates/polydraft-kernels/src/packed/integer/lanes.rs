@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use crate::fetch::{Cache, fetch};
+use crate::fetch::{CacheLevel, prefetch_ahead};
 use crate::packed::block::{Block, Cut, Factors, Numbers};
 use crate::packed::inputs::Input;
 use crate::packed::tiles::TILE;
@@ -13,7 +13,7 @@ use crate::stack;
 pub(super) const IQ4_RAISED: [u8; 16] = {
     let (mut raised, mut i) = ([0; 16], 0);
     while i < 16 {
-        raised[i] = polydraft_gguf::IQ4_NUMBERS[i].cast_unsigned() ^ 0x80;
+        raised[i] = polydraft_gguf::IQ4_CODEBOOK[i].cast_unsigned() ^ 0x80;
         i += 1;
     }
     raised
@@ -46,7 +46,7 @@ pub(super) unsafe trait Lanes {
     unsafe fn start_fours(shift: i32) -> Self::FourSums;
     /// The lower halves of bytes, and the upper ones.
     unsafe fn fours(words: *const u32) -> [Self::Fours; 2];
-    /// The numbers of [`IQ4_NUMBERS`](polydraft_gguf::IQ4_NUMBERS) at those places.
+    /// The numbers of [`IQ4_CODEBOOK`](polydraft_gguf::IQ4_CODEBOOK) at those places.
     unsafe fn decoded(places: Self::Fours) -> Self::Eights;
     /// Words shifted to the right, or to the left by what is below zero, and what `mask` keeps of
     /// them: four bytes from 0 to 63.
@@ -135,9 +135,9 @@ unsafe fn put_together<L: Lanes>(cut: &Cut, j: usize, at: usize) -> L::Fours {
 /// and one row in 4 bits took 1.2 times as long. A compiler would put them together again without
 /// the fence.
 #[inline(always)]
-fn ask<B: Block>(w: &B, part: usize, ahead: Option<Cache>, share: usize, shares: usize) {
+fn ask<B: Block>(w: &B, part: usize, ahead: Option<CacheLevel>, share: usize, shares: usize) {
     if let Some(cache) = ahead {
-        fetch(w, shares * part + share, shares * B::PARTS, cache);
+        prefetch_ahead(w, shares * part + share, shares * B::PARTS, cache);
         compiler_fence(Ordering::SeqCst);
     }
 }
@@ -154,7 +154,7 @@ unsafe fn block<L: Lanes, B: Block, const N: usize, const J: usize, const SPAN: 
     part: usize,
     x: &[Input; N],
     first: usize,
-    ahead: Option<Cache>,
+    ahead: Option<CacheLevel>,
 ) -> [[L::Integers; J]; N] {
     // SAFETY: pointers lead to `LANES` words within arrays of `TILE`; the rest is the caller's
     // promise.
@@ -271,7 +271,7 @@ pub(super) unsafe fn tile<L: Lanes, B: Block, const N: usize, const V: usize, co
     y: &mut [[f32; TILE]],
 ) {
     stack::align();
-    let cache = Cache::of(B::PARTS * N * size_of::<Input>(), size_of::<B>());
+    let cache = CacheLevel::choose(B::PARTS * N * size_of::<Input>(), size_of::<B>());
     // SAFETY: V and J are as the caller promised, so that every vector lies in its tile.
     unsafe {
         for first in (0..TILE / L::LANES).step_by(V) {

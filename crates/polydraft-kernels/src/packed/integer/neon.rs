@@ -5,7 +5,7 @@
 use std::arch::aarch64::*;
 use std::arch::{asm, is_aarch64_feature_detected};
 
-use polydraft_gguf::IQ4_NUMBERS;
+use polydraft_gguf::IQ4_CODEBOOK;
 
 use super::lanes::{self, Lanes};
 use crate::packed::block::Block;
@@ -96,7 +96,7 @@ unsafe impl<const DOT: bool> Lanes for Neon<DOT> {
     #[inline(always)]
     unsafe fn decoded(places: int8x16_t) -> int8x16_t {
         // SAFETY: the CPU has what `Neon` asks for; the table has 16 bytes.
-        unsafe { vqtbl1q_s8(vld1q_s8(IQ4_NUMBERS.as_ptr()), vreinterpretq_u8_s8(places)) }
+        unsafe { vqtbl1q_s8(vld1q_s8(IQ4_CODEBOOK.as_ptr()), vreinterpretq_u8_s8(places)) }
     }
 
     #[inline(always)]

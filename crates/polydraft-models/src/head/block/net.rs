@@ -12,7 +12,7 @@
 
 use polydraft::Token;
 use polydraft_engine::HiddenState;
-use polydraft_kernels::{Mask, Norm, Part as Seen, Rows};
+use polydraft_kernels::{Mask, Norm, SequenceInput as Seen, Rows};
 
 use super::convolution::Convolution;
 use super::link::{Level, Link};
@@ -21,12 +21,12 @@ use crate::error::Result;
 use crate::linear::Linear;
 use crate::transformer::Transformer;
 use crate::transformer::layer::Attention;
-use crate::transformer::pass::{Part, begin};
+use crate::transformer::pass::{SequenceTokens, begin};
 use crate::transformer::rotations::Rotations;
 
 /// What positions of a block see of it in one layer: all, or those before them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::head) struct Sight {
+pub(in crate::head) struct BlockAttention {
     pub causal: bool,
     pub window: Option<usize>,
 }
@@ -40,7 +40,7 @@ pub(super) struct Net {
     pub fc: Linear,
     pub context_norm: Norm,
     /// Of each layer.
-    pub sights: Vec<Sight>,
+    pub block_attention: Vec<BlockAttention>,
     /// Of each layer, around attention and around feed-forward.
     pub convolutions: Vec<[Convolution; 2]>,
     pub link: Link,
@@ -114,7 +114,7 @@ impl Net {
                 (0..block).map(|at| alone(end + at + 1)).collect::<Vec<Mask>>(),
             ]);
             let tokens = vec![0; masks.len()];
-            parts.push(Part { cache, start: *start, tokens, masks, wanted: block, settled: 0 });
+            parts.push(SequenceTokens { cache, start: *start, tokens, masks, wanted: block, committed: 0 });
         }
         begin(&mut parts)?;
         let rotations = self.decoder.rotations(&positions);
@@ -185,7 +185,7 @@ impl Net {
         number: usize,
         rows: &Rows,
         rotations: &Rotations,
-        parts: &mut [Part],
+        parts: &mut [SequenceTokens],
         (blocks, masks): (&[usize], &[[Vec<Mask>; 2]]),
     ) -> Result<Rows> {
         let (config, layer) = (&self.decoder.config, &self.decoder.layers[number]);
@@ -193,12 +193,12 @@ impl Net {
             return Ok(Rows::new(vec![0.0; blocks.len() * self.width()], self.width()));
         };
         let mut mixed = heads.query_key_value.forward(rows)?;
-        let angles = rotations.of(false);
+        let angles = rotations.angles(false);
         heads.write(layer.place, config, &mut mixed, angles, parts)?;
         if blocks.is_empty() {
             return Ok(Rows::new(Vec::new(), self.width()));
         }
-        let Sight { causal, window } = self.sights[number];
+        let BlockAttention { causal, window } = self.block_attention[number];
         let seen: Vec<Seen> = parts
             .iter()
             .zip(masks)
@@ -208,14 +208,14 @@ impl Net {
                 end: part.end(),
             })
             .collect();
-        let layout = parts[0].cache.layout(layer.place.shape);
-        heads.look(layer.place, config, &mixed.select(blocks), (&seen, layout), window)
+        let layout = parts[0].cache.page_layout(layer.place.shape);
+        heads.attend(layer.place, config, &mixed.select(blocks), (&seen, layout), window)
     }
 
     /// Levels of states `[levels, hidden]`.
     pub fn read_out(&self, states: Vec<f32>) -> Result<Vec<Level>> {
         let states = Rows::new(states, self.width());
-        let logits = self.decoder.head().forward(&states)?.capped(self.softcap);
+        let logits = self.decoder.lm_head().forward(&states)?.capped(self.softcap);
         let logits = logits.scaled(self.logit_scale).into_numbers();
         self.link.levels(&self.tokens, &states, &logits)
     }
@@ -231,7 +231,7 @@ impl Net {
 }
 
 /// What layers see: of each sequence what is known of its new tokens, then its block.
-fn joined(parts: &[Part], known: &Rows, block: &Rows) -> Rows {
+fn joined(parts: &[SequenceTokens], known: &Rows, block: &Rows) -> Rows {
     let width = known.width();
     let (mut of_context, mut of_block) = (known.numbers(), block.numbers());
     let mut all = Vec::with_capacity(of_context.len() + of_block.len());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use polydraft_files::{Kind, read_text};
+use polydraft_files::{FileKind, read_text};
 use serde::Deserialize;
 
 use super::answers::Check;
@@ -54,7 +54,7 @@ pub fn read(file: Option<&Path>, runs: bool) -> Result<(Vec<Item>, usize)> {
         Some(file) => {
             let name = file.display().to_string();
             let text =
-                read_text(file, Kind::PROMPT).with_context(|| format!("cannot read {name}"))?;
+                read_text(file, FileKind::PROMPT).with_context(|| format!("cannot read {name}"))?;
             (name, text)
         }
     };

@@ -1,0 +1,308 @@
+//! The models of a server by their names: loaded, being loaded, or to be loaded when a request asks
+//! for one.
+//!
+//! A model that is loaded has an engine's thread of its own. Before another one is loaded, those
+//! that nobody has used for longest are unloaded, as far as memory asks for it; and any is when
+//! nobody has used it for so long.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use polydraft_runtime::message::command_line;
+use polydraft_runtime::{available_memory, explain, release_freed_memory};
+use tokio::sync::watch;
+
+use crate::LoadedModel;
+use crate::api::shared::error::Problem;
+use crate::loaded_model::ServedModel;
+use crate::options::ServerOptions;
+use crate::telemetry::Metrics;
+
+/// Loads a model. It may be called again after the model was unloaded.
+pub(crate) type Loader = Box<dyn Fn() -> anyhow::Result<ServedModel> + Send + Sync>;
+
+/// One model, as it is described before it is loaded.
+pub(crate) struct ModelEntry {
+    /// Its names for clients, the first one being its own; `*` stands for any.
+    pub names: Vec<String>,
+    /// Bytes of its weights, about.
+    pub bytes: u64,
+    /// Loads it.
+    pub load: Loader,
+}
+
+/// What became of loading a model; none while it is loaded.
+type Outcome = Option<Result<Arc<LoadedModel>, Arc<anyhow::Error>>>;
+
+enum State {
+    Unloaded,
+    Loading(watch::Receiver<Outcome>),
+    Loaded(Arc<LoadedModel>, JoinHandle<()>),
+}
+
+struct Slot {
+    entry: ModelEntry,
+    state: Mutex<State>,
+    last_used: Mutex<Instant>,
+}
+
+/// All of them.
+pub(crate) struct Models {
+    slots: Arc<[Arc<Slot>]>,
+    options: Arc<ServerOptions>,
+    metrics: Arc<Metrics>,
+}
+
+/// How a model stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// Nobody has asked for it.
+    Unloaded,
+    /// It is being loaded.
+    Loading,
+    /// It answers.
+    Loaded,
+    /// Its engine's thread is being stopped.
+    Stopping,
+}
+
+/// Memory that is left free besides a model's weights, for KV caches and the rest.
+const MEMORY_MARGIN: f64 = 0.2;
+
+impl Slot {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last_used(&self) -> MutexGuard<'_, Instant> {
+        self.last_used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_loaded(&self) -> bool {
+        matches!(&*self.state(), State::Loaded(..))
+    }
+
+    fn is_busy(&self) -> bool {
+        matches!(&*self.state(), State::Loaded(model, _) if model.engine.request_count() > 0)
+    }
+
+    fn is_named(&self, name: &str) -> bool {
+        // Ollama's clients name a version too.
+        let name = name.strip_suffix(":latest").unwrap_or(name);
+        self.entry.names.iter().any(|known| known == name || known == "*")
+    }
+
+    /// Unloads it if nobody uses it; whether it was.
+    fn unload_if_unused(&self) -> bool {
+        let mut state = self.state();
+        match &*state {
+            // Whoever looks for it takes the same lock.
+            State::Loaded(model, _) if model.engine.request_count() == 0 && Arc::strong_count(model) == 1 => {}
+            _ => return false,
+        }
+        let State::Loaded(model, thread) = std::mem::replace(&mut *state, State::Unloaded) else {
+            return false;
+        };
+        log::info!("unloaded {}", model.name());
+        // Its thread has nothing left to do, and ends.
+        model.engine.stop(Duration::ZERO);
+        drop(model);
+        thread.join().is_ok()
+    }
+}
+
+impl Models {
+    /// Of these models, none of which is loaded yet.
+    pub fn new(entry: Vec<ModelEntry>, options: Arc<ServerOptions>) -> Self {
+        let slot = |entry| {
+            let (state, last_used) = (Mutex::new(State::Unloaded), Mutex::new(Instant::now()));
+            Arc::new(Slot { entry, state, last_used })
+        };
+        let slots = entry.into_iter().map(slot).collect();
+        Self { slots, options, metrics: Metrics::new() }
+    }
+
+    /// Of one model, which is loaded already.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn with_loaded(
+        served: ServedModel,
+        names: Vec<String>,
+        options: Arc<ServerOptions>,
+    ) -> std::io::Result<Self> {
+        let metrics = Metrics::new();
+        let telemetry = metrics.for_model(None);
+        let (model, thread) = LoadedModel::start(served, names.clone(), options.clone(), telemetry)?;
+        let load: Loader = Box::new(|| Err(anyhow::anyhow!("it was given to the server loaded")));
+        let slot = Slot {
+            entry: ModelEntry { names, bytes: 0, load },
+            state: Mutex::new(State::Loaded(model, thread)),
+            last_used: Mutex::new(Instant::now()),
+        };
+        Ok(Self { slots: [Arc::new(slot)].into(), options, metrics })
+    }
+
+    /// Counters and timers of all models.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// How the server is set up.
+    pub fn options(&self) -> &ServerOptions {
+        &self.options
+    }
+
+    /// Every model's names, how it stands, and the model itself where it is loaded.
+    pub fn all(&self) -> impl Iterator<Item = (&[String], Status, Option<Arc<LoadedModel>>)> {
+        self.slots.iter().map(|slot| {
+            let (status, model) = match &*slot.state() {
+                State::Unloaded => (Status::Unloaded, None),
+                State::Loading(_) => (Status::Loading, None),
+                State::Loaded(model, _) if model.engine.is_stopping() => {
+                    (Status::Stopping, Some(model.clone()))
+                }
+                State::Loaded(model, _) => (Status::Loaded, Some(model.clone())),
+            };
+            (&slot.entry.names[..], status, model)
+        })
+    }
+
+    /// The model of this name, the first one where none is named; loaded if it was not.
+    ///
+    /// # Errors
+    /// There is no such model; it cannot be loaded.
+    pub async fn get_or_load(&self, name: Option<&str>) -> Result<Arc<LoadedModel>, Problem> {
+        let slot = match name {
+            None => self.slots.first(),
+            Some(name) => self.slots.iter().find(|slot| slot.is_named(name)),
+        };
+        let slot = slot.ok_or_else(|| self.unknown_model(name.unwrap_or_default()))?;
+        *slot.last_used() = Instant::now();
+        self.wait_until_loaded(slot).await.map_err(|error| {
+            let problem = format!("the model cannot be loaded: {}", explain(&error, command_line));
+            log::error!("{problem}");
+            Problem::unavailable(problem).with_param("model")
+        })
+    }
+
+    /// Loads the first model.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub async fn load_first(&self) -> Result<(), Arc<anyhow::Error>> {
+        match self.slots.first() {
+            Some(slot) => self.wait_until_loaded(slot).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    async fn wait_until_loaded(&self, slot: &Arc<Slot>) -> Result<Arc<LoadedModel>, Arc<anyhow::Error>> {
+        let mut loading = {
+            let mut state = slot.state();
+            match &*state {
+                State::Loaded(model, _) => return Ok(model.clone()),
+                State::Loading(outcome) => outcome.clone(),
+                State::Unloaded => {
+                    let outcome = self.start_loading(slot.clone());
+                    *state = State::Loading(outcome.clone());
+                    outcome
+                }
+            }
+        };
+        let outcome = loading.wait_for(Option::is_some).await;
+        let outcome = outcome.ok().and_then(|outcome| outcome.clone());
+        outcome.unwrap_or_else(|| Err(Arc::new(anyhow::anyhow!("its loading broke off"))))
+    }
+
+    fn unknown_model(&self, name: &str) -> Problem {
+        let names = self.slots.iter().flat_map(|slot| &slot.entry.names);
+        let known_names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
+        let known_names = known_names.join(", ");
+        let problem =
+            Problem::invalid(format_args!("there is no model {name:?} here, only {known_names}"));
+        problem.with_param("model").with_code("model_not_found").with_status(StatusCode::NOT_FOUND)
+    }
+
+    /// Begins to load a model; nobody who waits for it has to stay.
+    fn start_loading(&self, slot: Arc<Slot>) -> watch::Receiver<Outcome> {
+        let (sender, outcome) = watch::channel(None);
+        let (slots, options, metrics) =
+            (self.slots.clone(), self.options.clone(), self.metrics.clone());
+        tokio::task::spawn_blocking(move || {
+            evict_until_fits(&slots, slot.entry.bytes);
+            let label = (slots.len() > 1).then(|| slot.entry.names[0].clone());
+            let started = (slot.entry.load)().and_then(|served| {
+                let names = slot.entry.names.clone();
+                Ok(LoadedModel::start(served, names, options, metrics.for_model(label))?)
+            });
+            let mut state = slot.state();
+            let outcome = match started {
+                Ok((model, thread)) => {
+                    *state = State::Loaded(model.clone(), thread);
+                    Ok(model)
+                }
+                Err(error) => {
+                    *state = State::Unloaded;
+                    Err(Arc::new(error))
+                }
+            };
+            drop(state);
+            // Whoever waited may have gone.
+            let _ = sender.send(Some(outcome));
+        });
+        outcome
+    }
+
+    /// Unloads what nobody has used for so long.
+    pub fn unload_idle(&self, after: Duration) {
+        for slot in &*self.slots {
+            if slot.is_busy() {
+                *slot.last_used() = Instant::now();
+            }
+            let idle = slot.last_used().elapsed();
+            if idle >= after && slot.is_loaded() {
+                let slot = slot.clone();
+                tokio::task::spawn_blocking(move || slot.unload_if_unused());
+            }
+        }
+    }
+
+    /// Takes no more requests, and lets those that are there end within this time; whether all
+    /// threads ended well.
+    pub async fn stop(&self, within: Duration) -> bool {
+        let mut threads = Vec::new();
+        for slot in &*self.slots {
+            let mut state = slot.state();
+            if let State::Loaded(model, _) = &*state {
+                log::info!("stopping {}; requests: {}", model.name(), model.engine.request_count());
+                model.engine.stop(within);
+                if let State::Loaded(_, thread) = std::mem::replace(&mut *state, State::Unloaded) {
+                    threads.push(thread);
+                }
+            }
+        }
+        let ended = tokio::task::spawn_blocking(move || {
+            // Each is waited for, whatever became of the one before.
+            let failed = threads.into_iter().filter_map(|thread| thread.join().err()).count();
+            failed == 0
+        });
+        ended.await.unwrap_or(false)
+    }
+}
+
+/// Unloads models, those that nobody has used for longest first, until so many bytes fit.
+fn evict_until_fits(slots: &[Arc<Slot>], bytes: u64) {
+    let required = (bytes as f64 * (1.0 + MEMORY_MARGIN)) as u64;
+    let mut by_last_use: Vec<&Arc<Slot>> = slots.iter().filter(|slot| slot.is_loaded()).collect();
+    by_last_use.sort_by_key(|slot| *slot.last_used());
+    for slot in by_last_use {
+        if available_memory().is_none_or(|free| free >= required) {
+            return;
+        }
+        slot.unload_if_unused();
+        release_freed_memory();
+    }
+}
