@@ -37,8 +37,8 @@ struct Tokens {
 }
 
 impl Chain {
-    fn of(text: &str) -> Self {
-        let bytes: Vec<Token> = text.bytes().map(Token::from).collect();
+    fn new(corpus: &str) -> Self {
+        let bytes: Vec<Token> = corpus.bytes().map(Token::from).collect();
         let mut counts: HashMap<Context, [u32; 256]> = HashMap::new();
         for (end, &byte) in bytes.iter().enumerate() {
             // Shorter contexts as well, for what was never seen.
@@ -61,9 +61,9 @@ impl Chain {
     }
 
     /// The longest suffix of a sequence that was seen.
-    fn context(&self, text: &[Token]) -> Context {
-        let first = text.len().saturating_sub(ORDER);
-        let mut ends = (first..=text.len()).map(|start| &text[start..]);
+    fn context(&self, tokens: &[Token]) -> Context {
+        let first = tokens.len().saturating_sub(ORDER);
+        let mut ends = (first..=tokens.len()).map(|start| &tokens[start..]);
         ends.find(|end| self.next.contains_key(*end)).unwrap_or_default().to_vec()
     }
 }
@@ -82,17 +82,17 @@ impl Sequences for Chain {
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        let text = &mut self.sequences[sequence];
-        text.tokens.extend(tokens);
-        text.scored.clear();
+        let state = &mut self.sequences[sequence];
+        state.tokens.extend(tokens);
+        state.scored.clear();
         Ok(())
     }
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
-        let text = &mut self.sequences[sequence];
-        if length < text.tokens.len() {
-            text.tokens.truncate(length);
-            text.scored.clear();
+        let state = &mut self.sequences[sequence];
+        if length < state.tokens.len() {
+            state.tokens.truncate(length);
+            state.scored.clear();
         }
     }
 
@@ -101,9 +101,9 @@ impl Sequences for Chain {
         for &(sequence, tree) in batch {
             for node in self.sequences[sequence].scored.len()..tree.len() {
                 let path = tree.path(node).into_iter().map(|node| tree.token(node));
-                let text: Vec<Token> =
+                let tokens: Vec<Token> =
                     self.sequences[sequence].tokens.iter().copied().chain(path).collect();
-                let context = self.context(&text);
+                let context = self.context(&tokens);
                 self.sequences[sequence].scored.push(context);
             }
         }
@@ -141,7 +141,7 @@ fn generate(engine: &mut Engine, speculate: bool, temperature: f64) -> Result<Ge
 }
 
 fn main() -> Result<()> {
-    let target = Chain::of(include_str!("../src/model.rs"));
+    let target = Chain::new(include_str!("../src/model.rs"));
     // No second model: n-grams of the sequence itself draft for it.
     let drafter = "ngram".parse::<DrafterKind>()?.build(target.info())?;
     let mut engine = Engine::new(Box::new(target), Some(drafter));

@@ -44,9 +44,9 @@ pub fn count_sequences<'c, E: From<crate::Error>>(
         }
         let closed = engine.close(session);
         stepped?;
-        let mut text = closed?.tokens;
-        text.truncate(length);
-        *counts.entry(text).or_default() += 1;
+        let mut tokens = closed?.tokens;
+        tokens.truncate(length);
+        *counts.entry(tokens).or_default() += 1;
         if !goes_on() {
             break;
         }
@@ -87,10 +87,10 @@ struct Cells<'a> {
 }
 
 impl Cells<'_> {
-    fn seen(&self, text: &[Token]) -> u64 {
+    fn count_with_prefix(&self, prefix: &[Token]) -> u64 {
         self.counts
             .iter()
-            .filter(|(other, _)| other.starts_with(text))
+            .filter(|(other, _)| other.starts_with(prefix))
             .map(|(_, count)| count)
             .sum()
     }
@@ -99,28 +99,29 @@ impl Cells<'_> {
     /// Returns probability and number of those that are too rare for cells of their own.
     fn divide(
         &mut self,
-        text: &mut Vec<Token>,
+        prefix: &mut Vec<Token>,
         probability: f64,
         length: usize,
     ) -> Result<(f64, u64)> {
-        let seen = self.seen(text);
+        let count = self.count_with_prefix(prefix);
         if length == 0 {
-            self.cells.push((probability, seen));
+            self.cells.push((probability, count));
             return Ok((0.0, 0));
         }
-        let mut rest = (probability, seen);
-        let probs = distribution_after(self.target, self.sampling, &[self.prompt, text].concat())?;
+        let mut rest = (probability, count);
+        let probs =
+            distribution_after(self.target, self.sampling, &[self.prompt, prefix].concat())?;
         let runs = self.runs;
         for (token, p) in probs.support().filter(|(_, p)| probability * p * runs >= MIN_EXPECTED) {
-            text.push(token);
-            rest = (rest.0 - probability * p, rest.1 - self.seen(text));
-            let (left, count) = self.divide(text, probability * p, length - 1)?;
-            text.pop();
+            prefix.push(token);
+            rest = (rest.0 - probability * p, rest.1 - self.count_with_prefix(prefix));
+            let (left, left_count) = self.divide(prefix, probability * p, length - 1)?;
+            prefix.pop();
             // Its rare continuations make a cell if they are not rare together.
             if left * self.runs >= MIN_EXPECTED {
-                self.cells.push((left, count));
+                self.cells.push((left, left_count));
             } else {
-                rest = (rest.0 + left, rest.1 + count);
+                rest = (rest.0 + left, rest.1 + left_count);
             }
         }
         Ok((rest.0.max(0.0), rest.1))
@@ -134,10 +135,10 @@ impl Cells<'_> {
 pub fn distribution_after(
     model: &mut dyn Model,
     sampling: &Sampling,
-    text: &[Token],
+    tokens: &[Token],
 ) -> Result<Distribution> {
     let sequence = model.open()?;
-    let probs = model.extend(sequence, text).and_then(|()| {
+    let probs = model.extend(sequence, tokens).and_then(|()| {
         model.score(&[(sequence, &DraftTree::new())])?;
         Ok(Distribution::from_logits(model.logits(sequence, DraftTree::ROOT), sampling)?)
     });

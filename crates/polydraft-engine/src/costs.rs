@@ -23,22 +23,22 @@ use crate::{Engine, Request, Result, Statistics};
 pub type RequestFactory<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>> + 'a;
 
 /// Tokens of the chains; 0 is a plain step.
-const CHAINS: [usize; 5] = [0, 1, 3, 7, 11];
+const CHAIN_LENGTHS: [usize; 5] = [0, 1, 3, 7, 11];
 /// Tokens of the contexts.
-const CONTEXTS: [usize; 2] = [128, 1024];
+const CONTEXT_LENGTHS: [usize; 2] = [128, 1024];
 /// Steps of a kind that count in a round, after one that finds another kind's weights in the
 /// CPU's cache; that one alone where it takes long.
 const STEPS: usize = 2;
-const LONG: Duration = Duration::from_millis(100);
+const SLOW_STEP: Duration = Duration::from_millis(100);
 /// Rounds, and how long one may take for there to be another.
 const ROUNDS: usize = 2;
-const TIME: Duration = Duration::from_millis(1500);
+const ROUND_TIME: Duration = Duration::from_millis(1500);
 /// Tokens of a context that one part prefills.
-const PREFILL: usize = 128;
+const PREFILL_CHUNK: usize = 128;
 /// How many times as long as in another round plain steps may take: on a quiet machine it is 1.1.
-const QUIET: f64 = 1.5;
+const MAX_SLOWDOWN: f64 = 1.5;
 /// How many times as long as a step with more drafted tokens one with fewer may take there.
-const RISING: f64 = 1.1;
+const MONOTONE_TOLERANCE: f64 = 1.1;
 
 /// A measurement at work: a part at a time, between which other sequences of the engine go on.
 ///
@@ -61,11 +61,11 @@ const RISING: f64 = 1.1;
 /// ```
 #[derive(Debug, Clone)]
 pub struct CostMeasurement {
-    text: Vec<Token>,
-    contexts: [usize; CONTEXTS.len()],
+    prompt: Vec<Token>,
+    contexts: [usize; CONTEXT_LENGTHS.len()],
     /// No chain is longer.
     levels: usize,
-    follows: bool,
+    reads_kv_cache: bool,
     /// The part that comes: a round of one context, and in it a kind of steps.
     round: usize,
     kind: usize,
@@ -76,29 +76,29 @@ pub struct CostMeasurement {
     verified: f64,
     rejected: f64,
     /// By context and kind: seconds of the draft, and all others.
-    least: [[[f64; 2]; CHAINS.len()]; CONTEXTS.len()],
+    fastest: [[[f64; 2]; CHAIN_LENGTHS.len()]; CONTEXT_LENGTHS.len()],
     /// Of plain steps, by context: the most in any round.
-    slowest: [f64; CONTEXTS.len()],
+    slowest: [f64; CONTEXT_LENGTHS.len()],
 }
 
 impl CostMeasurement {
     /// Of steps after a text, again and again until it is long enough; after any token if there is
     /// none.
-    pub fn new(engine: &Engine, text: &[Token]) -> Self {
+    pub fn new(engine: &Engine, prompt: &[Token]) -> Self {
         let context = engine.draft_context().unwrap_or(usize::MAX).min(engine.info().context);
         Self {
-            text: if text.is_empty() { vec![0] } else { text.to_vec() },
-            contexts: CONTEXTS.map(|length| length.min(context / 2)),
+            prompt: if prompt.is_empty() { vec![0] } else { prompt.to_vec() },
+            contexts: CONTEXT_LENGTHS.map(|length| length.min(context / 2)),
             levels: engine.draft_levels().unwrap_or(usize::MAX).max(1),
-            follows: engine.drafts_from_kv_cache(),
+            reads_kv_cache: engine.drafts_from_kv_cache(),
             round: 0,
             kind: 0,
             prefilled: 0,
             spent: Duration::ZERO,
             verified: 1.0,
             rejected: 0.5,
-            least: [[[f64::INFINITY; 2]; CHAINS.len()]; CONTEXTS.len()],
-            slowest: [0.0; CONTEXTS.len()],
+            fastest: [[[f64::INFINITY; 2]; CHAIN_LENGTHS.len()]; CONTEXT_LENGTHS.len()],
+            slowest: [0.0; CONTEXT_LENGTHS.len()],
         }
     }
 
@@ -109,73 +109,76 @@ impl CostMeasurement {
     /// Failures of the models; requests that are refused.
     pub fn advance(&mut self, engine: &mut Engine, request: &mut RequestFactory) -> Result<bool> {
         let start = Instant::now();
-        let place = self.round % CONTEXTS.len();
-        let length = self.contexts[place];
+        let index = self.round % CONTEXT_LENGTHS.len();
+        let length = self.contexts[index];
         if self.prefilled < length {
             // The context is computed piece by piece; the steps find it in the prefix cache.
-            self.prefilled = length.min(self.prefilled + PREFILL);
+            self.prefilled = length.min(self.prefilled + PREFILL_CHUNK);
             let request = request(self.context(self.prefilled), PolicyKind::chain(1))?;
-            prefilled(engine, request)?;
+            prefill(engine, request)?;
             self.spent += start.elapsed();
             return Ok(true);
         }
-        let tokens = CHAINS[self.kind];
+        let tokens = CHAIN_LENGTHS[self.kind];
         let mut request = request(self.context(length), PolicyKind::chain(tokens.max(1)))?;
         request.speculation = request.speculation.filter(|_| tokens > 0);
         let taken = steps(engine, request)?;
-        self.note(place, tokens, &taken);
+        self.record(index, tokens, &taken);
         self.spent += start.elapsed();
         self.kind += 1;
-        if self.kind == CHAINS.len() {
+        if self.kind == CHAIN_LENGTHS.len() {
             (self.round, self.kind, self.prefilled) = (self.round + 1, 0, 0);
         }
-        let most = TIME.mul_f64((1 + self.round / CONTEXTS.len()) as f64);
-        let goes_on = self.kind > 0 || (self.round < ROUNDS * CONTEXTS.len() && self.spent <= most);
+        let most = ROUND_TIME.mul_f64((1 + self.round / CONTEXT_LENGTHS.len()) as f64);
+        let goes_on =
+            self.kind > 0 || (self.round < ROUNDS * CONTEXT_LENGTHS.len() && self.spent <= most);
         Ok(goes_on)
     }
 
     /// Tokens of the chains, as long as the draft makes them.
     fn chains(&self) -> impl Iterator<Item = usize> {
         let levels = self.levels;
-        CHAINS.into_iter().map(move |tokens| tokens.min(levels))
+        CHAIN_LENGTHS.into_iter().map(move |tokens| tokens.min(levels))
     }
 
     fn context(&self, length: usize) -> Vec<Token> {
-        self.text.iter().copied().cycle().take(length).collect()
+        self.prompt.iter().copied().cycle().take(length).collect()
     }
 
-    fn note(&mut self, place: usize, tokens: usize, taken: &Statistics) {
+    fn record(&mut self, index: usize, tokens: usize, taken: &Statistics) {
         let (calls, draft) = (taken.target_calls as f64, taken.draft_time.as_secs_f64());
         let rest = taken.total_time.as_secs_f64() - draft;
-        let least = &mut self.least[place][self.kind];
-        *least = [least[0].min(draft / calls), least[1].min(rest / calls)];
+        let fastest = &mut self.fastest[index][self.kind];
+        *fastest = [fastest[0].min(draft / calls), fastest[1].min(rest / calls)];
         if tokens == 0 {
-            self.slowest[place] = self.slowest[place].max(rest / calls);
-        } else if place == 0 {
+            self.slowest[index] = self.slowest[index].max(rest / calls);
+        } else if index == 0 {
             // A long context says the same again and again, which n-grams know.
-            let wrong = calls - taken.complete_paths as f64;
-            self.verified += taken.accepted.iter().sum::<usize>() as f64 + wrong;
-            self.rejected += wrong;
+            let rejections = calls - taken.complete_paths as f64;
+            self.verified += taken.accepted.iter().sum::<usize>() as f64 + rejections;
+            self.rejected += rejections;
         }
     }
 
     /// Whether plain steps took about the same in all rounds, and fewer tokens no longer than more:
     /// else the machine was busy, and the costs are better measured again another time.
     pub fn is_quiet(&self) -> bool {
-        let plain = self.least.iter().map(|kinds| kinds[0][1]);
-        let rises = |kinds: &[[f64; 2]; CHAINS.len()]| {
-            kinds.array_windows().all(|[[_, fewer], [_, more]]| fewer <= &(RISING * more))
+        let plain = self.fastest.iter().map(|kinds| kinds[0][1]);
+        let rises = |kinds: &[[f64; 2]; CHAIN_LENGTHS.len()]| {
+            kinds
+                .array_windows()
+                .all(|[[_, fewer], [_, more]]| fewer <= &(MONOTONE_TOLERANCE * more))
         };
-        plain.zip(self.slowest).all(|(least, most)| most <= QUIET * least)
-            && self.least.iter().all(rises)
+        plain.zip(self.slowest).all(|(fastest, most)| most <= MAX_SLOWDOWN * fastest)
+            && self.fastest.iter().all(rises)
     }
 
     /// Seconds of steps by context and kind, those of the draft left out. What disturbs a step
     /// makes it longer, and more tokens take no less: it takes at most what any longer kind took.
-    fn bounds(&self) -> [[f64; CHAINS.len()]; CONTEXTS.len()] {
-        self.least.map(|kinds| {
+    fn bounds(&self) -> [[f64; CHAIN_LENGTHS.len()]; CONTEXT_LENGTHS.len()] {
+        self.fastest.map(|kinds| {
             let mut bounds = kinds.map(|[_, rest]| rest);
-            for kind in (1..CHAINS.len()).rev() {
+            for kind in (1..CHAIN_LENGTHS.len()).rev() {
                 bounds[kind - 1] = bounds[kind - 1].min(bounds[kind]);
             }
             bounds
@@ -185,7 +188,7 @@ impl CostMeasurement {
     /// The costs, and the expected acceptances of drafts, by what was measured so far: all, where
     /// nothing more comes.
     pub fn costs(&self) -> Costs {
-        let (contexts, least) = (self.contexts, &self.least);
+        let (contexts, fastest) = (self.contexts, &self.fastest);
         let span = (contexts[1] - contexts[0]) as f64;
         let pass = |tokens: usize, [before, after]: [f64; 2]| {
             // Nothing where there is no longer context, or no time for it.
@@ -204,8 +207,9 @@ impl CostMeasurement {
                 target.last().map_or(pass.seconds, |last: &Pass| last.seconds.max(pass.seconds));
             target.push(pass);
         }
-        let draft = least.map(|[_, one, .., most]| {
-            let passes = self.chains().max().unwrap_or(1).saturating_sub(CHAINS[1]).max(1) as f64;
+        let draft = fastest.map(|[_, one, .., most]| {
+            let passes =
+                self.chains().max().unwrap_or(1).saturating_sub(CHAIN_LENGTHS[1]).max(1) as f64;
             ((most[0] - one[0]) / passes).max(0.0).min(one[0])
         });
         let Pass { seconds, longer, .. } = pass(1, draft);
@@ -216,16 +220,16 @@ impl CostMeasurement {
         Costs {
             draft: Passes(draft_passes.collect()),
             target: Passes(target),
-            first: least[0][1][0] - draft[0],
+            first: fastest[0][1][0] - draft[0],
             rejected: self.rejected / self.verified,
-            follows: self.follows,
+            follows: self.reads_kv_cache,
             ..Costs::default()
         }
     }
 }
 
 /// Prefills a request's prompt, which is in the prefix cache afterwards.
-fn prefilled(engine: &mut Engine, request: Request<'static>) -> Result<()> {
+fn prefill(engine: &mut Engine, request: Request<'static>) -> Result<()> {
     let mut session = engine.open(request)?;
     let done = loop {
         match engine.prepare(&mut session, usize::MAX) {
@@ -248,7 +252,7 @@ fn steps(engine: &mut Engine, request: Request<'static>) -> Result<Statistics> {
         while engine.prepare(&mut session, usize::MAX)? > 0 {}
         let start = Instant::now();
         engine.step(&mut [&mut session])?;
-        if start.elapsed() < LONG {
+        if start.elapsed() < SLOW_STEP {
             session.observers.statistics = Statistics::default();
             (0..STEPS).try_for_each(|_| engine.step(&mut [&mut session]))?;
         }
@@ -290,7 +294,7 @@ mod tests {
         assert!(alike.rejected < 0.01 && apart.rejected > 0.95, "{alike:?}, {apart:?}");
         for costs in [&alike, &apart] {
             let tokens: Vec<usize> = costs.target.0.iter().map(|pass| pass.tokens).collect();
-            assert_eq!(tokens, CHAINS.map(|chain| chain + 1));
+            assert_eq!(tokens, CHAIN_LENGTHS.map(|chain| chain + 1));
             assert!(costs.target.0.is_sorted_by_key(|pass| pass.seconds), "{costs:?}");
             assert!(
                 costs.draft.0[0].seconds >= 0.0 && costs.target.0[0].seconds > 0.0,
@@ -307,7 +311,7 @@ mod tests {
         let engine = Engine::new(Box::new(TableModel::from_json("t", table).unwrap()), None);
         let measured = |plain: f64| {
             let mut measurement = CostMeasurement::new(&engine, &[0]);
-            measurement.least = [[plain, 6.0, 7.0, 14.0, 21.0].map(|rest| [0.0, rest]); 2];
+            measurement.fastest = [[plain, 6.0, 7.0, 14.0, 21.0].map(|rest| [0.0, rest]); 2];
             measurement.slowest = [plain; 2];
             measurement
         };

@@ -27,14 +27,14 @@ impl Pool {
         self.spare().pop()
     }
 
-    pub fn give_back(&self, distributions: impl IntoIterator<Item = Distribution>) {
+    pub fn recycle(&self, distributions: impl IntoIterator<Item = Distribution>) {
         self.spare().extend(distributions);
     }
 }
 
 /// A session's changes to its target's logits.
 #[derive(Clone, Copy)]
-pub(crate) struct Changed<'a> {
+pub(crate) struct LogitsChange<'a> {
     pub processor: &'a dyn LogitsProcessor,
     /// The tokens decided so far.
     pub decided: &'a [Token],
@@ -47,23 +47,23 @@ pub(crate) struct Changed<'a> {
 pub(crate) struct StepDistributions<'a> {
     /// The target's logits, each of shape `[vocabulary]`.
     logits: Vec<&'a [f32]>,
-    changed: Option<Changed<'a>>,
+    change: Option<LogitsChange<'a>>,
     sampling: &'a Sampling,
     pool: &'a Pool,
-    made: Vec<OnceLock<Distribution>>,
+    computed: Vec<OnceLock<Distribution>>,
     /// Logits that make no distribution: the error is the model's, whatever the verifier returns.
-    failed: OnceLock<Error>,
+    failure: OnceLock<Error>,
 }
 
 impl<'a> StepDistributions<'a> {
     pub fn new(
         logits: Vec<&'a [f32]>,
-        changed: Option<Changed<'a>>,
+        change: Option<LogitsChange<'a>>,
         sampling: &'a Sampling,
         pool: &'a Pool,
     ) -> Self {
-        let made = vec![OnceLock::new(); logits.len()];
-        Self { logits, changed, sampling, pool, made, failed: OnceLock::new() }
+        let computed = vec![OnceLock::new(); logits.len()];
+        Self { logits, change, sampling, pool, computed, failure: OnceLock::new() }
     }
 
     /// The target's logits after a node.
@@ -81,54 +81,54 @@ impl<'a> StepDistributions<'a> {
     pub fn likeliest(&self, node: NodeId, count: usize) -> ProbsResult<Vec<(Token, f32)>> {
         let (logits, sampling) = (self.logits[node], Sampling::default());
         let tokens = largest(logits, count).into_iter();
-        let of = |probs: &Distribution| {
+        let pick = |probs: &Distribution| {
             let likely = tokens.map(|token| (token, probs.probability(token) as f32));
             likely.filter(|(_, p)| *p > 0.0).collect()
         };
         // Mostly that is what the verifier asks for anyway.
-        if self.changed.is_none() && *self.sampling == sampling {
-            return self.target(node).map(of);
+        if self.change.is_none() && *self.sampling == sampling {
+            return self.target(node).map(pick);
         }
-        let own = Distribution::from_logits_reusing(
+        let unprocessed = Distribution::from_logits_reusing(
             self.pool.take(),
             logits.len(),
             None,
             logits,
             &sampling,
         )?;
-        let likeliest = of(&own);
-        self.pool.give_back([own]);
+        let likeliest = pick(&unprocessed);
+        self.pool.recycle([unprocessed]);
         Ok(likeliest)
     }
 
     /// The error of logits that make no distribution.
-    pub fn give_back(self) -> Option<Error> {
-        self.pool.give_back(self.made.into_iter().filter_map(OnceLock::into_inner));
-        self.failed.into_inner()
+    pub fn recycle(self) -> Option<Error> {
+        self.pool.recycle(self.computed.into_iter().filter_map(OnceLock::into_inner));
+        self.failure.into_inner()
     }
 }
 
 /// Logits that are looked at together: of most lots it is enough to know the largest.
-const LOT: usize = 64;
+const CHUNK: usize = 64;
 
 /// The tokens of the largest logits, ascending; of equal ones the first.
 fn largest(logits: &[f32], count: usize) -> Vec<Token> {
     let mut best: Vec<(f32, Token)> = Vec::with_capacity(count + 1);
-    for (number, lot) in logits.chunks(LOT).enumerate() {
+    for (number, chunk) in logits.chunks(CHUNK).enumerate() {
         let least = best.last().filter(|_| best.len() == count).map(|last| last.0);
         // The largest of a lot: in a form that the compiler does with vectors.
-        let most = lot
+        let most = chunk
             .iter()
             .fold(f32::NEG_INFINITY, |most, &logit| if logit > most { logit } else { most });
         if least.is_some_and(|least| most <= least) {
             continue;
         }
-        for (place, &logit) in lot.iter().enumerate() {
+        for (offset, &logit) in chunk.iter().enumerate() {
             if best.len() == count && best.last().is_none_or(|last| logit <= last.0) {
                 continue;
             }
             let at = best.partition_point(|(other, _)| *other >= logit);
-            best.insert(at, (logit, (number * LOT + place) as Token));
+            best.insert(at, (logit, (number * CHUNK + offset) as Token));
             best.truncate(count);
         }
     }
@@ -139,13 +139,13 @@ fn largest(logits: &[f32], count: usize) -> Vec<Token> {
 
 impl TargetDistributions for StepDistributions<'_> {
     fn target(&self, node: NodeId) -> ProbsResult<&Distribution> {
-        let cell = &self.made[node];
+        let cell = &self.computed[node];
         if let Some(probs) = cell.get() {
             return Ok(probs);
         }
         let mut logits = Cow::Borrowed(self.logits[node]);
-        let open = |changed: &Changed| !changed.limits.end_at(changed.tree, node);
-        if let Some(Changed { processor, decided, tree, .. }) = self.changed.filter(open) {
+        let open = |change: &LogitsChange| !change.limits.end_at(change.tree, node);
+        if let Some(LogitsChange { processor, decided, tree, .. }) = self.change.filter(open) {
             let path: Vec<Token> =
                 tree.path(node).into_iter().map(|node| tree.token(node)).collect();
             processor.process(decided, &path, logits.to_mut());
@@ -158,7 +158,7 @@ impl TargetDistributions for StepDistributions<'_> {
             self.sampling,
         );
         let probs = probs.inspect_err(|error| {
-            let _ = self.failed.set(error.clone());
+            let _ = self.failure.set(error.clone());
         })?;
         Ok(cell.get_or_init(|| probs))
     }

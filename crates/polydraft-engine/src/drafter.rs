@@ -6,20 +6,20 @@
 //!
 //! To add a drafter that needs no files of its own: one file here, one line in [`DrafterKind`].
 
+mod combined;
 mod kind;
 mod mixed;
 mod model;
 pub mod ngram;
-mod several;
 
 use polydraft::{Distribution, NodeId, Sampling};
 
 use crate::{Model, ModelInfo, Result, Sequence, Sequences};
 
+pub use combined::CombinedDrafter;
 pub use kind::DrafterKind;
 pub use model::ModelDrafter;
 use ngram::LearningNgrams;
-pub use several::CombinedDrafter;
 
 /// The input of a drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub trait Drafter: Sequences {
         &mut self,
         _sequence: Sequence,
         _target: &dyn Model,
-        _of: Sequence,
+        _target_sequence: Sequence,
         _known: usize,
     ) -> Result<()> {
         Ok(())

@@ -169,8 +169,8 @@ impl Engine {
     /// # Errors
     /// Failures of the target.
     pub fn cached_tokens(&mut self, session: &Session) -> Result<usize> {
-        let left = self.models.target.prepare(session.target, 0)?;
-        Ok(self.models.target.len(session.target).saturating_sub(1 + left))
+        let remaining = self.models.target.prepare(session.target, 0)?;
+        Ok(self.models.target.len(session.target).saturating_sub(1 + remaining))
     }
 
     /// Prefills at most so many tokens of a session's prompt, by target and drafter; returns how
@@ -178,11 +178,11 @@ impl Engine {
     ///
     /// # Errors
     /// Failures of a model.
-    pub fn prepare(&mut self, session: &mut Session, most: usize) -> Result<usize> {
+    pub fn prepare(&mut self, session: &mut Session, max_tokens: usize) -> Result<usize> {
         let clock = Clock::start();
-        let left = self.models.prepare(session, most)?;
+        let remaining = self.models.prepare(session, max_tokens)?;
         session.observers.statistics.prompt_time += clock.elapsed();
-        Ok(left)
+        Ok(remaining)
     }
 
     /// Decides at least one token for each session that is not done, in one pass of the target for
@@ -198,7 +198,7 @@ impl Engine {
     pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
         let Self { models, pool } = self;
         let mut clock = Clock::start();
-        let mut batch = begin(sessions);
+        let mut batch = active_sessions(sessions);
         force(models, &mut batch);
 
         let scored = propose(models, pool, &mut batch, &mut clock)
@@ -227,10 +227,10 @@ impl Engine {
     /// Failures of the models; a panic while this very session took what was decided. The session
     /// cannot go on then.
     pub fn restore(&mut self, session: &mut Session, prompt: &[Token]) -> Result<()> {
-        if session.is_taking {
+        if session.is_committing {
             return Err(Error::Interrupted);
         }
-        session.again = Some(session.batch_size);
+        session.repeated_batch_size = Some(session.batch_size);
         self.models.restore(session, prompt)
     }
 
@@ -277,12 +277,12 @@ impl Engine {
         show: &mut dyn FnMut(OutputChunk) -> bool,
     ) -> Result<()> {
         while !session.is_done() && self.prepare(session, PROMPT_CHUNK)? > 0 {}
-        let mut wanted = true;
+        let mut goes_on = true;
         loop {
-            for piece in session.take_chunks() {
-                wanted = wanted && show(piece);
+            for chunk in session.take_chunks() {
+                goes_on = goes_on && show(chunk);
             }
-            if !wanted {
+            if !goes_on {
                 session.stop();
             }
             if session.is_done() {
@@ -294,13 +294,13 @@ impl Engine {
 }
 
 /// The sessions that go on, and the batch size, as their policies get it.
-fn begin<'s, 'c>(sessions: &'s mut [&mut Session<'c>]) -> Vec<&'s mut Session<'c>> {
+fn active_sessions<'s, 'c>(sessions: &'s mut [&mut Session<'c>]) -> Vec<&'s mut Session<'c>> {
     let open = sessions.iter_mut().map(|session| &mut **session);
     let mut batch: Vec<_> = open.filter(|session| !session.is_done()).collect();
     let size = batch.len();
     for session in &mut batch {
-        let before = session.again.take();
-        session.batch_size = if session.is_alone { 1 } else { before.unwrap_or(size) };
+        let repeated = session.repeated_batch_size.take();
+        session.batch_size = if session.ignores_batch_size { 1 } else { repeated.unwrap_or(size) };
     }
     batch
 }

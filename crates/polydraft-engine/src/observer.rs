@@ -148,7 +148,7 @@ pub struct StepTime {
 impl StepTime {
     /// A part of it.
     pub(crate) fn scaled(&self, part: f64) -> Self {
-        let of = |time: Duration| time.mul_f64(part);
-        Self { draft: of(self.draft), target: of(self.target), verify: of(self.verify) }
+        let scale = |time: Duration| time.mul_f64(part);
+        Self { draft: scale(self.draft), target: scale(self.target), verify: scale(self.verify) }
     }
 }

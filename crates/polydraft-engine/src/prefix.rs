@@ -40,7 +40,7 @@ pub enum Reuse {
 ///
 /// let mut cache = PrefixCache::new(Reuse::AnyPrefix);
 /// cache.insert(vec![1, 2, 3, 4, 5], "long");
-/// assert_eq!(cache.shared(&[1, 2, 9]), 2);
+/// assert_eq!(cache.longest_match(&[1, 2, 9]), 2);
 /// // Two of five tokens: they are copied, and the sequence stays.
 /// assert_eq!(cache.take(&[1, 2, 9]), Some(Cached::Prefix(2, &"long")));
 /// // Nearly all of them: the sequence goes over to its continuation.
@@ -101,18 +101,20 @@ impl<T> PrefixCache<T> {
             return vec![state];
         }
         let longer = match self.reuse {
-            Reuse::AnyPrefix => self.entries.iter().position(|(held, _)| held.starts_with(&tokens)),
+            Reuse::AnyPrefix => {
+                self.entries.iter().position(|(cached, _)| cached.starts_with(&tokens))
+            }
             Reuse::FullOnly => None,
         };
         if let Some(longer) = longer {
             self.entries[longer..].rotate_left(1);
             return vec![state];
         }
-        let is_useless = |held: &[Token]| match self.reuse {
-            Reuse::AnyPrefix => tokens.starts_with(held),
-            Reuse::FullOnly => tokens == held,
+        let is_useless = |cached: &[Token]| match self.reuse {
+            Reuse::AnyPrefix => tokens.starts_with(cached),
+            Reuse::FullOnly => tokens == cached,
         };
-        let useless = self.entries.extract_if(.., |(held, _)| is_useless(held));
+        let useless = self.entries.extract_if(.., |(cached, _)| is_useless(cached));
         let useless = useless.map(|(_, state)| state).collect();
         self.entries.push((tokens, state));
         useless
@@ -124,22 +126,22 @@ impl<T> PrefixCache<T> {
     }
 
     /// How many of the first of `tokens` some sequence here can serve.
-    pub fn shared(&self, tokens: &[Token]) -> usize {
-        self.entries.iter().map(|(held, _)| self.usable(held, tokens)).max().unwrap_or(0)
+    pub fn longest_match(&self, tokens: &[Token]) -> usize {
+        self.entries.iter().map(|(cached, _)| self.usable(cached, tokens)).max().unwrap_or(0)
     }
 
     /// The sequence that serves the most of them, used last from now on: itself, if that is most of
     /// it, otherwise its prefix. None where nothing serves.
     pub fn take(&mut self, tokens: &[Token]) -> Option<Cached<'_, T>> {
-        let shared = |(held, _): &(Vec<Token>, T)| self.usable(held, tokens);
+        let shared = |(cached, _): &(Vec<Token>, T)| self.usable(cached, tokens);
         let (best, shared) =
             self.entries.iter().map(shared).enumerate().max_by_key(|(_, shared)| *shared)?;
         if shared == 0 {
             return None;
         }
         if 2 * shared >= self.entries[best].0.len() {
-            let (held, state) = self.entries.remove(best);
-            return Some(Cached::Removed(held, state));
+            let (cached, state) = self.entries.remove(best);
+            return Some(Cached::Removed(cached, state));
         }
         self.entries[best..].rotate_left(1);
         self.entries.last().map(|(_, state)| Cached::Prefix(shared, state))
@@ -151,24 +153,24 @@ impl<T> PrefixCache<T> {
     pub fn source<'t>(
         &self,
         tokens: &[Token],
-        own: usize,
+        computed: usize,
         open: impl Iterator<Item = (Sequence, &'t [Token])>,
     ) -> Option<Source> {
         let open = open
-            .map(|(sequence, held)| (sequence, common_prefix(held, tokens)))
+            .map(|(sequence, cached)| (sequence, common_prefix(cached, tokens)))
             .max_by_key(|(_, shared)| *shared);
-        let (cached, in_open) = (self.shared(tokens), open.map_or(0, |(_, shared)| shared));
+        let (cached, in_open) = (self.longest_match(tokens), open.map_or(0, |(_, shared)| shared));
         match open {
-            _ if cached.max(in_open) <= own => None,
+            _ if cached.max(in_open) <= computed => None,
             Some((sequence, shared)) if shared > cached => Some(Source::Open(sequence, shared)),
             _ => Some(Source::Cache),
         }
     }
 
-    fn usable(&self, held: &[Token], tokens: &[Token]) -> usize {
-        let shared = common_prefix(held, tokens);
+    fn usable(&self, cached: &[Token], tokens: &[Token]) -> usize {
+        let shared = common_prefix(cached, tokens);
         match self.reuse {
-            Reuse::FullOnly if shared < held.len() || shared == tokens.len() => 0,
+            Reuse::FullOnly if shared < cached.len() || shared == tokens.len() => 0,
             _ => shared,
         }
     }
@@ -201,7 +203,10 @@ mod tests {
     #[test]
     fn a_state_serves_as_a_whole_and_only_what_is_longer() {
         let mut cache = cache(Reuse::FullOnly, &[&[1, 2], &[1, 2, 3, 4]]);
-        assert_eq!([&[1, 2, 3][..], &[1, 2], &[1]].map(|tokens| cache.shared(tokens)), [2, 0, 0]);
+        assert_eq!(
+            [&[1, 2, 3][..], &[1, 2], &[1]].map(|tokens| cache.longest_match(tokens)),
+            [2, 0, 0]
+        );
         assert_eq!(cache.take(&[1]), None);
         // A beginning of another is of use where that one cannot be cut.
         assert_eq!(cache.insert(vec![1], 2), [0; 0]);
@@ -212,8 +217,8 @@ mod tests {
     #[test]
     fn the_cache_is_used_before_what_is_open() {
         let cache = cache(Reuse::AnyPrefix, &[&[1, 2, 3]]);
-        let source = |own, held: &[Token]| {
-            cache.source(&[1, 2, 3, 4], own, [(Sequence::new(5), held)].into_iter())
+        let source = |computed, cached: &[Token]| {
+            cache.source(&[1, 2, 3, 4], computed, [(Sequence::new(5), cached)].into_iter())
         };
         assert_eq!(source(0, &[1, 2]), Some(Source::Cache));
         assert_eq!(source(0, &[1, 2, 3]), Some(Source::Cache));

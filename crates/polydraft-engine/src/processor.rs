@@ -115,10 +115,10 @@ impl LogitsProcessor for Penalties {
         if self.frequency == 0.0 && self.presence == 0.0 {
             return;
         }
-        let mut written: Vec<Token> = decided.iter().chain(path).copied().collect();
-        written.sort_unstable();
-        for same in written.chunk_by(|a, b| a == b) {
-            logits[same[0] as usize] -= self.frequency * same.len() as f32 + self.presence;
+        let mut generated: Vec<Token> = decided.iter().chain(path).copied().collect();
+        generated.sort_unstable();
+        for repeated in generated.chunk_by(|a, b| a == b) {
+            logits[repeated[0] as usize] -= self.frequency * repeated.len() as f32 + self.presence;
         }
     }
 }

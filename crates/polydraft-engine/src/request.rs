@@ -51,7 +51,7 @@ pub struct Speculation {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) sampling: Sampling,
     /// Of each draft, where the policy has paths of several.
-    pub(crate) each: Vec<Sampling>,
+    pub(crate) draft_samplings: Vec<Sampling>,
 }
 
 impl Speculation {
@@ -63,7 +63,7 @@ impl Speculation {
     /// A verifier that is not exact for the policy's trees.
     pub fn new(verifier: Box<dyn Verifier>, policy: Box<dyn Policy>) -> Result<Self> {
         verifier.supports(&policy.form())?;
-        Ok(Self { verifier, policy, sampling: Sampling::default(), each: Vec::new() })
+        Ok(Self { verifier, policy, sampling: Sampling::default(), draft_samplings: Vec::new() })
     }
 
     /// How the drafter's output becomes the distributions that drafts are drawn from. It changes
@@ -77,8 +77,8 @@ impl Speculation {
     ///
     /// # Errors
     /// Another number of settings than the policy has drafts.
-    pub fn with_draft_samplings(self, each: Vec<Sampling>) -> Result<Self> {
-        let changed = Self { each, ..self };
+    pub fn with_draft_samplings(self, draft_samplings: Vec<Sampling>) -> Result<Self> {
+        let changed = Self { draft_samplings, ..self };
         changed.validate(1).map(|()| changed)
     }
 
@@ -87,17 +87,22 @@ impl Speculation {
     /// are drafters, if there are several.
     pub(crate) fn validate(&self, drafters: usize) -> Result<()> {
         self.sampling.validate()?;
-        self.each.iter().try_for_each(Sampling::validate)?;
+        self.draft_samplings.iter().try_for_each(Sampling::validate)?;
         let drafts = self.policy.form().distinct();
-        if drafts == self.each.len() && (drafters == 1 || drafters == drafts) {
+        if drafts == self.draft_samplings.len() && (drafters == 1 || drafters == drafts) {
             return Ok(());
         }
         let (expected, got) = match (drafts, drafters) {
             (_, 2..) => {
                 (format!("a tree of {drafters} drafts"), format!("one of {}", drafts.max(1)))
             }
-            (0, _) => ("a tree of several drafts".to_owned(), settings_of(&self.each)),
-            _ => (format!("sampling settings of {drafts} drafts"), settings_of(&self.each)),
+            (0, _) => {
+                ("a tree of several drafts".to_owned(), count_settings(&self.draft_samplings))
+            }
+            _ => (
+                format!("sampling settings of {drafts} drafts"),
+                count_settings(&self.draft_samplings),
+            ),
         };
         let operation = "speculation";
         Err(polydraft::Error::Unsupported { operation, expected, got }.into())
@@ -112,7 +117,7 @@ impl Speculation {
         change: impl FnOnce(Box<dyn Verifier>) -> Box<dyn Verifier>,
     ) -> Result<Self> {
         let changed = Self::new(change(self.verifier), self.policy)?;
-        Ok(Self { each: self.each, ..changed.with_sampling(self.sampling) })
+        Ok(Self { draft_samplings: self.draft_samplings, ..changed.with_sampling(self.sampling) })
     }
 
     /// The same with another policy made of this one.
@@ -124,12 +129,12 @@ impl Speculation {
         change: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy>,
     ) -> Result<Self> {
         let changed = Self::new(self.verifier, change(self.policy))?;
-        Ok(Self { each: self.each, ..changed.with_sampling(self.sampling) })
+        Ok(Self { draft_samplings: self.draft_samplings, ..changed.with_sampling(self.sampling) })
     }
 }
 
-fn settings_of(each: &[Sampling]) -> String {
-    format!("settings of {}", each.len())
+fn count_settings(draft_samplings: &[Sampling]) -> String {
+    format!("settings of {}", draft_samplings.len())
 }
 
 /// A request. The defaults are: sampling at temperature 1, plain decoding up to the end of the
@@ -151,7 +156,7 @@ pub struct Request<'c> {
     pub(crate) sampling: Sampling,
     pub(crate) speculation: Option<Speculation>,
     pub(crate) limits: Limits,
-    pub(crate) text: Box<dyn Detokenizer + 'c>,
+    pub(crate) detokenizer: Box<dyn Detokenizer + 'c>,
     rng: Option<Box<dyn RandomSource + Send + 'c>>,
 }
 
@@ -163,7 +168,7 @@ impl<'c> Request<'c> {
             sampling: Sampling::default(),
             speculation: None,
             limits: Limits::default(),
-            text: Box::new(NoDetokenizer),
+            detokenizer: Box::new(NoDetokenizer),
             rng: None,
         }
     }
@@ -195,8 +200,8 @@ impl<'c> Request<'c> {
     }
 
     /// The detokenizer of the output.
-    pub fn detokenizer(self, text: impl Detokenizer + 'c) -> Self {
-        Self { text: Box::new(text), ..self }
+    pub fn detokenizer(self, detokenizer: impl Detokenizer + 'c) -> Self {
+        Self { detokenizer: Box::new(detokenizer), ..self }
     }
 
     /// The rng of all random decisions; a seeded one makes the output reproducible.

@@ -118,7 +118,7 @@ impl Scorer {
         }
         let Window { sequence, end } = self.window(model)?;
         let chunk = &self.tokens[self.next..end.min(self.next + CHUNK)];
-        let scored = behind(model, sequence, chunk, self.top)?;
+        let scored = score_chunk(model, sequence, chunk, self.top)?;
         self.next += scored.len();
         if self.next == end {
             self.close(model);
@@ -150,7 +150,7 @@ impl Scorer {
 }
 
 /// Scores tokens after a sequence, which then has them too.
-fn behind(
+fn score_chunk(
     model: &mut dyn Model,
     sequence: Sequence,
     chunk: &[Token],
@@ -165,8 +165,10 @@ fn behind(
     }
     model.score(&[(sequence, &tree)])?;
     let nodes = [DraftTree::ROOT].into_iter().chain(path.iter().copied());
-    let scored =
-        chunk.iter().zip(nodes).map(|(&token, node)| of(model.logits(sequence, node), token, top));
+    let scored = chunk
+        .iter()
+        .zip(nodes)
+        .map(|(&token, node)| score_token(model.logits(sequence, node), token, top));
     let scored = scored.collect::<Result<_>>()?;
     model.commit(sequence, &tree, &path)?;
     model.extend(sequence, &[last])?;
@@ -174,20 +176,20 @@ fn behind(
 }
 
 /// From a logit among logits of shape `[vocabulary]` to its log-probability; `token` must be one.
-fn normalized(logits: &[f32], token: Token) -> Result<impl Fn(Token) -> f64> {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
+fn log_probability(logits: &[f32], token: Token) -> Result<impl Fn(Token) -> f64> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
     if token as usize >= logits.len() || !sum.is_finite() {
         let (operation, expected) = ("score", "finite logits for every token".to_owned());
-        let got = format!("{most} as the largest, for token {token} of {}", logits.len());
+        let got = format!("{largest} as the largest, for token {token} of {}", logits.len());
         return Err(polydraft::Error::Unsupported { operation, expected, got }.into());
     }
-    Ok(move |token: Token| f64::from(logits[token as usize] - most) - sum.ln())
+    Ok(move |token: Token| f64::from(logits[token as usize] - largest) - sum.ln())
 }
 
 /// The score of a token by logits of shape `[vocabulary]`, with the `top` likeliest.
-fn of(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
-    let logprob = normalized(logits, token)?;
+fn score_token(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
+    let logprob = log_probability(logits, token)?;
     let mut order: Vec<Token> = (0..logits.len() as Token).collect();
     let count = top.min(order.len());
     let likelier =
@@ -232,14 +234,14 @@ fn scored(
     alternatives: &Alternatives,
 ) -> Result<Scored> {
     match alternatives {
-        Alternatives::Likeliest(count) => of(step.logits(node), token, *count),
-        Alternatives::Tokens(these) => of_these(step.logits(node), token, these),
-        Alternatives::Sampled(count) => Ok(of_sampled(step.distribution(node)?, token, *count)),
+        Alternatives::Likeliest(count) => score_token(step.logits(node), token, *count),
+        Alternatives::Tokens(tokens) => score_with_tokens(step.logits(node), token, tokens),
+        Alternatives::Sampled(count) => Ok(score_sampled(step.distribution(node)?, token, *count)),
     }
 }
 
 /// The score of a token by the distribution that it was decided by.
-fn of_sampled(distribution: &Distribution, token: Token, count: usize) -> Scored {
+fn score_sampled(distribution: &Distribution, token: Token, count: usize) -> Scored {
     let logprob = |token| distribution.probability(token).ln();
     // Those that are impossible are not among them.
     let top = distribution.most_likely(count).into_iter();
@@ -248,11 +250,11 @@ fn of_sampled(distribution: &Distribution, token: Token, count: usize) -> Scored
 }
 
 /// The score of a token by logits of shape `[vocabulary]`, with those of these tokens.
-fn of_these(logits: &[f32], token: Token, these: &[Token]) -> Result<Scored> {
-    let logprob = normalized(logits, token)?;
-    let there = these.iter().copied().filter(|token| (*token as usize) < logits.len());
+fn score_with_tokens(logits: &[f32], token: Token, tokens: &[Token]) -> Result<Scored> {
+    let logprob = log_probability(logits, token)?;
+    let valid = tokens.iter().copied().filter(|token| (*token as usize) < logits.len());
     let mut top: Vec<(Token, f64)> =
-        there.chain([token]).map(|token| (token, logprob(token))).collect();
+        valid.chain([token]).map(|token| (token, logprob(token))).collect();
     top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     top.dedup();
     Ok(Scored { token, logprob: logprob(token), top })
@@ -263,13 +265,13 @@ pub(crate) struct ScoreRecorder {
     /// What is recorded beside each.
     alternatives: Alternatives,
     /// Of the current step.
-    of_step: Vec<Scored>,
+    pending: Vec<Scored>,
     scores: Vec<Scored>,
 }
 
 impl ScoreRecorder {
     pub fn new(alternatives: Alternatives) -> Self {
-        Self { alternatives, of_step: Vec::new(), scores: Vec::new() }
+        Self { alternatives, pending: Vec::new(), scores: Vec::new() }
     }
 
     /// Those that were not taken yet.
@@ -280,13 +282,13 @@ impl ScoreRecorder {
 
 impl StepObserver for ScoreRecorder {
     fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
-        let of = |decided| scored(step, decided, &self.alternatives);
-        self.of_step = step.decided().map(of).collect::<Result<_>>()?;
+        let score = |decided| scored(step, decided, &self.alternatives);
+        self.pending = step.decided().map(score).collect::<Result<_>>()?;
         Ok(())
     }
 
     fn committed(&mut self, step: &CommittedStep) {
-        self.scores.extend(self.of_step.drain(..).take(step.emitted.len()));
+        self.scores.extend(self.pending.drain(..).take(step.emitted.len()));
     }
 
     fn needs_every_step(&self) -> bool {
@@ -303,20 +305,20 @@ mod tests {
     #[test]
     fn named_alternatives_have_their_scores() {
         let logits = [1.0, 3.0, f32::NEG_INFINITY, 2.0];
-        let all = of(&logits, 3, 4).unwrap();
-        let named = of_these(&logits, 3, &[2, 3, 0, 3, 9]).unwrap();
+        let all = score_token(&logits, 3, 4).unwrap();
+        let named = score_with_tokens(&logits, 3, &[2, 3, 0, 3, 9]).unwrap();
         assert_eq!(named.logprob, all.logprob);
         assert_eq!(named.top, [all.top[1], all.top[2], all.top[3]]);
         assert_eq!(named.top.last(), Some(&(2, f64::NEG_INFINITY)));
         // The decided token comes with them, where it is none of them.
-        let named = of_these(&logits, 1, &[0]).unwrap();
+        let named = score_with_tokens(&logits, 1, &[0]).unwrap();
         assert_eq!(named.top, [all.top[0], all.top[2]]);
     }
 
     #[test]
     fn impossible_tokens_are_no_alternatives() {
         let distribution = Distribution::new(vec![0.25, 0.0, 0.75, 0.0]).unwrap();
-        let scored = of_sampled(&distribution, 0, 3);
+        let scored = score_sampled(&distribution, 0, 3);
         assert_eq!(scored.logprob, 0.25f64.ln());
         assert_eq!(scored.top, [(2, 0.75f64.ln()), (0, 0.25f64.ln())]);
     }
@@ -338,11 +340,11 @@ mod tests {
             assert_eq!(scored.top[0].0, pair[0]);
             assert!(scored.top[0].1 > scored.top[1].1);
         }
-        let mut told = 0;
+        let mut reported = 0;
         let part = score(&mut model, &tokens, 1, 0, &mut |done| {
-            told = done;
+            reported = done;
             false
         });
-        assert_eq!(part.unwrap().len(), told);
+        assert_eq!(part.unwrap().len(), reported);
     }
 }

@@ -17,14 +17,16 @@ use observers::Observers;
 
 /// A session's source of random decisions, with its shared randomness if it has it. `position` is
 /// the number of tokens decided.
-pub(crate) fn with_clocks<T>(
+pub(crate) fn with_shared_randomness<T>(
     rng: &mut dyn RandomSource,
-    clocks: &mut Option<Box<dyn SharedRandomness>>,
+    shared_randomness: &mut Option<Box<dyn SharedRandomness>>,
     position: usize,
     decide: impl FnOnce(&mut dyn RandomSource) -> T,
 ) -> T {
-    match clocks {
-        Some(clocks) => decide(&mut WithSharedRandomness::new(rng, clocks.as_mut(), position)),
+    match shared_randomness {
+        Some(shared_randomness) => {
+            decide(&mut WithSharedRandomness::new(rng, shared_randomness.as_mut(), position))
+        }
         None => decide(rng),
     }
 }
@@ -56,26 +58,26 @@ pub struct Session<'c> {
     pub(crate) speculation: Option<Speculation>,
     pub(crate) rng: Box<dyn RandomSource + Send + 'c>,
     /// The shared randomness of target and draft, with Gumbel coupling.
-    pub(crate) clocks: Option<Box<dyn SharedRandomness>>,
+    pub(crate) shared_randomness: Option<Box<dyn SharedRandomness>>,
     pub(crate) draft: Draft,
     pub(crate) processor: Option<Box<dyn LogitsProcessor>>,
-    pub(crate) is_alone: bool,
+    pub(crate) ignores_batch_size: bool,
     /// The batch size of the last step, as its policy got it.
     pub(crate) batch_size: usize,
     /// The same for the next step, if it is the last one once more.
-    pub(crate) again: Option<usize>,
+    pub(crate) repeated_batch_size: Option<usize>,
     /// Whether what a step decided is being taken: a panic then leaves half of it.
-    pub(crate) is_taking: bool,
+    pub(crate) is_committing: bool,
     pub(crate) observers: Observers<'c>,
     pub(crate) limits: Limits,
-    stream: Box<dyn Detokenizer + 'c>,
+    detokenizer: Box<dyn Detokenizer + 'c>,
     stops: StopScanner<Origin>,
     pub(crate) tokens: Vec<Token>,
     text: String,
     /// Decided and not taken yet.
     emitted: Vec<Emitted>,
-    pieces: Vec<OutputChunk>,
-    last: Origin,
+    chunks: Vec<OutputChunk>,
+    last_origin: Origin,
     finish: Option<Finish>,
     failure: Option<Error>,
 }
@@ -87,7 +89,7 @@ impl<'c> Session<'c> {
         drafter: Option<Sequence>,
     ) -> Self {
         let rng = request.take_rng();
-        let Request { sampling, speculation, limits, text, .. } = request;
+        let Request { sampling, speculation, limits, detokenizer, .. } = request;
         let stops = StopScanner::new(&limits.stop);
         let mut session = Self {
             target,
@@ -95,22 +97,22 @@ impl<'c> Session<'c> {
             sampling,
             speculation,
             rng,
-            clocks: None,
+            shared_randomness: None,
             draft: Draft::new(),
             processor: None,
-            is_alone: false,
+            ignores_batch_size: false,
             batch_size: 1,
-            again: None,
-            is_taking: false,
+            repeated_batch_size: None,
+            is_committing: false,
             observers: Observers::default(),
             limits,
-            stream: text,
+            detokenizer,
             stops,
             tokens: Vec::new(),
             text: String::new(),
             emitted: Vec::new(),
-            pieces: Vec::new(),
-            last: Origin::Bonus,
+            chunks: Vec::new(),
+            last_origin: Origin::Bonus,
             finish: None,
             failure: None,
         };
@@ -121,7 +123,7 @@ impl<'c> Session<'c> {
         {
             session.share_randomness();
         }
-        if session.left() == 0 {
+        if session.remaining_tokens() == 0 {
             session.end(Finish::MaxTokens);
         }
         session
@@ -167,7 +169,7 @@ impl<'c> Session<'c> {
     /// otherwise depend on the batch size, which keeps the distribution of the output, but not the
     /// same output for the same random decisions.
     pub fn ignore_batch_size(&mut self) {
-        self.is_alone = true;
+        self.ignores_batch_size = true;
     }
 
     /// From the next step on drafts are made and verified so. Of a session that was opened without
@@ -181,8 +183,8 @@ impl<'c> Session<'c> {
     /// has it anyway; plain decoding with it has the same output as such a session, if the rng is
     /// the same.
     pub fn share_randomness(&mut self) {
-        if self.clocks.is_none() {
-            self.clocks = Some(gumbel::shared_randomness(&mut *self.rng));
+        if self.shared_randomness.is_none() {
+            self.shared_randomness = Some(gumbel::shared_randomness(&mut *self.rng));
         }
     }
 
@@ -218,7 +220,7 @@ impl<'c> Session<'c> {
 
     /// The text that has become certain since the last time.
     pub fn take_chunks(&mut self) -> Vec<OutputChunk> {
-        std::mem::take(&mut self.pieces)
+        std::mem::take(&mut self.chunks)
     }
 
     /// Ends it here: the caller wants no more.
@@ -229,7 +231,7 @@ impl<'c> Session<'c> {
     }
 
     /// How many more tokens the limit allows.
-    pub(crate) fn left(&self) -> usize {
+    pub(crate) fn remaining_tokens(&self) -> usize {
         self.limits.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.tokens.len()))
     }
 
@@ -245,7 +247,7 @@ impl<'c> Session<'c> {
 
     /// Takes tokens that are decided, and returns how many are emitted: up to the one that ends the
     /// sequence. `room` is what the context holds after them.
-    pub(crate) fn emit(&mut self, decided: &[Emitted], room: usize) -> usize {
+    pub(crate) fn emit(&mut self, decided: &[Emitted], remaining_context: usize) -> usize {
         let before = self.tokens.len();
         for emitted in decided {
             if self.is_done() {
@@ -253,9 +255,9 @@ impl<'c> Session<'c> {
             }
             self.emit_one(*emitted);
         }
-        if !self.is_done() && self.left() == 0 {
+        if !self.is_done() && self.remaining_tokens() == 0 {
             self.end(Finish::MaxTokens);
-        } else if !self.is_done() && room == 0 {
+        } else if !self.is_done() && remaining_context == 0 {
             self.end(Finish::Context);
         }
         self.tokens.len() - before
@@ -264,39 +266,39 @@ impl<'c> Session<'c> {
     fn emit_one(&mut self, emitted: Emitted) {
         self.tokens.push(emitted.token);
         self.emitted.push(emitted);
-        self.last = emitted.origin;
+        self.last_origin = emitted.origin;
         if self.limits.end_tokens.contains(&emitted.token) {
             return self.end(Finish::End);
         }
-        match self.stream.push(emitted.token) {
-            Ok(text) if self.pass(&text) => self.finish = Some(Finish::Stop),
+        match self.detokenizer.push(emitted.token) {
+            Ok(text) if self.scan_stops(&text) => self.finish = Some(Finish::Stop),
             Ok(_) => {}
             Err(error) => self.fail(error),
         }
     }
 
     /// Lets text through as far as no stop string can begin there; whether one was completed.
-    fn pass(&mut self, text: &str) -> bool {
-        let (pieces, stopped) = self.stops.push(text, self.last);
-        self.show(pieces);
+    fn scan_stops(&mut self, text: &str) -> bool {
+        let (chunks, stopped) = self.stops.push(text, self.last_origin);
+        self.push_chunks(chunks);
         stopped
     }
 
-    fn show(&mut self, pieces: Vec<(String, Origin)>) {
-        for (text, origin) in pieces {
+    fn push_chunks(&mut self, chunks: Vec<(String, Origin)>) {
+        for (text, origin) in chunks {
             self.text.push_str(&text);
-            self.pieces.push(OutputChunk { text, origin });
+            self.chunks.push(OutputChunk { text, origin });
         }
     }
 
     /// Ends the sequence, and emits the withheld text.
     fn end(&mut self, finish: Finish) {
         self.finish = Some(finish);
-        match self.stream.finish() {
-            Ok(text) if self.pass(&text) => self.finish = Some(Finish::Stop),
+        match self.detokenizer.finish() {
+            Ok(text) if self.scan_stops(&text) => self.finish = Some(Finish::Stop),
             Ok(_) => {
                 let rest = self.stops.finish();
-                self.show(rest);
+                self.push_chunks(rest);
             }
             Err(error) => self.fail(error),
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// Text that passed, cut into its pieces, each with the mark it came with.
-pub type Pieces<M> = Vec<(String, M)>;
+pub type MarkedText<M> = Vec<(String, M)>;
 
 /// Lets text through until one of the stop strings appears, which may straddle pieces.
 ///
@@ -12,52 +12,52 @@ pub type Pieces<M> = Vec<(String, M)>;
 #[derive(Debug, Clone)]
 pub struct StopScanner<M> {
     stops: Vec<String>,
-    held: VecDeque<(String, M)>,
+    withheld: VecDeque<(String, M)>,
 }
 
 impl<M: Copy> StopScanner<M> {
     /// Empty stop strings are ignored.
     pub fn new(stops: &[String]) -> Self {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
-        Self { stops, held: VecDeque::new() }
+        Self { stops, withheld: VecDeque::new() }
     }
 
     /// Takes a piece; returns the text that may be shown and whether a stop string was completed.
     /// The text then ends where the stop string begins. Of several, the one that begins first
     /// counts.
-    pub fn push(&mut self, text: &str, mark: M) -> (Pieces<M>, bool) {
+    pub fn push(&mut self, text: &str, mark: M) -> (MarkedText<M>, bool) {
         if !text.is_empty() {
-            self.held.push_back((text.to_owned(), mark));
+            self.withheld.push_back((text.to_owned(), mark));
         }
-        let held: String = self.held.iter().map(|(text, _)| text.as_str()).collect();
-        let found = self.stops.iter().filter_map(|stop| held.find(stop.as_str())).min();
+        let withheld: String = self.withheld.iter().map(|(text, _)| text.as_str()).collect();
+        let found = self.stops.iter().filter_map(|stop| withheld.find(stop.as_str())).min();
         if let Some(start) = found {
             let shown = self.release(start);
-            self.held.clear();
+            self.withheld.clear();
             return (shown, true);
         }
-        let undecided = held
+        let undecided = withheld
             .char_indices()
             .map(|(start, _)| start)
-            .find(|&start| self.stops.iter().any(|stop| stop.starts_with(&held[start..])))
-            .unwrap_or(held.len());
+            .find(|&start| self.stops.iter().any(|stop| stop.starts_with(&withheld[start..])))
+            .unwrap_or(withheld.len());
         (self.release(undecided), false)
     }
 
     /// The withheld text, at the end of the sequence.
-    pub fn finish(&mut self) -> Pieces<M> {
-        self.held.drain(..).collect()
+    pub fn finish(&mut self) -> MarkedText<M> {
+        self.withheld.drain(..).collect()
     }
 
     /// The first `bytes` of the pending text.
-    fn release(&mut self, mut bytes: usize) -> Pieces<M> {
+    fn release(&mut self, mut bytes: usize) -> MarkedText<M> {
         let mut shown = Vec::new();
         while bytes > 0 {
-            let Some((text, mark)) = self.held.pop_front() else { break };
+            let Some((text, mark)) = self.withheld.pop_front() else { break };
             if text.len() > bytes {
                 let (now, later) = text.split_at(bytes);
                 shown.push((now.to_owned(), mark));
-                self.held.push_front((later.to_owned(), mark));
+                self.withheld.push_front((later.to_owned(), mark));
                 break;
             }
             bytes -= text.len();
@@ -72,13 +72,13 @@ mod tests {
     use super::*;
 
     /// Pushes the pieces; returns what was shown after each, and whether it stopped.
-    fn run(stops: &[&str], pieces: &[&str]) -> (Vec<String>, bool) {
+    fn run(stops: &[&str], chunks: &[&str]) -> (Vec<String>, bool) {
         let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
         let mut scanner = StopScanner::new(&stops);
-        let text = |pieces: Pieces<()>| pieces.into_iter().map(|(t, ())| t).collect::<String>();
+        let text = |chunks: MarkedText<()>| chunks.into_iter().map(|(t, ())| t).collect::<String>();
         let mut shown = Vec::new();
-        for piece in pieces {
-            let (out, stopped) = scanner.push(piece, ());
+        for chunk in chunks {
+            let (out, stopped) = scanner.push(chunk, ());
             shown.push(text(out));
             if stopped {
                 return (shown, true);

@@ -56,32 +56,32 @@ fn likeliest(probs: &Distribution, top: usize) -> Vec<(Token, f64)> {
 impl Trace {
     /// With the `top` likeliest tokens of each distribution. Where the target has none, none is
     /// shown.
-    fn of(step: &VerifiedStep, top: usize) -> Self {
+    fn new(step: &VerifiedStep, top: usize) -> Self {
         let (draft, tree) = (step.draft, step.draft.tree());
         let target = |node| step.distribution(node).ok();
-        let of = |node| {
+        let traced = |node| {
             let drawn = (node != DraftTree::ROOT).then(|| {
                 let (parent, token) = (tree.parent(node), tree.token(node));
-                let under = |probs: Option<&Distribution>| {
+                let probability = |probs: Option<&Distribution>| {
                     probs.map_or(0.0, |probs| probs.probability(token))
                 };
                 DraftedToken {
                     parent,
                     token,
-                    draft: under(draft.distribution(parent)),
-                    target: under(target(parent)),
+                    draft: probability(draft.distribution(parent)),
+                    target: probability(target(parent)),
                 }
             });
             let priorities = step.verifier.and_then(|verifier| verifier.as_priority_intervals());
             let shares = draft.distribution(node).zip(priorities).map_or_else(
                 Vec::new,
                 |(probs, priorities)| {
-                    let of = |token| {
+                    let shares_of = |token| {
                         let distributions = step.distributions();
                         let parts = priorities.priorities(draft, distributions, node, token);
                         (token, parts.unwrap_or_default())
                     };
-                    let shares = probs.most_likely(top).into_iter().map(of);
+                    let shares = probs.most_likely(top).into_iter().map(shares_of);
                     shares.filter(|(_, parts)| !parts.is_empty()).collect()
                 },
             );
@@ -100,7 +100,7 @@ impl Trace {
                     .map(|(draft, target)| draft.overlap(target)),
             }
         };
-        let nodes = (0..tree.len()).map(of).collect();
+        let nodes = (0..tree.len()).map(traced).collect();
         let Outcome { accepted, token } = step.outcome;
         Self { nodes, accepted: accepted.clone(), token: *token }
     }
@@ -112,7 +112,7 @@ pub(crate) struct TraceRecorder {
     /// How many tokens of each distribution.
     top: usize,
     /// Of the current step.
-    of_step: Option<Trace>,
+    pending: Option<Trace>,
     traces: Vec<Trace>,
 }
 
@@ -129,12 +129,12 @@ impl TraceRecorder {
 
 impl StepObserver for TraceRecorder {
     fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
-        self.of_step = Some(Trace::of(step, self.top));
+        self.pending = Some(Trace::new(step, self.top));
         Ok(())
     }
 
     fn committed(&mut self, _: &CommittedStep) {
-        self.traces.extend(self.of_step.take());
+        self.traces.extend(self.pending.take());
     }
 
     fn needs_every_step(&self) -> bool {

@@ -13,10 +13,10 @@ use polydraft_engine::{
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-use crate::common::{Setup, engine, own_distribution, random_model, setup};
+use crate::common::{Setup, engine, random_model, setup, target_distribution};
 
 #[test]
-fn the_distribution_is_the_targets() {
+fn token_verifier_keeps_distribution_on_chains() {
     let mut rng = ChaCha12Rng::seed_from_u64(7);
     let plain = Sampling::default();
     let samplings = [
@@ -51,11 +51,11 @@ fn the_distribution_is_the_targets() {
 /// Every verifier on every kind of tree it supports, through the whole loop: merged paths, commits
 /// of branches, the cut at the last token.
 #[test]
-fn the_distribution_is_the_targets_with_trees_too() {
+fn every_verifier_keeps_distribution_on_its_trees() {
     let mut rng = ChaCha12Rng::seed_from_u64(10);
     let plain = Sampling::default();
     let levels = |counts: &[usize], drafting| PolicyKind::levels(counts, drafting);
-    let tree = |text: &str| text.parse::<PolicyKind>().unwrap();
+    let tree = |name: &str| name.parse::<PolicyKind>().unwrap();
     let trees = [
         PolicyKind::chain(2),
         PolicyKind::paths(2, 2),
@@ -94,15 +94,15 @@ fn the_distribution_is_the_targets_with_trees_too() {
 }
 
 #[test]
-fn near_the_contexts_end_too() {
+fn keeps_distribution_near_the_end_of_the_context() {
     let mut rng = ChaCha12Rng::seed_from_u64(8);
-    for (target_room, draft_room) in [(5, 100), (100, 4), (5, 4), (4, 2), (100, 1)] {
-        let target = random_model(&mut rng, 2, 2).with_context_length(target_room);
-        let draft = random_model(&mut rng, 2, 2).with_context_length(draft_room);
+    for (target_context, draft_context) in [(5, 100), (100, 4), (5, 4), (4, 2), (100, 1)] {
+        let target = random_model(&mut rng, 2, 2).with_context_length(target_context);
+        let draft = random_model(&mut rng, 2, 2).with_context_length(draft_context);
         let setup = setup("token", PolicyKind::chain(3));
-        let count = 3.min(target_room - 2);
+        let count = 3.min(target_context - 2);
         let found = setup.exact(&mut engine(&target, &draft), &[0, 1], count);
-        assert!(found < 1e-12, "{target_room} {draft_room}: {found:e}");
+        assert!(found < 1e-12, "{target_context} {draft_context}: {found:e}");
     }
 }
 
@@ -162,7 +162,7 @@ impl Verifier for TooEager {
 }
 
 #[test]
-fn planted_faults_are_found() {
+fn test_detects_planted_faults() {
     let mut rng = ChaCha12Rng::seed_from_u64(9);
     let mut engine = engine(&random_model(&mut rng, 3, 1), &random_model(&mut rng, 3, 1));
     let setup = setup("token", PolicyKind::chain(2));
@@ -201,7 +201,7 @@ fn even(vocabulary: usize) -> TableModel {
 }
 
 #[test]
-fn mismatches_are_refused() {
+fn rejects_mismatched_requests() {
     let message =
         ModelDrafter::new(Box::new(even(2)), &even(3).info().vocabulary).err().unwrap().to_string();
     assert!(message.contains("target has 3 tokens, the draft 2"), "{message}");
@@ -237,7 +237,7 @@ fn mismatches_are_refused() {
 
 /// What a session emits depends on nothing else that is decoded beside it.
 #[test]
-fn sessions_side_by_side_are_as_alone() {
+fn same_output_alone_and_in_a_batch() {
     let mut rng = ChaCha12Rng::seed_from_u64(12);
     let mut engine = engine(&random_model(&mut rng, 3, 2), &random_model(&mut rng, 3, 2));
     let setups: Vec<Setup> = [
@@ -274,7 +274,7 @@ fn sessions_side_by_side_are_as_alone() {
 /// For a seed the text is the same with every draft and tree, and without any: only how many calls
 /// it takes differs.
 #[test]
-fn invariant_texts_do_not_depend_on_the_draft() {
+fn invariant_output_does_not_depend_on_the_draft() {
     let mut rng = ChaCha12Rng::seed_from_u64(13);
     let target = random_model(&mut rng, 6, 2);
     let drafts: Vec<TableModel> = [2, 1, 0]
@@ -322,19 +322,19 @@ fn invariant_texts_do_not_depend_on_the_draft() {
 
 /// Plain decoding by clocks has the target's distribution.
 #[test]
-fn plain_races_have_the_targets_distribution() {
+fn plain_decoding_with_shared_randomness_keeps_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(14);
     for vocabulary in 1..=3 {
         let mut engine = Engine::new(Box::new(random_model(&mut rng, vocabulary, 2)), None);
         let sampling = Sampling::default();
-        let mut expected = own_distribution(engine.target(), &sampling, &[0], 3);
-        for (probability, text) in enumerate(|rng| {
+        let mut expected = target_distribution(engine.target(), &sampling, &[0], 3);
+        for (probability, tokens) in enumerate(|rng| {
             let request = Request::new([0]).sampling(sampling).limits(Limits::tokens(3)).rng(rng);
             let mut session = engine.open(request).unwrap();
             session.share_randomness();
             engine.complete(session, &mut |_| true).unwrap().tokens
         }) {
-            *expected.entry(text).or_insert(0.0) -= probability;
+            *expected.entry(tokens).or_insert(0.0) -= probability;
         }
         assert!(expected.values().all(|left| left.abs() < 1e-12), "{expected:?}");
     }

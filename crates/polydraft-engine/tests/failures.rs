@@ -98,10 +98,10 @@ impl Sequences for Flaky {
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
         self.inner.commit(sequence, tree, path)?;
-        let (own, failed) = (sequence.number(), self.failed);
+        let (current, failed) = (sequence.number(), self.failed);
         match self.fault {
-            Fault::Commit(number) if number == own && !failed => self.fail(),
-            Fault::Panic(number) if number == own && !failed => {
+            Fault::Commit(number) if number == current && !failed => self.fail(),
+            Fault::Panic(number) if number == current && !failed => {
                 self.failed = true;
                 panic!("planted")
             }
@@ -145,9 +145,9 @@ fn request<'c>(rng: impl RandomSource + Send + 'c, max_tokens: usize) -> Request
 }
 
 #[test]
-fn a_failed_pass_leaves_nothing_behind() {
+fn same_distribution_after_failed_pass() {
     let mut probs = BTreeMap::<Vec<Token>, f64>::new();
-    for (probability, text) in enumerate(|rng| {
+    for (probability, tokens) in enumerate(|rng| {
         let mut engine = engine(Fault::Score);
         let mut session = engine.open(request(rng, 3)).unwrap();
         let mut failures = 0;
@@ -158,38 +158,38 @@ fn a_failed_pass_leaves_nothing_behind() {
         assert!(failures <= 1);
         engine.close(session).unwrap().tokens
     }) {
-        *probs.entry(text).or_default() += probability;
+        *probs.entry(tokens).or_default() += probability;
     }
     let p = |last: Token, token: Token| {
         let zero = if last == 0 { 0.3 } else { 0.9 };
         if token == 0 { zero } else { 1.0 - zero }
     };
-    for (text, probability) in &probs {
-        let expected = p(1, text[0]) * p(text[0], text[1]) * p(text[1], text[2]);
-        assert!((probability - expected).abs() < 1e-7, "{text:?}: {probability} {expected}");
+    for (tokens, probability) in &probs {
+        let expected = p(1, tokens[0]) * p(tokens[0], tokens[1]) * p(tokens[1], tokens[2]);
+        assert!((probability - expected).abs() < 1e-7, "{tokens:?}: {probability} {expected}");
     }
     assert_eq!(probs.len(), 8);
 }
 
 #[test]
-fn one_sessions_fault_is_its_own() {
+fn failed_commit_ends_only_its_session() {
     let seeded = ChaCha12Rng::seed_from_u64;
     let mut engine = engine(Fault::Commit(0));
     let mut broken = engine.open(request(seeded(1), 20)).unwrap();
-    let mut whole = engine.open(request(seeded(2), 20)).unwrap();
-    while !whole.is_done() {
-        engine.step(&mut [&mut broken, &mut whole]).unwrap();
+    let mut other = engine.open(request(seeded(2), 20)).unwrap();
+    while !other.is_done() {
+        engine.step(&mut [&mut broken, &mut other]).unwrap();
     }
     assert!(broken.failure().is_some() && broken.finish().is_none());
     assert!(engine.close(broken).unwrap_err().to_string().contains("planted"));
-    let text = engine.close(whole).unwrap().tokens;
-    assert_eq!(text, engine.generate(request(seeded(2), 20), &mut |_| true).unwrap().tokens);
+    let tokens = engine.close(other).unwrap().tokens;
+    assert_eq!(tokens, engine.generate(request(seeded(2), 20), &mut |_| true).unwrap().tokens);
 }
 
 /// As many paths of one token as there are texts, and one more for every step that it was told of.
-struct Attentive(usize, usize);
+struct BatchSizePolicy(usize, usize);
 
-impl Policy for Attentive {
+impl Policy for BatchSizePolicy {
     fn draws(&self, _: &Path, _: &Distribution) -> Option<Growth> {
         Some(Growth::Fresh(Draws::iid(self.0 + self.1)))
     }
@@ -213,9 +213,9 @@ impl Policy for Attentive {
 
 /// A generator that can be put back.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<ChaCha12Rng>>);
+struct RestorableRng(Arc<Mutex<ChaCha12Rng>>);
 
-impl RandomSource for Shared {
+impl RandomSource for RestorableRng {
     fn coin(&mut self, probability: f64) -> bool {
         self.0.lock().unwrap().coin(probability)
     }
@@ -263,14 +263,14 @@ impl LogitsProcessor for PanicsOnce {
 /// Whoever's commit panics, or what comes before the pass, and whatever was decided before that:
 /// with generators put back both texts are what they would be.
 #[test]
-fn a_step_that_panicked_is_taken_again_as_it_was() {
-    let texts = |fault: Fault| {
+fn same_output_after_panic_and_restore() {
+    let outputs = |fault: Fault| {
         let mut engine = engine(fault);
-        let generators =
-            [1, 2].map(|seed| Shared(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed)))));
+        let generators = [1, 2]
+            .map(|seed| RestorableRng(Arc::new(Mutex::new(ChaCha12Rng::seed_from_u64(seed)))));
         let mut sessions = generators.each_ref().map(|generator| {
             let speculation =
-                Speculation::new(Box::new(Counting(0)), Box::new(Attentive(1, 0))).unwrap();
+                Speculation::new(Box::new(Counting(0)), Box::new(BatchSizePolicy(1, 0))).unwrap();
             engine.open(request(generator.clone(), 12).speculation(speculation)).unwrap()
         });
         sessions[0].record_traces(1);
@@ -298,24 +298,24 @@ fn a_step_that_panicked_is_taken_again_as_it_was() {
             (done.tokens, done.statistics.target_calls, steps)
         })
     };
-    let whole = texts(Fault::Commit(usize::MAX));
-    assert_eq!(texts(Fault::Panic(0)), whole);
-    assert_eq!(texts(Fault::Panic(1)), whole);
-    assert_eq!(texts(Fault::Certain), whole);
+    let other = outputs(Fault::Commit(usize::MAX));
+    assert_eq!(outputs(Fault::Panic(0)), other);
+    assert_eq!(outputs(Fault::Panic(1)), other);
+    assert_eq!(outputs(Fault::Certain), other);
 }
 
 /// A draft that holds one text only lets there be one, and a text that is restored takes its place
 /// again.
 #[test]
-fn a_draft_that_holds_few_texts_is_counted() {
+fn drafter_limits_open_sequences() {
     let (target, mut draft) = (table(0.9, 0.3), Flaky::new(table(0.5, 0.6), Fault::Panic(0)));
     draft.info.max_sequences = 1;
     let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary).unwrap();
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
     assert_eq!(engine.max_sequences(), 1);
-    let asked = || request(ChaCha12Rng::seed_from_u64(1), 12);
-    let mut session = engine.open(asked()).unwrap();
-    assert!(matches!(engine.open(asked()), Err(Error::TooManySequences { .. })));
+    let new_request = || request(ChaCha12Rng::seed_from_u64(1), 12);
+    let mut session = engine.open(new_request()).unwrap();
+    assert!(matches!(engine.open(new_request()), Err(Error::TooManySequences { .. })));
     assert!(catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut session]).unwrap())).is_err());
     engine.restore(&mut session, &[1]).unwrap();
     while !session.is_done() {
@@ -366,56 +366,56 @@ impl LogitsProcessor for Explosive {
 /// What a session had begun to take cannot be taken again; its neighbour, which had not, goes on as
 /// if it had been alone.
 #[test]
-fn a_text_that_broke_off_in_the_middle_is_not_gone_on_with() {
+fn rejects_restore_after_panic_during_commit() {
     for is_certain in [false, true] {
-        half_taken(is_certain);
+        panic_during_commit(is_certain);
     }
 }
 
 /// Breaks one text off while it takes a step's decisions, or tokens that were certain before it.
-fn half_taken(is_certain: bool) {
+fn panic_during_commit(is_certain: bool) {
     let mut engine = engine(Fault::Commit(usize::MAX));
     let before = ChaCha12Rng::seed_from_u64(2);
-    let generator = Shared(Arc::new(Mutex::new(before.clone())));
-    let asked = request(ChaCha12Rng::seed_from_u64(1), 12);
+    let generator = RestorableRng(Arc::new(Mutex::new(before.clone())));
+    let new_request = request(ChaCha12Rng::seed_from_u64(1), 12);
     let verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
-    let asked = match is_certain {
-        true => asked.detokenizer(Explosive),
-        false => asked.speculation(Speculation::new(verifier, Box::new(Explosive)).unwrap()),
+    let new_request = match is_certain {
+        true => new_request.detokenizer(Explosive),
+        false => new_request.speculation(Speculation::new(verifier, Box::new(Explosive)).unwrap()),
     };
-    let mut broken = engine.open(asked).unwrap();
+    let mut broken = engine.open(new_request).unwrap();
     if is_certain {
         broken.set_processor(Box::new(Explosive));
     }
-    let mut whole = engine.open(request(generator.clone(), 12)).unwrap();
+    let mut other = engine.open(request(generator.clone(), 12)).unwrap();
     assert!(
-        catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut broken, &mut whole]).unwrap()))
+        catch_unwind(AssertUnwindSafe(|| engine.step(&mut [&mut broken, &mut other]).unwrap()))
             .is_err()
     );
     assert!(matches!(engine.restore(&mut broken, &[1]), Err(Error::Interrupted)));
     engine.close(broken).unwrap();
 
     *generator.0.lock().unwrap() = before.clone();
-    engine.restore(&mut whole, &[1]).unwrap();
-    while !whole.is_done() {
-        engine.step(&mut [&mut whole]).unwrap();
+    engine.restore(&mut other, &[1]).unwrap();
+    while !other.is_done() {
+        engine.step(&mut [&mut other]).unwrap();
     }
-    let text = engine.close(whole).unwrap().tokens;
-    assert_eq!(text, engine.generate(request(before, 12), &mut |_| true).unwrap().tokens);
+    let tokens = engine.close(other).unwrap().tokens;
+    assert_eq!(tokens, engine.generate(request(before, 12), &mut |_| true).unwrap().tokens);
 }
 
 #[test]
-fn logits_that_are_no_numbers_name_their_model() {
-    let wrong = || Flaky::new(table(0.9, 0.3), Fault::Logits);
-    let right = || table(0.9, 0.3);
+fn nan_logits_name_the_model() {
+    let faulty = || Flaky::new(table(0.9, 0.3), Fault::Logits);
+    let sound = || table(0.9, 0.3);
     let drafter =
-        |model: Box<dyn Model>| ModelDrafter::new(model, &right().info().vocabulary).unwrap();
+        |model: Box<dyn Model>| ModelDrafter::new(model, &sound().info().vocabulary).unwrap();
     let message = |mut engine: Engine| {
         let seeded = ChaCha12Rng::seed_from_u64(1);
         engine.generate(request(seeded, 5), &mut |_| true).unwrap_err().to_string()
     };
-    let target = Engine::new(Box::new(wrong()), Some(Box::new(drafter(Box::new(right())))));
-    let draft = Engine::new(Box::new(right()), Some(Box::new(drafter(Box::new(wrong())))));
+    let target = Engine::new(Box::new(faulty()), Some(Box::new(drafter(Box::new(sound())))));
+    let draft = Engine::new(Box::new(sound()), Some(Box::new(drafter(Box::new(faulty())))));
     assert!(
         message(target)
             .starts_with("the logits of the target table: distribution from logits: entry 0")

@@ -32,14 +32,14 @@ fn table(rng: &mut ChaCha12Rng) -> TableModel {
 }
 
 /// The state of a token that stands behind so many others.
-fn state(place: usize, token: Token) -> f32 {
-    (1000 * place) as f32 + token as f32
+fn hidden_state(position: usize, token: Token) -> f32 {
+    (1000 * position) as f32 + token as f32
 }
 
 /// A table model with states.
 struct Stateful {
     table: TableModel,
-    texts: BTreeMap<Sequence, Vec<Token>>,
+    sequences: BTreeMap<Sequence, Vec<Token>>,
     /// Tokens that are computed.
     computed: BTreeMap<Sequence, usize>,
 }
@@ -47,7 +47,7 @@ struct Stateful {
 impl Sequences for Stateful {
     fn open(&mut self) -> Result<Sequence> {
         let sequence = self.table.open()?;
-        self.texts.insert(sequence, Vec::new());
+        self.sequences.insert(sequence, Vec::new());
         self.computed.insert(sequence, 0);
         Ok(sequence)
     }
@@ -58,7 +58,7 @@ impl Sequences for Stateful {
         self.table.len(sequence)
     }
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        self.texts.entry(sequence).or_default().extend(tokens);
+        self.sequences.entry(sequence).or_default().extend(tokens);
         self.table.extend(sequence, tokens)
     }
     fn truncate(&mut self, sequence: Sequence, length: usize) {
@@ -77,7 +77,10 @@ impl Sequences for Stateful {
         self.table.score(batch)
     }
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.texts.entry(sequence).or_default().extend(path.iter().map(|&node| tree.token(node)));
+        self.sequences
+            .entry(sequence)
+            .or_default()
+            .extend(path.iter().map(|&node| tree.token(node)));
         self.computed.insert(sequence, self.len(sequence) + path.len());
         self.table.commit(sequence, tree, path)
     }
@@ -104,12 +107,14 @@ impl HiddenStates for Stateful {
     }
     fn hidden_states(&self, sequence: Sequence, tokens: Range<usize>) -> Result<Vec<f32>> {
         assert!(tokens.end <= self.computed[&sequence], "{tokens:?} of {:?}", self.computed);
-        Ok(tokens.map(|place| state(place, self.texts[&sequence][place])).collect())
+        Ok(tokens
+            .map(|position| hidden_state(position, self.sequences[&sequence][position]))
+            .collect())
     }
 }
 
 #[derive(Default)]
-struct Told {
+struct ReaderState {
     tokens: Vec<Token>,
     states: Vec<f32>,
     paths: Vec<Vec<Token>>,
@@ -118,41 +123,41 @@ struct Told {
 /// Never drafts the last token, and otherwise goes by what it was told, in a way that means
 /// nothing.
 struct Reader {
-    texts: Vec<Told>,
+    sequences: Vec<ReaderState>,
     most: Arc<Mutex<usize>>,
 }
 
 impl Sequences for Reader {
     fn open(&mut self) -> Result<Sequence> {
-        self.texts.push(Told::default());
-        Ok(Sequence::new(self.texts.len() as u32 - 1))
+        self.sequences.push(ReaderState::default());
+        Ok(Sequence::new(self.sequences.len() as u32 - 1))
     }
     fn close(&mut self, _: Sequence) {}
     fn len(&self, sequence: Sequence) -> usize {
-        self.texts[sequence.number()].tokens.len()
+        self.sequences[sequence.number()].tokens.len()
     }
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        let text = &mut self.texts[sequence.number()];
-        text.tokens.extend(tokens);
-        text.paths.clear();
+        let state = &mut self.sequences[sequence.number()];
+        state.tokens.extend(tokens);
+        state.paths.clear();
         Ok(())
     }
     fn truncate(&mut self, sequence: Sequence, length: usize) {
-        let text = &mut self.texts[sequence.number()];
-        if length < text.tokens.len() {
-            text.tokens.truncate(length);
-            text.states.truncate(length);
-            text.paths.clear();
+        let state = &mut self.sequences[sequence.number()];
+        if length < state.tokens.len() {
+            state.tokens.truncate(length);
+            state.states.truncate(length);
+            state.paths.clear();
         }
     }
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         for (sequence, tree) in batch {
-            let text = &mut self.texts[sequence.number()];
-            assert_eq!(text.states.len(), text.tokens.len().saturating_sub(1));
+            let state = &mut self.sequences[sequence.number()];
+            assert_eq!(state.states.len(), state.tokens.len().saturating_sub(1));
             let mut most = self.most.lock().unwrap();
-            *most = (*most).max(text.states.len());
+            *most = (*most).max(state.states.len());
             let path = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
-            text.paths.extend((text.paths.len()..tree.len()).map(path).collect::<Vec<_>>());
+            state.paths.extend((state.paths.len()..tree.len()).map(path).collect::<Vec<_>>());
         }
         Ok(())
     }
@@ -176,14 +181,14 @@ impl Drafter for Reader {
         &mut self,
         sequence: Sequence,
         target: &dyn Model,
-        of: Sequence,
+        target_sequence: Sequence,
         known: usize,
     ) -> Result<()> {
-        let text = &mut self.texts[sequence.number()];
-        for value in hidden_states(target, of, text.states.len()..known)? {
-            let place = text.states.len();
-            assert_eq!(value, state(place, text.tokens[place]));
-            text.states.push(value);
+        let state = &mut self.sequences[sequence.number()];
+        for value in hidden_states(target, target_sequence, state.states.len()..known)? {
+            let position = state.states.len();
+            assert_eq!(value, hidden_state(position, state.tokens[position]));
+            state.states.push(value);
         }
         Ok(())
     }
@@ -194,8 +199,8 @@ impl Drafter for Reader {
         sampling: &Sampling,
         _: Option<Distribution>,
     ) -> Result<Distribution> {
-        let text = &self.texts[sequence.number()];
-        let sum = text.states.iter().sum::<f32>() + text.paths[node].iter().sum::<Token>() as f32;
+        let state = &self.sequences[sequence.number()];
+        let sum = state.states.iter().sum::<f32>() + state.paths[node].iter().sum::<Token>() as f32;
         let logits: Vec<f32> = (1..VOCABULARY).map(|i| (sum * i as f32).sin()).collect();
         let tokens: Vec<Token> = (0..VOCABULARY as Token - 1).collect();
         Ok(Distribution::from_sparse_logits(VOCABULARY, &tokens, &logits, sampling)?)
@@ -213,20 +218,23 @@ fn deviation(
     let sampling = Sampling::default();
     let mut expected = BTreeMap::from([(Vec::new(), 1.0)]);
     for _ in 0..COUNT {
-        let texts = std::mem::take(&mut expected);
-        for (text, probability) in texts {
+        let sequences = std::mem::take(&mut expected);
+        for (state, probability) in sequences {
             let probs =
-                distribution_after(&mut table, &sampling, &[prompt, &text].concat()).unwrap();
+                distribution_after(&mut table, &sampling, &[prompt, &state].concat()).unwrap();
             for (token, p) in probs.support() {
-                expected.insert([&text[..], &[token]].concat(), probability * p);
+                expected.insert([&state[..], &[token]].concat(), probability * p);
             }
         }
     }
     let most = Arc::new(Mutex::new(0));
-    for (probability, text) in enumerate(|rng| {
-        let target =
-            Stateful { table: table.clone(), texts: BTreeMap::new(), computed: BTreeMap::new() };
-        let reader = Reader { texts: Vec::new(), most: Arc::clone(&most) };
+    for (probability, state) in enumerate(|rng| {
+        let target = Stateful {
+            table: table.clone(),
+            sequences: BTreeMap::new(),
+            computed: BTreeMap::new(),
+        };
+        let reader = Reader { sequences: Vec::new(), most: Arc::clone(&most) };
         let mut engine = Engine::new(Box::new(target), Some(Box::new(reader)));
         let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
         let request = Request::new(prompt)
@@ -241,14 +249,14 @@ fn deviation(
         }
         engine.close(session).unwrap().tokens
     }) {
-        *expected.entry(text).or_insert(0.0) -= probability;
+        *expected.entry(state).or_insert(0.0) -= probability;
     }
     assert!(*most.lock().unwrap() >= prompt.len(), "nothing was told");
     expected.values().map(|d| d.abs()).max_by(f64::total_cmp).unwrap()
 }
 
 #[test]
-fn a_drafter_that_reads_states_is_told_them_and_keeps_the_distribution() {
+fn drafter_reading_hidden_states_keeps_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(12);
     let mut worst = 0.0_f64;
     for (verifier, tree) in [
@@ -266,7 +274,7 @@ fn a_drafter_that_reads_states_is_told_them_and_keeps_the_distribution() {
 }
 
 #[test]
-fn models_without_states_say_so() {
+fn rejects_capture_from_model_without_hidden_states() {
     let mut table = table(&mut ChaCha12Rng::seed_from_u64(1));
     let error = capture_hidden_states(&mut table, &[HiddenState::Output]).unwrap_err().to_string();
     assert!(

@@ -57,14 +57,14 @@ fn run(
     limits: &Limits,
     seed: u64,
 ) -> (Generation, Vec<OutputChunk>) {
-    let mut pieces = Vec::new();
-    let mut show = |piece| {
-        pieces.push(piece);
+    let mut chunks = Vec::new();
+    let mut show = |chunk| {
+        chunks.push(chunk);
         true
     };
     let generation =
         engine(target, draft).generate(request(depth, limits, seed), &mut show).unwrap();
-    (generation, pieces)
+    (generation, chunks)
 }
 
 fn limits(max_tokens: Option<usize>, end: &[Token], stop: &[&str]) -> Limits {
@@ -76,66 +76,66 @@ fn limits(max_tokens: Option<usize>, end: &[Token], stop: &[&str]) -> Limits {
 }
 
 #[test]
-fn every_reason_to_finish() {
-    let of = |limits: &Limits, context: usize| {
+fn reports_every_finish_reason() {
+    let finish = |limits: &Limits, context: usize| {
         let (g, _) = run(cycle().with_context_length(context), cycle(), 3, limits, 0);
         (g.text, g.tokens.len(), g.finish)
     };
-    assert_eq!(of(&limits(Some(6), &[], &[]), 100), ("abcdab".into(), 6, Finish::MaxTokens));
-    assert_eq!(of(&limits(Some(0), &[], &[]), 100), ("".into(), 0, Finish::MaxTokens));
-    assert_eq!(of(&limits(None, &[], &[]), 8), ("abcdabc".into(), 7, Finish::Context));
-    assert_eq!(of(&limits(Some(50), &[], &["da"]), 100), ("abc".into(), 5, Finish::Stop));
-    assert_eq!(of(&limits(Some(50), &[], &["dx"]), 100).1, 50);
+    assert_eq!(finish(&limits(Some(6), &[], &[]), 100), ("abcdab".into(), 6, Finish::MaxTokens));
+    assert_eq!(finish(&limits(Some(0), &[], &[]), 100), ("".into(), 0, Finish::MaxTokens));
+    assert_eq!(finish(&limits(None, &[], &[]), 8), ("abcdabc".into(), 7, Finish::Context));
+    assert_eq!(finish(&limits(Some(50), &[], &["da"]), 100), ("abc".into(), 5, Finish::Stop));
+    assert_eq!(finish(&limits(Some(50), &[], &["dx"]), 100).1, 50);
     // The letter of an end token is this test's own; a tokenizer gives it none.
-    assert_eq!(of(&limits(Some(50), &[2], &[]), 100), ("ab".into(), 3, Finish::End));
+    assert_eq!(finish(&limits(Some(50), &[2], &[]), 100), ("ab".into(), 3, Finish::End));
     // What might have become a stop string is shown after all.
-    assert_eq!(of(&limits(Some(4), &[], &["dab"]), 100), ("abcd".into(), 4, Finish::MaxTokens));
+    assert_eq!(finish(&limits(Some(4), &[], &["dab"]), 100), ("abcd".into(), 4, Finish::MaxTokens));
 }
 
 #[test]
-fn a_perfect_draft_is_always_accepted() {
-    let (g, pieces) = run(cycle(), cycle(), 3, &limits(Some(10), &[], &[]), 0);
+fn accepts_every_token_of_perfect_draft() {
+    let (g, chunks) = run(cycle(), cycle(), 3, &limits(Some(10), &[], &[]), 0);
     assert_eq!(g.text, "abcdabcdab");
-    assert_eq!(g.text, pieces.iter().map(|p| p.text.as_str()).collect::<String>());
+    assert_eq!(g.text, chunks.iter().map(|p| p.text.as_str()).collect::<String>());
     // 4 + 4 + 2: the last step drafts one token only, because two are left.
     let s = &g.statistics;
     assert_eq!((s.tokens, s.target_calls), (10, 3));
     assert_eq!((s.drafted.clone(), s.accepted.clone()), (vec![3, 2, 2], vec![3, 2, 2]));
     assert!((s.block_efficiency() - 10.0 / 3.0).abs() < 1e-12);
-    assert_eq!(pieces.iter().filter(|p| p.origin == Origin::Bonus).count(), 3);
-    assert!(pieces.iter().all(|p| p.origin != Origin::Correction));
+    assert_eq!(chunks.iter().filter(|p| p.origin == Origin::Bonus).count(), 3);
+    assert!(chunks.iter().all(|p| p.origin != Origin::Correction));
 }
 
 #[test]
-fn a_useless_draft_is_always_corrected() {
+fn corrects_every_token_of_useless_draft() {
     let only_c = TableModel::new("c", 4, BTreeMap::from([(vec![], vec![0.0, 0.0, 1.0, 0.0])]));
-    let (g, pieces) = run(cycle(), only_c.unwrap(), 2, &limits(Some(6), &[], &[]), 0);
+    let (g, chunks) = run(cycle(), only_c.unwrap(), 2, &limits(Some(6), &[], &[]), 0);
     assert_eq!(g.text, "abcdab");
     // The draft is right once, after b. The last two steps draft one token and none: there is no
     // room for more.
-    let origins: Vec<Origin> = pieces.iter().map(|p| p.origin).collect();
+    let origins: Vec<Origin> = chunks.iter().map(|p| p.origin).collect();
     use Origin::{Accepted, Bonus, Correction};
     assert_eq!(origins, [Correction, Correction, Accepted, Correction, Correction, Bonus]);
     assert_eq!(g.statistics.accepted_by_position(), [0.25, 0.0]);
 }
 
 #[test]
-fn seeds_decide() {
+fn seed_determines_output() {
     let limits = limits(Some(40), &[], &[]);
-    let text = |seed| run(even(), cycle(), 3, &limits, seed).0.text;
-    assert_eq!(text(5), text(5));
-    assert_ne!(text(5), text(6));
+    let output = |seed| run(even(), cycle(), 3, &limits, seed).0.text;
+    assert_eq!(output(5), output(5));
+    assert_ne!(output(5), output(6));
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_text() {
+fn stops_when_callback_returns_false() {
     let mut engine = engine(cycle(), cycle());
     let g = engine.generate(request(1, &limits(None, &[], &[]), 0), &mut |_| false).unwrap();
     assert_eq!((g.tokens.len(), g.finish), (2, Finish::Stopped));
     // Once it wants no more, it is given no more.
     let mut shown = Vec::new();
-    let mut show = |piece: OutputChunk| {
-        shown.push(piece.text);
+    let mut show = |chunk: OutputChunk| {
+        shown.push(chunk.text);
         shown.len() < 2
     };
     engine.generate(request(3, &limits(None, &[], &[]), 0), &mut show).unwrap();
@@ -143,7 +143,7 @@ fn a_reader_that_leaves_ends_the_text() {
 }
 
 #[test]
-fn a_session_is_pulled_from_and_can_be_stopped() {
+fn session_is_polled_and_stopped() {
     let mut engine = engine(cycle(), cycle());
     let mut session = engine.open(request(3, &limits(Some(50), &[], &["zz"]), 0)).unwrap();
     assert_eq!((session.finish(), session.take_tokens().len()), (None, 0));

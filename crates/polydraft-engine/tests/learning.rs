@@ -10,7 +10,7 @@ use polydraft_engine::{Drafter, DrafterKind, Engine, Limits, Model, Request, Ses
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
-use crate::common::{Setup, own_distribution, random_model, setup};
+use crate::common::{Setup, random_model, setup, target_distribution};
 
 /// With nothing learned yet.
 fn learning(target: &TableModel) -> (Engine, LearningNgrams) {
@@ -22,9 +22,9 @@ fn learning(target: &TableModel) -> (Engine, LearningNgrams) {
 }
 
 /// One source of several sessions.
-struct Shared<'m, 'r, R>(&'m Mutex<&'r mut R>);
+struct SharedRng<'m, 'r, R>(&'m Mutex<&'r mut R>);
 
-impl<R: RandomSource> RandomSource for Shared<'_, '_, R> {
+impl<R: RandomSource> RandomSource for SharedRng<'_, '_, R> {
     fn coin(&mut self, probability: f64) -> bool {
         self.0.lock().unwrap().coin(probability)
     }
@@ -51,7 +51,7 @@ fn both<R: RandomSource + Send>(
     let rng = Mutex::new(rng);
     let open = |engine: &mut Engine, prompt| {
         let verifier = setup.kind.build().unwrap();
-        engine.open(setup.request(verifier, prompt, count, Shared(&rng))).unwrap()
+        engine.open(setup.request(verifier, prompt, count, SharedRng(&rng))).unwrap()
     };
     let mut sessions = vec![open(&mut engine, prompts[0])];
     engine.step(&mut [&mut sessions[0]]).unwrap();
@@ -68,7 +68,7 @@ fn both<R: RandomSource + Send>(
 /// The drafts of one sequence depend on what another one said. Together they have the product of
 /// the target's distributions all the same.
 #[test]
-fn sequences_that_learn_from_each_other_are_independent() {
+fn sequences_sharing_ngrams_stay_independent() {
     let mut rng = ChaCha12Rng::seed_from_u64(19);
     let plain = Sampling::default();
     let mut worst = 0.0_f64;
@@ -82,11 +82,11 @@ fn sequences_that_learn_from_each_other_are_independent() {
             let model = random_model(&mut rng, 2, 2);
             let setup = Setup { target, ..setup(kind, tree.clone()) };
             let prompts: [&[Token]; 2] = [&[1, 0, 1], &[0]];
-            let own =
-                prompts.map(|prompt| own_distribution(&mut model.clone(), &target, prompt, 2));
+            let single =
+                prompts.map(|prompt| target_distribution(&mut model.clone(), &target, prompt, 2));
             let mut expected = BTreeMap::new();
-            for (first, p) in &own[0] {
-                for (second, q) in &own[1] {
+            for (first, p) in &single[0] {
+                for (second, q) in &single[1] {
                     expected.insert([first.clone(), second.clone()], p * q);
                 }
             }
@@ -101,7 +101,7 @@ fn sequences_that_learn_from_each_other_are_independent() {
 
 /// After a long text it drafts what the target says, whatever temperature the text was drawn at.
 #[test]
-fn what_is_learned_is_the_targets_distribution() {
+fn learns_target_distribution_at_any_temperature() {
     let mut rng = ChaCha12Rng::seed_from_u64(23);
     let target = random_model(&mut rng, 4, 2);
     for temperature in [0.0, 1.5] {
@@ -122,15 +122,15 @@ fn what_is_learned_is_the_targets_distribution() {
         let table = DrafterKind::Ngram(Settings { shared, ..Settings::default() });
         let mut fixed = table.build(target.info()).unwrap();
         // The context that the greedy text ends in is surely known.
-        let text = [0, 0, 0, 0];
-        let greedy = Request::new(text)
+        let context = [0, 0, 0, 0];
+        let greedy = Request::new(context)
             .sampling(Sampling { temperature: 0.0, ..Sampling::default() })
             .limits(Limits::tokens(60));
-        let mut said = text.to_vec();
-        said.extend(engine.generate(greedy, &mut |_| true).unwrap().tokens);
+        let mut generated = context.to_vec();
+        generated.extend(engine.generate(greedy, &mut |_| true).unwrap().tokens);
         let sampling = Sampling::default();
-        let expected = own_distribution(&mut target.clone(), &sampling, &said, 1);
-        let probs = next(fixed.as_mut(), &said[said.len() - 4..]);
+        let expected = target_distribution(&mut target.clone(), &sampling, &generated, 1);
+        let probs = next(fixed.as_mut(), &generated[generated.len() - 4..]);
         // Drafts are a little more certain than what they were learned from.
         let sharper = |p: f64| p.powf(1.4);
         let sum: f64 = expected.values().copied().map(sharper).sum();
@@ -141,16 +141,16 @@ fn what_is_learned_is_the_targets_distribution() {
     }
 }
 
-fn next(drafter: &mut dyn Drafter, text: &[Token]) -> Vec<f64> {
+fn next(drafter: &mut dyn Drafter, context: &[Token]) -> Vec<f64> {
     let sequence = drafter.open().unwrap();
-    drafter.extend(sequence, text).unwrap();
+    drafter.extend(sequence, context).unwrap();
     drafter.score(&[(sequence, &polydraft::DraftTree::new())]).unwrap();
     drafter.distribution(sequence, 0, &Sampling::default(), None).unwrap().to_vec()
 }
 
 /// Measuring what steps cost teaches nothing.
 #[test]
-fn only_texts_are_learned_from() {
+fn measuring_costs_does_not_teach_ngrams() {
     let mut rng = ChaCha12Rng::seed_from_u64(29);
     let target = random_model(&mut rng, 3, 1);
     let (mut engine, ngrams) = learning(&target);

@@ -39,7 +39,7 @@ fn request(limits: Limits, seed: u64) -> Request<'static> {
 
 /// Wherever a text ends within a step, and whether it was taken in parts.
 #[test]
-fn scores_are_those_of_reading_the_text_again() {
+fn recorded_scores_match_rescoring() {
     let mut ends = 0;
     for seed in 0..20 {
         let mut engine = engine();
@@ -51,34 +51,34 @@ fn scores_are_those_of_reading_the_text_again() {
         assert_eq!(scores.len(), session.tokens().len());
         let generation = engine.complete(session, &mut |_| true).unwrap();
         scores.extend(generation.scores);
-        let text = [&[1][..], &generation.tokens].concat();
-        assert_eq!(scores, score(&mut table(TARGET), &text, 1, 2, &mut |_| true).unwrap());
+        let tokens = [&[1][..], &generation.tokens].concat();
+        assert_eq!(scores, score(&mut table(TARGET), &tokens, 1, 2, &mut |_| true).unwrap());
         ends += usize::from(generation.finish == Finish::End);
     }
     assert!((1..20).contains(&ends), "{ends}");
 }
 
-enum Told {
+enum Event {
     Verified(Vec<Token>),
     Committed(Vec<Token>),
 }
 
-struct Teller(Sender<Told>);
+struct Forwarder(Sender<Event>);
 
-impl StepObserver for Teller {
+impl StepObserver for Forwarder {
     fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
         for (node, _) in step.decided() {
             let probs = step.distribution(node)?;
             assert_eq!(probs.argmax() as usize, argmax(step.logits(node)));
         }
         let tokens = step.decided().map(|(_, token)| token).collect();
-        let _ = self.0.send(Told::Verified(tokens));
+        let _ = self.0.send(Event::Verified(tokens));
         Ok(())
     }
 
     fn committed(&mut self, step: &CommittedStep) {
         let tokens = step.emitted.iter().map(|emitted| emitted.token).collect();
-        let _ = self.0.send(Told::Committed(tokens));
+        let _ = self.0.send(Event::Committed(tokens));
     }
 }
 
@@ -87,20 +87,20 @@ fn argmax(logits: &[f32]) -> usize {
 }
 
 #[test]
-fn observers_are_told_every_step_and_change_nothing() {
+fn observers_get_every_step_and_keep_output() {
     let mut engine = engine();
     let limits = || Limits::tokens(31);
     let plain = engine.generate(request(limits(), 5), &mut |_| true).unwrap();
     let mut session = engine.open(request(limits(), 5)).unwrap();
-    let (sender, told) = channel();
-    session.add_observer(Teller(sender));
+    let (sender, events) = channel();
+    session.add_observer(Forwarder(sender));
     let generation = engine.complete(session, &mut |_| true).unwrap();
     assert_eq!(generation.tokens, plain.tokens);
-    let told: Vec<Told> = told.iter().collect();
-    assert_eq!(told.len(), 2 * generation.statistics.target_calls);
+    let events: Vec<Event> = events.iter().collect();
+    assert_eq!(events.len(), 2 * generation.statistics.target_calls);
     let mut tokens: Vec<Token> = Vec::new();
-    for step in told.chunks(2) {
-        let [Told::Verified(decided), Told::Committed(emitted)] = step else { panic!("order") };
+    for step in events.chunks(2) {
+        let [Event::Verified(decided), Event::Committed(emitted)] = step else { panic!("order") };
         assert!(decided.starts_with(emitted));
         tokens.extend(emitted);
     }
@@ -108,7 +108,7 @@ fn observers_are_told_every_step_and_change_nothing() {
 }
 
 #[test]
-fn an_observer_that_fails_ends_its_session_alone() {
+fn failing_observer_ends_only_its_session() {
     struct Failing;
     impl StepObserver for Failing {
         fn verified(&mut self, _: &VerifiedStep) -> Result<()> {
@@ -117,14 +117,14 @@ fn an_observer_that_fails_ends_its_session_alone() {
     }
     let mut engine = engine();
     let mut broken = engine.open(request(Limits::tokens(20), 1)).unwrap();
-    let mut whole = engine.open(request(Limits::tokens(20), 2)).unwrap();
+    let mut other = engine.open(request(Limits::tokens(20), 2)).unwrap();
     broken.add_observer(Failing);
-    while !whole.is_done() {
-        engine.step(&mut [&mut broken, &mut whole]).unwrap();
+    while !other.is_done() {
+        engine.step(&mut [&mut broken, &mut other]).unwrap();
     }
     assert!(broken.tokens().is_empty());
     assert!(engine.close(broken).unwrap_err().to_string().contains("planted"));
-    let text = engine.close(whole).unwrap().tokens;
+    let tokens = engine.close(other).unwrap().tokens;
     let alone = engine.generate(request(Limits::tokens(20), 2), &mut |_| true).unwrap();
-    assert_eq!(text, alone.tokens);
+    assert_eq!(tokens, alone.tokens);
 }

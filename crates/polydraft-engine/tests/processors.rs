@@ -99,13 +99,13 @@ fn plain(
     let mut all = BTreeMap::from([(Vec::new(), 1.0)]);
     for _ in 0..count {
         let mut longer = BTreeMap::new();
-        for (text, probability) in all {
-            let probs = target.distribution(&[&PROMPT[..], &text].concat());
+        for (tokens, probability) in all {
+            let probs = target.distribution(&[&PROMPT[..], &tokens].concat());
             let mut logits: Vec<f32> =
                 (0..3).map(|token| probs.probability(token).ln() as f32).collect();
-            processor.process(&text, &[], &mut logits);
+            processor.process(&tokens, &[], &mut logits);
             for (token, p) in Distribution::from_logits(&logits, sampling).unwrap().support() {
-                longer.insert([&text[..], &[token]].concat(), probability * p);
+                longer.insert([&tokens[..], &[token]].concat(), probability * p);
             }
         }
         all = longer;
@@ -137,7 +137,7 @@ fn decoded(
 }
 
 #[test]
-fn every_verifier_has_the_distribution_of_plain_decoding_with_the_same_changes() {
+fn every_verifier_keeps_processed_distribution() {
     const COUNT: usize = 3;
     let target = TableModel::from_json("target", TARGET).unwrap();
     let draft = TableModel::from_json("draft", DRAFT).unwrap();
@@ -158,7 +158,7 @@ fn every_verifier_has_the_distribution_of_plain_decoding_with_the_same_changes()
             for (number, processor) in processors().into_iter().enumerate() {
                 let sampling = samplings[number % 2];
                 let mut expected = plain(&target, processor().as_ref(), &sampling, COUNT);
-                for (probability, text) in enumerate(|rng| {
+                for (probability, tokens) in enumerate(|rng| {
                     decoded(
                         &mut engine,
                         (&verifier, tree),
@@ -168,7 +168,7 @@ fn every_verifier_has_the_distribution_of_plain_decoding_with_the_same_changes()
                         rng,
                     )
                 }) {
-                    *expected.entry(text).or_insert(0.0) -= probability;
+                    *expected.entry(tokens).or_insert(0.0) -= probability;
                 }
                 let worst = expected.values().map(|d| d.abs()).max_by(f64::total_cmp).unwrap();
                 // The table's logits are f32, its distributions f64.
@@ -183,7 +183,7 @@ fn every_verifier_has_the_distribution_of_plain_decoding_with_the_same_changes()
 /// Behind a token that ends the text nothing is drafted, and no processor is asked: one that is
 /// complete there allows nothing more.
 #[test]
-fn behind_its_end_a_text_needs_no_token() {
+fn processor_is_not_called_after_end_token() {
     const END: Token = 2;
     struct Complete;
     impl LogitsProcessor for Complete {
@@ -205,19 +205,19 @@ fn behind_its_end_a_text_needs_no_token() {
                 continue;
             }
             let mut expected = BTreeMap::new();
-            for (mut text, probability) in
+            for (mut tokens, probability) in
                 plain(&target, &Penalties::default(), &Sampling::default(), 3)
             {
-                let end = text.iter().position(|&token| token == END);
-                text.truncate(end.map_or(3, |end| end + 1));
-                *expected.entry(text).or_insert(0.0) += probability;
+                let end = tokens.iter().position(|&token| token == END);
+                tokens.truncate(end.map_or(3, |end| end + 1));
+                *expected.entry(tokens).or_insert(0.0) += probability;
             }
-            for (probability, text) in enumerate(|rng| {
+            for (probability, tokens) in enumerate(|rng| {
                 let limits = Limits { end_tokens: vec![END], ..up_to(3) };
                 let (complete, sampling) = (Box::new(Complete), Sampling::default());
                 decoded(&mut engine, (&verifier, &policy), complete, sampling, limits, rng)
             }) {
-                *expected.entry(text).or_insert(0.0) -= probability;
+                *expected.entry(tokens).or_insert(0.0) -= probability;
             }
             let worst = expected.values().map(|d| d.abs()).max_by(f64::total_cmp).unwrap();
             assert!(worst < 1e-7, "{verifier}, {tree}: {worst}");
@@ -227,7 +227,7 @@ fn behind_its_end_a_text_needs_no_token() {
 
 /// Tokens that are certain need no pass, and count against the limit as others do.
 #[test]
-fn what_is_certain_takes_no_pass() {
+fn forced_tokens_take_no_target_pass() {
     let target = TableModel::from_json("target", TARGET).unwrap();
     let mut engine = Engine::new(Box::new(target), None);
     for (probability, (tokens, statistics)) in enumerate(|rng| {
@@ -237,8 +237,8 @@ fn what_is_certain_takes_no_pass() {
         while !session.is_done() {
             engine.step(&mut [&mut session]).unwrap();
         }
-        let made = engine.close(session).unwrap();
-        (made.tokens, made.statistics)
+        let generation = engine.close(session).unwrap();
+        (generation.tokens, generation.statistics)
     }) {
         assert!(probability > 0.0);
         let certain = (1..4).filter(|&n| Certain::only(Some(&tokens[n - 1])).is_some()).count();
@@ -249,14 +249,14 @@ fn what_is_certain_takes_no_pass() {
 
 /// The test would notice penalties that forget the path: those have another distribution.
 #[test]
-fn a_penalty_that_forgets_the_path_is_found() {
+fn test_detects_penalty_that_ignores_the_path() {
     struct Forgetful(Penalties);
     impl LogitsProcessor for Forgetful {
         fn process(&self, decided: &[Token], _: &[Token], logits: &mut [f32]) {
             self.0.process(decided, &[], logits);
         }
     }
-    let right = Penalties { frequency: 0.9, ..Penalties::default() };
+    let penalties = Penalties { frequency: 0.9, ..Penalties::default() };
     let target = TableModel::from_json("target", TARGET).unwrap();
     let draft = TableModel::from_json("draft", DRAFT).unwrap();
     let drafter =
@@ -264,18 +264,18 @@ fn a_penalty_that_forgets_the_path_is_found() {
     let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(drafter)));
     let (verifier, tree) = ("token".parse().unwrap(), "paths:1,2".parse().unwrap());
     let plain_sampling = Sampling::default();
-    let mut expected = plain(&target, &right, &plain_sampling, 3);
-    for (probability, text) in enumerate(|rng| {
-        let wrong = Box::new(Forgetful(right.clone()));
-        decoded(&mut engine, (&verifier, &tree), wrong, plain_sampling, up_to(3), rng)
+    let mut expected = plain(&target, &penalties, &plain_sampling, 3);
+    for (probability, tokens) in enumerate(|rng| {
+        let faulty = Box::new(Forgetful(penalties.clone()));
+        decoded(&mut engine, (&verifier, &tree), faulty, plain_sampling, up_to(3), rng)
     }) {
-        *expected.entry(text).or_insert(0.0) -= probability;
+        *expected.entry(tokens).or_insert(0.0) -= probability;
     }
     assert!(expected.values().any(|d| d.abs() > 1e-3));
 }
 
 #[test]
-fn a_trace_shows_what_happened() {
+fn trace_matches_tokens_and_scores() {
     let target = TableModel::from_json("target", TARGET).unwrap();
     let draft = TableModel::from_json("draft", DRAFT).unwrap();
     let drafter =
@@ -305,14 +305,14 @@ fn a_trace_shows_what_happened() {
         assert!((root.overlap.unwrap() - (0.1 + 0.2 + 0.4)).abs() < 1e-6);
         // Over all tokens, as the draft says them, a priority is uniform on [0, 1].
         let density = |z: f64| {
-            let of = |[start, length, p]: [f64; 3]| {
+            let part_density = |[start, length, p]: [f64; 3]| {
                 if (start..start + length).contains(&z) { p / length } else { 0.0 }
             };
-            let said = |token| root.draft.iter().find(|(other, _)| *other == token).unwrap().1;
-            let each = root
-                .shares
-                .iter()
-                .map(|(token, parts)| said(*token) * parts.iter().copied().map(of).sum::<f64>());
+            let draft_probability =
+                |token| root.draft.iter().find(|(other, _)| *other == token).unwrap().1;
+            let each = root.shares.iter().map(|(token, parts)| {
+                draft_probability(*token) * parts.iter().copied().map(part_density).sum::<f64>()
+            });
             each.sum::<f64>()
         };
         for z in [0.01, 0.2, 0.437, 0.71, 0.99] {

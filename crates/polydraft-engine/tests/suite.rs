@@ -1,5 +1,6 @@
 //! The tests of this crate as one program: one is linked in place of nine.
 
+mod combined;
 mod common;
 mod exactness;
 mod failures;
@@ -8,5 +9,4 @@ mod generation;
 mod learning;
 mod observers;
 mod processors;
-mod several;
 mod threads;

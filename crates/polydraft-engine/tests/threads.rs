@@ -32,7 +32,7 @@ fn table(name: &str, sharpness: f64) -> TableModel {
 /// Spreads work over threads, the last first.
 struct Threaded {
     table: TableModel,
-    spread: &'static AtomicUsize,
+    parallel_runs: &'static AtomicUsize,
 }
 
 impl Sequences for Threaded {
@@ -73,7 +73,7 @@ impl Model for Threaded {
 
 impl ThreadPool for Threaded {
     fn run(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
-        self.spread.fetch_add(1, Ordering::SeqCst);
+        self.parallel_runs.fetch_add(1, Ordering::SeqCst);
         std::thread::scope(|scope| {
             for number in (0..count).rev() {
                 scope.spawn(move || work(number));
@@ -82,13 +82,13 @@ impl ThreadPool for Threaded {
     }
 }
 
-fn texts(
+fn outputs(
     verifier: &str,
     seeds: &[u64],
-    together: bool,
-    spread: &'static AtomicUsize,
+    batched: bool,
+    parallel_runs: &'static AtomicUsize,
 ) -> Vec<Vec<Token>> {
-    let target = Threaded { table: table("target", 6.0), spread };
+    let target = Threaded { table: table("target", 6.0), parallel_runs };
     let draft = Box::new(table("draft", 5.0));
     let drafter = ModelDrafter::new(draft, &Vocabulary::numbered(VOCABULARY)).unwrap();
     let mut engine = Engine::new(Box::new(target), Some(Box::new(drafter)));
@@ -103,7 +103,7 @@ fn texts(
         engine.open(request.rng(ChaCha8Rng::seed_from_u64(seed))).unwrap()
     };
     let mut made = Vec::new();
-    let batches: Vec<&[u64]> = if together { vec![seeds] } else { seeds.chunks(1).collect() };
+    let batches: Vec<&[u64]> = if batched { vec![seeds] } else { seeds.chunks(1).collect() };
     for seeds in batches {
         let mut sessions: Vec<_> = seeds.iter().map(|seed| open(&mut engine, *seed)).collect();
         while sessions.iter().any(|session| !session.is_done()) {
@@ -115,14 +115,14 @@ fn texts(
 }
 
 #[test]
-fn threads_change_nothing() {
-    static SPREAD: AtomicUsize = AtomicUsize::new(0);
+fn same_output_on_any_number_of_threads() {
+    static PARALLEL_RUNS: AtomicUsize = AtomicUsize::new(0);
     let seeds = [1, 2, 3, 4, 5, 6];
     for verifier in ["none", "nested-priority", "walk:priority", "specinfer"] {
-        SPREAD.store(0, Ordering::SeqCst);
-        let together = texts(verifier, &seeds, true, &SPREAD);
-        assert!(SPREAD.load(Ordering::SeqCst) > 0, "{verifier}: nothing was spread");
-        assert_eq!(together, texts(verifier, &seeds, false, &SPREAD), "{verifier}");
-        assert!(together.iter().all(|text| text.len() == 12));
+        PARALLEL_RUNS.store(0, Ordering::SeqCst);
+        let batched = outputs(verifier, &seeds, true, &PARALLEL_RUNS);
+        assert!(PARALLEL_RUNS.load(Ordering::SeqCst) > 0, "{verifier}: nothing was parallel_runs");
+        assert_eq!(batched, outputs(verifier, &seeds, false, &PARALLEL_RUNS), "{verifier}");
+        assert!(batched.iter().all(|tokens| tokens.len() == 12));
     }
 }

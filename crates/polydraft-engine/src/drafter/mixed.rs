@@ -15,21 +15,21 @@ use polydraft::{Distribution, Sampling};
 use crate::Result;
 
 /// Shares of n-grams below this are left out.
-const LEAST: f64 = 0.02;
+const MIN_SHARE: f64 = 0.02;
 
 /// The mixture of a draft's distribution and of n-grams'.
 pub(super) fn mixed(
-    own: Distribution,
+    draft: Distribution,
     ngrams: Distribution,
     sampling: &Sampling,
 ) -> Result<Distribution> {
     let share = ngrams.confidence();
     if sampling.temperature == 0.0 {
-        return Ok(if share > own.confidence() { ngrams } else { own });
+        return Ok(if share > draft.confidence() { ngrams } else { draft });
     }
-    if share < LEAST {
-        return Ok(own);
+    if share < MIN_SHARE {
+        return Ok(draft);
     }
-    let confidence = (1.0 - share) * own.confidence() + share * share;
-    Ok(own.mixed(&ngrams, share)?.with_confidence(confidence))
+    let confidence = (1.0 - share) * draft.confidence() + share * share;
+    Ok(draft.mixed(&ngrams, share)?.with_confidence(confidence))
 }

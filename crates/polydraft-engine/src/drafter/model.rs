@@ -9,7 +9,7 @@ use crate::{Error, Model, Result, Sequence, Sequences, Vocabulary};
 pub struct ModelDrafter {
     model: Box<dyn Model>,
     /// Whether it shares the target's KV cache.
-    follows: bool,
+    shares_kv_cache: bool,
 }
 
 impl ModelDrafter {
@@ -19,7 +19,7 @@ impl ModelDrafter {
     /// Vocabularies that differ; the first token that does is named.
     pub fn new(model: Box<dyn Model>, target: &Vocabulary) -> Result<Self> {
         target.check_draft(&model.info().vocabulary)?;
-        Ok(Self { model, follows: false })
+        Ok(Self { model, shares_kv_cache: false })
     }
 }
 
@@ -34,7 +34,7 @@ impl Sequences for ModelDrafter {
 
     fn token_bytes(&self) -> u64 {
         // A model with a shared KV cache holds the target's tokens.
-        if self.follows { 0 } else { self.model.token_bytes() }
+        if self.shares_kv_cache { 0 } else { self.model.token_bytes() }
     }
 
     fn state_bytes(&self) -> u64 {
@@ -59,7 +59,7 @@ impl Sequences for ModelDrafter {
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
         // It need not compute what the target computes; it never drafts beyond its own context.
-        if self.follows || self.model.len(sequence) > self.model.info().context {
+        if self.shares_kv_cache || self.model.len(sequence) > self.model.info().context {
             return Ok(0);
         }
         self.model.prepare(sequence, most)
@@ -89,22 +89,22 @@ impl Drafter for ModelDrafter {
 
     fn attach(&mut self, target: &dyn Model) {
         let follower = self.model.as_kv_cache_follower();
-        self.follows = follower.is_some_and(|model| model.follow_kv_cache(target));
+        self.shares_kv_cache = follower.is_some_and(|model| model.follow_kv_cache(target));
     }
 
     fn input(&self) -> DrafterInput {
-        if self.follows { DrafterInput::KvCache } else { DrafterInput::Tokens }
+        if self.shares_kv_cache { DrafterInput::KvCache } else { DrafterInput::Tokens }
     }
 
     fn sync_target(
         &mut self,
         sequence: Sequence,
         target: &dyn Model,
-        of: Sequence,
+        target_sequence: Sequence,
         known: usize,
     ) -> Result<()> {
         match self.model.as_kv_cache_follower() {
-            Some(model) => model.sync_kv_cache(sequence, target, of, known),
+            Some(model) => model.sync_kv_cache(sequence, target, target_sequence, known),
             None => Ok(()),
         }
     }

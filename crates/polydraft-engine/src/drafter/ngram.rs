@@ -33,8 +33,8 @@ mod hash;
 mod learning;
 mod merged;
 mod mixture;
+mod source_weights;
 mod table;
-mod trust;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -46,10 +46,10 @@ use super::{Drafter, DrafterSettings};
 use crate::{ModelInfo, Result, Sequence, Sequences, Slots};
 use counts::Counts;
 pub use learning::{LEARNED_TOP_K, LearningNgrams};
-use merged::{Contexts, predicted};
-use mixture::{Sources, Worth};
+use merged::{ContextTable, predict};
+use mixture::{HitRates, Sources};
+use source_weights::SourceWeights;
 pub use table::{NgramLearner, NgramTable};
-use trust::Trust;
 
 /// Settings of the drafter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ pub enum SharedNgrams {
 
 impl SharedNgrams {
     /// Calls `then` with what is known now.
-    fn with<T>(&self, then: impl FnOnce(&dyn Contexts) -> T) -> T {
+    fn with<T>(&self, then: impl FnOnce(&dyn ContextTable) -> T) -> T {
         match self {
             Self::Table(table) => then(table.as_ref()),
             Self::Learning(ngrams) => then(&*ngrams.read()),
@@ -105,7 +105,7 @@ impl DrafterSettings for Settings {
             .into());
         }
         let vocabulary = target.vocabulary.size();
-        let mut drafter = Ngrams {
+        let mut drafter = NgramDrafter {
             vocabulary,
             order: self.order,
             corpus: Counts::new(self.order),
@@ -127,47 +127,47 @@ impl DrafterSettings for Settings {
 
 /// The power of P in the draft distribution; with a table, which has the target's own
 /// distributions, a smaller one.
-const SHARPER: f32 = 2.0;
-const SHARPER_BY_TABLE: f32 = 1.4;
+const SHARPENING: f32 = 2.0;
+const SHARPENING_WITH_TABLE: f32 = 1.4;
 
-struct Ngrams {
+struct NgramDrafter {
     vocabulary: usize,
     order: usize,
     corpus: Counts,
     shared: Option<SharedNgrams>,
-    sequences: Slots<Context>,
+    sequences: Slots<SequenceState>,
 }
 
 /// One sequence.
-struct Context {
+struct SequenceState {
     tokens: Vec<Token>,
     /// How many of them are counted.
     counted: usize,
     counts: Counts,
     /// The weights w_n of the sequence's own counts and of the corpus's so far.
-    own: Worth,
-    corpus: Worth,
+    hit_rates: HitRates,
+    corpus_hit_rates: HitRates,
     /// In these counts, where something is known besides.
-    trust: Trust,
+    source_weights: SourceWeights,
     /// The last tokens before each node that is ready, by node, its own among them.
     scored: Vec<Vec<Token>>,
 }
 
-impl Context {
+impl SequenceState {
     fn new(order: usize) -> Self {
         Self {
             tokens: Vec::new(),
             counted: 0,
             counts: Counts::new(order),
-            own: Worth::new(order),
-            corpus: Worth::new(order),
-            trust: Trust::new(),
+            hit_rates: HitRates::new(order),
+            corpus_hit_rates: HitRates::new(order),
+            source_weights: SourceWeights::new(),
             scored: Vec::new(),
         }
     }
 }
 
-impl Ngrams {
+impl NgramDrafter {
     fn check(&self, tokens: &[Token]) -> Result<()> {
         match tokens.iter().find(|token| **token as usize >= self.vocabulary) {
             None => Ok(()),
@@ -180,34 +180,44 @@ impl Ngrams {
 
     /// Counts at most so many tokens that are not yet; returns how many are left.
     fn count(&mut self, sequence: Sequence, most: usize) -> usize {
-        let Self { corpus, shared: known, sequences, .. } = self;
-        let Context { tokens, counted, counts, own, corpus: of_corpus, trust, .. } =
-            &mut sequences[sequence];
-        for place in *counted..tokens.len().min(counted.saturating_add(most)) {
-            let (before, token) = (&tokens[..place], tokens[place]);
-            let sources = Sources { counts: [counts, corpus], worth: [own, of_corpus] };
-            if let Some(known) = known {
-                let both = known.with(|known| predicted(before, known, &sources.counts));
-                trust.learn(&sources.mixture(before), &both, token);
+        let Self { corpus, shared, sequences, .. } = self;
+        let SequenceState {
+            tokens,
+            counted,
+            counts,
+            hit_rates,
+            corpus_hit_rates,
+            source_weights,
+            ..
+        } = &mut sequences[sequence];
+        for position in *counted..tokens.len().min(counted.saturating_add(most)) {
+            let (before, token) = (&tokens[..position], tokens[position]);
+            let sources =
+                Sources { counts: [counts, corpus], hit_rates: [hit_rates, corpus_hit_rates] };
+            if let Some(shared) = shared {
+                let prediction = shared.with(|table| predict(before, table, &sources.counts));
+                source_weights.learn(&sources.mixture(before), &prediction, token);
             }
             let cases = sources.cases(before, token);
-            cases.iter().for_each(|case| [&mut *own, of_corpus][case.source].learn(case));
+            cases
+                .iter()
+                .for_each(|case| [&mut *hit_rates, corpus_hit_rates][case.source].learn(case));
             counts.add(before, token);
-            *counted = place + 1;
+            *counted = position + 1;
         }
         tokens.len() - *counted
     }
 
     fn append(&mut self, sequence: Sequence, tokens: impl IntoIterator<Item = Token>) {
-        let text = &mut self.sequences[sequence];
-        text.tokens.extend(tokens);
-        text.scored.clear();
+        let state = &mut self.sequences[sequence];
+        state.tokens.extend(tokens);
+        state.scored.clear();
     }
 }
 
-impl Sequences for Ngrams {
+impl Sequences for NgramDrafter {
     fn open(&mut self) -> Result<Sequence> {
-        Ok(self.sequences.open(Context::new(self.order)))
+        Ok(self.sequences.open(SequenceState::new(self.order)))
     }
 
     fn close(&mut self, sequence: Sequence) {
@@ -234,7 +244,7 @@ impl Sequences for Ngrams {
         if length < context.counted {
             // The counts of later tokens cannot be taken out: all is counted anew.
             let tokens = std::mem::take(&mut context.tokens);
-            *context = Context { tokens, ..Context::new(self.order) };
+            *context = SequenceState { tokens, ..SequenceState::new(self.order) };
         }
     }
 
@@ -246,20 +256,20 @@ impl Sequences for Ngrams {
         let order = self.order;
         for (sequence, tree) in batch {
             self.count(*sequence, usize::MAX);
-            let text = &mut self.sequences[*sequence];
-            for node in text.scored.len()..tree.len() {
+            let state = &mut self.sequences[*sequence];
+            for node in state.scored.len()..tree.len() {
                 let mut last = match node {
                     DraftTree::ROOT => {
-                        text.tokens[text.tokens.len().saturating_sub(order)..].to_vec()
+                        state.tokens[state.tokens.len().saturating_sub(order)..].to_vec()
                     }
                     _ => {
-                        let mut last = text.scored[tree.parent(node)].clone();
+                        let mut last = state.scored[tree.parent(node)].clone();
                         last.push(tree.token(node));
                         last
                     }
                 };
                 last.drain(..last.len().saturating_sub(order));
-                text.scored.push(last);
+                state.scored.push(last);
             }
         }
         Ok(())
@@ -271,7 +281,7 @@ impl Sequences for Ngrams {
     }
 }
 
-impl Drafter for Ngrams {
+impl Drafter for NgramDrafter {
     fn name(&self) -> &str {
         "ngram"
     }
@@ -294,20 +304,21 @@ impl Drafter for Ngrams {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
-        let text = &self.sequences[sequence];
-        let (counts, worth) = ([&text.counts, &self.corpus], [&text.own, &text.corpus]);
-        let sources = Sources { counts, worth };
-        let last = &text.scored[node];
-        let own = sources.mixture(last);
-        let (probs, sharper) = match &self.shared {
-            None => (own.distribution(), SHARPER),
-            Some(known) => {
-                let both = known.with(|known| predicted(last, known, &counts));
-                (text.trust.mixed(own, both), SHARPER_BY_TABLE)
+        let state = &self.sequences[sequence];
+        let (counts, hit_rates) =
+            ([&state.counts, &self.corpus], [&state.hit_rates, &state.corpus_hit_rates]);
+        let sources = Sources { counts, hit_rates };
+        let last = &state.scored[node];
+        let mixture = sources.mixture(last);
+        let (probs, sharpening) = match &self.shared {
+            None => (mixture.distribution(), SHARPENING),
+            Some(shared) => {
+                let prediction = shared.with(|table| predict(last, table, &counts));
+                (state.source_weights.mixed(mixture, prediction), SHARPENING_WITH_TABLE)
             }
         };
         let tokens: Vec<Token> = probs.iter().map(|(token, _)| *token).collect();
-        let logits: Vec<f32> = probs.iter().map(|(_, p)| sharper * p.ln() as f32).collect();
+        let logits: Vec<f32> = probs.iter().map(|(_, p)| sharpening * p.ln() as f32).collect();
         if tokens.is_empty() {
             // Nothing is counted: the uniform distribution.
             let probs = vec![1.0 / self.vocabulary as f64; self.vocabulary];
@@ -420,17 +431,17 @@ mod tests {
     #[test]
     fn tokens_that_are_taken_back_leave_no_trace() {
         let mut drafter = drafter(&Settings::default());
-        let (cut, whole) = (drafter.open().unwrap(), drafter.open().unwrap());
+        let (cut, full) = (drafter.open().unwrap(), drafter.open().unwrap());
         drafter.extend(cut, &[7, 1, 8, 7, 1, 9, 7, 1]).unwrap();
         next(drafter.as_mut(), cut, &Sampling::default());
         for (length, tokens) in [(5, &[2, 7][..]), (9, &[])] {
             drafter.truncate(cut, length);
             drafter.extend(cut, tokens).unwrap();
         }
-        drafter.extend(whole, &[7, 1, 8, 7, 1, 2, 7]).unwrap();
+        drafter.extend(full, &[7, 1, 8, 7, 1, 2, 7]).unwrap();
         assert_eq!(drafter.len(cut), 7);
-        let distributions =
-            [cut, whole].map(|of| next(drafter.as_mut(), of, &Sampling::default()).to_vec());
+        let distributions = [cut, full]
+            .map(|sequence| next(drafter.as_mut(), sequence, &Sampling::default()).to_vec());
         assert_eq!(distributions[0], distributions[1]);
     }
 

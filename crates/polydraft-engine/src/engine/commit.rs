@@ -16,8 +16,8 @@ pub(super) fn commit(
     decided: &mut [Option<Decided>],
     clock: &mut Clock,
 ) {
-    let of_target = |session: &Session| Some(session.target);
-    commit_to(models.target.as_mut(), of_target, batch, decided);
+    let target_sequence = |session: &Session| Some(session.target);
+    commit_to(models.target.as_mut(), target_sequence, batch, decided);
     clock.scored();
     if let Some(drafter) = &mut models.drafter {
         commit_to(drafter.as_mut(), |session| session.drafter, batch, decided);
@@ -55,8 +55,8 @@ pub(super) fn emit(
     let (time, seconds) = (clock.time().scaled(share), clock.elapsed().as_secs_f64());
     for (session, decided) in batch.iter_mut().zip(decided) {
         if let Some(decided) = decided {
-            let room = models.room(session);
-            take(session, decided, time, room);
+            let remaining_context = models.remaining_context(session);
+            apply(session, decided, time, remaining_context);
             let speculation = session.speculation.as_mut();
             if let Some(policy) = speculation.and_then(|s| s.policy.timed_mut()) {
                 policy.record_time(seconds);
@@ -68,18 +68,18 @@ pub(super) fn emit(
 }
 
 /// `room` is what the context holds after the step.
-fn take(session: &mut Session, decided: &Decided, time: StepTime, room: usize) {
+fn apply(session: &mut Session, decided: &Decided, time: StepTime, remaining_context: usize) {
     let Decided { outcome, fallbacks } = decided;
     let emitted = emitted(session.draft.tree(), outcome);
-    session.is_taking = true;
+    session.is_committing = true;
     if let Some(speculation) = &mut session.speculation {
         // Not before all models have it: a step that is undone must not change the next tree.
         speculation.policy.observe(&session.draft, outcome);
     }
-    let kept = session.emit(&emitted, room);
-    let (draft, fallbacks, emitted) = (&session.draft, *fallbacks, &emitted[..kept]);
+    let emitted_count = session.emit(&emitted, remaining_context);
+    let (draft, fallbacks, emitted) = (&session.draft, *fallbacks, &emitted[..emitted_count]);
     session.observers.committed(&CommittedStep { draft, outcome, emitted, fallbacks, time });
-    session.is_taking = false;
+    session.is_committing = false;
 }
 
 /// The tokens of a step, and where each came from.

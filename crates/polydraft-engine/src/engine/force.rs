@@ -15,17 +15,17 @@ pub(super) fn force(models: &mut Models, batch: &mut Vec<&mut Session>) {
         if session.observers.needs_every_step() {
             continue;
         }
-        let mut certain = processor.forced(&session.tokens);
-        let room = models.room(session);
-        certain.truncate(session.left().min(room));
-        certain.truncate(session.up_to_end(&certain));
-        if certain.is_empty() {
+        let mut forced = processor.forced(&session.tokens);
+        let remaining_context = models.remaining_context(session);
+        forced.truncate(session.remaining_tokens().min(remaining_context));
+        forced.truncate(session.up_to_end(&forced));
+        if forced.is_empty() {
             continue;
         }
-        match models.extend(session, &certain) {
+        match models.extend(session, &forced) {
             Ok(()) => {
-                let emitted = certain.iter().map(|&token| Emitted { token, origin: Origin::Bonus });
-                take(session, &emitted.collect::<Vec<_>>(), room - certain.len());
+                let emitted = forced.iter().map(|&token| Emitted { token, origin: Origin::Bonus });
+                apply(session, &emitted.collect::<Vec<_>>(), remaining_context - forced.len());
             }
             Err(error) => session.fail(error),
         }
@@ -34,9 +34,9 @@ pub(super) fn force(models: &mut Models, batch: &mut Vec<&mut Session>) {
 }
 
 /// `room` is what the context holds after them.
-fn take(session: &mut Session, certain: &[Emitted], room: usize) {
-    session.is_taking = true;
-    let kept = session.emit(certain, room);
-    session.observers.forced(&certain[..kept]);
-    session.is_taking = false;
+fn apply(session: &mut Session, forced: &[Emitted], remaining_context: usize) {
+    session.is_committing = true;
+    let emitted_count = session.emit(forced, remaining_context);
+    session.observers.forced(&forced[..emitted_count]);
+    session.is_committing = false;
 }

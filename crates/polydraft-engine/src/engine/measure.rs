@@ -16,11 +16,15 @@ impl Engine {
     ///
     /// # Errors
     /// No drafter; failures of the models; requests that are refused.
-    pub fn measure_costs(&mut self, text: &[Token], request: &mut RequestFactory) -> Result<Costs> {
+    pub fn measure_costs(
+        &mut self,
+        prompt: &[Token],
+        request: &mut RequestFactory,
+    ) -> Result<Costs> {
         if self.models.drafter.is_none() {
             return no_drafter();
         }
-        let mut measurement = CostMeasurement::new(self, text);
+        let mut measurement = CostMeasurement::new(self, prompt);
         while measurement.advance(self, request)? {}
         Ok(measurement.costs())
     }

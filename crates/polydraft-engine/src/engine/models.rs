@@ -23,7 +23,7 @@ pub(super) fn no_drafter<T>() -> Result<T> {
 }
 
 /// A sequence with this prompt.
-fn begin(sequences: &mut dyn Sequences, prompt: &[Token]) -> Result<Sequence> {
+fn open_with_prompt(sequences: &mut dyn Sequences, prompt: &[Token]) -> Result<Sequence> {
     let sequence = sequences.open()?;
     match sequences.extend(sequence, prompt) {
         Ok(()) => Ok(sequence),
@@ -42,9 +42,9 @@ impl Models {
 
     /// Sequences of both with this prompt; the drafter's where it `drafts`.
     pub fn open(&mut self, prompt: &[Token], drafts: bool) -> Result<(Sequence, Option<Sequence>)> {
-        let target = begin(self.target.as_mut(), prompt)?;
+        let target = open_with_prompt(self.target.as_mut(), prompt)?;
         let drafter = self.drafter.as_mut().filter(|_| drafts);
-        match drafter.map(|drafter| begin(drafter.as_mut(), prompt)).transpose() {
+        match drafter.map(|drafter| open_with_prompt(drafter.as_mut(), prompt)).transpose() {
             Ok(drafter) => Ok((target, drafter)),
             Err(error) => {
                 self.target.close(target);
@@ -71,34 +71,36 @@ impl Models {
     }
 
     /// How many more tokens the target's context holds.
-    pub fn room(&self, session: &Session) -> usize {
+    pub fn remaining_context(&self, session: &Session) -> usize {
         self.target.info().context.saturating_sub(self.target.len(session.target))
     }
 
     /// Prefills at most `most` tokens of a prompt; how many are left.
-    pub fn prepare(&mut self, session: &Session, most: usize) -> Result<usize> {
-        let left = self.target.prepare(session.target, most)?;
+    pub fn prepare(&mut self, session: &Session, max_tokens: usize) -> Result<usize> {
+        let remaining = self.target.prepare(session.target, max_tokens)?;
         // A drafter with a shared KV cache has nothing to prepare, and would only make the target
         // copy the common part.
         if self.input() != DrafterInput::KvCache {
-            self.show(session, left)?;
+            self.sync_drafter(session, remaining)?;
         }
         match (&mut self.drafter, session.drafter) {
-            (Some(drafter), Some(sequence)) => Ok(left.max(drafter.prepare(sequence, most)?)),
-            _ => Ok(left),
+            (Some(drafter), Some(sequence)) => {
+                Ok(remaining.max(drafter.prepare(sequence, max_tokens)?))
+            }
+            _ => Ok(remaining),
         }
     }
 
     /// Gives a drafter whose input is the target's hidden states or KV cache those of the decided
     /// tokens; `left` tokens before the last are not computed yet.
-    pub fn show(&mut self, session: &Session, left: usize) -> Result<()> {
+    pub fn sync_drafter(&mut self, session: &Session, remaining: usize) -> Result<()> {
         let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
             return Ok(());
         };
         if drafter.input() == DrafterInput::Tokens {
             return Ok(());
         }
-        let known = self.target.len(session.target).saturating_sub(1 + left);
+        let known = self.target.len(session.target).saturating_sub(1 + remaining);
         drafter.sync_target(sequence, self.target.as_ref(), session.target, known)
     }
 
@@ -113,11 +115,11 @@ impl Models {
         if drafter.len(sequence) == length {
             return drafter.extend(sequence, &[]);
         }
-        let text = [prompt, session.tokens()].concat();
+        let tokens = [prompt, session.tokens()].concat();
         // Closed first, for there may be no room for both; without a new one the session has none.
         session.drafter = None;
         drafter.close(sequence);
-        session.drafter = Some(begin(drafter.as_mut(), &text)?);
+        session.drafter = Some(open_with_prompt(drafter.as_mut(), &tokens)?);
         Ok(())
     }
 }

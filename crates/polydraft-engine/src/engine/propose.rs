@@ -5,7 +5,7 @@ use polydraft::{Distribution, DraftTree, NodeId, Sampling, StepContext};
 use super::clock::Clock;
 use super::models::{Models, PROMPT_CHUNK};
 use crate::distributions::Pool;
-use crate::session::with_clocks;
+use crate::session::with_shared_randomness;
 use crate::{Drafter, DrafterInput, Model, Result, Session};
 
 /// Draws the trees of a batch. A session whose draft fails is done, and leaves it.
@@ -26,8 +26,8 @@ pub(super) fn propose(
         }
     }
     if let Some(drafter) = &models.drafter {
-        let of = |session: &&mut Session| depth(session, &*models.target, drafter.as_ref());
-        let depths: Vec<usize> = batch.iter().map(of).collect();
+        let max_depth = |session: &&mut Session| depth(session, &*models.target, drafter.as_ref());
+        let depths: Vec<usize> = batch.iter().map(max_depth).collect();
         sync_kv_cache(models, batch, &depths)?;
         if let Some(drafter) = &mut models.drafter {
             draw(drafter.as_mut(), pool, batch, &depths)?;
@@ -46,7 +46,7 @@ fn sync_kv_cache(models: &mut Models, batch: &[&mut Session], depths: &[usize]) 
     }
     for (session, _) in batch.iter().zip(depths).filter(|(_, depth)| **depth > 0) {
         while models.target.prepare(session.target, PROMPT_CHUNK)? > 0 {}
-        models.show(session, 0)?;
+        models.sync_drafter(session, 0)?;
     }
     Ok(())
 }
@@ -59,13 +59,13 @@ fn draw(
     depths: &[usize],
 ) -> Result<()> {
     // The nodes that are not scored yet, by session.
-    let mut asked = vec![0; batch.len()];
+    let mut scored = vec![0; batch.len()];
     loop {
         let frontiers: Vec<Vec<NodeId>> = batch
             .iter()
             .zip(depths)
-            .zip(&mut asked)
-            .map(|((session, &depth), asked)| frontier(session, asked, depth))
+            .zip(&mut scored)
+            .map(|((session, &depth), scored)| frontier(session, scored, depth))
             .collect();
         let level: Vec<_> = batch
             .iter()
@@ -91,20 +91,21 @@ fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize 
     let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
         return 0;
     };
-    let room = target.info().context.saturating_sub(target.len(session.target));
+    let remaining_context = target.info().context.saturating_sub(target.len(session.target));
     // The drafter scores all but the last of the tokens it drafts.
-    let drafter_room = drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
-    let most = session.left().min(room).saturating_sub(1);
-    speculation.policy.depth().min(most).min(drafter_room).min(drafter.levels())
+    let drafter_remaining =
+        drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
+    let most = session.remaining_tokens().min(remaining_context).saturating_sub(1);
+    speculation.policy.depth().min(most).min(drafter_remaining).min(drafter.levels())
 }
 
 /// The next level's nodes at which something may be drawn.
-fn frontier(session: &Session, asked: &mut usize, depth: usize) -> Vec<NodeId> {
+fn frontier(session: &Session, scored: &mut usize, depth: usize) -> Vec<NodeId> {
     let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else {
         return Vec::new();
     };
-    let level = *asked..if session.is_done() { *asked } else { tree.len() };
-    *asked = tree.len();
+    let level = *scored..if session.is_done() { *scored } else { tree.len() };
+    *scored = tree.len();
     level
         // No sequence goes on after its end.
         .filter(|&node| tree.depth(node) < depth && !session.limits.end_at(tree, node))
@@ -118,56 +119,59 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
         return Ok(());
     };
     for &node in nodes {
-        let of = |number, sampling: &Sampling| match session.processor.as_deref() {
+        let distribution = |number, sampling: &Sampling| match session.processor.as_deref() {
             None => drafter.distribution_from(number, sequence, node, sampling, pool.take()),
             Some(processor) => {
-                let whole = Sampling::default();
+                let neutral = Sampling::default();
                 let probs =
-                    drafter.distribution_from(number, sequence, node, &whole, pool.take())?;
+                    drafter.distribution_from(number, sequence, node, &neutral, pool.take())?;
                 let path = session.draft.path(node).tokens();
-                changed(probs, sampling, |logits| processor.process(&session.tokens, &path, logits))
+                apply_processor(probs, sampling, |logits| {
+                    processor.process(&session.tokens, &path, logits)
+                })
             }
         };
         let policy = speculation.policy.as_ref();
         // One distribution, or one for each draft whose path came here.
-        if speculation.each.is_empty() {
-            let probs = of(0, &speculation.sampling)?;
-            let Session { draft, rng, clocks, tokens, .. } = session;
-            let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |rng| {
-                draft.grow(node, probs, policy, rng)
-            })?;
-            pool.give_back(grown);
+        if speculation.draft_samplings.is_empty() {
+            let probs = distribution(0, &speculation.sampling)?;
+            let Session { draft, rng, shared_randomness, tokens, .. } = session;
+            let grown =
+                with_shared_randomness(rng.as_mut(), shared_randomness, tokens.len(), |rng| {
+                    draft.grow(node, probs, policy, rng)
+                })?;
+            pool.recycle(grown);
             continue;
         }
         let drafts = match node {
-            DraftTree::ROOT => (0..speculation.each.len()).collect(),
+            DraftTree::ROOT => (0..speculation.draft_samplings.len()).collect(),
             _ => session.draft.drafts(node),
         };
         let mut each = Vec::new();
         for number in drafts {
-            each.push((number, of(number, &speculation.each[number])?));
+            each.push((number, distribution(number, &speculation.draft_samplings[number])?));
         }
-        let Session { draft, rng, clocks, tokens, .. } = session;
-        let grown = with_clocks(rng.as_mut(), clocks, tokens.len(), |rng| {
-            draft.grow_each(node, each, policy, rng)
+        let Session { draft, rng, shared_randomness, tokens, .. } = session;
+        let grown = with_shared_randomness(rng.as_mut(), shared_randomness, tokens.len(), |rng| {
+            draft.grow_distinct(node, each, policy, rng)
         })?;
-        pool.give_back(grown);
+        pool.recycle(grown);
     }
     Ok(())
 }
 
 /// Below this a probability is as good as none.
-const LEAST: f64 = 1e-30;
+const MIN_PROBABILITY: f64 = 1e-30;
 
 /// The draft's distribution with the changes of the target's logits: impossible tokens are not
 /// drafted, and the only possible one is.
-fn changed(
+fn apply_processor(
     probs: Distribution,
     sampling: &Sampling,
     change: impl FnOnce(&mut [f32]),
 ) -> Result<Distribution> {
     let mut logits: Vec<f32> =
-        probs.to_vec().into_iter().map(|p| p.max(LEAST).ln() as f32).collect();
+        probs.to_vec().into_iter().map(|p| p.max(MIN_PROBABILITY).ln() as f32).collect();
     change(&mut logits);
     Ok(Distribution::for_draft(Some(probs), logits.len(), None, &logits, sampling)?)
 }

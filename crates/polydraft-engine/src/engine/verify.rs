@@ -9,9 +9,9 @@ use polydraft::{NodeId, Outcome, RandomSource, gumbel};
 
 use super::clock::Clock;
 use super::models::Models;
-use crate::distributions::{Changed, Pool, StepDistributions};
+use crate::distributions::{LogitsChange, Pool, StepDistributions};
 use crate::observer::{StepObserver, VerifiedStep};
-use crate::session::with_clocks;
+use crate::session::with_shared_randomness;
 use crate::{Error, Result, Session, Speculation};
 
 /// What was decided for a session.
@@ -42,67 +42,70 @@ pub(super) fn verify(
     let target = models.target.as_ref();
     let name = &*target.info().name;
     let mut nodes = 0;
-    let mut places = Vec::with_capacity(batch.len());
+    let mut slots = Vec::with_capacity(batch.len());
     for session in batch {
         let logits = |node: NodeId| target.logits(session.target, node);
         let logits: Vec<&[f32]> = (0..session.draft.tree().len()).map(logits).collect();
         nodes += logits.len();
-        places.push(Mutex::new(Place { session, logits, decided: None }));
+        slots.push(Mutex::new(Slot { session, logits, decided: None }));
     }
     // Nobody waits at these locks: each place is taken once.
     let work = |number: usize| {
-        let mut place = places[number].lock().unwrap_or_else(PoisonError::into_inner);
-        let Place { session, logits, decided } = &mut *place;
+        let mut slot = slots[number].lock().unwrap_or_else(PoisonError::into_inner);
+        let Slot { session, logits, decided } = &mut *slot;
         *decided = decide(name, std::mem::take(logits), pool, session)
             .map_err(|error| session.fail(error))
             .ok();
     };
-    let is_much = nodes.saturating_mul(target.info().vocabulary.size()) > WORTH_THREADS;
-    match target.thread_pool().filter(|_| is_much) {
-        Some(threads) => threads.run(places.len(), &work),
-        None => (0..places.len()).for_each(work),
+    let is_parallel = nodes.saturating_mul(target.info().vocabulary.size()) > MIN_PARALLEL_LOGITS;
+    match target.thread_pool().filter(|_| is_parallel) {
+        Some(threads) => threads.run(slots.len(), &work),
+        None => (0..slots.len()).for_each(work),
     }
     clock.verified();
-    let places = places.into_iter().map(Mutex::into_inner);
-    places.map(|place| place.unwrap_or_else(PoisonError::into_inner).decided).collect()
+    let slots = slots.into_iter().map(Mutex::into_inner);
+    slots.map(|slot| slot.unwrap_or_else(PoisonError::into_inner).decided).collect()
 }
 
 /// A session, its target's logits by node, and what is decided.
-struct Place<'a, 'c> {
+struct Slot<'a, 'c> {
     session: &'a mut Session<'c>,
     logits: Vec<&'a [f32]>,
     decided: Option<Decided>,
 }
 
 /// Logits of all sessions together above which several threads are worth waking.
-const WORTH_THREADS: usize = 1 << 15;
+const MIN_PARALLEL_LOGITS: usize = 1 << 15;
 
 /// What a session emits, by the logits at the nodes of its tree, by a target of this name.
 fn decide(name: &str, logits: Vec<&[f32]>, pool: &Pool, session: &mut Session) -> Result<Decided> {
-    let Session { speculation, rng, clocks, draft, processor, observers, tokens, .. } = session;
+    let Session {
+        speculation, rng, shared_randomness, draft, processor, observers, tokens, ..
+    } = session;
     let tree = draft.tree();
-    let changed = processor.as_deref().map(|processor| Changed {
+    let change = processor.as_deref().map(|processor| LogitsChange {
         processor,
         decided: tokens,
         tree,
         limits: &session.limits,
     });
-    let distributions = StepDistributions::new(logits, changed, &session.sampling, pool);
+    let distributions = StepDistributions::new(logits, change, &session.sampling, pool);
     let before = fallbacks(speculation.as_ref());
-    let choose = |rng: &mut dyn RandomSource| match speculation {
+    let decide_outcome = |rng: &mut dyn RandomSource| match speculation {
         Some(Speculation { verifier, .. }) => verifier.verify(draft, &distributions, rng),
         // Plain decoding: there is nothing to verify.
         None => distributions
             .root()
             .map(|probs| Outcome { accepted: Vec::new(), token: gumbel::sample(probs, 0, rng) }),
     };
-    let outcome = with_clocks(rng.as_mut(), clocks, tokens.len(), choose);
+    let outcome =
+        with_shared_randomness(rng.as_mut(), shared_randomness, tokens.len(), decide_outcome);
     let fallbacks = fallbacks(speculation.as_ref()) - before;
     let observed = outcome.as_ref().map_or(Ok(()), |outcome| {
         let verifier = speculation.as_ref().map(|speculation| speculation.verifier.as_ref());
         observers.verified(&VerifiedStep { draft, outcome, verifier, target: &distributions })
     });
-    match (outcome, distributions.give_back()) {
+    match (outcome, distributions.recycle()) {
         (Ok(outcome), _) => observed.map(|()| Decided { outcome, fallbacks }),
         // Whatever the verifier returned.
         (Err(_), Some(source)) => {

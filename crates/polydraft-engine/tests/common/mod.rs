@@ -34,7 +34,7 @@ pub fn random_model(rng: &mut ChaCha12Rng, vocabulary: usize, memory: usize) -> 
 }
 
 /// The target's own distribution of the next `count` tokens after `prompt`, from its logits.
-pub fn own_distribution(
+pub fn target_distribution(
     model: &mut dyn Model,
     sampling: &Sampling,
     prompt: &[Token],
@@ -43,10 +43,10 @@ pub fn own_distribution(
     let mut all = BTreeMap::from([(Vec::new(), 1.0)]);
     for _ in 0..count {
         let mut longer = BTreeMap::new();
-        for (text, probability) in all {
-            let probs = distribution_after(model, sampling, &[prompt, &text].concat()).unwrap();
+        for (tokens, probability) in all {
+            let probs = distribution_after(model, sampling, &[prompt, &tokens].concat()).unwrap();
             for (token, p) in probs.support() {
-                longer.insert([&text[..], &[token]].concat(), probability * p);
+                longer.insert([&tokens[..], &[token]].concat(), probability * p);
             }
         }
         all = longer;
@@ -107,14 +107,14 @@ impl Setup {
         prompt: &[Token],
         count: usize,
     ) -> f64 {
-        let mut expected = own_distribution(engine.target(), &self.target, prompt, count);
+        let mut expected = target_distribution(engine.target(), &self.target, prompt, count);
         let mut total = 0.0;
-        for (probability, text) in enumerate(|rng| {
+        for (probability, tokens) in enumerate(|rng| {
             let request = self.request(verifier(), prompt, count, rng);
             engine.generate(request, &mut |_| true).unwrap().tokens
         }) {
             total += probability;
-            *expected.entry(text).or_insert(0.0) -= probability;
+            *expected.entry(tokens).or_insert(0.0) -= probability;
         }
         assert!((total - 1.0).abs() < 1e-12, "{total}");
         expected.values().fold(0.0, |worst, d| worst.max(d.abs()))

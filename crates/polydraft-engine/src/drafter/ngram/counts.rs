@@ -5,7 +5,7 @@ use std::hash::BuildHasherDefault;
 
 use polydraft::Token;
 
-use super::hash::{AsIs, key};
+use super::hash::{IdentityHasher, key};
 
 /// What followed one context: tokens and how often, and their sum.
 #[derive(Debug, Clone, Default)]
@@ -18,8 +18,8 @@ pub struct Followers {
 impl Followers {
     fn add(&mut self, token: Token) {
         match self.tokens.binary_search_by_key(&token, |(known, _)| *known) {
-            Ok(place) => self.tokens[place].1 += 1,
-            Err(place) => self.tokens.insert(place, (token, 1)),
+            Ok(index) => self.tokens[index].1 += 1,
+            Err(index) => self.tokens.insert(index, (token, 1)),
         }
         self.total += 1;
     }
@@ -36,8 +36,8 @@ impl Followers {
 
     /// How often `token` followed.
     pub fn times(&self, token: Token) -> u32 {
-        let place = self.tokens.binary_search_by_key(&token, |(known, _)| *known);
-        place.map_or(0, |place| self.tokens[place].1)
+        let index = self.tokens.binary_search_by_key(&token, |(known, _)| *known);
+        index.map_or(0, |index| self.tokens[index].1)
     }
 }
 
@@ -48,7 +48,7 @@ impl Followers {
 #[derive(Debug, Clone)]
 pub struct Counts {
     order: usize,
-    after: HashMap<u64, Followers, BuildHasherDefault<AsIs>>,
+    after: HashMap<u64, Followers, BuildHasherDefault<IdentityHasher>>,
 }
 
 impl Counts {
@@ -63,9 +63,9 @@ impl Counts {
     }
 
     /// Counts that `token` followed `text`.
-    pub fn add(&mut self, text: &[Token], token: Token) {
-        for length in 0..=self.order.min(text.len()) {
-            self.after.entry(key(&text[text.len() - length..])).or_default().add(token);
+    pub fn add(&mut self, before: &[Token], token: Token) {
+        for length in 0..=self.order.min(before.len()) {
+            self.after.entry(key(&before[before.len() - length..])).or_default().add(token);
         }
     }
 

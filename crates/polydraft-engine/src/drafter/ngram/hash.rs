@@ -16,9 +16,9 @@ pub fn key(context: &[Token]) -> u64 {
 
 /// Keys are hashes already.
 #[derive(Default)]
-pub struct AsIs(u64);
+pub struct IdentityHasher(u64);
 
-impl Hasher for AsIs {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

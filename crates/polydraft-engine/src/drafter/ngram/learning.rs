@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use polydraft::Token;
 
-use super::merged::ORDER;
+use super::merged::TABLE_ORDER;
 use super::table::{NgramLearner, NgramTable};
 use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 use crate::{Emitted, Result};
@@ -52,7 +52,7 @@ impl LearningNgrams {
 
     /// What is learned so far, as a table.
     pub fn table(&self) -> NgramTable {
-        NgramLearner::table_by(|| self.read())
+        NgramLearner::table_with(|| self.read())
     }
 
     /// Tokens whose distributions were learned.
@@ -71,31 +71,31 @@ impl LearningNgrams {
 
     /// What learns from a sequence with this prompt.
     pub(crate) fn observer(&self, prompt: &[Token]) -> impl StepObserver + use<> {
-        let last = prompt[prompt.len().saturating_sub(ORDER)..].to_vec();
-        Observer { ngrams: self.clone(), last, of_step: Vec::new() }
+        let last = prompt[prompt.len().saturating_sub(TABLE_ORDER)..].to_vec();
+        LearningObserver { ngrams: self.clone(), last, pending: Vec::new() }
     }
 }
 
-struct Observer {
+struct LearningObserver {
     ngrams: LearningNgrams,
     /// The last tokens, as many as a context has.
     last: Vec<Token>,
     /// The likeliest tokens at each place of a step that does not count yet.
-    of_step: Vec<Vec<(Token, f32)>>,
+    pending: Vec<Vec<(Token, f32)>>,
 }
 
-impl Observer {
+impl LearningObserver {
     fn push(&mut self, token: Token) {
         self.last.push(token);
-        self.last.drain(..self.last.len().saturating_sub(ORDER));
+        self.last.drain(..self.last.len().saturating_sub(TABLE_ORDER));
     }
 }
 
-impl StepObserver for Observer {
+impl StepObserver for LearningObserver {
     fn verified(&mut self, step: &VerifiedStep) -> Result<()> {
-        self.of_step.clear();
+        self.pending.clear();
         for (node, _) in step.decided() {
-            self.of_step.push(step.likeliest(node, LEARNED_TOP_K)?);
+            self.pending.push(step.likeliest(node, LEARNED_TOP_K)?);
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl StepObserver for Observer {
     fn committed(&mut self, step: &CommittedStep) {
         let ngrams = self.ngrams.clone();
         let mut learner = ngrams.write();
-        for (likeliest, emitted) in std::mem::take(&mut self.of_step).iter().zip(step.emitted) {
+        for (likeliest, emitted) in std::mem::take(&mut self.pending).iter().zip(step.emitted) {
             learner.learn(&self.last, likeliest);
             self.push(emitted.token);
         }

@@ -21,80 +21,81 @@ use super::hash::key;
 
 /// Tokens of the longest context that is known beforehand: a fourth one gives 0.006 more, a fifth
 /// 0.001.
-pub(super) const ORDER: usize = 4;
+pub(super) const TABLE_ORDER: usize = 4;
 /// Occurrences that the shorter context counts as: 0.25 gives 0.002 less, 0.5 hardly.
-pub(super) const ALPHA: f64 = 1.0;
+pub(super) const PRIOR_WEIGHT: f64 = 1.0;
 /// Visits of a table that count, at most: from 4 to 16 are alike.
-pub(super) const MOST: f64 = 8.0;
+pub(super) const MAX_VISITS: f64 = 8.0;
 /// Visits that an occurrence in the sequence counts as: from 1 to 5 are alike.
-pub(super) const OWN: f64 = 3.0;
+pub(super) const OCCURRENCE_WEIGHT: f64 = 3.0;
 
 /// Followers of a context, ascending, with their sums of probabilities; and visits.
-pub(super) type Seen = (f64, Vec<(Token, f64)>);
+pub(super) type VisitedContext = (f64, Vec<(Token, f64)>);
 
 /// Contexts that are known beforehand.
-pub(super) trait Contexts {
+pub(super) trait ContextTable {
     /// A context of a length, by its hash.
-    fn find(&self, length: usize, key: u64) -> Option<Seen>;
+    fn find(&self, length: usize, key: u64) -> Option<VisitedContext>;
 }
 
 /// What comes after a text: ascending tokens with their probabilities, which sum to one or less.
-pub(super) fn predicted(
-    text: &[Token],
-    known: &dyn Contexts,
-    own: &[&Counts],
+pub(super) fn predict(
+    before: &[Token],
+    table: &dyn ContextTable,
+    counts: &[&Counts],
 ) -> Vec<(Token, f64)> {
-    let mut probs = match known.find(0, key(&[])) {
+    let mut probs = match table.find(0, key(&[])) {
         Some((visits, sums)) => scaled(sums, 1.0 / visits).collect(),
         None => Vec::new(),
     };
-    for length in 1..=ORDER.min(text.len()) {
-        let context = &text[text.len() - length..];
-        let (seen, own) = (known.find(length, key(context)), occurrences(own, context));
-        if seen.is_none() && own.is_empty() {
+    for length in 1..=TABLE_ORDER.min(before.len()) {
+        let context = &before[before.len() - length..];
+        let (seen, all_followers) =
+            (table.find(length, key(context)), occurrences(counts, context));
+        if seen.is_none() && all_followers.is_empty() {
             break;
         }
         let (visits, sums) = seen.unwrap_or_default();
-        let part = (MOST / visits).min(1.0);
+        let scale = (MAX_VISITS / visits).min(1.0);
         let stored: f64 = sums.iter().map(|(_, sum)| sum).sum();
         // Parts of a table are rounded: their sum may be a little more than all.
-        let open = part * (visits - stored).max(0.0) + ALPHA;
-        let mut total = part * visits + ALPHA;
-        let mut sums: Vec<(Token, f64)> = scaled(sums, part).collect();
-        for followers in own {
-            total += OWN * f64::from(followers.total());
+        let unassigned = scale * (visits - stored).max(0.0) + PRIOR_WEIGHT;
+        let mut total = scale * visits + PRIOR_WEIGHT;
+        let mut sums: Vec<(Token, f64)> = scaled(sums, scale).collect();
+        for followers in all_followers {
+            total += OCCURRENCE_WEIGHT * f64::from(followers.total());
             let times = followers.tokens().iter().map(|(token, n)| (*token, f64::from(*n)));
-            sums = merged(&sums, 1.0, times, OWN);
+            sums = weighted_sum(&sums, 1.0, times, OCCURRENCE_WEIGHT);
         }
-        probs = merged(&probs, open / total, sums.into_iter(), 1.0 / total);
+        probs = weighted_sum(&probs, unassigned / total, sums.into_iter(), 1.0 / total);
     }
     probs
 }
 
-fn occurrences<'a>(own: &[&'a Counts], context: &[Token]) -> Vec<&'a Followers> {
-    own.iter().filter_map(|counts| counts.after(context)).collect()
+fn occurrences<'a>(counts: &[&'a Counts], context: &[Token]) -> Vec<&'a Followers> {
+    counts.iter().filter_map(|counts| counts.after(context)).collect()
 }
 
-fn scaled(sums: Vec<(Token, f64)>, by: f64) -> impl Iterator<Item = (Token, f64)> {
-    sums.into_iter().map(move |(token, sum)| (token, by * sum))
+fn scaled(sums: Vec<(Token, f64)>, scale: f64) -> impl Iterator<Item = (Token, f64)> {
+    sums.into_iter().map(move |(token, sum)| (token, scale * sum))
 }
 
 /// The sum of two lists, each scaled.
-pub(super) fn merged(
+pub(super) fn weighted_sum(
     a: &[(Token, f64)],
-    by: f64,
+    scale: f64,
     b: impl Iterator<Item = (Token, f64)>,
-    times: f64,
+    b_scale: f64,
 ) -> Vec<(Token, f64)> {
     let mut sum = Vec::with_capacity(a.len() + b.size_hint().0);
     let mut rest = a.iter().copied().peekable();
     for (token, p) in b {
         while let Some((before, q)) = rest.next_if(|(other, _)| *other < token) {
-            sum.push((before, by * q));
+            sum.push((before, scale * q));
         }
-        let same = rest.next_if(|(other, _)| *other == token).map_or(0.0, |(_, q)| by * q);
-        sum.push((token, same + times * p));
+        let same = rest.next_if(|(other, _)| *other == token).map_or(0.0, |(_, q)| scale * q);
+        sum.push((token, same + b_scale * p));
     }
-    sum.extend(rest.map(|(token, q)| (token, by * q)));
+    sum.extend(rest.map(|(token, q)| (token, scale * q)));
     sum
 }

@@ -7,7 +7,7 @@ use super::counts::{Counts, Followers};
 
 /// How a context was followed, by tokens that no longer context was followed by.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum FollowerPattern {
     /// By one token, once.
     Once,
     /// By one token, twice.
@@ -20,11 +20,11 @@ enum Kind {
     Repeated,
 }
 
-const KINDS: usize = 5;
+const PATTERNS: usize = 5;
 
-impl Kind {
+impl FollowerPattern {
     /// Of this many tokens, so many times in all.
-    fn of(tokens: usize, times: u32) -> Self {
+    fn new(tokens: usize, times: u32) -> Self {
         match (tokens, times) {
             (1, 1) => Self::Once,
             (1, 2) => Self::Twice,
@@ -38,7 +38,7 @@ impl Kind {
 /// By length of the context and [`Kind`]: how often the next token was one of these tokens, where
 /// it had followed none of the longer contexts; the last line holds for longer contexts too.
 /// Counted over 9,000 tokens of SmolLM2's chats and of code, at temperatures 0, 0.7 and 1.
-const BEFORE: [[f64; KINDS]; 9] = [
+const PRIOR: [[f64; PATTERNS]; 9] = [
     [0.30, 0.30, 0.30, 0.30, 0.40],
     [0.20, 0.35, 0.70, 0.20, 0.50],
     [0.40, 0.70, 0.85, 0.32, 0.80],
@@ -50,34 +50,35 @@ const BEFORE: [[f64; KINDS]; 9] = [
     [0.90, 0.97, 0.98, 0.80, 0.90],
 ];
 /// As many cases that counts.
-const CASES: f64 = 8.0;
+const PRIOR_CASES: f64 = 8.0;
 /// How much a case weighs against the next one.
-const MEMORY: f64 = 0.98;
+const DECAY: f64 = 0.98;
 
 /// For every length of context and [`Kind`], how often the next token was among those that had
 /// followed, in this sequence.
 #[derive(Debug, Clone)]
-pub struct Worth {
+pub struct HitRates {
     /// (Hits, cases), older ones weighing less.
-    seen: Vec<[(f64, f64); KINDS]>,
+    seen: Vec<[(f64, f64); PATTERNS]>,
 }
 
-impl Worth {
+impl HitRates {
     /// Of contexts up to this length.
     pub fn new(order: usize) -> Self {
-        Self { seen: vec![[(0.0, 0.0); KINDS]; order + 1] }
+        Self { seen: vec![[(0.0, 0.0); PATTERNS]; order + 1] }
     }
 
     /// Counts a case.
     pub fn learn(&mut self, case: &Case) {
-        let seen = &mut self.seen[case.length][case.kind as usize];
-        *seen = (MEMORY * seen.0 + f64::from(u8::from(case.hit)), MEMORY * seen.1 + 1.0);
+        let seen = &mut self.seen[case.length][case.pattern as usize];
+        *seen = (DECAY * seen.0 + f64::from(u8::from(case.hit)), DECAY * seen.1 + 1.0);
     }
 
     /// The probability that the next token is among those that followed a context of this length.
-    fn of(&self, length: usize, kind: Kind) -> f64 {
-        let (hits, cases) = self.seen[length][kind as usize];
-        (hits + CASES * BEFORE[length.min(BEFORE.len() - 1)][kind as usize]) / (cases + CASES)
+    fn get(&self, length: usize, pattern: FollowerPattern) -> f64 {
+        let (hits, cases) = self.seen[length][pattern as usize];
+        (hits + PRIOR_CASES * PRIOR[length.min(PRIOR.len() - 1)][pattern as usize])
+            / (cases + PRIOR_CASES)
     }
 }
 
@@ -87,7 +88,7 @@ pub struct Case {
     /// Of [`Sources`].
     pub source: usize,
     length: usize,
-    kind: Kind,
+    pattern: FollowerPattern,
     /// Whether the next token was one of these tokens.
     hit: bool,
 }
@@ -99,14 +100,14 @@ pub struct Mixture {
     /// Ascending tokens, and the probability of each.
     probs: Vec<(Token, f64)>,
     /// The probability that it is none of these.
-    left: f64,
+    escape: f64,
     /// Tokens of the longest context that occurred before.
     longest: usize,
 }
 
 impl Default for Mixture {
     fn default() -> Self {
-        Self { probs: Vec::new(), left: 1.0, longest: 0 }
+        Self { probs: Vec::new(), escape: 1.0, longest: 0 }
     }
 }
 
@@ -116,28 +117,28 @@ const NEGLIGIBLE: f64 = 1e-4;
 impl Mixture {
     /// What kind of context this is, and how often it was followed by tokens that are new here;
     /// none where none is new.
-    fn kind(&self, followers: &Followers) -> Option<(Kind, u32)> {
+    fn pattern(&self, followers: &Followers) -> Option<(FollowerPattern, u32)> {
         let known =
             self.probs.iter().map(|(token, _)| followers.times(*token)).filter(|times| *times > 0);
         let all = (followers.tokens().len(), followers.total());
         let (tokens, times) = known.fold(all, |(tokens, all), times| (tokens - 1, all - times));
-        (tokens > 0).then(|| (Kind::of(tokens, times), times))
+        (tokens > 0).then(|| (FollowerPattern::new(tokens, times), times))
     }
 
     /// Adds the new ones, of which one comes with probability `worth` if none of those before does.
-    fn add(&mut self, followers: &Followers, times: u32, worth: f64) {
-        let weight = self.left * worth;
-        self.left -= weight;
+    fn add(&mut self, followers: &Followers, times: u32, hit_rate: f64) {
+        let weight = self.escape * hit_rate;
+        self.escape -= weight;
         let mut merged = Vec::with_capacity(self.probs.len() + followers.tokens().len());
-        let mut before = self.probs.iter().copied().peekable();
+        let mut known = self.probs.iter().copied().peekable();
         for &(token, count) in followers.tokens() {
-            while let Some(known) = before.next_if(|(known, _)| *known < token) {
-                merged.push(known);
+            while let Some(smaller) = known.next_if(|(other, _)| *other < token) {
+                merged.push(smaller);
             }
             let new = (token, weight * f64::from(count) / f64::from(times));
-            merged.push(before.next_if(|(known, _)| *known == token).unwrap_or(new));
+            merged.push(known.next_if(|(other, _)| *other == token).unwrap_or(new));
         }
-        merged.extend(before);
+        merged.extend(known);
         self.probs = merged;
     }
 
@@ -149,8 +150,8 @@ impl Mixture {
 
     /// The probability of a token.
     pub fn probability(&self, token: Token) -> f64 {
-        let place = self.probs.binary_search_by_key(&token, |(known, _)| *known);
-        place.map_or(0.0, |place| self.probs[place].1)
+        let index = self.probs.binary_search_by_key(&token, |(known, _)| *known);
+        index.map_or(0.0, |index| self.probs[index].1)
     }
 
     /// Tokens of the longest context that occurred before.
@@ -159,38 +160,38 @@ impl Mixture {
     }
 
     /// The probability that it is another.
-    pub fn left(&self) -> f64 {
-        self.left
+    pub fn escape(&self) -> f64 {
+        self.escape
     }
 }
 
 /// What is looked up: the sequence's own counts, then a corpus's.
 pub struct Sources<'a> {
     pub counts: [&'a Counts; 2],
-    pub worth: [&'a Worth; 2],
+    pub hit_rates: [&'a HitRates; 2],
 }
 
 impl<'a> Sources<'a> {
     /// What followed each context at the end of `text`, the longest first.
-    fn contexts(&self, text: &[Token]) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
+    fn contexts(&self, before: &[Token]) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
         let counts = self.counts;
-        (0..=counts[0].order().min(text.len())).rev().flat_map(move |length| {
-            let context = &text[text.len() - length..];
+        (0..=counts[0].order().min(before.len())).rev().flat_map(move |length| {
+            let context = &before[before.len() - length..];
             let found = move |source: usize| Some((source, length, counts[source].after(context)?));
             (0..counts.len()).filter_map(found)
         })
     }
 
     /// The candidates after `text`.
-    pub fn mixture(&self, text: &[Token]) -> Mixture {
+    pub fn mixture(&self, before: &[Token]) -> Mixture {
         let mut mixture = Mixture::default();
-        for (source, length, followers) in self.contexts(text) {
-            if mixture.left < NEGLIGIBLE {
+        for (source, length, followers) in self.contexts(before) {
+            if mixture.escape < NEGLIGIBLE {
                 return mixture;
             }
             mixture.longest = mixture.longest.max(length);
-            if let Some((kind, times)) = mixture.kind(followers) {
-                mixture.add(followers, times, self.worth[source].of(length, kind));
+            if let Some((pattern, times)) = mixture.pattern(followers) {
+                mixture.add(followers, times, self.hit_rates[source].get(length, pattern));
             }
         }
         mixture
@@ -198,12 +199,12 @@ impl<'a> Sources<'a> {
 
     /// The outcomes of `token`, which followed `text` and is not counted there yet, for the
     /// contexts that were looked up.
-    pub fn cases(&self, text: &[Token], token: Token) -> Vec<Case> {
+    pub fn cases(&self, before: &[Token], token: Token) -> Vec<Case> {
         let (mut mixture, mut cases) = (Mixture::default(), Vec::new());
-        for (source, length, followers) in self.contexts(text) {
-            let Some((kind, times)) = mixture.kind(followers) else { continue };
+        for (source, length, followers) in self.contexts(before) {
+            let Some((pattern, times)) = mixture.pattern(followers) else { continue };
             let hit = followers.times(token) > 0;
-            cases.push(Case { source, length, kind, hit });
+            cases.push(Case { source, length, pattern, hit });
             if hit {
                 break;
             }

@@ -17,12 +17,12 @@ mod learn;
 
 use polydraft::Token;
 
-use super::merged::{Contexts, ORDER, Seen};
+use super::merged::{ContextTable, TABLE_ORDER, VisitedContext};
 use crate::{Error, Result, Vocabulary};
 pub use learn::NgramLearner;
 
 /// What a follower's part of its context's visits is a multiple of.
-const UNIT: f64 = 65535.0;
+const SHARE_UNIT: f64 = 65535.0;
 
 /// A table of n-grams: for `--draft FILE`, made by `polydraft learn`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,22 +47,23 @@ struct Order {
     /// The followers of all, those of each ascending.
     tokens: Vec<Token>,
     /// The part of its context's visits that each has, in units of [`UNIT`].
-    parts: Vec<u16>,
+    shares: Vec<u16>,
 }
 
 impl Order {
-    fn find(&self, key: u64) -> Option<Seen> {
-        let place = self.keys.binary_search(&key).ok()?;
-        let begin = place.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        let visits = f64::from(self.visits[place]);
-        let of = begin..self.ends[place] as usize;
-        let parts = self.parts[of.clone()].iter().map(|part| f64::from(*part) / UNIT * visits);
-        Some((visits, self.tokens[of].iter().copied().zip(parts).collect()))
+    fn find(&self, key: u64) -> Option<VisitedContext> {
+        let index = self.keys.binary_search(&key).ok()?;
+        let begin = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+        let visits = f64::from(self.visits[index]);
+        let range = begin..self.ends[index] as usize;
+        let shares =
+            self.shares[range.clone()].iter().map(|share| f64::from(*share) / SHARE_UNIT * visits);
+        Some((visits, self.tokens[range].iter().copied().zip(shares).collect()))
     }
 }
 
-impl Contexts for NgramTable {
-    fn find(&self, length: usize, key: u64) -> Option<Seen> {
+impl ContextTable for NgramTable {
+    fn find(&self, length: usize, key: u64) -> Option<VisitedContext> {
         self.orders.get(length)?.find(key)
     }
 }
@@ -71,8 +72,8 @@ impl NgramTable {
     /// What comes after a text, by the table alone: ascending tokens with their probabilities,
     /// which sum to one or less.
     #[cfg(test)]
-    fn prediction(&self, text: &[Token]) -> Vec<(Token, f64)> {
-        super::merged::predicted(text, self, &[])
+    fn prediction(&self, before: &[Token]) -> Vec<(Token, f64)> {
+        super::merged::predict(before, self, &[])
     }
 
     /// Tokens whose distributions it was made of.
@@ -95,14 +96,14 @@ impl NgramTable {
 }
 
 /// That what was learned from a model of one vocabulary is for one of this.
-fn check(learned: (usize, u64), vocabulary: &Vocabulary) -> Result<()> {
-    match learned == fingerprint(vocabulary) {
+fn check(expected: (usize, u64), vocabulary: &Vocabulary) -> Result<()> {
+    match expected == fingerprint(vocabulary) {
         true => Ok(()),
         false => Err(Error::NgramTable {
             problem: format!(
-                "it was learned from a model of another vocabulary, of {} tokens: expected the \
-                 target's, of {}",
-                learned.0,
+                "it was learned from a model range another vocabulary, range {} tokens: expected the \
+                 target's, range {}",
+                expected.0,
                 vocabulary.size()
             ),
         }),
@@ -114,9 +115,9 @@ fn fingerprint(vocabulary: &Vocabulary) -> (usize, u64) {
     let size = vocabulary.size();
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for id in 0..size as Token {
-        let text = vocabulary.token(id).unwrap_or_default().bytes();
+        let bytes = vocabulary.token(id).unwrap_or_default().bytes();
         // No byte of a text is 255.
-        for byte in text.chain([255]) {
+        for byte in bytes.chain([255]) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{NgramTable, ORDER, Order, UNIT};
+use super::{NgramTable, Order, SHARE_UNIT, TABLE_ORDER};
 use crate::{Error, Result};
 
 /// What the file begins with.
@@ -25,11 +25,15 @@ struct Header {
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
-    fn take<const N: usize, T>(&mut self, count: usize, of: fn([u8; N]) -> T) -> Result<Vec<T>> {
+    fn take<const N: usize, T>(
+        &mut self,
+        count: usize,
+        decode: fn([u8; N]) -> T,
+    ) -> Result<Vec<T>> {
         let bytes = count.checked_mul(N).and_then(|bytes| self.0.split_at_checked(bytes));
-        let (taken, rest) = bytes.ok_or_else(|| wrong("the file ends too early"))?;
+        let (taken, rest) = bytes.ok_or_else(|| invalid_table("the file ends too early"))?;
         self.0 = rest;
-        Ok(taken.as_chunks().0.iter().map(|bytes| of(*bytes)).collect())
+        Ok(taken.as_chunks().0.iter().map(|bytes| decode(*bytes)).collect())
     }
 }
 
@@ -55,13 +59,13 @@ impl NgramTable {
         // Numbers and a string: nothing in it fails.
         bytes.extend(serde_json::to_vec(&header).unwrap_or_default());
         bytes.push(b'\n');
-        for Order { keys, visits, ends, tokens, parts } in &self.orders {
+        for Order { keys, visits, ends, tokens, shares } in &self.orders {
             bytes.extend(keys.iter().flat_map(|key| key.to_le_bytes()));
             bytes.extend(visits.iter().flat_map(|visits| visits.to_le_bytes()));
             let begins = [0].into_iter().chain(ends.iter().copied());
             bytes.extend(begins.zip(ends).map(|(begin, end)| (end - begin) as u8));
             bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-            bytes.extend(parts.iter().flat_map(|part| part.to_le_bytes()));
+            bytes.extend(shares.iter().flat_map(|share| share.to_le_bytes()));
         }
         bytes
     }
@@ -71,29 +75,29 @@ impl NgramTable {
     /// # Errors
     /// Bytes that are no table, or a damaged one.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| wrong("no table of n-grams"))?;
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid_table("no table of n-grams"))?;
         let end = rest.iter().take(1 << 16).position(|byte| *byte == b'\n');
-        let end = end.ok_or_else(|| wrong("its second line does not end"))?;
-        let header: Header =
-            serde_json::from_slice(&rest[..end]).map_err(|error| wrong(&error.to_string()))?;
-        if !(1..=ORDER + 1).contains(&header.orders.len()) {
-            return Err(wrong("contexts of too many lengths, or of none"));
+        let end = end.ok_or_else(|| invalid_table("its second line does not end"))?;
+        let header: Header = serde_json::from_slice(&rest[..end])
+            .map_err(|error| invalid_table(&error.to_string()))?;
+        if !(1..=TABLE_ORDER + 1).contains(&header.orders.len()) {
+            return Err(invalid_table("contexts of too many lengths, or of none"));
         }
         let hash = u64::from_str_radix(&header.vocabulary, 16);
-        let hash = hash.map_err(|_| wrong("vocabulary: expected hexadecimal digits"))?;
+        let hash = hash.map_err(|_| invalid_table("vocabulary: expected hexadecimal digits"))?;
         let mut numbers = Numbers(&rest[end + 1..]);
         let mut orders = Vec::new();
         for [contexts, followers] in header.orders {
-            orders.push(order(&mut numbers, contexts, followers, header.tokens)?);
+            orders.push(read_order(&mut numbers, contexts, followers, header.tokens)?);
         }
         if !numbers.0.is_empty() {
-            return Err(wrong("bytes after its end"));
+            return Err(invalid_table("bytes after its end"));
         }
         Ok(Self { vocabulary: (header.tokens, hash), learned: header.learned, orders })
     }
 }
 
-fn order(
+fn read_order(
     numbers: &mut Numbers<'_>,
     contexts: usize,
     followers: usize,
@@ -103,7 +107,7 @@ fn order(
     let visits = numbers.take(contexts, u32::from_le_bytes)?;
     let counts = numbers.take(contexts, |[count]| u32::from(count))?;
     let tokens = numbers.take(followers, u32::from_le_bytes)?;
-    let parts = numbers.take(followers, u16::from_le_bytes)?;
+    let shares = numbers.take(followers, u16::from_le_bytes)?;
     let mut end = 0_u32;
     let mut next = |count: u32| {
         end = end.saturating_add(count);
@@ -111,30 +115,32 @@ fn order(
     };
     let ends: Vec<u32> = counts.into_iter().map(&mut next).collect();
     if end as usize != followers {
-        return Err(wrong("numbers of followers that do not sum up to all"));
+        return Err(invalid_table("numbers of followers that do not sum up to all"));
     }
     if !keys.is_sorted_by(|a, b| a < b) {
-        return Err(wrong("contexts out of order"));
+        return Err(invalid_table("contexts out of order"));
     }
-    if visits.contains(&0) || parts.contains(&0) {
-        return Err(wrong("a context that was never visited, or a follower that never came"));
+    if visits.contains(&0) || shares.contains(&0) {
+        return Err(invalid_table(
+            "a context that was never visited, or a follower that never came",
+        ));
     }
     let mut begin = 0;
     for &end in &ends {
-        let own = &tokens[begin..end as usize];
-        let sum: f64 = parts[begin..end as usize].iter().map(|part| f64::from(*part)).sum();
-        if sum > UNIT + own.len() as f64 {
-            return Err(wrong("followers that came more often than their context"));
+        let followers_of_context = &tokens[begin..end as usize];
+        let sum: f64 = shares[begin..end as usize].iter().map(|share| f64::from(*share)).sum();
+        if sum > SHARE_UNIT + followers_of_context.len() as f64 {
+            return Err(invalid_table("followers that came more often than their context"));
         }
-        let is_known = own.last().is_none_or(|last| (*last as usize) < vocabulary);
-        if !is_known || !own.is_sorted_by(|a, b| a < b) {
-            return Err(wrong("followers out of order, or beyond the vocabulary"));
+        let is_known = followers_of_context.last().is_none_or(|last| (*last as usize) < vocabulary);
+        if !is_known || !followers_of_context.is_sorted_by(|a, b| a < b) {
+            return Err(invalid_table("followers out of order, or beyond the vocabulary"));
         }
         begin = end as usize;
     }
-    Ok(Order { keys, visits, ends, tokens, parts })
+    Ok(Order { keys, visits, ends, tokens, shares })
 }
 
-fn wrong(problem: &str) -> Error {
+fn invalid_table(problem: &str) -> Error {
     Error::NgramTable { problem: problem.to_owned() }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::drafter::ngram::counts::Counts;
 use crate::drafter::ngram::hash::key;
-use crate::drafter::ngram::merged::{ALPHA, MOST, OWN, predicted};
+use crate::drafter::ngram::merged::{MAX_VISITS, OCCURRENCE_WEIGHT, PRIOR_WEIGHT, predict};
 
 fn vocabulary() -> Vocabulary {
     Vocabulary::numbered(10)
@@ -33,13 +33,14 @@ fn a_prediction_is_that_of_the_longest_context_over_the_shorter_ones() {
     let all = [(2, 1.54 / 4.0), (3, 1.5 / 4.0), (4, 0.96 / 4.0)];
     near(&table.prediction(&[8]), &all);
     // Four visits of 1, which are all there are.
-    let after_one = all.map(|(token, p)| (token, (4.0 * p + ALPHA * p) / (4.0 + ALPHA)));
+    let after_one =
+        all.map(|(token, p)| (token, (4.0 * p + PRIOR_WEIGHT * p) / (4.0 + PRIOR_WEIGHT)));
     near(&table.prediction(&[9, 1]), &after_one);
     let after_two: Vec<(Token, f64)> = after_one
         .iter()
         .map(|(token, p)| {
             let seen = [0.0, 0.0, 0.04, 0.0, 0.96][*token as usize];
-            (*token, (seen + ALPHA * p) / (1.0 + ALPHA))
+            (*token, (seen + PRIOR_WEIGHT * p) / (1.0 + PRIOR_WEIGHT))
         })
         .collect();
     let prediction = table.prediction(&[6, 5, 1]);
@@ -55,25 +56,37 @@ fn a_sequence_is_heard_beside_a_table() {
         learner.learn(&[1], &[(2, 0.75), (3, 0.25)]);
     }
     let table = learner.table();
-    let mut own = Counts::new(8);
+    let mut counts = Counts::new(8);
     for _ in 0..2 {
-        own.add(&[5, 1], 3);
+        counts.add(&[5, 1], 3);
     }
-    let total = MOST + 2.0 * OWN + ALPHA;
-    let of = |p: f64, times: f64| (MOST * p + OWN * times + ALPHA * p) / total;
-    near(&predicted(&[9, 1], &table, &[&own]), &[(2, of(0.75, 0.0)), (3, of(0.25, 2.0))]);
+    let total = MAX_VISITS + 2.0 * OCCURRENCE_WEIGHT + PRIOR_WEIGHT;
+    let expected = |p: f64, times: f64| {
+        (MAX_VISITS * p + OCCURRENCE_WEIGHT * times + PRIOR_WEIGHT * p) / total
+    };
+    near(
+        &predict(&[9, 1], &table, &[&counts]),
+        &[(2, expected(0.75, 0.0)), (3, expected(0.25, 2.0))],
+    );
     // What the table has never seen, and then what nobody has.
-    let shorter = predicted(&[9, 1], &table, &[&own]);
+    let shorter = predict(&[9, 1], &table, &[&counts]);
     let with = |(token, p): &(Token, f64)| {
-        (*token, (if *token == 3 { 2.0 * OWN } else { 0.0 } + ALPHA * p) / (2.0 * OWN + ALPHA))
+        (
+            *token,
+            (if *token == 3 { 2.0 * OCCURRENCE_WEIGHT } else { 0.0 } + PRIOR_WEIGHT * p)
+                / (2.0 * OCCURRENCE_WEIGHT + PRIOR_WEIGHT),
+        )
     };
     let expected: Vec<(Token, f64)> = shorter.iter().map(with).collect();
-    near(&predicted(&[5, 1], &table, &[&own]), &expected);
-    near(&predicted(&[7, 5, 1], &table, &[&own]), &expected);
+    near(&predict(&[5, 1], &table, &[&counts]), &expected);
+    near(&predict(&[7, 5, 1], &table, &[&counts]), &expected);
     // An empty table leaves the sequence alone.
     let empty = NgramLearner::new(&vocabulary());
-    near(&predicted(&[9, 1], &empty, &[&own]), &[(3, 2.0 * OWN / (2.0 * OWN + ALPHA))]);
-    assert_eq!(predicted(&[9], &empty, &[&own]), []);
+    near(
+        &predict(&[9, 1], &empty, &[&counts]),
+        &[(3, 2.0 * OCCURRENCE_WEIGHT / (2.0 * OCCURRENCE_WEIGHT + PRIOR_WEIGHT))],
+    );
+    assert_eq!(predict(&[9], &empty, &[&counts]), []);
 }
 
 /// Contexts that were visited once go, and the others' distributions stay.
@@ -81,7 +94,7 @@ fn a_sequence_is_heard_beside_a_table() {
 fn what_comes_again_is_kept() {
     let mut learner = learner();
     let before = learner.table().prediction(&[7, 1]);
-    learner.fade();
+    learner.decay();
     assert_eq!((learner.contexts(), learner.learned()), (1 + 1 + 1, 4));
     let table = learner.table();
     assert_eq!(table.orders[2].visits, [1]);
@@ -94,8 +107,8 @@ fn what_comes_again_is_kept() {
     for ((token, p), (other, q)) in before.iter().zip(&after) {
         assert!(token == other && (p - q).abs() < 0.2, "{before:?} {after:?}");
     }
-    learner.fade();
-    learner.fade();
+    learner.decay();
+    learner.decay();
     assert_eq!(learner.contexts(), 0);
     assert_eq!(learner.table().prediction(&[7, 1]), []);
 }
@@ -105,7 +118,7 @@ fn what_comes_again_is_kept() {
 fn a_learner_holds_so_many_contexts() {
     let vocabulary = Vocabulary::numbered(2000);
     let mut learner = NgramLearner::new(&vocabulary);
-    learner.most = 500;
+    learner.max_contexts = 500;
     for token in 0..1500 {
         learner.learn(&[7, 1], &[(2, 1.0)]);
         learner.learn(&[token, token + 1], &[(3, 1.0)]);
@@ -125,10 +138,13 @@ fn a_context_holds_so_many_followers() {
         learner.learn(&[1], &[(7, 0.5), (token.max(8), 0.4)]);
     }
     for (length, context) in [(0, &[][..]), (1, &[1])] {
-        let (visits, held) = learner.find(length, key(context)).unwrap();
+        let (visits, followers) = learner.find(length, key(context)).unwrap();
         assert_eq!(visits, 1500.0);
-        assert!(held.len() <= 256 && held.contains(&(7, 750.0)), "{length}: {held:?}");
-        assert!(held.is_sorted_by_key(|(token, _)| *token));
+        assert!(
+            followers.len() <= 256 && followers.contains(&(7, 750.0)),
+            "{length}: {followers:?}"
+        );
+        assert!(followers.is_sorted_by_key(|(token, _)| *token));
     }
 }
 
@@ -138,13 +154,13 @@ fn what_is_not_stored_goes_to_the_shorter_context() {
     learner.learn(&[1], &[(2, 0.25)]);
     learner.learn(&[3], &[(4, 1.0)]);
     let prediction = learner.table().prediction(&[1]);
-    let shorter = (2.0 - 1.25 + ALPHA) / (1.0 + ALPHA);
+    let shorter = (2.0 - 1.25 + PRIOR_WEIGHT) / (1.0 + PRIOR_WEIGHT);
     assert!(shorter > 0.8);
     near(
         &prediction,
         &[
-            (2, (0.25 + (0.75 + ALPHA) * 0.125) / (1.0 + ALPHA)),
-            (4, (0.75 + ALPHA) * 0.5 / (1.0 + ALPHA)),
+            (2, (0.25 + (0.75 + PRIOR_WEIGHT) * 0.125) / (1.0 + PRIOR_WEIGHT)),
+            (4, (0.75 + PRIOR_WEIGHT) * 0.5 / (1.0 + PRIOR_WEIGHT)),
         ],
     );
 }
@@ -187,29 +203,30 @@ fn damaged_files_are_refused_or_harmless() {
         assert!(error.contains("polydraft learn"), "{length}: {error}");
     }
     assert!(NgramTable::from_bytes(&[&bytes[..], b"1"].concat()).is_err());
-    let mut taken = 0;
-    for place in 0..bytes.len() {
+    let mut accepted = 0;
+    for offset in 0..bytes.len() {
         for change in [1, 0x80, 0xff] {
             let mut other = bytes.clone();
-            other[place] ^= change;
+            other[offset] ^= change;
             let Ok(table) = NgramTable::from_bytes(&other) else { continue };
-            taken += 1;
-            for text in [&[][..], &[1], &[5, 1], &[7, 1]] {
-                let prediction = table.prediction(text);
-                assert!(prediction.is_sorted_by_key(|(token, _)| *token), "{place}");
-                assert!(prediction.iter().all(|(_, p)| p.is_finite() && *p > 0.0), "{place}");
+            accepted += 1;
+            for before in [&[][..], &[1], &[5, 1], &[7, 1]] {
+                let prediction = table.prediction(before);
+                assert!(prediction.is_sorted_by_key(|(token, _)| *token), "{offset}");
+                assert!(prediction.iter().all(|(_, p)| p.is_finite() && *p > 0.0), "{offset}");
             }
         }
     }
-    assert!(taken > 0);
+    assert!(accepted > 0);
 }
 
 #[test]
 fn vocabularies_are_told_apart_by_their_words() {
-    let of = |words: [&str; 2]| Vocabulary::new(words.map(|word| Some(word.into())).to_vec());
-    let table = NgramLearner::new(&of(["a", "b"])).table();
-    assert!(table.check(&of(["a", "b"])).is_ok());
-    for other in [of(["a", "c"]), of(["ab", ""]), Vocabulary::numbered(2)] {
+    let vocabulary =
+        |words: [&str; 2]| Vocabulary::new(words.map(|word| Some(word.into())).to_vec());
+    let table = NgramLearner::new(&vocabulary(["a", "b"])).table();
+    assert!(table.check(&vocabulary(["a", "b"])).is_ok());
+    for other in [vocabulary(["a", "c"]), vocabulary(["ab", ""]), Vocabulary::numbered(2)] {
         let error = table.check(&other).unwrap_err().to_string();
         assert!(error.contains("another vocabulary"), "{error}");
     }

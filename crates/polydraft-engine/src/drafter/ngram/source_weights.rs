@@ -19,11 +19,11 @@
 
 use polydraft::Token;
 
-use super::merged::{ORDER, merged};
+use super::merged::{TABLE_ORDER, weighted_sum};
 use super::mixture::Mixture;
 
 /// The weights before anything was said: with one half of both, the speeds differ by a hundredth.
-const BEFORE: [f64; 2] = [0.2, 0.7];
+const INITIAL: [f64; 2] = [0.2, 0.7];
 /// The part of the weight that returns there after each token: from 0.01 to 0.1 are alike.
 const SHARE: f64 = 0.05;
 /// The probability of a token that neither has, so that none is ruled out.
@@ -31,34 +31,35 @@ const FLOOR: f64 = 1e-5;
 
 /// The weights of a sequence's own prediction.
 #[derive(Debug, Clone)]
-pub struct Trust([f64; 2]);
+pub struct SourceWeights([f64; 2]);
 
-impl Trust {
+impl SourceWeights {
     /// Before anything was said.
     pub fn new() -> Self {
-        Self(BEFORE)
+        Self(INITIAL)
     }
 
     /// The prediction of both.
-    pub fn mixed(&self, own: Mixture, known: Vec<(Token, f64)>) -> Vec<(Token, f64)> {
-        let weight = self.0[kind(&own)];
-        let rest = 1.0 - weight + weight * own.left();
-        merged(&own.distribution(), weight, known.into_iter(), rest)
+    pub fn mixed(&self, mixture: Mixture, prediction: Vec<(Token, f64)>) -> Vec<(Token, f64)> {
+        let weight = self.0[weight_index(&mixture)];
+        let rest = 1.0 - weight + weight * mixture.escape();
+        weighted_sum(&mixture.distribution(), weight, prediction.into_iter(), rest)
     }
 
     /// That this token came.
-    pub fn learn(&mut self, own: &Mixture, known: &[(Token, f64)], came: Token) {
-        let place = known.binary_search_by_key(&came, |(token, _)| *token);
-        let by_table = place.map_or(0.0, |place| known[place].1);
-        let by_own = own.probability(came) + own.left() * by_table + FLOOR;
-        let kind = kind(own);
-        let weight = &mut self.0[kind];
-        let part = *weight * by_own / (*weight * by_own + (1.0 - *weight) * (by_table + FLOOR));
-        *weight = (1.0 - SHARE) * part + SHARE * BEFORE[kind];
+    pub fn learn(&mut self, mixture: &Mixture, prediction: &[(Token, f64)], token: Token) {
+        let index = prediction.binary_search_by_key(&token, |(other, _)| *other);
+        let by_table = index.map_or(0.0, |index| prediction[index].1);
+        let by_mixture = mixture.probability(token) + mixture.escape() * by_table + FLOOR;
+        let weight_index = weight_index(mixture);
+        let weight = &mut self.0[weight_index];
+        let part =
+            *weight * by_mixture / (*weight * by_mixture + (1.0 - *weight) * (by_table + FLOOR));
+        *weight = (1.0 - SHARE) * part + SHARE * INITIAL[weight_index];
     }
 }
 
 /// Which of the weights is meant.
-fn kind(own: &Mixture) -> usize {
-    usize::from(own.longest() > ORDER)
+fn weight_index(mixture: &Mixture) -> usize {
+    usize::from(mixture.longest() > TABLE_ORDER)
 }

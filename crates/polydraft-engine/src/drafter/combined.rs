@@ -20,7 +20,7 @@ pub struct CombinedDrafter {
     drafters: Vec<Box<dyn Drafter>>,
     name: String,
     /// Whether the second one's distributions are mixed into the first one's.
-    mixes: bool,
+    mixes_ngrams: bool,
     /// By sequence, each drafter's own.
     sequences: Slots<Vec<Sequence>>,
 }
@@ -40,17 +40,17 @@ impl CombinedDrafter {
         }
         let names: Vec<&str> = drafters.iter().map(|drafter| drafter.name()).collect();
         let name = names.join(" + ");
-        Ok(Self { drafters, name, mixes: false, sequences: Slots::default() })
+        Ok(Self { drafters, name, mixes_ngrams: false, sequences: Slots::default() })
     }
 
     /// A drafter with n-grams mixed into its distribution, so that it is one drafter still.
     pub fn with_ngrams(drafter: Box<dyn Drafter>, ngrams: Box<dyn Drafter>) -> Self {
         let name = format!("{} with {}", drafter.name(), ngrams.name());
         let drafters = vec![drafter, ngrams];
-        Self { drafters, name, mixes: true, sequences: Slots::default() }
+        Self { drafters, name, mixes_ngrams: true, sequences: Slots::default() }
     }
 
-    fn own(
+    fn distribution_of_drafter(
         &self,
         number: usize,
         sequence: Sequence,
@@ -58,82 +58,85 @@ impl CombinedDrafter {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
-        let own = self.sequences[sequence][number];
-        self.drafters[number].distribution(own, node, sampling, spare)
+        let sequence = self.sequences[sequence][number];
+        self.drafters[number].distribution(sequence, node, sampling, spare)
     }
 
     /// Each drafter with its own sequence.
-    fn each(
+    fn with_sequences(
         &mut self,
         sequence: Sequence,
     ) -> impl Iterator<Item = (&mut Box<dyn Drafter>, Sequence)> {
-        let own = &self.sequences[sequence];
-        self.drafters.iter_mut().zip(own.iter().copied())
+        let sequences = &self.sequences[sequence];
+        self.drafters.iter_mut().zip(sequences.iter().copied())
     }
 }
 
 impl Sequences for CombinedDrafter {
     fn open(&mut self) -> Result<Sequence> {
-        let mut own = Vec::with_capacity(self.drafters.len());
+        let mut opened = Vec::with_capacity(self.drafters.len());
         for at in 0..self.drafters.len() {
             match self.drafters[at].open() {
-                Ok(sequence) => own.push(sequence),
+                Ok(sequence) => opened.push(sequence),
                 Err(error) => {
-                    for (drafter, sequence) in self.drafters.iter_mut().zip(own) {
+                    for (drafter, sequence) in self.drafters.iter_mut().zip(opened) {
                         drafter.close(sequence);
                     }
                     return Err(error);
                 }
             }
         }
-        Ok(self.sequences.open(own))
+        Ok(self.sequences.open(opened))
     }
 
     fn close(&mut self, sequence: Sequence) {
-        for (drafter, own) in
+        for (drafter, sequence) in
             self.drafters.iter_mut().zip(self.sequences.close(sequence).into_iter().flatten())
         {
-            drafter.close(own);
+            drafter.close(sequence);
         }
     }
 
     /// No length that a sequence can have, if one of the drafters failed where others did not.
     fn len(&self, sequence: Sequence) -> usize {
-        let own = self.drafters.iter().zip(&self.sequences[sequence]);
-        let mut lengths = own.map(|(drafter, own)| drafter.len(*own));
+        let pairs = self.drafters.iter().zip(&self.sequences[sequence]);
+        let mut lengths = pairs.map(|(drafter, sequence)| drafter.len(*sequence));
         let first = lengths.next().unwrap_or(0);
         if lengths.all(|length| length == first) { first } else { usize::MAX }
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        self.each(sequence).try_for_each(|(drafter, own)| drafter.extend(own, tokens))
+        self.with_sequences(sequence)
+            .try_for_each(|(drafter, sequence)| drafter.extend(sequence, tokens))
     }
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
-        self.each(sequence).for_each(|(drafter, own)| drafter.truncate(own, length));
+        self.with_sequences(sequence)
+            .for_each(|(drafter, sequence)| drafter.truncate(sequence, length));
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
         let mut left = 0;
-        for (drafter, own) in self.each(sequence) {
-            left = left.max(drafter.prepare(own, most)?);
+        for (drafter, sequence) in self.with_sequences(sequence) {
+            left = left.max(drafter.prepare(sequence, most)?);
         }
         Ok(left)
     }
 
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         for (number, drafter) in self.drafters.iter_mut().enumerate() {
-            let own: Vec<(Sequence, &DraftTree)> = batch
+            let batch: Vec<(Sequence, &DraftTree)> = batch
                 .iter()
                 .map(|(sequence, tree)| (self.sequences[*sequence][number], *tree))
                 .collect();
-            drafter.score(&own)?;
+            drafter.score(&batch)?;
         }
         Ok(())
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.each(sequence).try_for_each(|(drafter, own)| drafter.commit(own, tree, path))
+        self.with_sequences(sequence)
+            .try_for_each(|(drafter, sequence)| drafter.commit(sequence, tree, path))
     }
 
     fn state_bytes(&self) -> u64 {
@@ -167,7 +170,7 @@ impl Drafter for CombinedDrafter {
     }
 
     fn drafter_count(&self) -> usize {
-        if self.mixes { 1 } else { self.drafters.len() }
+        if self.mixes_ngrams { 1 } else { self.drafters.len() }
     }
 
     fn learning_ngrams(&self) -> Option<&LearningNgrams> {
@@ -193,13 +196,15 @@ impl Drafter for CombinedDrafter {
         &mut self,
         sequence: Sequence,
         target: &dyn Model,
-        of: Sequence,
+        target_sequence: Sequence,
         known: usize,
     ) -> Result<()> {
-        let shown = |drafter: &dyn Drafter| drafter.input() != DrafterInput::Tokens;
-        self.each(sequence)
-            .filter(|(drafter, _)| shown(drafter.as_ref()))
-            .try_for_each(|(drafter, own)| drafter.sync_target(own, target, of, known))
+        let needs_target = |drafter: &dyn Drafter| drafter.input() != DrafterInput::Tokens;
+        self.with_sequences(sequence)
+            .filter(|(drafter, _)| needs_target(drafter.as_ref()))
+            .try_for_each(|(drafter, sequence)| {
+                drafter.sync_target(sequence, target, target_sequence, known)
+            })
     }
 
     fn distribution(
@@ -220,10 +225,10 @@ impl Drafter for CombinedDrafter {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
-        let own = self.own(number, sequence, node, sampling, spare)?;
-        if !self.mixes {
-            return Ok(own);
+        let draft = self.distribution_of_drafter(number, sequence, node, sampling, spare)?;
+        if !self.mixes_ngrams {
+            return Ok(draft);
         }
-        mixed(own, self.own(1, sequence, node, sampling, None)?, sampling)
+        mixed(draft, self.distribution_of_drafter(1, sequence, node, sampling, None)?, sampling)
     }
 }

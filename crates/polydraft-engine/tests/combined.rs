@@ -10,7 +10,7 @@ use crate::common::{Setup, random_model, setup};
 /// Drafts of several models, and of n-grams beside one, in one tree: each node's children know
 /// whose distributions they came from.
 #[test]
-fn the_distribution_is_the_targets_with_several_drafters_too() {
+fn several_drafters_keep_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(11);
     let plain = Sampling::default();
     let (mut worst, mut runs) = (0.0_f64, 0);
@@ -35,8 +35,8 @@ fn the_distribution_is_the_targets_with_several_drafters_too() {
                     let ngram: DrafterKind = "ngram".parse().unwrap();
                     drafters.push(ngram.build(&info).unwrap());
                 }
-                let several = CombinedDrafter::new(drafters).unwrap();
-                let mut engine = Engine::new(Box::new(model), Some(Box::new(several)));
+                let combined = CombinedDrafter::new(drafters).unwrap();
+                let mut engine = Engine::new(Box::new(model), Some(Box::new(combined)));
                 let setup = Setup { kind: kind.clone(), tree: tree.clone(), target, draft: plain };
                 worst = worst.max(setup.exact(&mut engine, &[1, 0, 1], 3));
                 runs += 1;
@@ -48,7 +48,7 @@ fn the_distribution_is_the_targets_with_several_drafters_too() {
 
 /// One distribution of a draft and of n-grams, with every verifier and some trees.
 #[test]
-fn the_distribution_is_the_targets_with_n_grams_mixed_in() {
+fn mixed_in_ngrams_keep_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(17);
     let plain = Sampling::default();
     let (mut worst, mut runs) = (0.0_f64, 0);
@@ -78,17 +78,17 @@ fn the_distribution_is_the_targets_with_n_grams_mixed_in() {
 }
 
 #[test]
-fn several_drafters_need_a_tree_of_as_many() {
+fn rejects_tree_with_other_number_of_drafts() {
     let mut rng = ChaCha12Rng::seed_from_u64(13);
     let target = random_model(&mut rng, 2, 1);
     let one = || -> Box<dyn Drafter> {
         let draft = Box::new(target.clone());
         Box::new(ModelDrafter::new(draft, &target.info().vocabulary).unwrap())
     };
-    let alone = CombinedDrafter::new(vec![one()]).err().unwrap();
-    assert!(alone.to_string().contains("at least two"), "{alone}");
-    let several = CombinedDrafter::new(vec![one(), one()]).unwrap();
-    let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(several)));
+    let error = CombinedDrafter::new(vec![one()]).err().unwrap();
+    assert!(error.to_string().contains("at least two"), "{error}");
+    let combined = CombinedDrafter::new(vec![one(), one()]).unwrap();
+    let mut engine = Engine::new(Box::new(target.clone()), Some(Box::new(combined)));
     for tree in ["paths:2,2", "distinct:3,1"] {
         let setup = setup("specinfer", tree.parse().unwrap());
         let rng = ChaCha12Rng::seed_from_u64(1);
