@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the book without a network: links, anchors, contents, lengths, TL;DR blocks and words.
+"""Checks the book without a network: links, anchors, contents, lengths, TL;DR blocks and JSON examples.
 
   python3 docs/check.py
 
 Prints what is wrong, a line each; the exit code is 1 if anything is.
 """
 
+import json
 import re
 import sys
 from functools import cache
@@ -27,28 +28,6 @@ OTHERS = [
 
 LINES, COLUMNS = 300, 100
 LONG_PAGES = {"theory.md", "benchmarks.md"}
-
-# Words that the field says otherwise; tools/house/tests/words.rs has the like for code. Derivations
-# have their own words.
-WORDS = {
-    r"\blaws?\b": "distribution",
-    r"\b(un)?sureness\b|\bunsure\b": "confidence",
-    r"\bclocks\b|\braces?\b": "shared randomness",
-    r"\bkeys and values\b": "KV cache",
-    r"\bown cop(y|ies)\b": "quantised self-draft",
-    r"\bcards?\b": "GPU",
-    r"\bprocessors?\b": "CPU",
-    r"\bbehind\b": "after",
-    r"\bbelieves?\b|\breckon\w*": "estimates",
-    r"\bheld\b(?! out)": "stored as",
-    r"\bdealt\b|\bstretch(es)?\b": "subsampled, segment",
-    r"\btokens per call\b": "tokens per target pass",
-}
-RIGHT = (
-    r"\]\([^)]*\)|[Ll]ogits[ -]processors?|`[^`]*`|behind any HTTP|behind a load|data races?"
-    r"|held[- ]out"
-)
-DERIVATIONS = {"theory.md", "notation.md"}
 
 
 def prose(text):
@@ -110,13 +89,26 @@ def page(path):
     for number, line in enumerate(lines, 1):
         if len(line) > COLUMNS and not line.startswith("|"):
             yield number, f"expected at most {COLUMNS} columns, got {len(line)}"
-    if path.name in DERIVATIONS:
-        return
-    for number, line in prose(text):
-        rest = re.sub(RIGHT, "", line)
-        for word, instead in WORDS.items():
-            if found := re.search(word, rest, re.IGNORECASE):
-                yield number, f"{found[0]!r}: say {instead}"
+
+
+def examples(path):
+    """JSON examples that do not parse: blocks of JSON, and shell arguments in quotes."""
+    text = path.read_text()
+
+    def check(start, example):
+        try:
+            json.loads(example)
+        except ValueError as error:
+            yield text.count("\n", 0, start) + 1, f"JSON example: {error}"
+
+    for block in re.finditer(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if block[1] == "json":
+            yield from check(block.start(2), block[2])
+        if block[1] == "sh":
+            for argument in re.finditer(r"'(\s*\{.*?\})'", block[2], re.DOTALL):
+                yield from check(block.start(2) + argument.start(), argument[1])
+    for inline in re.finditer(r"`--?[\w-]+ '(\{[^`]*\})'`", text):
+        yield from check(inline.start(), inline[1])
 
 
 def summary():
@@ -137,12 +129,14 @@ def main():
 
     for path in sorted(DOCS.glob("*.md")):
         note(path, links(path))
+        note(path, examples(path))
         if path.name != "SUMMARY.md":
             note(path, page(path))
     note(DOCS / "SUMMARY.md", summary())
     for name in OTHERS:
         if (ROOT / name).exists():
             note(ROOT / name, links(ROOT / name))
+            note(ROOT / name, examples(ROOT / name))
     print("\n".join(wrong))
     sys.exit(1 if wrong else 0)
 

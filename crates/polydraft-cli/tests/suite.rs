@@ -4,6 +4,7 @@ mod chat;
 mod common;
 mod generate;
 mod heads;
+mod help;
 mod hostile;
 mod hub;
 mod learning;
