@@ -1,19 +1,19 @@
-//! What servers answer, in one form: OpenAI's completions as vLLM, SGLang and polydraft write them,
-//! and llama.cpp's own.
+//! Completion responses in one form: OpenAI's as vLLM, SGLang and polydraft write them, and
+//! llama.cpp's own.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A token as a server names it: by its id if the server tells ids, else by its text.
+/// Identity of a token: its id if the server returns ids, else its text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Key {
-    /// Its id.
+    /// Token id.
     Id(u32),
-    /// Its text.
+    /// Token text.
     Text(String),
 }
 
-/// A token with its log-probability.
+/// Token with its log-probability.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     pub key: Key,
@@ -21,29 +21,29 @@ pub struct TokenLogprob {
     pub logprob: f64,
 }
 
-/// A token of an answer.
+/// Token of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AnswerToken {
     pub key: Key,
     pub text: String,
-    /// None where the server has left it out.
+    /// Log-probability; `None` if the server left it out.
     pub logprob: Option<f64>,
-    /// The likeliest tokens of its position, likeliest first.
+    /// Most probable tokens at its position, in descending order.
     pub top: Vec<TokenLogprob>,
 }
 
-/// One of the sequences of an answer.
+/// One generated sequence of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     pub text: String,
-    /// Its tokens, if the server tells them; an end token is not among them.
+    /// Tokens, if the server returns them, without the end token.
     pub tokens: Vec<AnswerToken>,
-    /// Whether it ended by itself: an end token, or a stop string.
+    /// Whether the sequence ended at an end token or a stop string.
     pub stopped: bool,
 }
 
 impl Choice {
-    /// From now on its tokens go by their strings.
+    /// Replaces token ids by token strings as keys.
     pub fn drop_ids(&mut self) {
         for token in &mut self.tokens {
             token.key = Key::Text(token.text.clone());
@@ -54,25 +54,25 @@ impl Choice {
     }
 }
 
-/// An answer.
+/// Response to one request.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
     pub choices: Vec<Choice>,
-    /// Tokens of prompt and completion, as the server counts.
+    /// Token counts of prompt and completion, as reported by the server.
     pub usage: Option<(usize, usize)>,
-    /// The prompt's tokens, where the server tells them.
+    /// Token ids of the prompt, where the server returns them.
     pub prompt: Vec<u32>,
-    /// Tokens drafted and accepted, where the server tells them.
+    /// Drafted and accepted tokens, where the server reports them.
     pub drafted: Option<(u64, u64)>,
 }
 
 impl Answer {
-    /// The first sequence; an empty one, if there is none.
+    /// Returns the first sequence, or an empty one if there is none.
     pub fn first(&self) -> Choice {
         self.choices.first().cloned().unwrap_or_default()
     }
 
-    /// Reads an answer of `/v1/completions`, or of llama.cpp's `/completion`.
+    /// Parses a response of `/v1/completions`, or of llama.cpp's `/completion`.
     pub fn read(body: &Value) -> Result<Self, String> {
         if let Some(choices) = body["choices"].as_array() {
             let usage = &body["usage"];
@@ -86,7 +86,10 @@ impl Answer {
             });
         }
         let Some(content) = body["content"].as_str() else {
-            return Err(format!("it has neither choices nor content: {}", shortened(body)));
+            return Err(format!(
+                "expected `choices` or `content`, got neither: {}",
+                shortened(body)
+            ));
         };
         let mut choice = Choice {
             text: content.to_owned(),
@@ -104,7 +107,7 @@ impl Answer {
     }
 }
 
-/// A value, cut to a length that an error may have.
+/// Formats a value for an error message, truncated to 200 characters.
 fn shortened(value: &Value) -> String {
     let text = value.to_string();
     text.chars().take(200).collect()
@@ -135,7 +138,7 @@ fn choice(value: &Value) -> Choice {
     choice
 }
 
-/// Gives the tokens their ids, where these are told apart from log-probabilities.
+/// Sets token ids that the server returns apart from the log-probabilities.
 fn assign_ids(choice: &mut Choice, ids: &[u32]) {
     if choice.tokens.is_empty() {
         choice.tokens = ids
@@ -154,7 +157,7 @@ fn assign_ids(choice: &mut Choice, ids: &[u32]) {
     }
 }
 
-/// A token's key: vLLM writes ids as strings where it is asked to.
+/// Returns the key of a token; vLLM writes ids as strings if requested.
 fn key(text: &str, id: Option<u64>) -> Key {
     let written = text.strip_prefix("token_id:").and_then(|id| id.parse().ok());
     match id.and_then(|id| u32::try_from(id).ok()).or(written) {
@@ -169,7 +172,7 @@ fn scored(value: &Value) -> Option<TokenLogprob> {
     Some(TokenLogprob { key: key(text, value["id"].as_u64()), text: text.to_owned(), logprob })
 }
 
-/// A list of objects, one a token: chat's form, and llama.cpp's.
+/// Parses a list with one object per token: the format of chat completions and of llama.cpp.
 fn scores(list: &Value) -> Vec<AnswerToken> {
     let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
     let read = |value: &Value| {
@@ -187,7 +190,7 @@ fn scores(list: &Value) -> Vec<AnswerToken> {
     list.iter().map(read).collect()
 }
 
-/// Lists beside each other: the old form of completions.
+/// Parses parallel lists: the legacy format of completions.
 fn columns(logprobs: &Value) -> Vec<AnswerToken> {
     let tokens = logprobs["tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
     let read = |(at, text): (usize, &Value)| {

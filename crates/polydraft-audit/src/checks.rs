@@ -1,4 +1,4 @@
-//! The checks: each looks at one promise of a server.
+//! Checks of an audit, each of one property of the server.
 
 mod exact;
 mod greedy;
@@ -14,21 +14,22 @@ use crate::error::Result;
 use crate::lab::Lab;
 use crate::report::Outcome;
 
-/// A check. It works in rounds, so that all of them get on together and the clock can end them.
+/// A check, executed in rounds, so that all checks progress together and a time limit can end them.
 pub trait Check {
-    /// Its name, for options and reports.
+    /// Name, for options and reports.
     fn name(&self) -> &'static str;
-    /// What it looks at.
+    /// Tested property, for reports.
     fn title(&self) -> String;
-    /// Whether its verdict is random, and shares the error rate with the others.
+    /// Whether the verdict is random; such checks share the error rate.
     fn is_statistical(&self) -> bool;
-    /// Asks some more; whether it is done. `threshold` is the logarithm of what must be won to accuse.
+    /// Sends further requests; returns whether the check is complete. `threshold` is the logarithm
+    /// of the wealth that proves a fault.
     fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool>;
-    /// What it found.
+    /// Returns the result.
     fn outcome(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<Outcome>;
 }
 
-/// All of them, in the order of the report.
+/// Creates all checks, in the order of the report.
 pub fn all(sensitivity: f64, tolerance: f64) -> Vec<Box<dyn Check>> {
     let mut checks: Vec<Box<dyn Check>> = Vec::new();
     for sampled in sampled::all(sensitivity, tolerance) {
@@ -39,7 +40,7 @@ pub fn all(sensitivity: f64, tolerance: f64) -> Vec<Box<dyn Check>> {
         Once::new("greedy", "tokens at temperature 0", greedy::check),
         Once::new("logprobs", "log-probabilities belong to their tokens", scores::check),
         Once::new("stop-strings", "stop strings", exact::stops),
-        Once::new("streams", "streams equal whole answers, usage counts tokens", exact::streams),
+        Once::new("streams", "streams equal complete answers, usage counts tokens", exact::streams),
         Once::new("seeds", "equal seeds give equal answers, others others", same::seeds),
     ] {
         checks.push(Box::new(once));
@@ -49,7 +50,7 @@ pub fn all(sensitivity: f64, tolerance: f64) -> Vec<Box<dyn Check>> {
     checks
 }
 
-/// The names of all checks, with what they look at.
+/// Lists names and titles of all checks.
 pub fn names() -> Vec<(&'static str, String)> {
     all(0.03, 0.0).iter().map(|check| (check.name(), check.title())).collect()
 }

@@ -1,4 +1,4 @@
-//! Requests to a server, many at a time; what fails for a moment is tried again.
+//! HTTP client: concurrent requests, with retries after transient failures.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,23 +12,23 @@ use crate::Listener;
 use crate::error::{Error, Result};
 use crate::journal::{Journal, Reply};
 
-/// How often a request is sent at most, and how long the first pause is.
+/// Maximum number of attempts, and the first backoff.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(250);
-/// A server may ask for a longer pause, up to this.
+/// Maximum backoff, also where a server asks for a longer one.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// A connection, and an answer's beginning or its rest, that take longer are lost.
+/// Timeouts of connecting, and of receiving the head or the rest of a response.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A request: a path below the address, and a body.
+/// HTTP request: a path below the base address, and a body.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     pub path: &'static str,
     pub body: Value,
 }
 
-/// A server's address.
+/// HTTP client of one server.
 #[derive(Debug)]
 pub struct Client {
     agent: Agent,
@@ -40,14 +40,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// Of an address with or without `/v1`; a key is sent as a bearer token.
+    /// Creates a client of an address with or without `/v1`; `key` is sent as a bearer token.
     pub fn new(url: &str, key: Option<String>, connections: usize, journal: Journal) -> Self {
         let url = url.trim_end_matches('/');
         let base = url.strip_suffix("/v1").unwrap_or(url);
         let base = if base.contains("://") { base.to_owned() } else { format!("http://{base}") };
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // Not for a request as a whole: the library would then begin a thread for each.
+            // No timeout for a request as a whole: the library would start a thread for each.
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_recv_response(Some(TIMEOUT))
             .timeout_recv_body(Some(TIMEOUT))
@@ -58,17 +58,17 @@ impl Client {
         Self { agent: config.into(), base, key, connections, sent: AtomicUsize::new(0), journal }
     }
 
-    /// The address of a path.
+    /// Returns the full URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
-    /// Requests so far.
+    /// Returns the number of requests sent.
     pub fn sent(&self) -> usize {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// What stands at a path; none if there is nothing, or the server does not answer.
+    /// Fetches a path; `None` if the server does not answer with success.
     pub fn get(&self, path: &str) -> Option<String> {
         let mut request = self.agent.get(self.url(path));
         if let Some(key) = &self.key {
@@ -85,8 +85,8 @@ impl Client {
         Ok(replies.remove(0))
     }
 
-    /// Sends requests, so many of them at a time as was said at the beginning, or fewer. The
-    /// answers are in the requests' order.
+    /// Sends requests, at most `at_most` and at most `connections` at a time. Replies are in the
+    /// order of the requests.
     pub fn send_all(
         &self,
         calls: &[Call],
@@ -105,7 +105,7 @@ impl Client {
                 let failed = reply.is_err();
                 *replies[at].lock().expect("nothing panics with it") = Some(reply);
                 if failed {
-                    // The others need not be asked.
+                    // Skips the remaining requests.
                     next.store(calls.len(), Ordering::Relaxed);
                 }
             }
@@ -122,7 +122,7 @@ impl Client {
             match reply.into_inner().expect("nothing panics with it") {
                 Some(Ok(reply)) => all.push(reply),
                 Some(Err(error)) => return Err(error),
-                // Left out because another one failed, whose error comes later in the list.
+                // Skipped because another request failed, whose error comes later in the list.
                 None => {}
             }
         }
@@ -162,7 +162,7 @@ impl Client {
                 Ok(response) => response,
                 Err(error) => {
                     reason = error.to_string();
-                    // That will not change in a second.
+                    // A refused connection does not recover within a second.
                     if is_connection_refused(&error) && tried >= 2 {
                         break;
                     }
@@ -196,7 +196,7 @@ impl Client {
     }
 }
 
-/// A body; of a stream the list of its events.
+/// Parses a body; of a stream, the list of its events.
 fn parse_body(text: &str) -> std::result::Result<Value, String> {
     if !text.starts_with("data:") && !text.starts_with(':') {
         return serde_json::from_str(text).map_err(|error| error.to_string());
@@ -207,7 +207,7 @@ fn parse_body(text: &str) -> std::result::Result<Value, String> {
     events.map(Value::Array).map_err(|error| error.to_string())
 }
 
-/// Whether nobody was there to be asked.
+/// Returns whether no server accepts connections there.
 fn is_connection_refused(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => true,
@@ -221,7 +221,7 @@ fn retry_after(response: &Response<Body>) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Waits, unless somebody stops it.
+/// Sleeps, unless the listener stops the audit.
 fn wait(pause: Duration, listener: &dyn Listener) -> Result<()> {
     let until = Instant::now() + pause;
     while Instant::now() < until {

@@ -1,51 +1,51 @@
-//! What can go wrong with an audit, as opposed to what it finds.
+//! Errors of an audit, as opposed to its findings.
 
 use std::path::PathBuf;
 
-/// Why an audit could not go on.
+/// Reason why an audit failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The server cannot be reached, or does not answer.
+    /// The server cannot be reached, or does not respond.
     #[error("{url}: {reason}; is the server running, and is this its address?")]
     Unreachable {
-        /// What was asked.
+        /// Requested URL.
         url: String,
-        /// Why it failed.
+        /// Cause.
         reason: String,
     },
-    /// The server refused a request that every check needs.
-    #[error("{url} refused a request ({status}): {reason}")]
+    /// The server rejected a request that every check needs.
+    #[error("{url} rejected a request ({status}): {reason}")]
     Refused {
-        /// What was asked.
+        /// Requested URL.
         url: String,
-        /// Its status.
+        /// HTTP status.
         status: u16,
-        /// What the server said.
+        /// Error message of the server.
         reason: String,
     },
-    /// The answer is not what the interface promises.
-    #[error("{url} answered what cannot be read: {reason}")]
+    /// The response is not in the expected format.
+    #[error("{url} sent an invalid response: {reason}")]
     Unreadable {
-        /// What was asked.
+        /// Requested URL.
         url: String,
-        /// What is wrong with it.
+        /// Cause.
         reason: String,
     },
-    /// The server gives nothing to test with.
+    /// The server lacks what an audit needs.
     #[error("{0}")]
     Untestable(String),
-    /// The file of answers cannot be used.
+    /// The file of saved answers cannot be used.
     #[error("{}: {reason}", path.display())]
     Journal {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Cause.
         reason: String,
     },
-    /// Somebody asked it to stop.
-    #[error("interrupted; one that is saved to a file goes on from there")]
+    /// The listener stopped the audit.
+    #[error("interrupted; an audit with saved answers can be resumed")]
     Interrupted,
 }
 
-/// The result of what may fail.
+/// Result of fallible functions of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

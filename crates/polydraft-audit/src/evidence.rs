@@ -1,17 +1,17 @@
-//! Evidence against a server, as money won by betting against it.
+//! Evidence against a server, as wealth won by betting against it.
 //!
-//! Problem: is what a server emits distributed as it should be? The answer must hold however long
-//! one looks, however one decides to stop, and for many questions at once.
+//! Problem: is the output of a server distributed as it should be? The answer must hold for any
+//! number of looks, any stopping rule, and several questions at once.
 //! Source: test martingales (Ville 1939; Shafer and Vovk, "Game-Theoretic Foundations for
 //! Probability and Finance", 2019; Waudby-Smith and Ramdas, "Estimating means of bounded random
-//! variables by betting", 2024). A bettor begins with 1 and before every token puts his money on
-//! what may come, at odds that are fair if the server is right; h(y) is what he gets for y, and
-//! Σ p(y)h(y) = 1. Whatever he bets by what he has seen, the probability that he ever owns 1/α is
-//! at most α if the server is right. docs/audit.md has the proofs.
+//! variables by betting", 2024). A bettor begins with wealth 1 and before every token bets on the
+//! outcomes at odds that are fair if the server is lossless: h(y) is the payoff of y, and Σ
+//! p(y)h(y) = 1. Whatever the bets depend on in the past, the probability of ever reaching wealth
+//! 1/α is at most α if the server is lossless. docs/audit.md has the proofs.
 //! Complexity: linear in the cells of a token.
-//! Deviations: (1) the server's distribution may be any within a total variation of δ of p: what
-//! is won is divided by 1 + δ(max h − min h), by which it may exceed 1 on average. (2) Where the
-//! bet is expected to win less than that costs, there is none.
+//! Deviations: (1) the server's distribution may be any within a total variation of δ of p: payoffs
+//! are divided by 1 + δ(max h − min h), the most by which their mean may exceed 1. (2) A bet whose
+//! expected gain is smaller than that cost is not made.
 
 mod pairs;
 mod power;
@@ -22,70 +22,70 @@ use std::hash::{BuildHasherDefault, Hasher};
 pub use pairs::{Matches, Pairs};
 pub use power::{LARGEST, Trail, smallest_found, would_find};
 
-/// Money, by several strategies that began with equal parts of it.
+/// Wealth of several strategies that began with equal shares.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wealth {
-    /// The logarithm of what every part has become.
+    /// Logarithm of the growth of every share.
     parts: Vec<f64>,
-    /// The logarithm of the most that all had together.
+    /// Maximum so far of the logarithm of the total.
     peak: f64,
 }
 
 impl Wealth {
-    /// One unit, in so many parts.
+    /// Creates unit wealth in `parts` shares.
     pub fn new(parts: usize) -> Self {
         Self { parts: vec![0.0; parts], peak: 0.0 }
     }
 
-    /// Multiplies a part; `settle` must follow.
+    /// Multiplies a share; `settle` must follow.
     pub fn multiply(&mut self, part: usize, logarithm: f64) {
         self.parts[part] += logarithm;
     }
 
-    /// Looks at what all have together.
+    /// Updates the maximum of the total.
     pub fn settle(&mut self) {
-        // All together have no more on average than the richest.
+        // The total, as a mean of the shares, is at most the largest share.
         if self.parts.iter().any(|part| *part > self.peak) {
             self.peak = self.peak.max(self.current());
         }
     }
 
-    /// The logarithm of what there is now.
+    /// Returns the logarithm of the current total.
     pub fn current(&self) -> f64 {
         let peak = self.parts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let sum: f64 = self.parts.iter().map(|part| (part - peak).exp()).sum();
         peak + (sum / self.parts.len() as f64).ln()
     }
 
-    /// The logarithm of the most that there ever was.
+    /// Returns the largest logarithm of the total so far.
     pub fn peak(&self) -> f64 {
         self.peak
     }
 }
 
-/// The probability at most of ever owning so much against a server that is right.
+/// Returns the maximum probability of ever reaching this log-wealth against a lossless server.
 pub fn p_value(peak: f64) -> f64 {
     (-peak).exp().min(1.0)
 }
 
-/// What may come at a token, as far as it is told apart: the likely tokens, likeliest first, and
-/// last everything else together.
+/// Possible outcomes at a token: the probable tokens in descending order, and a last cell for all
+/// others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Odds {
-    /// Their probabilities; they sum to one.
+    /// Probabilities of the cells; they sum to one.
     pub cells: Vec<f64>,
-    /// How far the true distribution may be from this in total variation.
+    /// Maximum total variation between these and the true distribution.
     pub slack: f64,
 }
 
-/// Tokens with less than this are counted together: of rarer ones too few are seen to bet on.
+/// Tokens of smaller probability share the last cell: rarer ones are seen too seldom to bet on.
 pub const LIKELY: f64 = 0.02;
-/// The rest has at least this, so that one token out of a support is no proof yet: a boundary that
-/// arithmetic has moved gives such a token once, a fault gives it again and again.
+/// Minimum probability of the last cell, so that one token outside the support is no proof yet: a
+/// boundary that arithmetic has moved gives such a token once, a fault gives it repeatedly.
 const LEAST_REST: f64 = 1e-3;
 
 impl Odds {
-    /// From the probabilities of the tokens, likeliest first.
+    /// Creates odds from the probabilities of the tokens, in descending order.
     pub fn new(tokens: impl IntoIterator<Item = f64>, slack: f64) -> Self {
         let mut cells: Vec<f64> = tokens.into_iter().take_while(|p| *p >= LIKELY).collect();
         let rest = (1.0 - cells.iter().sum::<f64>()).max(0.0);
@@ -95,12 +95,13 @@ impl Odds {
         Self { cells, slack: slack + more }
     }
 
-    /// The cell of everything else.
+    /// Returns the index of the last cell, for all other tokens.
     pub fn rest(&self) -> usize {
         self.cells.len() - 1
     }
 
-    /// The probabilities of the likeliest and of all others once so much has moved to it.
+    /// Returns the probabilities of the first cell and of all others after moving `moved` to the
+    /// first.
     fn moved(&self, moved: f64) -> (f64, f64) {
         let top =
             (self.cells[0] + moved).clamp(self.cells[0] / 2.0, 1.0 - self.rest_of_top() / 2.0);
@@ -111,7 +112,7 @@ impl Odds {
         1.0 - self.cells[0]
     }
 
-    /// How likely a cell is, roughly: what is told apart over all contexts, less than `SIZES`.
+    /// Returns the size class of a cell, less than `SIZES`, from its probability.
     fn size(&self, cell: usize) -> usize {
         match cell == self.rest() {
             true => BOUNDS.len() + 1,
@@ -119,7 +120,7 @@ impl Odds {
         }
     }
 
-    /// Wins, as far as the odds are expected to be wrong by so much.
+    /// Sets the relative payoffs of a bet on an error that moves `moved` to the first cell.
     fn suppose(&self, moved: f64, wins: &mut [f64]) {
         let (top, rest_of_top) = self.moved(moved);
         let rest = self.rest_of_top();
@@ -128,30 +129,30 @@ impl Odds {
     }
 }
 
-/// Between sizes of cells.
+/// Boundaries of the size classes.
 const BOUNDS: [f64; 5] = [0.05, 0.1, 0.2, 0.4, 0.7];
 const SIZES: usize = BOUNDS.len() + 2;
 
-/// Where a token stands, and which it may be.
+/// Position of a token, and the candidates there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Context {
-    /// What stands before it, as a number.
+    /// Hash of the prefix.
     pub prefix: u64,
-    /// Tokens of the answer before it.
+    /// Number of preceding tokens of the answer.
     pub position: usize,
-    /// The last token before it and the last but one, as numbers.
+    /// Hashes of the last and the last but one token before it.
     pub before: [u64; 2],
-    /// The cells' tokens, as numbers; the rest has none.
+    /// Hashes of the cells' tokens; the last cell has none.
     pub tokens: Vec<u64>,
 }
 
-/// What is counted for cells, each family for itself: cells that have a key in common are expected
-/// to come too often, or too seldom, together.
+/// Number of families of statistics: within a family, cells with a common key are expected to
+/// deviate in the same direction.
 const FAMILIES: usize = 6;
 
 impl Context {
-    /// The keys of a cell, by family: cells of its size, of its size at this position, its token,
-    /// its token after the last one, after the last two, and in this very place.
+    /// Returns the keys of a cell by family: its size class, its size class at this position, its
+    /// token, its token after the last one, after the last two, and at this very prefix.
     fn keys(&self, odds: &Odds, cell: usize) -> [u64; FAMILIES] {
         let size = odds.size(cell) as u64;
         let token = self.tokens.get(cell).copied().unwrap_or(u64::MAX);
@@ -167,7 +168,7 @@ impl Context {
     }
 }
 
-/// One number for several.
+/// Combines numbers into one hash.
 pub fn combined_hash(numbers: &[u64]) -> u64 {
     let mut hash = 0x243f_6a88_85a3_08d3u64;
     for number in numbers {
@@ -177,34 +178,34 @@ pub fn combined_hash(numbers: &[u64]) -> u64 {
     hash.wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// How many imagined observations weigh as much as the odds: few learn fast and lose more where
-/// there is nothing to be learnt; both are played.
+/// Weights of the prior in pseudo-counts: a small one learns fast and loses more where there is
+/// nothing to learn; both are played.
 const PRIOR_WEIGHTS: [f64; 2] = [5.0, 50.0];
-/// Errors that are bet on from the first token, before anything is learnt: so much goes to the
-/// likeliest token, or away from it. That is what a wrong acceptance does, and learning the same
-/// takes twice the tokens.
+/// Errors to bet on from the first token, before any observation: the probability moved to the most
+/// probable token (negative: away from it). A wrong acceptance test causes such errors, and
+/// learning them takes twice the tokens.
 const SUPPOSED_ERRORS: [f64; 6] = [0.01, -0.01, 0.03, -0.03, 0.1, -0.1];
 const STRATEGIES: usize = FAMILIES * PRIOR_WEIGHTS.len() + SUPPOSED_ERRORS.len();
-/// Cells at most: each but the last has at least `LIKELY`.
+/// Maximum number of cells: each but the last has at least `LIKELY`.
 const CELLS: usize = (1.0 / LIKELY) as usize + 1;
 
-/// Bets on tokens: by what has come before, family by family, and on errors that are supposed.
+/// Bettor on tokens: by past observations in each family, and on assumed errors.
 #[derive(Debug, Clone)]
 pub struct Bettor {
-    /// Total variation that is taken for arithmetic.
+    /// Total variation attributed to arithmetic.
     tolerance: f64,
-    /// By key, how often cells have come, and how often they should have.
+    /// Observed and expected counts of cells, by key.
     counts: HashMap<u64, (f64, f64), BuildHasherDefault<IdentityHasher>>,
     wealth: Wealth,
     tokens: usize,
-    /// How often the likeliest came, and how often it should have.
+    /// Observed and expected counts of the first cell.
     top: (f64, f64),
-    /// Room that is used again for every token.
+    /// Scratch buffers, reused for every token.
     keys: Vec<u64>,
     wins: Vec<f64>,
 }
 
-/// Keys are mixed already.
+/// Identity hash of keys, which are hashes already.
 #[derive(Debug, Clone, Copy, Default)]
 struct IdentityHasher(u64);
 
@@ -221,7 +222,7 @@ impl Hasher for IdentityHasher {
 }
 
 impl Bettor {
-    /// Somebody who has seen nothing.
+    /// Creates a bettor without observations.
     pub fn new(tolerance: f64) -> Self {
         Self {
             tolerance,
@@ -234,7 +235,7 @@ impl Bettor {
         }
     }
 
-    /// A token has come: the cell it is in.
+    /// Bets on a token; `observed` is its cell.
     pub fn observe(&mut self, context: &Context, odds: &Odds, observed: usize) {
         let tolerance = self.tolerance + odds.slack;
         let length = odds.cells.len();
@@ -278,37 +279,37 @@ impl Bettor {
         self.top.1 += odds.cells[0];
     }
 
-    /// What was won.
+    /// Returns the wealth.
     pub fn wealth(&self) -> &Wealth {
         &self.wealth
     }
 
-    /// Tokens seen.
+    /// Returns the number of observed tokens.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// How often the likeliest token came, and how often it should have.
+    /// Returns the observed and expected counts of the most probable token.
     pub fn top(&self) -> (f64, f64) {
         self.top
     }
 
-    /// How often a cell came in its place, and how often it should have.
+    /// Returns the observed and expected counts of a cell at its prefix.
     pub fn counts(&self, context: &Context, odds: &Odds, cell: usize) -> (f64, f64) {
         let key = context.keys(odds, cell)[FAMILIES - 1];
         self.counts.get(&key).copied().unwrap_or_default()
     }
 }
 
-/// Wins, as far as what came differed from what was expected.
+/// Sets relative payoffs from the ratio of observed to expected counts.
 fn wins_from_counts(counts: impl Iterator<Item = (f64, f64)>, prior_weight: f64, wins: &mut [f64]) {
     for (win, (come, expected)) in wins.iter_mut().zip(counts) {
         *win = (come + prior_weight) / (expected + prior_weight);
     }
 }
 
-/// Makes of `wins`, which are proportional to what is got for every cell, what is got; and says
-/// what the tolerance costs, if the bet is made.
+/// Normalises the payoffs in `wins`; returns the cost of the tolerance, or `None` if the bet is not
+/// worth it.
 fn bet(cells: &[f64], wins: &mut [f64], tolerance: f64) -> Option<f64> {
     let mean: f64 = cells.iter().zip(&*wins).map(|(p, win)| p * win).sum();
     let scale = mean.recip();
@@ -320,11 +321,11 @@ fn bet(cells: &[f64], wins: &mut [f64], tolerance: f64) -> Option<f64> {
         variance += p * (*win - 1.0) * (*win - 1.0);
     }
     let cost = tolerance * (peak - least);
-    // Who is right about the wins gains half their variance, to second order.
+    // The expected gain of correct payoffs is half their variance, to second order.
     (variance / 2.0 > cost).then_some(cost)
 }
 
-/// The logarithm of what a bet has won.
+/// Returns the logarithm of the wealth ratio of a bet.
 fn log_gain(cost: Option<f64>, win: f64) -> f64 {
     cost.map_or(0.0, |cost| (win / (1.0 + cost)).ln())
 }
@@ -351,14 +352,14 @@ mod tests {
         cells.len() - 1
     }
 
-    /// The mean of what is owned after a few tokens, over all that can come: at most one, exactly
-    /// one without a tolerance, whatever the true distribution within it.
+    /// Computes the mean wealth after a few tokens over all outcomes: at most one, exactly one
+    /// without a tolerance, for any true distribution within it.
     #[test]
-    fn what_is_owned_is_one_on_average() {
+    fn mean_wealth_is_at_most_one() {
         for tolerance in [0.0, 0.01] {
             let odds = Odds::new([0.6, 0.25, 0.1], 0.0);
             let cells = odds.cells.len();
-            // One who has seen much bets high.
+            // After many observations the bets are high.
             let mut experienced = Bettor::new(tolerance);
             for (cell, times) in [(0, 30), (1, 90), (3, 40)] {
                 (0..times).for_each(|_| experienced.observe(&context(0), &odds, cell));
@@ -398,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_found_and_lossless_servers_are_not_accused() {
+    fn finds_biased_tokens_without_false_alarms() {
         let odds = Odds::new([0.6, 0.25, 0.1], 0.0);
         let faulty = Odds::new([0.63, 0.23, 0.09], 0.0);
         let (mut accused, mut found) = (0, 0);
@@ -414,9 +415,9 @@ mod tests {
         assert!(found >= 57, "{found} of 60");
     }
 
-    /// What can never come is a fault soon, but not at once.
+    /// Tokens of probability zero prove a fault soon, but not at once.
     #[test]
-    fn a_token_out_of_the_support_is_found() {
+    fn finds_token_outside_support_after_repetition() {
         let odds = Odds::new([0.7, 0.3], 0.0);
         let mut bettor = Bettor::new(0.002);
         let mut needed = 0;

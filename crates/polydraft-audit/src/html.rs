@@ -1,4 +1,4 @@
-//! The report as a page that can be sent to somebody.
+//! The report as an HTML page.
 
 use crate::report::{Finding, Report, Verdict, format_p_value, format_percent};
 
@@ -13,7 +13,7 @@ const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;mar
     pre{background:#161b22}td,th{border-color:#30363d}.passed{color:#3fb950}\
     .fault{color:#ff7b72}.not-enough-data,.not-applicable{color:#9198a1}}";
 
-/// A page of its own, without anything from elsewhere.
+/// Formats a report as a self-contained page.
 pub fn page(report: &Report) -> String {
     let summary = match report.verdict {
         Verdict::Passed => "Lossless as far as tested",
@@ -30,7 +30,7 @@ pub fn page(report: &Report) -> String {
         (
             "Error rate",
             format!(
-                "a lossless server is accused in at most {} of all audits, by all checks together",
+                "a lossless server fails in at most {} of all audits, over all checks",
                 report.error_rate
             ),
         ),
@@ -55,8 +55,8 @@ pub fn page(report: &Report) -> String {
          <title>{title}</title><style>{STYLE}</style></head><body>\
          <h1 class=\"{class}\">{title}</h1><dl>{facts}</dl>\
          <h2>Checks</h2><table><tr><th>check</th><th>verdict</th><th>p</th><th>would find</th>\
-         <th>seen</th><th>what was seen</th></tr>{rows}</table>{evidence}\
-         <p>p: the probability of so much evidence against a lossless server, however long one \
+         <th>count</th><th>observation</th></tr>{rows}</table>{evidence}\
+         <p>p: the probability of as much evidence against a lossless server, however long one \
          looks. Would find: the smallest error, in total variation at every token, that this check \
          would have found in 19 of 20 audits.</p></body></html>\n"
     )

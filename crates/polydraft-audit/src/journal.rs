@@ -1,8 +1,7 @@
-//! Keeps every answer in a file, so that an audit can go on where it was cut off, and so that
-//! somebody else can go over it without the server.
+//! File of all answers, so that an audit can be resumed, or repeated without the server.
 //!
-//! An audit is a function of its options and of the answers it gets: the same requests come in the
-//! same order, and what the file has is not asked again.
+//! An audit is a function of its options and of the answers: requests are numbered in a
+//! reproducible order, and answered requests of the file are not sent again.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -14,13 +13,13 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 
-/// What was answered: a body, or a status with what was said.
+/// Answer to a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// A body.
+    /// Body of a successful response.
     Body(Value),
-    /// A status that is no success, and the body as text.
+    /// Status of a failed response, and its body as text.
     Status(u16, String),
 }
 
@@ -31,7 +30,7 @@ struct Line {
     reply: Reply,
 }
 
-/// The answers of an audit, by the number of the request.
+/// Answers of an audit, by number of the request.
 #[derive(Debug, Default)]
 pub struct Journal {
     path: PathBuf,
@@ -40,7 +39,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Reads what a file has, and appends to it.
+    /// Opens or creates a file; reads its answers and appends new ones.
     pub fn open(path: &Path) -> Result<Self> {
         let journal_error = |reason: String| Error::Journal { path: path.to_owned(), reason };
         let file = OpenOptions::new().create(true).read(true).append(true).open(path);
@@ -52,11 +51,11 @@ impl Journal {
                 Ok(Line { number, request, reply }) => {
                     replies.insert(number, (request, reply));
                 }
-                // The last line may have been cut off.
+                // The last line may be incomplete.
                 Err(_) if !line.ends_with('}') => break,
                 Err(error) => {
                     let reason =
-                        format!("line {}: {error}; it is not the record of an audit", at + 1);
+                        format!("line {}: {error}; expected the record of an audit", at + 1);
                     return Err(journal_error(reason));
                 }
             }
@@ -64,7 +63,7 @@ impl Journal {
         Ok(Self { path: path.to_owned(), file: Some(file), replies })
     }
 
-    /// The answer to a request, if it was given before.
+    /// Returns the saved answer to a request.
     pub fn find(&self, number: usize, request: &Value) -> Result<Option<Reply>> {
         match self.replies.get(&number) {
             None => Ok(None),
@@ -72,14 +71,14 @@ impl Journal {
             Some(_) => Err(Error::Journal {
                 path: self.path.clone(),
                 reason: format!(
-                    "request {number} was another one there: the file is of an audit with other \
-                     options or of another version; give the same options, or another file"
+                    "request {number} differs from the saved one: the file is of an audit with \
+                     other options or of another version; give the same options or another file"
                 ),
             }),
         }
     }
 
-    /// Keeps an answer.
+    /// Appends an answer.
     pub fn append(&mut self, number: usize, request: &Value, reply: &Reply) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let line = Line { number, request: request.clone(), reply: reply.clone() };

@@ -1,5 +1,5 @@
-//! What all checks work with: the server, what is known of its model's distributions, and the
-//! record of what was spent.
+//! State shared by all checks: the server, the known distributions of its model, and the power
+//! reached so far.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,13 +14,13 @@ use crate::server::{Detail, Prompt, Request, Server, is_end};
 use crate::setting::{Cell, Conditional, Counting, History, Setting};
 use crate::{Listener, Options, probe};
 
-/// A prompt as the server takes it.
+/// Prompt in the form that the server takes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opening {
     pub text: String,
-    /// Its tokens, where they are known.
+    /// Token ids, where they are known.
     pub ids: Option<Vec<u32>>,
-    /// How many tokens the server counts in it.
+    /// Length in tokens, as counted by the server.
     length: usize,
 }
 
@@ -29,7 +29,7 @@ impl Opening {
         self.ids.iter().flatten().map(|id| Key::Id(*id)).collect()
     }
 
-    /// As a request has it.
+    /// Returns the prompt for a request.
     pub fn prompt(&self) -> Prompt {
         match &self.ids {
             Some(ids) => Prompt::Ids(ids.clone()),
@@ -38,21 +38,22 @@ impl Opening {
     }
 }
 
-/// Whether two of the likeliest tokens have one text: which of them came is not told, nor, where
-/// the strings are an object's names, how likely the other one is. Then there is one less of them.
+/// Returns whether two of the most probable tokens have the same text: it is then unknown which of
+/// them was emitted and, where the strings are keys of an object, how probable the second is.
+/// Duplicates make the list shorter.
 fn is_ambiguous(token: &AnswerToken, top: usize) -> bool {
     let mut keys: Vec<&Key> = token.top.iter().map(|scored| &scored.key).collect();
     keys.sort();
     keys.len() < top || keys.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// Tokens that are at least so likely are told as text, to see which of them end answers.
+/// Minimum probability of tokens whose text is fetched, to see which of them end answers.
 const NAMED: f64 = 0.005;
 
-/// A place in a text: the number of the opening, and the tokens after it.
+/// Prefix of a position: the number of the opening, and the tokens after it.
 pub type Prefix = (usize, Vec<Key>);
 
-/// The workshop.
+/// State of an audit.
 pub struct Lab<'l> {
     pub server: Server,
     pub reference: Option<Server>,
@@ -61,23 +62,23 @@ pub struct Lab<'l> {
     pub rng: ChaCha8Rng,
     /// All openings in use.
     pub openings: Vec<Opening>,
-    /// By kind, those that tell the most first.
+    /// Openings by kind, most informative first.
     pub chosen: HashMap<Kind, Vec<usize>>,
-    /// What the model says at a place; none where that cannot be had.
+    /// Known distributions by prefix; `None` where one cannot be had.
     pub known: HashMap<Prefix, Option<Rc<Conditional>>>,
-    /// A bettor on all checks together.
+    /// Bettor on all checks together.
     pub overall: Bettor,
-    /// What it saw.
+    /// Tokens that it observed.
     pub overall_trail: Trail,
-    /// When it is looked whether that is enough, and whether it was.
+    /// Number of tokens at which the overall power is computed next, and whether it sufficed.
     pub next_look: usize,
     pub has_power: bool,
-    /// Drafted and accepted tokens, as answers told.
+    /// Drafted and accepted tokens, as reported in answers.
     pub drafted: (u64, u64),
 }
 
 impl Lab<'_> {
-    /// The server whose log-probabilities are believed.
+    /// Returns the server whose log-probabilities are taken as correct.
     fn truth(&self) -> &Server {
         match &self.reference {
             Some(reference) if reference.capabilities.top > 0 => reference,
@@ -85,19 +86,19 @@ impl Lab<'_> {
         }
     }
 
-    /// Whether distributions can be known at all.
+    /// Returns whether distributions can be had.
     pub fn has_distributions(&self) -> bool {
         self.truth().capabilities.top > 0 && self.server.capabilities.returns_tokens()
     }
 
-    /// Asks, and notes what was drafted.
+    /// Sends requests, and counts drafted tokens.
     pub fn send(&mut self, requests: &[Request], at_most: usize) -> Result<Vec<Answer>> {
         let answers = self.server.send_all(requests, at_most, self.listener)?;
         self.note_drafts(&answers);
         Ok(answers)
     }
 
-    /// Notes what was drafted.
+    /// Counts drafted tokens.
     pub fn note_drafts(&mut self, answers: &[Answer]) {
         for (drafted, accepted) in answers.iter().filter_map(|answer| answer.drafted) {
             self.drafted.0 += drafted;
@@ -105,7 +106,7 @@ impl Lab<'_> {
         }
     }
 
-    /// Adds a prompt; its number.
+    /// Adds a prompt if it is new; returns its number.
     pub fn open(&mut self, text: &str) -> Result<usize> {
         if let Some(at) = self.openings.iter().position(|opening| opening.text == text) {
             return Ok(at);
@@ -126,8 +127,8 @@ impl Lab<'_> {
         Ok(self.openings.len() - 1)
     }
 
-    /// The prompts of a kind that tell the most, so many of them: first those whose continuations
-    /// share their beginnings about a third of the time.
+    /// Returns the `count` most informative prompts of a kind: those whose continuations share
+    /// their beginnings about a third of the time come first.
     pub fn choose(&mut self, kind: Kind, count: usize) -> Result<Vec<usize>> {
         const LOOKS: usize = 12;
         if let Some(chosen) = self.chosen.get(&kind) {
@@ -150,14 +151,14 @@ impl Lab<'_> {
         Ok(chosen.into_iter().take(count).collect())
     }
 
-    /// Bets for all checks together on what a check saw.
+    /// Bets for all checks together on an observation of one check.
     pub fn bet_overall(&mut self, context: &Context, odds: &Rc<Odds>, observed: usize) {
         self.overall.observe(context, odds, observed);
         self.overall_trail.push(Rc::clone(odds));
     }
 
-    /// Whether all checks together would find the error that is asked for. It is looked at now and
-    /// then: simulations take time.
+    /// Returns whether all checks together would find the requested error. Computed at growing
+    /// intervals, because simulations take time.
     pub fn has_overall_power(&mut self, threshold: f64) -> bool {
         let tokens = self.overall.tokens();
         if tokens >= self.next_look {
@@ -168,12 +169,12 @@ impl Lab<'_> {
         self.has_power
     }
 
-    /// A continuation of an opening.
+    /// Builds a request that continues an opening.
     pub fn continuation(&self, opening: usize, max_tokens: usize, setting: &Setting) -> Request {
         Request::new(self.openings[opening].prompt(), max_tokens, setting.clone())
     }
 
-    /// The request that tells what comes at a place.
+    /// Builds the request for the distribution at a prefix.
     pub fn single_token_request(&self, prefix: &Prefix) -> Request {
         let opening = &self.openings[prefix.0];
         let prompt = match &opening.ids {
@@ -195,19 +196,19 @@ impl Lab<'_> {
         Request { detail: Detail::Logprobs, ..Request::new(prompt, 1, Setting::default()) }
     }
 
-    /// Whether one request tells of all places of an answer.
+    /// Returns whether one request returns the distributions of all positions of an answer.
     pub fn has_echo(&self) -> bool {
         self.truth().capabilities.echo
     }
 
-    /// Finds out what comes at places, those that are not known yet.
+    /// Requests the distributions at prefixes that are not known yet.
     pub fn fetch_distributions(&mut self, prefixes: &[Prefix]) -> Result<()> {
         let mut new: Vec<Prefix> =
             prefixes.iter().filter(|prefix| !self.known.contains_key(*prefix)).cloned().collect();
         new.sort();
         new.dedup();
         if self.has_echo() {
-            // A place that another one goes on from comes right before it in this order.
+            // In this order an extension of a prefix comes directly after it.
             let begins = |a: &Prefix, b: &Prefix| a.0 == b.0 && b.1.starts_with(&a.1);
             let ends = new.iter().enumerate();
             let ends = ends.filter(|(at, a)| new.get(at + 1).is_none_or(|b| !begins(a, b)));
@@ -233,10 +234,10 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// What comes after a place.
+    /// Stores the distribution after a prefix.
     fn insert_next(&mut self, prefix: Prefix, answer: &Answer) {
         let opening = &self.openings[prefix.0];
-        // Texts may have been cut into other tokens than those that were emitted.
+        // The tokenizer may have split a text into other tokens than those emitted.
         let counted = answer.usage.map(|(prompt, _)| prompt);
         let same = opening.ids.is_some()
             || counted.is_none_or(|counted| counted == opening.length + prefix.1.len());
@@ -248,7 +249,7 @@ impl Lab<'_> {
         self.known.insert(prefix, learnt);
     }
 
-    /// What comes at all places on the way to one, and after it.
+    /// Stores the distributions at all positions up to a prefix.
     fn insert_path(&mut self, prefix: Prefix, answer: &Answer) {
         let (opening, keys) = prefix;
         let before = self.openings[opening].length;
@@ -257,7 +258,7 @@ impl Lab<'_> {
             let token = tokens.next();
             let next = keys.get(length);
             let here = (opening, keys[..length].to_vec());
-            // Texts may have been cut into other tokens than those that were emitted.
+            // The tokenizer may have split a text into other tokens than those emitted.
             let astray = next.is_some_and(|next| token.as_ref().is_none_or(|t| t.key != *next));
             let learnt = match token {
                 None => None,
@@ -281,7 +282,7 @@ impl Lab<'_> {
         let mut cells = Vec::new();
         for scored in token.top.into_iter().take(top) {
             let text = self.truth().known_text(&scored.key);
-            // Parts of characters have one text, whatever they are.
+            // Partial characters all have the same text.
             if !ids && (text.is_empty() || text.contains(char::REPLACEMENT_CHARACTER)) {
                 continue;
             }
@@ -290,17 +291,17 @@ impl Lab<'_> {
         (!cells.is_empty()).then(|| Conditional::new(cells))
     }
 
-    /// What is known of a place, and nothing if it was not asked.
+    /// Returns the distribution at a prefix, if it is known.
     pub fn at(&self, prefix: &Prefix) -> Option<Rc<Conditional>> {
         self.known.get(prefix).cloned().flatten()
     }
 
-    /// Whether a place was asked.
+    /// Returns whether a prefix has been requested.
     pub fn is_known(&self, prefix: &Prefix) -> bool {
         self.known.contains_key(prefix)
     }
 
-    /// What a setting emits at a place.
+    /// Returns the distribution at a prefix under a setting.
     pub fn emitted(
         &self,
         prefix: &Prefix,
@@ -316,7 +317,7 @@ impl Lab<'_> {
             let past = History { prompt: &prompt, answer: &prefix.1, text: "" };
             return Ok(conditional.under(setting, counting, past));
         }
-        // What a grammar allows is said of texts, also of unlikely tokens.
+        // A grammar constrains text, so it needs the texts of improbable tokens too.
         let mut named = Conditional::clone(&conditional);
         for cell in &mut named.cells {
             cell.text = self.truth().text(&cell.key, self.listener)?;
@@ -326,18 +327,18 @@ impl Lab<'_> {
         Ok(named.under(setting, counting, past))
     }
 
-    /// Finds out what tokens are as text.
+    /// Fetches the texts of tokens.
     pub fn name(&self, keys: &[Key]) -> Result<()> {
         self.server.name(keys, self.listener)
     }
 
-    /// Tokens as text.
+    /// Concatenates the texts of tokens.
     pub fn spell(&self, keys: &[Key]) -> Result<String> {
         keys.iter().map(|key| self.server.text(key, self.listener)).collect()
     }
 
-    /// The tokens of a sequence, and the end token that it ended with, if it did: servers differ in
-    /// whether they tell that one.
+    /// Returns the tokens of a sequence without its end token, and whether it ended at one: servers
+    /// differ in whether they return it.
     pub fn tokens(&self, choice: &Choice) -> Result<(Vec<Key>, bool)> {
         let mut keys: Vec<Key> = choice.tokens.iter().map(|token| token.key.clone()).collect();
         if choice.stopped
@@ -351,7 +352,8 @@ impl Lab<'_> {
         Ok((keys, choice.stopped))
     }
 
-    /// The probability that an answer is this one, at temperature 1; asks for what is not known.
+    /// Returns the probability of an answer at temperature 1; requests the distributions that it
+    /// needs.
     pub fn probability(&mut self, opening: usize, keys: &[Key]) -> Result<Option<f64>> {
         let prefixes: Vec<Prefix> =
             (0..keys.len()).map(|at| (opening, keys[..at].to_vec())).collect();

@@ -1,11 +1,10 @@
-//! Is the speculative decoding of a server lossless? Asked over the interface that nearly all of
-//! them have, OpenAI's.
+//! Audit of speculative decoding over OpenAI's interface: is a server's output lossless?
 //!
 //! A server that speculates promises the model's own distribution. [`audit`] tests that promise
-//! from outside: what comes after the first token of an answer is compared with what the model
-//! says of it in requests of one token, in which no draft has a part. Every bet against the server
-//! is fair if the server is right, so that no number of looks makes a lossless server look lossy
-//! more often than was said beforehand; docs/audit.md has the proofs.
+//! from outside: the tokens after the first one of an answer are compared with the model's
+//! distributions from requests of one token, which involve no draft. Every bet against the server
+//! is fair if the server is lossless, so that no number of looks raises the rate of false alarms
+//! above the one that was chosen; docs/audit.md has the proofs.
 
 mod answer;
 mod checks;
@@ -32,47 +31,46 @@ pub use html::page;
 pub use plan::audit;
 pub use report::{Evidence, Finding, Outcome, Report, Verdict, format_p_value, format_percent};
 
-/// A server's address, and how it is asked.
+/// Address of a server, with model and key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// `http://host:port`, with or without `/v1`.
     pub url: String,
-    /// The model's name there; none for the only one.
+    /// Name of the model there; `None` if it has only one.
     pub model: Option<String>,
-    /// Sent as a bearer token.
+    /// Bearer token.
     pub key: Option<String>,
 }
 
-/// What is to be audited, and how far it goes.
+/// Scope and limits of an audit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// The server.
+    /// Tested server.
     pub server: Address,
-    /// The same model without speculation.
+    /// Reference: the same model without speculation.
     pub reference: Option<Address>,
-    /// The checks that are made, by name; all if there are none.
+    /// Names of the checks; empty for all.
     pub checks: Vec<String>,
-    /// Requests at most.
+    /// Maximum number of requests.
     pub requests: usize,
-    /// Time at most.
+    /// Time limit.
     pub time: Option<Duration>,
-    /// Requests at a time.
+    /// Maximum number of concurrent requests.
     pub connections: usize,
-    /// The probability at most that a lossless server is accused, by all checks together.
+    /// Maximum probability that a lossless server fails, over all checks.
     pub error_rate: f64,
-    /// The error, in total variation at every token, that the main check is to find in 19 of 20
-    /// audits.
+    /// Error, in total variation at every token, that the main check finds in 19 of 20 audits.
     pub sensitivity: f64,
-    /// Differences in total variation up to this are taken for arithmetic.
+    /// Total variation attributed to arithmetic.
     pub tolerance: f64,
-    /// Where answers are kept, so that the audit can go on.
+    /// File in which answers are saved, so that the audit can be resumed.
     pub save: Option<PathBuf>,
-    /// Of the audit's own decisions.
+    /// Seed of the audit's own random choices.
     pub seed: u64,
 }
 
 impl Options {
-    /// The defaults for a server.
+    /// Creates the default options for a server.
     pub fn new(server: Address) -> Self {
         Self {
             server,
@@ -90,30 +88,30 @@ impl Options {
     }
 }
 
-/// Is told how an audit gets on.
+/// Receiver of progress reports.
 pub trait Listener: Sync {
-    /// So many of the checks are done; requests so far, and what is looked at.
+    /// Reports progress: completed checks of `total`, requests so far, and the current check.
     fn progress(&self, done: usize, total: usize, requests: usize, check: &str) {
         let _ = (done, total, requests, check);
     }
 
-    /// A check is done.
+    /// Reports the finding of a completed check.
     fn found(&self, finding: &Finding) {
         let _ = finding;
     }
 
-    /// Something worth knowing.
+    /// Reports a remark.
     fn note(&self, text: &str) {
         let _ = text;
     }
 
-    /// Whether somebody wants it to end.
+    /// Returns whether the audit should stop.
     fn is_stopped(&self) -> bool {
         false
     }
 }
 
-/// Nobody is told anything.
+/// Listener that ignores all reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -1,4 +1,4 @@
-//! The audit as a whole: which checks, in which order, until when.
+//! Order of an audit: selection, rounds and end of the checks.
 
 use std::collections::HashMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use crate::server::{Dialect, Server};
 use crate::speculation::{Counters, summary};
 use crate::{Address, Listener, Options, probe};
 
-/// A check with what it has spent.
+/// A check with the requests and time that it took.
 struct Running {
     check: Box<dyn Check>,
     requests: usize,
@@ -25,7 +25,7 @@ struct Running {
     done: bool,
 }
 
-/// Ends requests when the time is up too: a round may be long.
+/// Listener that also stops requests at the time limit, since a round may be long.
 struct Deadline<'l> {
     listener: &'l dyn Listener,
     until: Option<Instant>,
@@ -55,14 +55,15 @@ impl Listener for Deadline<'_> {
     }
 }
 
-/// The name of all checks together.
+/// Name of the test over all checks of distributions.
 const OVERALL: &str = "overall";
 
 /// Audits a server.
 ///
 /// # Errors
-/// The server cannot be reached, does not speak the interface, or was lost on the way; the file of
-/// answers is of another audit; a check of `checks` is not known; somebody stopped it.
+/// Fails if the server cannot be reached, has no supported interface, or fails during the audit's
+/// first requests; if the file of answers belongs to another audit; if a name in `checks` is
+/// unknown; if the listener stopped it.
 pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
     let start = Instant::now();
     let deadline = Deadline { listener, until: options.time.map(|time| start + time) };
@@ -93,7 +94,7 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
         drafted: (0, 0),
     };
     let statistical = checks.iter().filter(|running| running.check.is_statistical()).count();
-    // All of them together are one more.
+    // The test over all of them is one more.
     let threshold = ((statistical + 1) as f64 / options.error_rate).ln();
     let (mut findings, cut_short) = rounds(&mut lab, checks, threshold, &deadline)?;
     if let Some(finding) = overall(&lab, threshold) {
@@ -132,7 +133,7 @@ fn select_checks(options: &Options) -> Result<Vec<Running>> {
     let known: Vec<&str> = checks.iter().map(|check| check.name()).collect();
     if let Some(unknown) = options.checks.iter().find(|name| !known.contains(&name.as_str())) {
         return Err(Error::Untestable(format!(
-            "there is no check {unknown:?}; there are {}",
+            "unknown check {unknown:?}; expected one of {}",
             known.join(", ")
         )));
     }
@@ -166,7 +167,8 @@ fn connect(
     Ok(server)
 }
 
-/// Has both name tokens in one way: by their strings where one of them tells no ids.
+/// Makes both servers identify tokens in the same way: by their strings if one of them returns no
+/// ids.
 fn match_token_keys(
     server: &mut Server,
     reference: &mut Server,
@@ -186,8 +188,8 @@ fn match_token_keys(
     Ok(())
 }
 
-/// Rounds of all checks in turn, until they are done or nothing is left to spend. Also why they
-/// ended early, if they did: what was found until then is found.
+/// Runs rounds of all checks in turn, until they are done or the limits are reached. Also returns
+/// the reason for an early end; the findings until then are complete.
 fn rounds(
     lab: &mut Lab<'_>,
     mut checks: Vec<Running>,
@@ -214,7 +216,7 @@ fn rounds(
                 Ok(done) => running.done = done,
                 Err(Error::Interrupted) if !deadline.listener.is_stopped() => {}
                 Err(error @ (Error::Unreachable { .. } | Error::Interrupted)) => {
-                    cut_short = Some(format!("at the check {}: {error}", running.check.name()));
+                    cut_short = Some(format!("in the check {}: {error}", running.check.name()));
                     break;
                 }
                 Err(error) => return Err(error),
@@ -244,7 +246,7 @@ fn rounds(
 fn finding(running: &mut Running, lab: &mut Lab<'_>, threshold: f64) -> Result<Finding> {
     let outcome = match running.check.outcome(lab, threshold) {
         Err(Error::Unreachable { .. } | Error::Interrupted) => {
-            Outcome::certain(Verdict::NotEnoughData, 0, "the server was lost")
+            Outcome::certain(Verdict::NotEnoughData, 0, "the connection to the server was lost")
         }
         outcome => outcome?,
     };
@@ -257,7 +259,7 @@ fn finding(running: &mut Running, lab: &mut Lab<'_>, threshold: f64) -> Result<F
     })
 }
 
-/// What all checks of distributions saw, as one test.
+/// Returns the test over all observed distributions.
 fn overall(lab: &Lab<'_>, threshold: f64) -> Option<Finding> {
     let tokens = lab.overall.tokens();
     if tokens == 0 {
@@ -285,11 +287,12 @@ fn overall(lab: &Lab<'_>, threshold: f64) -> Option<Finding> {
         would_find,
         ..Outcome::certain(verdict, tokens, summary)
     };
-    let title = "all checks of distributions together".to_owned();
+    let title = "all checks of distributions as one test".to_owned();
     Some(Finding { check: OVERALL, title, outcome, requests: 0, seconds: 0.0 })
 }
 
-/// A fault, if there is one; else passed, if the tests that matter most have seen enough.
+/// Returns a fault if any check found one; else passed, if the most important tests have enough
+/// data.
 fn verdict(findings: &[Finding]) -> Verdict {
     let total = |verdict| findings.iter().any(|finding| finding.outcome.verdict == verdict);
     if total(Verdict::Fault) {
@@ -300,7 +303,7 @@ fn verdict(findings: &[Finding]) -> Verdict {
         let main = findings
             .iter()
             .any(|other| other.check == OVERALL && other.outcome.verdict == Verdict::Passed);
-        // What all together have seen is enough for those that saw too little by themselves.
+        // Enough data overall makes up for checks that saw too little by themselves.
         counted && !(main && finding.outcome.would_find.is_some())
     });
     if short || !total(Verdict::Passed) { Verdict::NotEnoughData } else { Verdict::Passed }
@@ -328,14 +331,14 @@ fn truth(lab: &Lab<'_>) -> String {
         }
         Some(reference) => format!("answers of {}", reference.client.url("")),
         None if lab.has_distributions() => {
-            "the server's own log-probabilities in requests of one token, in which no draft has a \
-             part"
+            "the server's own log-probabilities in requests of one token, which involve no \
+             draft"
                 .to_owned()
         }
         None => {
-            return "nothing: the server tells no log-probabilities, and there is no reference"
+            return "nothing: the server returns no log-probabilities, and there is no reference"
                 .to_owned();
         }
     };
-    format!("{by}, taken for true within {} in total variation", lab.options.tolerance)
+    format!("{by}, assumed correct within {} in total variation", lab.options.tolerance)
 }

@@ -1,4 +1,4 @@
-//! Finds out what a server can, with a handful of requests.
+//! Detection of a server's capabilities with a few requests.
 
 use serde_json::{Value, json};
 
@@ -11,12 +11,12 @@ use crate::server::{
 };
 use crate::setting::Setting;
 
-/// Numbers of likeliest tokens that servers are asked for, most first.
+/// Numbers of most probable tokens to try, largest first.
 const TOPS: [usize; 4] = [20, 10, 5, 1];
-/// What is asked while nothing is known.
+/// Prompt of the probing requests.
 const PROMPT: &str = "The";
 
-/// Looks at a server.
+/// Connects to a server and detects its capabilities.
 pub fn probe(client: Client, model: Option<String>, listener: &dyn Listener) -> Result<Server> {
     let model = match model {
         Some(model) => model,
@@ -27,7 +27,7 @@ pub fn probe(client: Client, model: Option<String>, listener: &dyn Listener) -> 
     Ok(server)
 }
 
-/// What nobody has looked at.
+/// Initial capabilities.
 const UNKNOWN: Capabilities = Capabilities {
     dialect: Dialect::Completions,
     top_k_off: None,
@@ -38,8 +38,8 @@ const UNKNOWN: Capabilities = Capabilities {
     processed: false,
 };
 
-/// Looks at a server once more, and takes its tokens by their texts: for such as are compared with
-/// those of a server that tells no ids.
+/// Probes a server again with tokens identified by their texts, for comparison with a server that
+/// returns no ids.
 pub fn use_token_text(server: &mut Server, listener: &dyn Listener) -> Result<()> {
     server.use_token_text = true;
     server.capabilities = UNKNOWN;
@@ -52,7 +52,8 @@ fn probe_capabilities(server: &mut Server, listener: &dyn Listener) -> Result<()
         let request = Request::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
         if let Some(refusal) = refused(server, &request, listener)? {
             return Err(Error::Untestable(format!(
-                "neither /v1/completions nor /v1/chat/completions takes a plain request: {refusal}"
+                "neither /v1/completions nor /v1/chat/completions accepts a plain request: \
+                 {refusal}"
             )));
         }
         return Ok(());
@@ -64,7 +65,9 @@ fn probe_capabilities(server: &mut Server, listener: &dyn Listener) -> Result<()
         && !server.capabilities.ids
         && !token_strings_join(server, listener)?
     {
-        listener.note("its tokens' strings do not add up to its answers: they are not looked at");
+        listener.note(
+            "the strings of tokens do not add up to the answer: log-probabilities are not used",
+        );
         server.capabilities.top = 0;
     }
     if server.capabilities.top > 0 {
@@ -88,13 +91,13 @@ fn first_model(client: &Client) -> Result<String> {
         [] => Err(Error::Untestable("the server lists no models".to_owned())),
         [only] => Ok((*only).to_owned()),
         several => Err(Error::Untestable(format!(
-            "the server has several models: name one of them (model): {}",
+            "the server has several models; choose one (model): {}",
             several.join(", ")
         ))),
     }
 }
 
-/// Why a request is refused; none if it is not.
+/// Returns the reason why the server rejects a request, or `None` if it accepts it.
 fn refused(server: &Server, request: &Request, listener: &dyn Listener) -> Result<Option<String>> {
     let reply = server.client.send(&server.call(request), listener)?;
     Ok(match reply {
@@ -103,10 +106,10 @@ fn refused(server: &Server, request: &Request, listener: &dyn Listener) -> Resul
     })
 }
 
-/// Whether the server has completions, and what they can.
+/// Returns whether the server has completions, and detects their parameters.
 fn completions(server: &mut Server, listener: &dyn Listener) -> Result<bool> {
     let plain = Request::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
-    // With everything, and then with less and less.
+    // All parameters first, then fewer and fewer.
     for (ids, top_k_off) in
         [(true, Some(0)), (true, Some(-1)), (false, Some(0)), (false, Some(-1)), (false, None)]
     {
@@ -127,7 +130,7 @@ fn completions(server: &mut Server, listener: &dyn Listener) -> Result<bool> {
     Ok(false)
 }
 
-/// What is told of tokens.
+/// Detects how tokens and log-probabilities are returned.
 fn tokens(server: &mut Server, listener: &dyn Listener) -> Result<()> {
     let mut request = Request::new(Prompt::Text(PROMPT.to_owned()), 2, Setting::default());
     server.capabilities.ids_alone = true;
@@ -144,7 +147,7 @@ fn tokens(server: &mut Server, listener: &dyn Listener) -> Result<()> {
             let ids = matches!(token.key, crate::answer::Key::Id(_));
             server.capabilities.ids = ids;
             server.capabilities.ids_alone &= ids;
-            // Some give fewer than they are asked for, without a word.
+            // Some servers return fewer than requested without an error.
             server.capabilities.top = token.top.len().min(top);
             if !token.top.is_empty() {
                 return Ok(());
@@ -156,7 +159,7 @@ fn tokens(server: &mut Server, listener: &dyn Listener) -> Result<()> {
     Ok(())
 }
 
-/// Whether it is llama.cpp's server, whose own interface tells ids.
+/// Detects llama.cpp's server, whose own interface returns ids.
 fn llama(server: &mut Server, listener: &dyn Listener) -> Result<()> {
     let body = json!({ "prompt": PROMPT, "n_predict": 1, "n_probs": TOPS[0],
         "return_tokens": true });
@@ -180,8 +183,8 @@ fn llama(server: &mut Server, listener: &dyn Listener) -> Result<()> {
     Ok(())
 }
 
-/// Whether the strings of tokens add up to the answer that they are of: some tokenizers write a
-/// token that is written by itself without its blank, and where it stood cannot be asked for then.
+/// Returns whether the strings of tokens add up to their answer: some tokenizers drop the leading
+/// space of a token that is decoded alone, so its prefix cannot be requested as text.
 fn token_strings_join(server: &Server, listener: &dyn Listener) -> Result<bool> {
     let greedy = Setting { temperature: 0.0, ..Setting::default() };
     let answer =
@@ -189,12 +192,12 @@ fn token_strings_join(server: &Server, listener: &dyn Listener) -> Result<bool> 
     let choice = answer.first();
     let strings = choice.tokens.iter().map(|token| token.text.as_str());
     let joined: String = strings.filter(|text| !is_end(text)).collect();
-    // Parts of characters are no text by themselves.
+    // Partial characters are no text by themselves.
     let is_complete = |text: &str| !text.contains(char::REPLACEMENT_CHARACTER);
     Ok(joined.trim() == choice.text.trim() || !is_complete(&joined) || !is_complete(&choice.text))
 }
 
-/// Whether log-probabilities change with the temperature.
+/// Returns whether log-probabilities change with the temperature.
 fn processed(server: &Server, listener: &dyn Listener) -> Result<bool> {
     let at = |temperature: f64| {
         let setting = Setting { temperature, ..Setting::default() };
@@ -209,9 +212,9 @@ fn processed(server: &Server, listener: &dyn Listener) -> Result<bool> {
     Ok(top(0).zip(top(1)).is_some_and(|(one, other)| (one - other).abs() > 0.05))
 }
 
-/// The tokens of a text, if the server can tell.
+/// Tokenizes a text, if the server can.
 pub fn tokenize(server: &Server, text: &str, listener: &dyn Listener) -> Result<Option<Vec<u32>>> {
-    // vLLM and polydraft tell a prompt's tokens in answers.
+    // vLLM and polydraft return a prompt's tokens with the answer.
     if server.capabilities.dialect == Dialect::Completions {
         let request = Request::new(Prompt::Text(text.to_owned()), 1, Setting::default());
         let answer = server.request(&request, listener)?;
@@ -228,7 +231,7 @@ pub fn tokenize(server: &Server, text: &str, listener: &dyn Listener) -> Result<
     Ok((!ids.is_empty()).then_some(ids))
 }
 
-/// Whether prompts come back with log-probabilities.
+/// Returns whether prompts come back with log-probabilities.
 fn echo(server: &Server, listener: &dyn Listener) -> Result<bool> {
     if server.capabilities.dialect != Dialect::Completions {
         return Ok(false);
@@ -239,12 +242,13 @@ fn echo(server: &Server, listener: &dyn Listener) -> Result<bool> {
     let Ok(answer) = server.read(&call, &reply) else { return Ok(false) };
     let tokens = answer.first().tokens;
     let prompt = answer.usage.map_or(usize::MAX, |(prompt, _)| prompt);
-    // The first token has nothing before it.
+    // The first token has no prefix.
     Ok(tokens.len() == prompt.saturating_add(1)
         && tokens.iter().skip(1).all(|token| !token.top.is_empty()))
 }
 
-/// How the server takes rows of words, which it should be likely to say; none if it does not.
+/// Returns the form in which the server accepts a regular expression, tried with these words;
+/// `None` if it accepts none.
 pub fn grammar(
     server: &Server,
     words: &Setting,

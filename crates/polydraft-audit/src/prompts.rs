@@ -1,21 +1,21 @@
-//! What the server continues.
+//! Prompts of the requests.
 //!
-//! What a test can find depends on how uncertain the model is: where it is certain nothing is to be
-//! seen, and where anything may come the same beginning never comes twice. So there are several of
-//! each kind, and the audit takes those whose continuations are between.
+//! The power of a test depends on the uncertainty of the model: where it is certain there is
+//! nothing to observe, and where it is very uncertain no prefix occurs twice. So there are several
+//! prompts of each kind, and the audit chooses those whose continuations lie between.
 
 /// Kinds of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// As people write.
+    /// Ordinary text.
     Plain,
-    /// Such as repeat themselves: drafts from their own past are accepted.
+    /// Repetitive text, on which drafts from the text's own past are accepted.
     Repeating,
     /// Noise, on which drafts fail.
     Hard,
 }
 
-/// Candidates of a kind.
+/// Returns the candidate prompts of a kind.
 pub fn candidates(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Plain => &[

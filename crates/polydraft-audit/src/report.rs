@@ -1,51 +1,51 @@
-//! What an audit found, as data.
+//! Report of an audit.
 
 use serde::Serialize;
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// Nothing was found that a lossless server would not do.
+    /// No behaviour that a lossless server would not show.
     Passed,
-    /// Something that a lossless server does not do, or so seldom as the error rate says.
+    /// Behaviour that a lossless server never shows, or no more often than the error rate.
     Fault,
-    /// Too little was seen to say.
+    /// Too few observations for a verdict.
     NotEnoughData,
-    /// The server cannot be asked for it.
+    /// The server lacks a capability that the check needs.
     NotApplicable,
 }
 
-/// A request that shows something.
+/// Request that shows a fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Evidence {
-    /// What its answers show.
+    /// Explanation of what its answers show.
     pub what: String,
     /// The request, as a command line.
     pub curl: String,
 }
 
-/// What a check found.
+/// Result of a check with its data.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
-    /// What it came to.
+    /// Verdict.
     pub verdict: Verdict,
-    /// The probability of as much evidence against a lossless server, however long one looks; none
-    /// where nothing is random.
+    /// Probability of as much evidence against a lossless server, however long one looks; `None`
+    /// for deterministic checks.
     pub p_value: Option<f64>,
-    /// The smallest error, in total variation at every token, that it would have found in 19 of 20
-    /// audits.
+    /// Smallest error, in total variation at every token, that the check would have found in 19 of
+    /// 20 audits.
     pub would_find: Option<f64>,
-    /// Tokens, answers or pairs that were looked at.
+    /// Number of observed tokens, answers or pairs.
     pub seen: usize,
-    /// What was seen, in a sentence.
+    /// Summary of the observations, in a sentence.
     pub summary: String,
     /// Requests that show a fault.
     pub evidence: Vec<Evidence>,
 }
 
 impl Outcome {
-    /// A check in which nothing is random.
+    /// Creates the outcome of a deterministic check.
     pub fn certain(verdict: Verdict, seen: usize, summary: impl Into<String>) -> Self {
         Self {
             verdict,
@@ -57,65 +57,66 @@ impl Outcome {
         }
     }
 
-    /// A check for which the server lacks something.
+    /// Creates the outcome of a check that needs a capability that the server lacks.
     pub fn not_applicable(why: impl Into<String>) -> Self {
         Self::certain(Verdict::NotApplicable, 0, why)
     }
 }
 
-/// A check and what it found.
+/// A check and its outcome.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
-    /// Its name.
+    /// Name of the check.
     pub check: &'static str,
-    /// What it looks at.
+    /// Tested property.
     pub title: String,
-    /// What it found.
+    /// Outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// Requests that it took.
+    /// Number of requests of the check.
     pub requests: usize,
-    /// Seconds that it took.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
-/// All that was found.
+/// Result of an audit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// The server's address.
+    /// Address of the server.
     pub url: String,
-    /// The model's name there.
+    /// Name of the model there.
     pub model: String,
-    /// What is known of the server.
+    /// Detected interface of the server.
     pub server: String,
-    /// How the truth was known.
+    /// Origin of the distributions that are taken as correct.
     pub truth: String,
-    /// What it came to: a fault if any check found one.
+    /// Verdict: a fault if any check found one.
     pub verdict: Verdict,
-    /// The probability that a lossless server is accused, by all checks together.
+    /// Maximum probability that a lossless server fails, over all checks.
     pub error_rate: f64,
-    /// Differences in total variation that are taken for arithmetic.
+    /// Total variation attributed to arithmetic.
     pub tolerance: f64,
-    /// What is known of speculation on the server.
+    /// Speculation statistics of the server.
     pub speculation: String,
-    /// Why it ended early, if it did.
+    /// Reason for an early end.
     pub cut_short: Option<String>,
-    /// By check.
+    /// Findings by check.
     pub findings: Vec<Finding>,
-    /// Requests in all.
+    /// Total number of requests.
     pub requests: usize,
-    /// Seconds in all.
+    /// Total duration in seconds.
     pub seconds: f64,
-    /// When it was made: seconds since 1970.
+    /// Start time, in seconds since 1970.
     pub date: u64,
-    /// The version that made it.
+    /// Version of polydraft.
     pub version: &'static str,
-    /// The seed of the audit's own decisions.
+    /// Seed of the audit's own random choices.
     pub seed: u64,
 }
 
 impl Report {
-    /// 0: lossless as far as tested; 1: a fault; 3: not enough data.
+    /// Returns the exit code: 0 for lossless as far as tested, 1 for a fault, 3 for not enough
+    /// data.
     pub fn exit_code(&self) -> u8 {
         match self.verdict {
             Verdict::Passed => 0,
@@ -125,7 +126,7 @@ impl Report {
     }
 }
 
-/// A p-value, however small.
+/// Formats a p-value, however small.
 pub fn format_p_value(p: f64) -> String {
     match p {
         ..1e-300 => "p < 1e-300".to_owned(),
@@ -134,7 +135,7 @@ pub fn format_p_value(p: f64) -> String {
     }
 }
 
-/// A share as per cent, without digits that say nothing.
+/// Formats a share in per cent, without a trailing `.0`.
 pub fn format_percent(share: f64) -> String {
     let text = format!("{:.1}", 100.0 * share);
     format!("{} %", text.strip_suffix(".0").unwrap_or(&text))

@@ -1,4 +1,4 @@
-//! A server as it is: which interface it has, what it tells, and requests in its words.
+//! A server with its interface and capabilities: building requests and parsing answers.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,18 +12,18 @@ use crate::error::{Error, Result};
 use crate::journal::Reply;
 use crate::setting::Setting;
 
-/// In which words it is asked.
+/// Interface of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// `/v1/completions`.
     Completions,
-    /// llama.cpp's `/completion`, which tells tokens as ids.
+    /// llama.cpp's `/completion`, which returns tokens as ids.
     Llama,
-    /// `/v1/chat/completions` alone: answers, and nothing to continue.
+    /// `/v1/chat/completions` alone: answers that cannot be continued.
     Chat,
 }
 
-/// How a row of words is asked for.
+/// Form in which a grammar is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grammar {
     /// `structured_outputs` with a `regex`: vLLM, polydraft.
@@ -36,23 +36,23 @@ pub enum Grammar {
     Gbnf,
 }
 
-/// What stands before an answer.
+/// Prompt of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Prompt {
     Text(String),
     Ids(Vec<u32>),
 }
 
-/// What an answer should tell of its tokens.
+/// Token details requested with an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// Which they are.
+    /// Tokens alone.
     Tokens,
-    /// Their log-probabilities, and those of the likeliest others.
+    /// Log-probabilities of the tokens and of the most probable alternatives.
     Logprobs,
 }
 
-/// A request.
+/// Completion request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub prompt: Prompt,
@@ -63,12 +63,12 @@ pub struct Request {
     pub stop: Option<String>,
     pub choices: usize,
     pub stream: bool,
-    /// Whether the answer begins with the prompt.
+    /// Whether the answer includes the prompt.
     pub echo: bool,
 }
 
 impl Request {
-    /// A continuation; what is told of its tokens is which they are.
+    /// Creates a continuation request that returns tokens without log-probabilities.
     pub fn new(prompt: Prompt, max_tokens: usize, setting: Setting) -> Self {
         Self {
             prompt,
@@ -84,50 +84,50 @@ impl Request {
     }
 }
 
-/// What a server can, found by asking.
+/// Capabilities of a server, detected by probing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
     pub dialect: Dialect,
-    /// Whether `top_k` and `min_p` are taken, and with which value `top_k` is off.
+    /// Value of `top_k` that turns it off; `None` if `top_k` and `min_p` are not accepted.
     pub top_k_off: Option<i64>,
-    /// The likeliest tokens that are told; 0 if no log-probabilities are.
+    /// Number of most probable tokens returned; 0 without log-probabilities.
     pub top: usize,
-    /// Whether tokens are told by their ids.
+    /// Whether tokens are returned as ids.
     pub ids: bool,
-    /// Whether tokens come without log-probabilities being asked for.
+    /// Whether tokens are returned without log-probabilities.
     pub ids_alone: bool,
-    /// Whether a prompt's tokens come with their log-probabilities.
+    /// Whether a prompt's tokens are returned with their log-probabilities.
     pub echo: bool,
     /// Whether log-probabilities are those after temperature and truncation.
     pub processed: bool,
 }
 
 impl Capabilities {
-    /// Whether it tells which tokens an answer has.
+    /// Returns whether answers come with their tokens.
     pub fn returns_tokens(&self) -> bool {
         self.dialect != Dialect::Chat && (self.ids_alone || self.top > 0)
     }
 }
 
-/// A server that is asked.
+/// Client of a server's completion interface.
 #[derive(Debug)]
 pub struct Server {
     pub client: Client,
     pub model: String,
     pub capabilities: Capabilities,
-    /// Whether tokens go by their strings though the server may tell ids.
+    /// Whether tokens are identified by their strings though the server may return ids.
     pub use_token_text: bool,
-    /// What tokens are as text.
+    /// Texts of tokens.
     lexicon: Mutex<HashMap<u32, String>>,
 }
 
 impl Server {
-    /// Of an address and a model, with what was found out about it.
+    /// Creates a server from a client, a model's name and its capabilities.
     pub fn new(client: Client, model: String, capabilities: Capabilities) -> Self {
         Self { client, model, capabilities, use_token_text: false, lexicon: Mutex::default() }
     }
 
-    /// A request in its words.
+    /// Builds the HTTP request in the server's interface.
     pub fn call(&self, request: &Request) -> Call {
         let body = match self.capabilities.dialect {
             Dialect::Completions => self.completion(request),
@@ -191,7 +191,7 @@ impl Server {
             Detail::Logprobs => {
                 body.insert("logprobs".into(), top.into());
             }
-            // Where tokens come with their log-probabilities alone.
+            // Where tokens come only with their log-probabilities.
             Detail::Tokens if !self.capabilities.ids_alone && top > 0 => {
                 body.insert("logprobs".into(), 1.into());
             }
@@ -255,7 +255,7 @@ impl Server {
         body
     }
 
-    /// The same request for a row of words.
+    /// Builds the same request constrained to sequences of words.
     pub fn grammar_call(&self, request: &Request, grammar: Grammar) -> Call {
         let mut call = self.call(request);
         let words = &request.setting.words;
@@ -280,7 +280,7 @@ impl Server {
         call
     }
 
-    /// Reads an answer.
+    /// Parses a reply.
     pub fn read(&self, call: &Call, reply: &Reply) -> Result<Answer> {
         let url = self.client.url(call.path);
         match reply {
@@ -308,7 +308,7 @@ impl Server {
         }
     }
 
-    /// Asks, so many at a time.
+    /// Sends requests, at most `at_most` at a time.
     pub fn send_all(
         &self,
         requests: &[Request],
@@ -320,13 +320,13 @@ impl Server {
         calls.iter().zip(&replies).map(|(call, reply)| self.read(call, reply)).collect()
     }
 
-    /// Asks once.
+    /// Sends one request.
     pub fn request(&self, request: &Request, listener: &dyn Listener) -> Result<Answer> {
         let mut answers = self.send_all(std::slice::from_ref(request), 1, listener)?;
         Ok(answers.remove(0))
     }
 
-    /// The text of a token, if it is known; else nothing.
+    /// Returns the text of a token if it is known, else an empty string.
     pub fn known_text(&self, key: &Key) -> String {
         match key {
             Key::Text(text) => text.clone(),
@@ -337,7 +337,7 @@ impl Server {
         }
     }
 
-    /// Finds out the strings of tokens.
+    /// Fetches the texts of tokens that are not known.
     pub fn name(&self, keys: &[Key], listener: &dyn Listener) -> Result<()> {
         let mut unknown: Vec<u32> = {
             let lexicon = self.lexicon.lock().expect("nothing panics with it");
@@ -351,8 +351,8 @@ impl Server {
         unknown.dedup();
         let once: Vec<Vec<u32>> = unknown.iter().map(|id| vec![*id]).collect();
         let mut named = self.detokenized(&once, listener)?;
-        // A token that is no text by itself is a blank that begins a text, or one of those that are
-        // never text, which end answers: twice the former is a blank.
+        // A token whose text is empty is either a space at the start of a text, or a control token,
+        // which may end answers: the former, twice, is a space.
         let empty: Vec<usize> = (0..unknown.len()).filter(|at| named[*at].is_empty()).collect();
         let twice: Vec<Vec<u32>> = empty.iter().map(|at| vec![unknown[*at]; 2]).collect();
         for (at, text) in empty.iter().zip(self.detokenized(&twice, listener)?) {
@@ -363,7 +363,7 @@ impl Server {
         Ok(())
     }
 
-    /// The strings of rows of tokens; nothing where the server does not say.
+    /// Detokenizes sequences; "?" where the server fails.
     fn detokenized(&self, rows: &[Vec<u32>], listener: &dyn Listener) -> Result<Vec<String>> {
         let call = |row: &Vec<u32>| {
             let body = json!({ "model": self.model, "tokens": row });
@@ -376,19 +376,19 @@ impl Server {
                 let text = body["prompt"].as_str().or(body["content"].as_str());
                 text.unwrap_or_default().to_owned()
             }
-            // It cannot be told from any other text, and ends nothing.
+            // Indistinguishable from other text, and no end token.
             Reply::Status(..) => "?".to_owned(),
         };
         Ok(replies.iter().map(text).collect())
     }
 
-    /// The text of a token, as far as it is known or can be had.
+    /// Returns the text of a token; fetches it if it is not known.
     pub fn text(&self, key: &Key, listener: &dyn Listener) -> Result<String> {
         self.name(std::slice::from_ref(key), listener)?;
         Ok(self.known_text(key))
     }
 
-    /// A request as a command line.
+    /// Formats a request as a command line.
     pub fn curl(&self, call: &Call) -> String {
         let body = call.body.to_string().replace('\'', r"'\''");
         let url = self.client.url(call.path);
@@ -405,7 +405,7 @@ fn learn(lexicon: &mut HashMap<u32, String>, key: &Key, text: &str) {
     }
 }
 
-/// What an error's body says.
+/// Extracts the message of an error response.
 pub fn error_message(body: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(body).ok();
     let message = parsed.as_ref().and_then(|value| {
@@ -415,10 +415,10 @@ pub fn error_message(body: &str) -> String {
     message.unwrap_or(body).chars().take(300).collect()
 }
 
-/// What stands for a token that is never text.
+/// Placeholder for the text of control tokens.
 const NO_TEXT: &str = "<|no text|>";
 
-/// Whether a text is how the tokens are written that end sequences.
+/// Returns whether a text looks like an end token.
 pub fn is_end(text: &str) -> bool {
     let bracketed = |left, right| text.starts_with(left) && text.ends_with(right);
     text.len() > 2 && (bracketed("<|", "|>") || bracketed("</", ">") || text.starts_with("<end"))

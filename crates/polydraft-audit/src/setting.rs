@@ -1,17 +1,17 @@
-//! How a request samples, and what the model's distribution becomes by it.
+//! Sampling settings of a request, and the model's distribution under them.
 //!
-//! Problem: a server tells the model's distribution p at temperature 1, its likeliest tokens one by
-//! one and the rest as what is missing to 1. What is emitted under a temperature, a truncation, a
-//! penalty, a bias or a grammar has another distribution, of which as much must be known as can be,
-//! with a bound on what cannot.
+//! Problem: a server returns the model's distribution p at temperature 1, its most probable tokens
+//! one by one and the rest as the difference to 1. The output under a temperature, a truncation, a
+//! penalty, a bias or a grammar has another distribution, which must be known as far as possible,
+//! with a bound on the remaining error.
 //! Source: the definitions of these settings in OpenAI's interface and in vLLM's; deviations: none.
-//! Complexity: linear in the tokens that are told.
+//! Complexity: linear in the returned tokens.
 
 use serde::{Deserialize, Serialize};
 
 use crate::answer::Key;
 
-/// How a request samples.
+/// Sampling settings of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setting {
     pub temperature: f64,
@@ -20,15 +20,15 @@ pub struct Setting {
     pub min_p: Option<f64>,
     /// Subtracted from the logit of every token that occurred.
     pub presence_penalty: f64,
-    /// Subtracted from it as often as it occurred.
+    /// Subtracted from the logit once per occurrence.
     pub frequency_penalty: f64,
-    /// Added to logits.
+    /// Added to logits, by token.
     pub bias: Vec<(u32, f64)>,
-    /// If there are any: the text consists of these words and nothing else.
+    /// If not empty, the output is a sequence of these words.
     pub words: Vec<String>,
-    /// Tokens that end the answer like the end token.
+    /// Additional end tokens.
     pub ends: Vec<u32>,
-    /// Before so many tokens none of them is possible.
+    /// Minimum number of tokens before an end token.
     pub min_tokens: usize,
 }
 
@@ -49,13 +49,13 @@ impl Default for Setting {
     }
 }
 
-/// Which tokens a penalty counts: servers differ, and both ways are taken for right.
+/// Tokens that a penalty counts: servers differ, and both ways are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Counting {
-    /// Those of the answer.
+    /// Tokens of the answer.
     Answer,
-    /// Those of the prompt too.
+    /// Tokens of prompt and answer.
     Everything,
 }
 
@@ -67,19 +67,19 @@ pub struct Cell {
     pub probability: f64,
 }
 
-/// What is known of a distribution: its likeliest tokens, and how much the others have together.
+/// Partly known distribution: its most probable tokens, and the total probability of the others.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Conditional {
-    /// Likeliest first.
+    /// Tokens in descending order of probability.
     pub cells: Vec<Cell>,
     pub rest: f64,
-    /// No token of the rest has more.
+    /// Upper bound of the probability of each other token.
     pub most_of_rest: f64,
-    /// How far in total variation the distribution may be from this, for what cannot be known.
+    /// Maximum total variation between this and the true distribution.
     pub slack: f64,
 }
 
-/// What went before.
+/// Prefix of a position.
 #[derive(Debug, Clone, Copy)]
 pub struct History<'p> {
     pub prompt: &'p [Key],
@@ -88,13 +88,13 @@ pub struct History<'p> {
     pub text: &'p str,
 }
 
-/// A boundary nearer than this cannot be told from one that arithmetic has moved.
+/// Relative distance to a boundary below which arithmetic may decide.
 const NEAR: f64 = 0.02;
-/// Contexts of which less is known than this are passed by.
+/// Maximum slack of contexts in use.
 const MOST_SLACK: f64 = 0.02;
 
 impl Conditional {
-    /// From tokens and log-probabilities.
+    /// Creates a distribution from tokens and probabilities.
     pub fn new(cells: Vec<Cell>) -> Self {
         let mut cells = cells;
         cells.sort_by(|a, b| b.probability.total_cmp(&a.probability));
@@ -104,7 +104,7 @@ impl Conditional {
         Self { cells, rest, most_of_rest: least.min(rest), slack: 0.0 }
     }
 
-    /// The distribution of what is emitted; none where it depends on what is not known.
+    /// Returns the distribution under a setting; `None` where it depends on unknown values.
     pub fn under(
         &self,
         setting: &Setting,
@@ -124,7 +124,7 @@ impl Conditional {
         (next.slack <= MOST_SLACK).then_some(next)
     }
 
-    /// Penalties and biases: they act on logits, one token at a time.
+    /// Applies penalties and biases, which act on the logits of single tokens.
     fn apply_penalties(&mut self, setting: &Setting, counting: Counting, history: History<'_>) {
         let counted: Vec<&Key> = match counting {
             Counting::Answer => history.answer.iter().collect(),
@@ -146,14 +146,14 @@ impl Conditional {
             logit += bias.map_or(0.0, |(_, bias)| *bias);
             cell.probability *= logit.exp();
         }
-        // A token of the rest that is penalised has less than it had, nobody knows how much less.
+        // A penalised token of the rest loses an unknown part of its probability.
         if setting.presence_penalty != 0.0 || setting.frequency_penalty != 0.0 {
             self.slack += self.rest.min(self.most_of_rest * unseen.len() as f64);
         }
         self.cells.retain(|cell| cell.probability > 1e-12);
     }
 
-    /// Only tokens with which the text can still become a row of words.
+    /// Keeps only tokens after which the text can still become a sequence of words.
     fn apply_words(&mut self, words: &[String], text: &str) {
         if words.is_empty() {
             return;
@@ -162,17 +162,17 @@ impl Conditional {
             !cell.text.is_empty() && is_prefix_of_words(words, &format!("{text}{}", cell.text))
         });
         let known: f64 = self.cells.iter().map(|cell| cell.probability).sum();
-        // The rest may be all allowed, or all forbidden.
+        // The rest may be allowed or forbidden as a whole.
         self.slack += self.rest / (known + self.rest).max(1e-300);
         self.rest = 0.0;
     }
 
-    /// A temperature.
+    /// Applies a temperature.
     fn apply_temperature(&mut self, temperature: f64) -> Option<()> {
         if temperature == 1.0 {
             return Some(());
         }
-        // Above 1 nobody can say what a rest becomes.
+        // Above 1 the probability of the rest has no bound.
         if temperature > 1.0 || temperature <= 0.0 {
             return None;
         }
@@ -202,7 +202,7 @@ impl Conditional {
         self.cells.sort_by(|a, b| b.probability.total_cmp(&a.probability));
     }
 
-    /// Truncation; where it cuts near a boundary, or beyond what is known, there is no answer.
+    /// Applies truncation; `None` where it cuts near a boundary, or beyond the known tokens.
     fn truncate(&mut self, setting: &Setting) -> Option<()> {
         let probability = |at: usize| self.cells.get(at).map(|cell| cell.probability);
         let mut retained = None;
@@ -258,7 +258,7 @@ impl Conditional {
     }
 }
 
-/// Whether a text is the beginning of a row of words.
+/// Returns whether a text is a prefix of a sequence of words.
 pub fn is_prefix_of_words(words: &[String], text: &str) -> bool {
     let mut starts = vec![0];
     let mut seen = vec![false; text.len() + 1];
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_act_as_defined() {
+    fn settings_follow_their_definitions() {
         let cells = [0.5, 0.3, 0.2];
         assert_near(under(&cells, Setting::default(), &[]), &[0.5, 0.3, 0.2, 0.0]);
         let half = Setting { temperature: 0.5, ..Setting::default() };
@@ -321,7 +321,7 @@ mod tests {
             frequency_penalty: 2f64.ln(),
             ..Setting::default()
         };
-        // Twice seen: an eighth is left of it.
+        // Two occurrences leave an eighth.
         assert_near(
             under(&cells, penalised, &[0, 0]),
             &[0.3 / 0.5625, 0.2 / 0.5625, 0.0625 / 0.5625, 0.0],
@@ -337,8 +337,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said() {
-        // The boundary lies beyond what is told, or nearer than arithmetic can tell.
+    fn unknown_boundaries_give_none_or_slack() {
+        // The boundary lies beyond the returned tokens, or too near for arithmetic.
         let nucleus = Setting { top_p: Some(0.9), ..Setting::default() };
         assert_eq!(under(&[0.5, 0.3], nucleus, &[]), None);
         let tied = Setting { top_k: Some(1), ..Setting::default() };
@@ -348,7 +348,7 @@ mod tests {
         // Most of the rest may be allowed.
         let words = Setting { words: vec![" w1".to_owned()], ..Setting::default() };
         assert_eq!(under(&[0.5, 0.3], words, &[]), None);
-        // The bound on a rest at a temperature holds for the most uneven rest there is.
+        // The bound on the rest under a temperature holds for the most uneven rest.
         let half = Setting { temperature: 0.5, ..Setting::default() };
         let history = History { prompt: &[], answer: &[], text: "" };
         let known = conditional(&[0.6, 0.3, 0.05]);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_words_are_recognised() {
+    fn recognises_prefixes_of_word_sequences() {
         let words = ["ab".to_owned(), "abc".to_owned()];
         for text in ["", "a", "ab", "abcab", "ababc", "abca"] {
             assert!(is_prefix_of_words(&words, text), "{text}");

@@ -1,8 +1,8 @@
-//! What servers tell of their speculation: counters in Prometheus' form.
+//! Speculation counters of servers, in Prometheus' format.
 
 use crate::client::Client;
 
-/// Counters.
+/// Speculation counters.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Counters {
     drafts: f64,
@@ -11,7 +11,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// As they are now; none if the server tells none.
+    /// Reads the current counters; `None` if the server has none.
     pub fn read(client: &Client) -> Option<Self> {
         Self::parse(&client.get("/metrics")?)
     }
@@ -38,7 +38,7 @@ impl Counters {
     }
 }
 
-/// What happened between two readings, or what the answers told.
+/// Summarises the change between two readings, or the counts in answers.
 pub fn summary(
     before: Option<Counters>,
     after: Option<Counters>,
@@ -49,16 +49,16 @@ pub fn summary(
         let accepted = after.accepted - before.accepted;
         if drafted > 0.0 {
             return format!(
-                "the server drafted: {:.2} of its draft tokens were accepted, {:.2} tokens came \
-                 from a pass",
+                "the server drafted: {:.2} of its draft tokens were accepted, {:.2} tokens were \
+                 emitted per pass",
                 accepted / drafted,
                 1.0 + accepted / drafts.max(1.0)
             );
         }
-        return "the server drafted nothing, as its metrics tell".to_owned();
+        return "the server drafted nothing, according to its metrics".to_owned();
     }
     match drafted {
-        0 => "the server does not tell whether it drafted".to_owned(),
+        0 => "the server does not report whether it drafted".to_owned(),
         drafted => format!(
             "the server drafted: {:.2} of its draft tokens were accepted",
             accepted as f64 / drafted as f64
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_summed_over_models() {
+    fn sums_counters_over_models() {
         let text = "# HELP vllm:spec_decode_num_drafts_total x\n\
             vllm:spec_decode_num_drafts_total{model=\"a\"} 10.0\n\
             vllm:spec_decode_num_drafts_total{model=\"b\"} 5\n\

@@ -1,11 +1,11 @@
-//! Planted faults are found, each within the budget, and lossless servers are not accused.
+//! Planted faults are found, each within the budget, and lossless servers pass.
 
 mod common;
 
 use common::{Fault, ServerFeatures, TestServer, TokenText, verdicts};
 use polydraft_audit::{Options, Silent, Verdict, audit};
 
-/// Whether what takes long is tried too, as in continuous integration.
+/// Returns whether slow tests run in full, as in continuous integration.
 fn exhaustive() -> bool {
     std::env::var_os("POLYDRAFT_EXHAUSTIVE").is_some()
 }
@@ -13,7 +13,7 @@ fn exhaustive() -> bool {
 fn found(fault: Fault, check: &str) {
     let server = TestServer::start(fault, ServerFeatures::default(), 7);
     let checks: &[&str] = if check == "overall" { &[] } else { &[check] };
-    // Alone a check may spend what all of them share.
+    // A check alone may spend the budget of all.
     let sensitivity = if checks.is_empty() { 0.03 } else { 0.012 };
     let options = Options { sensitivity, ..server.options(checks, 1) };
     let report = audit(&options, &Silent).expect("an audit");
@@ -28,8 +28,8 @@ fn found(fault: Fault, check: &str) {
     }
     assert!(!found.outcome.evidence.is_empty(), "{fault:?}");
     assert!(found.outcome.evidence.iter().all(|shown| shown.curl.starts_with("curl ")));
-    // The same check finds nothing wrong with a server that has no fault. (All of them together do
-    // so in [`a_lossless_server_passes`].)
+    // The same check finds no fault in a lossless server. (All checks together are tested in
+    // [`lossless_server_passes`].)
     if !exhaustive() {
         return;
     }
@@ -48,35 +48,35 @@ macro_rules! faults {
 }
 
 faults! {
-    a_correction_from_the_target: CorrectionFromTarget by "temperature-1",
-    a_temperature_forgotten: TemperatureForgotten by "temperature-0.7",
-    a_bonus_from_the_draft: BonusFromDraft by "overall",
-    a_truncation_too_late: TruncatesTooLate by "top-p",
-    a_truncation_too_late_of_top_k: TruncatesTooLate by "top-k",
-    a_biased_tail: BiasedTail by "overall",
-    penalties_that_ignore_drafts: PenaltiesIgnoreDrafts by "penalties",
-    a_shared_stream: SharedStream by "independence",
-    choices_that_share_a_stream: SharedByChoices by "choices",
-    a_seed_ignored: SeedIgnored by "seeds",
-    an_end_swallowed: EndSwallowed by "temperature-1",
-    logprobs_shifted: LogprobsShifted by "logprobs",
-    a_mask_missing: MaskMissing by "grammar",
-    a_stop_string_missed: StopMissed by "stop-strings",
-    drafts_at_temperature_0: GreedyDrafts by "greedy",
-    drafts_that_are_counted: CountsDrafts by "streams",
+    finds_correction_from_target: CorrectionFromTarget by "temperature-1",
+    finds_forgotten_temperature: TemperatureForgotten by "temperature-0.7",
+    finds_bonus_token_from_draft: BonusFromDraft by "overall",
+    finds_late_top_p_truncation: TruncatesTooLate by "top-p",
+    finds_late_top_k_truncation: TruncatesTooLate by "top-k",
+    finds_biased_tail: BiasedTail by "overall",
+    finds_penalties_that_ignore_drafts: PenaltiesIgnoreDrafts by "penalties",
+    finds_random_numbers_shared_by_requests: SharedStream by "independence",
+    finds_random_numbers_shared_by_choices: SharedByChoices by "choices",
+    finds_ignored_seed: SeedIgnored by "seeds",
+    finds_skipped_end_token: EndSwallowed by "temperature-1",
+    finds_shifted_logprobs: LogprobsShifted by "logprobs",
+    finds_missing_grammar_mask: MaskMissing by "grammar",
+    finds_missed_stop_string: StopMissed by "stop-strings",
+    finds_unverified_drafts_at_temperature_0: GreedyDrafts by "greedy",
+    finds_drafts_counted_in_usage: CountsDrafts by "streams",
 }
 
-/// All checks on a server without a fault: it passes.
+/// All checks pass on a lossless server.
 #[test]
-fn a_lossless_server_passes() {
+fn lossless_server_passes() {
     let server = TestServer::start(Fault::None, ServerFeatures::default(), 3);
     let report = audit(&server.options(&[], 3), &Silent).expect("an audit");
     assert_eq!(report.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
 }
 
-/// Servers that tell less are audited as far as that goes.
+/// Servers with few details are audited as far as possible.
 #[test]
-fn servers_may_tell_little() {
+fn audits_servers_with_few_token_details() {
     let all = ServerFeatures::default();
     for features in [
         ServerFeatures { ids: false, ..all },
@@ -93,12 +93,12 @@ fn servers_may_tell_little() {
     }
 }
 
-/// A reference may tell ids of tokens where the server tells texts, and the other way round.
+/// A reference may return token ids where the server returns texts, and vice versa.
 #[test]
-fn a_reference_may_name_tokens_otherwise() {
+fn reference_may_identify_tokens_by_text_or_id() {
     let all = ServerFeatures::default();
     let text = ServerFeatures { ids: false, ..all };
-    // One that tells no tokens at all is compared by what it answers.
+    // A server without tokens is compared by its answers.
     let silent = ServerFeatures { top: 0, ..text };
     for (tested, others) in [(text, all), (all, text), (silent, all)] {
         let reference = TestServer::start(Fault::None, others, 6);
@@ -118,9 +118,9 @@ fn a_reference_may_name_tokens_otherwise() {
     }
 }
 
-/// Two tokens may have one text: where that is so, nothing is bet.
+/// Contexts in which two tokens have the same text are skipped.
 #[test]
-fn tokens_may_have_one_text() {
+fn skips_contexts_with_ambiguous_token_text() {
     for (token_text, echo) in [(TokenText::Doubled, true), (TokenText::DoubledInObject, false)] {
         let features =
             ServerFeatures { ids: false, top: 5, echo, token_text, ..ServerFeatures::default() };
@@ -134,9 +134,9 @@ fn tokens_may_have_one_text() {
     }
 }
 
-/// Texts of tokens that do not add up to the answer say nothing of where it could be continued.
+/// Token texts that do not add up to the answer cannot serve as prefixes.
 #[test]
-fn tokens_may_lack_their_blanks() {
+fn ignores_token_text_without_leading_spaces() {
     let features =
         ServerFeatures { ids: false, token_text: TokenText::Stripped, ..ServerFeatures::default() };
     let reference = TestServer::start(Fault::None, ServerFeatures::default(), 6);
@@ -150,9 +150,9 @@ fn tokens_may_lack_their_blanks() {
     }
 }
 
-/// Penalties may count the prompt's tokens, as llama.cpp's do: that is no fault.
+/// Penalties that count the prompt's tokens, as llama.cpp's do, are no fault.
 #[test]
-fn penalties_may_count_prompts() {
+fn accepts_penalties_that_count_prompt() {
     let features = ServerFeatures { penalises_prompts: true, ..ServerFeatures::default() };
     let server = TestServer::start(Fault::None, features, 4);
     let report = audit(&server.options(&["penalties"], 4), &Silent).expect("an audit");
@@ -163,12 +163,12 @@ fn penalties_may_count_prompts() {
     assert_eq!(report.verdict, Verdict::Fault, "{:#?}", verdicts(&report));
 }
 
-/// Without log-probabilities a reference tells the truth.
+/// Without log-probabilities the audit compares with a reference.
 #[test]
-fn a_reference_is_enough() {
+fn compares_answers_with_reference_without_logprobs() {
     let silent = ServerFeatures { ids: false, top: 0, echo: false, ..ServerFeatures::default() };
     let chat = ServerFeatures { chat: true, ..silent };
-    // Conversations alone, where there is nothing else.
+    // Chat completions alone.
     let (server, other) =
         (TestServer::start(Fault::None, chat, 2), TestServer::start(Fault::None, chat, 3));
     let options = Options {
@@ -179,7 +179,7 @@ fn a_reference_is_enough() {
     let report = audit(&options, &Silent).expect("an audit");
     assert_eq!(report.verdict, Verdict::Passed, "{:#?}", verdicts(&report));
     let reference = TestServer::start(Fault::None, silent, 4);
-    // Nothing is known but texts, so that small errors drown in the tolerance.
+    // Only texts are known, so errors below the tolerance stay hidden.
     for (fault, expected) in
         [(Fault::CorrectionFromTarget, Verdict::Fault), (Fault::None, Verdict::Passed)]
     {
@@ -189,16 +189,15 @@ fn a_reference_is_enough() {
         let report = audit(&options, &Silent).expect("an audit");
         assert_eq!(report.verdict, expected, "{fault:?} {:#?}", verdicts(&report));
     }
-    // Without one there is not enough to say.
+    // Without a reference there is not enough data.
     let server = TestServer::start(Fault::BonusFromDraft, silent, 5);
     let report = audit(&server.options(&["temperature-1"], 4), &Silent).expect("an audit");
     assert_eq!(report.exit_code(), 3);
 }
 
-/// No more lossless servers are accused than the error rate says. The rate is set so high here that
-/// a test with a wrong rate would show it.
+/// Checks the rate of false alarms, with an error rate so high that a wrong one would show.
 #[test]
-fn false_alarms_are_as_rare_as_promised() {
+fn false_alarms_stay_below_error_rate() {
     let (audits, requests) = if exhaustive() { (200, 1500) } else { (6, 1000) };
     let rate = 0.05;
     let mut accused = 0;
@@ -211,14 +210,14 @@ fn false_alarms_are_as_rare_as_promised() {
         }
         accused += u64::from(report.verdict == Verdict::Fault);
     }
-    // Three standard deviations above the promise.
+    // Three standard deviations above the error rate.
     let most = rate * audits as f64 + 3.0 * (rate * audits as f64).sqrt();
     assert!(accused as f64 <= most, "{accused} of {audits}");
 }
 
-/// A server that is lost on the way: what was found until then is found.
+/// A server that fails during the audit: earlier findings are reported.
 #[test]
-fn a_lost_server_is_reported() {
+fn reports_findings_until_server_fails() {
     let server = TestServer::start(Fault::DiesOfTopK, ServerFeatures::default(), 9);
     let report = audit(&server.options(&["temperature-0.7", "top-k"], 9), &Silent).expect("one");
     let cut = report.cut_short.as_deref().expect("a reason");
@@ -227,9 +226,9 @@ fn a_lost_server_is_reported() {
     assert!(report.findings.iter().any(|finding| finding.outcome.seen > 0));
 }
 
-/// What was answered once is not asked again, and says the same without the server.
+/// Saved answers are not requested again, and give the same result without the server.
 #[test]
-fn an_audit_goes_on_where_it_was() {
+fn resumes_from_saved_answers() {
     let folder = std::env::temp_dir().join(format!("polydraft-audit-{}", std::process::id()));
     let (server, file) =
         (TestServer::start(Fault::None, ServerFeatures::default(), 6), folder.clone());
@@ -244,7 +243,7 @@ fn an_audit_goes_on_where_it_was() {
     let again = audit(&with(20_000), &Silent).expect("an audit");
     assert_eq!(full.findings[1].outcome, again.findings[1].outcome);
     assert!(full.findings[1].outcome.seen > short.findings[1].outcome.seen);
-    // Another audit's file is refused.
+    // The file of another audit is rejected.
     let other = Options { checks: vec!["top-k".to_owned()], ..with(20_000) };
     let error = audit(&other, &Silent).expect_err("another audit").to_string();
     assert!(error.contains("other options"), "{error}");
@@ -252,7 +251,7 @@ fn an_audit_goes_on_where_it_was() {
 }
 
 #[test]
-fn what_cannot_be_audited_is_said() {
+fn rejects_unknown_check_and_unreachable_server() {
     let server = TestServer::start(Fault::None, ServerFeatures::default(), 6);
     let error = audit(&server.options(&["temprature-1"], 6), &Silent).expect_err("no such check");
     assert!(error.to_string().contains("temperature-1, "), "{error}");

@@ -1,4 +1,4 @@
-//! Stop strings, streams and counts: promises in which nothing is random.
+//! Stop strings, streams and token counts: deterministic properties.
 
 use crate::error::Result;
 use crate::journal::Reply;
@@ -17,7 +17,7 @@ fn greedy(lab: &mut Lab<'_>, openings: usize) -> Result<Vec<Request>> {
     Ok(chosen.into_iter().map(|at| lab.continuation(at, TOKENS, &setting)).collect())
 }
 
-/// A stop string ends an answer before it, wherever it stands in a draft.
+/// Checks that an answer ends before its stop string, wherever in a draft it occurs.
 pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
     let requests = greedy(lab, 4)?;
     let full = lab.send(&requests, 1)?;
@@ -25,7 +25,7 @@ pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
     for (request, answer) in requests.iter().zip(&full) {
         let text = answer.first().text;
         let length = text.chars().count();
-        // From the middle, and from near the end; of one character and of some.
+        // Stop strings from the middle and near the end, of one and of several characters.
         for (from, take) in [(length / 4, 1), (length / 3, 4), (length / 2, 2), (length / 2, 7)] {
             let stop: String = text.chars().skip(from).take(take).collect();
             if !stop.trim().is_empty() && !stop.contains(char::REPLACEMENT_CHARACTER) {
@@ -44,7 +44,7 @@ pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
             seen += 1;
             continue;
         }
-        // It may have parted from the text before, at a tie.
+        // Rounding at a tie may make it differ from the answer without stop strings.
         if !choice.text.starts_with(cut) && !cut.starts_with(choice.text.as_str()) {
             parted += 1;
             continue;
@@ -59,12 +59,14 @@ pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
             ..Outcome::certain(Verdict::Fault, seen + 1, summary)
         });
     }
-    let summary = format!("{seen} answers ended before their stop strings; {parted} were others");
+    let summary =
+        format!("{seen} answers ended before their stop strings; {parted} had another text");
     let verdict = if seen > parted { Verdict::Passed } else { Verdict::NotEnoughData };
     Ok(Outcome::certain(verdict, seen, summary))
 }
 
-/// A stream is the whole answer in pieces, and what is counted is what was said.
+/// Checks that the chunks of a stream add up to the complete answer, and that usage counts the
+/// tokens returned.
 pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
     let requests = greedy(lab, 4)?;
     let first = lab.send(&requests, 1)?;
@@ -82,11 +84,12 @@ pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
             && counted != TOKENS
         {
             let summary = format!(
-                "an answer that {TOKENS} tokens ended is counted as {counted} in its usage"
+                "an answer that ended at its limit of {TOKENS} tokens is counted as {counted} in its \
+                 usage"
             );
             return Ok(fault(summary, curl(), seen));
         }
-        // Greedy text that is not the same twice is no measure for a stream.
+        // A greedy output that is not reproducible cannot be compared with a stream.
         if choice.text != second.first().text {
             continue;
         }
@@ -108,13 +111,12 @@ pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
             .collect();
         if text != choice.text {
             let summary =
-                format!("the stream says {text:?}, the whole answer is {:?}", choice.text);
+                format!("the stream is {text:?}, the complete answer is {:?}", choice.text);
             return Ok(fault(summary, lab.server.curl(&call), seen));
         }
         seen += 1;
     }
-    let summary =
-        format!("{seen} streams are what the whole answers are; their tokens are counted");
+    let summary = format!("{seen} streams equal the complete answers; usage counts their tokens");
     let verdict = if seen > 0 { Verdict::Passed } else { Verdict::NotEnoughData };
     Ok(Outcome::certain(verdict, seen, summary))
 }

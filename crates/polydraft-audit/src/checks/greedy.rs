@@ -1,4 +1,4 @@
-//! At temperature 0 an answer is, token by token, what the model likes best.
+//! Greedy decoding: at temperature 0 each token of an answer is the most probable one.
 
 use crate::answer::Key;
 use crate::error::Result;
@@ -8,17 +8,18 @@ use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::{Request, is_end};
 use crate::setting::Setting;
 
-/// Tokens of an answer.
+/// Tokens per answer.
 const TOKENS: usize = 40;
-/// A token that the model likes less than another by this much, as the difference of their
-/// log-probabilities, is a fault; by less, a tie that rounding may break either way: bfloat16's
-/// logits of 16 to 32 are 0.125 apart.
+/// Smallest difference of log-probabilities to the best token that counts as a fault; a smaller one
+/// is a tie, which rounding may break either way: bfloat16 logits between 16 and 32 are 0.125
+/// apart.
 pub const GAP: f64 = 0.25;
 
-/// Compares greedy answers with what requests of one token say.
+/// Compares greedy answers with distributions from single-token requests.
 pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
     if !lab.has_distributions() {
-        let skip_reason = "the server does not tell its tokens, or nobody their log-probabilities";
+        let skip_reason = "the server does not return its tokens, or no server returns their \
+             log-probabilities";
         return Ok(Outcome::not_applicable(skip_reason));
     }
     let mut openings = lab.choose(Kind::Plain, 3)?;
@@ -61,7 +62,7 @@ pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
                 None => "the end".to_owned(),
             };
             let what = format!(
-                "after {before:?} the answer has {token}, though the model likes {:?} better \
+                "after {before:?} the answer has {token}, though {:?} is more probable \
                  by {gap:.2} (difference of log-probabilities)",
                 best.text
             );
@@ -70,7 +71,7 @@ pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
             outcome.evidence = vec![
                 Evidence { what: what.clone(), curl: lab.server.curl(&lab.server.call(request)) },
                 Evidence {
-                    what: "what the model says there".to_owned(),
+                    what: "the model's distribution there".to_owned(),
                     curl: lab.server.curl(&single_token_request),
                 },
             ];
@@ -81,7 +82,7 @@ pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
     outcome.seen = seen;
     if outcome.verdict != Verdict::Fault {
         outcome.summary = format!(
-            "{seen} tokens are those that the model likes best, {ties} of them ties within \
+            "{seen} tokens are the most probable ones, {ties} of them ties within \
              {GAP}"
         );
         if seen == 0 {

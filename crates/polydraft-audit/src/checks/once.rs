@@ -1,11 +1,11 @@
-//! A check that is made in one go.
+//! Deterministic checks that take a single round.
 
 use super::Check;
 use crate::error::{Error, Result};
 use crate::lab::Lab;
 use crate::report::{Outcome, Verdict};
 
-/// A check in which nothing is random.
+/// Deterministic check.
 pub struct Once {
     name: &'static str,
     title: &'static str,
@@ -14,7 +14,7 @@ pub struct Once {
 }
 
 impl Once {
-    /// Of a function that makes it.
+    /// Creates a check from its function.
     pub fn new(
         name: &'static str,
         title: &'static str,
@@ -39,16 +39,17 @@ impl Check for Once {
 
     fn round(&mut self, lab: &mut Lab<'_>, _: f64) -> Result<bool> {
         self.outcome = Some(match (self.run)(lab) {
-            Err(Error::Refused { status, reason, .. }) => {
-                Outcome::not_applicable(format!("the server refused it ({status}): {reason}"))
-            }
+            Err(Error::Refused { status, reason, .. }) => Outcome::not_applicable(format!(
+                "the server rejected the request ({status}): {reason}"
+            )),
             outcome => outcome?,
         });
         Ok(true)
     }
 
     fn outcome(&mut self, _: &mut Lab<'_>, _: f64) -> Result<Outcome> {
-        let unseen = || Outcome::certain(Verdict::NotEnoughData, 0, "there was no time for it");
+        let unseen =
+            || Outcome::certain(Verdict::NotEnoughData, 0, "the audit ended before this check");
         Ok(self.outcome.clone().unwrap_or_else(unseen))
     }
 }

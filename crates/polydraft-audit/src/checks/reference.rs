@@ -1,4 +1,4 @@
-//! Two servers answer alike: the one that is tested, and one that does not speculate.
+//! Comparison of the answers of two servers: the tested one and a reference without speculation.
 
 use super::Check;
 use crate::error::Result;
@@ -9,13 +9,13 @@ use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::Request;
 use crate::setting::Setting;
 
-/// Pairs of a round, pairs at most, such as are worth a verdict, and tokens of an answer.
+/// Pairs per round, maximum number of pairs, minimum for a verdict, and tokens per answer.
 const ROUND: usize = 48;
 const PAIRS: usize = 20_000;
 const ENOUGH: usize = 1000;
 const TOKENS: usize = 8;
 
-/// Compares answers.
+/// Comparison with a reference server.
 pub struct Reference {
     openings: Vec<usize>,
     pairs: Pairs,
@@ -23,7 +23,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Nothing is seen.
+    /// Creates a comparison without observations.
     pub fn new(tolerance: f64) -> Self {
         Self { openings: Vec::new(), pairs: Pairs::new(tolerance), skip_reason: None }
     }
@@ -35,7 +35,7 @@ impl Check for Reference {
     }
 
     fn title(&self) -> String {
-        "answers beside the reference's".to_owned()
+        "answers compared with the reference's".to_owned()
     }
 
     fn is_statistical(&self) -> bool {
@@ -48,14 +48,15 @@ impl Check for Reference {
             return Ok(true);
         };
         if lab.has_distributions() {
-            self.skip_reason = Some("the distributions are known, which tells more");
+            self.skip_reason =
+                Some("the distributions are known, and checks of them find smaller errors");
             return Ok(true);
         }
-        // Both take the prompt as text.
+        // Both servers take the prompt as text.
         let chat = reference.capabilities.dialect == crate::server::Dialect::Chat
             || lab.server.capabilities.dialect == crate::server::Dialect::Chat;
         if chat && reference.capabilities.dialect != lab.server.capabilities.dialect {
-            self.skip_reason = Some("one of the servers has completions, the other one has not");
+            self.skip_reason = Some("only one of the servers has completions");
             return Ok(true);
         }
         if self.openings.is_empty() {

@@ -1,4 +1,4 @@
-//! Seeds, and requests that have nothing to do with each other.
+//! Seeds, and independence of requests and choices.
 
 use super::Check;
 use crate::answer::Key;
@@ -10,11 +10,11 @@ use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::Request;
 use crate::setting::Setting;
 
-/// Seeds that are tried, and tokens of an answer.
+/// Number of seeds, and tokens per answer.
 const SEEDS: u64 = 12;
 const TOKENS: usize = 16;
 
-/// The same seed gives the same answer.
+/// Checks that equal seeds give equal answers.
 pub fn seeds(lab: &mut Lab<'_>) -> Result<Outcome> {
     let opening = lab.choose(Kind::Plain, 1)?[0];
     let request = lab.continuation(opening, TOKENS, &Setting::default());
@@ -22,13 +22,13 @@ pub fn seeds(lab: &mut Lab<'_>) -> Result<Outcome> {
         .flat_map(|seed| [seed, seed])
         .map(|seed| Request { seed: Some(1000 + seed), ..request.clone() })
         .collect();
-    // One after the other: what others do at the same time may change the arithmetic.
+    // One request at a time: concurrent requests may change the arithmetic.
     let answers = lab.send(&requests, 1)?;
     let outputs: Vec<String> = answers.iter().map(|answer| answer.first().text).collect();
     let equal = outputs.chunks(2).filter(|pair| pair[0] == pair[1]).count();
     let all_equal = outputs.iter().all(|text| *text == outputs[0]);
     let summary =
-        format!("{equal} of {SEEDS} pairs of requests with equal seeds were answered alike");
+        format!("{equal} of {SEEDS} pairs of requests with equal seeds gave equal answers");
     let curl = || lab.server.curl(&lab.server.call(&requests[0]));
     Ok(match () {
         () if all_equal => Outcome {
@@ -39,7 +39,7 @@ pub fn seeds(lab: &mut Lab<'_>) -> Result<Outcome> {
                 format!("all seeds give one answer, {:?}", outputs[0]),
             )
         },
-        // One may be a tie that rounding has broken.
+        // One pair may differ by a tie that rounding broke.
         () if equal + 1 >= SEEDS as usize => {
             Outcome::certain(Verdict::Passed, outputs.len(), summary)
         }
@@ -50,23 +50,23 @@ pub fn seeds(lab: &mut Lab<'_>) -> Result<Outcome> {
     })
 }
 
-/// Pairs of a round, pairs in all, and the tokens of an answer that are compared.
+/// Pairs per round, pairs in total, and number of tokens compared per answer.
 const ROUND: usize = 32;
 const PAIRS: usize = 192;
 const COMPARED: usize = 4;
 
-/// Answers that have nothing to do with each other equal each other at random.
+/// Checks that independent answers are equal no more often than at random.
 pub struct Independence {
     name: &'static str,
     title: &'static str,
-    /// Whether a pair is two choices of one request, rather than two requests at the same time.
+    /// Whether a pair consists of two choices of one request instead of two concurrent requests.
     choices: bool,
     openings: Vec<usize>,
     matches: Matches,
     skip_reason: Option<String>,
 }
 
-/// Two answers to an opening, as tokens.
+/// Two answers to an opening, as token keys.
 struct Pair {
     opening: usize,
     first: Vec<Key>,
@@ -74,7 +74,7 @@ struct Pair {
 }
 
 impl Independence {
-    /// Of requests at the same time, without seeds.
+    /// Compares concurrent requests without seeds.
     pub fn between_requests() -> Self {
         Self {
             name: "independence",
@@ -86,7 +86,7 @@ impl Independence {
         }
     }
 
-    /// Of the choices of a request.
+    /// Compares the choices of a request.
     pub fn between_choices() -> Self {
         let summary = Self::between_requests();
         Self {
@@ -135,12 +135,14 @@ impl Check for Independence {
     fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool> {
         use crate::server::Dialect;
         if !lab.has_distributions() {
-            self.skip_reason =
-                Some("log-probabilities are needed to know how likely it is".to_owned());
+            self.skip_reason = Some(
+                "log-probabilities are needed to compute how often answers are equal at random"
+                    .to_owned(),
+            );
             return Ok(true);
         }
         if self.choices && lab.server.capabilities.dialect == Dialect::Llama {
-            self.skip_reason = Some("the server's own interface has one choice".to_owned());
+            self.skip_reason = Some("llama.cpp's /completion returns one choice".to_owned());
             return Ok(true);
         }
         if self.openings.is_empty() {
@@ -154,7 +156,7 @@ impl Check for Independence {
             pairs => pairs?,
         };
         for Pair { opening, first, second } in pairs {
-            // That the second one is what the first one is.
+            // Probability that the second answer equals the first.
             if let Some(probability) = lab.probability(opening, &first)? {
                 let slack = lab.options.tolerance * COMPARED as f64;
                 self.matches.observe(first == second, probability + slack);

@@ -1,14 +1,14 @@
-//! Is what comes after the first token distributed as the model says?
+//! Distribution of the tokens after the first one.
 //!
-//! Problem: the tokens that speculation has a hand in must have the distributions that the model
-//! has after what stands before them.
-//! Source: `evidence`; the model's distributions come from requests of one token each, which no
-//! draft has a part in.
-//! Complexity: a request for every answer, and one for every place that is looked at.
-//! Deviations: (1) not every place is looked at: those that an answer came by before, and one at
-//! random in every answer. Which they are depends on what stands before the token, never on the
-//! token, so that the bet stays fair. (2) Where prompts come back with log-probabilities, one
-//! request tells of all places of an answer.
+//! Problem: tokens that speculation takes part in must be distributed as the model's next-token
+//! distribution at their prefix.
+//! Source: `evidence`; the model's distributions come from requests of one token each, which
+//! involve no draft.
+//! Complexity: one request per answer, and one per prefix that is tested.
+//! Deviations: (1) not every position is tested: those whose prefix earlier answers have passed,
+//! and one at random in every answer. The selection depends on the prefix, never on the token, so
+//! the bet stays fair. (2) Where prompts come back with log-probabilities, one request returns the
+//! distributions of all positions of an answer.
 
 mod cases;
 mod deviation;
@@ -31,50 +31,51 @@ use crate::report::{Outcome, Verdict};
 use crate::server::{Request, is_end};
 use crate::setting::{Cell, Conditional, Counting, Setting, is_prefix_of_words};
 
-/// What must be owned for a check to go on though it has seen what it wanted to see.
+/// Wealth above which a check continues though it has the power it needs.
 const SUSPICION: f64 = 20.0;
-/// Answers of a round.
+/// Answers per round.
 const ROUND: usize = 48;
-/// Answers that obey a grammar are enough where their distribution cannot be known.
+/// Number of valid answers that suffices under a grammar if their distribution cannot be known.
 const OBEYED: usize = 480;
-/// Where a test does not reach what it should, it goes on to this many tokens at most.
+/// Maximum number of tokens of a check that does not reach the required power.
 const MOST_TOKENS: usize = 40_000;
 
-/// A check of distributions.
+/// Check of a distribution.
 pub struct Sampled {
     case: Case,
     prepared: Option<Prepared>,
-    /// Why it cannot be made.
+    /// Reason why the check cannot be made.
     skip_reason: Option<String>,
-    /// Tokens after the first, a bettor for each way to count.
+    /// Tokens after the first, with one bettor per way to count penalties.
     bettors: Vec<(Counting, Bettor)>,
-    /// The logarithm of the most that the poorest of them owned.
+    /// Maximum over time of the smallest log-wealth of these bettors.
     most: f64,
-    /// First tokens, with which no draft has to do; likewise.
+    /// Bettors on first tokens, which involve no draft; the maximum likewise.
     firsts: Vec<Bettor>,
     peak_of_first: f64,
     trail: Trail,
     visits: HashMap<Prefix, usize>,
-    /// Contexts that were bet on.
+    /// Contexts with a bet.
     contexts: HashMap<Prefix, Rc<Conditional>>,
     answers: usize,
     requests: usize,
-    /// When the power is looked at next, and whether it was enough for what is aimed at.
+    /// Number of tokens at which power is computed next, and whether it sufficed for the target
+    /// error.
     next_look: usize,
     has_power: bool,
-    /// At the last look not even the largest error would have been found.
+    /// Whether not even the largest simulated error would have been found at the last computation.
     is_blind: bool,
-    /// An answer that no lossless server gives.
+    /// Answer that no lossless server gives.
     impossible: Option<(Request, String)>,
 }
 
-/// What came at a place.
+/// Observation at a prefix.
 enum Observed {
     Token(Key),
     End,
 }
 
-/// All of them.
+/// Creates all checks of distributions.
 pub fn all(sensitivity: f64, tolerance: f64) -> Vec<Sampled> {
     cases(sensitivity).into_iter().map(|case| Sampled::new(case, tolerance)).collect()
 }
@@ -85,7 +86,7 @@ fn hash(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// A place as a bettor knows it.
+/// Returns a prefix in the form that a bettor uses.
 fn context(prefix: &Prefix, emitted: &Conditional) -> Context {
     let before = |back: usize| prefix.1.iter().rev().nth(back).map_or(0, hash);
     Context {
@@ -96,7 +97,8 @@ fn context(prefix: &Prefix, emitted: &Conditional) -> Context {
     }
 }
 
-/// The tokens that end an answer as one: servers do not say which of them it was. Also its key.
+/// Merges the tokens that end an answer into one cell, since servers do not report which one it
+/// was. Also returns its key.
 fn merge_end_tokens(mut emitted: Conditional, ends: &[u32]) -> (Conditional, Option<Key>) {
     let ending =
         |cell: &Cell| is_end(&cell.text) || ends.iter().any(|end| cell.key == Key::Id(*end));
@@ -149,7 +151,7 @@ impl Sampled {
         self.bettors[0].1.tokens()
     }
 
-    /// A round of answers, with their openings.
+    /// Requests a round of answers; returns them with their openings.
     fn sample(&mut self, lab: &mut Lab<'_>) -> Result<Vec<(usize, Answer)>> {
         let Some(prepared) = &self.prepared else { return Ok(Vec::new()) };
         let openings: Vec<usize> = (0..ROUND)
@@ -160,7 +162,7 @@ impl Sampled {
             .map(|at| lab.continuation(*at, self.case.tokens, &prepared.setting))
             .collect();
         if self.case.crowded {
-            // Neighbours with other settings, between them; their answers are not looked at.
+            // Concurrent requests with other settings, interleaved; their answers are ignored.
             let others = [
                 Setting { temperature: 0.0, ..Setting::default() },
                 Setting { temperature: 0.5, top_p: Some(0.5), ..Setting::default() },
@@ -191,8 +193,8 @@ impl Sampled {
         Ok(openings.into_iter().zip(measured).collect())
     }
 
-    /// The places of the answers that are looked at, and what came there. It is decided before it
-    /// is known what came.
+    /// Selects the prefixes of the answers to test, with the token observed at each. The selection
+    /// does not depend on that token.
     fn prefixes(
         &mut self,
         lab: &mut Lab<'_>,
@@ -206,7 +208,7 @@ impl Sampled {
             let (keys, stopped) = lab.tokens(&choice)?;
             let listed = |key: &Key| setting.ends.iter().any(|end| *key == Key::Id(*end));
             let named = keys.last().is_some_and(listed);
-            // Some servers tell the token that ended the answer, others do not.
+            // Some servers return the token that ended the answer, others do not.
             let token_count = keys.len() - usize::from(stopped && named);
             let ended = stopped.then_some(Observed::End);
             let chosen = lab.rng.random_range(1..length.max(2));
@@ -228,14 +230,14 @@ impl Sampled {
         Ok(found)
     }
 
-    /// Bets on what came.
+    /// Bets on an observation.
     fn bet(&mut self, lab: &mut Lab<'_>, prefix: Prefix, observed: &Observed) -> Result<()> {
         let Some(prepared) = &self.prepared else { return Ok(()) };
         let mut setting = prepared.setting.clone();
         if setting.min_tokens > 0
             && let Some(conditional) = lab.at(&prefix)
         {
-            // Before so many tokens no end token is possible, the model's own included.
+            // Before `min_tokens` tokens no end token is possible, including the model's own.
             let ends = conditional.cells.iter().filter(|cell| is_end(&cell.text));
             setting.ends.extend(ends.filter_map(|cell| match cell.key {
                 Key::Id(id) => Some(id),
@@ -268,7 +270,7 @@ impl Sampled {
                 self.contexts.entry(prefix.clone()).or_insert_with(|| Rc::new(emitted));
             }
         }
-        // The server may count either way: the poorest has the evidence.
+        // The server may count penalties either way, so the smaller wealth is the evidence.
         let poorest = |all: &mut dyn Iterator<Item = &Bettor>| {
             all.map(|bettor| bettor.wealth().current()).fold(f64::INFINITY, f64::min)
         };
@@ -278,7 +280,7 @@ impl Sampled {
         Ok(())
     }
 
-    /// Whether anything else has to be seen.
+    /// Returns whether the check has enough observations.
     fn is_done(&mut self, lab: &mut Lab<'_>, threshold: f64) -> bool {
         if self.impossible.is_some() || self.most >= threshold || self.peak_of_first >= threshold {
             return true;
@@ -290,7 +292,7 @@ impl Sampled {
             self.has_power = finds(target_error);
             self.is_blind = !self.has_power && self.is_grammar() && !finds(LARGEST);
         }
-        // Who is suspected is looked at on.
+        // A suspicious check continues.
         let now = self.bettors.iter().map(|(_, bettor)| bettor.wealth().current());
         if now.fold(f64::INFINITY, f64::min) > SUSPICION.ln() {
             return self.tokens() > MOST_TOKENS;
@@ -303,7 +305,7 @@ impl Sampled {
             || self.tokens() > MOST_TOKENS
     }
 
-    /// Whether answers that break a rule are what it looks for first.
+    /// Returns whether the check first looks for answers that violate a grammar.
     fn is_grammar(&self) -> bool {
         self.prepared.as_ref().is_some_and(|prepared| prepared.grammar.is_some())
     }
@@ -331,7 +333,8 @@ impl Check for Sampled {
                 Ok(Ok(prepared)) => self.prepared = Some(prepared),
                 Ok(Err(skip_reason)) => self.skip_reason = Some(skip_reason),
                 Err(Error::Refused { status, reason, .. }) => {
-                    self.skip_reason = Some(format!("the server refused it ({status}): {reason}"));
+                    self.skip_reason =
+                        Some(format!("the server rejected the request ({status}): {reason}"));
                 }
                 Err(error) => return Err(error),
             }
@@ -342,7 +345,8 @@ impl Check for Sampled {
         let sent = lab.server.client.sent();
         let answers = match self.sample(lab) {
             Err(Error::Refused { status, reason, .. }) if self.answers == 0 => {
-                self.skip_reason = Some(format!("the server refused it ({status}): {reason}"));
+                self.skip_reason =
+                    Some(format!("the server rejected the request ({status}): {reason}"));
                 return Ok(true);
             }
             answers => answers?,
@@ -394,7 +398,7 @@ impl Check for Sampled {
         };
         let verdict = match most >= threshold {
             true => Verdict::Fault,
-            // Somewhat more than what was aimed at is still worth saying.
+            // A power somewhat worse than the target is still worth reporting.
             false if would_find.is_some_and(|found| found <= 2.0 * self.case.target_error(lab)) => {
                 Verdict::Passed
             }

@@ -1,4 +1,4 @@
-//! The log-probabilities in an answer belong to the tokens at which they stand.
+//! Log-probabilities of an answer must be those of its tokens.
 
 use crate::error::Result;
 use crate::lab::{Lab, Prefix};
@@ -9,15 +9,15 @@ use crate::setting::Setting;
 
 const ANSWERS: usize = 24;
 const TOKENS: usize = 10;
-/// Log-probabilities that differ by less may differ by arithmetic.
+/// Largest difference of log-probabilities that may be due to arithmetic.
 const NEAR: f64 = 0.25;
-/// So many of the tokens may differ by more: what bfloat16 does to unlikely tokens.
+/// Share of tokens that may differ by more: bfloat16 moves improbable tokens.
 const STRAY: f64 = 0.05;
 
-/// Compares log-probabilities of answers with those of requests of one token.
+/// Compares log-probabilities of answers with those of single-token requests.
 pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
     if !lab.has_distributions() || lab.server.capabilities.top == 0 {
-        return Ok(Outcome::not_applicable("the server tells no log-probabilities"));
+        return Ok(Outcome::not_applicable("the server returns no log-probabilities"));
     }
     let openings = lab.choose(Kind::Plain, 3)?;
     let cases: Vec<(usize, Request)> = (0..ANSWERS)
@@ -55,7 +55,7 @@ pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
             if example.as_ref().is_none_or(|(most, ..)| off > *most) {
                 let summary = format!(
                     "token {} of an answer, {:?}, has the log-probability {returned:.3}; after \
-                     the same text the model gives it {:.3}",
+                     the same tokens the model gives it {:.3}",
                     prefix.1.len() + 1,
                     cell.text,
                     cell.probability.ln()
@@ -67,7 +67,7 @@ pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
     }
     let missed = match missing {
         0 => String::new(),
-        n => format!("; {n} tokens have none"),
+        n => format!("; {n} tokens have no log-probability"),
     };
     let summary = format!("{mismatches} of {seen} are off by more than {NEAR}{missed}");
     Ok(match example {

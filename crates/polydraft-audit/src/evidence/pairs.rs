@@ -1,29 +1,29 @@
-//! Evidence from answers beside each other: do two servers answer alike, and are two answers of one
-//! server independent?
+//! Evidence from pairs of answers: do two servers answer alike, and are two answers of one server
+//! independent?
 //!
-//! Problem: without log-probabilities a server is compared with another that is known to be right;
-//! and requests that share random numbers give equal answers too often.
-//! Source: betting as in the file above. (1) Pairs: of two answers, one from each server, both
-//! orders are as likely if the servers are alike, whatever the distribution is; the bet is on which
-//! is whose. (2) Matches: that a second answer equals the first has a known probability.
-//! Complexity: linear in the pairs of counts that answers have. Deviations: as in the file above.
+//! Problem: without log-probabilities a server is compared with another that is known to be
+//! lossless; and requests that share random numbers give equal answers too often.
+//! Source: betting as in the parent module. (1) Pairs: of two answers, one from each server, both
+//! orders are equally likely if the servers are alike, whatever the distribution; the bet is on the
+//! order. (2) Matches: the probability that a second answer equals the first is known.
+//! Complexity: linear in the pairs of counts that answers have. Deviations: as in the parent
+//! module.
 
 use std::collections::HashMap;
 
 use super::{PRIOR_WEIGHTS, Wealth};
 
-/// Beginnings of answers that are looked at, in characters; each is a strategy of its own.
+/// Lengths of compared prefixes of answers, in characters; each is a strategy of its own.
 const LENGTHS: [usize; 4] = [2, 5, 12, usize::MAX];
-/// Words of an answer that are looked at, each by itself and with the one before: what speculation
-/// does wrong stands after the first token, wherever the text has come to by then.
+/// Compared words of an answer, each alone and with the one before: errors of speculation appear
+/// after the first token, wherever the words have led to by then.
 const WORDS: usize = 6;
 const FEATURES: usize = LENGTHS.len() + 2 * WORDS;
 
-/// How much likelier than the other one an answer is taken to be at most: what the tolerance costs
-/// grows with it.
+/// Maximum likelihood ratio of a bet: the cost of the tolerance grows with it.
 const BOLDNESS: f64 = 1.5;
 
-/// What is looked at of an answer.
+/// Returns the compared features of an answer.
 fn features(text: &str) -> Vec<String> {
     let cut = |length: &usize| text.chars().take(*length).collect::<String>();
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -33,20 +33,21 @@ fn features(text: &str) -> Vec<String> {
     LENGTHS.iter().map(cut).chain(single).chain(double).collect()
 }
 
-/// How often a form of a feature came from the server and from the reference.
+/// Occurrences of a feature's value in answers of the tested server and of the reference.
 type Counts = (u32, u32);
 
-/// How much likelier a form is taken to come from the server.
+/// Returns the assumed likelihood ratio of a value: tested server to reference.
 fn ratio((tested, other): Counts, prior_weight: f64) -> f64 {
     let ratio = (f64::from(tested) + prior_weight) / (f64::from(other) + prior_weight);
     ratio.clamp(1.0 / BOLDNESS, BOLDNESS)
 }
 
-/// The forms of a feature.
+/// Values of a feature.
 #[derive(Debug, Clone, Default)]
 struct Forms {
     counts: HashMap<String, Counts>,
-    /// How many forms came so often: few pairs of counts, where there may be thousands of forms.
+    /// Number of values per pair of counts: there are few pairs of counts, but may be thousands of
+    /// values.
     kinds: HashMap<Counts, usize>,
 }
 
@@ -55,7 +56,7 @@ impl Forms {
         self.counts.get(form).copied().unwrap_or_default()
     }
 
-    /// One came, once more from either.
+    /// Adds an occurrence for either server.
     fn add(&mut self, form: String, (tested, other): Counts) {
         let counts = self.counts.entry(form).or_default();
         if let Some(forms) = self.kinds.get_mut(counts) {
@@ -68,27 +69,27 @@ impl Forms {
         *self.kinds.entry(*counts).or_default() += 1;
     }
 
-    /// The largest and the smallest ratio of any form, seen or not.
+    /// Returns the largest and smallest ratio of any value, observed or not.
     fn extremes(&self, prior_weight: f64) -> (f64, f64) {
         let ratios = self.kinds.keys().map(|counts| ratio(*counts, prior_weight));
         ratios.fold((1.0f64, 1.0f64), |(peak, least), r| (peak.max(r), least.min(r)))
     }
 }
 
-/// Which of two answers is the server's?
+/// Bets on which of two answers is the tested server's.
 #[derive(Debug, Clone)]
 pub struct Pairs {
     tolerance: f64,
-    /// By feature.
+    /// Values by feature.
     seen: Vec<Forms>,
     wealth: Wealth,
-    /// What every strategy would have won if it cost nothing, as a logarithm.
+    /// Log-wealth of every strategy at zero cost.
     would_have: Vec<f64>,
     pairs: usize,
 }
 
 impl Pairs {
-    /// Nothing is seen.
+    /// Creates a bettor without observations.
     pub fn new(tolerance: f64) -> Self {
         Self {
             tolerance,
@@ -99,7 +100,7 @@ impl Pairs {
         }
     }
 
-    /// An answer of the server and one of the reference, both to the prompt of that number.
+    /// Observes an answer of each server to the prompt of this number.
     pub fn observe(&mut self, prompt: usize, server: &str, reference: &str) {
         let forms = features(server).into_iter().zip(features(reference)).enumerate();
         for (part, (tested, other)) in forms {
@@ -111,12 +112,12 @@ impl Pairs {
                     ratio(seen.counts_of(&other), prior_weight),
                 );
                 let (peak, least) = seen.extremes(prior_weight);
-                // What is got lies between 2 - top and top.
+                // Payoffs lie between 2 - top and top.
                 let top = 2.0 * peak / (peak + least);
                 let cost = (self.tolerance * (2.0 * top - 2.0)).ln_1p();
                 let part = part * PRIOR_WEIGHTS.len() + number;
                 let won = (2.0 * first / (first + second)).ln();
-                // Who would have won less than the tolerance costs does not bet.
+                // A strategy that would have won less than the cost does not bet.
                 if self.would_have[part] > cost * all {
                     self.wealth.multiply(part, won - cost);
                 }
@@ -129,17 +130,17 @@ impl Pairs {
         self.pairs += 1;
     }
 
-    /// What was won.
+    /// Returns the wealth.
     pub fn wealth(&self) -> &Wealth {
         &self.wealth
     }
 
-    /// Pairs seen.
+    /// Returns the number of observed pairs.
     pub fn pairs(&self) -> usize {
         self.pairs
     }
 
-    /// What differs most: itself, and how often it came from each.
+    /// Returns the value that differs most, with its occurrences for each server.
     pub fn widest(&self) -> Option<(String, u32, u32)> {
         let score = |(tested, other): Counts| {
             let (tested, other) = (f64::from(tested), f64::from(other));
@@ -153,10 +154,10 @@ impl Pairs {
     }
 }
 
-/// Parts of the answers that share their random numbers, as the strategies suppose.
+/// Shares of answers with shared random numbers that the strategies assume.
 const SHARED: [f64; 3] = [0.02, 0.2, 0.8];
 
-/// Do answers equal others more often than at random?
+/// Bets that answers are equal more often than at random.
 #[derive(Debug, Clone)]
 pub struct Matches {
     wealth: Wealth,
@@ -171,7 +172,7 @@ impl Default for Matches {
 }
 
 impl Matches {
-    /// An answer does or does not equal another one, which at random has at most this probability.
+    /// Observes whether two answers are equal, which at random has at most this probability.
     pub fn observe(&mut self, equal: bool, probability: f64) {
         let p = probability.clamp(1e-12, 1.0 - 1e-12);
         for (part, shared) in SHARED.into_iter().enumerate() {
@@ -184,12 +185,12 @@ impl Matches {
         self.equal += usize::from(equal);
     }
 
-    /// What was won.
+    /// Returns the wealth.
     pub fn wealth(&self) -> &Wealth {
         &self.wealth
     }
 
-    /// Pairs seen, and how many of them were equal.
+    /// Returns the number of pairs, and the number of equal ones.
     pub fn counts(&self) -> (usize, usize) {
         (self.seen, self.equal)
     }
@@ -203,9 +204,9 @@ mod tests {
     use super::super::p_value;
     use super::*;
 
-    /// Over all orders of the pairs the mean of what is owned is one.
+    /// Averages the wealth over all orders of the pairs: exactly one.
     #[test]
-    fn orders_are_fair() {
+    fn mean_wealth_over_orders_is_one() {
         let pairs = [("a", "b"), ("b", "a"), ("a", "a"), ("a", "c"), ("a", "b"), ("a", "b")];
         let mut mean = 0.0;
         for orders in 0..1 << pairs.len() {
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn differing_servers_are_told_from_alike_ones() {
+    fn finds_differing_servers_without_false_alarms() {
         let (mut accused, mut found) = (0, 0);
         for seed in 0..100 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn matches_by_chance_are_no_evidence() {
+    fn random_matches_are_no_evidence() {
         for (probability, at_most) in [(0.3, 0.3), (0.29, 0.3)] {
             let mut mean = 0.0;
             for path in 0..1u32 << 10 {

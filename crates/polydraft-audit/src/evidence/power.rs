@@ -1,11 +1,11 @@
-//! How large an error a test would have found, by simulating it on the very contexts that came.
+//! Power: the smallest error that a test would have found, by simulation on the observed contexts.
 //!
-//! Problem: a test that finds nothing says little unless one knows what it could have found.
-//! Source: simulation; the bettor is the one that tested, but that he counts sizes of cells alone,
-//! so that the test itself finds no less. Errors move a total variation of τ at
-//! every token, where there is room for it, to the likeliest token or away from it: what a wrong
-//! acceptance or a wrong residual does. What does not depend on what came is computed once for all
-//! simulations. Complexity: simulations × tokens × sizes of cells. Deviations: none.
+//! Problem: a test without findings means little unless one knows what it could have found.
+//! Source: simulation; the bettor is the one of the test, but counts only size classes of cells, so
+//! the test itself finds no less. Errors move a total variation of τ at every token, as far as
+//! possible, to the most probable token or away from it, as a wrong acceptance or a wrong residual
+//! does. Values that do not depend on the outcomes are computed once for all simulations.
+//! Complexity: simulations × tokens × size classes. Deviations: none.
 
 use std::rc::Rc;
 
@@ -17,53 +17,53 @@ use super::{
     wins_from_counts,
 };
 
-/// What a test looked at, in order.
+/// Odds of the tested tokens, in order.
 pub type Trail = Vec<Rc<Odds>>;
 
-/// Total variations that are tried.
+/// Simulated total variations.
 const LEVELS: [f64; 12] = [0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3];
 const RUNS: usize = 40;
-/// An error is called found that so many of 20 tests find.
+/// Minimum number of 20 tests that must find an error.
 const FOUND: usize = 19;
 
-/// The smallest of the errors that is found in 19 of 20 tests; none if even the largest is not.
-/// `threshold` is the logarithm of what must be owned.
+/// Returns the smallest error found in 19 of 20 tests, or `None` if not even the largest is.
+/// `threshold` is the logarithm of the wealth that proves a fault.
 pub fn smallest_found(trail: &Trail, tolerance: f64, threshold: f64) -> Option<f64> {
     let steps = Steps::new(trail, tolerance);
     let found = |level: &f64| finds(&steps, threshold, *level);
-    // What finds an error finds larger ones.
+    // Power is monotone in the size of the error.
     let first = LEVELS.partition_point(|level| !found(level));
     LEVELS.get(first).copied()
 }
 
-/// Whether an error of that size, or a smaller one, would be found in 19 of 20 tests: sooner said
-/// than which is the smallest.
+/// Returns whether an error of this size, or a smaller one, would be found in 19 of 20 tests:
+/// cheaper than finding the smallest.
 pub fn would_find(trail: &Trail, tolerance: f64, threshold: f64, size: f64) -> bool {
     let level = LEVELS.into_iter().rfind(|level| *level <= size);
     level.is_some_and(|level| finds(&Steps::new(trail, tolerance), threshold, level))
 }
 
-/// The largest error that is tried.
+/// Largest simulated error.
 pub const LARGEST: f64 = LEVELS[LEVELS.len() - 1];
 
-/// The tokens that were looked at, in order, each list of all one after the other: simulations
-/// walk through them again and again, and would wait for memory otherwise.
+/// Tested tokens in order, in contiguous arrays: simulations read them again and again, and would
+/// wait for memory otherwise.
 #[derive(Default)]
 struct Steps {
-    /// Of every token: its tolerance, and where its cells and its sizes of cells end.
+    /// Per token: tolerance, end of its cells, end of its size classes.
     tokens: Vec<(f64, usize, usize)>,
-    /// Of every cell: its probability.
+    /// Per cell: probability.
     cells: Vec<f64>,
-    /// Of every cell: its size, by place among the token's sizes.
+    /// Per cell: index of its size class among those of the token.
     size_indices: Vec<u8>,
-    /// Of every cell: what the bets on supposed errors win where it comes, as logarithms.
+    /// Per cell: log-gain of the bets on assumed errors if it is observed.
     supposed: Vec<[f64; SUPPOSED_ERRORS.len()]>,
-    /// Of every size that a token's cells have: which, and what they have together.
+    /// Per size class of a token: class, and total probability of its cells.
     sizes: Vec<u8>,
     shares: Vec<f64>,
 }
 
-/// A token that was looked at.
+/// A tested token.
 struct Step<'s> {
     tolerance: f64,
     cells: &'s [f64],
@@ -121,10 +121,10 @@ impl Steps {
     }
 }
 
-/// A bettor who counts sizes of cells alone: the money for the other families lies idle, and he
-/// wins no more than one who counts all. Cells of one size win the same, so that he bets on sizes.
+/// Bettor that counts only size classes: the wealth of other families lies idle, so it wins no more
+/// than one that counts everything. Cells of one class have equal payoffs, so it bets on classes.
 struct SizeBettor {
-    /// By size, how often cells have come, and how often they should have.
+    /// Observed and expected counts, by size class.
     counts: [(f64, f64); SIZES],
     wealth: Wealth,
 }
@@ -156,8 +156,8 @@ impl SizeBettor {
         self.counts[usize::from(step.sizes[size_index])].0 += 1.0;
     }
 
-    /// Whether he owns as much as that. All parts together have no more on average than the
-    /// richest.
+    /// Returns whether the wealth reaches the threshold. The total is a mean of the shares, so it
+    /// is at most the largest.
     fn reaches(&self, threshold: f64) -> bool {
         self.wealth.parts.iter().any(|part| *part >= threshold)
             && self.wealth.current() >= threshold
@@ -180,7 +180,7 @@ fn finds(steps: &Steps, threshold: f64, level: f64) -> bool {
     })
 }
 
-/// Draws a cell; `moved` more than its own probability goes to the likeliest.
+/// Draws a cell; the first one has `moved` more than its own probability.
 fn draw(cells: &[f64], moved: f64, rng: &mut ChaCha8Rng) -> usize {
     let top = cells[0];
     let moved_top = (top + moved).clamp(0.0, 1.0);
@@ -204,10 +204,10 @@ mod tests {
     use super::super::{Bettor, Context};
     use super::*;
 
-    /// Where all tokens stand in places of their own, the families of sizes learn the same as those
-    /// of whoever counts all.
+    /// Where all prefixes are distinct, the families of size classes learn the same as with all
+    /// counts.
     #[test]
-    fn a_simple_bettor_bets_as_the_whole_one_does() {
+    fn size_bettor_matches_full_bettor_on_distinct_prefixes() {
         let distributions = [&[0.6, 0.25, 0.1][..], &[0.9, 0.04], &[0.3, 0.3, 0.2], &[1.0], &[]];
         let odds: Vec<Odds> = distributions
             .iter()

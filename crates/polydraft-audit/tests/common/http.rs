@@ -1,4 +1,4 @@
-//! As much of HTTP as a client on loopback needs.
+//! Minimal HTTP server on loopback.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 type Handler = dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync;
 
-/// Answers until the process ends.
+/// Serves requests until the process ends.
 pub fn serve(
     listener: TcpListener,
     handler: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
@@ -53,7 +53,7 @@ fn handle_connection(stream: &TcpStream, handler: &Handler) -> Option<()> {
             }
             None => answer.to_string(),
         };
-        // Who is told that it is lost need not wait long for each try.
+        // A client of a failed server need not wait long between retries.
         let again = if status >= 500 { "Retry-After: 0\r\n" } else { "" };
         let length = text.len();
         let head = format!("HTTP/1.1 {status} X\r\n{again}Content-Length: {length}\r\n\r\n");

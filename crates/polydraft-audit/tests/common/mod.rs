@@ -1,5 +1,5 @@
-//! A tiny server that speculates, and can be told to do it wrong.
-#![allow(dead_code, reason = "each test file uses a part")]
+//! A tiny speculating server with planted faults.
+#![allow(dead_code, reason = "each test file uses some of it")]
 
 mod http;
 mod model;
@@ -16,67 +16,67 @@ use serde_json::{Map, Value, json};
 
 use model::{END, Sampler, VOCABULARY, distribution, ids_of, text_of};
 
-/// What it does wrong.
+/// Planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// After a rejection it draws from the target instead of from what is left of it.
+    /// Draws from the target after a rejection, instead of from the residual.
     CorrectionFromTarget,
-    /// It accepts as if the draft had been drawn at temperature 1.
+    /// Accepts as if the draft had been drawn at temperature 1.
     TemperatureForgotten,
-    /// The token after an accepted draft is the draft's.
+    /// Draws the token after an accepted draft from the draft model.
     BonusFromDraft,
-    /// Accepts by the whole distribution, and truncates only what it draws itself.
+    /// Accepts by the full distribution, and truncates only for its own draws.
     TruncatesTooLate,
-    /// One token in a hundred is one of the unlikely ones.
+    /// Replaces one token in a hundred by an improbable one.
     BiasedTail,
-    /// Penalties count what was there before the step.
+    /// Penalties count only tokens before the step.
     PenaltiesIgnoreDrafts,
-    /// All requests draw the same random numbers.
+    /// All requests use the same random numbers.
     SharedStream,
-    /// The choices of a request draw the same random numbers.
+    /// The choices of a request use the same random numbers.
     SharedByChoices,
     SeedIgnored,
-    /// An end token inside a draft is passed over.
+    /// Ignores an end token inside a draft.
     EndSwallowed,
-    /// Log-probabilities stand one token too late.
+    /// Log-probabilities are shifted by one token.
     LogprobsShifted,
-    /// A grammar holds at the first token of a step only.
+    /// Applies a grammar only to the first token of a step.
     MaskMissing,
-    /// A stop string is looked for at the end of a step only.
+    /// Searches stop strings only at the end of a step.
     StopMissed,
-    /// At temperature 0 drafts are taken as they are.
+    /// Accepts all drafts at temperature 0.
     GreedyDrafts,
-    /// What is counted is what was drafted.
+    /// Usage counts drafted tokens.
     CountsDrafts,
-    /// It draws corrections from the target, and a request with top-k brings it down.
+    /// Draws corrections from the target, and fails for good at a request with top-k.
     DiesOfTopK,
 }
 
-/// What it tells.
+/// Details that the server returns.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerFeatures {
-    /// Ids of tokens.
+    /// Token ids.
     pub ids: bool,
-    /// How many of the likeliest.
+    /// Number of most probable tokens.
     pub top: usize,
     /// Whether prompts come back with log-probabilities.
     pub echo: bool,
     /// Whether penalties count the prompt's tokens too.
     pub penalises_prompts: bool,
-    /// Whether there are conversations alone.
+    /// Whether chat completions are the only interface.
     pub chat: bool,
-    /// What is wrong with the texts of tokens.
+    /// Representation of token texts.
     pub token_text: TokenText,
 }
 
-/// How tokens are written where they are told as texts.
+/// Representation of tokens as text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenText {
     Plain,
-    /// Without the blanks that they begin with.
+    /// Without leading spaces.
     Stripped,
-    /// One of the tokens is two with one text, told as a list has them or as an object does.
+    /// Some tokens have a duplicate with the same text, returned as a list or as an object.
     Doubled,
     DoubledInObject,
 }
@@ -98,13 +98,13 @@ struct State {
     fault: Fault,
     features: ServerFeatures,
     seed: u64,
-    /// How often every request has come: what is answered does not depend on which of two came
-    /// first.
+    /// Number of occurrences of every request, so that the answer does not depend on the order of
+    /// concurrent requests.
     requests: Mutex<HashMap<String, u64>>,
     dead: AtomicBool,
 }
 
-/// A server, as long as the process lives.
+/// A server that runs as long as the process.
 pub struct TestServer(SocketAddr);
 
 impl TestServer {
@@ -135,21 +135,21 @@ impl TestServer {
     }
 }
 
-/// A draft and its verification, token by token.
+/// Draft and verification, token by token.
 struct Decoder<'s> {
     state: &'s State,
     sampler: Sampler,
     prompt: Vec<u32>,
     rng: ChaCha8Rng,
-    /// What was drafted but not counted.
+    /// Number of drafted tokens.
     drafted: usize,
 }
 
 const DRAFT: usize = 3;
 
 impl Decoder<'_> {
-    /// The target's distribution after an answer; `counted` of its tokens count for penalties,
-    /// and a grammar may be forgotten.
+    /// Returns the target's distribution after an answer; `counted` of its tokens count for
+    /// penalties, and `masked` applies the grammar.
     fn target(&self, answer: &[u32], counted: usize, masked: bool) -> Vec<f64> {
         let mut logits = distribution(&self.prompt, answer, 0.0);
         if self.state.features.penalises_prompts {
@@ -220,7 +220,8 @@ impl Decoder<'_> {
         answer.push(model::draw(&p, &mut self.rng));
     }
 
-    /// An answer, and whether it ended by itself.
+    /// Generates an answer; returns it with its text and whether it ended at an end token or stop
+    /// string.
     fn run(&mut self, max_tokens: usize, stop: Option<&str>) -> (Vec<u32>, String, bool) {
         let mut answer = Vec::new();
         // The first token comes from the prompt's pass.
@@ -251,7 +252,7 @@ impl Decoder<'_> {
                     return (answer, text, true);
                 }
                 let text = text_of(&answer[..=length]);
-                // One that looks at the last token alone does not see what began before.
+                // A search in the last token alone misses strings that began before.
                 let from = match self.state.fault {
                     Fault::StopMissed => text_of(&answer[..length]).len(),
                     _ => 0,
@@ -287,14 +288,14 @@ impl State {
             "/v1/chat/completions" if self.features.chat => (200, self.converse(body)),
             "/detokenize" => {
                 let ids: Vec<u32> = serde_json::from_value(body["tokens"].clone()).expect("ids");
-                // The end token is no text, as most servers have it.
+                // The end token has no text, as in most servers.
                 (200, json!({ "prompt": text_of(&ids) }))
             }
             _ => (404, json!({ "error": { "message": "there is no such route" } })),
         }
     }
 
-    /// A conversation, continued like its last message.
+    /// Answers a chat request like a completion of its first message.
     fn converse(&self, body: &Value) -> Value {
         let mut request = body.clone();
         request["prompt"] = body["messages"][0]["content"].clone();
@@ -424,7 +425,7 @@ impl State {
     }
 }
 
-/// What a check found, by name.
+/// Formats the outcomes by name of the check.
 pub fn verdicts(report: &polydraft_audit::Report) -> HashMap<&'static str, String> {
     let event = |finding: &polydraft_audit::Finding| {
         let outcome = &finding.outcome;

@@ -1,4 +1,4 @@
-//! The model: a table that is made up as it is asked for.
+//! The model: a table of logits, computed by hashing.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -7,10 +7,10 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
 pub const VOCABULARY: usize = 12;
-/// The token that ends texts.
+/// End token.
 pub const END: u32 = 0;
 
-/// A prompt's tokens: a word is one of the vocabulary, whichever.
+/// Tokenizes a prompt; unknown words map to any token.
 pub fn ids_of(text: &str) -> Vec<u32> {
     let named = |word: &str| (1..VOCABULARY as u32).find(|id| text_of(&[*id]).trim() == word);
     let value =
@@ -36,7 +36,7 @@ fn noise(value: &impl Hash, salt: u64) -> f64 {
     hash(&(value, salt)) as f64 / u64::MAX as f64
 }
 
-/// Logits after a prompt and an answer. The draft's are the target's and so much noise.
+/// Returns the logits after a prompt and an answer. The draft's have noise of `noise_level` added.
 pub fn distribution(prompt: &[u32], answer: &[u32], noise_level: f64) -> Vec<f64> {
     let text: Vec<u32> = prompt.iter().chain(answer).copied().collect();
     let context = &text[text.len().saturating_sub(2)..];
@@ -63,7 +63,7 @@ pub fn draw(weights: &[f64], rng: &mut ChaCha8Rng) -> u32 {
     weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(0) as u32
 }
 
-/// The settings of a request.
+/// Sampling settings of a request.
 #[derive(Debug, Default)]
 pub struct Sampler {
     pub temperature: f64,
@@ -107,12 +107,12 @@ impl Sampler {
         }
     }
 
-    /// Whether a token ends the answer that it is the last of.
+    /// Returns whether a token ends the answer, of which it is the last.
     pub fn ends(&self, token: u32, answer: &[u32]) -> bool {
         self.stops.contains(&token) && answer.len() > self.min_tokens
     }
 
-    /// Subtracts what the penalties of a prompt's tokens come to on top of the answer's.
+    /// Subtracts the penalties of a prompt's tokens beyond those of the answer.
     pub fn penalise(&self, logits: &mut [f64], prompt: &[u32], answer: &[u32]) {
         for token in prompt {
             logits[*token as usize] -= self.frequency;
@@ -123,7 +123,7 @@ impl Sampler {
         }
     }
 
-    /// The distribution of what is emitted after an answer.
+    /// Returns the distribution of the next token after an answer.
     pub fn apply(&self, logits: &[f64], answer: &[u32], counted: usize, masked: bool) -> Vec<f64> {
         let mut logits = logits.to_vec();
         for (id, logit) in logits.iter_mut().enumerate() {

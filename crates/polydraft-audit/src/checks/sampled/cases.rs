@@ -1,4 +1,4 @@
-//! The settings that are tested, and what each needs to be asked for.
+//! Tested settings, and the capabilities that each requires.
 
 use std::collections::HashMap;
 
@@ -10,42 +10,42 @@ use crate::prompts::Kind;
 use crate::server::Grammar;
 use crate::setting::{Cell, Counting, Setting};
 
-/// A setting to be tested.
+/// A tested setting.
 pub struct Case {
     pub name: &'static str,
     pub title: &'static str,
-    /// Tokens of an answer.
+    /// Tokens per answer.
     pub tokens: usize,
-    /// The error that all together should find.
+    /// Error that all checks together should find.
     pub sensitivity: f64,
-    /// Whether it goes on until all together find what they should.
+    /// Whether the check continues until all checks together find their target error.
     pub main: bool,
-    /// The share of the requests that it spends, whatever it would find: there are errors that take
-    /// longer to be seen than those that are simulated.
+    /// Minimum share of the requests to spend, whatever the power: some errors take longer to
+    /// appear than the simulated ones.
     pub share: f64,
-    /// Whether neighbours with other settings are asked for at the same time.
+    /// Whether concurrent requests have other settings.
     pub crowded: bool,
-    /// Whether only one request is under way at a time.
+    /// Whether requests are sent one at a time.
     pub alone: bool,
-    /// How penalties may count.
+    /// Ways in which the server may count penalties.
     pub countings: &'static [Counting],
     kind: Kind,
     openings: usize,
     source: SettingSource,
 }
 
-/// Where a setting comes from.
+/// Origin of a setting.
 enum SettingSource {
     Fixed(Setting),
-    /// A ban of the token that is most frequent, and biases for others.
+    /// A ban of the most frequent token, and biases of others.
     Bias,
-    /// A frequent token that ends answers, but not at once.
+    /// A frequent token that ends answers, but not at the first position.
     Ends,
-    /// Words that are likely.
+    /// Probable words.
     Words,
 }
 
-/// A case as it is asked for.
+/// A case with its setting and openings.
 pub struct Prepared {
     pub setting: Setting,
     pub openings: Vec<usize>,
@@ -55,7 +55,7 @@ pub struct Prepared {
 const ANSWER: &[Counting] = &[Counting::Answer];
 const EITHER: &[Counting] = &[Counting::Answer, Counting::Everything];
 
-/// All of them.
+/// Lists all cases.
 pub fn cases(sensitivity: f64) -> Vec<Case> {
     let plain = |name, title, setting| Case {
         name,
@@ -89,12 +89,12 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
         Case { alone: true, ..plain("alone", "distribution, one request at a time", one()) },
         Case {
             crowded: true,
-            ..plain("crowded", "distribution beside neighbours with other settings", one())
+            ..plain("crowded", "distribution with concurrent requests of other settings", one())
         },
         Case {
             kind: Kind::Repeating,
             tokens: 12,
-            ..plain("repeating", "distribution where a text repeats itself", one())
+            ..plain("repeating", "distribution on repetitive text", one())
         },
         Case {
             kind: Kind::Hard,
@@ -119,7 +119,7 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
         Case {
             openings: 1,
             source: SettingSource::Ends,
-            ..plain("ends", "end tokens, and a least number of tokens before them", one())
+            ..plain("ends", "end tokens, and a minimum number of tokens before them", one())
         },
         Case {
             kind: Kind::Repeating,
@@ -130,22 +130,24 @@ pub fn cases(sensitivity: f64) -> Vec<Case> {
     ]
 }
 
-/// How much larger than the error that all together should find is the one that each should find by
-/// itself: a ninth of the tokens, or a third, is enough for it.
+/// Ratio of the error that each check should find by itself to the one that all together should
+/// find: a ninth of the tokens, or a third, suffices for it.
 const SINGLE_CHECK_FACTOR: f64 = 10.0 / 3.0;
 const SINGLE_CHECK_FACTOR_WITH_ECHO: f64 = 5.0 / 3.0;
 
 impl Case {
-    /// The error that it should find: a smaller one where a request tells of a whole answer.
+    /// Returns the error that the check should find: a smaller one where one request scores all
+    /// positions of an answer.
     pub fn target_error(&self, lab: &Lab<'_>) -> f64 {
         self.sensitivity
             * if lab.has_echo() { SINGLE_CHECK_FACTOR_WITH_ECHO } else { SINGLE_CHECK_FACTOR }
     }
 
-    /// What is asked for; or what the server lacks.
+    /// Returns the setting and openings to test, or the capability that the server lacks.
     pub fn prepare(&self, lab: &mut Lab<'_>) -> Result<std::result::Result<Prepared, String>> {
         if !lab.has_distributions() {
-            let reason = "the server does not tell its tokens, or nobody their log-probabilities";
+            let reason = "the server does not return its tokens, or no server returns their \
+                log-probabilities";
             return Ok(Err(reason.to_owned()));
         }
         let openings = lab.choose(self.kind, self.openings)?;
@@ -154,25 +156,27 @@ impl Case {
             SettingSource::Fixed(setting) => {
                 let narrowed = setting.top_k.is_some() || setting.min_p.is_some();
                 if narrowed && lab.server.capabilities.top_k_off.is_none() {
-                    return Ok(Err("the server does not take it".to_owned()));
+                    return Ok(Err("the server does not accept this parameter".to_owned()));
                 }
                 setting.clone()
             }
             SettingSource::Bias | SettingSource::Ends if !lab.server.capabilities.ids => {
-                return Ok(Err("the server does not tell tokens' ids".to_owned()));
+                return Ok(Err("the server does not return token ids".to_owned()));
             }
             SettingSource::Bias => bias(lab, openings[0])?,
             SettingSource::Ends => match ends(lab, openings[0], self.tokens)? {
                 Some(setting) => setting,
-                None => return Ok(Err("the server does not take stop_token_ids".to_owned())),
+                None => return Ok(Err("the server does not accept stop_token_ids".to_owned())),
             },
             SettingSource::Words => {
                 let Some(setting) = words(lab, openings[0])? else {
-                    return Ok(Err("no prompt has likely words".to_owned()));
+                    return Ok(Err("no prompt has probable words".to_owned()));
                 };
                 grammar = probe::grammar(&lab.server, &setting, lab.listener)?;
                 if grammar.is_none() {
-                    return Ok(Err("the server takes no grammar that is known here".to_owned()));
+                    return Ok(Err(
+                        "the server accepts none of the known forms of grammars".to_owned()
+                    ));
                 }
                 setting
             }
@@ -181,13 +185,13 @@ impl Case {
     }
 }
 
-/// Tokens after an opening, most frequent first.
+/// Returns the tokens that follow an opening, most frequent first.
 fn frequent(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Vec<u32>> {
     let request = lab.continuation(opening, tokens, &Setting::default());
     let answers = lab.send(&vec![request; 32], usize::MAX)?;
     let mut counts: HashMap<u32, usize> = HashMap::new();
     for answer in &answers {
-        // Behind the first.
+        // Skips the first token.
         for key in lab.tokens(&answer.first())?.0.into_iter().skip(1) {
             if let Key::Id(id) = key {
                 *counts.entry(id).or_default() += 1;
@@ -213,7 +217,7 @@ fn ends(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Option<Setti
         let request = lab.continuation(opening, tokens, &setting);
         let answers = lab.send(&vec![request; LOOKS], usize::MAX)?;
         let stopped = answers.iter().filter(|answer| answer.first().stopped).count();
-        // Such as ends some answers.
+        // Requires a token that ends some answers.
         if stopped > LOOKS / 8 {
             return Ok(Some(Setting { min_tokens: 3, ..setting }));
         }

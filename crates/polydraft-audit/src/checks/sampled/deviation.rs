@@ -1,11 +1,11 @@
-//! What a check of distributions has seen, in words, and the requests that show it.
+//! Summary of a check of distributions, and the requests that show a fault.
 
 use super::{Sampled, context, odds};
 use crate::evidence::p_value;
 use crate::lab::{Lab, Prefix};
 use crate::report::{Evidence, Outcome, Verdict};
 
-/// Describes what was seen, and adds the requests that show a fault.
+/// Sets the summary of the observations, and adds requests that show a fault.
 pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) {
     let (top, expected) = check.bettors[0].1.top();
     let share = |part: f64| 100.0 * part / check.tokens().max(1) as f64;
@@ -32,32 +32,32 @@ pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) {
     };
     outcome.evidence.push(Evidence { what, curl: lab.server.curl(&call) });
     let single_token_request = lab.server.call(&lab.single_token_request(&prefix));
-    let what = "what the model says there, by a request of one token, in which no draft has a part";
+    let what = "the model's distribution there, by a request of one token, which involves no draft";
     outcome
         .evidence
         .push(Evidence { what: what.to_owned(), curl: lab.server.curl(&single_token_request) });
 }
 
-/// A token of a place.
+/// Count of one token at a prefix.
 struct Deviation<'c> {
     prefix: &'c Prefix,
-    /// None for all that are not told apart.
+    /// Token text; `None` for the cell of all other tokens.
     name: Option<String>,
     probability: f64,
     count: f64,
-    /// Tokens seen in the place.
+    /// Tokens observed at the prefix.
     seen: f64,
 }
 
 impl Deviation<'_> {
-    /// How far its count is from what it should be, as in a chi-squared test.
+    /// Returns the token's term of a chi-squared statistic.
     fn score(&self) -> f64 {
         let expected = self.seen * self.probability;
         (self.count - expected).powi(2) / expected
     }
 }
 
-/// The place where what came is farthest from what should, and that in words.
+/// Returns the prefix with the largest deviation, and a description of it.
 fn widest(check: &Sampled, lab: &Lab<'_>) -> Option<(Prefix, String)> {
     let mut widest: Option<Deviation<'_>> = None;
     for (prefix, emitted) in &check.contexts {
@@ -76,12 +76,12 @@ fn widest(check: &Sampled, lab: &Lab<'_>) -> Option<(Prefix, String)> {
     }
     let Deviation { prefix, name, probability, count, seen } = widest?;
     let name = name.map_or("any other token".to_owned(), |name| format!("{name:?}"));
-    // A server that is lost cannot tell what tokens are as text.
+    // Without a connection to the server, token texts may be unknown.
     let spelt = lab.spell(&prefix.1).unwrap_or_else(|_| format!("{:?}", prefix.1));
     let before = format!("{}{spelt}", lab.openings[prefix.0].text);
     let what = format!(
         "after {before:?}, as token {} of the answer, {name} came {count} of {seen} times \
-         ({:.1} %); the model says {:.1} %",
+         ({:.1} %); expected {:.1} % by the model",
         prefix.1.len() + 1,
         100.0 * count / seen.max(1.0),
         100.0 * probability,
