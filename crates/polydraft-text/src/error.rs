@@ -1,78 +1,78 @@
-//! The one error type of the crate.
+//! Error type of the crate.
 
 use std::path::PathBuf;
 
-/// What can go wrong with the text side of a model.
+/// Error of a tokenizer, chat template or their files.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file that a model directory needs.
+    /// A required file of a model directory is missing.
     #[error("{directory}: expected {expected} in this directory, got neither it nor a substitute")]
     Missing {
-        /// The directory.
+        /// Model directory.
         directory: PathBuf,
-        /// The file, or the files of which one would do.
+        /// Expected file, or alternatives.
         expected: &'static str,
     },
-    /// A file that could not be read.
+    /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// A file whose contents make no sense.
+    /// The contents of a file are invalid.
     #[error("{path}: {problem}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What was expected and what was got.
+        /// Expected and actual contents.
         problem: String,
     },
-    /// A GGUF file that contradicts the format or itself.
+    /// A GGUF file is invalid.
     #[error(transparent)]
     Gguf(#[from] polydraft_gguf::Error),
-    /// A tokenizer and a model that do not belong together.
+    /// Tokenizer and model do not match.
     #[error("{path}: {problem}")]
     Vocabulary {
-        /// The tokenizer's file.
+        /// Path of the tokenizer.
         path: PathBuf,
-        /// The sizes and the first token that does not fit.
+        /// The sizes, and the first token that does not match.
         problem: String,
     },
-    /// Text or tokens that the tokenizer refused.
+    /// The tokenizer rejected text or tokens.
     #[error("{operation} with the tokenizer {path}: {problem}")]
     Tokenizing {
-        /// The tokenizer's file.
+        /// Path of the tokenizer.
         path: PathBuf,
         /// Encoding or decoding.
         operation: &'static str,
-        /// What it objects to.
+        /// Cause.
         problem: String,
     },
-    /// A text that is too long to be worth encoding.
+    /// The text has more tokens than the context; found without encoding all of it.
     #[error("the prompt has at least {least} tokens, but the model's context holds {most}")]
     TooLong {
-        /// Tokens that it has at least.
+        /// Minimum number of tokens of the text.
         least: usize,
-        /// Tokens that the context holds.
+        /// Number of tokens of the context.
         most: usize,
     },
-    /// A text that is too long to be a text of so few tokens.
+    /// The text has too many bytes for the number of tokens of the context.
     #[error(
-        "the prompt has {bytes} bytes: expected at most {allowed}, for the model's context holds \
+        "the prompt has {bytes} bytes: expected at most {allowed}, because the model's context holds \
          {most} tokens"
     )]
     TooManyBytes {
-        /// Bytes that it has.
+        /// Size of the text in bytes.
         bytes: usize,
-        /// Bytes that are encoded at most.
+        /// Maximum size in bytes.
         allowed: usize,
-        /// Tokens that the context holds.
+        /// Number of tokens of the context.
         most: usize,
     },
-    /// A conversation with a model that was not made for one.
+    /// The model has no chat template.
     #[error(
         "{model}: expected a chat template (chat_template.jinja, chat_template in \
          tokenizer_config.json, or \
@@ -80,15 +80,15 @@ pub enum Error {
          conversations"
     )]
     NoTemplate {
-        /// The model.
+        /// Name of the model.
         model: String,
     },
-    /// A chat template that could not be read or applied.
+    /// A chat template could not be parsed or rendered.
     #[error("chat template in {path}: {problem}")]
     Template {
-        /// The file that it is in.
+        /// Path of its file.
         path: PathBuf,
-        /// What it objects to, or what is wrong with it.
+        /// Cause.
         problem: String,
     },
 }

@@ -1,4 +1,4 @@
-//! Fields of a JSON object, with errors that name them.
+//! Typed access to the fields of a JSON object, with errors that name the field.
 
 use polydraft::Token;
 use serde::Deserialize;
@@ -7,30 +7,30 @@ use serde_json::{Map, Value};
 
 type Result<T> = std::result::Result<T, String>;
 
-/// The fields of an object; one that is null counts as missing, as in transformers. Errors are
-/// messages that name the field: the reader of the file adds the file.
+/// Fields of a JSON object; null counts as missing, as in transformers. Errors are messages that
+/// name the field; the reader of the file adds its path.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a>(&'a Map<String, Value>);
 
 impl<'a> Fields<'a> {
-    /// Those of a value.
+    /// Wraps a JSON value.
     ///
     /// # Errors
-    /// A value that is no object.
-    pub fn of(value: &'a Value) -> Result<Self> {
+    /// Fails if the value is not an object.
+    pub fn new(value: &'a Value) -> Result<Self> {
         value.as_object().map(Self).ok_or_else(|| "expected a JSON object".to_owned())
     }
 
-    /// Whether the field is there, null included: some defaults hold only for a field that is
-    /// missing.
-    pub fn given(&self, field: &str) -> bool {
+    /// Returns whether the field is present, even if null: some defaults apply only to missing
+    /// fields.
+    pub fn contains(&self, field: &str) -> bool {
         self.0.contains_key(field)
     }
 
-    /// A field's value, if it has one.
+    /// Returns a field's value; `None` if it is missing or null.
     ///
     /// # Errors
-    /// A value of another type.
+    /// Fails if the value has another type.
     pub fn get<T: DeserializeOwned>(&self, field: &str) -> Result<Option<T>> {
         match self.0.get(field) {
             None | Some(Value::Null) => Ok(None),
@@ -38,59 +38,59 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Whether something is so, `default` if nothing is said.
+    /// Returns a boolean field, or `default` if it is missing.
     ///
     /// # Errors
-    /// A value that is no truth value.
+    /// Fails if the value is not a boolean.
     pub fn flag(&self, field: &str, default: bool) -> Result<bool> {
         Ok(self.get(field)?.unwrap_or(default))
     }
 
-    /// An object inside.
+    /// Returns a nested object.
     ///
     /// # Errors
-    /// A value that is no object.
+    /// Fails if the value is not an object.
     pub fn object(&self, field: &str) -> Result<Option<Fields<'a>>> {
         match self.0.get(field) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => Self::of(value).map(Some).map_err(|e| format!("{field}: {e}")),
+            Some(value) => Self::new(value).map(Some).map_err(|e| format!("{field}: {e}")),
         }
     }
 
-    /// A size from 1 to `most` that must be given.
+    /// Returns a required size from 1 to `most`.
     ///
     /// # Errors
-    /// No value, or another one.
+    /// Fails if the field is missing, or its value out of range.
     pub fn size(&self, field: &str, most: usize) -> Result<usize> {
         let value =
             self.get(field)?.ok_or_else(|| format!("{field}: expected a number, got none"))?;
         in_range(field, value, most)
     }
 
-    /// A size from 1 to `most`, `default` if none is given.
+    /// Returns a size from 1 to `most`, or `default` if the field is missing.
     ///
     /// # Errors
-    /// Another value.
+    /// Fails if the value is out of range.
     pub fn size_or(&self, field: &str, default: usize, most: usize) -> Result<usize> {
         in_range(field, self.get(field)?.unwrap_or(default), most)
     }
 
-    /// A positive number, if there is one.
+    /// Returns a positive number; `None` if the field is missing.
     ///
     /// # Errors
-    /// Another value.
+    /// Fails if the value is not a positive number.
     pub fn number(&self, field: &str) -> Result<Option<f64>> {
         let value = self.get(field)?;
-        positive(field, value)?;
+        check_positive(field, value)?;
         Ok(value)
     }
 }
 
-/// That a number, if there is one, is finite and above 0.
+/// Checks that a number, if present, is finite and positive.
 ///
 /// # Errors
-/// One that is not.
-pub fn positive(field: &str, value: Option<f64>) -> Result<()> {
+/// Fails if it is not.
+pub fn check_positive(field: &str, value: Option<f64>) -> Result<()> {
     match value {
         Some(value) if !(value.is_finite() && value > 0.0) => {
             Err(format!("{field}: expected a positive number, got {value}"))
@@ -106,10 +106,10 @@ fn in_range(field: &str, value: usize, most: usize) -> Result<usize> {
     Err(format!("{field}: expected a number from 1 to {most}, got {value}"))
 }
 
-/// The tokens of `eos_token_id`: one id, several, or none.
+/// Returns the tokens of `eos_token_id`: one id, several, or none.
 ///
 /// # Errors
-/// A value that is neither an id nor a list of ids.
+/// Fails if the value is neither an id nor a list of ids.
 pub fn end_tokens(fields: &Fields) -> Result<Vec<Token>> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "expected a token id or a list of token ids")]

@@ -1,4 +1,4 @@
-//! `generation_config.json`: where a model's output ends, and how its makers would sample.
+//! `generation_config.json`: end tokens, and the published sampling settings.
 
 use std::path::Path;
 
@@ -8,38 +8,38 @@ use serde_json::Value;
 use crate::files::read_object;
 use crate::{Error, Fields, Result, fields};
 
-/// How a model's makers would sample. Nothing here is applied by loading: it is for a program to
-/// offer as a default.
+/// Sampling settings recommended by a model's makers. Loading does not apply them; a program may
+/// use them as defaults.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PublishedSampling {
-    /// Divides the logits; 0 takes the likeliest token.
+    /// Divisor of the logits; 0 selects the most probable token.
     pub temperature: Option<f64>,
-    /// Only so many of the likeliest tokens.
+    /// Maximum number of most probable tokens.
     pub top_k: Option<usize>,
-    /// Only the likeliest tokens that together reach this probability.
+    /// Minimum total probability of the most probable tokens.
     pub top_p: Option<f64>,
-    /// Only tokens at least so many times as likely as the likeliest.
+    /// Minimum probability of a token relative to the most probable one.
     pub min_p: Option<f64>,
-    /// Settings that change the distribution of the output in ways that polydraft does not have,
-    /// with their values.
+    /// Published settings with an effect on the output that polydraft does not support, with their
+    /// values.
     pub unsupported: Vec<String>,
 }
 
-/// What the file says.
+/// Contents of `generation_config.json`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Published {
-    /// Tokens that end a sequence; empty if none are named.
+    /// End tokens; empty if none are listed.
     pub end_tokens: Vec<Token>,
-    /// How to sample.
+    /// Sampling settings.
     pub sampling: PublishedSampling,
 }
 
 impl Published {
-    /// Reads `generation_config.json` of a model directory; nothing is published if there is none.
+    /// Reads `generation_config.json` of a model directory; the default if the file is missing.
     ///
     /// # Errors
-    /// A file that cannot be read (a link to nowhere, for instance), is no JSON object, or has
-    /// fields of other types.
+    /// Fails if the file cannot be read (a dangling link, for instance), is not a JSON object, or
+    /// has fields of other types.
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join("generation_config.json");
         let object = Value::Object(read_object(&path)?);
@@ -47,23 +47,26 @@ impl Published {
     }
 }
 
-/// Settings of the distribution that tokens are drawn from, with the values that change nothing.
-const OF_DRAWS: [(&str, f64); 3] =
+/// Unsupported settings that affect only sampling, with their neutral values.
+const SAMPLING_ONLY: [(&str, f64); 3] =
     [("typical_p", 1.0), ("epsilon_cutoff", 0.0), ("eta_cutoff", 0.0)];
-/// Those that also hold where the likeliest token is taken.
-const OF_ALL: [(&str, f64); 5] = [
+/// Unsupported settings that also affect greedy decoding.
+const ALWAYS_ACTIVE: [(&str, f64); 5] = [
     ("repetition_penalty", 1.0),
     ("encoder_repetition_penalty", 1.0),
     ("no_repeat_ngram_size", 0.0),
     ("num_beams", 1.0),
     ("min_new_tokens", 0.0),
 ];
-/// Those that are lists or objects.
+/// Unsupported settings with lists or objects as values.
 const LISTS: [&str; 4] =
     ["bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias"];
 
-/// The numbers that change something, with their values.
-fn numbers(fields: &Fields, known: &[(&str, f64)]) -> std::result::Result<Vec<String>, String> {
+/// Returns the settings that differ from their neutral values.
+fn changed_numbers(
+    fields: &Fields,
+    known: &[(&str, f64)],
+) -> std::result::Result<Vec<String>, String> {
     let mut all = Vec::new();
     for (field, neutral) in known {
         if let Some(value) = fields.get::<f64>(field)?.filter(|value| value != neutral) {
@@ -74,20 +77,21 @@ fn numbers(fields: &Fields, known: &[(&str, f64)]) -> std::result::Result<Vec<St
 }
 
 fn parse(object: &Value) -> std::result::Result<Published, String> {
-    let fields = Fields::of(object)?;
+    let fields = Fields::new(object)?;
     let end_tokens = fields::end_tokens(&fields)?;
     let mut sampling = PublishedSampling::default();
-    // Without it the makers' default is the likeliest token, and the rest of no meaning.
+    // Without `do_sample` the makers recommend greedy decoding, and the other settings have no
+    // effect.
     if fields.flag("do_sample", false)? {
         sampling.temperature = fields.get("temperature")?;
-        // 0 is transformers' way to say that there is none, -1 that of others.
+        // Disabled by 0 in transformers, by -1 elsewhere.
         sampling.top_k =
             fields.get::<i64>("top_k")?.and_then(|k| usize::try_from(k).ok()).filter(|k| *k > 0);
         sampling.top_p = fields.get("top_p")?;
         sampling.min_p = fields.get("min_p")?;
-        sampling.unsupported = numbers(&fields, &OF_DRAWS)?;
+        sampling.unsupported = changed_numbers(&fields, &SAMPLING_ONLY)?;
     }
-    sampling.unsupported.extend(numbers(&fields, &OF_ALL)?);
+    sampling.unsupported.extend(changed_numbers(&fields, &ALWAYS_ACTIVE)?);
     for field in LISTS {
         let value = fields.get::<Value>(field)?.map_or(String::new(), |value| value.to_string());
         if !matches!(value.as_str(), "" | "[]" | "{}") {

@@ -1,20 +1,20 @@
-//! The text side of a model in a GGUF file: all of it is in the metadata.
+//! Tokenizer and chat template of a GGUF file, which are in its metadata.
 
 use polydraft::Vocabulary;
 use polydraft_gguf::{Gguf, TokenType, TokenizerDescription};
 
 use crate::chat::WITH_TOOLS;
 use crate::contained::contained;
-use crate::text::mangled;
+use crate::tokenizer::library_panic;
 use crate::{ChatTemplate, Language, PublishedSampling, Result, SpecialTokens, Tokenizer};
 
 impl Language {
-    /// Reads the tokenizer, the chat template and the tokens that end a sequence from a GGUF file.
-    /// The model has `rows` rows of logits. How its makers would sample is not in such files.
+    /// Reads the tokenizer, the chat template and the end tokens from a GGUF file. The model has
+    /// `rows` rows of logits. GGUF files contain no sampling settings.
     ///
     /// # Errors
-    /// A tokenizer that is not known or makes no sense; one that does not fit the rows; a chat
-    /// template that is none. The file and the key are named.
+    /// Fails if the tokenizer is unsupported, invalid, or does not fit the rows, or if the chat
+    /// template is invalid. The error names file and key.
     pub fn from_gguf(gguf: &Gguf, rows: usize) -> Result<Self> {
         let metadata = gguf.metadata();
         let path = metadata.path();
@@ -22,25 +22,25 @@ impl Language {
         let description = TokenizerDescription::read(metadata)?;
         let tokenizer = match contained(|| description.tokenizer()) {
             Ok(tokenizer) => tokenizer?,
-            Err(panic) => return Err(mangled(path.to_owned(), &panic)),
+            Err(panic) => return Err(library_panic(path.to_owned(), &panic)),
         };
-        let text = Tokenizer::from_parts(tokenizer, path).with_rows(rows);
-        let vocabulary = without_padding(text.vocabulary(rows)?, &description);
+        let tokenizer = Tokenizer::from_parts(tokenizer, path).with_rows(rows);
+        let vocabulary = without_padding(tokenizer.vocabulary(rows)?, &description);
         let special_tokens = roles(&description);
         let chat = match description.chat_template {
             None => None,
             Some(source) => {
                 let named =
                     description.named_templates.iter().find(|(name, _)| *name == WITH_TOOLS);
-                let of =
+                let parse =
                     |source: &str| ChatTemplate::from_source(source, special_tokens.clone(), path);
-                Some(of(source)?.with_tools(named.map(|(_, source)| of(source)).transpose()?))
+                Some(parse(source)?.with_tools(named.map(|(_, source)| parse(source)).transpose()?))
             }
         };
         let end_tokens = description.end_tokens;
         Ok(Self {
             name,
-            tokenizer: text,
+            tokenizer: tokenizer,
             vocabulary,
             end_tokens,
             chat,
@@ -50,7 +50,7 @@ impl Language {
     }
 }
 
-/// Tokens by role, under the names that templates know them by.
+/// Returns special tokens by role, under the names that templates use.
 fn roles(description: &TokenizerDescription) -> SpecialTokens {
     let special = &description.special;
     let roles = [
@@ -67,9 +67,9 @@ fn roles(description: &TokenizerDescription) -> SpecialTokens {
     )
 }
 
-/// Converters give the embedding's padding rows, which exist for the sake of round sizes, tokens of
-/// their own after the others. They are no part of the tokenizer, and models that share one have
-/// different numbers of them.
+/// Removes padding tokens: converters give names to the padding rows of the embedding, which round
+/// its size. They are not part of the tokenizer, and models that share one have different numbers
+/// of them.
 fn without_padding(vocabulary: Vocabulary, description: &TokenizerDescription) -> Vocabulary {
     let is_padding = |id: usize| {
         description.types[id] == TokenType::Unused

@@ -1,4 +1,4 @@
-//! The text side of a model, all of it.
+//! Tokenizer, chat template and related settings of a model.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::{
     Tokenizer,
 };
 
-/// Everything that stands between text and the tokens of a model: no tensors, and the same for
-/// every backend.
+/// Conversion between text and tokens of a model: everything but tensors, and independent of the
+/// backend.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,48 +23,35 @@ use crate::{
 /// let template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}";
 /// let language = Language {
 ///     name: "example".to_owned(),
-///     // An embedding may have more rows than the tokenizer has tokens: the tokenizer's count.
-///     vocabulary: tokenizer.vocabulary(8)?,
-///     tokenizer,
-///     end_tokens: vec![],
-///     chat: Some(ChatTemplate::from_source(
-///         template,
-///         SpecialTokens::from_roles([]),
-///         "chat.jinja",
-///     )?),
-///     special_tokens: SpecialTokens::from_roles([]),
-///     sampling: Default::default(),
-/// };
-/// assert_eq!(language.encode_chat(&[Message::user("hi")])?, [0, 1]);
-/// assert_eq!(language.vocabulary.size(), 2);
+/// An embedding may have more rows than the tokenizer has tokens: the tokenizer's count.
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
 pub struct Language {
-    /// The model's name, for messages.
+    /// Name of the model, for messages.
     pub name: String,
-    /// The tokenizer.
+    /// Tokenizer.
     pub tokenizer: Tokenizer,
-    /// The tokens that the model has a row for.
+    /// Tokens with a row in the model's embedding.
     pub vocabulary: Vocabulary,
     /// Tokens that end a sequence.
     pub end_tokens: Vec<Token>,
-    /// How conversations are put to the model, if it was trained for them.
+    /// Chat template, if the model was trained for conversations.
     pub chat: Option<ChatTemplate>,
-    /// Tokens by role, which chat templates name.
+    /// Special tokens by role, for chat templates.
     pub special_tokens: SpecialTokens,
-    /// How its makers would sample.
+    /// Published sampling settings.
     pub sampling: PublishedSampling,
 }
 
 impl Language {
     /// Reads the tokenizer, the chat template and `generation_config.json` of a directory in
-    /// Hugging Face layout. The model has `rows` rows of logits, and `end_tokens` end its output
-    /// unless `generation_config.json` names others.
+    /// Hugging Face layout. The model has `rows` rows of logits; `end_tokens` apply unless
+    /// `generation_config.json` lists others.
     ///
     /// # Errors
-    /// Files that are missing, cannot be read or make no sense; a tokenizer that does not fit the
-    /// rows.
+    /// Fails if a file is missing, cannot be read or is invalid, or if the tokenizer does not fit
+    /// the rows.
     pub fn read(directory: &Path, rows: usize, end_tokens: &[Token]) -> Result<Self> {
         let name = directory
             .file_name()
@@ -89,32 +76,30 @@ impl Language {
         })
     }
 
-    /// Puts conversations to the model by this template in place of its own; `path` is the file
-    /// that it is from, for messages.
+    /// Replaces the chat template; error messages name `path` as its file.
     ///
     /// # Errors
-    /// A text that is no template.
+    /// Fails if the text is not a valid template.
     pub fn use_template(&mut self, text: &str, path: &Path) -> Result<()> {
         self.chat = Some(ChatTemplate::from_source(text, self.special_tokens.clone(), path)?);
         Ok(())
     }
 
-    /// The tokens of a conversation, up to where the model answers.
+    /// Encodes a conversation, up to the start of the model's answer.
     ///
     /// # Errors
-    /// A model without a chat template; what the template objects to; text that the tokenizer
-    /// refuses.
+    /// Fails without a chat template, or if template or tokenizer reject the conversation.
     pub fn encode_chat(&self, messages: &[Message]) -> Result<Vec<Token>> {
         let missing = || Error::NoTemplate { model: self.name.clone() };
         self.tokenizer.encode_plain(&self.chat.as_ref().ok_or_else(missing)?.render(messages)?)
     }
 
-    /// The same in other ways than the default, for a model whose context holds `most` tokens: in
-    /// little memory however long the conversation is.
+    /// Encodes a conversation with options, for a context of `most` tokens: in little memory
+    /// however long the conversation is.
     ///
     /// # Errors
-    /// As for [`encode_chat`](Self::encode_chat) and [`ChatTemplate::render_with`], and a
-    /// conversation that leaves no room.
+    /// Fails as [`encode_chat`](Self::encode_chat) and [`ChatTemplate::render_with`], and if the
+    /// conversation exceeds the context.
     pub fn encode_chat_with(
         &self,
         messages: &[Message],
@@ -128,8 +113,8 @@ impl Language {
         Ok(ChatPrompt { tokens: self.tokenizer.encode_plain_within(&text, most)?, in_reasoning })
     }
 
-    /// The tokens that end an answer: [`end_tokens`](Self::end_tokens), and the one that the
-    /// tokenizer's settings name.
+    /// Returns the tokens that end an answer: [`end_tokens`](Self::end_tokens), and the end token
+    /// of the tokenizer's settings.
     pub fn answer_end_tokens(&self) -> Vec<Token> {
         let named = self.chat.as_ref().and_then(|c| self.tokenizer.token(c.end_token()?));
         let missing = named.filter(|token| !self.end_tokens.contains(token));
@@ -137,11 +122,11 @@ impl Language {
     }
 }
 
-/// A conversation as a model reads it.
+/// Encoded conversation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChatPrompt {
-    /// Its tokens.
+    /// Tokens of the prompt.
     pub tokens: Vec<Token>,
-    /// Whether it ends where the model's reasoning begins.
+    /// Whether the prompt ends inside the model's reasoning.
     pub in_reasoning: bool,
 }

@@ -7,22 +7,21 @@ use serde_json::{Map, Value};
 use crate::Result;
 use crate::files::read_object;
 
-/// The file with the tokenizer's settings.
+/// File with the tokenizer's settings.
 pub(crate) const SETTINGS: &str = "tokenizer_config.json";
 
-/// What the tokenizer's settings say besides the tokenizer itself: which token has which role, and
-/// whatever else is written there.
+/// Settings of the tokenizer: its special tokens by role, and all other settings.
 #[derive(Debug, Clone, Default)]
 pub struct SpecialTokens {
-    /// Token by role (`bos_token`, `eos_token`, `pad_token`, ..), a role once.
+    /// Token by role (`bos_token`, `eos_token`, `pad_token`, ..); roles are unique.
     roles: Vec<(String, String)>,
-    /// All of `tokenizer_config.json`.
+    /// Contents of `tokenizer_config.json`.
     pub(crate) settings: Map<String, Value>,
 }
 
 impl SpecialTokens {
-    /// Tokens by role, as transformers names the roles: `bos_token` begins a text, `eos_token` ends
-    /// one. Of a role that is given twice the later token counts.
+    /// Creates special tokens with the role names of transformers: `bos_token` begins a text,
+    /// `eos_token` ends one. The last token of a duplicate role applies.
     ///
     /// ```
     /// let roles = [("bos_token", "<s>"), ("eos_token", "</s>")];
@@ -37,15 +36,15 @@ impl SpecialTokens {
         tokens
     }
 
-    /// Reads both files of a model directory; none need be there.
+    /// Reads both files of a model directory; each is optional.
     ///
     /// # Errors
-    /// Files that cannot be read or are no JSON objects.
+    /// Fails if a file cannot be read or is not a JSON object.
     pub fn read(directory: &Path) -> Result<Self> {
         let settings = read_object(&directory.join(SETTINGS))?;
         let map = read_object(&directory.join("special_tokens_map.json"))?;
         let mut tokens = Self::default();
-        // tokenizer_config.json last: it wins where both name a role.
+        // tokenizer_config.json comes last: it takes precedence.
         for (role, value) in map.iter().chain(&settings) {
             if let Some(token) = content(value).filter(|_| role.ends_with("_token")) {
                 tokens.set(role, token);
@@ -60,18 +59,18 @@ impl SpecialTokens {
         self.roles.push((role.to_owned(), token.to_owned()));
     }
 
-    /// The token with a role.
+    /// Returns the token of a role.
     pub fn role(&self, role: &str) -> Option<&str> {
         self.roles().find(|(known, _)| *known == role).map(|(_, token)| token)
     }
 
-    /// Every role with its token, as chat templates see them.
+    /// Iterates over roles and their tokens, as chat templates see them.
     pub fn roles(&self) -> impl Iterator<Item = (&str, &str)> {
         self.roles.iter().map(|(role, token)| (role.as_str(), token.as_str()))
     }
 }
 
-/// A token is a string, or an object with the string inside.
+/// Returns a token's string, which may be nested in an object.
 fn content(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value.get("content")?.as_str())
 }

@@ -1,33 +1,33 @@
-//! Tokens to text, as soon as whole characters are there.
+//! Incremental detokenization.
 
 use polydraft::{Detokenizer, Token};
 
 use crate::{Result, Tokenizer};
 
-/// Turns tokens into text as soon as whole characters are there.
+/// Detokenizer that emits text as soon as characters are complete.
 ///
-/// A token's text can depend on the one before it, so a window of tokens is decoded, and what is
-/// new in it is shown. Bytes that make no character yet wait until they do, or until other
-/// text follows them.
+/// The text of a token may depend on the token before it, so a window of tokens is decoded and its
+/// new text is emitted. Bytes of an incomplete character wait until it is complete, or until other
+/// text follows.
 #[derive(Debug, Clone)]
 pub struct Stream {
     tokenizer: Tokenizer,
-    /// The window; its first `shown` tokens have been shown, whole.
+    /// Window of tokens; the text of the first `shown` ones has been emitted completely.
     tokens: Vec<Token>,
     shown: usize,
-    /// The window's text as far as it has been shown.
+    /// Emitted text of the window.
     seen: String,
-    /// Special tokens whose strings are shown all the same.
+    /// Special tokens whose strings are emitted nevertheless.
     marks: Vec<(Token, String)>,
 }
 
-/// Tokens that are decoded again with every new one.
-const LONGEST_WINDOW: usize = 16;
-/// So many tokens that make no character are a character never more.
-const MOST_WAITING: usize = 64;
+/// Maximum number of tokens that are decoded again with every new one.
+const MAX_WINDOW: usize = 16;
+/// Number of tokens without a complete character after which their bytes are emitted as they are.
+const MAX_PENDING: usize = 64;
 
 impl Tokenizer {
-    /// A stream of the text after a prompt. It owns what it needs.
+    /// Creates a stream for the text after a prompt, independent of the tokenizer's lifetime.
     pub fn stream(&self, prompt: &[Token]) -> Stream {
         Stream::new(self.clone(), prompt)
     }
@@ -37,14 +37,15 @@ impl Stream {
     fn new(source: Tokenizer, prompt: &[Token]) -> Self {
         let with_text: Vec<Token> =
             prompt.iter().copied().filter(|t| !source.is_special(*t)).collect();
-        // A few tokens settle whether the first new one brings a space of its own: some tokenizers
-        // drop the one that a text begins with. More, if the few begin inside a character.
+        // A few tokens determine whether the first new one starts with a space: some tokenizers
+        // drop the space at the start of a text. More, if these start inside a character.
         let window = |count: usize| &with_text[with_text.len().saturating_sub(count)..];
-        // What cannot be decoded is reported with the first new token.
+        // Decoding errors are reported with the first new token.
         let text = |tokens: &[Token]| source.decode(tokens).unwrap_or_default();
-        let whole = |count: &usize| !text(window(*count)).starts_with(char::REPLACEMENT_CHARACTER);
-        let tokens = window([8, 16, 32].into_iter().find(whole).unwrap_or(64)).to_vec();
-        // If the prompt ends inside a character, its bytes are shown with the rest of it.
+        let is_complete =
+            |count: &usize| !text(window(*count)).starts_with(char::REPLACEMENT_CHARACTER);
+        let tokens = window([8, 16, 32].into_iter().find(is_complete).unwrap_or(64)).to_vec();
+        // If the prompt ends inside a character, its bytes are emitted with the rest of it.
         let mut seen = text(&tokens);
         seen.truncate(seen.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
         let mut shown = tokens.len();
@@ -54,8 +55,8 @@ impl Stream {
         Self { tokenizer: source, tokens, shown, seen, marks: Vec::new() }
     }
 
-    /// The same where these strings are shown too if they are special tokens: marks that a reader
-    /// of the text needs.
+    /// Also emits these strings if they are special tokens: markers that a reader of the text
+    /// needs.
     pub fn with_marks<'m>(mut self, marks: impl IntoIterator<Item = &'m str>) -> Self {
         let special = |mark: &str| {
             let token = self.tokenizer.token(mark).filter(|t| self.tokenizer.is_special(*t));
@@ -65,14 +66,14 @@ impl Stream {
         self
     }
 
-    /// What is new; all of it if `whole`, else without bytes that may become a character.
-    fn advance(&mut self, whole: bool) -> Result<String> {
+    /// Returns the new text: all of it if `flush`, else without bytes of an incomplete character.
+    fn advance(&mut self, flush: bool) -> Result<String> {
         let all = self.tokenizer.decode(&self.tokens)?;
-        // Some tokenizers take all bytes back that a wrong one follows; what was shown of them
-        // stays.
+        // Some tokenizers change earlier bytes if an invalid one follows; text already emitted
+        // remains.
         let common = common_prefix(&self.seen, &all);
         let certain = all.trim_end_matches(char::REPLACEMENT_CHARACTER).len().max(common);
-        let end = if whole { all.len() } else { certain };
+        let end = if flush { all.len() } else { certain };
         let new = all[common..end].to_owned();
         if end < all.len() {
             if !new.is_empty() {
@@ -80,8 +81,8 @@ impl Stream {
             }
             return Ok(new);
         }
-        if self.tokens.len() > LONGEST_WINDOW {
-            // Where it was shown whole before, a window can begin.
+        if self.tokens.len() > MAX_WINDOW {
+            // The window may start after tokens that were emitted completely.
             self.tokens.drain(..self.shown);
             self.seen = self.tokenizer.decode(&self.tokens)?;
         } else {
@@ -92,7 +93,7 @@ impl Stream {
     }
 }
 
-/// Bytes of the characters that two strings begin with alike.
+/// Returns the length of the common prefix of two strings in bytes, at a character boundary.
 fn common_prefix(a: &str, b: &str) -> usize {
     let differs = a.char_indices().zip(b.chars()).find(|((_, a), b)| a != b);
     differs.map_or(a.len().min(b.len()), |((at, _), _)| at)
@@ -108,7 +109,7 @@ impl Detokenizer for Stream {
         }
         self.tokens.push(token);
         let waiting = self.tokens.len() - self.shown;
-        self.advance(waiting >= MOST_WAITING).map_err(failed)
+        self.advance(waiting >= MAX_PENDING).map_err(failed)
     }
 
     fn finish(&mut self) -> polydraft::Result<String> {

@@ -1,4 +1,5 @@
-//! Chat templates against those of transformers: fixtures/chats.json, which make_text.py made.
+//! Chat templates compared with those of transformers: fixtures/chats.json, written by
+//! make_text.py.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +18,7 @@ fn template(directory: &Path, text: &str) -> polydraft_text::Result<Option<ChatT
     ChatTemplate::read(directory)
 }
 
-/// What a template makes of one message, or why it does not.
+/// Renders one message, or returns the error.
 fn rendered(text: &str) -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     let template = template(directory.path(), text).map_err(|e| e.to_string())?.unwrap();
@@ -58,7 +59,7 @@ fn templates_render_as_in_transformers() {
 }
 
 #[test]
-fn templates_come_from_either_file() {
+fn reads_template_from_jinja_file_before_settings() {
     let directory = tempfile::tempdir().unwrap();
     let read = || ChatTemplate::read(directory.path()).unwrap();
     assert!(read().is_none());
@@ -74,7 +75,7 @@ fn templates_come_from_either_file() {
     assert_eq!(source(&read().unwrap()).1, "two");
     fs::write(directory.path().join("chat_template.jinja"), "three").unwrap();
     assert_eq!(source(&read().unwrap()), ("chat_template.jinja".to_owned(), "three".to_owned()));
-    // Special tokens may be in a file of their own.
+    // Special tokens may be in a separate file.
     fs::write(directory.path().join("chat_template.jinja"), "{{ bos_token }}{{ pad_token }}")
         .unwrap();
     write_json(
@@ -92,9 +93,9 @@ fn templates_come_from_either_file() {
     );
 }
 
-/// As `json.dumps` of Python 3.12 writes it.
+/// Formats as `json.dumps` of Python 3.12.
 #[test]
-fn json_is_pythons() {
+fn tojson_formats_like_python() {
     for (options, expected) in [
         ("", r#"{"b": [1, 2.5, {}], "a": "é\n😀"}"#),
         ("ensure_ascii=true", r#"{"b": [1, 2.5, {}], "a": "\u00e9\n\ud83d\ude00"}"#),
@@ -114,38 +115,38 @@ fn json_is_pythons() {
     }
 }
 
-/// Variables reach the template, and change nothing that it is given anyway.
+/// Variables reach the template, and do not override messages and special tokens.
 #[test]
-fn templates_read_variables() {
+fn variables_do_not_override_messages() {
     let text = "{{ enable_thinking }} {{ messages | length }} {{ bos_token }} {{ other }}";
     let tokens = SpecialTokens::default();
     let template = ChatTemplate::from_source(text, tokens, "t").unwrap();
     let variables = json!({ "enable_thinking": false, "messages": [1, 2], "other": "x" });
-    let how = Rendering { variables: variables.as_object(), ..Rendering::default() };
-    let rendered = template.render_with(&[Message::user("a")], &how);
+    let rendering = Rendering { variables: variables.as_object(), ..Rendering::default() };
+    let rendered = template.render_with(&[Message::user("a")], &rendering);
     assert_eq!(rendered.unwrap(), "False 1  x");
 }
 
-/// What the text of a conversation ends with, as in transformers.
+/// Ends of a rendered conversation, as in transformers.
 #[test]
-fn the_last_message_may_be_gone_on_with() {
+fn renders_to_start_continuation_or_end_of_message() {
     let text = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}[/]{% endfor %}\
         {% if add_generation_prompt %}[assistant]{% endif %}";
     let template = ChatTemplate::from_source(text, SpecialTokens::default(), "t").unwrap();
     let messages = [Message::user("a"), Message::assistant("b ")];
-    let of = |ending| {
+    let rendered_to = |ending| {
         template.render_with(&messages, &Rendering { ending, ..Rendering::default() }).unwrap()
     };
-    assert_eq!(of(Ending::Answer), "[user]a[/][assistant]b[/][assistant]");
-    assert_eq!(of(Ending::Continue), "[user]a[/][assistant]b");
-    assert_eq!(of(Ending::Message), "[user]a[/][assistant]b[/]");
-    let how = Rendering { ending: Ending::Continue, ..Rendering::default() };
-    assert!(template.render_with(&messages[..1], &how).is_err());
+    assert_eq!(rendered_to(Ending::Answer), "[user]a[/][assistant]b[/][assistant]");
+    assert_eq!(rendered_to(Ending::Continue), "[user]a[/][assistant]b");
+    assert_eq!(rendered_to(Ending::Message), "[user]a[/][assistant]b[/]");
+    let rendering = Rendering { ending: Ending::Continue, ..Rendering::default() };
+    assert!(template.render_with(&messages[..1], &rendering).is_err());
 }
 
-/// A tool's answer goes to the template for conversations with tools.
+/// Conversations with tools use the separate template.
 #[test]
-fn templates_for_tools_come_from_a_file_of_their_own() {
+fn reads_tool_template_from_separate_file() {
     let directory = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
     write("chat_template.jinja", "plain");
@@ -166,7 +167,7 @@ fn templates_for_tools_come_from_a_file_of_their_own() {
 }
 
 #[test]
-fn the_clock_is_there() {
+fn strftime_now_formats_current_date() {
     let year = rendered("{{ strftime_now('%Y') }}").unwrap();
     assert!(year.len() == 4 && year.as_str() >= "2025", "{year}");
     assert!(rendered("{{ strftime_now('%d %b %Y') }}").unwrap().ends_with(&year));
@@ -174,7 +175,7 @@ fn the_clock_is_there() {
 }
 
 #[test]
-fn hostile_templates_are_errors() {
+fn hostile_templates_return_errors() {
     for (text, expected) in [
         ("{% if %}", "line 1"),
         ("{{ messages[0].content", "line 1"),
@@ -184,7 +185,7 @@ fn hostile_templates_are_errors() {
             "{% for i in range(100000) %}{% for j in range(100000) %}x{% endfor %}{% endfor %}",
             "ran out of operations",
         ),
-        ("{{ ''[::-1] }}", "the library broke down"),
+        ("{{ ''[::-1] }}", "made the template engine panic"),
         ("{{ messages | tojson(indent=[]) }}", "indent: expected a number of spaces or a string"),
         ("{{ messages | tojson(separators=(',',)) }}", "separators: expected two strings"),
         ("{% include 'other' %}", "other"),
@@ -209,12 +210,12 @@ fn hostile_templates_are_errors() {
         (
             "{% set n = namespace(s=1) %}{% for i in range(99) %}{% set n.s = [n.s, n.s] %}{% \
              endfor %}",
-            "never end",
+            "may never end",
         ),
         (
             "{% set n = namespace(s=1) %}{% for i in range(9999) %}{% set n.s = [n.s] %}{% endfor \
              %}",
-            "inside each other",
+            "nested lists",
         ),
         ("{% set n = namespace() %}{% set n.n = n %}{{ n }}", ""),
         (
@@ -225,12 +226,12 @@ fn hostile_templates_are_errors() {
         (
             "{% set n = namespace(s=\"'\") %}{% for i in range(99) %}{% set n.s = n.s|pprint %}{% \
              endfor %}",
-            "never end",
+            "may never end",
         ),
         (
             "{% set s = 'x' * 1000 ~ 'x' * 999 %}{% for i in range(99999) %}{% if s|upper %}{% \
              endif %}{% endfor %}",
-            "never end",
+            "may never end",
         ),
         (
             "{% macro f(s, n) %}{% if n %}{{ f(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ f('x', \
@@ -246,10 +247,9 @@ fn hostile_templates_are_errors() {
     }
 }
 
-/// Names that are words of the language elsewhere, and places where a text in quotes only seems to
-/// begin.
+/// Names that are keywords elsewhere, and places where a string literal only seems to start.
 #[test]
-fn doubled_texts_are_refused_however_they_are_written() {
+fn rejects_doubled_strings_in_any_notation() {
     let doubled = |name: &str| format!("{{% set {name} = {name} ~ {name} %}}").repeat(40);
     for name in ["call", "block", "filter", "from", "do", "if", "is", "and", "recursive"] {
         let text = format!("{{% set {name} = 'xxxxxxxx' %}}{}", doubled(name));
@@ -261,7 +261,7 @@ fn doubled_texts_are_refused_however_they_are_written() {
         let text = format!("{hidden}{{% set a = 'xxxxxxxx' %}}{}", doubled("a"));
         let message = rendered(&text).map(|t| t.len()).expect_err(hidden);
         assert!(message.contains("longer than any prompt"), "{hidden}: {message}");
-        // Nor is anything hidden from who looks how deep it nests.
+        // Nesting depth is not hidden either.
         let text = format!("{hidden}{{{{ {}true }}}}", "not ".repeat(3_000));
         let message = rendered(&text).map(|t| t.len()).expect_err(hidden);
         assert!(message.contains("levels of nesting"), "{hidden}: {message}");
@@ -270,36 +270,33 @@ fn doubled_texts_are_refused_however_they_are_written() {
     assert!(rendered(&feeds).unwrap_err().contains("longer than any prompt"));
 }
 
-/// Values inside values, without end: dropping one that is too deep would end the program.
+/// Deeply nested values: dropping one that is too deep would overflow the stack.
 #[test]
-fn values_are_not_nested_without_end() {
+fn rejects_deeply_nested_values() {
     let looped = |part: &str| {
         format!(
             "{{% set n = namespace(s=1, m=1) %}}{{% for i in range(20000) %}}{part}{{% endfor %}}"
         )
     };
     for (part, expected) in [
-        ("{% set n.s = (n.s,) %}", "inside each other"),
-        ("{% set n.s = n.s, %}", "inside each other"),
-        ("{% set n.s = dict(a=n.s) %}", "inside each other"),
-        ("{% set n.s = namespace(a=n.s) %}", "inside each other"),
-        (
-            "{% set n.m = namespace() %}{% set n.m.s = n.s %}{% set n.s = n.m %}",
-            "inside each other",
-        ),
+        ("{% set n.s = (n.s,) %}", "nested lists"),
+        ("{% set n.s = n.s, %}", "nested lists"),
+        ("{% set n.s = dict(a=n.s) %}", "nested lists"),
+        ("{% set n.s = namespace(a=n.s) %}", "nested lists"),
+        ("{% set n.m = namespace() %}{% set n.m.s = n.s %}{% set n.s = n.m %}", "nested lists"),
         ("{% set n.s = {}|chain(n.s) %}", "chain"),
     ] {
         let message = rendered(&looped(part)).expect_err(part);
         assert!(message.contains(expected), "{part}: {message}");
     }
-    // Slices are made as they are read, each of the one before.
+    // Slices are lazy, each of the one before.
     let slices = format!("{{% set s = [1] %}}{}{{{{ s }}}}", "{% set s = s[:] %}".repeat(50_000));
     assert_eq!(rendered(&slices), Ok("[1]".to_owned()));
 }
 
-/// What Qwen 3's template asks of its list of messages, at each of them.
+/// Operations of Qwen 3's template on its list of messages, for each message.
 #[test]
-fn long_conversations_are_no_hostile_ones() {
+fn accepts_long_conversations() {
     let text = "{%- set ns = namespace(last=messages|length - 1) %}\
         {%- for message in messages[::-1] %}{%- set index = (messages|length - 1) - loop.index0 %}\
         {%- if message.role == 'user' and index > 0 %}{%- set ns.last = index %}{%- endif %}{%- \
@@ -313,7 +310,7 @@ fn long_conversations_are_no_hostile_ones() {
 }
 
 #[test]
-fn templates_that_ask_for_too_much_are_refused() {
+fn rejects_templates_beyond_limits() {
     let long = "a".repeat(5_000_000);
     let nots = format!("{{{{ {}true }}}}", "not ".repeat(3_000));
     let minuses = format!("{{{{ {}1 }}}}", "-".repeat(100_000));
@@ -406,7 +403,7 @@ fn templates_that_ask_for_too_much_are_refused() {
 }
 
 #[test]
-fn templates_may_do_what_sensible_ones_do() {
+fn accepts_templates_within_limits() {
     let chain = format!("{{{{ 'a'{} }}}}", " ~ 'b'".repeat(390));
     let elifs = format!("{{% if 0 %}}{}{{% else %}}c{{% endif %}}", "{% elif 0 %}".repeat(390));
     let nots = format!("{{% if {}true %}}y{{% endif %}}", "not ".repeat(390));
@@ -438,9 +435,9 @@ fn templates_may_do_what_sensible_ones_do() {
     }
 }
 
-/// What is measured is done all the same.
+/// Instrumented operators give the same results.
 #[test]
-fn operators_do_what_they_do() {
+fn operators_keep_their_results() {
     for (text, expected) in [
         ("{{ 1 + 2 * 3 }}{{ 'a' ~ (1 + 2) }}", "7a3"),
         ("{{ 1 ~ 2 ~ 'a' }}", "12a"),

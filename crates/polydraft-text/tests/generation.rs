@@ -1,4 +1,4 @@
-//! What a model's makers publish beside it, and directories that are not whole.
+//! Published generation settings, and incomplete model directories.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn write_json(directory: &Path, name: &str, value: &Value) {
     fs::write(directory.join(name), value.to_string()).unwrap();
 }
 
-/// A directory with a tokenizer of three words.
+/// Creates a directory with a tokenizer of three words.
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let tokenizer = json!({
@@ -22,7 +22,7 @@ fn directory() -> tempfile::TempDir {
 }
 
 #[test]
-fn end_tokens_come_from_the_first_that_names_any() {
+fn generation_config_overrides_end_tokens() {
     let directory = directory();
     let read = || Language::read(directory.path(), 3, &[1]).unwrap();
     assert_eq!(read().end_tokens, [1]);
@@ -38,7 +38,7 @@ fn end_tokens_come_from_the_first_that_names_any() {
 }
 
 #[test]
-fn settings_that_are_not_had_are_named() {
+fn lists_unsupported_settings() {
     let directory = directory();
     let sampling = |settings: Value| {
         write_json(directory.path(), "generation_config.json", &settings);
@@ -73,10 +73,10 @@ fn settings_that_are_not_had_are_named() {
     );
 }
 
-/// As an interrupted download or a moved cache leaves them.
+/// Dangling links, as left by an interrupted download or a moved cache.
 #[test]
 #[cfg(unix)]
-fn links_to_nowhere_are_reported() {
+fn reports_dangling_links() {
     for file in [
         "generation_config.json",
         "tokenizer_config.json",
@@ -106,7 +106,7 @@ fn links_to_nowhere_are_reported() {
 }
 
 #[test]
-fn a_model_without_a_template_has_no_conversations() {
+fn encode_chat_fails_without_template() {
     let language = Language::read(directory().path(), 3, &[]).unwrap();
     let message = language.encode_chat(&[]).unwrap_err().to_string();
     assert!(message.contains(&language.name) && message.contains("chat template"), "{message}");

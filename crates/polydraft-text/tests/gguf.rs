@@ -1,4 +1,4 @@
-//! The text side of models in GGUF files.
+//! Tokenizers and chat templates of GGUF files.
 
 #[path = "../../polydraft-gguf/tests/support/mod.rs"]
 mod support;
@@ -8,7 +8,7 @@ use polydraft_text::{Language, Rendering};
 use serde_json::json;
 use support::Writer;
 
-/// What the file's templates write of a conversation without tools, and of one with them.
+/// Renders a conversation without tools, and one with tools, by the file's templates.
 fn rendered(named: &[(&str, &str)]) -> (String, String) {
     let mut writer = Writer::default()
         .str("tokenizer.ggml.model", "gpt2")
@@ -29,7 +29,7 @@ fn rendered(named: &[(&str, &str)]) -> (String, String) {
 }
 
 #[test]
-fn templates_for_tools_have_a_key_of_their_own() {
+fn reads_tool_template_from_its_key() {
     let plain = "plain<|im_end|>".to_owned();
     assert_eq!(rendered(&[]), (plain.clone(), plain.clone()));
     assert_eq!(rendered(&[("rag", "other")]), (plain.clone(), plain.clone()));

@@ -1,8 +1,8 @@
-//! The tests of this crate as one program: one is linked in place of six.
+//! All integration tests as one program, to link once instead of six times.
 
 mod chat;
 mod extras;
 mod generation;
 mod gguf;
 mod tekken;
-mod text;
+mod tokenizer;

@@ -1,4 +1,4 @@
-//! `tekken.json` gives the tokens that mistral-common makes with it.
+//! `tekken.json` compared with mistral-common.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn json_of(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
-/// That all is as in expected.json; how many texts there were.
+/// Compares with expected.json; returns the number of texts.
 fn agrees(folder: &Path) -> usize {
     let expected = json_of(&folder.join("expected.json"));
     let tokenizer = Tokenizer::read(folder).unwrap();
@@ -24,31 +24,31 @@ fn agrees(folder: &Path) -> usize {
         assert_eq!(tokenizer.token(name.as_str().unwrap()), Some(id), "{name}");
         assert!(tokenizer.is_special(id), "{name}");
     }
-    let texts = expected["texts"].as_array().unwrap();
-    for case in texts {
+    let cases = expected["texts"].as_array().unwrap();
+    for case in cases {
         let text = case["text"].as_str().unwrap();
         let ids: Vec<Token> = serde_json::from_value(case["ids"].clone()).unwrap();
         assert_eq!(tokenizer.encode(text).unwrap(), ids, "{text:?}");
         assert_eq!(tokenizer.encode_plain(text).unwrap(), ids[1..], "{text:?}");
         assert_eq!(tokenizer.decode(&ids).unwrap(), text);
     }
-    texts.len()
+    cases.len()
 }
 
 #[test]
-fn tokens_are_those_of_mistral_common() {
+fn tokens_agree_with_mistral_common() {
     assert_eq!(agrees(&folder()), 40);
 }
 
-/// Of a published file, with texts that make_tekken.py wrote beside it.
+/// Compares a published file, with texts that make_tekken.py wrote next to it.
 #[test]
-fn tokens_of_a_published_file_are_too() {
+fn tokens_of_published_file_agree_with_mistral_common() {
     if let Some(folder) = std::env::var_os("POLYDRAFT_TEKKEN") {
         assert!(agrees(Path::new(&folder)) > 2000);
     }
 }
 
-/// The fixture, changed, alone in a directory.
+/// Writes a modified fixture into a directory of its own.
 fn changed(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let mut file = json_of(&folder().join("tekken.json"));
@@ -58,7 +58,7 @@ fn changed(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
 }
 
 #[test]
-fn special_tokens_are_found_in_text() {
+fn recognises_special_tokens_in_text() {
     let tokenizer = Tokenizer::read(&folder()).unwrap();
     let ids = tokenizer.encode_plain("[INST]a[/INST]</s>").unwrap();
     assert_eq!(ids, [3, u32::from(b'a') + 24, 4, 2]);
@@ -66,7 +66,7 @@ fn special_tokens_are_found_in_text() {
 }
 
 #[test]
-fn older_files_list_no_special_tokens() {
+fn older_files_have_default_special_tokens() {
     let old = changed(|file| drop(file.as_object_mut().unwrap().remove("special_tokens")));
     let tokenizer = Tokenizer::read(old.path()).unwrap();
     let id = |name| tokenizer.token(name);
@@ -76,7 +76,7 @@ fn older_files_list_no_special_tokens() {
 }
 
 #[test]
-fn settings_and_other_files_count() {
+fn tokenizer_json_takes_precedence_and_settings_apply() {
     let directory = changed(|_| {});
     let write = |name: &str, value: Value| {
         fs::write(directory.path().join(name), value.to_string()).unwrap();
@@ -91,7 +91,7 @@ fn settings_and_other_files_count() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_invalid_field() {
     let refused = |change: fn(&mut Value), expected: &str| {
         let message = Tokenizer::read(changed(change).path()).unwrap_err().to_string();
         for part in ["tekken.json", expected] {

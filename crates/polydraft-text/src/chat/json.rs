@@ -1,5 +1,5 @@
-//! JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped that
-//! need not be.
+//! JSON as written by Python's `json.dumps`: a space after commas and colons, no unnecessary
+//! escapes.
 
 use std::io::{self, Write};
 
@@ -8,23 +8,23 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-use super::limits::{spend, widest};
+use super::limits::{charge_output, check_width};
 
-/// What may be said of it, under Python's names.
+/// Options of `json.dumps`, under Python's names.
 pub(super) struct Style {
-    /// What stands before a line, once a level; none is all on one line.
+    /// Indentation per level; `None` for a single line.
     indent: Option<String>,
-    /// After an item that another follows.
+    /// Separator between items.
     comma: String,
-    /// After a name.
+    /// Separator after a key.
     colon: String,
     ensure_ascii: bool,
     sort_keys: bool,
 }
 
 impl Style {
-    /// That of a call.
-    pub(super) fn of(options: &Kwargs) -> Result<Self, Error> {
+    /// Parses the arguments of a call.
+    pub(super) fn from_options(options: &Kwargs) -> Result<Self, Error> {
         let indent =
             match options.get::<Option<Value>>("indent")?.filter(|indent| !indent.is_none()) {
                 None => None,
@@ -32,18 +32,23 @@ impl Style {
                     (Some(text), _) => text.to_owned(),
                     (_, Some(spaces)) => {
                         let spaces = usize::try_from(spaces).unwrap_or(0);
-                        widest(spaces)?;
+                        check_width(spaces)?;
                         " ".repeat(spaces)
                     }
-                    _ => return Err(wrong("indent", "a number of spaces or a string", &indent)),
+                    _ => {
+                        return Err(invalid_option(
+                            "indent",
+                            "a number of spaces or a string",
+                            &indent,
+                        ));
+                    }
                 }),
             };
         let separators = options.get::<Option<Value>>("separators")?.filter(|both| !both.is_none());
         let [comma, colon] = match separators {
             None => [if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned),
-            Some(both) => {
-                separators_of(&both).ok_or_else(|| wrong("separators", "two strings", &both))?
-            }
+            Some(both) => parse_separators(&both)
+                .ok_or_else(|| invalid_option("separators", "two strings", &both))?,
         };
         let flag = |name| Ok::<_, Error>(options.get::<Option<bool>>(name)?.unwrap_or(false));
         let (ensure_ascii, sort_keys) = (flag("ensure_ascii")?, flag("sort_keys")?);
@@ -62,18 +67,18 @@ impl Style {
     }
 }
 
-fn wrong(option: &str, expected: &str, got: &Value) -> Error {
+fn invalid_option(option: &str, expected: &str, got: &Value) -> Error {
     let problem = format!("tojson: {option}: expected {expected}, got {}", got.kind());
     Error::new(ErrorKind::InvalidOperation, problem)
 }
 
-fn separators_of(both: &Value) -> Option<[String; 2]> {
+fn parse_separators(both: &Value) -> Option<[String; 2]> {
     let all: Vec<Value> = both.try_iter().ok()?.take(3).collect();
     let [comma, colon] = all.as_slice() else { return None };
     Some([comma.as_str()?.to_owned(), colon.as_str()?.to_owned()])
 }
 
-/// The same with the names of objects in their order. What goes into a filter is not too deep.
+/// Sorts the keys of all objects, recursively. The depth of a filter's input is limited.
 fn sorted(value: &Value) -> Value {
     let items = || value.try_iter().into_iter().flatten();
     match value.kind() {
@@ -92,12 +97,12 @@ fn sorted(value: &Value) -> Value {
     }
 }
 
-/// What is written, as long as the template may make so much.
+/// Output buffer, charged against the template's output limit.
 struct Counted(Vec<u8>);
 
 impl Write for Counted {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        spend(bytes.len()).map_err(|e| io::Error::other(e.to_string()))?;
+        charge_output(bytes.len()).map_err(|e| io::Error::other(e.to_string()))?;
         self.0.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -110,7 +115,7 @@ impl Write for Counted {
 struct Writer<'s> {
     style: &'s Style,
     level: usize,
-    /// Whether the list or object that ends has nothing in it.
+    /// Whether the current list or object is empty.
     is_empty: bool,
 }
 

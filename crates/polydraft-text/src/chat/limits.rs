@@ -1,7 +1,6 @@
-//! What a chat template may do while it runs: bytes written, and bytes gone through; operators,
-//! filters and methods that can make much of little (operators by way of
-//! [`measured`](super::measured)); time. Its operations are counted too (fuel):
-//! [`scan`](super::scan) says how many it may take.
+//! Limits of a running chat template: output size, bytes processed by filters, work, and time. They
+//! apply to operators (through [`measured`](super::measured)), filters and methods with outputs
+//! larger than their inputs. Operations are limited as well (fuel), by [`scan`](super::scan).
 
 use std::cell::Cell;
 use std::io;
@@ -12,163 +11,158 @@ use minijinja::{Environment, Error, ErrorKind, Output, State, functions};
 
 use super::measured;
 
-/// Bytes that a run may write, and besides that 16 times what the messages hold.
-const LONGEST_TEXT: usize = 4 << 20;
-/// Characters that a format or an indentation may fill up to.
-const WIDEST: usize = 10_000;
-/// How often a product may repeat a string or a list.
-const REPEATED: usize = 1_000;
-/// Levels of lists and objects inside each other.
-const DEEPEST_VALUE: usize = 100;
-/// What looking at values, part by part, may cost a run.
-const WORK: usize = 5_000_000;
-/// Bytes that filters may go through, and besides that 64 times what the messages hold.
-const MOST_FILTERED: usize = 64 << 20;
-/// No conversation takes so long, on any machine.
-const LONGEST_TIME: Duration = Duration::from_secs(5);
+/// Output limit of a run in bytes, in addition to 16 times the size of the messages.
+const OUTPUT_LIMIT: usize = 4 << 20;
+/// Maximum width of a format or an indentation, in characters.
+const MAX_WIDTH: usize = 10_000;
+/// Maximum number of repetitions in a product of a string or list.
+const MAX_REPEAT: usize = 1_000;
+/// Maximum nesting depth of lists and objects.
+const MAX_VALUE_DEPTH: usize = 100;
+/// Maximum number of visited values per run.
+const WORK_LIMIT: usize = 5_000_000;
+/// Limit of bytes processed by filters, in addition to 64 times the size of the messages.
+const FILTER_INPUT_LIMIT: usize = 64 << 20;
+/// Time limit: no sensible conversation takes as long on any machine.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) fn refused(problem: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, problem)
 }
 
 thread_local! {
-    /// Bytes that the template of this thread may still make.
-    static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
-    /// Bytes that filters may still go through.
-    static FILTERED_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
-    /// When it is to be done.
+    /// Remaining output of this thread's run, in bytes.
+    static OUTPUT_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Remaining input of filters, in bytes.
+    static FILTER_INPUT_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Deadline of the run.
     static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// Whether a product had a number above [`REPEATED`], and whether one had a string or a list.
+    /// Whether a product had a number above [`MAX_REPEAT`], and whether one had a string or a list.
     static FACTORS: Cell<(bool, bool)> = const { Cell::new((false, false)) };
-    /// Parts of values that it may still look at.
+    /// Remaining number of visited values.
     static WORK_LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// That the template is not at it for too long.
-fn in_time() -> Result<(), Error> {
+/// Fails after the deadline.
+fn check_deadline() -> Result<(), Error> {
     match DEADLINE.get() {
-        Some(deadline) if Instant::now() > deadline => Err(refused(format!(
-            "expected a template that is done within {} seconds",
-            LONGEST_TIME.as_secs()
-        ))),
+        Some(deadline) if Instant::now() > deadline => {
+            Err(refused(format!("the template takes more than {} seconds", TIME_LIMIT.as_secs())))
+        }
         _ => Ok(()),
     }
 }
 
-/// A sum of lists as one list: the library keeps sums of sums, and 2^n empty ones have nothing in
-/// them that could be counted.
-fn flat(value: Value) -> Result<Value, Error> {
+/// Evaluates a lazy sum of lists: the engine keeps sums of sums, and 2^n empty ones have no items
+/// that could be counted.
+fn flattened(value: Value) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::Iterable => Ok(Value::from(value.try_iter()?.collect::<Vec<_>>())),
         _ => Ok(value),
     }
 }
 
-/// What gets a name: no lists of lists that are still to be made.
-fn kept(value: Value) -> Result<Value, Error> {
+/// Evaluates a lazy list that is assigned to a variable, so that lists do not refer to unevaluated
+/// lists.
+fn assigned(value: Value) -> Result<Value, Error> {
     if value.kind() != ValueKind::Iterable {
         return Ok(value);
     }
-    in_time()?;
-    let value = flat(value)?;
-    work(value.len().unwrap_or(0))?;
+    check_deadline()?;
+    let value = flattened(value)?;
+    charge_work(value.len().unwrap_or(0))?;
     Ok(value)
 }
 
-/// What goes into a filter, or becomes a part of something.
-fn held(value: Value) -> Result<Value, Error> {
-    filtered(&value)?;
-    flat(value)
+/// Checks and evaluates the input of a filter, or a value that is stored in another.
+fn stored(value: Value) -> Result<Value, Error> {
+    charge_filter_input(&value)?;
+    flattened(value)
 }
 
-/// Takes looks at parts of values from those that are left.
-fn work(parts: usize) -> Result<(), Error> {
+/// Charges visited values.
+fn charge_work(parts: usize) -> Result<(), Error> {
     let left = WORK_LEFT.get().checked_sub(parts).ok_or_else(|| {
-        refused(
-            "expected a template that does less with lists: this one would never end".to_owned(),
-        )
+        refused("the template does too much work on lists, and may never end".to_owned())
     })?;
     WORK_LEFT.set(left);
     Ok(())
 }
 
-/// Takes what goes into a filter from what filters may still go through.
-fn filtered(value: &Value) -> Result<(), Error> {
-    in_time()?;
-    let left = FILTERED_LEFT.get().checked_sub(weigh(value, 0)?);
-    FILTERED_LEFT.set(left.ok_or_else(|| {
-        refused(
-            "expected a template that does less with strings: this one would never end".to_owned(),
-        )
+/// Charges the input of a filter.
+fn charge_filter_input(value: &Value) -> Result<(), Error> {
+    check_deadline()?;
+    let left = FILTER_INPUT_LEFT.get().checked_sub(text_size(value, 0)?);
+    FILTER_INPUT_LEFT.set(left.ok_or_else(|| {
+        refused("the template does too much work on strings, and may never end".to_owned())
     })?);
     Ok(())
 }
 
-/// Bytes that a value takes as text, of all that is in it; its parts are paid for as work.
-fn weigh(value: &Value, depth: usize) -> Result<usize, Error> {
-    work(1)?;
-    if depth > DEEPEST_VALUE {
-        return Err(refused(format!(
-            "expected at most {DEEPEST_VALUE} lists inside each other, got more"
-        )));
+/// Returns the size of a value as text, in bytes; visited values are charged as work.
+fn text_size(value: &Value, depth: usize) -> Result<usize, Error> {
+    charge_work(1)?;
+    if depth > MAX_VALUE_DEPTH {
+        return Err(refused(format!("expected at most {MAX_VALUE_DEPTH} nested lists, got more")));
     }
     if let Some(text) = value.as_str() {
         return Ok(text.len() + 2);
     }
     match value.kind() {
         ValueKind::Map => value.try_iter()?.try_fold(2, |sum: usize, key| {
-            let item = weigh(&value.get_item(&key)?, depth + 1)?;
-            Ok(sum.saturating_add(weigh(&key, depth + 1)?).saturating_add(item).saturating_add(4))
+            let item = text_size(&value.get_item(&key)?, depth + 1)?;
+            Ok(sum
+                .saturating_add(text_size(&key, depth + 1)?)
+                .saturating_add(item)
+                .saturating_add(4))
         }),
         ValueKind::Seq | ValueKind::Iterable => {
             value.try_iter()?.try_fold(2, |sum: usize, item| {
-                Ok(sum.saturating_add(weigh(&item, depth + 1)?).saturating_add(2))
+                Ok(sum.saturating_add(text_size(&item, depth + 1)?).saturating_add(2))
             })
         }
         _ => Ok(32),
     }
 }
 
-/// Takes bytes from what the template of this thread may still make.
-pub(super) fn spend(bytes: usize) -> Result<(), Error> {
-    match LEFT.get().checked_sub(bytes) {
+/// Charges output bytes.
+pub(super) fn charge_output(bytes: usize) -> Result<(), Error> {
+    match OUTPUT_LEFT.get().checked_sub(bytes) {
         Some(left) => {
-            LEFT.set(left);
+            OUTPUT_LEFT.set(left);
             Ok(())
         }
-        None => Err(refused(
-            "expected less text than this template makes: it is longer than any prompt".to_owned(),
-        )),
+        None => Err(refused("the output of the template is longer than any prompt".to_owned())),
     }
 }
 
-/// Runs a template on messages of so many bytes, with a bound on what it makes.
+/// Runs a template with limits for `input_bytes` bytes of messages, tools and variables.
 pub(super) fn bounded(
-    given: usize,
+    input_bytes: usize,
     run: impl FnOnce(&mut Bounded) -> Result<(), Error>,
 ) -> Result<String, Error> {
-    let most = LONGEST_TEXT.saturating_add(given.saturating_mul(16));
-    let outer = (LEFT.replace(most), WORK_LEFT.replace(WORK));
+    let most = OUTPUT_LIMIT.saturating_add(input_bytes.saturating_mul(16));
+    let outer = (OUTPUT_LEFT.replace(most), WORK_LEFT.replace(WORK_LIMIT));
     FACTORS.set((false, false));
-    FILTERED_LEFT.set(MOST_FILTERED.saturating_add(given.saturating_mul(64)));
-    DEADLINE.set(Some(Instant::now() + LONGEST_TIME));
+    FILTER_INPUT_LEFT.set(FILTER_INPUT_LIMIT.saturating_add(input_bytes.saturating_mul(64)));
+    DEADLINE.set(Some(Instant::now() + TIME_LIMIT));
     let mut text = Bounded { text: Vec::new(), most };
     let result = run(&mut text);
-    LEFT.set(outer.0);
+    OUTPUT_LEFT.set(outer.0);
     WORK_LEFT.set(outer.1);
     match result {
         Ok(()) => Ok(String::from_utf8_lossy(&text.text).into_owned()),
         Err(_) if text.most == 0 => {
-            Err(refused(format!("expected a text of at most {most} bytes, got more")))
+            Err(refused(format!("expected an output of at most {most} bytes, got more")))
         }
         Err(e) => Err(e),
     }
 }
 
-/// What a template writes, up to so many bytes.
+/// Output buffer with a limit.
 pub(super) struct Bounded {
     text: Vec<u8>,
-    /// 0 once it was too much.
+    /// Limit in bytes; 0 after it was exceeded.
     most: usize,
 }
 
@@ -176,7 +170,7 @@ impl io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.text.len() + bytes.len() > self.most {
             self.most = 0;
-            return Err(io::Error::other("too much text"));
+            return Err(io::Error::other("output limit exceeded"));
         }
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -187,53 +181,54 @@ impl io::Write for Bounded {
     }
 }
 
-/// Puts bounds on filters, methods and values that can make much of little.
+/// Replaces or wraps filters, methods and functions whose output may be much larger than their
+/// input.
 pub(super) fn install(environment: &mut Environment) {
     environment.set_formatter(|out: &mut Output, state: &mut State, value: &Value| {
-        // Also where what is written is captured, which no writer sees.
-        spend(weigh(value, 0)?)?;
+        // Also charges captured output, which does not reach the writer.
+        charge_output(text_size(value, 0)?)?;
         minijinja::escape_formatter(out, state, value)
     });
     environment.add_filter(measured::SPENT, |value: Value| {
-        spend(weigh(&value, 0)?)?;
-        flat(value)
+        charge_output(text_size(&value, 0)?)?;
+        flattened(value)
     });
-    environment.add_function(measured::TICK, || in_time().map(|()| false));
-    for name in [measured::MADE, measured::BUILT, measured::HELD] {
-        environment.add_filter(name, held);
+    environment.add_function(measured::TICK, || check_deadline().map(|()| false));
+    for name in [measured::INPUT, measured::BUILT, measured::STORED] {
+        environment.add_filter(name, stored);
     }
-    environment.add_filter(measured::SEEN, |value: Value| in_time().map(|()| value));
-    environment.add_filter(measured::KEPT, kept);
+    environment.add_filter(measured::TIMED, |value: Value| check_deadline().map(|()| value));
+    environment.add_filter(measured::ASSIGNED, assigned);
     environment.add_function("dict", |value: Option<Value>, parts: Kwargs| {
-        held(functions::dict(value, parts)?)
+        stored(functions::dict(value, parts)?)
     });
     environment.add_function("namespace", |parts: Option<ValueOrKwargs>| {
-        held(functions::namespace(parts)?)
+        stored(functions::namespace(parts)?)
     });
-    // Python's Jinja has neither, and what they make is as deep as somebody likes.
+    // Python's Jinja has neither of them, and the depth of their output is not limited.
     environment.remove_filter("chain");
     environment.remove_filter("zip");
     environment.add_filter(measured::FACTOR, |value: Value| {
         let (mut large, mut text) = FACTORS.get();
         match value.kind() {
-            ValueKind::Number => large |= value.as_usize().is_some_and(|n| n > REPEATED),
+            ValueKind::Number => large |= value.as_usize().is_some_and(|n| n > MAX_REPEAT),
             _ => {
                 text = true;
-                spend(weigh(&value, 0)?.saturating_mul(REPEATED))?;
+                charge_output(text_size(&value, 0)?.saturating_mul(MAX_REPEAT))?;
             }
         }
         FACTORS.set((large, text));
         if large && text {
             return Err(refused(format!(
-                "expected a string or a list repeated at most {REPEATED} times, got more"
+                "expected a string or a list repeated at most {MAX_REPEAT} times, got more"
             )));
         }
-        flat(value)
+        flattened(value)
     });
     environment.set_unknown_method_callback(|state, value, method, args| {
-        filtered(value)?;
+        charge_filter_input(value)?;
         match (method, args.first()) {
-            // The other way round than the filter.
+            // Operands are in the opposite order to the filter's.
             ("join", Some(items)) => check_call(method, items, std::slice::from_ref(value))?,
             ("format", _) => {
                 let text = value.as_str().unwrap_or_default();
@@ -243,14 +238,14 @@ pub(super) fn install(environment: &mut Environment) {
         }
         minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
     });
-    // The library's own are kept under names that no template can write.
+    // The originals remain under names that no template can contain.
     environment.add_filter("library's replace", minijinja::filters::replace);
     environment.add_filter("library's format", minijinja::filters::format);
     environment.add_filter("library's indent", minijinja::filters::indent);
     environment.add_filter("library's join", minijinja::filters::join);
     environment.add_filter("library's batch", minijinja::filters::batch);
     environment.add_filter("library's slice", minijinja::filters::slice);
-    for (name, own) in [
+    for (name, original) in [
         ("replace", "library's replace"),
         ("format", "library's format"),
         ("indent", "library's indent"),
@@ -263,45 +258,47 @@ pub(super) fn install(environment: &mut Environment) {
             if let Some((value, rest)) = args.split_first() {
                 check_call(name, value, rest)?;
             }
-            state.apply_filter(own, &args)
+            state.apply_filter(original, &args)
         });
     }
 }
 
-/// That a filter makes no more than there is room for.
+/// Charges the output of a filter call.
 fn check_call(name: &str, value: &Value, args: &[Value]) -> Result<(), Error> {
     let text = value.as_str().unwrap_or_default();
     match name {
         "replace" => {
-            // A list or a number goes in as it is written.
+            // Lists and numbers are converted to text.
             let written =
                 |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let [from, to] = [0, 1].map(|i| args.get(i).map(written).unwrap_or_default());
             let text = written(value);
-            spend(text.len().saturating_add(text.matches(&from).count().saturating_mul(to.len())))
+            charge_output(
+                text.len().saturating_add(text.matches(&from).count().saturating_mul(to.len())),
+            )
         }
         "join" => {
-            // Also where it is named: `join(d=', ')`.
+            // Also as a keyword argument: `join(d=', ')`.
             let between = value.len().unwrap_or(0).saturating_mul(longest(args)?);
-            spend(weigh(value, 0)?.saturating_add(between))
+            charge_output(text_size(value, 0)?.saturating_add(between))
         }
-        // So many lists, or so many items of the last one.
+        // Number of lists, or number of items of the last list.
         "batch" | "slice" => {
-            spend(args.first().and_then(Value::as_usize).unwrap_or(0).saturating_mul(32))
+            charge_output(args.first().and_then(Value::as_usize).unwrap_or(0).saturating_mul(32))
         }
         "indent" => {
             let width = |v: &Value| v.as_usize().or_else(|| v.get_attr("width").ok()?.as_usize());
             let width = args.iter().filter_map(width).max().unwrap_or(4);
-            widest(width)?;
-            spend((width + 1).saturating_mul(1 + text.matches('\n').count()))
+            check_width(width)?;
+            charge_output((width + 1).saturating_mul(1 + text.matches('\n').count()))
         }
         "format" => check_formats(text, &percents(text), args),
         _ => Ok(()),
     }
 }
 
-/// The formats of a text's fields, as the library finds them: `split` takes that of a field apart
-/// from what follows it.
+/// Returns the formats of a text's fields as the engine parses them: `split` separates the format
+/// of a field from the rest.
 fn formats<'a>(
     text: &'a str,
     mark: char,
@@ -310,15 +307,15 @@ fn formats<'a>(
     let (mut formats, mut rest) = (Vec::new(), text);
     while let Some((_, field)) = rest.split_once(mark) {
         rest = field.strip_prefix(mark).unwrap_or_else(|| {
-            let (format, behind) = split(field);
+            let (format, after) = split(field);
             formats.push(format);
-            behind
+            after
         });
     }
     formats
 }
 
-/// Of `%(name)5d` the `5`; what is in brackets may say anything.
+/// Returns the formats of `%` fields, e.g. `5` of `%(name)5d`; names may contain any character.
 fn percents(text: &str) -> Vec<&str> {
     formats(text, '%', |field| {
         let named = field.strip_prefix('(');
@@ -328,7 +325,8 @@ fn percents(text: &str) -> Vec<&str> {
     })
 }
 
-/// Of `{name[key]:*>5}` the `5`; what is in brackets and the fill may say anything.
+/// Returns the formats of `{}` fields, e.g. `5` of `{name[key]:*>5}`; keys and the fill may be any
+/// character.
 fn braced(text: &str) -> Vec<&str> {
     formats(text, '{', |field| {
         let mut name = field;
@@ -340,21 +338,21 @@ fn braced(text: &str) -> Vec<&str> {
             }
         };
         let format = format.strip_prefix(':').map_or(format, |format| {
-            let mut behind = format.chars();
-            let aligned = behind.nth(1).is_some_and(|align| "<>^".contains(align));
-            if aligned { behind.as_str() } else { format }
+            let mut after = format.chars();
+            let aligned = after.nth(1).is_some_and(|align| "<>^".contains(align));
+            if aligned { after.as_str() } else { format }
         });
         format.split_at(format.find('}').unwrap_or(format.len()))
     })
 }
 
-/// Bytes of the argument that takes most; those that are given by name are one.
+/// Returns the size of the largest argument in bytes; keyword arguments count as one.
 fn longest(args: &[Value]) -> Result<usize, Error> {
-    args.iter().try_fold(0, |longest, arg| weigh(arg, 0).map(|bytes| bytes.max(longest)))
+    args.iter().try_fold(0, |longest, arg| text_size(arg, 0).map(|bytes| bytes.max(longest)))
 }
 
-/// That widths and precisions are numbers, and no large ones; and that there is room for the
-/// longest argument at each field.
+/// Checks that widths and precisions are numbers below the limit, and charges the largest argument
+/// for each field.
 fn check_formats(text: &str, formats: &[&str], args: &[Value]) -> Result<(), Error> {
     if formats.iter().any(|format| format.contains(['*', '{'])) {
         return Err(refused(format!("format: expected widths as numbers, got {text:?}")));
@@ -365,15 +363,15 @@ fn check_formats(text: &str, formats: &[&str], args: &[Value]) -> Result<(), Err
         .filter(|digits| !digits.is_empty())
         .map(|digits| digits.parse().unwrap_or(usize::MAX))
     {
-        widest(width)?;
+        check_width(width)?;
         total = total.saturating_add(width);
     }
-    spend(total)
+    charge_output(total)
 }
 
-pub(super) fn widest(width: usize) -> Result<(), Error> {
-    if width > WIDEST {
-        return Err(refused(format!("expected a width of at most {WIDEST}, got {width}")));
+pub(super) fn check_width(width: usize) -> Result<(), Error> {
+    if width > MAX_WIDTH {
+        return Err(refused(format!("expected a width of at most {MAX_WIDTH}, got {width}")));
     }
     Ok(())
 }

@@ -1,47 +1,48 @@
-//! Operators that make much of little, measured: `s ~ s` in a loop doubles a string until memory
-//! ends.
+//! Instrumentation of templates that limits operators with large outputs: `s ~ s` in a loop doubles
+//! a string until memory ends.
 //!
-//! Problem: the template engine counts operations, not what they make, and lets nobody look on.
+//! Problem: the template engine counts operations but not their output, and has no hook for
+//! operators.
 //! Source: ours.
 //! Complexity: one pass over the template's text.
 //!
-//! 1. What stands beside `~`, `+` and `*` in a tag gets a filter after it, which takes its size
-//!    from what the template may still make: `a ~ b.c` becomes `a|spent ~ b.c|spent`. A filter
-//!    binds tighter than all operators, so nothing else changes.
-//! 2. A product repeats: beside `*` a string or list counts a thousand times, and a number may be a
-//!    thousand at most where a string or list has been repeated.
-//! 3. A list, tuple or object that is written down gets a filter too, which looks how large and
-//!    deep it is: `[a, a]` in a loop is a tree of 2^n leaves, and `[a]` one that is too deep to be
-//!    dropped. So does what becomes a part of a namespace. What is stored under another name is
-//!    made a list if it is a part of one: `a[:]` of `a[:]` is deep too.
-//! 4. What goes into a filter gets one before, which counts it; before filters that make nothing,
-//!    one that looks at the clock, as do loops and macros at each turn.
-//! 5. Comments and raw blocks stay as they are.
+//! 1. Operands of `~`, `+` and `*` in a tag get a filter that charges their size to the template's
+//! output limit: `a ~ b.c` becomes `a|spent ~ b.c|spent`. A filter binds tighter than all
+//! operators, so the result is unchanged.
+//! 2. Products repeat: a string or list next to `*` is charged a thousand times, and a number is
+//! limited to a thousand if a string or list has been repeated.
+//! 3. Literal lists, tuples and objects get a filter that checks their size and depth: `[a, a]` in
+//! a loop is a tree of 2^n leaves, and `[a]` in a loop is too deep to be dropped. So do values
+//! assigned to a namespace. A lazy slice that is assigned to a variable is evaluated: `a[:]` of
+//! `a[:]` is deep too.
+//! 4. A filter's input passes a filter that charges it; before filters with small outputs, one that
+//! checks the deadline, as do loops and macros in each iteration.
+//! 5. Comments and raw blocks are unchanged.
 
 use super::tags;
 use super::tokens::{Kind, Token, string_end, tokens};
 
-/// The filter after operands of `~` and `+`.
+/// Filter after operands of `~` and `+`.
 pub(super) const SPENT: &str = "polydraft_spent";
-/// The filter after operands of `*`.
+/// Filter after operands of `*`.
 pub(super) const FACTOR: &str = "polydraft_factor";
-/// The filter after lists and objects.
+/// Filter after literal lists and objects.
 pub(super) const BUILT: &str = "polydraft_built";
-/// The filter before filters.
-pub(super) const MADE: &str = "polydraft_made";
-/// The filter before filters that make nothing.
-pub(super) const SEEN: &str = "polydraft_seen";
-/// The filter after what gets a name.
-pub(super) const KEPT: &str = "polydraft_kept";
-/// The filter after what becomes a part of a namespace.
-pub(super) const HELD: &str = "polydraft_held";
-/// The function that looks at the clock.
+/// Filter before filters.
+pub(super) const INPUT: &str = "polydraft_input";
+/// Filter before filters with small outputs.
+pub(super) const TIMED: &str = "polydraft_timed";
+/// Filter after the value of an assignment.
+pub(super) const ASSIGNED: &str = "polydraft_assigned";
+/// Filter after a value that is stored in a namespace or tuple.
+pub(super) const STORED: &str = "polydraft_stored";
+/// Function that checks the deadline.
 pub(super) const TICK: &str = "polydraft_tick";
 
-/// Filters that make nothing: they look at no more than a part of what they get.
+/// Filters with small outputs: they read no more than a part of their input.
 const SMALL: [&str; 4] = ["length", "count", "first", "last"];
 
-/// The template with the filters.
+/// Returns the template with the additional filters.
 pub(super) fn measured(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8);
     let mut rest = text;
@@ -59,7 +60,7 @@ pub(super) fn measured(text: &str) -> String {
         let (tag, after) = tag.split_at(length);
         out.push_str(&rest[..start]);
         rest = after;
-        // A tag that does not end is the parser's to complain about.
+        // The parser reports tags that do not end.
         if is_expression && length > 4 && (tag.ends_with("%}") || tag.ends_with("}}")) {
             with_filters(tag, &mut out);
         } else {
@@ -69,7 +70,7 @@ pub(super) fn measured(text: &str) -> String {
     out + rest
 }
 
-/// Writes a tag with the filters.
+/// Writes a tag with the additional filters.
 fn with_filters(tag: &str, out: &mut String) {
     let signs = ['-', '+'];
     let begin = 2 + usize::from(tag[2..].starts_with(signs));
@@ -81,13 +82,13 @@ fn with_filters(tag: &str, out: &mut String) {
     out.push_str(&tag[end..]);
     let first = all.first().map_or("", |token| &text[token.start..token.end]);
     if is_statement && matches!(first, "for" | "macro") {
-        // A block does to the white space around it what the tag does.
+        // A block trims white space like the tag before it.
         let sign = &tag[end..tag.len() - 2];
         out.extend(["{% if ", TICK, "() %}{% endif ", sign, "%}"]);
     }
 }
 
-/// Bytes of a tag that ends so; strings inside may say anything.
+/// Returns the length of a tag up to `close`, which strings may contain.
 fn expression_end(tag: &str, close: &str) -> usize {
     let bytes = tag.as_bytes();
     let (mut at, mut braces) = (2, 0usize);
@@ -103,7 +104,7 @@ fn expression_end(tag: &str, close: &str) -> usize {
                 braces = braces.saturating_sub(1);
                 at += 1;
             }
-            // The rest of a character is never a sign of its own.
+            // Continuation bytes of a character are never ASCII.
             _ => at += 1,
         }
         while at < bytes.len() && !tag.is_char_boundary(at) {
@@ -113,23 +114,23 @@ fn expression_end(tag: &str, close: &str) -> usize {
     tag.len()
 }
 
-/// What is put into the text at a place, in this order where several are.
+/// Text inserted at a position; the order of the variants applies to equal positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Insertion {
-    Seen,
-    Made,
+    Timed,
+    Input,
     Built,
     Factor,
     Spent,
-    Kept,
-    Held,
-    /// Before what is [`Self::Kept`] or [`Self::Held`].
+    Assigned,
+    Stored,
+    /// Before a value with [`Self::Assigned`] or [`Self::Stored`] after it.
     OpenName,
-    /// Before what is [`Self::Built`].
+    /// Before a value with [`Self::Built`] after it.
     Open,
 }
 
-/// The filters of a tag, in the order of their places.
+/// Returns the insertions of a tag, by position.
 fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Insertion)> {
     let mut filters: Vec<(usize, Insertion)> = Vec::new();
     for (index, token) in all.iter().enumerate() {
@@ -137,13 +138,14 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
             index.checked_sub(1).map(|before| &all[before]).filter(|before| before.ends_operand());
         match (token.kind, before) {
             (Kind::Begin, _) if is_value(text, all, index) => {
-                // After a filter nothing can be taken out, after a bracket it can.
+                // Parentheses, because a filter cannot be followed by an index.
                 filters.push((token.start, Insertion::Open));
                 filters.push((all[token.closed_by].end, Insertion::Built));
             }
             (Kind::Pipe, Some(before)) => {
                 let name = all.get(index + 1).map_or("", |name| &text[name.start..name.end]);
-                let filter = if SMALL.contains(&name) { Insertion::Seen } else { Insertion::Made };
+                let filter =
+                    if SMALL.contains(&name) { Insertion::Timed } else { Insertion::Input };
                 filters.push((before.end, filter));
             }
             (Kind::Sum | Kind::Product, Some(before)) => {
@@ -158,17 +160,17 @@ fn insertions(text: &str, all: &[Token], is_statement: bool) -> Vec<(usize, Inse
         }
     }
     if is_statement {
-        filters.extend(named(text, all).into_iter().flatten());
+        filters.extend(assignment(text, all).into_iter().flatten());
     }
     filters.sort_unstable();
     filters.dedup();
     filters
 }
 
-/// Whether a bracket that begins a value is that of a list, an object or a tuple.
+/// Returns whether a bracket starts a list, an object or a tuple.
 fn is_value(text: &str, all: &[Token], index: usize) -> bool {
     let closes = all[index].closed_by;
-    // `(a, b) = ..`: names.
+    // `(a, b) = ..`: variable names.
     if closes >= all.len() || all.get(closes + 1).is_some_and(|next| next.kind == Kind::Assign) {
         return false;
     }
@@ -176,7 +178,7 @@ fn is_value(text: &str, all: &[Token], index: usize) -> bool {
     !is_round || outermost(&all[..closes], index + 1).any(|at| all[at].kind == Kind::Comma)
 }
 
-/// The tokens from one on that are in no bracket.
+/// Iterates over the tokens from `from` on that are in no bracket.
 fn outermost(all: &[Token], from: usize) -> impl Iterator<Item = usize> {
     let next = move |at: &usize| {
         let closes = all[*at].closed_by;
@@ -185,9 +187,9 @@ fn outermost(all: &[Token], from: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(from).filter(|from| *from < all.len()), next)
 }
 
-/// What is put around that which gets a name: `{% set a = b %}`, also that which is a part of a
+/// Returns the insertions around the value of `{% set a = b %}`, also for attributes of a
 /// namespace.
-fn named(text: &str, all: &[Token]) -> Option<[(usize, Insertion); 2]> {
+fn assignment(text: &str, all: &[Token]) -> Option<[(usize, Insertion); 2]> {
     let (first, last) = (all.first()?, all.last()?);
     if &text[first.start..first.end] != "set" {
         return None;
@@ -195,7 +197,7 @@ fn named(text: &str, all: &[Token]) -> Option<[(usize, Insertion); 2]> {
     let assign = outermost(all, 1).find(|at| all[*at].kind == Kind::Assign)?;
     let is_part = all[..assign].iter().any(|token| token.kind == Kind::Dot);
     let is_tuple = outermost(all, assign + 1).any(|at| all[at].kind == Kind::Comma);
-    let filter = if is_part || is_tuple { Insertion::Held } else { Insertion::Kept };
+    let filter = if is_part || is_tuple { Insertion::Stored } else { Insertion::Assigned };
     Some([(all[assign].end, Insertion::OpenName), (last.end, filter)])
 }
 
@@ -206,19 +208,19 @@ fn write_filtered(text: &str, filters: Vec<(usize, Insertion)>, out: &mut String
         match filter {
             Insertion::Open | Insertion::OpenName => out.push('('),
             Insertion::Built => out.extend(["|", BUILT, ")"]),
-            Insertion::Seen => out.extend(["|", SEEN]),
-            Insertion::Made => out.extend(["|", MADE]),
+            Insertion::Timed => out.extend(["|", TIMED]),
+            Insertion::Input => out.extend(["|", INPUT]),
             Insertion::Factor => out.extend(["|", FACTOR]),
             Insertion::Spent => out.extend(["|", SPENT]),
-            Insertion::Kept => out.extend([")|", KEPT]),
-            Insertion::Held => out.extend([")|", HELD]),
+            Insertion::Assigned => out.extend([")|", ASSIGNED]),
+            Insertion::Stored => out.extend([")|", STORED]),
         }
         from = at;
     }
     out.push_str(&text[from..]);
 }
 
-/// The last token of the operand that begins at a token.
+/// Returns the last token of the operand that begins at a token.
 fn operand(all: &[Token], mut index: usize) -> Option<usize> {
     let kind = |index: usize| all.get(index).map(|token| token.kind);
     while kind(index) == Some(Kind::Minus) {
@@ -228,7 +230,7 @@ fn operand(all: &[Token], mut index: usize) -> Option<usize> {
     let mut last = match kind(index)? {
         Kind::Begin | Kind::Open => closed(index)?,
         Kind::Word | Kind::Keyword => index,
-        // Strings beside each other are one.
+        // Adjacent strings are concatenated.
         Kind::Text => (index..).take_while(|at| kind(*at) == Some(Kind::Text)).last()?,
         _ => return None,
     };
@@ -249,20 +251,20 @@ fn operand(all: &[Token], mut index: usize) -> Option<usize> {
 mod tests {
     use super::measured;
 
-    fn short(text: &str) -> String {
+    fn abbreviated(text: &str) -> String {
         measured(text)
-            .replace("|polydraft_made", "µ")
+            .replace("|polydraft_input", "µ")
             .replace("{% if polydraft_tick() %}{% endif ", "⏲")
             .replace("|polydraft_spent", "§")
             .replace("|polydraft_factor", "×")
             .replace("|polydraft_built)", "¤")
-            .replace("|polydraft_seen", "°")
-            .replace(")|polydraft_kept", "¶")
-            .replace(")|polydraft_held", "¬")
+            .replace("|polydraft_timed", "°")
+            .replace(")|polydraft_assigned", "¶")
+            .replace(")|polydraft_stored", "¬")
     }
 
     #[test]
-    fn operands_get_a_filter() {
+    fn inserts_filters_after_operands_and_around_literals() {
         for (text, expected) in [
             ("a ~ b {{ a ~ b }} c + d", "a ~ b {{ a§ ~ b§ }} c + d"),
             ("{{ a.b['~'](1) ~ '}}' ~ c|upper }}", "{{ a.b['~'](1)§ ~ '}}'§ ~ cµ|upper§ }}"),
@@ -326,7 +328,7 @@ mod tests {
             ("{{ 'a\\' ~ b", "{{ 'a\\' ~ b"),
             ("{ {% { %}", "{ {% { %}"),
         ] {
-            assert_eq!(short(text), expected, "{text}");
+            assert_eq!(abbreviated(text), expected, "{text}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! How models mark what they think before they answer, told from their chat templates.
+//! Markers of a model's reasoning, detected from its chat template.
 
-/// The marks around a model's reasoning.
+/// Markers around a model's reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReasoningForm {
-    /// What it begins with.
+    /// Start marker.
     pub opening: &'static str,
-    /// What it ends with.
+    /// End marker.
     pub closing: &'static str,
 }
 
@@ -18,13 +18,13 @@ const FORMS: [ReasoningForm; 4] = [
 ];
 
 impl ReasoningForm {
-    /// That of a template; none where it has no such marks.
-    pub(super) fn of(template: &str) -> Option<Self> {
+    /// Detects the markers in a template; `None` if it has none.
+    pub(super) fn detect(template: &str) -> Option<Self> {
         FORMS.into_iter().find(|form| template.contains(form.closing))
     }
 
-    /// Whether a prompt leaves the model in the middle of its reasoning: nothing but white space
-    /// stands after the opening.
+    /// Returns whether a prompt ends inside the reasoning: only white space follows the start
+    /// marker.
     pub fn is_open(&self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.opening)
     }
@@ -35,15 +35,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms_are_told_from_templates() {
-        let of = |template| ReasoningForm::of(template).map(|form| form.opening);
-        assert_eq!(of("{{ m.content.split('</think>')[-1] }}"), Some("<think>"));
-        assert_eq!(of("[THINK]{{ m }}[/THINK]"), Some("[THINK]"));
-        assert_eq!(of("{{ m.content }}"), None);
+    fn detects_markers_in_templates() {
+        let detect = |template| ReasoningForm::detect(template).map(|form| form.opening);
+        assert_eq!(detect("{{ m.content.split('</think>')[-1] }}"), Some("<think>"));
+        assert_eq!(detect("[THINK]{{ m }}[/THINK]"), Some("[THINK]"));
+        assert_eq!(detect("{{ m.content }}"), None);
     }
 
     #[test]
-    fn a_prompt_may_open_it() {
+    fn is_open_if_prompt_ends_after_start_marker() {
         let form = FORMS[0];
         assert!(form.is_open("<|assistant|>\n<think>\n"));
         assert!(form.is_open("<think>a</think>b<|assistant|><think>"));

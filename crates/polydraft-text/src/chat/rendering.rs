@@ -1,45 +1,46 @@
-//! In which ways a conversation is put to a model.
+//! Options of rendering a conversation.
 
 use serde_json::{Map, Value};
 
 use super::Message;
 
-/// How a conversation is put to the model.
+/// Options of rendering a conversation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rendering<'a> {
-    /// Tools that the model may call, each as OpenAI's interface describes it:
-    /// `{"type": "function", "function": {"name": .., "description": .., "parameters": ..}}`.
+    /// Tools that the model may call, in the format of OpenAI's interface:
     pub tools: &'a [Value],
-    /// Variables for the template, such as `{"enable_thinking": false}`. What the template is given
-    /// anyway (messages, tools, special tokens) has its own value, whatever they say.
+    /// Variables for the template, such as `{"enable_thinking": false}`. They do not override
+    /// messages, tools and special tokens.
     pub variables: Option<&'a Map<String, Value>>,
-    /// What the text ends with.
+    /// End of the rendered text.
     pub ending: Ending,
 }
 
-/// What the text of a conversation ends with.
+/// End of a rendered conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
-    /// What makes the model answer.
+    /// Start of an answer.
     #[default]
     Answer,
-    /// The last message, an answer's beginning, which the model goes on with.
+    /// End of the last message's content, an incomplete answer to be continued.
     Continue,
-    /// The last message, complete.
+    /// Last message, complete.
     Message,
 }
 
-/// Where the last message ends in the text of a conversation; what the template puts after it is
-/// not yet to come.
+/// Returns the length of the text up to the end of the last message's content, without the
+/// template's suffix.
 pub(super) fn continued(text: &str, messages: &[Message]) -> Result<usize, &'static str> {
     let last = messages.last().filter(|last| last.role == "assistant");
-    let last = last.ok_or("expected an answer's beginning as the last message to continue it")?;
+    let last = last.ok_or("expected an assistant message last to continue it")?;
     let (content, words) = (last.content.trim_start(), last.content.trim());
     if words.is_empty() {
-        return Err("expected words in the last message to continue it, got none");
+        return Err("expected text in the last message to continue it, got none");
     }
-    let at = text.rfind(words).ok_or("it changes the last message, which cannot be continued")?;
-    // Some templates cut the white space after it.
+    let at = text
+        .rfind(words)
+        .ok_or("the template changes the last message, which therefore cannot be continued")?;
+    // Some templates trim the white space at the end.
     Ok(at + if text[at..].starts_with(content) { content.len() } else { words.len() })
 }
 
@@ -48,17 +49,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_last_message_is_cut_where_it_ends() {
-        let of = |text, content: &str| {
+    fn cuts_text_after_content_of_last_message() {
+        let cut = |text, content: &str| {
             continued(text, &[Message::user("q"), Message::assistant(content)])
                 .map(|length| &text[..length])
         };
-        assert_eq!(of("[u]q[a]It is[/a]", "It is"), Ok("[u]q[a]It is"));
-        // White space at its end stays if the template keeps it.
-        assert_eq!(of("[u]q[a]It is [/a]", " It is "), Ok("[u]q[a]It is "));
-        assert_eq!(of("[u]q[a]It is[/a]", "It is "), Ok("[u]q[a]It is"));
-        assert!(of("[u]q[a]it is[/a]", "It is").is_err());
-        assert!(of("[u]q[a][/a]", "  ").is_err());
+        assert_eq!(cut("[u]q[a]It is[/a]", "It is"), Ok("[u]q[a]It is"));
+        // White space at its end remains if the template keeps it.
+        assert_eq!(cut("[u]q[a]It is [/a]", " It is "), Ok("[u]q[a]It is "));
+        assert_eq!(cut("[u]q[a]It is[/a]", "It is "), Ok("[u]q[a]It is"));
+        assert!(cut("[u]q[a]it is[/a]", "It is").is_err());
+        assert!(cut("[u]q[a][/a]", "  ").is_err());
         assert!(continued("[u]q", &[Message::user("q")]).is_err());
         assert!(continued("", &[]).is_err());
     }

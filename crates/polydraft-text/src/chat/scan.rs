@@ -1,53 +1,53 @@
-//! What is seen of a chat template before it is parsed: its length, and how deep its expressions
-//! and blocks nest. Templates come with models of strangers: one that nests too deep would end the
-//! program by its stack. The parser guards brackets and blocks itself, but not chains (`not not
-//! ..`, `a + b + ..`, `elif` after `elif`), each link of which is a level of its tree.
+//! Checks of a chat template before parsing: its size, and the nesting depth of its expressions and
+//! blocks. Templates come from untrusted models, and deep nesting would overflow the stack. The
+//! parser itself limits brackets and blocks, but not chains (`not not ..`, `a + b + ..`, `elif`
+//! after `elif`), in which each link is a level of the syntax tree.
 
 use minijinja::Error;
 
 use super::limits::refused;
 use super::tags;
 
-/// Bytes of a template.
-const LONGEST_TEMPLATE: usize = 1 << 20;
-/// Levels of its tree.
-const DEEPEST: usize = 400;
-/// Operations of a run.
+/// Maximum size of a template in bytes.
+const MAX_TEMPLATE_SIZE: usize = 1 << 20;
+/// Maximum depth of the syntax tree.
+const MAX_DEPTH: usize = 400;
+/// Maximum number of operations per run.
 const FUEL: u64 = 2_000_000;
-/// Bytes of literal text that a run's operations may write together.
-const MOST_LITERAL: usize = 1 << 29;
+/// Maximum number of literal bytes that the operations of a run may write.
+const MAX_LITERAL_OUTPUT: usize = 1 << 29;
 
-/// Checks length and nesting of a template; returns the operations that it may take.
+/// Checks size and nesting of a template; returns its number of allowed operations.
 pub(super) fn check(text: &str) -> Result<u64, Error> {
-    if text.len() > LONGEST_TEMPLATE {
+    if text.len() > MAX_TEMPLATE_SIZE {
         return Err(refused(format!(
-            "expected at most {LONGEST_TEMPLATE} bytes, got {}",
+            "expected at most {MAX_TEMPLATE_SIZE} bytes, got {}",
             text.len()
         )));
     }
     let scan = Scan::new(text);
     if let Some(line) = scan.too_deep {
         return Err(refused(format!(
-            "expected at most {DEEPEST} levels of nesting, got more in line {line}"
+            "expected at most {MAX_DEPTH} levels of nesting, got more in line {line}"
         )));
     }
-    Ok(FUEL.min((MOST_LITERAL / scan.longest_literal.max(1)) as u64))
+    Ok(FUEL.min((MAX_LITERAL_OUTPUT / scan.longest_literal.max(1)) as u64))
 }
 
-/// What is known of a template without parsing it.
+/// Properties of a template that is not parsed.
 #[derive(Default)]
 struct Scan {
-    /// The line where it nests too deep.
+    /// Line of the first tag with too deep nesting.
     too_deep: Option<usize>,
-    /// Bytes of the longest text between two tags.
+    /// Length of the longest literal between two tags, in bytes.
     longest_literal: usize,
 }
 
 impl Scan {
-    /// Reads the text once; no further than to where it nests too deep.
+    /// Scans the text once, up to the first tag with too deep nesting.
     fn new(text: &str) -> Self {
         let mut scan = Self::default();
-        // Links of the open blocks.
+        // Number of links of each open block.
         let mut blocks: Vec<usize> = Vec::new();
         let (mut at, mut literal) = (0, 0);
         while let Some(start) = text[at..].find('{').map(|next| at + next) {
@@ -64,7 +64,7 @@ impl Scan {
                     if is_block {
                         block(&text[start + 2..end], &mut blocks);
                     }
-                    if depth + blocks.iter().sum::<usize>() > DEEPEST {
+                    if depth + blocks.iter().sum::<usize>() > MAX_DEPTH {
                         scan.too_deep = Some(1 + text[..start].matches('\n').count());
                         return scan;
                     }
@@ -83,8 +83,7 @@ impl Scan {
     }
 }
 
-/// Keeps account of the open blocks: the first word of a tag opens one, goes on with it, or ends
-/// it.
+/// Updates the open blocks: the first word of a tag opens, continues or closes one.
 fn block(tag: &str, blocks: &mut Vec<usize>) {
     let word = tag.trim_start_matches(|c: char| !c.is_alphabetic());
     match word.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default() {
@@ -93,7 +92,7 @@ fn block(tag: &str, blocks: &mut Vec<usize>) {
                 *links += 1;
             }
         }
-        // With a value it is no block.
+        // `set` with a value is not a block.
         "set" if tag.contains('=') => {}
         "if" | "for" | "macro" | "call" | "filter" | "set" | "with" | "block" | "generation" => {
             blocks.push(1)
@@ -103,8 +102,8 @@ fn block(tag: &str, blocks: &mut Vec<usize>) {
     }
 }
 
-/// Where a tag ends, and how deep its expression can nest at most: the links of the chains that are
-/// open at once. A bracket opens a chain inside, a comma begins the next one.
+/// Returns the end of a tag and an upper bound of its expression's depth: the number of links in
+/// open chains. A bracket opens a chain inside, a comma starts the next one.
 fn tag(text: &str, start: usize, is_block: bool) -> (usize, usize) {
     let bytes = text.as_bytes();
     let close = if is_block { b'%' } else { b'}' };

@@ -1,20 +1,20 @@
-//! The tokens of a tag, each with what it is at its place.
+//! Tokens of a tag, with kinds that depend on their position.
 //!
-//! minijinja reserves no names but `true`, `none` and a few more: `call`, `in` or even `not` is a
-//! variable wherever its parser expects an operand. So it goes by the place, not by the word.
+//! minijinja reserves only `true`, `none` and a few more names: `call`, `in` or even `not` is a
+//! variable where its parser expects an operand. So the lexer tracks what the parser expects.
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A name or a number.
+    /// Name or number.
     Word,
-    /// A word after which something begins: `in`, `if`, ..
+    /// Word that is followed by an expression: `in`, `if`, ..
     Keyword,
-    /// A string in quotes.
+    /// String literal.
     Text,
-    /// A bracket that begins a value.
+    /// Bracket that begins a value.
     Begin,
-    /// A bracket after an operand, of a call or an item, or around names.
+    /// Bracket after an operand, of a call or an index, or around names.
     Open,
     Close,
     Dot,
@@ -30,48 +30,48 @@ pub(super) enum Kind {
     Other,
 }
 
-/// A token: its kind and where it is.
+/// Token with kind and position.
 pub(super) struct Token {
     pub(super) kind: Kind,
     pub(super) start: usize,
     pub(super) end: usize,
-    /// For an opening bracket the token that closes it.
+    /// Index of the closing token, for an opening bracket.
     pub(super) closed_by: usize,
 }
 
 impl Token {
-    /// Whether an operand may end with it. A keyword is followed by no operator: where one seems to
-    /// be, it is a name.
+    /// Returns whether an operand may end with the token. No operator follows a keyword: where one
+    /// seems to, the keyword is a name.
     pub(super) fn ends_operand(&self) -> bool {
         matches!(self.kind, Kind::Word | Kind::Keyword | Kind::Text | Kind::Close)
     }
 }
 
-/// What the parser expects.
+/// State of the lexer: what the parser expects next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// The word of a statement.
+enum State {
+    /// First word of a statement.
     Statement,
-    /// The names of a loop, up to `in`.
+    /// Loop variables, up to `in`.
     Loop,
-    /// The parameters of a call's block, or the call.
+    /// Parameters of a call block, or the call.
     Call,
-    /// An operand, perhaps after `not`.
+    /// Operand, possibly after `not`.
     Operand,
-    /// An operand, or a name: whatever the word is.
+    /// Operand, or a name, which may be any word.
     Name,
-    /// What comes after an operand.
-    Behind,
-    /// A test's name, perhaps after `not`.
+    /// Continuation after an operand.
+    AfterOperand,
+    /// Name of a test, possibly after `not`.
     Test,
-    /// A test's name.
+    /// Name of a test.
     TestName,
-    /// A test's argument, or what comes after the test.
-    Tested,
+    /// Argument of a test, or continuation after the test.
+    AfterTest,
 }
 
-impl Place {
-    /// What a word is, and what is expected after it.
+impl State {
+    /// Returns the kind of a word, and the state after it.
     fn word(self, word: &str) -> (Kind, Self) {
         match (self, word) {
             (Self::Statement, "for") => (Kind::Keyword, Self::Loop),
@@ -84,54 +84,56 @@ impl Place {
             (Self::Loop, _) => (Kind::Word, Self::Loop),
             (Self::Call | Self::Operand, "not") => (Kind::Keyword, Self::Operand),
             (Self::Test, "not") => (Kind::Keyword, Self::TestName),
-            (Self::Test | Self::TestName, _) => (Kind::Word, Self::Tested),
-            (Self::Behind | Self::Tested, "is") => (Kind::Keyword, Self::Test),
-            (Self::Tested, "and" | "or" | "else") => (Kind::Keyword, Self::Operand),
-            (Self::Behind, "in") => (Kind::Keyword, Self::Name),
-            // With `in` after it.
-            (Self::Behind, "not") => (Kind::Keyword, Self::Behind),
-            (Self::Behind, _) => (Kind::Keyword, Self::Operand),
-            (Self::Call | Self::Operand | Self::Name | Self::Tested, _) => {
-                (Kind::Word, Self::Behind)
+            (Self::Test | Self::TestName, _) => (Kind::Word, Self::AfterTest),
+            (Self::AfterOperand | Self::AfterTest, "is") => (Kind::Keyword, Self::Test),
+            (Self::AfterTest, "and" | "or" | "else") => (Kind::Keyword, Self::Operand),
+            (Self::AfterOperand, "in") => (Kind::Keyword, Self::Name),
+            // Followed by `in`.
+            (Self::AfterOperand, "not") => (Kind::Keyword, Self::AfterOperand),
+            (Self::AfterOperand, _) => (Kind::Keyword, Self::Operand),
+            (Self::Call | Self::Operand | Self::Name | Self::AfterTest, _) => {
+                (Kind::Word, Self::AfterOperand)
             }
         }
     }
 
-    /// What is expected after another token than a word or a bracket.
-    fn behind(self, kind: Kind, text: &str) -> Self {
+    /// Returns the state after a token other than a word or a bracket.
+    fn after(self, kind: Kind, text: &str) -> Self {
         match kind {
             _ if self == Self::Loop => self,
-            Kind::Text | Kind::Word => Self::Behind,
+            Kind::Text | Kind::Word => Self::AfterOperand,
             Kind::Comma | Kind::Assign => Self::Operand,
-            // Its arguments, not two factors.
-            Kind::Other if matches!(text, "*" | "**") && !self.is_behind() => Self::Operand,
+            // Argument unpacking, not a product.
+            Kind::Other if matches!(text, "*" | "**") && !self.is_after_operand() => Self::Operand,
             _ if text == ":" => Self::Operand,
             _ => Self::Name,
         }
     }
 
-    /// Whether a bracket begins a value, what is expected in it, and after it.
+    /// Returns the kind of an opening bracket, the state inside, and the state after it.
     fn bracket(self, bracket: u8) -> (Kind, Self, Self) {
         match self {
             Self::Loop => (Kind::Open, self, self),
             Self::Call if bracket == b'(' => (Kind::Open, Self::Operand, Self::Operand),
-            Self::Behind if bracket != b'{' => (Kind::Open, Self::Operand, Self::Behind),
-            Self::Tested if bracket == b'(' => (Kind::Open, Self::Operand, Self::Behind),
-            _ => (Kind::Begin, Self::Operand, Self::Behind),
+            Self::AfterOperand if bracket != b'{' => {
+                (Kind::Open, Self::Operand, Self::AfterOperand)
+            }
+            Self::AfterTest if bracket == b'(' => (Kind::Open, Self::Operand, Self::AfterOperand),
+            _ => (Kind::Begin, Self::Operand, Self::AfterOperand),
         }
     }
 
-    fn is_behind(self) -> bool {
-        matches!(self, Self::Behind | Self::Tested)
+    fn is_after_operand(self) -> bool {
+        matches!(self, Self::AfterOperand | Self::AfterTest)
     }
 }
 
-/// The tokens of what a tag holds, of a statement or of an expression.
+/// Splits the inside of a statement or expression tag into tokens.
 pub(super) fn tokens(text: &str, is_statement: bool) -> Vec<Token> {
     let bytes = text.as_bytes();
     let mut all: Vec<Token> = Vec::new();
-    let mut open: Vec<(usize, Place)> = Vec::new();
-    let mut place = if is_statement { Place::Statement } else { Place::Operand };
+    let mut open: Vec<(usize, State)> = Vec::new();
+    let mut state = if is_statement { State::Statement } else { State::Operand };
     let mut start = 0;
     while let Some(&byte) = bytes.get(start) {
         if byte.is_ascii_whitespace() {
@@ -139,30 +141,30 @@ pub(super) fn tokens(text: &str, is_statement: bool) -> Vec<Token> {
             continue;
         }
         let (mut kind, mut end) = lexed(text, start);
-        // A string may end within a character only if it does not end at all.
+        // Only an unterminated string may end inside a character.
         while !text.is_char_boundary(end) {
             end += 1;
         }
         let token = &text[start..end];
         match kind {
-            Kind::Word if !byte.is_ascii_digit() => (kind, place) = place.word(token),
+            Kind::Word if !byte.is_ascii_digit() => (kind, state) = state.word(token),
             Kind::Open => {
-                let behind;
-                (kind, place, behind) = place.bracket(byte);
-                open.push((all.len(), behind));
+                let after;
+                (kind, state, after) = state.bracket(byte);
+                open.push((all.len(), after));
             }
             Kind::Close => {
-                if let Some((opened, behind)) = open.pop() {
+                if let Some((opened, after)) = open.pop() {
                     let closes = all.len();
                     all[opened].closed_by = closes;
-                    place = behind;
+                    state = after;
                 }
             }
             _ => {
-                if kind == Kind::Product && !place.is_behind() {
+                if kind == Kind::Product && !state.is_after_operand() {
                     kind = Kind::Other;
                 }
-                place = place.behind(kind, token);
+                state = state.after(kind, token);
             }
         }
         all.push(Token { kind, start, end, closed_by: usize::MAX });
@@ -171,7 +173,7 @@ pub(super) fn tokens(text: &str, is_statement: bool) -> Vec<Token> {
     all
 }
 
-/// The token that begins at a byte, by its looks, and where it ends.
+/// Returns the kind of the token at a byte without context, and its end.
 fn lexed(text: &str, start: usize) -> (Kind, usize) {
     let bytes = text.as_bytes();
     let kind = match bytes[start] {
@@ -206,7 +208,7 @@ fn is_letter(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
 }
 
-/// Where a number ends, its fraction and exponent included: `1.`, `1.5e+3`.
+/// Returns the end of a number, including fraction and exponent: `1.`, `1.5e+3`.
 fn number_end(bytes: &[u8], start: usize) -> usize {
     let digits = |from: usize| {
         bytes[from..]
@@ -238,7 +240,7 @@ fn number_end(bytes: &[u8], start: usize) -> usize {
     if is_signed { digits(end + 1) } else { end }
 }
 
-/// Where a string in quotes ends.
+/// Returns the end of a string literal.
 pub(super) fn string_end(bytes: &[u8], start: usize, quote: u8) -> usize {
     let mut at = start + 1;
     while at < bytes.len() {

@@ -1,4 +1,4 @@
-//! Tokenizers of the kinds that are published, and text that is streamed through them.
+//! Tokenizers of published kinds, and incremental detokenization.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,55 +23,55 @@ fn fixture(name: &str) -> Tokenizer {
     Tokenizer::parse(&fs::read(&path).unwrap(), path).unwrap()
 }
 
-/// Name, tokenizer, and the tokens and text of make_text.py's sentence.
+/// Returns name, tokenizer, and the tokens and text of make_text.py's sentence for each kind.
 fn kinds() -> Vec<(String, Tokenizer, Vec<Token>, String)> {
     let all: Value =
         serde_json::from_slice(&fs::read(folder().join("decoded.json")).unwrap()).unwrap();
     let kinds = all["kinds"].as_object().unwrap().iter();
     let read = |(name, expected): (&String, &Value)| {
-        let text = fixture(name);
+        let tokenizer = fixture(name);
         let ids: Vec<Token> = serde_json::from_value(expected["ids"].clone()).unwrap();
-        assert_eq!(text.encode(all["text"].as_str().unwrap()).unwrap(), ids, "{name}");
-        (name.clone(), text, ids, expected["decoded"].as_str().unwrap().to_owned())
+        assert_eq!(tokenizer.encode(all["text"].as_str().unwrap()).unwrap(), ids, "{name}");
+        (name.clone(), tokenizer, ids, expected["decoded"].as_str().unwrap().to_owned())
     };
     let read: Vec<_> = kinds.map(read).collect();
     assert_eq!(read.len(), 5);
     read
 }
 
-/// Pushes tokens; returns the pieces.
-fn streamed(text: &Tokenizer, prompt: &[Token], tokens: &[Token]) -> Vec<String> {
-    let mut stream = text.stream(prompt);
-    let mut pieces: Vec<String> = tokens.iter().map(|t| stream.push(*t).unwrap()).collect();
-    pieces.push(stream.finish().unwrap());
-    pieces
+/// Pushes tokens; returns the emitted chunks.
+fn streamed(tokenizer: &Tokenizer, prompt: &[Token], tokens: &[Token]) -> Vec<String> {
+    let mut stream = tokenizer.stream(prompt);
+    let mut chunks: Vec<String> = tokens.iter().map(|t| stream.push(*t).unwrap()).collect();
+    chunks.push(stream.finish().unwrap());
+    chunks
 }
 
 #[test]
-fn streams_keep_every_character_and_space_at_every_split() {
-    for (name, text, ids, decoded) in kinds() {
-        assert_eq!(text.decode(&ids).unwrap(), decoded, "{name}");
+fn streams_equal_decoding_at_every_split() {
+    for (name, tokenizer, ids, decoded) in kinds() {
+        assert_eq!(tokenizer.decode(&ids).unwrap(), decoded, "{name}");
         for split in 0..=ids.len() {
             let (prompt, rest) = ids.split_at(split);
-            let pieces = streamed(&text, prompt, rest);
-            // A prompt that ends inside a character: its bytes are shown with the first piece.
-            let before = text.decode(prompt).unwrap();
+            let chunks = streamed(&tokenizer, prompt, rest);
+            // If a prompt ends inside a character, its bytes are emitted with the first chunk.
+            let before = tokenizer.decode(prompt).unwrap();
             let before = before.trim_end_matches(char::REPLACEMENT_CHARACTER);
-            assert_eq!(pieces.concat(), decoded[before.len()..], "{name}, split at {split}");
-            for piece in &pieces {
+            assert_eq!(chunks.concat(), decoded[before.len()..], "{name}, split at {split}");
+            for chunk in &chunks {
                 assert!(
-                    !piece.contains(char::REPLACEMENT_CHARACTER),
-                    "{name}, split at {split}: {piece:?}"
+                    !chunk.contains(char::REPLACEMENT_CHARACTER),
+                    "{name}, split at {split}: {chunk:?}"
                 );
             }
         }
-        // And nothing is held back that is certain: whole characters come with their last token.
+        // Complete characters are emitted with their last token.
         let mut shown = String::new();
-        for (count, piece) in (1..).zip(streamed(&text, &[], &ids)) {
-            shown += &piece;
-            let whole = text.decode(&ids[..count.min(ids.len())]).unwrap();
+        for (count, chunk) in (1..).zip(streamed(&tokenizer, &[], &ids)) {
+            shown += &chunk;
+            let full = tokenizer.decode(&ids[..count.min(ids.len())]).unwrap();
             assert!(
-                shown.starts_with(whole.trim_end_matches(char::REPLACEMENT_CHARACTER)),
+                shown.starts_with(full.trim_end_matches(char::REPLACEMENT_CHARACTER)),
                 "{name} {count}"
             );
         }
@@ -79,18 +79,18 @@ fn streams_keep_every_character_and_space_at_every_split() {
 }
 
 #[test]
-fn special_tokens_have_no_text_and_take_no_space_with_them() {
-    for (name, text, ids, decoded) in kinds() {
-        let end = ["</s>", "<|end|>"].iter().find_map(|t| text.token(t)).unwrap();
+fn special_tokens_do_not_change_text_or_spaces() {
+    for (name, tokenizer, ids, decoded) in kinds() {
+        let end = ["</s>", "<|end|>"].iter().find_map(|t| tokenizer.token(t)).unwrap();
         for split in 0..=ids.len() {
             let with = [&ids[..split], &[end, end], &ids[split..]].concat();
-            assert_eq!(streamed(&text, &[], &with).concat(), decoded, "{name}, {split}");
-            // At the end of a prompt, however many.
+            assert_eq!(streamed(&tokenizer, &[], &with).concat(), decoded, "{name}, {split}");
+            // Any number at the end of a prompt.
             let prompt = [&ids[..split], &[end; 12]].concat();
-            let before = text.decode(&ids[..split]).unwrap();
+            let before = tokenizer.decode(&ids[..split]).unwrap();
             let before = before.trim_end_matches(char::REPLACEMENT_CHARACTER);
             assert_eq!(
-                streamed(&text, &prompt, &ids[split..]).concat(),
+                streamed(&tokenizer, &prompt, &ids[split..]).concat(),
                 decoded[before.len()..],
                 "{name}, {split}"
             );
@@ -98,43 +98,44 @@ fn special_tokens_have_no_text_and_take_no_space_with_them() {
     }
 }
 
-/// Whether the characters of `part` are in `whole`, in this order.
-fn is_subsequence(part: &str, whole: &str) -> bool {
-    let mut rest = whole.chars();
+/// Returns whether the characters of `part` occur in `full`, in this order.
+fn is_subsequence(part: &str, full: &str) -> bool {
+    let mut rest = full.chars();
     part.chars().all(|c| rest.any(|w| w == c))
 }
 
 #[test]
-fn tokens_that_make_no_text_disturb_no_other() {
+fn invalid_tokens_do_not_affect_other_text() {
     let mut rng = ChaCha12Rng::seed_from_u64(3);
-    for (name, text, ids, _) in kinds() {
-        let size = text.size() as Token;
+    for (name, tokenizer, ids, _) in kinds() {
+        let size = tokenizer.size() as Token;
         for _ in 0..300 {
-            // Pieces of sense between random tokens.
+            // Valid text between random tokens.
             let mut tokens: Vec<Token> = Vec::new();
             while tokens.len() < 30 {
                 tokens.extend((0..rng.random_range(0..4)).map(|_| rng.random_range(0..size)));
                 let start = rng.random_range(0..ids.len() - 6);
                 tokens.extend(&ids[start..start + rng.random_range(1..6)]);
             }
-            let shown =
-                streamed(&text, &[], &tokens).concat().replace(char::REPLACEMENT_CHARACTER, "");
-            let whole = text.decode(&tokens).unwrap().replace(char::REPLACEMENT_CHARACTER, "");
-            // A stream may save characters that decoding all at once gives up for a wrong byte
-            // behind them.
-            assert!(is_subsequence(&whole, &shown), "{name}: {tokens:?}\n{whole:?}\n{shown:?}");
+            let shown = streamed(&tokenizer, &[], &tokens)
+                .concat()
+                .replace(char::REPLACEMENT_CHARACTER, "");
+            let full = tokenizer.decode(&tokens).unwrap().replace(char::REPLACEMENT_CHARACTER, "");
+            // A stream may keep characters that decoding all at once drops because of an invalid
+            // byte after them.
+            assert!(is_subsequence(&full, &shown), "{name}: {tokens:?}\n{full:?}\n{shown:?}");
         }
     }
 }
 
 #[test]
-fn a_vocabulary_and_its_merges_make_a_tokenizer() {
+fn reads_vocab_json_with_merges_txt() {
     // OPT's layout, from the byte-level fixture.
-    let whole: Value =
+    let full: Value =
         serde_json::from_slice(&fs::read(folder().join("byte-level.json")).unwrap()).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    write_json(directory.path(), "vocab.json", &whole["model"]["vocab"]);
-    let merges = whole["model"]["merges"].as_array().unwrap().iter();
+    write_json(directory.path(), "vocab.json", &full["model"]["vocab"]);
+    let merges = full["model"]["merges"].as_array().unwrap().iter();
     let lines: Vec<String> = merges
         .map(|pair| format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()))
         .collect();
@@ -148,12 +149,16 @@ fn a_vocabulary_and_its_merges_make_a_tokenizer() {
     write_json(directory.path(), "tokenizer_config.json", &tokens);
     let (_, reference, ids, decoded) =
         kinds().into_iter().find(|(name, ..)| name == "byte-level").unwrap();
-    let text = Tokenizer::read(directory.path()).unwrap();
-    assert_eq!(text.decode(&ids).unwrap(), decoded);
+    let tokenizer = Tokenizer::read(directory.path()).unwrap();
+    assert_eq!(tokenizer.decode(&ids).unwrap(), decoded);
     for sample in [decoded.as_str(), "", "<|end|> x", " leading"] {
-        assert_eq!(text.encode(sample).unwrap(), reference.encode(sample).unwrap(), "{sample:?}");
+        assert_eq!(
+            tokenizer.encode(sample).unwrap(),
+            reference.encode(sample).unwrap(),
+            "{sample:?}"
+        );
     }
-    assert_eq!(streamed(&text, &[], &ids).concat(), decoded);
+    assert_eq!(streamed(&tokenizer, &[], &ids).concat(), decoded);
 
     fs::write(directory.path().join("vocab.json"), "{}").unwrap();
     let message = Tokenizer::read(directory.path()).unwrap_err().to_string();
@@ -164,13 +169,13 @@ fn a_vocabulary_and_its_merges_make_a_tokenizer() {
 }
 
 #[test]
-fn a_stream_outlives_its_text_and_moves_to_other_threads() {
+fn stream_outlives_tokenizer_and_is_send() {
     fn is_free<T: Send + Sync + 'static>(_: &T) {}
-    let (_, text, ids, decoded) = kinds().swap_remove(0);
-    is_free(&text);
-    let mut stream = text.stream(&[]);
+    let (_, tokenizer, ids, decoded) = kinds().swap_remove(0);
+    is_free(&tokenizer);
+    let mut stream = tokenizer.stream(&[]);
     is_free(&stream);
-    drop(text);
+    drop(tokenizer);
     let shown = std::thread::spawn(move || {
         let shown: String = ids.iter().map(|t| stream.push(*t).unwrap()).collect();
         shown + &stream.finish().unwrap()
@@ -178,7 +183,7 @@ fn a_stream_outlives_its_text_and_moves_to_other_threads() {
     assert_eq!(shown.join().unwrap(), decoded);
 }
 
-/// The byte-level fixture's file, changed.
+/// Returns the byte-level fixture's file, modified.
 fn changed_bytes(change: impl FnOnce(&mut Value)) -> Vec<u8> {
     let mut value: Value =
         serde_json::from_slice(&fs::read(folder().join("byte-level.json")).unwrap()).unwrap();
@@ -186,17 +191,17 @@ fn changed_bytes(change: impl FnOnce(&mut Value)) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
-/// What is made of it.
+/// Parses the modified fixture.
 fn changed(change: impl FnOnce(&mut Value)) -> polydraft_text::Result<Tokenizer> {
     Tokenizer::parse(&changed_bytes(change), "somewhere/tokenizer.json")
 }
 
 #[test]
-fn nothing_is_cut_off_or_filled_up() {
+fn ignores_truncation_and_padding() {
     let long = "a prompt that is longer than eight tokens, by far, in every way";
     let expected = fixture("byte-level").encode(long).unwrap();
     assert!(expected.len() > 8);
-    let text = changed(|file| {
+    let tokenizer = changed(|file| {
         file["truncation"] =
             json!({"direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0});
         file["padding"] = json!({
@@ -205,10 +210,10 @@ fn nothing_is_cut_off_or_filled_up() {
             "pad_type_id": 0, "pad_token": "<|end|>"
         });
     });
-    assert_eq!(text.unwrap().encode(long).unwrap(), expected);
+    assert_eq!(tokenizer.unwrap().encode(long).unwrap(), expected);
 }
 
-/// A tokenizer of whole words with these ids.
+/// Creates a tokenizer of words with these ids.
 fn words(vocabulary: Value) -> Tokenizer {
     let file = json!({
         "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
@@ -218,20 +223,20 @@ fn words(vocabulary: Value) -> Tokenizer {
 }
 
 #[test]
-fn ids_that_are_shared_are_named() {
-    // More tokens than rows, all of them below.
+fn rejects_duplicate_ids() {
+    // More tokens than rows, with all ids below.
     let message =
         words(json!({"a": 0, "b": 1, "c": 1, "d": 1})).vocabulary(2).unwrap_err().to_string();
     assert!(message.contains("tokenizer.json: expected one token for each id, got"), "{message}");
     assert!(message.contains("for id 1"), "{message}");
-    // Nor where there are rows enough.
+    // Also with enough rows.
     assert!(words(json!({"a": 0, "b": 1, "c": 1})).vocabulary(4).is_err());
     assert_eq!(words(json!({"a": 0, "b": 1})).vocabulary(2).unwrap().size(), 2);
 }
 
-/// As Gemma 3's text models have an image's token behind their last row.
+/// Gemma 3's text models have an image token after their last row.
 #[test]
-fn added_tokens_without_a_row_are_no_part_of_the_vocabulary() {
+fn vocabulary_omits_added_tokens_without_row() {
     let file = |id: u32| {
         let added = json!({"id": id, "content": "<image>", "special": true, "single_word": false,
                            "lstrip": false, "rstrip": false, "normalized": false});
@@ -240,25 +245,25 @@ fn added_tokens_without_a_row_are_no_part_of_the_vocabulary() {
             "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "c": 2}, "unk_token": "a"}
         })
     };
-    let text =
+    let tokenizer =
         Tokenizer::parse(file(3).to_string().as_bytes(), "somewhere/tokenizer.json").unwrap();
-    assert_eq!(text.vocabulary(4).unwrap().size(), 4);
-    assert_eq!(text.vocabulary(3).unwrap().size(), 3);
-    // The tokenizer's own need theirs.
-    let message = text.vocabulary(2).unwrap_err().to_string();
+    assert_eq!(tokenizer.vocabulary(4).unwrap().size(), 4);
+    assert_eq!(tokenizer.vocabulary(3).unwrap().size(), 3);
+    // Tokens of the tokenizer itself need a row.
+    let message = tokenizer.vocabulary(2).unwrap_err().to_string();
     assert!(message.contains("only 2 rows: token 2 (\"c\") has none"), "{message}");
-    let text = text.with_rows(3);
-    assert_eq!(text.encode("a c").unwrap(), [0, 2]);
-    let message = text.encode("a <image>").unwrap_err().to_string();
+    let tokenizer = tokenizer.with_rows(3);
+    assert_eq!(tokenizer.encode("a c").unwrap(), [0, 2]);
+    let message = tokenizer.encode("a <image>").unwrap_err().to_string();
     assert!(
         message.contains("tokens below 3") && message.contains("got 3 (\"<image>\")"),
         "{message}"
     );
 }
 
-/// As transformers' classes for Llama's tokenizers do it.
+/// As transformers' classes of Llama's tokenizers.
 #[test]
-fn settings_put_tokens_around_a_prompt() {
+fn settings_add_begin_and_end_tokens() {
     let directory = tempfile::tempdir().unwrap();
     let mut file = json!({
         "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
@@ -268,54 +273,54 @@ fn settings_put_tokens_around_a_prompt() {
     let encoded = |file: &Value, settings: Value| {
         write_json(directory.path(), "tokenizer.json", file);
         write_json(directory.path(), "tokenizer_config.json", &settings);
-        let text = Tokenizer::read(directory.path()).map_err(|e| e.to_string())?;
-        assert_eq!(text.encode_plain("b a").unwrap(), [1, 0]);
-        Ok::<_, String>(text.encode("b a").unwrap())
+        let tokenizer = Tokenizer::read(directory.path()).map_err(|e| e.to_string())?;
+        assert_eq!(tokenizer.encode_plain("b a").unwrap(), [1, 0]);
+        Ok::<_, String>(tokenizer.encode("b a").unwrap())
     };
     let settings = |class: &str, begin: Value, end: Value| {
         json!({"tokenizer_class": class, "bos_token": "<s>", "eos_token": {"content": "</s>"},
                "add_bos_token": begin, "add_eos_token": end})
     };
-    let [yes, no, unsaid] = [json!(true), json!(false), Value::Null];
-    let of = |class: &str, begin: &Value, end: &Value| settings(class, begin.clone(), end.clone());
-    assert_eq!(encoded(&file, of("LlamaTokenizerFast", &yes, &no)), Ok(vec![2, 1, 0]));
-    assert_eq!(encoded(&file, of("LlamaTokenizer", &yes, &yes)), Ok(vec![2, 1, 0, 3]));
-    assert_eq!(encoded(&file, of("GemmaTokenizer", &no, &yes)), Ok(vec![1, 0, 3]));
-    assert_eq!(encoded(&file, of("LlamaTokenizerFast", &unsaid, &unsaid)), Ok(vec![1, 0]));
-    assert_eq!(encoded(&file, of("PreTrainedTokenizerFast", &yes, &yes)), Ok(vec![1, 0]));
+    let [yes, no, unset] = [json!(true), json!(false), Value::Null];
+    let with_class =
+        |class: &str, begin: &Value, end: &Value| settings(class, begin.clone(), end.clone());
+    assert_eq!(encoded(&file, with_class("LlamaTokenizerFast", &yes, &no)), Ok(vec![2, 1, 0]));
+    assert_eq!(encoded(&file, with_class("LlamaTokenizer", &yes, &yes)), Ok(vec![2, 1, 0, 3]));
+    assert_eq!(encoded(&file, with_class("GemmaTokenizer", &no, &yes)), Ok(vec![1, 0, 3]));
+    assert_eq!(encoded(&file, with_class("LlamaTokenizerFast", &unset, &unset)), Ok(vec![1, 0]));
+    assert_eq!(encoded(&file, with_class("PreTrainedTokenizerFast", &yes, &yes)), Ok(vec![1, 0]));
     let missing =
         json!({"tokenizer_class": "LlamaTokenizer", "bos_token": "<b>", "add_bos_token": true});
     let message = encoded(&file, missing).unwrap_err();
     assert!(message.contains("expected the bos_token of tokenizer_config.json"), "{message}");
-    // Where the tokenizer adds one itself there is no second.
+    // No second one is added if the tokenizer adds one itself.
     file["post_processor"] = json!({
         "type": "TemplateProcessing", "pair": [],
         "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A",
             "type_id": 0}}],
         "special_tokens": {"<s>": {"id": "<s>", "ids": [2], "tokens": ["<s>"]}}
     });
-    assert_eq!(encoded(&file, of("LlamaTokenizerFast", &yes, &no)), Ok(vec![2, 1, 0]));
+    assert_eq!(encoded(&file, with_class("LlamaTokenizerFast", &yes, &no)), Ok(vec![2, 1, 0]));
 }
 
-/// The expressions that split a text give up behind so many, and would leave the rest of it one
-/// piece.
+/// The regular expressions that split a text give up after that many, and would leave the rest as
+/// one piece.
 #[test]
-fn endless_white_space_is_refused() {
-    let text = fixture("byte-level");
+fn rejects_endless_white_space() {
+    let tokenizer = fixture("byte-level");
     let (words, blank) = ("several words behind it", |count: usize| " ".repeat(count));
-    let tokens = text.encode(words).unwrap().len();
-    assert!(text.encode(&(blank(900_000) + words)).unwrap().len() > tokens);
-    let message = text.encode(&(blank(1_000_000) + words)).unwrap_err().to_string();
+    let tokens = tokenizer.encode(words).unwrap().len();
+    assert!(tokenizer.encode(&(blank(900_000) + words)).unwrap().len() > tokens);
+    let message = tokenizer.encode(&(blank(1_000_000) + words)).unwrap_err().to_string();
     assert!(
         message.contains("less than 1000000 white-space characters in a row, got 1000000"),
         "{message}"
     );
 }
 
-/// Files with which the library panics: none of it reaches the caller, and the file is named.
-/// A step that puts a long text in the place of a blank makes a short prompt a very long one.
+/// Steps that replace a space by a long text make a short prompt very long.
 #[test]
-fn steps_that_make_texts_grow_are_refused() {
+fn rejects_steps_with_long_replacements() {
     let replace = |length: usize| {
         let content = "x".repeat(length);
         json!({ "type": "Replace", "pattern": { "String": " " }, "content": content })
@@ -340,13 +345,13 @@ fn steps_that_make_texts_grow_are_refused() {
 }
 
 #[test]
-fn mangled_tokenizers_are_errors() {
+fn invalid_tokenizers_return_errors_without_panic() {
     let text = "a text to encode, ünïcode too: 日本語";
-    let use_it = |text_of: polydraft_text::Result<Tokenizer>| -> Result<(), String> {
-        let made = text_of.map_err(|e| e.to_string())?;
-        let ids = made.encode(text).map_err(|e| e.to_string())?;
-        made.decode(&ids).map_err(|e| e.to_string())?;
-        let mut stream = made.stream(&ids);
+    let exercise = |tokenizer: polydraft_text::Result<Tokenizer>| -> Result<(), String> {
+        let parsed = tokenizer.map_err(|e| e.to_string())?;
+        let ids = parsed.encode(text).map_err(|e| e.to_string())?;
+        parsed.decode(&ids).map_err(|e| e.to_string())?;
+        let mut stream = parsed.stream(&ids);
         for id in ids {
             stream.push(id).map_err(|e| e.to_string())?;
         }
@@ -383,7 +388,7 @@ fn mangled_tokenizers_are_errors() {
         }),
     ];
     for (name, change) in cases {
-        match use_it(changed(change)) {
+        match exercise(changed(change)) {
             Ok(()) => println!("{name}: no error"),
             Err(message) => {
                 println!("{name}: {message}");
@@ -392,50 +397,49 @@ fn mangled_tokenizers_are_errors() {
         }
     }
     for (_, change) in &cases[..2] {
-        let message = use_it(changed(change)).unwrap_err();
-        assert!(message.contains("broke down on"), "{message}");
+        let message = exercise(changed(change)).unwrap_err();
+        assert!(message.contains("made the library panic"), "{message}");
     }
 }
 
 #[test]
-fn tokenizers_that_are_cut_off_are_errors() {
-    let whole = changed_bytes(|_| {});
-    // Inside every part of the file, the decoder's included.
-    for length in (0..whole.len()).step_by(whole.len() / 300).chain(whole.len() - 200..whole.len())
-    {
+fn truncated_files_return_errors() {
+    let full = changed_bytes(|_| {});
+    // Cuts in every part of the file, including the decoder.
+    for length in (0..full.len()).step_by(full.len() / 300).chain(full.len() - 200..full.len()) {
         let message =
-            Tokenizer::parse(&whole[..length], "cut/tokenizer.json").unwrap_err().to_string();
+            Tokenizer::parse(&full[..length], "cut/tokenizer.json").unwrap_err().to_string();
         assert!(message.contains("cut/tokenizer.json"), "{length}: {message}");
     }
 }
 
-/// Prompts that no context can hold are refused in time, and long ones that it can hold are not.
+/// Prompts that exceed any context are rejected quickly, and long ones that fit are accepted.
 #[test]
-fn absurd_lengths_are_refused_early() {
+fn rejects_oversized_prompts_without_encoding_them() {
     let file =
         br#"{"model": {"type": "WordLevel", "vocab": {"one": 0, "two": 1}, "unk_token": "one"},
                     "pre_tokenizer": {"type": "Whitespace"}, "added_tokens": []}"#;
-    let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
+    let tokenizer = Tokenizer::parse(file, "tokenizer.json").unwrap();
     let long = "one two ".repeat(1 << 20);
-    let clock = std::time::Instant::now();
-    let message = text.encode_within(&long, 1_000).unwrap_err().to_string();
+    let start = std::time::Instant::now();
+    let message = tokenizer.encode_within(&long, 1_000).unwrap_err().to_string();
     assert!(
         message.contains("at most 64000") && message.contains("context holds 1000"),
         "{message}"
     );
-    let message = text.encode_within(&long, 150_000).unwrap_err().to_string();
+    let message = tokenizer.encode_within(&long, 150_000).unwrap_err().to_string();
     assert!(message.contains("at least") && message.contains("context holds 150000"), "{message}");
-    assert!(clock.elapsed().as_secs() < 5);
+    assert!(start.elapsed().as_secs() < 5);
     let fits = "one two ".repeat(1 << 16);
-    assert_eq!(text.encode_within(&fits, 1 << 18).unwrap(), text.encode(&fits).unwrap());
-    // A little too long is left to the engine, which knows how much too long.
-    assert_eq!(text.encode_within("one two one", 2).unwrap().len(), 3);
-    assert_eq!(text.encode_pieces(&fits).unwrap(), text.encode(&fits).unwrap());
+    assert_eq!(tokenizer.encode_within(&fits, 1 << 18).unwrap(), tokenizer.encode(&fits).unwrap());
+    // A slightly too long prompt is left to the engine, which reports its length.
+    assert_eq!(tokenizer.encode_within("one two one", 2).unwrap().len(), 3);
+    assert_eq!(tokenizer.encode_chunks(&fits).unwrap(), tokenizer.encode(&fits).unwrap());
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn what_is_no_file_is_not_read() {
+fn rejects_devices_pipes_and_huge_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
     std::os::unix::fs::symlink("/dev/zero", &path).unwrap();

@@ -1,4 +1,4 @@
-//! The tokens around a prompt, where settings say of them what `tokenizer.json` does not.
+//! Tokens around a prompt that the settings request and `tokenizer.json` lacks.
 
 use serde_json::Value;
 use tokenizers::processors::template::{SpecialToken, TemplateProcessing};
@@ -6,13 +6,13 @@ use tokenizers::{PostProcessor, Tokenizer as HfTokenizer};
 
 use crate::special::{SETTINGS, SpecialTokens};
 
-/// Classes of transformers that put tokens around a text as the settings say, whatever
-/// `tokenizer.json` says.
+/// Tokenizer classes of transformers that add tokens around a text by their settings, whatever
+/// `tokenizer.json` contains.
 const CLASSES: [&str; 4] =
     ["LlamaTokenizer", "LlamaTokenizerFast", "GemmaTokenizer", "GemmaTokenizerFast"];
 
-/// Adds what `add_bos_token` and `add_eos_token` ask for, where the tokenizer adds nothing itself
-/// and is of a class that goes by them.
+/// Applies `add_bos_token` and `add_eos_token` if the tokenizer adds no tokens itself, and its
+/// class follows these settings.
 pub(super) fn apply(
     tokenizer: &mut HfTokenizer,
     special: &SpecialTokens,
@@ -35,30 +35,30 @@ pub(super) fn apply(
             .and_then(|token| Some((token.to_owned(), tokenizer.token_to_id(token)?)));
         *side = Some(token.ok_or_else(|| {
             format!(
-                "expected the {role} of {SETTINGS} among the tokens, for {setting} is true, \
+                "expected the {role} of {SETTINGS} among the tokens, because {setting} is true, \
                 got none"
             )
         })?);
     }
-    put(tokenizer, sides)
+    add_around(tokenizer, sides)
 }
 
-/// Puts these tokens before and after every text.
-pub(super) fn put(
+/// Adds these tokens before and after every text.
+pub(super) fn add_around(
     tokenizer: &mut HfTokenizer,
     sides: [Option<(String, u32)>; 2],
 ) -> tokenizers::Result<()> {
-    let (mut pieces, mut tokens) = (vec!["$A"], Vec::new());
+    let (mut template, mut tokens) = (vec!["$A"], Vec::new());
     let [begin, end] = sides;
     for (name, (token, id)) in
         [("bos", begin), ("eos", end)].into_iter().filter_map(|(n, t)| Some((n, t?)))
     {
-        pieces.insert(if name == "bos" { 0 } else { pieces.len() }, name);
+        template.insert(if name == "bos" { 0 } else { template.len() }, name);
         tokens.push(SpecialToken::new(name.to_owned(), vec![id], vec![token])?);
     }
     if !tokens.is_empty() {
         let mut builder = TemplateProcessing::builder();
-        builder.try_single(pieces)?.special_tokens(tokens);
+        builder.try_single(template)?.special_tokens(tokens);
         tokenizer.with_post_processor(Some(builder.build().map_err(|e| e.to_string())?));
     }
     Ok(())

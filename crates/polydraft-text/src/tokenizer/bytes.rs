@@ -1,14 +1,15 @@
-//! The bytes of tokens that are parts of characters.
+//! Bytes of tokens that are parts of characters.
 //!
-//! Two ways to write a byte as a token's string are in use: SentencePiece's `<0xF0>`, and GPT-2's
-//! table, which gives a visible character to each of the 256 bytes.
+//! Two representations of a byte in a token's string are in use: SentencePiece's `<0xF0>`, and
+//! GPT-2's table, which maps each of the 256 bytes to a visible character.
 
 use polydraft::Token;
 
 use crate::Tokenizer;
 
 impl Tokenizer {
-    /// The bytes of a token whose text is no whole characters; `None` where its string says none.
+    /// Returns the bytes of a token that is not whole characters; `None` if its string represents
+    /// none.
     ///
     /// ```
     /// # fn main() -> polydraft_text::Result<()> {
@@ -31,8 +32,8 @@ impl Tokenizer {
     }
 }
 
-/// The byte that a character stands for in GPT-2's table: itself, where it is visible, and else
-/// those that are not are numbered from 256 on.
+/// Returns the byte of a character in GPT-2's table: visible ones represent themselves, the others
+/// are numbered from 256.
 fn byte(sign: char) -> Option<u8> {
     let code = u32::from(sign);
     match u8::try_from(code) {
@@ -41,7 +42,7 @@ fn byte(sign: char) -> Option<u8> {
     }
 }
 
-/// The character that stands for a byte there.
+/// Returns the character of a byte in GPT-2's table.
 pub(super) fn sign(byte: u8) -> char {
     if is_visible(&byte) {
         return char::from(byte);
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_has_a_character() {
+    fn byte_and_sign_are_inverse() {
         let all: Vec<u8> = (0..324).filter_map(char::from_u32).filter_map(byte).collect();
         let mut sorted = all.clone();
         sorted.sort_unstable();

@@ -1,15 +1,15 @@
-//! `tekken.json`, Mistral's own format of a byte-level tokenizer: tokens by rank, the special ones
-//! before them, and the expression that splits text.
+//! `tekken.json`, Mistral's format of a byte-level tokenizer: tokens by rank, after the special
+//! ones, and the regular expression that splits text.
 //!
 //! # Source
-//! mistral-common's `Tekkenizer`, which gives the file to tiktoken; merges are derived from ranks
+//! mistral-common's `Tekkenizer`, which passes the file to tiktoken; merges are derived from ranks
 //! as in transformers' `TikTokenConverter`.
 //!
 //! # Deviations
 //! tiktoken merges, among all neighbours, those whose union has the lowest rank. Here pairs have an
-//! order of their own, in which that rank comes first: the two can differ only where a token can be
-//! made from two overlapping pairs at once. Special tokens are found in text, as in all tokenizers
-//! here; mistral-common puts them there itself.
+//! order of their own, by that rank first: the two can differ only where a token can be made from
+//! two overlapping pairs at once. Special tokens are recognised in text, as in all tokenizers here;
+//! mistral-common inserts them itself.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -28,12 +28,12 @@ use crate::{Error, Result};
 
 pub(super) const FILE: &str = "tekken.json";
 
-/// Bytes of a token. Published ones have 78 at most; each place in one is one where it may have
-/// been merged.
+/// Maximum length of a token in bytes. Published ones have at most 78; every split of a token is a
+/// candidate merge.
 const LONGEST: usize = 1024;
-/// Special tokens: published files have 1,000.
+/// Maximum number of special tokens: published files have 1,000.
 const MOST_SPECIAL: usize = 1 << 16;
-/// The special tokens of files that list none, which are all older than the list.
+/// Special tokens of older files, which do not list them.
 const SPECIAL: [&str; 20] = [
     "<unk>",
     "<s>",
@@ -56,7 +56,7 @@ const SPECIAL: [&str; 20] = [
     "[/SYSTEM_PROMPT]",
     "[TOOL_CONTENT]",
 ];
-/// What begins a text.
+/// Token at the start of a text.
 const BEGIN: &str = "<s>";
 
 #[derive(Deserialize)]
@@ -69,7 +69,7 @@ struct File {
 #[derive(Deserialize)]
 struct Config {
     pattern: String,
-    /// Special tokens included; the vocabulary may have more, which do not count.
+    /// Includes special tokens; the vocabulary may have more entries, which are ignored.
     default_vocab_size: usize,
     default_num_special_tokens: usize,
 }
@@ -88,7 +88,7 @@ struct Special {
 
 type Problem<T> = std::result::Result<T, String>;
 
-/// The tokenizer of a file with these contents.
+/// Parses the contents of a `tekken.json`.
 pub(super) fn parse(contents: &[u8], path: &Path, special: &SpecialTokens) -> Result<HfTokenizer> {
     let read = || {
         let file: File = serde_json::from_slice(contents)
@@ -101,7 +101,7 @@ pub(super) fn parse(contents: &[u8], path: &Path, special: &SpecialTokens) -> Re
 }
 
 impl File {
-    /// The names of the special tokens, by id.
+    /// Returns the names of the special tokens, by id.
     fn special(&self) -> Problem<Vec<String>> {
         let count = self.config.default_num_special_tokens;
         if count > MOST_SPECIAL {
@@ -116,12 +116,12 @@ impl File {
         let mut names: Vec<String> = (0..count).map(|id| format!("<SPECIAL_{id}>")).collect();
         let mut seen = BTreeMap::new();
         for (rank, name) in listed {
-            let Some(place) = names.get_mut(rank) else {
+            let Some(slot) = names.get_mut(rank) else {
                 return Err(format!(
                     "special_tokens: expected ranks below {count}, got {rank} ({name:?})"
                 ));
             };
-            name.clone_into(place);
+            name.clone_into(slot);
             if seen.insert(rank, ()).is_some() {
                 return Err(format!("special_tokens: expected each rank once, got {rank} again"));
             }
@@ -129,7 +129,7 @@ impl File {
         Ok(names)
     }
 
-    /// The tokens by rank, after so many special ones.
+    /// Returns the tokens by rank, after `special` special ones.
     fn ranks(&self, special: usize) -> Problem<Vec<Vec<u8>>> {
         let (size, there) = (self.config.default_vocab_size, self.vocab.len());
         let count = size.checked_sub(special).filter(|count| (256..=there).contains(count));
@@ -203,17 +203,18 @@ fn tokenizer(
     tokenizer.add_special_tokens(added.collect::<Vec<_>>()).map_err(failed)?;
     let begins = special.settings.get("add_bos_token") != Some(&serde_json::Value::Bool(false));
     let begin = tokenizer.token_to_id(BEGIN).filter(|_| begins);
-    around::put(&mut tokenizer, [begin.map(|id| (BEGIN.to_owned(), id)), None]).map_err(failed)?;
+    around::add_around(&mut tokenizer, [begin.map(|id| (BEGIN.to_owned(), id)), None])
+        .map_err(failed)?;
     Ok(tokenizer)
 }
 
-/// The bytes of a text in base64.
+/// Decodes base64.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     if !text.len().is_multiple_of(4) || text.len() - digits.len() > 2 {
         return None;
     }
-    let (mut bytes, mut bits, mut held) = (Vec::with_capacity(digits.len()), 0, 0u32);
+    let (mut bytes, mut bits, mut buffer) = (Vec::with_capacity(digits.len()), 0, 0u32);
     for digit in digits.bytes() {
         let value = match digit {
             b'A'..=b'Z' => digit - b'A',
@@ -223,14 +224,14 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
             b'/' => 63,
             _ => return None,
         };
-        (held, bits) = (held << 6 | u32::from(value), bits + 6);
+        (buffer, bits) = (buffer << 6 | u32::from(value), bits + 6);
         if bits >= 8 {
             bits -= 8;
-            bytes.push((held >> bits) as u8);
-            held &= (1 << bits) - 1;
+            bytes.push((buffer >> bits) as u8);
+            buffer &= (1 << bits) - 1;
         }
     }
-    (held == 0).then_some(bytes)
+    (buffer == 0).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -238,13 +239,13 @@ mod tests {
     use super::decoded;
 
     #[test]
-    fn base64_is_read() {
+    fn decodes_base64_and_rejects_invalid() {
         assert_eq!(decoded(""), Some(vec![]));
         assert_eq!(decoded("AA=="), Some(vec![0]));
         assert_eq!(decoded("/+8="), Some(vec![0xff, 0xef]));
         assert_eq!(decoded("aGkh"), Some(b"hi!".to_vec()));
-        for wrong in ["A", "AA", "AB==", "A===", "aGk!", "aG\u{e9}", "====", "AA==AA=="] {
-            assert_eq!(decoded(wrong), None, "{wrong}");
+        for invalid in ["A", "AA", "AB==", "A===", "aGk!", "aG\u{e9}", "====", "AA==AA=="] {
+            assert_eq!(decoded(invalid), None, "{invalid}");
         }
     }
 }
