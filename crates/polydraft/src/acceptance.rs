@@ -14,7 +14,7 @@
 //! Ω₀ = Ω, which proves both bounds, is offered: the general one is a minimum over all sets.
 
 use crate::coupling::Problem;
-use crate::drafting::{Drafting, Proposal, hit_probability, outside_mass};
+use crate::drafting::{Drafting, Proposal, hit_probability, mass_without};
 use crate::{Distribution, Error, Result, Token};
 
 /// Largest vocabulary for the minimum over all sets.
@@ -44,7 +44,7 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
         }
         Drafting::Greedy | Drafting::Hub => {
             let hubs = draft.most_likely(count - 1);
-            let rest = outside_mass(draft, &hubs);
+            let rest = mass_without(draft, &hubs);
             let outside = draft.support().filter(|(token, _)| !hubs.contains(token));
             let sum: f64 = outside.map(|(token, q)| target.probability(token).min(q / rest)).sum();
             Ok(sum + hubs.iter().map(|&hub| target.probability(hub)).sum::<f64>())
@@ -63,7 +63,7 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
 /// let target = Distribution::new(vec![0.0, 0.5, 0.5])?;
 /// let draft = Distribution::new(vec![0.8, 0.1, 0.1])?;
 /// // Two distinct tokens on average take 6.6 draws, which often are all the same.
-/// let draws = drafting::draws_for(&draft, 2.0, 1000);
+/// let draws = drafting::draws_for_distinct(&draft, 2.0, 1000);
 /// assert!((draws - 6.59).abs() < 0.01);
 /// assert!((acceptance::optimal_iid(&target, &draft, draws) - 0.769).abs() < 1e-3);
 /// # Ok::<(), polydraft::Error>(())

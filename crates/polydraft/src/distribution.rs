@@ -15,15 +15,15 @@ const BLOCK: usize = 256;
 
 /// A probability vector over the tokens `0..vocabulary`: finite, ≥ 0, summing to 1.
 ///
-/// It remembers its support: after top-k, top-p or min-p only the tokens that are left are stored,
-/// and work is proportional to their number. Probabilities are `f64`; logits come in as `f32`.
+/// It stores its support: after top-k, top-p or min-p only the remaining tokens are stored, and
+/// work is proportional to their number. Probabilities are `f64`; logits come in as `f32`.
 ///
 /// ```
 /// use polydraft::{Distribution, Sampling};
 ///
 /// let probs = Distribution::new(vec![0.5, 0.3, 0.2])?;
 /// assert_eq!((probs.probability(1), probs.argmax()), (0.3, 0));
-/// // From logits, the two likeliest tokens only.
+/// // From logits, the two most likely tokens only.
 /// let logits = [2.0_f32.ln(), 3.0_f32.ln(), 0.0];
 /// let two = Sampling { top_k: Some(2), ..Sampling::default() };
 /// let probs = Distribution::from_logits(&logits, &two)?;
@@ -34,9 +34,9 @@ const BLOCK: usize = 256;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
     vocabulary: usize,
-    /// The tokens stored, ascending; empty if all are (then a probability may be 0).
+    /// The stored tokens, ascending; empty if all are stored (then a probability may be 0).
     tokens: Vec<Token>,
-    /// The probabilities of the tokens stored.
+    /// The probabilities of the stored tokens.
     mass: Vec<f64>,
     /// Sum of `mass` up to the end of each block of [`BLOCK`] entries.
     cumulative: Vec<f64>,
@@ -47,7 +47,7 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Number of tokens in the vocabulary, of probability 0 or not.
+    /// Number of tokens in the vocabulary, including those with probability 0.
     pub fn vocabulary(&self) -> usize {
         self.vocabulary
     }
@@ -71,7 +71,7 @@ impl Distribution {
             .map(move |(i, &p)| (if dense { i as Token } else { self.tokens[i] }, p))
     }
 
-    /// All probabilities, shape `[vocabulary]`.
+    /// Returns the dense probabilities, shape `[vocabulary]`.
     pub fn to_vec(&self) -> Vec<f64> {
         let mut all = vec![0.0; self.vocabulary];
         self.support().for_each(|(token, p)| all[token as usize] = p);
@@ -103,22 +103,22 @@ impl Distribution {
         best.into_iter().map(|(token, _)| token).collect()
     }
 
-    /// The smallest set of most likely tokens with at least this probability, ascending; all of
-    /// positive probability for 1.
+    /// The smallest set of most likely tokens whose probabilities sum to at least `probability`
+    /// (the set of top-p sampling), ascending. For 1, all tokens of positive probability.
     pub fn nucleus(&self, probability: f64) -> Vec<Token> {
         let mut candidates: Vec<(f64, Token)> =
             self.support().map(|(token, p)| (p, token)).collect();
         if probability < 1.0 {
-            let kept = sampling::smallest_prefix(&mut candidates, probability);
-            candidates.truncate(kept);
+            let length = sampling::smallest_prefix(&mut candidates, probability);
+            candidates.truncate(length);
         }
         let mut tokens: Vec<Token> = candidates.into_iter().map(|(_, token)| token).collect();
         tokens.sort_unstable();
         tokens
     }
 
-    /// What is stored: tokens, ascending, and the probability of each; no tokens if all of the
-    /// vocabulary are (then a probability may be 0).
+    /// The stored tokens, ascending, and their probabilities. The token list is empty if the whole
+    /// vocabulary is stored (then a probability may be 0).
     pub fn parts(&self) -> (&[Token], &[f64]) {
         (&self.tokens, &self.mass)
     }
@@ -142,8 +142,8 @@ impl Distribution {
         self.collision
     }
 
-    /// The same distribution with the draft's own estimate of how likely the drawn token is right
-    /// ([`confidence`](Self::confidence)), which is better than the distribution's.
+    /// Attaches the draft's own estimate of the probability that the drawn token is accepted
+    /// ([`confidence`](Self::confidence)), where it has a better one than the distribution implies.
     ///
     /// ```
     /// let probs = polydraft::Distribution::new(vec![0.5, 0.5])?.with_confidence(0.1);
@@ -157,20 +157,19 @@ impl Distribution {
         self
     }
 
-    /// The draft's confidence in its proposal, from 0 to 1: how likely the drawn token is right,
-    /// where that was stated ([`Distribution::with_confidence`]; [`Distribution::for_draft`] at
-    /// temperature 0); else the collision probability Σ p².
+    /// The draft's confidence in its proposal, from 0 to 1: the estimate set by
+    /// [`Distribution::with_confidence`] (or by [`Distribution::for_draft`] at temperature 0),
+    /// otherwise the collision probability Σ p².
     pub fn confidence(&self) -> f64 {
         self.stated_confidence().unwrap_or_else(|| self.collision())
     }
 
-    /// The confidence, where it was stated.
+    /// The confidence, if one was set explicitly.
     pub(crate) fn stated_confidence(&self) -> Option<f64> {
         self.scratch.confidence
     }
 
-    /// Calls `visit(token, own probability, other's probability)` for every token stored in either,
-    /// ascending.
+    /// Calls `visit(token, p in self, p in other)` for every token stored in either, ascending.
     pub(crate) fn for_each_pair(&self, other: &Self, mut visit: impl FnMut(Token, f64, f64)) {
         if self.is_dense() && other.is_dense() && self.vocabulary == other.vocabulary {
             let pairs = self.mass.iter().zip(&other.mass).enumerate();
@@ -202,28 +201,27 @@ impl Distribution {
         }
     }
 
-    /// Whether every token is stored.
+    /// Returns true if the whole vocabulary is stored.
     fn is_dense(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// All probabilities, shape `[vocabulary]`, if they are stored that way.
+    /// The probabilities, shape `[vocabulary]`, if the whole vocabulary is stored.
     pub(crate) fn dense(&self) -> Option<&[f64]> {
         self.is_dense().then_some(&self.mass[..])
     }
 
-    /// The probabilities stored: of all tokens, or of those that [`Distribution::stored_tokens`]
-    /// names.
+    /// The stored probabilities: of all tokens, or of [`Distribution::stored_tokens`].
     pub(crate) fn stored(&self) -> &[f64] {
         &self.mass
     }
 
-    /// The tokens stored, ascending; empty if all are.
+    /// The stored tokens, ascending; empty if the whole vocabulary is stored.
     pub(crate) fn stored_tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// The index of a token in [`Distribution::stored`].
+    /// The index of a token in [`Distribution::stored`], if it is stored.
     pub(crate) fn position(&self, token: Token) -> Option<usize> {
         if self.is_dense() {
             Some(token as usize).filter(|position| *position < self.mass.len())
@@ -233,7 +231,7 @@ impl Distribution {
     }
 }
 
-/// Σ f(value) in eight lanes: vectorises, and rounds less than one long chain.
+/// Σ f(value) in eight lanes, which vectorises and rounds less than one long chain of additions.
 #[inline(always)]
 fn sum_in_lanes(values: &[f64], f: impl Fn(f64) -> f64) -> f64 {
     let (chunks, rest) = values.as_chunks::<8>();

@@ -1,11 +1,11 @@
-//! A draft: the tokens that were drawn, and how.
+//! Drafts: drafted tokens together with how each of them was drawn.
 //!
-//! Adding children to a tree means drawing them, or stating how they were drawn elsewhere. The
-//! draft records what was drawn where, by which scheme and from which distribution. A verifier gets
-//! nothing else from the draft's side, so the distributions that it relies on are those that were
-//! drawn from.
+//! Children are added to a tree by drawing them or by recording draws made elsewhere. For every
+//! node the draft stores the scheme and the distribution its children were drawn from. A verifier
+//! gets nothing else from the draft's side, so the distributions that it relies on are those that
+//! were drawn from.
 
-mod each;
+mod distinct;
 mod form;
 mod grow;
 mod path;
@@ -22,11 +22,11 @@ pub use form::Form;
 pub use path::Path;
 pub use tree::{DraftTree, NodeId};
 
-/// What was drawn below one node.
+/// The draws below one node.
 #[derive(Debug)]
 struct Drawn {
     draws: Draws,
-    /// Whether the draws began here; otherwise every path that came here went on with one.
+    /// True for fresh draws; false if each path through this node continues with one draw.
     fresh: bool,
     from: Source,
 }
@@ -48,22 +48,21 @@ struct Drawn {
 #[derive(Debug, Default)]
 pub struct Draft {
     tree: DraftTree,
-    /// By node; none where nothing was drawn.
+    /// Per node; `None` where nothing was drawn.
     drawn: Vec<Option<Drawn>>,
     form: Form,
-    /// Nodes whose distribution a policy was shown, by depth.
+    /// Number of nodes per depth at which a policy was queried.
     pass_sizes: Vec<usize>,
     tokens: Vec<Token>,
 }
 
 impl Draft {
-    /// Nothing drawn yet.
+    /// Creates a draft without draws.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Forgets all draws; the distributions that they came from are added to `spare`, to be filled
-    /// again.
+    /// Removes all draws and appends their distributions to `spare`, for reuse of their memory.
     pub fn clear(&mut self, spare: &mut Vec<Distribution>) {
         self.drawn.drain(..).flatten().for_each(|drawn| drawn.from.recycle(spare));
         self.tree.clear();
@@ -73,17 +72,15 @@ impl Draft {
 
     /// Draws the children of `node` from `probs`, its next-token distribution.
     ///
-    /// [`Growth::Continue`] below a node of independent draws is one draw for each path that came
-    /// here; below any other node, and at the root, it is a single new draw.
+    /// [`Growth::Continue`] below a node of independent draws makes one draw for each path through
+    /// the node; below any other node, and at the root, it makes a single fresh draw.
     ///
-    /// With shared randomness ([`crate::gumbel`]) in `rng`, i.i.d. draws and draws without
-    /// replacement are both taken by the Gumbel coupling (Gumbel-top-k), which draws without
-    /// replacement.
+    /// With shared randomness ([`crate::gumbel`]) in `rng`, both i.i.d. draws and draws without
+    /// replacement are made by the Gumbel coupling (Gumbel-top-k), which draws without replacement.
     ///
     /// # Errors
-    /// A node that is not there, or below which something was drawn before; a distribution over
-    /// another vocabulary than the root's; draws that have more than one distribution, or none at
-    /// all.
+    /// A node that does not exist, or below which something was already drawn; a distribution over
+    /// another vocabulary than the root's; a scheme with several distributions; zero draws.
     pub fn draw(
         &mut self,
         node: NodeId,
@@ -91,14 +88,14 @@ impl Draft {
         growth: Growth,
         rng: &mut dyn RandomSource,
     ) -> Result<()> {
-        let (draws, fresh) = self.growing(node, &probs, growth)?;
+        let (draws, fresh) = self.resolve_growth(node, &probs, growth)?;
         if matches!(draws.scheme, Drafting::Iid | Drafting::WithoutReplacement)
             && let Some(tokens) = rng.gumbel_top(self.tree.depth(node), &probs, draws.count)
         {
             let draws = Draws { scheme: Drafting::WithoutReplacement, ..draws };
             Proposal::new(draws, std::slice::from_ref(&probs))?;
             self.add(node, Source::One(probs), draws, fresh, &tokens);
-            self.form.note_race();
+            self.form.note_shared_randomness();
             return Ok(());
         }
         let mut tokens = std::mem::take(&mut self.tokens);
@@ -109,12 +106,12 @@ impl Draft {
         drawn
     }
 
-    /// Takes draws that were made elsewhere: the children of `node`, in the order of their draws,
-    /// repeated ones as often as they were drawn. The caller guarantees that they were drawn from
-    /// `probs` as `growth` says: verifiers are exact if that holds.
+    /// Records draws made elsewhere: the children of `node`, in the order of their draws, repeated
+    /// as often as they were drawn. The caller guarantees that they were drawn from `probs`
+    /// according to `growth`; verifiers are exact only then.
     ///
     /// # Errors
-    /// As for [`draw`](Self::draw), and tokens that cannot have been drawn so.
+    /// As for [`draw`](Self::draw), and tokens that the scheme cannot draw.
     pub fn record(
         &mut self,
         node: NodeId,
@@ -122,15 +119,20 @@ impl Draft {
         growth: Growth,
         tokens: &[Token],
     ) -> Result<()> {
-        let (draws, fresh) = self.growing(node, &probs, growth)?;
+        let (draws, fresh) = self.resolve_growth(node, &probs, growth)?;
         Proposal::new(draws, std::slice::from_ref(&probs))?.check(tokens)?;
         self.add(node, Source::One(probs), draws, fresh, tokens);
         Ok(())
     }
 
-    /// What is drawn below a node, and whether it begins there.
-    fn growing(&self, node: NodeId, probs: &Distribution, growth: Growth) -> Result<(Draws, bool)> {
-        self.open(node, probs)?;
+    /// The draws that `growth` means at `node`, and whether they are fresh.
+    fn resolve_growth(
+        &self,
+        node: NodeId,
+        probs: &Distribution,
+        growth: Growth,
+    ) -> Result<(Draws, bool)> {
+        self.check_can_draw(node, probs)?;
         let (draws, fresh) = match growth {
             Growth::Fresh(draws) => (draws, true),
             Growth::Continue if self.is_iid_child(node) => {
@@ -144,14 +146,13 @@ impl Draft {
         Ok((draws, fresh))
     }
 
-    /// # Errors
-    /// Nothing can be drawn from such a distribution below this node.
-    fn open(&self, node: NodeId, probs: &Distribution) -> Result<()> {
+    /// Checks that children can be drawn from `probs` below `node`.
+    fn check_can_draw(&self, node: NodeId, probs: &Distribution) -> Result<()> {
         if node >= self.tree.len() {
             let expected = format!("a node below {}", self.tree.len());
             return Err(unsupported(&expected, format!("node {node}")));
         }
-        if self.at(node).is_some() {
+        if self.drawn_at(node).is_some() {
             return Err(unsupported(
                 "a node below which nothing was drawn",
                 format!("node {node}"),
@@ -175,57 +176,56 @@ impl Draft {
         self.drawn[node] = Some(Drawn { draws, fresh, from });
     }
 
-    /// Whether this node is the end of independent draws from its parent's distribution.
+    /// True if the node was drawn i.i.d. from its parent's distribution.
     fn is_iid_child(&self, node: NodeId) -> bool {
         node != DraftTree::ROOT
             && self
-                .at(self.tree.parent(node))
+                .drawn_at(self.tree.parent(node))
                 .is_some_and(|drawn| drawn.draws.scheme == Drafting::Iid)
     }
 
-    fn at(&self, node: NodeId) -> Option<&Drawn> {
+    fn drawn_at(&self, node: NodeId) -> Option<&Drawn> {
         self.drawn.get(node)?.as_ref()
     }
 
-    /// The tokens.
+    /// The tree of drafted tokens.
     pub fn tree(&self) -> &DraftTree {
         &self.tree
     }
 
-    /// Nodes at which a policy was asked what to draw ([`grow`](Self::grow)), by depth: the number
-    /// of tokens of each of the draft's forward passes. Empty where the draft was not asked for
-    /// anything.
+    /// Number of tokens in each of the draft model's forward passes: the nodes per depth at which a
+    /// policy was queried ([`grow`](Self::grow)). Empty if the draft was not used.
     pub fn pass_sizes(&self) -> &[usize] {
         &self.pass_sizes
     }
 
-    /// What kinds of draws there are, for verifiers to say whether they are exact for them.
+    /// The kinds of draws in the tree, by which verifiers decide whether they are exact for it.
     pub fn form(&self) -> &Form {
         &self.form
     }
 
-    /// The distribution of the tuple that was drawn below a node; none at a leaf.
+    /// The distribution of the tuple drawn below a node; `None` at a leaf.
     pub fn proposal(&self, node: NodeId) -> Option<Proposal<'_>> {
-        let drawn = self.at(node)?;
-        // Checked when it was drawn.
+        let drawn = self.drawn_at(node)?;
+        // Valid: it was checked when it was drawn.
         Proposal::new(drawn.draws, drawn.from.probs()).ok()
     }
 
-    /// How the children of a node were drawn; none at a leaf.
+    /// The scheme and number of the draws below a node; `None` at a leaf.
     pub fn draws(&self, node: NodeId) -> Option<Draws> {
-        self.at(node).map(|drawn| drawn.draws)
+        self.drawn_at(node).map(|drawn| drawn.draws)
     }
 
-    /// The distribution that the children of a node were drawn from, the first where each has its
-    /// own; none at a leaf.
+    /// The distribution that the children of a node were drawn from, or the first of several
+    /// distinct ones; `None` at a leaf.
     pub fn distribution(&self, node: NodeId) -> Option<&Distribution> {
-        self.at(node)?.from.probs().first()
+        self.drawn_at(node)?.from.probs().first()
     }
 
     /// The distribution that the children of a node were drawn from.
     ///
     /// # Errors
-    /// A leaf: nothing was drawn there.
+    /// A leaf, where nothing was drawn.
     pub fn drawn_from(&self, node: NodeId) -> Result<&Distribution> {
         self.distribution(node).ok_or_else(|| Error::Unsupported {
             operation: "draft's distribution",
@@ -234,14 +234,15 @@ impl Draft {
         })
     }
 
-    /// Whether the draws below this node began here. At a leaf they did not.
+    /// True if the draws below this node are fresh ([`Growth::Fresh`]); false at a leaf.
     pub fn has_fresh_draws(&self, node: NodeId) -> bool {
-        self.at(node).is_some_and(|drawn| drawn.fresh)
+        self.drawn_at(node).is_some_and(|drawn| drawn.fresh)
     }
 
-    /// Whether the paths that came to this node went on, each with one draw.
+    /// True if the paths through this node continue with one draw each ([`Growth::Continue`]);
+    /// false at a leaf.
     pub fn has_continued_draws(&self, node: NodeId) -> bool {
-        self.at(node).is_some_and(|drawn| !drawn.fresh)
+        self.drawn_at(node).is_some_and(|drawn| !drawn.fresh)
     }
 }
 
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn misuse_is_refused() {
+    fn rejects_invalid_nodes_counts_schemes_and_vocabularies() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut draft = Draft::new();
         let two = Growth::Fresh(Draws::iid(2));
@@ -287,35 +288,35 @@ mod tests {
     }
 
     #[test]
-    fn draws_of_others_are_what_draws_are() {
+    fn recorded_draws_equal_own_draws_and_impossible_tokens_are_rejected() {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
-        let mut own = Draft::new();
+        let mut drawn = Draft::new();
         let tokens = |draft: &Draft, node| {
             let tree = draft.tree();
-            let drawn = |child| std::iter::repeat_n(tree.token(child), tree.draws(child));
-            tree.children(node).flat_map(drawn).collect::<Vec<_>>()
+            let repeated = |child| std::iter::repeat_n(tree.token(child), tree.draws(child));
+            tree.children(node).flat_map(repeated).collect::<Vec<_>>()
         };
-        let mut other = Draft::new();
+        let mut recorded = Draft::new();
         for (node, growth) in
             [Growth::Fresh(Draws::iid(4)), Growth::Continue].into_iter().enumerate()
         {
-            own.draw(node, probs(), growth, &mut rng).unwrap();
-            other.record(node, probs(), growth, &tokens(&own, node)).unwrap();
+            drawn.draw(node, probs(), growth, &mut rng).unwrap();
+            recorded.record(node, probs(), growth, &tokens(&drawn, node)).unwrap();
         }
-        assert_eq!((own.tree(), own.form()), (other.tree(), other.form()));
-        assert!(other.has_continued_draws(1) && other.has_fresh_draws(0));
-        let refused = |growth, tokens: &[Token]| {
+        assert_eq!((drawn.tree(), drawn.form()), (recorded.tree(), recorded.form()));
+        assert!(recorded.has_continued_draws(1) && recorded.has_fresh_draws(0));
+        let error = |growth, tokens: &[Token]| {
             Draft::new().record(0, probs(), growth, tokens).unwrap_err().to_string()
         };
         let draws = |scheme| Growth::Fresh(Draws { scheme, count: 2 });
-        assert!(refused(draws(Drafting::Iid), &[1]).contains("expected 2"));
-        assert!(refused(draws(Drafting::Iid), &[1, 3]).contains("below 3"));
-        assert!(refused(draws(Drafting::WithoutReplacement), &[1, 1]).contains("[1, 1]"));
-        assert!(refused(draws(Drafting::TopK), &[1, 0]).contains("top-k"));
+        assert!(error(draws(Drafting::Iid), &[1]).contains("expected 2"));
+        assert!(error(draws(Drafting::Iid), &[1, 3]).contains("below 3"));
+        assert!(error(draws(Drafting::WithoutReplacement), &[1, 1]).contains("[1, 1]"));
+        assert!(error(draws(Drafting::TopK), &[1, 0]).contains("top-k"));
     }
 
     #[test]
-    fn paths_go_on_and_draws_begin_anew() {
+    fn paths_continue_and_fresh_draws_start() {
         let mut rng = ChaCha8Rng::seed_from_u64(2);
         let mut draft = Draft::new();
         draft.draw(0, probs(), Growth::Fresh(Draws::iid(5)), &mut rng).unwrap();
@@ -328,7 +329,8 @@ mod tests {
         assert!(draft.form().is_paths());
         draft.draw(2, probs(), Growth::Fresh(Draws::iid(2)), &mut rng).unwrap();
         assert!(draft.has_fresh_draws(2) && !draft.form().is_paths() && draft.form().is_iid());
-        // Below draws that are no paths there is nothing to go on with.
+        // Draws without replacement are no independent paths, so Continue makes a single fresh
+        // draw.
         let mut draft = Draft::new();
         let fresh = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
         draft.draw(0, probs(), Growth::Fresh(fresh), &mut rng).unwrap();

@@ -1,38 +1,38 @@
-//! How the tokens at a node are drawn, and how many.
+//! Drafting schemes: how the tokens at a node are drawn, and how many.
 //!
-//! Problem: draw the tuple of drafts of a node, and know the probability of a tuple.
+//! Problem: draw the tuple of drafts of a node, and compute the probability of a tuple.
 //! Source: i.i.d. (Sun et al. 2023, SpecTr), without replacement (Jeon et al. 2024, RSD), greedy
 //! (Hu et al. 2025), hub (Sun et al. 2024, SpecHub), distinct drafts (Khisti et al. 2025, appendix
 //! I), top-k (Li et al. 2024, EAGLE-2); the choice of the number by expected distinct tokens: ours.
-//! Complexity: O(log V) a token for i.i.d. and distinct drafts; one pass over the support for the
-//! most likely ones; without replacement O(log V) a token as long as the tokens drawn leave a fair
-//! part of the distribution, from then on two passes over the support for each, times the tokens
-//! drawn before it.
-//! Deviations: (1) hub is extended to n drafts with n − 1 hubs; (2) where a scheme would draw from
-//! nothing (fewer tokens of positive probability than drafts) the tuple is shorter.
+//! Complexity: O(log V) per token for i.i.d. and distinct drafts; one pass over the support for the
+//! most likely tokens; without replacement O(log V) per token while the drawn tokens leave most of
+//! the distribution, after that two passes over the support per token, times the number of tokens
+//! drawn before.
+//! Deviations: (1) hub is extended to n drafts with n − 1 hubs; (2) where fewer tokens have
+//! positive probability than a scheme draws, the tuple is shorter.
 
 use crate::random::{RandomSource, enumerate};
 use crate::{Distribution, Error, Result, Token};
 use serde::{Deserialize, Serialize};
 
-/// The scheme by which a node's tokens are drawn.
+/// Scheme by which the tokens of a node are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Drafting {
     /// Independent draws from one distribution.
     Iid,
-    /// Sequential draws from one distribution; tokens drawn are removed and the rest is
+    /// Sequential draws from one distribution; each drawn token is removed and the rest is
     /// renormalised.
     WithoutReplacement,
     /// The n − 1 most likely tokens, most likely first, then one draw from the rest.
     Greedy,
-    /// A draw y, and the n − 1 most likely tokens (the hubs). If y is none of them they follow in
+    /// A draw y and the n − 1 most likely tokens (the hubs). If y is not a hub, the hubs follow in
     /// order; if y is a hub, a draw from the rest follows, then the other hubs. For n = 2 this is
     /// SpecHub.
     Hub,
     /// Independent draws, each from its own distribution.
     Distinct,
-    /// The n most likely tokens, most likely first: nothing is drawn.
+    /// The n most likely tokens, most likely first; nothing is random.
     TopK,
 }
 
@@ -41,7 +41,7 @@ impl Drafting {
     pub const ALL: [Self; 6] =
         [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct, Self::TopK];
 
-    /// The schemes under which a single draft is a draw from its distribution.
+    /// The schemes whose single draft is a draw from its distribution.
     pub const DRAWN: [Self; 5] =
         [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct];
 
@@ -76,12 +76,13 @@ impl std::str::FromStr for Drafting {
     }
 }
 
-/// How the tokens at one node are drawn, and how many.
+/// Scheme and number of the draws at one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Draws {
-    /// How.
+    /// The drafting scheme.
     pub scheme: Drafting,
-    /// How many, at least 1. Where the support is smaller than a scheme needs, fewer come out.
+    /// Number of draws, at least 1. Fewer tokens come out where the support is too small for the
+    /// scheme.
     pub count: usize,
 }
 
@@ -91,8 +92,10 @@ impl Draws {
         Self { scheme: Drafting::Iid, count }
     }
 
+    /// Checks that the scheme is among the `schemes` that `operation` supports.
+    ///
     /// # Errors
-    /// The scheme is not among `schemes`: `operation` was not made for it.
+    /// An unsupported scheme.
     pub fn require(self, operation: &'static str, schemes: &[Drafting]) -> Result<()> {
         if schemes.contains(&self.scheme) {
             return Ok(());
@@ -103,12 +106,12 @@ impl Draws {
     }
 }
 
-/// How a tree goes on below a node.
+/// How a tree grows below a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
-    /// Every path that came here goes on with one draw of its own.
+    /// Every path through the node continues with one draw of its own.
     Continue,
-    /// The paths that came here are one, and these draws begin.
+    /// The paths through the node are merged into one, and these draws start below it.
     Fresh(Draws),
 }
 
@@ -120,7 +123,7 @@ pub enum Growth {
 /// let probs = Distribution::new(vec![0.5, 0.3, 0.2])?;
 /// let draws = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
 /// let proposal = Proposal::new(draws, std::slice::from_ref(&probs))?;
-/// // First 0, then 1 from what is left.
+/// // First 0, then 1 from the renormalised rest.
 /// assert!((proposal.probability(&[0, 1]) - 0.5 * 0.3 / 0.5).abs() < 1e-15);
 /// assert_eq!(proposal.tuples().len(), 6);
 /// # Ok::<(), polydraft::Error>(())
@@ -132,8 +135,8 @@ pub struct Proposal<'a> {
 }
 
 impl<'a> Proposal<'a> {
-    /// The proposal of `draws`. `distributions` has one entry, or one for each draft where they are
-    /// distinct.
+    /// Creates the proposal of `draws`. `distributions` has one entry, or one per draft for
+    /// distinct drafts.
     ///
     /// # Errors
     /// No drafts; the wrong number of distributions; distributions over different vocabularies.
@@ -165,7 +168,7 @@ impl<'a> Proposal<'a> {
         Ok(Self { draws, distributions })
     }
 
-    /// `count` independent draws from `probs`.
+    /// The proposal of `count` independent draws from `probs`.
     ///
     /// # Errors
     /// No drafts.
@@ -173,17 +176,17 @@ impl<'a> Proposal<'a> {
         Self::new(Draws::iid(count), std::slice::from_ref(probs))
     }
 
-    /// How the drafts are drawn.
+    /// Scheme and number of the draws.
     pub fn draws(&self) -> Draws {
         self.draws
     }
 
-    /// The scheme.
+    /// The drafting scheme.
     pub fn scheme(&self) -> Drafting {
         self.draws.scheme
     }
 
-    /// The number of drafts (a tuple is shorter where the support is too small).
+    /// The number of drafts; a tuple is shorter where the support is too small.
     pub fn count(&self) -> usize {
         self.draws.count
     }
@@ -198,7 +201,7 @@ impl<'a> Proposal<'a> {
         self.distributions[0].vocabulary()
     }
 
-    /// Draws a tuple into `drafts`, which is emptied first.
+    /// Draws a tuple into `drafts`, replacing its contents.
     pub fn draw<C: RandomSource + ?Sized>(&self, rng: &mut C, drafts: &mut Vec<Token>) {
         drafts.clear();
         let probs = self.distribution(0);
@@ -253,7 +256,7 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    /// The length of the tuples that are drawn.
+    /// The length of the drawn tuples.
     fn length(&self) -> usize {
         match self.draws.scheme {
             Drafting::Iid | Drafting::Distinct => self.draws.count,
@@ -261,8 +264,10 @@ impl<'a> Proposal<'a> {
         }
     }
 
+    /// Checks that this proposal can draw the tuple.
+    ///
     /// # Errors
-    /// A tuple that cannot be drawn.
+    /// A tuple of the wrong length or of probability 0.
     pub fn check(&self, drafts: &[Token]) -> Result<()> {
         let (operation, vocabulary) = ("drafts", self.vocabulary());
         if drafts.len() != self.length() {
@@ -274,7 +279,8 @@ impl<'a> Proposal<'a> {
         }
         let drawn =
             |(index, token): (usize, &Token)| self.distribution(index).probability(*token) > 0.0;
-        // Products of many probabilities can be too small for a number.
+        // Not by [`probability`](Self::probability) alone: products of many probabilities may
+        // underflow.
         let possible = drafts.iter().enumerate().all(drawn)
             && match self.draws.scheme {
                 Drafting::Iid | Drafting::Distinct => true,
@@ -294,9 +300,9 @@ impl<'a> Proposal<'a> {
     /// The probability of drawing exactly this tuple, order included.
     pub fn probability(&self, drafts: &[Token]) -> f64 {
         let probs = self.distribution(0);
-        // The probability of drawing `token` when `removed` cannot be drawn any more.
+        // The probability of drawing `token` after the `removed` tokens.
         let drawn = |token: Token, removed: &[Token]| {
-            let rest = outside_mass(probs, removed);
+            let rest = mass_without(probs, removed);
             if removed.contains(&token) || rest == 0.0 {
                 0.0
             } else {
@@ -337,7 +343,7 @@ impl<'a> Proposal<'a> {
     }
 }
 
-/// A draw from `probs` without the `removed` tokens.
+/// Draws from `probs` without the `removed` tokens.
 fn draw_outside<C: RandomSource + ?Sized>(
     probs: &Distribution,
     removed: &[Token],
@@ -350,16 +356,17 @@ fn draw_outside<C: RandomSource + ?Sized>(
     )
 }
 
-/// The probability of all tokens but the `removed`. A sum, not a difference: it may be tiny.
-pub(crate) fn outside_mass(probs: &Distribution, removed: &[Token]) -> f64 {
+/// The mass of all tokens but the `removed` ones. A sum, not a difference, because it may be tiny.
+pub(crate) fn mass_without(probs: &Distribution, removed: &[Token]) -> f64 {
     probs.support().filter(|(token, _)| !removed.contains(token)).map(|(_, p)| p).sum()
 }
 
-/// The mass of the draft's distribution that `removed` tokens leave to be drawn.
-pub(crate) fn mass_left(probs: &Distribution, removed: &[Token]) -> f64 {
+/// The mass of the draft's distribution without the `removed` tokens: by subtraction, or by
+/// summation if the difference is small.
+pub(crate) fn remaining_mass(probs: &Distribution, removed: &[Token]) -> f64 {
     let left = 1.0 - removed.iter().map(|&token| probs.probability(token)).sum::<f64>();
-    // A small difference has lost its digits.
-    if left > 1e-3 { left } else { outside_mass(probs, removed) }
+    // A small difference has lost its significant digits.
+    if left > 1e-3 { left } else { mass_without(probs, removed) }
 }
 
 /// The expected number of distinct tokens among `count` independent draws: Σ (1 − (1 − q)^count).
@@ -370,9 +377,9 @@ pub fn expected_distinct(draft: &Distribution, count: usize) -> f64 {
 /// The largest number of independent draws, from 1 to `limit`, whose expected number of distinct
 /// tokens is within `budget`.
 ///
-/// A repeated draw costs no tree node, so on peaked distributions more draws fit into a budget of
+/// A repeated draw adds no tree node, so on peaked distributions more draws fit into a budget of
 /// nodes.
-pub fn count_within(draft: &Distribution, budget: f64, limit: usize) -> usize {
+pub fn draws_within_budget(draft: &Distribution, budget: f64, limit: usize) -> usize {
     let (mut fits, mut exceeds) = (1, limit.max(1) + 1);
     while exceeds - fits > 1 {
         let middle = fits + (exceeds - fits) / 2;
@@ -382,10 +389,9 @@ pub fn count_within(draft: &Distribution, budget: f64, limit: usize) -> usize {
 }
 
 /// The number of independent draws, from 1 to `limit`, whose expected number of distinct tokens is
-/// `distinct`. A number between two whole ones stands for the lower or the upper, at random, with
-/// that mean.
-pub fn draws_for(draft: &Distribution, distinct: f64, limit: usize) -> f64 {
-    let fewer = count_within(draft, distinct, limit);
+/// `distinct`. A fractional number means rounding down or up at random with that mean.
+pub fn draws_for_distinct(draft: &Distribution, distinct: f64, limit: usize) -> f64 {
+    let fewer = draws_within_budget(draft, distinct, limit);
     let [low, high] = [fewer, fewer + 1].map(|count| expected_distinct(draft, count));
     if fewer == limit || high <= low {
         return fewer as f64;

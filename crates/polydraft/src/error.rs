@@ -1,29 +1,30 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 
 use crate::Token;
 
-/// What can go wrong. Every variant says which operation refused, what it expected and what it got.
+/// Errors of the crate. Every variant names the operation that failed, what it expected and what it
+/// got.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An array or list had the wrong number of entries.
     #[error("{operation}: expected {expected} entries, got {got}")]
     Length {
-        /// The operation that refused.
+        /// The operation that failed.
         operation: &'static str,
-        /// What it needs.
+        /// What the operation requires.
         expected: String,
         /// The length that was given.
         got: usize,
     },
-    /// One entry of an array is not allowed there.
+    /// An array entry with an invalid value.
     #[error("{operation}: entry {index} should be {expected}, got {got}")]
     Entry {
-        /// The operation that refused.
+        /// The operation that failed.
         operation: &'static str,
         /// Position of the entry, from 0.
         index: usize,
-        /// What it needs.
+        /// What the operation requires.
         expected: &'static str,
         /// The value that was given.
         got: f64,
@@ -31,7 +32,7 @@ pub enum Error {
     /// Probabilities that do not sum to 1.
     #[error("{operation}: the entries should sum to 1 within {tolerance:.0e}, got {got}")]
     Sum {
-        /// The operation that refused.
+        /// The operation that failed.
         operation: &'static str,
         /// The largest deviation allowed.
         tolerance: f64,
@@ -41,7 +42,7 @@ pub enum Error {
     /// A token outside the vocabulary.
     #[error("{operation}: expected a token below {vocabulary}, got {got}")]
     Token {
-        /// The operation that refused.
+        /// The operation that failed.
         operation: &'static str,
         /// Number of tokens.
         vocabulary: usize,
@@ -53,17 +54,17 @@ pub enum Error {
     Setting {
         /// Name of the setting.
         setting: &'static str,
-        /// Its range.
+        /// The valid range.
         expected: &'static str,
         /// The value that was given.
         got: String,
     },
-    /// A name that stands for nothing.
+    /// An unknown name.
     #[error("{kind}: expected one of {expected}, got {got:?}")]
     Name {
-        /// What was to be named: a rule, a scheme.
+        /// What the name stands for, such as a rule or a scheme.
         kind: &'static str,
-        /// The names there are.
+        /// The known names.
         expected: String,
         /// The name that was given.
         got: String,
@@ -71,38 +72,38 @@ pub enum Error {
     /// A numerical solver gave up.
     #[error("{operation}: expected a solution, got {got}")]
     Solver {
-        /// What was to be solved.
+        /// The problem to solve.
         operation: &'static str,
-        /// What the solver said.
+        /// The solver's message.
         got: String,
     },
-    /// A problem beyond what an algorithm is set to do: it would take too long, or too much memory.
+    /// A problem too large for an algorithm's limit on time or memory.
     #[error("{operation}: expected {expected}, got {got}")]
     TooLarge {
-        /// The operation that refused.
+        /// The operation that failed.
         operation: &'static str,
-        /// Its limit, and what would be within it.
+        /// The limit, and what would be within it.
         expected: String,
-        /// What there is.
+        /// The actual size.
         got: String,
     },
-    /// Target and draft have vocabularies of different sizes.
+    /// Target and draft with vocabularies of different sizes.
     #[error(
         "target and draft must share a vocabulary: the target has {target} tokens, the draft \
          {draft}; {first}"
     )]
     VocabularySize {
-        /// Tokens of the target.
+        /// Size of the target's vocabulary.
         target: usize,
-        /// Tokens of the draft.
+        /// Size of the draft's vocabulary.
         draft: usize,
         /// The first token in which they differ.
         first: String,
     },
-    /// Target and draft have different vocabularies of the same size.
+    /// Target and draft with different vocabularies of the same size.
     #[error("target and draft must share a vocabulary: both have {size} tokens, but {first}")]
     VocabularyToken {
-        /// Tokens of both.
+        /// Size of both vocabularies.
         size: usize,
         /// The first token in which they differ.
         first: String,
@@ -113,11 +114,11 @@ pub enum Error {
     /// A combination that an algorithm does not support.
     #[error("{operation}: expected {expected}, got {got}")]
     Unsupported {
-        /// The operation that refused.
+        /// The operation that failed.
         operation: &'static str,
-        /// What it can do.
+        /// What the operation supports.
         expected: String,
-        /// What was asked.
+        /// What was requested.
         got: String,
     },
 }

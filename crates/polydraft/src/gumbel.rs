@@ -1,23 +1,24 @@
-//! Gumbel coupling: randomness that a target and its drafts share, so that the output does not
+//! Gumbel coupling: randomness shared by a target and its drafts, so that the output does not
 //! depend on the drafts.
 //!
 //! Problem: draw a token from a distribution p and, elsewhere and without knowing p, tokens from a
 //! distribution q that are likely to include it.
 //! Source: the coupling by exponential arrival times as in Daliri, Musco, Suresh 2025 ("Coupling
 //! without communication and drafter-invariant speculative decoding", Gumbel sampling) for one
-//! draft; Rowan et al. 2025 (list-level coupling) for several, which gives each draft arrival times
-//! of its own.
-//! Complexity: one hash for each token of the support, one logarithm for each that may still be
-//! among the first.
+//! draft; Rowan et al. 2025 (list-level coupling) for several, where each draft has its own arrival
+//! times.
+//! Complexity: one hash per token of the support, one logarithm per token that may still be among
+//! the first.
 //! Deviations: (1) all drafts of a node come from one set of times: they are the first n tokens to
 //! arrive under q (Gumbel-top-n), which are n draws without replacement, and the output does not
 //! depend on n either; (2) the times depend on the position in the sequence, not on the tokens
 //! before it, so nodes of one depth share them.
 //!
 //! At each position of a sequence every token i has an exponential time E_i of rate 1. Under a
-//! distribution p token i arrives at E_i/p_i; the first to arrive is drawn. As E_i/p_i is
-//! exponential with rate p_i, the drawn token has the distribution p. Whoever knows the times draws
-//! the same token from the same distribution, and similar ones from similar distributions.
+//! distribution p, token i arrives at E_i/p_i, and the first token to arrive is drawn. As E_i/p_i
+//! is exponential with rate p_i, the drawn token has the distribution p. Everyone who has the times
+//! draws the same token from the same distribution, and usually the same token from similar
+//! distributions.
 
 mod lazy;
 
@@ -28,9 +29,9 @@ pub use lazy::LazyRandomness;
 
 /// The shared randomness of one sequence.
 pub trait SharedRandomness: Send {
-    /// The tokens of `probs` in the order of their arrival at this position, `count` of them, or
-    /// all if there are fewer. The same question always has the same answer. `rng` is for times
-    /// that are not decided yet.
+    /// The first `count` tokens of `probs` to arrive at this position, in order of arrival; fewer
+    /// if the support is smaller. The same arguments always give the same result. `rng` decides
+    /// times that are still undecided.
     fn first_arrivals(
         &mut self,
         position: usize,
@@ -40,7 +41,7 @@ pub trait SharedRandomness: Send {
     ) -> Vec<Token>;
 }
 
-/// Shared randomness that follows from a key.
+/// Shared randomness derived from a key.
 ///
 /// ```
 /// use polydraft::gumbel::{SharedRandomness, KeyedRandomness};
@@ -62,14 +63,14 @@ pub struct KeyedRandomness {
 }
 
 impl KeyedRandomness {
-    /// The shared randomness of a key.
+    /// Creates the shared randomness of a key.
     pub fn new(key: [u64; 2]) -> Self {
         Self { key }
     }
 }
 
-/// Shared randomness for a sequence: of a key that is drawn here, or, under enumeration, with all
-/// of its outcomes in turn.
+/// Creates the shared randomness of a sequence: from a key drawn from `rng`, or, under enumeration,
+/// one that takes all of its outcomes in turn.
 pub fn shared_randomness(rng: &mut dyn RandomSource) -> Box<dyn SharedRandomness> {
     match rng.shared_key() {
         Some(key) => Box::new(KeyedRandomness::new(key)),
@@ -77,7 +78,7 @@ pub fn shared_randomness(rng: &mut dyn RandomSource) -> Box<dyn SharedRandomness
     }
 }
 
-/// A generator's step, SplitMix64 (Steele, Lea, Flood 2014): neighbouring inputs give unrelated
+/// The mixing step of SplitMix64 (Steele, Lea, Flood 2014): neighbouring inputs give unrelated
 /// outputs.
 fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -95,12 +96,12 @@ impl SharedRandomness for KeyedRandomness {
         count: usize,
         _: &mut dyn RandomSource,
     ) -> Vec<Token> {
-        let place =
+        let base =
             mix(self.key[0] ^ mix(self.key[1].wrapping_add((position as u64).wrapping_mul(STEP))));
         let mut first: Vec<(f64, Token)> = Vec::with_capacity(count.min(probs.support_size()) + 1);
         for (token, p) in probs.support() {
-            let bits = mix(place.wrapping_add(u64::from(token).wrapping_add(1).wrapping_mul(STEP)));
-            // Small ones are the ones that count: they keep their digits.
+            let bits = mix(base.wrapping_add(u64::from(token).wrapping_add(1).wrapping_mul(STEP)));
+            // Small values decide, so they keep their digits.
             let uniform = (bits as f64 + 0.5) * (-64_f64).exp2();
             let full = first.len() == count;
             // −ln(1 − u) ≥ u: most tokens need no logarithm.
@@ -108,18 +109,17 @@ impl SharedRandomness for KeyedRandomness {
                 continue;
             }
             let time = -(-uniform).ln_1p() / p;
-            let place = first.partition_point(|other| other.0 <= time);
-            if place < count {
+            let rank = first.partition_point(|other| other.0 <= time);
+            if rank < count {
                 first.truncate(count - 1);
-                first.insert(place.min(first.len()), (time, token));
+                first.insert(rank.min(first.len()), (time, token));
             }
         }
         first.into_iter().map(|(_, token)| token).collect()
     }
 }
 
-/// A source of random decisions that has shared randomness as well: that of a sequence, from a
-/// position on.
+/// A random source that also provides the shared randomness of a sequence, from a position on.
 pub struct WithSharedRandomness<'a> {
     rng: &'a mut dyn RandomSource,
     shared_randomness: &'a mut dyn SharedRandomness,
@@ -127,8 +127,8 @@ pub struct WithSharedRandomness<'a> {
 }
 
 impl<'a> WithSharedRandomness<'a> {
-    /// `position` is that of the token after a draft's root: the number of tokens of the sequence
-    /// so far.
+    /// Joins a random source and shared randomness. `position` is the position of the token after
+    /// the draft's root: the number of tokens of the sequence so far.
     pub fn new(
         rng: &'a mut dyn RandomSource,
         shared_randomness: &'a mut dyn SharedRandomness,
@@ -157,8 +157,8 @@ impl RandomSource for WithSharedRandomness<'_> {
     }
 }
 
-/// The token of `probs` at this depth below a draft's root: the first by Gumbel coupling, or a draw
-/// where there is no shared randomness.
+/// Samples a token of `probs` at this depth below a draft's root: the first to arrive by Gumbel
+/// coupling, or an ordinary draw where there is no shared randomness.
 pub fn sample(probs: &Distribution, depth: usize, rng: &mut dyn RandomSource) -> Token {
     let first = rng.gumbel_top(depth, probs, 1).and_then(|first| first.first().copied());
     first.unwrap_or_else(|| probs.sample(rng))
@@ -172,35 +172,35 @@ mod tests {
     use super::*;
     use crate::drafting::{Drafting, Draws, Proposal};
 
-    /// By sorting all times.
-    fn sorted(
+    /// All tokens in order of arrival, found by removing the first one repeatedly.
+    fn arrival_order(
         shared_randomness: &KeyedRandomness,
         position: usize,
         probs: &Distribution,
     ) -> Vec<Token> {
         let one = |token| Distribution::one_hot(probs.vocabulary(), token).unwrap();
-        let mut left: Vec<(Token, f64)> = probs.support().collect();
+        let mut remaining: Vec<(Token, f64)> = probs.support().collect();
         let mut order = Vec::new();
-        while !left.is_empty() {
-            let mut of = vec![0.0; probs.vocabulary()];
-            let sum: f64 = left.iter().map(|entry| entry.1).sum();
-            left.iter().for_each(|entry| of[entry.0 as usize] = entry.1 / sum);
-            let rest = Distribution::new(of).unwrap_or_else(|_| one(left[0].0));
+        while !remaining.is_empty() {
+            let mut weights = vec![0.0; probs.vocabulary()];
+            let sum: f64 = remaining.iter().map(|entry| entry.1).sum();
+            remaining.iter().for_each(|entry| weights[entry.0 as usize] = entry.1 / sum);
+            let rest = Distribution::new(weights).unwrap_or_else(|_| one(remaining[0].0));
             let mut rng = ChaCha8Rng::seed_from_u64(0);
             let first = shared_randomness.clone().first_arrivals(position, &rest, 1, &mut rng)[0];
-            left.retain(|entry| entry.0 != first);
+            remaining.retain(|entry| entry.0 != first);
             order.push(first);
         }
         order
     }
 
     #[test]
-    fn the_first_of_a_race_are_those_of_what_is_left() {
+    fn first_arrivals_are_a_prefix_of_the_arrival_order() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut shared_randomness = KeyedRandomness::new(rng.shared_key().unwrap());
         let probs = Distribution::new(vec![0.3, 0.0, 0.4, 0.05, 0.15, 0.1]).unwrap();
         for position in 0..500 {
-            let order = sorted(&shared_randomness, position, &probs);
+            let order = arrival_order(&shared_randomness, position, &probs);
             for count in 0..8 {
                 let first = shared_randomness.first_arrivals(position, &probs, count, &mut rng);
                 assert_eq!(first, order[..count.min(5)], "{position}");
@@ -211,7 +211,7 @@ mod tests {
     /// KeyedRandomness times are exponential times: their tuples have the distribution of draws without
     /// replacement, at positions of one key and at one position of many.
     #[test]
-    fn keyed_tuples_are_drawn_without_replacement() {
+    fn keyed_tuples_have_the_distribution_of_draws_without_replacement() {
         let probs = Distribution::new(vec![0.55, 0.25, 0.15, 0.05]).unwrap();
         let draws = Draws { scheme: Drafting::WithoutReplacement, count: 2 };
         let proposal = Proposal::new(draws, std::slice::from_ref(&probs)).unwrap();

@@ -2,8 +2,8 @@
 //!
 //! A cheap *draft* model proposes tokens, an expensive *target* model scores them, and a rule
 //! decides what to emit **so that the output has exactly the target's distribution**. This crate
-//! holds everything that needs only probabilities and random numbers: no tensors, no files, and
-//! threads only of the pool that it is called in.
+//! holds everything that needs only probabilities and random numbers: no tensors, no files, and no
+//! threads but those of the caller's rayon pool.
 //!
 //! ```
 //! use polydraft::{Distribution, Problem, Proposal, RuleKind, couple};
@@ -13,7 +13,7 @@
 //! let draft = Distribution::new(vec![0.2, 0.3, 0.5])?;
 //! let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(0);
 //!
-//! // Two draws from the draft, and the rule that accepts one of them as often as any rule can.
+//! // Two draws from the draft, and the rule with the highest acceptance possible.
 //! let proposal = Proposal::iid(&draft, 2)?;
 //! let mut drafts = Vec::new();
 //! proposal.draw(&mut rng, &mut drafts);
@@ -26,8 +26,8 @@
 //! # Ok::<(), polydraft::Error>(())
 //! ```
 //!
-//! Letters in derivations follow `docs/notation.md`; which paper is in which file,
-//! `docs/papers.md`.
+//! Letters in derivations follow `docs/notation.md`; `docs/papers.md` lists which paper is
+//! implemented in which file.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,10 +1,10 @@
 //! Policies: where a draft tree grows, and how its tokens are drawn.
 //!
-//! A policy is asked node by node, before anything is drawn there. It knows the past, the tokens on
-//! the path to the node and the draft's distributions along it, and nothing of what was drawn
-//! elsewhere in the same tree: that is the condition under which every verifier that supports the
-//! form is exact, and the signature states it. A drawn token is never dropped because of its own
-//! probability: decide from the distribution before drawing, or stop after the token.
+//! A policy decides node by node, before anything is drawn there. It may use the past, the tokens
+//! on the path to the node and the draft's distributions along it, and nothing drawn elsewhere in
+//! the same tree. Under this condition, which the signature enforces, every verifier that supports
+//! the form is exact. A drawn token is never dropped because of its own probability: decide from
+//! the distribution before drawing, or stop after the token.
 //!
 //! To add a policy: one file here, one line in [`PolicyKind`].
 
@@ -42,21 +42,22 @@ pub use paths::Settings as Paths;
 pub use stop_below::Settings as StopBelow;
 pub use topology::Topology;
 
-/// What a policy knows before a step. It must not depend on what is drawn in the step.
+/// Information available to a policy before a step. It must not depend on what is drawn in the
+/// step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepContext {
-    /// Sequences in the batch of the step's forward pass, this one included.
+    /// Number of sequences in the batch of the step's forward pass, this one included.
     pub batch_size: usize,
-    /// Tokens of the sequence so far.
+    /// Number of tokens of the sequence so far.
     pub context_length: usize,
-    /// Levels of a tree that the draft has distributions for, where that is not any number.
+    /// Maximum number of tree levels that the draft has distributions for; `None` if unlimited.
     pub levels: Option<usize>,
 }
 
 /// Decides where a draft tree grows.
 ///
-/// A custom policy: two draws at the root, and from there each path goes on while the draft's
-/// confidence is high.
+/// A custom policy: two draws at the root; each path then continues while the draft's confidence is
+/// high.
 ///
 /// ```
 /// use polydraft::conformance::tree::{exact, random_pair};
@@ -69,7 +70,7 @@ pub struct StepContext {
 ///     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
 ///         match path.depth() {
 ///             0 => Some(Growth::Fresh(Draws::iid(2))),
-///             // The distribution is looked at before anything is drawn from it.
+///             // Decides from the distribution, before anything is drawn from it.
 ///             1 | 2 => (probs.collision() > 0.4).then_some(Growth::Continue),
 ///             _ => None,
 ///         }
@@ -92,91 +93,91 @@ pub struct StepContext {
 /// # Ok::<(), polydraft::Error>(())
 /// ```
 pub trait Policy: Send {
-    /// Whether anything may be drawn at the end of `path`. Asked first: where nothing may, the
-    /// draft need not compute its distribution.
+    /// Returns false if nothing may be drawn at the end of `path`. Called before
+    /// [`draws`](Self::draws), so that the draft need not compute its distribution there.
     fn may_grow(&self, path: &Path) -> bool {
         path.depth() < self.depth()
     }
 
-    /// How to go on at the end of `path`, where the draft's next-token distribution is `probs`;
-    /// `None` for a leaf.
+    /// Decides how the tree grows at the end of `path`, where the draft's next-token distribution
+    /// is `probs`; `None` for a leaf.
     ///
-    /// It must depend on its arguments and on the past only: its state may change in
+    /// The result must depend on the arguments and the past only: state may change in
     /// [`observe`](Self::observe), nowhere else.
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth>;
 
-    /// Tokens from the root to the deepest leaf, at most.
+    /// Maximum number of tokens from the root to a leaf.
     fn depth(&self) -> usize;
 
-    /// The kinds of draws that its trees have, at most.
+    /// Upper bound of the kinds of draws in its trees.
     fn form(&self) -> Form;
 
-    /// Called before a step with what its costs depend on.
+    /// Called before a step, with the information that its costs depend on.
     fn begin_step(&mut self, _context: &StepContext) {}
 
-    /// Called between steps with the outcome of a draft.
+    /// Called after a step with the verified draft and its outcome.
     fn observe(&mut self, _draft: &Draft, _outcome: &Outcome) {}
 
-    /// Its timing side, if it has one.
+    /// The policy's interface for step times, if it uses them.
     fn timed(&self) -> Option<&dyn Timed> {
         None
     }
 
-    /// Its timing side, to be given times, if it has one.
+    /// Mutable form of [`timed`](Self::timed), to record times.
     fn timed_mut(&mut self) -> Option<&mut dyn Timed> {
         None
     }
 }
 
-/// A policy that goes by what steps cost, and compares that with the time that they took.
+/// A policy that decides by the costs of steps, and compares them with measured times.
 pub trait Timed {
-    /// Called after [`Policy::observe`] with the wall-clock time of the step, all the sequences in
-    /// it included. Where that time changes what is drawn for the same sequence, a seed does not
-    /// reproduce the output.
+    /// Records the wall-clock time of a step with all its sequences; called after
+    /// [`Policy::observe`]. If that time changes what is drawn for the same sequence, a seed does
+    /// not reproduce the output.
     fn record_time(&mut self, seconds: f64);
 
-    /// Its choices so far.
+    /// Totals over the steps so far.
     fn choices(&self) -> &Choices;
 }
 
-/// Draws at a node that a budget of distinct tokens allows at most, for each token of the budget.
+/// Maximum number of draws at a node per distinct token of a budget.
 const DRAWS_PER_DISTINCT: usize = 8;
-/// The deepest tree and the most draws at a node. More is a slip of the finger.
+/// Maximum depth of a tree and maximum number of draws at a node; more is likely a typing error.
 const LIMIT: usize = 4096;
-/// The largest tree: its target logits alone take gigabytes.
-const MOST_NODES: f64 = 16384.0;
+/// Maximum number of nodes of a tree: the target's logits for that many take gigabytes.
+const MAX_NODES: f64 = 16384.0;
 
-/// What every policy's settings have.
-pub(crate) trait Described: fmt::Display {
-    /// Takes settings from what users type after the name.
+/// The trait of every policy's settings.
+pub(crate) trait PolicySettings: fmt::Display {
+    /// Parses settings as users type them after the name.
     fn configure(&mut self, text: &str) -> Result<()>;
 
-    /// The policy itself.
+    /// Builds the policy.
     ///
     /// # Errors
-    /// A number that is 0 or absurdly large; a scheme that cannot draw this tree.
+    /// A number that is 0 or above 4096; a scheme that cannot draw this tree.
     fn build(&self) -> Result<Box<dyn Policy>>;
 
     /// A description for people.
     fn describe(&self) -> String;
 
-    /// Distinct tokens in a tree, at most; for budgets as expected.
+    /// Maximum number of distinct tokens in a tree; for budgets the expected number.
     fn nodes(&self) -> f64;
 
-    /// Draws in a tree over `vocabulary` tokens, at most.
-    fn most_draws(&self, vocabulary: usize) -> f64;
+    /// Maximum number of draws in a tree over `vocabulary` tokens.
+    fn max_draws(&self, vocabulary: usize) -> f64;
 }
 
-/// Refuses a number that is 0 or absurdly large.
-fn within(setting: &'static str, value: usize) -> Result<()> {
+/// Checks that a number is from 1 to 4096.
+fn check_range(setting: &'static str, value: usize) -> Result<()> {
     match value {
         1..=LIMIT => Ok(()),
         _ => Err(Error::Setting { setting, expected: "from 1 to 4096", got: value.to_string() }),
     }
 }
 
-/// Refuses schemes that a tree cannot be drawn by.
-fn drawn_by(scheme: Drafting, supported: &[Drafting]) -> Result<()> {
+/// Checks that a tree can be drawn with this scheme.
+fn check_scheme(scheme: Drafting, supported: &[Drafting]) -> Result<()> {
     if supported.contains(&scheme) {
         return Ok(());
     }
@@ -185,7 +186,7 @@ fn drawn_by(scheme: Drafting, supported: &[Drafting]) -> Result<()> {
     Err(Error::Unsupported { operation, expected, got: scheme.to_string() })
 }
 
-/// Nodes and draws of a tree with so many draws at every node of a level: (nodes, draws).
+/// Maximum numbers (nodes, draws) of a tree with `counts` draws at every node of each level.
 fn level_sizes(counts: impl Iterator<Item = usize>, vocabulary: usize) -> (f64, f64) {
     let (mut level, mut nodes, mut draws) = (1.0, 0.0, 0.0);
     for count in counts {
@@ -196,20 +197,20 @@ fn level_sizes(counts: impl Iterator<Item = usize>, vocabulary: usize) -> (f64, 
     (nodes, draws)
 }
 
-fn list<T: FromStr>(text: &str, expected: &'static str) -> Result<Vec<T>> {
+fn parse_list<T: FromStr>(text: &str, expected: &'static str) -> Result<Vec<T>> {
     let parts: Option<Vec<T>> = text.split(',').map(|part| part.trim().parse().ok()).collect();
     parts.ok_or_else(|| Error::Setting { setting: "tree", expected, got: format!("{text:?}") })
 }
 
-fn numbers<T: FromStr, const N: usize>(text: &str, expected: &'static str) -> Result<[T; N]> {
-    list(text, expected)?.try_into().map_err(|_| Error::Setting {
+fn parse_numbers<T: FromStr, const N: usize>(text: &str, expected: &'static str) -> Result<[T; N]> {
+    parse_list(text, expected)?.try_into().map_err(|_| Error::Setting {
         setting: "tree",
         expected,
         got: format!("{text:?}"),
     })
 }
 
-/// `text` without a scheme that follows a slash, and that scheme.
+/// Splits `TREE/SCHEME` into the tree and the scheme, if there is one.
 fn split_scheme(text: &str) -> Result<(&str, Option<Drafting>)> {
     match text.split_once('/') {
         None => Ok((text, None)),
@@ -217,7 +218,7 @@ fn split_scheme(text: &str) -> Result<(&str, Option<Drafting>)> {
     }
 }
 
-fn joined<T: ToString>(values: &[T]) -> String {
+fn join<T: ToString>(values: &[T]) -> String {
     values.iter().map(T::to_string).collect::<Vec<_>>().join(",")
 }
 
@@ -235,28 +236,28 @@ crate::registry! {
     /// assert_eq!("3,2,1".parse::<PolicyKind>()?.to_string(), "levels:3,2,1");
     /// # Ok::<(), polydraft::Error>(())
     /// ```
-        pub enum PolicyKind, tag "tree", settings Described;
+        pub enum PolicyKind, tag "tree", settings PolicySettings;
     /// Independent paths, common prefixes merged.
     Paths(paths::Settings) = "paths",
     /// Paths of several drafts, common prefixes merged.
     Distinct(distinct::Settings) = "distinct",
-    /// One path, from whose end several go on.
+    /// One path that branches into several at its end.
     Delayed(delayed::Settings) = "delayed",
     /// The same number of draws at every distinct node of a level.
     Levels(levels::Settings) = "levels",
-    /// As many draws as give so many distinct tokens.
+    /// As many draws as are expected to give a number of distinct tokens.
     Budget(budget::Settings) = "budget",
-    /// A tree laid down beforehand.
+    /// A tree of fixed shape.
     Fixed(fixed::Settings) = "fixed",
-    /// Another tree without the nodes that are unlikely to be reached.
+    /// Another policy's tree without the nodes that are unlikely to be reached.
     StopBelow(stop_below::Settings) = "stop-below",
-    /// Adaptive draft length: one path, before each step and at each node as deep as gives the most
-    /// tokens per second.
+    /// Adaptive draft length: one path, at each step and node as deep as gives the most tokens per
+    /// second.
     Auto(auto::Settings) = "auto",
 }
 
 impl PolicyKind {
-    /// All of them with their default settings.
+    /// All policies with their default settings.
     pub fn all() -> Vec<Self> {
         Self::NAMES.iter().filter_map(|name| Self::named(name)).collect()
     }
@@ -266,12 +267,12 @@ impl PolicyKind {
         Self::Paths(Paths { paths, depth })
     }
 
-    /// One path of `depth` tokens.
+    /// A single path of `depth` tokens.
     pub fn chain(depth: usize) -> Self {
         Self::paths(1, depth)
     }
 
-    /// The same number of draws at every distinct node of a level, the root's first.
+    /// Trees with `counts` draws at every distinct node of each level, the root's first.
     pub fn levels(counts: &[usize], drafting: Drafting) -> Self {
         Self::Levels(Levels { counts: counts.to_vec(), drafting })
     }
@@ -280,32 +281,32 @@ impl PolicyKind {
     pub fn auto_mut(&mut self) -> Option<&mut Auto> {
         match self {
             Self::Auto(auto) => Some(auto),
-            Self::StopBelow(cut) => cut.policy.auto_mut(),
+            Self::StopBelow(stop_below) => stop_below.policy.auto_mut(),
             _ => None,
         }
     }
 
-    /// The working policy.
+    /// Builds the policy.
     ///
     /// # Errors
-    /// A number that is 0 or absurdly large; a scheme that cannot draw this tree; more than 16,384
+    /// A number that is 0 or above 4096; a scheme that cannot draw this tree; more than 16,384
     /// nodes.
     pub fn build(&self) -> Result<Box<dyn Policy>> {
         let policy = self.settings().build()?;
         let nodes = self.nodes();
-        if nodes > MOST_NODES {
-            // A power has more digits than anybody reads.
+        if nodes > MAX_NODES {
+            // Powers have too many digits to print in full.
             let nodes = if nodes < 1e15 { format!("{nodes:.0}") } else { format!("{nodes:.1e}") };
             return Err(Error::TooLarge {
                 operation: "tree",
-                expected: format!("at most {MOST_NODES} nodes"),
+                expected: format!("at most {MAX_NODES} nodes"),
                 got: format!("{nodes} in {} levels", policy.depth()),
             });
         }
         Ok(policy)
     }
 
-    /// Whether a verifier is exact for such trees.
+    /// True if a verifier is exact for such trees.
     pub fn is_supported_by(&self, verifier: &VerifierKind) -> bool {
         let (Ok(verifier), Ok(policy)) = (verifier.build(), self.build()) else { return false };
         verifier.supports(&policy.form()).is_ok()
@@ -316,19 +317,19 @@ impl PolicyKind {
         self.settings().describe()
     }
 
-    /// Distinct tokens in a tree, at most; for budgets as expected.
+    /// Maximum number of distinct tokens in a tree; for budgets the expected number.
     pub fn nodes(&self) -> f64 {
         self.settings().nodes()
     }
 
-    /// Draws in a tree over `vocabulary` tokens, at most.
-    pub fn most_draws(&self, vocabulary: usize) -> f64 {
-        self.settings().most_draws(vocabulary)
+    /// Maximum number of draws in a tree over `vocabulary` tokens.
+    pub fn max_draws(&self, vocabulary: usize) -> f64 {
+        self.settings().max_draws(vocabulary)
     }
 }
 
 impl fmt::Display for PolicyKind {
-    /// What users type.
+    /// Writes the policy as users type it.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.pad(&format!("{}:{}", self.name(), self.settings()))
     }

@@ -1,7 +1,7 @@
 //! Acceptances that are known in closed form.
 
 use polydraft::coupling::Problem;
-use polydraft::drafting::{count_within, expected_distinct};
+use polydraft::drafting::{draws_within_budget, expected_distinct};
 use polydraft::{Distribution, Drafting, Draws, Proposal, RuleKind, acceptance, couple};
 use rand::SeedableRng;
 
@@ -122,12 +122,12 @@ fn distinct_tokens() {
     let draft = probs(&[0.5, 0.25, 0.25]);
     close(expected_distinct(&draft, 1), 1.0);
     close(expected_distinct(&draft, 2), 0.75 + 2.0 * 0.4375);
-    assert_eq!(count_within(&draft, 1.0, 64), 1);
-    assert_eq!(count_within(&draft, 1.625, 64), 2);
-    assert_eq!(count_within(&draft, 3.0, 64), 64);
-    assert_eq!(count_within(&probs(&[1.0, 0.0]), 1.0, 10), 10);
+    assert_eq!(draws_within_budget(&draft, 1.0, 64), 1);
+    assert_eq!(draws_within_budget(&draft, 1.625, 64), 2);
+    assert_eq!(draws_within_budget(&draft, 3.0, 64), 64);
+    assert_eq!(draws_within_budget(&probs(&[1.0, 0.0]), 1.0, 10), 10);
     // A budget below one token still draws one.
-    assert_eq!(count_within(&draft, 0.0, 10), 1);
+    assert_eq!(draws_within_budget(&draft, 0.0, 10), 1);
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn within(q: &[f64], count: usize) -> [Vec<f64>; 2] {
     let without = sets(q.len())
         .map(|set| tuples.iter().filter(|(_, tuple)| inside(set, tuple)).map(|(p, _)| p).sum())
         .collect();
-    let draws = drafting::draws_for(&probs, count as f64, 1 << 40);
+    let draws = drafting::draws_for_distinct(&probs, count as f64, 1 << 40);
     let more = draws.fract();
     let iid = sets(q.len()).map(|set| {
         let mass = sum_over(set, q).min(1.0);
@@ -97,7 +97,7 @@ fn more_draws_or_distinct_ones() {
         let draws = Draws { scheme: Drafting::WithoutReplacement, count };
         let proposal = Proposal::new(draws, std::slice::from_ref(&draft)).unwrap();
         let without = acceptance::optimal(&Problem::new(&target, proposal).unwrap()).unwrap();
-        let number = drafting::draws_for(&draft, count as f64, 1 << 40);
+        let number = drafting::draws_for_distinct(&draft, count as f64, 1 << 40);
         [without, acceptance::optimal_iid(&target, &draft, number)]
     };
     let [without, iid] = optima(&[0.0, 0.5, 0.5], &[0.8, 0.1, 0.1], 2);
@@ -155,7 +155,7 @@ fn iid_draws_meet_sets_nearly_as_often() {
         let [without, iid] = within(&q, count);
         let (target, draft) =
             (Distribution::new(p.clone()).unwrap(), Distribution::new(q.clone()).unwrap());
-        let number = drafting::draws_for(&draft, count as f64, 1 << 40);
+        let number = drafting::draws_for_distinct(&draft, count as f64, 1 << 40);
         let slack = sets(size).map(|set| sum_over(set, &p) - iid[set]).fold(0.0, f64::min);
         let stated = acceptance::optimal_iid(&target, &draft, number);
         // A power keeps the rounding of its base as often as it multiplies it.

@@ -18,7 +18,7 @@ fn the_examples_verifier_is_exact_wherever_it_says_so() {
     let mut combinations = 0;
     for kind in OwnVerifier::all() {
         let mut verifier = kind.build().unwrap();
-        for policy in PolicyKind::all().into_iter().filter(|policy| policy.most_draws(2) <= 8.0) {
+        for policy in PolicyKind::all().into_iter().filter(|policy| policy.max_draws(2) <= 8.0) {
             let grown = policy.build().unwrap();
             if verifier.supports(&grown.form()).is_err() {
                 continue;

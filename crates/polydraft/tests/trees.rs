@@ -207,7 +207,7 @@ fn every_registered_verifier_and_policy() {
     for policy in PolicyKind::all() {
         let name = policy.to_string();
         let name = name.split(':').next().unwrap();
-        let policy = match policy.most_draws(2) <= 8.0 {
+        let policy = match policy.max_draws(2) <= 8.0 {
             true => policy,
             false => SMALLER
                 .iter()

@@ -80,7 +80,7 @@ pub struct Exact {
 /// Drafts that can be drawn from distributions over `vocabulary` tokens, in order of draws, at
 /// most.
 pub fn count_drafts(policy: &PolicyKind, vocabulary: usize) -> f64 {
-    (vocabulary as f64).powf(policy.most_draws(vocabulary))
+    (vocabulary as f64).powf(policy.max_draws(vocabulary))
 }
 
 /// The target's distributions at the nodes of one draft.
@@ -126,7 +126,7 @@ pub fn draw(
                 Ok((number, draft.draft_distribution(number, &tokens)?.clone()))
             };
             let each = drafts.into_iter().map(of).collect::<Result<Vec<_>>>()?;
-            drawn.grow_each(node, each, policy, rng)?;
+            drawn.grow_distinct(node, each, policy, rng)?;
         } else if policy.may_grow(&drawn.path(node)) {
             let probs = draft.distribution(&drawn.path(node).tokens())?.clone();
             drawn.grow(node, probs, policy, rng)?;
@@ -141,7 +141,7 @@ pub fn draw(
 type Identity = (DraftTree, Vec<Option<(Draws, bool, Vec<Token>)>>);
 
 fn identity(draft: &Draft) -> Identity {
-    let each = |node| draft.drawn_each(node).map_or(Vec::new(), <[Token]>::to_vec);
+    let each = |node| draft.distinct_tokens(node).map_or(Vec::new(), <[Token]>::to_vec);
     let at = |node| draft.draws(node).map(|draws| (draws, draft.has_fresh_draws(node), each(node)));
     (draft.tree().clone(), (0..draft.tree().len()).map(at).collect())
 }

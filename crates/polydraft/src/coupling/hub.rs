@@ -12,7 +12,7 @@
 //! any number of hubs.
 
 use super::{Emission, EmittedDistribution, Problem, Rule, capped_ratio};
-use crate::drafting::{Drafting, Draws, outside_mass};
+use crate::drafting::{Drafting, Draws, mass_without};
 use crate::random::RandomSource;
 use crate::{Result, Token};
 /// The rule, with the hubs of the node that it was prepared for.
@@ -67,7 +67,7 @@ impl Rule for Hub {
     fn prepare(&mut self, problem: &Problem) -> Result<()> {
         let draft = problem.proposal.distribution(0);
         self.hubs = draft.most_likely(problem.proposal.count() - 1);
-        self.rest = outside_mass(draft, &self.hubs);
+        self.rest = mass_without(draft, &self.hubs);
         Ok(())
     }
 

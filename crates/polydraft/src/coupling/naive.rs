@@ -6,7 +6,7 @@
 //! Deviations: none.
 
 use super::{Emission, EmittedDistribution, Problem, Rule};
-use crate::drafting::{Drafting, Draws, hit_probability, outside_mass};
+use crate::drafting::{Drafting, Draws, hit_probability, mass_without};
 use crate::random::RandomSource;
 use crate::{Result, Token};
 /// The rule.
@@ -39,7 +39,7 @@ impl Rule for Naive {
                 }),
                 Drafting::Greedy | Drafting::Hub => {
                     let hubs = draft.most_likely(count - 1);
-                    let rest = outside_mass(draft, &hubs);
+                    let rest = mass_without(draft, &hubs);
                     let drawn = move |q: f64| if rest > 0.0 { q / rest } else { 0.0 };
                     Box::new(move |token| {
                         if hubs.contains(&token) { 1.0 } else { drawn(draft.probability(token)) }

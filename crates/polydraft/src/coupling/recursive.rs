@@ -10,7 +10,7 @@
 //! Deviations: (1) drafts from one distribution: see `residual`.
 
 use super::{Emission, EmittedDistribution, Problem, Rule, capped_ratio};
-use crate::drafting::{Drafting, Draws, mass_left};
+use crate::drafting::{Drafting, Draws, remaining_mass};
 use crate::random::RandomSource;
 use crate::residual::Residual;
 use crate::{Distribution, Result, Token};
@@ -77,7 +77,7 @@ fn open(problem: &Problem, before: &[Token]) -> f64 {
     if problem.proposal.scheme() != Drafting::WithoutReplacement || before.is_empty() {
         return 1.0;
     }
-    mass_left(problem.proposal.distribution(0), before)
+    remaining_mass(problem.proposal.distribution(0), before)
 }
 
 /// The acceptance of two drafts without replacement.
@@ -94,7 +94,7 @@ fn of_two(target: &Distribution, draft: &Distribution) -> f64 {
         first += p.min(q);
         match p > q {
             true => left.push(((p - q) / q, p - q, q)),
-            false if q > p => rejected.push((q - p, mass_left(draft, &[token]))),
+            false if q > p => rejected.push((q - p, remaining_mass(draft, &[token]))),
             false => {}
         }
     }

@@ -1,13 +1,13 @@
-//! Drawing from what is left of a distribution: (target − covered)+ normalised.
+//! Draws from a residual distribution: (target − covered)+ normalised.
 //!
-//! Problem: every rule that is lossless ends, when it rejects, with a draw from the part of the
-//! target that its acceptances leave uncovered.
-//! Source: Leviathan et al. 2023, Chen et al. 2023 (the residual); drawing it by rejection from the
+//! Problem: every lossless rule that rejects ends with a draw from the part of the target that its
+//! acceptances do not cover.
+//! Source: Leviathan et al. 2023, Chen et al. 2023 (the residual); rejection sampling from the
 //! target: ours.
 //! Complexity: a rule that rejects with probability ρ leaves an excess of mass ρ, and a draw from
 //! the target falls into it with probability ρ, so the expected number of tries per *emitted* token
-//! is at most 1. After [`TRIES`] tries one pass over the target finishes exactly; the distribution
-//! is that of the excess either way.
+//! is at most 1. After [`TRIES`] tries one pass over the target finishes exactly; either way the
+//! distribution is that of the excess.
 
 use pulp::{Arch, NullaryFnOnce};
 
@@ -15,7 +15,7 @@ use super::{BLOCK, Distribution, sum_in_lanes};
 use crate::Token;
 use crate::random::{Outcomes, RandomSource};
 
-/// Draws from the target before the excess is computed in full.
+/// Rejection-sampling tries before the excess is computed in full.
 const TRIES: usize = 48;
 
 struct Excess<'a, F> {
@@ -25,7 +25,7 @@ struct Excess<'a, F> {
 }
 
 impl<F: Fn(Token) -> f64> Excess<'_, F> {
-    fn of(&self, token: Token, probability: f64) -> f64 {
+    fn excess(&self, token: Token, probability: f64) -> f64 {
         (self.scale * probability - (self.covered)(token)).max(0.0)
     }
 }
@@ -35,15 +35,15 @@ impl<F: Fn(Token) -> f64> Outcomes for Excess<'_, F> {
         for _ in 0..TRIES {
             let token = self.target.draw(uniform);
             let probability = self.target.probability(token as Token);
-            if uniform() * self.scale * probability < self.of(token as Token, probability) {
+            if uniform() * self.scale * probability < self.excess(token as Token, probability) {
                 return token;
             }
         }
-        let total: f64 = self.target.support().map(|(token, p)| self.of(token, p)).sum();
+        let total: f64 = self.target.support().map(|(token, p)| self.excess(token, p)).sum();
         let mut left = uniform() * total;
         let mut last = None;
         for (token, probability) in self.target.support() {
-            let excess = self.of(token, probability);
+            let excess = self.excess(token, probability);
             if excess > 0.0 {
                 last = Some(token as usize);
                 if left < excess {
@@ -52,14 +52,15 @@ impl<F: Fn(Token) -> f64> Outcomes for Excess<'_, F> {
                 left -= excess;
             }
         }
-        // Nothing is left only where rounding asks for a draw that exact arithmetic never makes.
+        // The excess is empty only where rounding leads to a draw that exact arithmetic never
+        // makes.
         last.unwrap_or_else(|| self.target.draw(uniform))
     }
 
     fn weights(&self) -> Vec<f64> {
         let mut weights = vec![0.0; self.target.vocabulary];
         for (token, p) in self.target.support() {
-            weights[token as usize] = self.of(token, p);
+            weights[token as usize] = self.excess(token, p);
         }
         if weights.iter().all(|w| *w == 0.0) { self.target.to_vec() } else { weights }
     }
@@ -69,56 +70,56 @@ impl<F: Fn(Token) -> f64> Outcomes for Excess<'_, F> {
     }
 }
 
-/// Σ (scale·own − other_scale·other)+.
-struct Residual<'a> {
-    own: &'a [f64],
+/// Kernel: Σ (scale·a − other_scale·b)+.
+struct ResidualMass<'a> {
+    a: &'a [f64],
     scale: f64,
-    other: &'a [f64],
+    b: &'a [f64],
     other_scale: f64,
 }
 
-impl NullaryFnOnce for Residual<'_> {
+impl NullaryFnOnce for ResidualMass<'_> {
     type Output = f64;
 
     #[inline(always)]
     fn call(self) -> f64 {
-        let Self { own, scale, other, other_scale } = self;
+        let Self { a, scale, b, other_scale } = self;
         // Lanes let the compiler use vector instructions.
-        let ((own, own_rest), (other, other_rest)) = (own.as_chunks::<8>(), other.as_chunks::<8>());
+        let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
         let mut lanes = [0.0; 8];
-        for (own, other) in own.iter().zip(other) {
+        for (a, b) in a.iter().zip(b) {
             for i in 0..8 {
-                let left = scale * own[i] - other_scale * other[i];
-                lanes[i] += if left > 0.0 { left } else { 0.0 };
+                let excess = scale * a[i] - other_scale * b[i];
+                lanes[i] += if excess > 0.0 { excess } else { 0.0 };
             }
         }
-        let rest =
-            own_rest.iter().zip(other_rest).map(|(a, b)| (scale * a - other_scale * b).max(0.0));
+        let rest = a_rest.iter().zip(b_rest).map(|(a, b)| (scale * a - other_scale * b).max(0.0));
         rest.sum::<f64>() + lanes.iter().sum::<f64>()
     }
 }
 
-/// The mass of all but some tokens, ascending.
-struct Outside<'a> {
-    own: &'a [f64],
+/// Kernel: the mass of all tokens but the given ones, which ascend.
+struct MassOutside<'a> {
+    mass: &'a [f64],
     tokens: &'a [Token],
 }
 
-impl NullaryFnOnce for Outside<'_> {
+impl NullaryFnOnce for MassOutside<'_> {
     type Output = f64;
 
     #[inline(always)]
     fn call(self) -> f64 {
         let (mut sum, mut start, mut tokens) = (0.0, 0, self.tokens);
-        let mut left = [0.0; BLOCK];
-        for block in self.own.chunks(BLOCK) {
-            // Setting to 0 and adding up, not subtracting: what is left may be next to nothing.
-            let left = &mut left[..block.len()];
-            left.copy_from_slice(block);
+        let mut buffer = [0.0; BLOCK];
+        for block in self.mass.chunks(BLOCK) {
+            // Zeroes the excluded tokens and adds up the rest. Subtracting would lose a small
+            // remainder to rounding.
+            let remaining = &mut buffer[..block.len()];
+            remaining.copy_from_slice(block);
             let (here, rest) =
                 tokens.split_at(tokens.partition_point(|token| (*token as usize) < start + BLOCK));
-            here.iter().for_each(|token| left[*token as usize - start] = 0.0);
-            sum += sum_in_lanes(left, |p| p);
+            here.iter().for_each(|token| remaining[*token as usize - start] = 0.0);
+            sum += sum_in_lanes(remaining, |p| p);
             (tokens, start) = (rest, start + BLOCK);
         }
         sum
@@ -150,14 +151,14 @@ impl Distribution {
 
     /// Σ (`scale`·self − `other_scale`·other)+.
     pub fn residual_mass(&self, scale: f64, other: &Self, other_scale: f64) -> f64 {
-        if let Some((own, other)) = self.dense().zip(other.dense()) {
-            return Arch::new().dispatch(Residual { own, scale, other, other_scale });
+        if let Some((a, b)) = self.dense().zip(other.dense()) {
+            return Arch::new().dispatch(ResidualMass { a, scale, b, other_scale });
         }
         if self.dense().is_some() {
             let stored = other.stored_tokens().iter().zip(other.stored());
-            let left = stored
+            let excess = stored
                 .map(|(&token, q)| (scale * self.probability(token) - other_scale * q).max(0.0));
-            return left.sum::<f64>() + scale * self.mass_outside(other);
+            return excess.sum::<f64>() + scale * self.mass_outside(other);
         }
         let mut sum = 0.0;
         self.for_each_pair(other, |_, a, b| sum += (scale * a - other_scale * b).max(0.0));
@@ -168,8 +169,8 @@ impl Distribution {
     pub(crate) fn mass_outside(&self, other: &Self) -> f64 {
         match (self.dense(), other.dense()) {
             (_, Some(_)) => 0.0,
-            (Some(own), None) => {
-                Arch::new().dispatch(Outside { own, tokens: other.stored_tokens() })
+            (Some(mass), None) => {
+                Arch::new().dispatch(MassOutside { mass, tokens: other.stored_tokens() })
             }
             (None, None) => {
                 let mut sum = 0.0;

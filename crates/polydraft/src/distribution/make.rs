@@ -1,29 +1,31 @@
-//! Making distributions: from probabilities, from the logits of all tokens or of some, from parts.
+//! Construction of distributions from probabilities, from the logits of all or some tokens, and
+//! from stored parts.
 //!
-//! Whatever they are made from, everything that is computed from the probabilities (the cumulative
-//! sums, the size of the support, Σ p²) is filled in here, in one pass.
+//! Every constructor fills in the values computed from the probabilities (cumulative sums, support
+//! size, Σ p²) in one pass.
 
 use pulp::{Arch, NullaryFnOnce};
 
 use super::{BLOCK, Distribution, Sampling, sampling, sum_in_lanes};
 use crate::{Error, Result, Token};
 
-/// Smaller probabilities count as 0: their reciprocals, and the ratios that rules are made of,
-/// would not be numbers.
-const LEAST: f64 = 1e-300;
+/// Probabilities below this are set to 0, because their reciprocals and the rules' ratios would
+/// overflow.
+const MIN_PROBABILITY: f64 = 1e-300;
 
-/// How far the sum of probabilities that were a distribution before may be from 1: double rounding
-/// of so many numbers.
+/// Allowed deviation from 1 of the sum of probabilities that came from a distribution: the rounding
+/// of a sum of doubles.
 const ROUNDING: f64 = 1e-9;
 
 impl Distribution {
-    /// Checks probabilities, shape `[vocabulary]`.
+    /// Creates a distribution from probabilities, shape `[vocabulary]`.
     ///
-    /// Their sum may deviate from 1 by a few `f32` roundings (√V + 4 times `f32::EPSILON`), which
-    /// is removed. What is below 1e-300 counts as 0.
+    /// Their sum may deviate from 1 by a few `f32` roundings (√V + 4 times `f32::EPSILON`); they
+    /// are rescaled. Values below 1e-300 are set to 0.
     ///
     /// # Errors
-    /// No entries; an entry that is negative, NaN or infinite (it is named); a wrong sum.
+    /// No entries; an entry that is negative, NaN or infinite (the error names it); a sum out of
+    /// tolerance.
     pub fn new(probabilities: Vec<f64>) -> Result<Self> {
         let tolerance = f64::from(f32::EPSILON) * (4.0 + (probabilities.len() as f64).sqrt());
         Self::checked(probabilities, tolerance)
@@ -51,7 +53,7 @@ impl Distribution {
                 got: mass[index],
             });
         }
-        mass.iter_mut().filter(|p| **p < LEAST).for_each(|p| *p = 0.0);
+        mass.iter_mut().filter(|p| **p < MIN_PROBABILITY).for_each(|p| *p = 0.0);
         let sum: f64 = mass.iter().sum();
         if sum.is_nan() || (sum - 1.0).abs() > tolerance {
             return Err(Error::Sum { operation, tolerance, got: sum });
@@ -71,18 +73,19 @@ impl Distribution {
     /// The softmax of logits, shape `[vocabulary]`, after the filters of `sampling`.
     ///
     /// # Errors
-    /// Settings out of range; no logits; an entry that is NaN or +∞ (it is named); every entry −∞.
+    /// Settings out of range; no logits; an entry that is NaN or +∞ (the error names it); every
+    /// entry −∞.
     pub fn from_logits(logits: &[f32], sampling: &Sampling) -> Result<Self> {
         let mut distribution = Self::empty();
         distribution.set_from_logits(logits, sampling)?;
         Ok(distribution)
     }
 
-    /// [`Distribution::from_logits`] in place: allocates nothing once it has stored a vector of
-    /// that size.
+    /// In-place form of [`Distribution::from_logits`]; allocates nothing once it has stored a
+    /// vector of that size.
     ///
     /// # Errors
-    /// As for [`Distribution::from_logits`]; the old contents stay.
+    /// As for [`Distribution::from_logits`]; on error the old contents stay.
     pub fn set_from_logits(&mut self, logits: &[f32], sampling: &Sampling) -> Result<()> {
         let sum = sampling::fill(self, logits, sampling)?;
         self.finish(1.0 / sum);
@@ -94,7 +97,7 @@ impl Distribution {
     ///
     /// # Errors
     /// As for [`Distribution::from_logits`]; tokens that do not ascend, are outside the vocabulary,
-    /// or of another number than the logits.
+    /// or differ in number from the logits.
     pub fn from_sparse_logits(
         vocabulary: usize,
         tokens: &[Token],
@@ -106,11 +109,11 @@ impl Distribution {
         Ok(distribution)
     }
 
-    /// [`Distribution::from_sparse_logits`] in place: allocates nothing once it has stored as many
-    /// tokens.
+    /// In-place form of [`Distribution::from_sparse_logits`]; allocates nothing once it has stored
+    /// as many tokens.
     ///
     /// # Errors
-    /// As for [`Distribution::from_sparse_logits`]; the old contents stay.
+    /// As for [`Distribution::from_sparse_logits`]; on error the old contents stay.
     pub fn set_from_sparse_logits(
         &mut self,
         vocabulary: usize,
@@ -126,14 +129,14 @@ impl Distribution {
         check_ascending(operation, vocabulary, tokens)?;
         let sum = sampling::fill(self, logits, sampling)?;
         if !self.is_dense() {
-            self.tokens.iter_mut().for_each(|place| *place = tokens[*place as usize]);
+            self.tokens.iter_mut().for_each(|index| *index = tokens[*index as usize]);
         } else if tokens.len() < vocabulary {
             self.tokens.extend_from_slice(tokens);
         }
         self.vocabulary = vocabulary;
         self.finish(1.0 / sum);
         if !self.is_dense() && self.support_size < self.mass.len() {
-            // Of what is stored sparsely, nothing has probability 0.
+            // A sparse distribution stores no zeros.
             let mut positive = self.mass.iter().map(|p| *p > 0.0);
             self.tokens.retain(|_| positive.next().unwrap_or(false));
             self.mass.retain(|p| *p > 0.0);
@@ -142,8 +145,8 @@ impl Distribution {
         Ok(())
     }
 
-    /// The distribution of logits, of all tokens or of `tokens` alone, in the memory of a
-    /// distribution that is not needed any more, if there is one.
+    /// Creates a distribution from the logits of all tokens, or of `tokens` alone, reusing the
+    /// memory of `spare`.
     ///
     /// # Errors
     /// As for [`Distribution::from_logits`] and [`Distribution::from_sparse_logits`].
@@ -162,8 +165,8 @@ impl Distribution {
         Ok(probs)
     }
 
-    /// [`Distribution::from_logits_reusing`] for a draft, whose [`confidence`](Self::confidence) at temperature
-    /// 0 is stored with its distribution.
+    /// Like [`Distribution::from_logits_reusing`], for a draft: at temperature 0 the probability of
+    /// the most likely token at temperature 1 is attached as the [`confidence`](Self::confidence).
     ///
     /// ```
     /// use polydraft::{Distribution, Sampling};
@@ -191,7 +194,7 @@ impl Distribution {
         })
     }
 
-    /// A distribution from what [`Distribution::parts`] gave, to the last bit: nothing is scaled.
+    /// Restores a distribution from [`Distribution::parts`], bit for bit: nothing is rescaled.
     ///
     /// ```
     /// use polydraft::Distribution;
@@ -203,8 +206,8 @@ impl Distribution {
     /// ```
     ///
     /// # Errors
-    /// Tokens that do not ascend, are outside the vocabulary, or of another number than the
-    /// probabilities; a probability that is none; a sum that is further from 1 than rounding.
+    /// Tokens that do not ascend, are outside the vocabulary, or differ in number from the
+    /// probabilities; an invalid probability; a sum further from 1 than rounding explains.
     pub fn from_parts(vocabulary: usize, tokens: Vec<Token>, mass: Vec<f64>) -> Result<Self> {
         let operation = "distribution from its parts";
         let stored = if tokens.is_empty() { vocabulary } else { tokens.len() };
@@ -216,9 +219,9 @@ impl Distribution {
             });
         }
         check_ascending(operation, vocabulary, &tokens)?;
-        // Of what is stored sparsely, nothing has probability 0.
-        let least = if tokens.is_empty() { 0.0 } else { LEAST / 2.0 };
-        let valid = |p: f64| p.is_finite() && p >= least && (p == 0.0 || p >= LEAST / 2.0);
+        // A sparse distribution stores no zeros.
+        let min = if tokens.is_empty() { 0.0 } else { MIN_PROBABILITY / 2.0 };
+        let valid = |p: f64| p.is_finite() && p >= min && (p == 0.0 || p >= MIN_PROBABILITY / 2.0);
         if let Some(index) = mass.iter().position(|p| !valid(*p)) {
             let got = mass[index];
             return Err(Error::Entry { operation, index, expected: "a probability", got });
@@ -232,7 +235,7 @@ impl Distribution {
         Ok(distribution)
     }
 
-    /// All mass on one token.
+    /// Creates a distribution with all mass on one token.
     ///
     /// # Errors
     /// A token outside the vocabulary.
@@ -246,7 +249,7 @@ impl Distribution {
         Ok(distribution)
     }
 
-    /// A value to be filled; not a distribution, so never handed out.
+    /// An empty value to be filled. It is not a distribution, so it never leaves this module.
     fn empty() -> Self {
         let scratch = sampling::Scratch::default();
         Self {
@@ -260,7 +263,7 @@ impl Distribution {
         }
     }
 
-    /// Scales what is stored and fills everything that is computed from it, in one pass.
+    /// Scales the stored probabilities and fills in everything computed from them, in one pass.
     fn finish(&mut self, scale: f64) {
         self.cumulative.clear();
         self.cumulative.resize(self.mass.len().div_ceil(BLOCK), 0.0);
@@ -269,8 +272,7 @@ impl Distribution {
     }
 }
 
-/// # Errors
-/// Tokens that do not ascend, or are outside the vocabulary.
+/// Checks that tokens ascend and lie within the vocabulary.
 fn check_ascending(operation: &'static str, vocabulary: usize, tokens: &[Token]) -> Result<()> {
     if let Some(got) = tokens.iter().copied().find(|token| *token as usize >= vocabulary) {
         return Err(Error::Token { operation, vocabulary, got });
@@ -286,7 +288,7 @@ fn check_ascending(operation: &'static str, vocabulary: usize, tokens: &[Token])
 /// squares.
 struct Finish<'a> {
     mass: &'a mut [f64],
-    /// One for each block.
+    /// Cumulative sum at the end of each block.
     cumulative: &'a mut [f64],
     scale: f64,
 }

@@ -1,4 +1,4 @@
-//! Two distributions as one.
+//! Mixtures of two distributions.
 
 use super::{Distribution, Token};
 use crate::{Error, Result};
@@ -16,7 +16,7 @@ impl Distribution {
     /// ```
     ///
     /// # Errors
-    /// Another vocabulary; a share that is not from 0 to 1.
+    /// Vocabularies of different sizes; a share outside 0 to 1.
     pub fn mixed(&self, other: &Self, share: f64) -> Result<Self> {
         if self.vocabulary != other.vocabulary {
             return Err(Error::Length {
@@ -38,10 +38,10 @@ impl Distribution {
             other.support().for_each(|(token, p)| mass[token as usize] += share * p);
             return Self::new(mass);
         }
-        let most = self.support_size + other.support_size;
-        let (mut tokens, mut mass) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let capacity = self.support_size + other.support_size;
+        let (mut tokens, mut mass) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
         let mut add = |token: Token, p: f64| {
-            // What is stored sparsely is not zero, nor next to it.
+            // A sparse distribution stores no zeros and no near-zeros.
             if p > 1e-290 {
                 tokens.push(token);
                 mass.push(p);
@@ -65,15 +65,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_token_has_its_share_of_both() {
+    fn mixes_probabilities_token_by_token() {
         let dense = Distribution::new(vec![0.1; 10]).unwrap();
         let some = |tokens: &[Token], mass: &[f64]| {
             Distribution::from_parts(10, tokens.to_vec(), mass.to_vec()).unwrap()
         };
         let sparse = some(&[2, 5], &[0.25, 0.75]);
-        let apart = some(&[0, 9], &[0.5, 0.5]);
-        let over = some(&[1, 5, 7], &[0.2, 0.3, 0.5]);
-        let all = [dense, sparse, apart, over];
+        let disjoint = some(&[0, 9], &[0.5, 0.5]);
+        let overlapping = some(&[1, 5, 7], &[0.2, 0.3, 0.5]);
+        let all = [dense, sparse, disjoint, overlapping];
         for a in &all {
             for b in &all {
                 for share in [0.0, 1e-3, 0.4, 1.0] {
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mixed_is_named() {
+    fn rejects_other_vocabularies_and_shares_out_of_range() {
         let two = Distribution::new(vec![0.5, 0.5]).unwrap();
         let three = Distribution::one_hot(3, 1).unwrap();
         assert!(two.mixed(&three, 0.5).unwrap_err().to_string().contains("expected 2"));

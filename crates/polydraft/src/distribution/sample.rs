@@ -1,11 +1,11 @@
-//! Draws from a distribution.
+//! Sampling from a distribution.
 
 use super::{BLOCK, Distribution};
 use crate::Token;
 use crate::random::{Outcomes, RandomSource};
 
 impl Distribution {
-    /// Draws a token. Time is logarithmic in the size of the support, plus a constant.
+    /// Draws a token in time logarithmic in the size of the support, plus a constant.
     pub fn sample<C: RandomSource + ?Sized>(&self, rng: &mut C) -> Token {
         rng.choose(self) as Token
     }

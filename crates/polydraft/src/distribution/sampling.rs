@@ -1,13 +1,13 @@
-//! From logits to probabilities: temperature, top-k, top-p, min-p.
+//! Sampling settings and the softmax: temperature, top-k, top-p, min-p.
 //!
 //! Problem: the softmax of `logits / temperature`, restricted to the tokens that the filters keep.
 //! Source: the filters and their order (temperature, top-k, top-p, min-p) are those of Hugging Face
 //! transformers (`generation/logits_process.py`); top-p is Holtzman et al. 2020, min-p is Nguyen et
 //! al. 2024.
-//! Complexity: two passes without filters; with them one selection in linear time plus a sort of
-//! what top-p examines.
-//! Deviations: (1) exactly k tokens are kept, the lowest ids on a tie at the k-th place, where
-//! transformers keeps all of the tied; (2) temperature 0 means all mass on the largest logit, the
+//! Complexity: two passes without filters; with filters one selection in linear time plus a sort of
+//! the candidates that top-p examines.
+//! Deviations: (1) exactly k tokens are kept, the lowest ids on a tie at the k-th rank, where
+//! transformers keeps all tied tokens; (2) temperature 0 puts all mass on the largest logit, the
 //! lowest id on a tie.
 
 use std::cmp::Ordering;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::{Distribution, sum_in_lanes};
 use crate::{Error, Result, Token};
 
-/// How a model's logits become the distribution that tokens are drawn from.
+/// Settings that turn a model's logits into the distribution that tokens are drawn from.
 ///
 /// ```
 /// use polydraft::{Distribution, Sampling};
@@ -31,15 +31,15 @@ use crate::{Error, Result, Token};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the largest logit always. Default 1.
+    /// Divides the logits; 0 always takes the largest logit. Default 1.
     pub temperature: f64,
-    /// Keep the k most likely tokens. Default: all.
+    /// Keeps only the k most likely tokens. Default: all.
     pub top_k: Option<usize>,
-    /// Keep the smallest set of most likely tokens with at least this probability, in (0, 1].
-    /// Default 1: all.
+    /// Keeps the smallest set of most likely tokens with at least this total probability, in (0,
+    /// 1]. Default 1: all.
     pub top_p: f64,
-    /// Keep the tokens with at least this share of the largest probability, in [0, 1]. Default 0:
-    /// all.
+    /// Keeps the tokens with at least this fraction of the largest probability, in [0, 1]. Default
+    /// 0: all.
     pub min_p: f64,
 }
 
@@ -50,15 +50,15 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Checks every setting.
+    /// Checks that every setting is in range.
     ///
     /// # Errors
-    /// Names the first setting that is out of range.
+    /// The first setting that is out of range.
     pub fn validate(&self) -> Result<()> {
         let check = |valid: bool, setting, expected, got: String| {
             if valid { Ok(()) } else { Err(Error::Setting { setting, expected, got }) }
         };
-        // Not `Display`, which writes all digits of 1e300.
+        // `Debug`, because `Display` writes all digits of 1e300.
         let short = |value: f64| format!("{value:?}");
         let t = self.temperature;
         check(
@@ -82,25 +82,25 @@ impl Sampling {
     }
 }
 
-/// What is stored with a distribution.
+/// Data stored beside the probabilities.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scratch {
-    /// Memory for the filters.
+    /// Scratch buffer of the filters.
     candidates: Vec<(f32, Token)>,
-    /// Of a draft, its confidence: how likely the drawn token is right, where it is known. At
-    /// temperature 0 the probability that the token has at temperature 1.
+    /// The confidence of a draft's distribution, if set: the estimated probability that the drawn
+    /// token is accepted. At temperature 0, the token's probability at temperature 1.
     pub confidence: Option<f64>,
 }
 
-/// It is no part of a distribution's value.
+/// Always equal: not part of a distribution's value.
 impl PartialEq for Scratch {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-/// Fills the vocabulary, the tokens and their masses, and returns the sum of these, by which they
-/// are to be divided. Checks first, so that an error leaves `distribution` as it was.
+/// Fills in the vocabulary, the tokens and their unnormalised masses, and returns the sum of the
+/// masses. Checks first, so that an error leaves `distribution` as it was.
 pub(super) fn fill(
     distribution: &mut Distribution,
     logits: &[f32],
@@ -132,8 +132,8 @@ pub(super) fn fill(
     }
 }
 
-/// NaN or +∞.
-fn no_logit(x: f32) -> bool {
+/// True for NaN and +∞.
+fn is_invalid_logit(x: f32) -> bool {
     x.is_nan() | (x == f32::INFINITY)
 }
 
@@ -146,7 +146,7 @@ fn largest(logits: &[f32]) -> Result<f32> {
     }
     let (max, valid) = Arch::new().dispatch(Largest(logits));
     if !valid {
-        let index = logits.iter().position(|x| no_logit(*x)).unwrap_or(0);
+        let index = logits.iter().position(|x| is_invalid_logit(*x)).unwrap_or(0);
         let got = f64::from(logits[index]);
         return Err(Error::Entry { operation, index, expected: "a number below +infinity", got });
     }
@@ -162,7 +162,7 @@ fn largest(logits: &[f32]) -> Result<f32> {
     Ok(max)
 }
 
-/// The largest number, and whether none is NaN or +∞.
+/// Kernel: the maximum of the logits, and false if any is NaN or +∞.
 struct Largest<'a>(&'a [f32]);
 
 impl NullaryFnOnce for Largest<'_> {
@@ -170,28 +170,29 @@ impl NullaryFnOnce for Largest<'_> {
 
     #[inline(always)]
     fn call(self) -> (f32, bool) {
-        // Lanes, so that the compiler can use vector instructions; no_logit as a number, for the
+        // Lanes let the compiler use vector instructions; the invalid flags are integers for the
         // same reason.
         let (chunks, rest) = self.0.as_chunks::<32>();
-        let (mut lanes, mut wrong) = ([f32::NEG_INFINITY; 32], [0_u32; 32]);
+        let (mut lanes, mut invalid) = ([f32::NEG_INFINITY; 32], [0_u32; 32]);
         for chunk in chunks {
             for i in 0..32 {
-                wrong[i] |= u32::from(no_logit(chunk[i]));
+                invalid[i] |= u32::from(is_invalid_logit(chunk[i]));
                 lanes[i] = if chunk[i] > lanes[i] { chunk[i] } else { lanes[i] };
             }
         }
         let max = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| a.max(b));
-        (max, wrong == [0; 32] && !rest.iter().any(|x| no_logit(*x)))
+        (max, invalid == [0; 32] && !rest.iter().any(|x| is_invalid_logit(*x)))
     }
 }
 
-/// The probability of the likeliest token at temperature 1; of logits that [`fill`] has taken.
+/// The probability of the most likely token at temperature 1, for logits that [`fill`] has
+/// validated.
 pub(super) fn confidence(logits: &[f32]) -> f64 {
     let (max, _) = Arch::new().dispatch(Largest(logits));
     1.0 / Arch::new().dispatch(Total { logits, max })
 }
 
-/// The sum of exp(x − max) of all logits.
+/// Kernel: Σ exp(x − max) over all logits.
 struct Total<'a> {
     logits: &'a [f32],
     max: f32,
@@ -218,9 +219,9 @@ impl NullaryFnOnce for Total<'_> {
     }
 }
 
-/// exp((x − max)·rate) of all logits; their sum.
+/// Kernel: writes exp((x − max)·rate) of every logit to `mass` and returns the sum.
 struct Softmax<'a> {
-    /// As many as there are logits.
+    /// One output per logit.
     mass: &'a mut [f64],
     logits: &'a [f32],
     max: f32,
@@ -232,8 +233,7 @@ impl NullaryFnOnce for Softmax<'_> {
 
     #[inline(always)]
     fn call(self) -> f64 {
-        /// Small enough for the first-level cache, and a simple loop each for the compiler to
-        /// vectorise.
+        /// Fits the L1 cache; each of the loops below is simple enough to vectorise.
         const CHUNK: usize = 256;
         let Self { mass, logits, max, rate } = self;
         let mut sum = 0.0;
@@ -255,7 +255,7 @@ impl NullaryFnOnce for Softmax<'_> {
 /// branches or calls, so that the compiler vectorises the loops around it.
 #[inline(always)]
 fn exp(t: f32) -> f32 {
-    /// Adding it rounds to an integer, which is then found in the low bits.
+    /// Adding this rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -275,8 +275,8 @@ fn exp(t: f32) -> f32 {
     if t > -87.0 { value * power } else { 0.0 }
 }
 
-/// The tokens that the filters keep, ascending, with exp((x − max)/temperature); returns the sum of
-/// these.
+/// Stores the tokens that pass the filters, ascending, with exp((x − max)/temperature), and returns
+/// the sum of these.
 fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling: &Sampling) -> f64 {
     let rate = (1.0 / sampling.temperature) as f32;
     let candidates = &mut distribution.scratch.candidates;
@@ -292,8 +292,8 @@ fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling:
     candidates.retain(|c| c.0 > 0.0);
     if sampling.top_p < 1.0 {
         let total: f64 = candidates.iter().map(|c| f64::from(c.0)).sum();
-        let kept = smallest_prefix(candidates, sampling.top_p * total);
-        candidates.truncate(kept);
+        let length = smallest_prefix(candidates, sampling.top_p * total);
+        candidates.truncate(length);
     }
     if sampling.min_p > 0.0 {
         // The largest weight is exp(0) = 1.
@@ -308,12 +308,13 @@ fn filtered(distribution: &mut Distribution, logits: &[f32], max: f32, sampling:
     distribution.mass.iter().sum()
 }
 
-/// Most likely first, the lower id on a tie.
+/// Order by falling probability, then by token id.
 fn most_likely_first<P: Into<f64> + Copy>(a: &(P, Token), b: &(P, Token)) -> Ordering {
     b.0.into().total_cmp(&a.0.into()).then(a.1.cmp(&b.1))
 }
 
-/// Orders a prefix of `candidates`, no longer than needed to reach `mass`, and returns its length.
+/// Sorts the smallest prefix of `candidates` by falling probability that reaches `mass`, and
+/// returns its length.
 pub(super) fn smallest_prefix<P: Into<f64> + Copy>(
     candidates: &mut [(P, Token)],
     mass: f64,

@@ -8,7 +8,7 @@ fn probs(values: &[f64]) -> Distribution {
 }
 
 #[test]
-fn refuses_what_is_no_distribution() {
+fn rejects_invalid_probabilities() {
     let message = |values: &[f64]| Distribution::new(values.to_vec()).unwrap_err().to_string();
     assert!(message(&[]).contains("entries"));
     assert!(message(&[0.5, -0.5, 1.0]).contains("entry 1"));
@@ -19,7 +19,7 @@ fn refuses_what_is_no_distribution() {
 }
 
 #[test]
-fn refuses_bad_logits() {
+fn rejects_invalid_logits() {
     let plain = Sampling::default();
     let message =
         |logits: &[f32]| Distribution::from_logits(logits, &plain).unwrap_err().to_string();
@@ -40,9 +40,9 @@ fn refuses_bad_logits() {
 }
 
 #[test]
-fn softmax_and_filters() {
+fn softmax_applies_temperature_and_filters() {
     let logits: Vec<f32> = [0.1_f32, 0.4, 0.05, 0.25, 0.2].iter().map(|p| p.ln()).collect();
-    let of = |sampling| Distribution::from_logits(&logits, &sampling).unwrap().to_vec();
+    let with = |sampling| Distribution::from_logits(&logits, &sampling).unwrap().to_vec();
     let close = |got: Vec<f64>, expected: [f64; 5]| {
         assert!(
             got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6),
@@ -50,28 +50,28 @@ fn softmax_and_filters() {
         );
     };
     let plain = Sampling::default();
-    close(of(plain), [0.1, 0.4, 0.05, 0.25, 0.2]);
-    close(of(Sampling { top_k: Some(2), ..plain }), [0.0, 0.4 / 0.65, 0.0, 0.25 / 0.65, 0.0]);
-    close(of(Sampling { top_p: 0.7, ..plain }), [0.0, 0.4 / 0.85, 0.0, 0.25 / 0.85, 0.2 / 0.85]);
-    close(of(Sampling { min_p: 0.45, ..plain }), [0.0, 0.4 / 0.85, 0.0, 0.25 / 0.85, 0.2 / 0.85]);
-    close(of(Sampling { temperature: 0.0, ..plain }), [0.0, 1.0, 0.0, 0.0, 0.0]);
-    close(of(Sampling { temperature: 1e-30, ..plain }), [0.0, 1.0, 0.0, 0.0, 0.0]);
+    close(with(plain), [0.1, 0.4, 0.05, 0.25, 0.2]);
+    close(with(Sampling { top_k: Some(2), ..plain }), [0.0, 0.4 / 0.65, 0.0, 0.25 / 0.65, 0.0]);
+    close(with(Sampling { top_p: 0.7, ..plain }), [0.0, 0.4 / 0.85, 0.0, 0.25 / 0.85, 0.2 / 0.85]);
+    close(with(Sampling { min_p: 0.45, ..plain }), [0.0, 0.4 / 0.85, 0.0, 0.25 / 0.85, 0.2 / 0.85]);
+    close(with(Sampling { temperature: 0.0, ..plain }), [0.0, 1.0, 0.0, 0.0, 0.0]);
+    close(with(Sampling { temperature: 1e-30, ..plain }), [0.0, 1.0, 0.0, 0.0, 0.0]);
     let squares = 0.01 + 0.16 + 0.0025 + 0.0625 + 0.04;
     let halved = [0.01, 0.16, 0.0025, 0.0625, 0.04].map(|p| p / squares);
-    close(of(Sampling { temperature: 0.5, ..plain }), halved);
-    // top-p looks at what top-k left: 0.4/0.65 alone reaches 0.6.
-    close(of(Sampling { top_k: Some(2), top_p: 0.6, ..plain }), [0.0, 1.0, 0.0, 0.0, 0.0]);
+    close(with(Sampling { temperature: 0.5, ..plain }), halved);
+    // top-p applies to the renormalised result of top-k: 0.4/0.65 alone reaches 0.6.
+    close(with(Sampling { top_k: Some(2), top_p: 0.6, ..plain }), [0.0, 1.0, 0.0, 0.0, 0.0]);
 }
 
 #[test]
-fn ties_keep_the_lowest_ids() {
+fn ties_prefer_the_lowest_ids() {
     let logits = [1.0_f32, 2.0, 2.0, 2.0, 0.0];
-    let of = |sampling| Distribution::from_logits(&logits, &sampling).unwrap();
+    let with = |sampling| Distribution::from_logits(&logits, &sampling).unwrap();
     assert_eq!(
-        of(Sampling { top_k: Some(2), ..Sampling::default() }).to_vec(),
+        with(Sampling { top_k: Some(2), ..Sampling::default() }).to_vec(),
         [0.0, 0.5, 0.5, 0.0, 0.0]
     );
-    assert_eq!(of(Sampling { temperature: 0.0, ..Sampling::default() }).argmax(), 1);
+    assert_eq!(with(Sampling { temperature: 0.0, ..Sampling::default() }).argmax(), 1);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn top_p_over_many_blocks_is_the_sorted_prefix() {
     let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 5000) as f32 * -1e-3).collect();
     let all = Distribution::from_logits(&logits, &Sampling::default()).unwrap();
     for top_p in [0.01, 0.3, 0.9, 0.999] {
-        let kept =
+        let filtered =
             Distribution::from_logits(&logits, &Sampling { top_p, ..Sampling::default() }).unwrap();
         let mut sorted = all.to_vec();
         sorted.sort_by(|a, b| b.total_cmp(a));
@@ -91,24 +91,28 @@ fn top_p_over_many_blocks_is_the_sorted_prefix() {
                 sum - **p < top_p - 1e-9
             })
             .count();
-        assert!(kept.support_size().abs_diff(expected) <= 1, "{} {expected}", kept.support_size());
+        assert!(
+            filtered.support_size().abs_diff(expected) <= 1,
+            "{} {expected}",
+            filtered.support_size()
+        );
     }
 }
 
 #[test]
-fn reuse_keeps_nothing_of_the_old_contents() {
+fn reusing_memory_leaves_no_old_contents() {
     let logits: Vec<f32> = (0..1000).map(|i| (i as f32).sin()).collect();
     let filtered = Sampling { top_k: Some(10), ..Sampling::default() };
     let mut reused = Distribution::from_logits(&logits, &filtered).unwrap();
     reused.set_from_logits(&logits[..700], &Sampling::default()).unwrap();
     assert_eq!(reused, Distribution::from_logits(&logits[..700], &Sampling::default()).unwrap());
-    let kept = reused.clone();
+    let unchanged = reused.clone();
     assert!(reused.set_from_logits(&[f32::NAN], &filtered).is_err());
-    assert_eq!(reused, kept);
+    assert_eq!(reused, unchanged);
 }
 
 #[test]
-fn pairs_do_not_depend_on_the_representation() {
+fn overlap_is_the_same_for_dense_and_sparse_storage() {
     let (a, b) = (
         [0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0],
         [0.2, 0.3, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.0],
@@ -123,10 +127,10 @@ fn pairs_do_not_depend_on_the_representation() {
     assert!((sparse.excess_mass(0.5, |t| dense.probability(t)) - 0.15).abs() < 1e-15);
 }
 
-/// Distributions of which one, the other or both are stored sparsely; with a token in three of the
-/// sparse ones.
+/// Checked for every combination of dense and sparse storage; the sparse distributions hold every
+/// third token.
 #[test]
-fn residuals_do_not_depend_on_the_representation() {
+fn residual_mass_is_the_same_for_dense_and_sparse_storage() {
     let logits = |seed: u64| -> Vec<f32> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         (0..1000).map(|_| rand::Rng::next_u32(&mut rng) as f32 / 1e9).collect()
@@ -137,22 +141,22 @@ fn residuals_do_not_depend_on_the_representation() {
     let sparse = |seed| {
         Distribution::from_sparse_logits(1000, &some, &logits(seed)[..some.len()], &plain).unwrap()
     };
-    for (own, other) in
+    for (a, b) in
         [(dense(1), dense(2)), (dense(1), sparse(2)), (sparse(1), dense(2)), (sparse(1), sparse(2))]
     {
-        let pairs = || own.to_vec().into_iter().zip(other.to_vec());
+        let pairs = || a.to_vec().into_iter().zip(b.to_vec());
         for (scale, other_scale) in [(1.0, 1.0), (0.3, 1.0), (1.0, 0.7)] {
-            let expected: f64 = pairs().map(|(a, b)| (scale * a - other_scale * b).max(0.0)).sum();
-            let got = own.residual_mass(scale, &other, other_scale);
+            let expected: f64 = pairs().map(|(p, q)| (scale * p - other_scale * q).max(0.0)).sum();
+            let got = a.residual_mass(scale, &b, other_scale);
             assert!((got - expected).abs() < 1e-14, "{got} {expected}");
         }
-        let outside: f64 = pairs().filter(|(_, b)| *b == 0.0).map(|(a, _)| a).sum();
-        assert!((own.mass_outside(&other) - outside).abs() < 1e-14);
+        let outside: f64 = pairs().filter(|(_, q)| *q == 0.0).map(|(p, _)| p).sum();
+        assert!((a.mass_outside(&b) - outside).abs() < 1e-14);
     }
 }
 
 #[test]
-fn sparse_distributions_store_what_is_positive() {
+fn sparse_distributions_store_only_positive_probabilities() {
     let plain = Sampling::default();
     let probs = |tokens: &[Token], logits: &[f32], sampling: &Sampling| {
         Distribution::from_sparse_logits(10, tokens, logits, sampling).unwrap()
@@ -172,7 +176,7 @@ fn sparse_distributions_store_what_is_positive() {
         probs(&[2, 5, 7], &[0.0, 1.0, 0.5], &two).support().map(|(t, _)| t).collect::<Vec<_>>(),
         [5, 7]
     );
-    // In the memory of another distribution; an error leaves it as it was.
+    // In place; an error leaves the distribution unchanged.
     let mut reused = Distribution::from_logits(&[0.0; 10], &plain).unwrap();
     reused.set_from_sparse_logits(10, &[2, 7], &[0.0, 0.0], &plain).unwrap();
     assert_eq!(reused, lost);
@@ -185,10 +189,10 @@ fn draws_follow_the_distribution() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     let values: Vec<f64> = (0..1000).map(|i| if i % 3 == 0 { 0.0 } else { f64::from(i) }).collect();
     let sum: f64 = values.iter().sum();
-    let all = probs(&values.iter().map(|v| v / sum).collect::<Vec<_>>());
-    let few = probs(&[0.0, 0.3, 0.0, 0.0, 0.0, 0.0, 0.7, 0.0]);
+    let dense = probs(&values.iter().map(|v| v / sum).collect::<Vec<_>>());
+    let sparse = probs(&[0.0, 0.3, 0.0, 0.0, 0.0, 0.0, 0.7, 0.0]);
     let runs = 100_000;
-    for distribution in [&all, &few] {
+    for distribution in [&dense, &sparse] {
         let mut counts = vec![0.0; distribution.vocabulary()];
         (0..runs).for_each(|_| counts[distribution.sample(&mut rng) as usize] += 1.0);
         let mut chi_squared = 0.0;
@@ -208,8 +212,8 @@ fn residual_draws_follow_the_residual() {
     let exact = enumerate(|rng| p.sample_residual(1.0, &q, 1.0, rng));
     assert_eq!(exact.len(), 2);
     assert!((exact[0].0 - 1.0 / 3.0).abs() < 1e-15 && exact[0].1 == 1 && exact[1].1 == 3);
-    // Both the rejection draw (mass 0.3) and the full pass (mass 1e-9: 48 tries hardly ever
-    // succeed).
+    // Covers both rejection sampling (excess mass 0.3) and the full pass (excess mass 1e-9, where
+    // 48 tries hardly ever succeed).
     let mut rng = ChaCha8Rng::seed_from_u64(4);
     for covered in [[0.4, 0.1, 0.3, 0.2], [0.1, 0.2 - 1e-9, 0.3, 0.4 - 2e-9]] {
         let runs = 50_000;
@@ -219,19 +223,19 @@ fn residual_draws_follow_the_residual() {
         let deviation = ones as f64 / f64::from(runs) - 1.0 / 3.0;
         assert!(deviation.abs() < 5.0 * (2.0 / 9.0 / f64::from(runs)).sqrt(), "{deviation}");
     }
-    // Nothing left: the target itself.
+    // Empty residual: draws from the target itself.
     assert_eq!(enumerate(|rng| p.sample_residual(1.0, &p, 1.0, rng)).len(), 4);
 }
 
 #[test]
-fn parts_make_the_distribution_again() {
+fn from_parts_restores_the_distribution_bit_for_bit() {
     let logits: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 1000) as f32 * 0.02).collect();
     for top_k in [None, Some(40)] {
-        let whole =
+        let original =
             Distribution::from_logits(&logits, &Sampling { top_k, ..Sampling::default() }).unwrap();
-        let (tokens, mass) = whole.parts();
-        let again = Distribution::from_parts(1000, tokens.to_vec(), mass.to_vec()).unwrap();
-        assert_eq!((again.cumulative == whole.cumulative, &again), (true, &whole));
+        let (tokens, mass) = original.parts();
+        let restored = Distribution::from_parts(1000, tokens.to_vec(), mass.to_vec()).unwrap();
+        assert_eq!((restored.cumulative == original.cumulative, &restored), (true, &original));
     }
     let message = |tokens: &[Token], mass: &[f64]| {
         Distribution::from_parts(3, tokens.to_vec(), mass.to_vec()).unwrap_err().to_string()
@@ -248,7 +252,7 @@ fn parts_make_the_distribution_again() {
 }
 
 #[test]
-fn the_likeliest_have_the_probability_asked_for() {
+fn nucleus_is_the_smallest_set_with_the_probability() {
     let probs = probs(&[0.1, 0.4, 0.0, 0.4, 0.1]);
     assert_eq!(probs.nucleus(0.3), [1]);
     assert_eq!(probs.nucleus(0.5), [1, 3]);

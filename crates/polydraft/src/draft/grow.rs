@@ -1,12 +1,11 @@
-//! A draft grows as a policy decides.
+//! Growth of a draft under a policy.
 
 use super::{Draft, NodeId};
 use crate::policy::Policy;
 use crate::{Distribution, RandomSource, Result};
 
 impl Draft {
-    /// Draws below `node` what `policy` decides; returns the distribution if nothing is to be drawn
-    /// there.
+    /// Draws below `node` as `policy` decides. Returns the distribution if nothing is drawn.
     ///
     /// # Errors
     /// As for [`draw`](Self::draw).
@@ -24,7 +23,7 @@ impl Draft {
         }
     }
 
-    /// Takes note that a policy is asked at a node.
+    /// Counts a node at which a policy is queried, for [`pass_sizes`](Self::pass_sizes).
     pub(super) fn record_pass(&mut self, node: NodeId) {
         let depth = self.tree.depth(node);
         self.pass_sizes.resize(self.pass_sizes.len().max(depth + 1), 0);

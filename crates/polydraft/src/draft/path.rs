@@ -1,11 +1,10 @@
-//! The path to a node, as far as a policy may know it.
+//! The view of a path that a policy may base its decision on.
 
 use super::{Draft, DraftTree, NodeId};
 use crate::{Distribution, Token};
 
-/// The tokens from the root to one node and the draft's distributions along them; nothing of what
-/// was drawn elsewhere in the tree. A decision that knows no more than this keeps every verifier
-/// exact.
+/// The tokens from the root to one node and the draft's distributions along them, without anything
+/// drawn elsewhere in the tree. Decisions based on this alone keep every verifier exact.
 #[derive(Debug, Clone, Copy)]
 pub struct Path<'a> {
     draft: &'a Draft,
@@ -22,21 +21,21 @@ impl<'a> Path<'a> {
         self.draft.tree.depth(self.node)
     }
 
-    /// The tokens, the first one first.
+    /// The tokens, from the root to the node.
     pub fn tokens(&self) -> Vec<Token> {
         let tree = &self.draft.tree;
         tree.path(self.node).into_iter().map(|node| tree.token(node)).collect()
     }
 
-    /// The nodes that the tokens were drawn at, the root last.
+    /// The nodes at which the tokens were drawn, the root last.
     fn parents(&self) -> impl Iterator<Item = NodeId> + 'a {
         let tree = &self.draft.tree;
         let first = (self.node != DraftTree::ROOT).then(|| tree.parent(self.node));
         std::iter::successors(first, |&node| (node != DraftTree::ROOT).then(|| tree.parent(node)))
     }
 
-    /// The draft's confidence at every node before this one, the nearest first:
-    /// [`Distribution::confidence`] of its distribution there.
+    /// The draft's confidence ([`Distribution::confidence`]) at every node before this one, nearest
+    /// first.
     ///
     /// [`Distribution::confidence`]: crate::Distribution::confidence
     pub fn confidence(&self) -> impl Iterator<Item = f64> + 'a {
@@ -44,24 +43,24 @@ impl<'a> Path<'a> {
         self.parents().filter_map(|node| draft.distribution(node)).map(Distribution::confidence)
     }
 
-    /// For each token on the path, the first one first, how many others were drawn before it at its
-    /// node; a token that is drawn again keeps its place.
+    /// For each token on the path, from the root on, the number of other tokens first drawn before
+    /// it below the same parent.
     ///
-    /// A policy that decides by places lets all draws begin anew ([`Growth::Fresh`]). Paths that go
-    /// on are not independent of them.
+    /// A policy that decides by rank must make fresh draws everywhere ([`Growth::Fresh`]):
+    /// continued paths are not independent of the ranks.
     ///
     /// [`Growth::Fresh`]: crate::Growth::Fresh
     pub fn ranks(&self) -> Vec<usize> {
         let tree = &self.draft.tree;
-        let place = |node: NodeId| {
+        let rank = |node: NodeId| {
             tree.children(tree.parent(node)).take_while(|sibling| *sibling != node).count()
         };
-        tree.path(self.node).into_iter().map(place).collect()
+        tree.path(self.node).into_iter().map(rank).collect()
     }
 }
 
 impl Draft {
-    /// The path from the root to a node, as far as a policy may know it.
+    /// The path from the root to a node, as a policy sees it.
     pub fn path(&self, node: NodeId) -> Path<'_> {
         Path::new(self, node)
     }

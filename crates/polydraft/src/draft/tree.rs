@@ -11,8 +11,8 @@ struct Node {
     parent: NodeId,
     depth: usize,
     draws: usize,
-    /// Children form a list in the order in which they were added; 0 ends it (the root is nobody's
-    /// child).
+    /// Children form a linked list in the order in which they were added; 0 ends it (the root is
+    /// nobody's child).
     first_child: NodeId,
     last_child: NodeId,
     next_sibling: NodeId,
@@ -30,9 +30,9 @@ const ROOT: Node = Node {
 
 /// Tokens proposed by the draft model: several continuations with their common prefixes merged.
 ///
-/// Node 0, the root, stands for the committed context and has no token of its own. Every other node
-/// has a token, a parent with a smaller id, a depth (the root's is 0), and the number of draws that
-/// share it.
+/// Node 0, the root, stands for the committed context and has no token. Every other node has a
+/// token, a parent with a smaller id, a depth (the root's is 0), and the number of draws that share
+/// it.
 ///
 /// ```
 /// use polydraft::DraftTree;
@@ -60,15 +60,15 @@ impl Default for DraftTree {
 }
 
 impl DraftTree {
-    /// The root.
+    /// Id of the root.
     pub const ROOT: NodeId = 0;
 
-    /// A tree that has only the root.
+    /// Creates a tree that has only the root.
     pub fn new() -> Self {
         Self { nodes: vec![ROOT] }
     }
 
-    /// Removes everything but the root and keeps the memory.
+    /// Removes everything but the root; keeps the memory.
     pub fn clear(&mut self) {
         self.nodes.truncate(1);
         self.nodes[0] = ROOT;
@@ -76,7 +76,7 @@ impl DraftTree {
 
     /// Adds one draw of `token` below `parent` and returns its node.
     ///
-    /// A child of the same token is shared: its number of draws grows by one and no node is added.
+    /// If a child has the same token, its number of draws grows by one and no node is added.
     /// `parent` must be a node of this tree.
     pub fn add(&mut self, parent: NodeId, token: Token) -> NodeId {
         if let Some(child) = self.child(parent, token) {
@@ -115,7 +115,7 @@ impl DraftTree {
         self.nodes[node].depth
     }
 
-    /// Nodes by level, the root's first.
+    /// Number of nodes per level, the root's first.
     pub fn levels(&self) -> Vec<usize> {
         let mut levels = Vec::new();
         for node in &self.nodes {
@@ -130,7 +130,7 @@ impl DraftTree {
         self.nodes[node].draws
     }
 
-    /// The child of `parent` that has this token.
+    /// The child of `parent` with this token, if there is one.
     pub fn child(&self, parent: NodeId, token: Token) -> Option<NodeId> {
         self.children(parent).find(|&child| self.nodes[child].token == token)
     }
@@ -144,7 +144,7 @@ impl DraftTree {
         })
     }
 
-    /// The nodes from the root (left out) to `node` (included).
+    /// The nodes from the root (excluded) to `node` (included).
     pub fn path(&self, node: NodeId) -> Vec<NodeId> {
         let mut path: Vec<NodeId> =
             std::iter::successors(Some(node), |&n| Some(self.nodes[n].parent))

@@ -1,33 +1,33 @@
-//! Adaptive draft length: before each step, and at each node, as many tokens of one path as give
-//! the most tokens per second; plain decoding where none do.
+//! Adaptive draft length: before each step, and at each node, the length of one path with the most
+//! tokens per second; plain decoding where drafting does not pay.
 //!
-//! Problem: how much to draft depends on what passes cost (a staircase in their tokens), on how
-//! good the draft is in this text, and on its confidence in the next token. Too much drafting is
+//! Problem: the best draft length depends on what passes cost (a staircase in their tokens), on how
+//! good the draft is for this output, and on its confidence in the next token. Too much drafting is
 //! slower than none.
-//! Source: ours. Renewal reward: with λ the most tokens per second that can be had, drawing more is
-//! worth it while the tokens to be expected exceed λ times the seconds that they cost. What passes
-//! cost is given ([`Costs`]), what acceptance to expect is fitted to the text ([`acceptance`]). λ
-//! is what the best chain of average nodes gives: the most of E/(c + d) over its lengths, with E
-//! tokens expected in a step of c seconds of the target and d of the draft.
+//! Source: ours. Renewal reward: with λ the highest achievable rate in tokens per second, drawing
+//! more is worth it while the expected tokens exceed λ times the seconds that they cost. Pass costs
+//! are given ([`Costs`]), the acceptance is fitted to the output ([`acceptance`]). λ is the rate of
+//! the best chain of average nodes: the maximum of E/(c + d) over its lengths, with E tokens
+//! expected in a step of c seconds of the target and d of the draft.
 //! Method:
-//! 1. Before a step: is asking the draft worth its pass, as it was at the last roots on average? A
-//!    pass may show that nothing should be drawn, which is part of its worth.
-//! 2. At a node, the draft's distribution known: is there a length up to which drawing is worth it?
-//!    And before the next pass of the draft: is it, at a node of average acceptance?
-//! 3. Where asking is not worth it, one token is drafted now and then all the same, and where
-//!    drafts pay a few steps are plain now and then, so that the clock can compare them: each as
-//!    often as costs a hundredth of the time.
-//! 4. With other sequences in a pass the costs are those of a pass in which all do as this one
-//!    does, in step with each other. Drafts shrink as sequences join, down to none.
+//! 1. Before a step: is a draft pass worth its time, judged by the last roots on average? A pass
+//!    may show that nothing should be drawn, which is part of its worth.
+//! 2. At a node, with the draft's distribution known: is there a length up to which drawing is
+//!    worth it? And before the next draft pass: is it worth it at a node of average acceptance?
+//! 3. Where a draft pass is not worth it, one token is still drafted now and then (a probe), and
+//!    where drafts pay, a few steps are plain now and then, so that measured times can be compared:
+//!    each as often as costs one percent of the time.
+//! 4. With other sequences in a pass, costs are those of a pass in which all sequences draft like
+//!    this one, in step with each other. Drafts shrink as sequences join, down to none.
 //!
 //! Several paths are not considered. By costs they never beat the best chain in any of 54 cells of
 //! models, drafts, outputs and temperatures (`docs/drafts.md`).
 //!
-//! All of it is a function of the past, of the distributions on the way to a node and of the one at
-//! it before anything is drawn, so every verifier that is exact for one path stays exact. The clock
-//! changes nothing within a text: what it says goes into the costs of the next one
-//! ([`Costs::calibrate`]).
-//! Complexity: some hundred operations a step. Deviations: none.
+//! Decisions are functions of the past, of the distributions on the way to a node, and of the
+//! node's distribution before anything is drawn from it, so every verifier that is exact for one
+//! path stays exact. Measured times change nothing within a sequence: they correct the costs of the
+//! next one ([`Costs::calibrate`]).
+//! Complexity: some hundred operations per step. Deviations: none.
 
 mod acceptance;
 
@@ -35,51 +35,53 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Choices, CostEstimate, Costs, Described, Policy, StepContext, Timed, numbers};
+use super::{
+    Choices, CostEstimate, Costs, Policy, PolicySettings, StepContext, Timed, parse_numbers,
+};
 use crate::draft::{Draft, DraftTree, Form, Path};
 use crate::drafting::{Draws, Growth};
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 use acceptance::Acceptance;
 
-/// Typed `auto`, or `auto:L` for at most L drafted tokens.
+/// Settings of the adaptive draft length. Typed `auto`, or `auto:L` for at most L drafted tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Drafted tokens at most, from 1 to 16. Default 16.
+    /// Maximum number of drafted tokens, from 1 to 16. Default 16.
     pub depth: usize,
-    /// What steps cost, and what to expect of the draft.
+    /// Costs of steps, and the expected quality of the draft.
     pub costs: Costs,
 }
 
-/// Drafted tokens, at most.
+/// Maximum number of drafted tokens.
 const DEPTH: usize = 16;
-/// Roots that are remembered, at first uncertain ones: with four the demo pair lost 0.02, with
-/// sixteen nothing is gained.
+/// Number of recent roots whose uncertainty is stored; before the first step all count as
+/// uncertain. With four the demo pair lost 0.02; sixteen gain nothing.
 const ROOTS: usize = 8;
-/// How uncertain a draft is taken for, and how often rejected, of which nothing better is known:
-/// who expects less asks little, and does not learn that it was wrong.
-const USUAL: f64 = 0.5;
-/// The part of the time that may go into finding out whether plain decoding, or drafting, has
-/// become the better one.
+/// Initial uncertainty of a draft, and upper bound of its initial rejection rate. A higher one
+/// would draft too little to find out that it is wrong.
+const INITIAL: f64 = 0.5;
+/// Fraction of the time that may be spent on finding out whether plain decoding, or drafting, has
+/// become faster.
 const PROBING: f64 = 0.01;
-/// Plain steps that probes may lose besides: a draft whose first tokens were rejected, as happens
-/// to the best, is tried until it has lost so much. With a half two rejected tokens, at T = 1 those
-/// of a third of the outputs, ended drafting for good, as reading what it missed makes a probe ever
-/// dearer: 0.02 less on average, in some cells 0.1. Two gain 0.01 more, and lose 0.01 where nothing
-/// pays.
-const FREE: f64 = 1.0;
-/// What drafting must gain besides, in plain steps: costs are measured on a machine that is never
-/// quiet, and are believed while they are wrong by less than a twentieth. By costs it loses
-/// nothing.
-const CAUTION: f64 = 0.03;
-/// Plain steps in a row where drafts pay. The first one does not count ([`MeasuredTimes::plain`]).
+/// Time that probes may lose in addition, in plain steps: a draft whose first tokens are rejected,
+/// which happens to the best, is tried until this is lost. With 0.5, two rejected tokens, as in a
+/// third of the outputs at T = 1, ended drafting for good, because reading the missed tokens makes
+/// probes ever more expensive: 0.02 less on average, in some cells 0.1. With 2 the gain is 0.01
+/// more, and the loss 0.01 where nothing pays.
+const FREE_LOSS: f64 = 1.0;
+/// Additional gain required of drafting, in plain steps: costs are measured on a busy machine, and
+/// are used uncorrected while they are off by less than a twentieth. By costs this loses nothing.
+const MARGIN: f64 = 0.03;
+/// Plain steps in a row where drafts pay. The first one is not counted as plain
+/// ([`MeasuredTimes`]).
 ///
-/// [`MeasuredTimes::plain`]: super::MeasuredTimes::plain
-const RUN: u32 = 3;
-/// The part of its time that a plain step in place of drafting loses at least, as far as its
-/// rhythm goes: where drafts gain next to nothing it would come all the time.
-const LOSS: f64 = 0.1;
+/// [`MeasuredTimes`]: super::MeasuredTimes
+const PLAIN_RUN: u32 = 3;
+/// Minimum fraction of its time that a plain step in place of drafting is assumed to lose, when
+/// scheduling plain steps: where drafts gain next to nothing they would be scheduled all the time.
+const MIN_LOSS: f64 = 0.1;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -93,9 +95,9 @@ impl fmt::Display for Settings {
     }
 }
 
-impl Described for Settings {
+impl PolicySettings for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
-        [self.depth] = numbers(text, "auto:L, such as auto:8")?;
+        [self.depth] = parse_numbers(text, "auto:L, such as auto:8")?;
         Ok(())
     }
 
@@ -116,111 +118,128 @@ impl Described for Settings {
         self.depth as f64
     }
 
-    fn most_draws(&self, _: usize) -> f64 {
+    fn max_draws(&self, _: usize) -> f64 {
         self.nodes()
     }
 }
 
 #[derive(Default)]
 struct Auto {
-    /// Drafted tokens, at most; and in the step that comes.
-    longest: usize,
-    most: usize,
-    /// Whether one token is drafted in it, worth it or not.
+    /// Maximum number of drafted tokens, by the settings.
+    settings_depth: usize,
+    /// Maximum number of drafted tokens in the next step.
+    step_depth: usize,
+    /// True if the next step is a probe: one token is drafted although it is not expected to pay.
     probes: bool,
     estimate: CostEstimate,
     acceptance: Acceptance,
-    /// λ: tokens per second that more tokens must bring.
+    /// λ, in tokens per second: the rate that additional tokens must exceed.
     rate: f64,
-    /// How uncertain the draft was at the last roots.
+    /// Uncertainty of the draft (1 − confidence) at the last roots, most recent first.
     roots: [f64; ROOTS],
-    /// Seconds that probes lost.
+    /// Seconds lost by probes so far.
     lost: f64,
-    /// Seconds since a step told what plain decoding takes, and plain steps that are due.
-    drafting: f64,
+    /// Seconds since the last step that measured plain decoding.
+    since_plain: f64,
+    /// Plain steps that are due.
     due: u32,
 }
 
 impl Auto {
     fn new(Settings { depth, costs, .. }: Settings) -> Self {
-        let acceptance = Acceptance::new(costs.rejected.min(USUAL));
+        let acceptance = Acceptance::new(costs.rejected.min(INITIAL));
         let estimate = CostEstimate::new(costs);
-        let roots = [USUAL; ROOTS];
-        let mut new = Self { longest: depth, acceptance, estimate, roots, ..Self::default() };
-        new.think();
+        let roots = [INITIAL; ROOTS];
+        let mut new =
+            Self { settings_depth: depth, acceptance, estimate, roots, ..Self::default() };
+        new.plan_step();
         new
     }
 
-    /// Settles what is done in the next step.
-    fn think(&mut self) {
-        let (plain, first) = (self.estimate.target(1), self.estimate.first(false));
-        let chains = self.chain(0, 1.0, self.acceptance.average);
+    /// Decides whether the next step drafts, probes or decodes plainly.
+    fn plan_step(&mut self) {
+        let (plain, first) =
+            (self.estimate.target_seconds(1), self.estimate.first_draft_seconds(false));
+        let chains = self.chain_gains(0, 1.0, self.acceptance.average);
         let rates = chains.map(|(gain, took)| (1.0 + gain) / (plain + first + took));
         self.rate = rates.fold(1.0 / plain, f64::max);
-        let worth = |uncertain| self.worth(0, 1.0, self.acceptance.rejection(uncertain)).max(0.0);
+        let worth =
+            |uncertain| self.net_gain(0, 1.0, self.acceptance.rejection(uncertain)).max(0.0);
         let worth = self.roots.map(worth).iter().sum::<f64>() / ROOTS as f64;
-        // Where asking takes next to nothing, as with n-grams, nothing is missed by it.
-        let asks = worth > self.rate * first - PROBING;
-        let probe = self.estimate.first(true) + self.estimate.target(2) - plain;
+        // Where a draft pass takes next to no time, as with n-grams, querying the draft loses
+        // nothing.
+        let drafts = worth > self.rate * first - PROBING;
+        let probe =
+            self.estimate.first_draft_seconds(true) + self.estimate.target_seconds(2) - plain;
         let loss = probe - (1.0 - self.acceptance.average) * plain;
-        let may = FREE * plain + PROBING * self.estimate.choices.seconds;
-        self.probes = !asks && self.lost + loss <= may;
-        self.most = match asks && self.due == 0 {
-            true => self.longest(),
+        let allowed = FREE_LOSS * plain + PROBING * self.estimate.choices.seconds;
+        self.probes = !drafts && self.lost + loss <= allowed;
+        self.step_depth = match drafts && self.due == 0 {
+            true => self.max_depth(),
             false => usize::from(self.probes),
         };
     }
 
-    /// As deep as a tree may be.
-    fn longest(&self) -> usize {
-        self.longest.min(self.estimate.context.levels.unwrap_or(usize::MAX))
+    /// Maximum depth of the next tree.
+    fn max_depth(&self) -> usize {
+        self.settings_depth.min(self.estimate.context.levels.unwrap_or(usize::MAX))
     }
 
-    /// What drawing at a node and on from there brings, by the depth that it comes to: tokens, and
-    /// the seconds that they take. `reached` is the probability that verification comes to the
-    /// node, `here` that what is drawn there is rejected.
-    fn chain(&self, from: usize, reached: f64, here: f64) -> impl Iterator<Item = (f64, f64)> {
-        let (before, pass) = (self.estimate.target(1 + from), self.estimate.draft(1));
-        let before = if from == 0 { (1.0 - CAUTION) * before } else { before };
+    /// Expected gain in tokens and cost in seconds of drawing from depth `from` down, for each
+    /// possible end depth. `reached` is the probability that verification reaches the node, `here`
+    /// the probability that the token drawn there is rejected.
+    fn chain_gains(
+        &self,
+        from: usize,
+        reached: f64,
+        here: f64,
+    ) -> impl Iterator<Item = (f64, f64)> {
+        let (before, pass) =
+            (self.estimate.target_seconds(1 + from), self.estimate.draft_seconds(1));
+        let before = if from == 0 { (1.0 - MARGIN) * before } else { before };
         let (mut accepted, mut gain) = (reached * (1.0 - here), 0.0);
-        (from + 1..=self.longest()).map(move |depth| {
+        (from + 1..=self.max_depth()).map(move |depth| {
             gain += accepted;
             accepted *= 1.0 - self.acceptance.average;
             let drafted = (depth - from - 1) as f64 * pass;
-            (gain, self.estimate.target(1 + depth) - before + drafted)
+            (gain, self.estimate.target_seconds(1 + depth) - before + drafted)
         })
     }
 
-    /// Tokens gained by the best depth, less what its seconds are worth.
-    fn worth(&self, from: usize, reached: f64, here: f64) -> f64 {
-        let worth = self.chain(from, reached, here).map(|(gain, took)| gain - self.rate * took);
-        worth.fold(f64::NEG_INFINITY, f64::max)
+    /// Net gain of the best depth: expected tokens less λ times their seconds.
+    fn net_gain(&self, from: usize, reached: f64, here: f64) -> f64 {
+        let gains =
+            self.chain_gains(from, reached, here).map(|(gain, took)| gain - self.rate * took);
+        gains.fold(f64::NEG_INFINITY, f64::max)
     }
 
-    /// The probability that verification comes to the end of a path.
-    fn reached(&self, path: &Path) -> f64 {
-        path.confidence().map(|sure| 1.0 - self.acceptance.rejection(1.0 - sure)).product()
+    /// The probability that verification reaches the end of a path.
+    fn reach_probability(&self, path: &Path) -> f64 {
+        path.confidence()
+            .map(|confidence| 1.0 - self.acceptance.rejection(1.0 - confidence))
+            .product()
     }
 }
 
 impl Policy for Auto {
     fn may_grow(&self, path: &Path) -> bool {
         let (depth, average) = (path.depth(), self.acceptance.average);
-        let worth = || self.worth(depth, self.reached(path), average);
-        depth < self.most && (depth == 0 || worth() > self.rate * self.estimate.draft(1))
+        let net_gain = || self.net_gain(depth, self.reach_probability(path), average);
+        depth < self.step_depth
+            && (depth == 0 || net_gain() > self.rate * self.estimate.draft_seconds(1))
     }
 
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
         let (depth, here) = (path.depth(), self.acceptance.rejection(1.0 - probs.confidence()));
-        let worth = || self.worth(depth, self.reached(path), here);
-        (depth < self.most && (self.probes || worth() > 0.0)).then(|| match depth {
+        let net_gain = || self.net_gain(depth, self.reach_probability(path), here);
+        (depth < self.step_depth && (self.probes || net_gain() > 0.0)).then(|| match depth {
             0 => Growth::Fresh(Draws::iid(1)),
             _ => Growth::Continue,
         })
     }
 
     fn depth(&self) -> usize {
-        self.most
+        self.step_depth
     }
 
     fn form(&self) -> Form {
@@ -229,24 +248,24 @@ impl Policy for Auto {
 
     fn begin_step(&mut self, context: &StepContext) {
         self.estimate.context = *context;
-        self.think();
+        self.plan_step();
     }
 
     fn observe(&mut self, draft: &Draft, outcome: &Outcome) {
-        let plain = self.estimate.target(1);
+        let plain = self.estimate.target_seconds(1);
         let seconds = self.estimate.observe(draft, outcome);
         if self.probes {
             self.lost += seconds - (outcome.accepted.len() + 1) as f64 * plain;
         }
         self.due = self.due.saturating_sub(1);
-        self.drafting = if self.estimate.is_plain() { 0.0 } else { self.drafting + seconds };
-        let loss = (1.0 - 1.0 / self.estimate.choices.gain()).max(LOSS);
-        if f64::from(RUN) * plain * loss < PROBING * self.drafting {
-            self.due = RUN;
+        self.since_plain = if self.estimate.is_plain() { 0.0 } else { self.since_plain + seconds };
+        let loss = (1.0 - 1.0 / self.estimate.choices.gain()).max(MIN_LOSS);
+        if f64::from(PLAIN_RUN) * plain * loss < PROBING * self.since_plain {
+            self.due = PLAIN_RUN;
         }
         if !draft.pass_sizes().is_empty() {
             self.roots.rotate_right(1);
-            // Where nothing was drawn, the draft was so uncertain that nothing was worth it.
+            // If nothing was drawn, the draft counts as entirely uncertain.
             let probs = draft.distribution(DraftTree::ROOT);
             self.roots[0] = probs.map_or(1.0, |probs| 1.0 - probs.confidence());
         }
@@ -257,7 +276,7 @@ impl Policy for Auto {
             }
             node = next.unwrap_or(node);
         }
-        self.think();
+        self.plan_step();
     }
 
     fn timed(&self) -> Option<&dyn Timed> {

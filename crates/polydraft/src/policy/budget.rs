@@ -1,7 +1,7 @@
-//! Budgets of distinct tokens.
+//! Budgets of distinct tokens per level.
 //!
-//! Problem: at low entropy independent draws repeat, and a repeat costs no node of the tree: draw
-//! as many as are expected to give so many distinct tokens.
+//! Problem: at low entropy independent draws repeat, and a repeated draw adds no node to the tree:
+//! make as many draws as are expected to give a number of distinct tokens.
 //! Source: ours (`docs/theory.md`, fewer wasted draws).
 //! Complexity: a handful of passes over the draft's support at every node. Deviations: none.
 
@@ -9,16 +9,18 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DRAWS_PER_DISTINCT, Described, LIMIT, Policy, joined, level_sizes, list, within};
+use super::{
+    DRAWS_PER_DISTINCT, LIMIT, Policy, PolicySettings, check_range, join, level_sizes, parse_list,
+};
 use crate::draft::{Form, Path};
-use crate::drafting::{Draws, Growth, count_within};
+use crate::drafting::{Draws, Growth, draws_within_budget};
 use crate::{Distribution, Error, Result};
 
-/// Distinct tokens at a node by its depth. Typed `2,1.5`.
+/// Expected distinct tokens at a node, by depth. Typed `2,1.5`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Expected distinct tokens at a node, the root's first, at least 1 each. Default 2, 1.5.
+    /// Expected distinct tokens at a node, the root's first, each at least 1. Default 2, 1.5.
     pub distinct: Vec<f64>,
 }
 
@@ -30,29 +32,29 @@ impl Default for Settings {
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}", joined(&self.distinct))
+        write!(f, "{}", join(&self.distinct))
     }
 }
 
 impl Settings {
     fn counts(&self) -> impl Iterator<Item = usize> + '_ {
-        self.distinct.iter().map(|&distinct| most_within(distinct))
+        self.distinct.iter().map(|&distinct| max_draws_within(distinct))
     }
 }
 
-/// Draws that a budget allows at most.
-fn most_within(distinct: f64) -> usize {
+/// Maximum number of draws for a budget.
+fn max_draws_within(distinct: f64) -> usize {
     DRAWS_PER_DISTINCT * distinct.ceil() as usize
 }
 
-impl Described for Settings {
+impl PolicySettings for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
-        self.distinct = list(text, "distinct tokens per level such as budget:2,1.5")?;
+        self.distinct = parse_list(text, "distinct tokens per level such as budget:2,1.5")?;
         Ok(())
     }
 
     fn build(&self) -> Result<Box<dyn Policy>> {
-        within("depth of the tree", self.distinct.len())?;
+        check_range("depth of the tree", self.distinct.len())?;
         match self.distinct.iter().find(|d| !(**d >= 1.0 && **d <= LIMIT as f64)) {
             None => Ok(Box::new(self.clone())),
             Some(got) => {
@@ -63,14 +65,14 @@ impl Described for Settings {
     }
 
     fn describe(&self) -> String {
-        format!("budgets {}", joined(&self.distinct))
+        format!("budgets {}", join(&self.distinct))
     }
 
     fn nodes(&self) -> f64 {
         self.distinct.iter().fold((1.0, 0.0), |(level, nodes), d| (level * d, nodes + level * d)).1
     }
 
-    fn most_draws(&self, vocabulary: usize) -> f64 {
+    fn max_draws(&self, vocabulary: usize) -> f64 {
         level_sizes(self.counts(), vocabulary).1
     }
 }
@@ -78,7 +80,11 @@ impl Described for Settings {
 impl Policy for Settings {
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
         let budget = *self.distinct.get(path.depth())?;
-        Some(Growth::Fresh(Draws::iid(count_within(probs, budget, most_within(budget)))))
+        Some(Growth::Fresh(Draws::iid(draws_within_budget(
+            probs,
+            budget,
+            max_draws_within(budget),
+        ))))
     }
 
     fn depth(&self) -> usize {

@@ -1,7 +1,7 @@
-//! Delayed trees: one path first, then several from its end.
+//! Delayed trees: one path that branches at its end.
 //!
-//! Problem: first drafts are often accepted, and paths that branch at once are then mostly copies
-//! of each other; branch where acceptance has become doubtful.
+//! Problem: first drafts are often accepted, and paths that branch at the root are then mostly
+//! copies of each other; branch where acceptance has become doubtful.
 //! Source: Thomas and Pal 2025 (greedy multi-path block verification's authors), who found one path
 //! of L1 tokens followed by K of L2 the best shape for walks.
 //! Complexity: L1 + K·L2 draws. Deviations: none.
@@ -10,20 +10,20 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Policy, numbers, within};
+use super::{Policy, PolicySettings, check_range, parse_numbers};
 use crate::draft::{Form, Path};
 use crate::drafting::{Draws, Growth};
 use crate::{Distribution, Result};
 
-/// One path of L1 tokens, then K paths of L2 from its end. Typed `L1,K,L2`.
+/// One path of L1 tokens, then K paths of L2 tokens from its end. Typed `L1,K,L2`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Tokens of the one path, at least 1. Default 1.
+    /// Tokens of the first path, at least 1. Default 1.
     pub first: usize,
-    /// How many paths are drawn from its end, at least 1. Default 2.
+    /// Number of paths drawn from its end, at least 1. Default 2.
     pub paths: usize,
-    /// Tokens of each of these, at least 1. Default 2.
+    /// Tokens of each of these paths, at least 1. Default 2.
     pub then: usize,
 }
 
@@ -39,17 +39,17 @@ impl fmt::Display for Settings {
     }
 }
 
-impl Described for Settings {
+impl PolicySettings for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
         [self.first, self.paths, self.then] =
-            numbers(text, "delayed:L1,K,L2, such as delayed:2,3,2")?;
+            parse_numbers(text, "delayed:L1,K,L2, such as delayed:2,3,2")?;
         Ok(())
     }
 
     fn build(&self) -> Result<Box<dyn Policy>> {
-        within("depth of the first path", self.first)?;
-        within("paths", self.paths)?;
-        within("depth after the first path", self.then)?;
+        check_range("depth of the first path", self.first)?;
+        check_range("paths", self.paths)?;
+        check_range("depth after the first path", self.then)?;
         Ok(Box::new(self.clone()))
     }
 
@@ -61,7 +61,7 @@ impl Described for Settings {
         self.first as f64 + self.paths as f64 * self.then as f64
     }
 
-    fn most_draws(&self, _: usize) -> f64 {
+    fn max_draws(&self, _: usize) -> f64 {
         self.nodes()
     }
 }

@@ -1,7 +1,7 @@
 //! Paths of several drafts: one path from each.
 //!
 //! Problem: K paths of L tokens, each drawn from a draft of its own (another model, or another
-//! temperature); common prefixes are merged, and every node knows whose paths came to it.
+//! temperature); common prefixes are merged, and every node records whose paths reach it.
 //! Source: Miao et al. 2023 (SpecInfer), merged trees of several small models; Khisti et al. 2025,
 //! section 5 and appendix J.2, drafts of several temperatures.
 //! Complexity: K·L draws. Deviations: none.
@@ -10,16 +10,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Policy, numbers, within};
+use super::{Policy, PolicySettings, check_range, parse_numbers};
 use crate::draft::{Form, Path};
 use crate::drafting::{Drafting, Draws, Growth};
 use crate::{Distribution, Result};
 
-/// K paths of L tokens, each of its own draft. Typed `K,L`.
+/// K paths of L tokens, each from its own draft. Typed `K,L`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// How many drafts there are, at least 1. Default 2.
+    /// Number of drafts, at least 1. Default 2.
     pub drafts: usize,
     /// Tokens of each path, at least 1. Default 3.
     pub depth: usize,
@@ -38,20 +38,20 @@ impl fmt::Display for Settings {
 }
 
 impl Settings {
-    fn draws(&self) -> Draws {
+    fn root_draws(&self) -> Draws {
         Draws { scheme: Drafting::Distinct, count: self.drafts }
     }
 }
 
-impl Described for Settings {
+impl PolicySettings for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
-        [self.drafts, self.depth] = numbers(text, "distinct:K,L, such as distinct:2,3")?;
+        [self.drafts, self.depth] = parse_numbers(text, "distinct:K,L, such as distinct:2,3")?;
         Ok(())
     }
 
     fn build(&self) -> Result<Box<dyn Policy>> {
-        within("depth of the tree", self.depth)?;
-        within("drafts", self.drafts)?;
+        check_range("depth of the tree", self.depth)?;
+        check_range("drafts", self.drafts)?;
         Ok(Box::new(self.clone()))
     }
 
@@ -63,7 +63,7 @@ impl Described for Settings {
         self.drafts as f64 * self.depth as f64
     }
 
-    fn most_draws(&self, _: usize) -> f64 {
+    fn max_draws(&self, _: usize) -> f64 {
         self.nodes()
     }
 }
@@ -71,7 +71,7 @@ impl Described for Settings {
 impl Policy for Settings {
     fn draws(&self, path: &Path, _: &Distribution) -> Option<Growth> {
         match path.depth() {
-            0 => Some(Growth::Fresh(Settings::draws(self))),
+            0 => Some(Growth::Fresh(self.root_draws())),
             depth => (depth < self.depth).then_some(Growth::Continue),
         }
     }
@@ -81,6 +81,6 @@ impl Policy for Settings {
     }
 
     fn form(&self) -> Form {
-        Form::default().with_draws(Settings::draws(self), false)
+        Form::default().with_draws(self.root_draws(), false)
     }
 }

@@ -1,30 +1,33 @@
-//! A tree laid down beforehand, whose positions are filled with the draws in order.
+//! Trees of fixed shape, whose positions are filled with the draws in order.
 //!
-//! Problem: which children of which node are likely to be accepted can be measured; the tree of the
-//! most expected tokens is then known before anything is drawn.
+//! Problem: the acceptance of each child of a node can be measured; the tree with the most expected
+//! tokens is then known before anything is drawn.
 //! Source: Chen et al. 2024 (Sequoia), without replacement; Sun et al. 2024 (SpecHub, table 5),
 //! i.i.d. draws and hubs; Li et al. 2024 (EAGLE-2), top-k.
 //! Complexity: one draw per position.
 //! Deviations: (1) a token that is drawn again keeps the position of its first draw, and later
-//! tokens move up: the last positions stay empty, where others score the same token twice.
+//! tokens move up: the last positions stay empty, where other implementations score the same token
+//! twice.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Policy, Topology, drawn_by, joined, list, split_scheme, within};
+use super::{
+    Policy, PolicySettings, Topology, check_range, check_scheme, join, parse_list, split_scheme,
+};
 use crate::draft::{Form, Path};
 use crate::drafting::{Drafting, Draws, Growth};
 use crate::{Distribution, Result};
 
-/// The parents of the positions 1, 2, .., position 0 being the root. Typed `0,0,1` or
+/// The parents of positions 1, 2, .., where position 0 is the root. Typed `0,0,1` or
 /// `0,0,1/SCHEME`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     /// The parent of each position but the root. Default 0, 0, 1.
     pub parents: Vec<usize>,
-    /// How children are drawn: any but from distinct distributions. Default: without replacement.
+    /// Scheme of the draws, any but distinct. Default: without replacement.
     pub drafting: Drafting,
 }
 
@@ -36,7 +39,7 @@ impl Default for Settings {
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{}", joined(&self.parents))?;
+        write!(f, "{}", join(&self.parents))?;
         match self.drafting {
             Drafting::WithoutReplacement => Ok(()),
             drafting => write!(f, "/{drafting}"),
@@ -44,20 +47,20 @@ impl fmt::Display for Settings {
     }
 }
 
-impl Described for Settings {
+impl PolicySettings for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
         let (parents, drafting) = split_scheme(text)?;
-        self.parents = list(parents, "the parent of each node such as fixed:0,0,1")?;
+        self.parents = parse_list(parents, "the parent of each node such as fixed:0,0,1")?;
         self.drafting = drafting.unwrap_or(self.drafting);
         Ok(())
     }
 
     fn build(&self) -> Result<Box<dyn Policy>> {
         use Drafting::{Greedy, Hub, Iid, TopK, WithoutReplacement};
-        drawn_by(self.drafting, &[Iid, WithoutReplacement, Greedy, Hub, TopK])?;
+        check_scheme(self.drafting, &[Iid, WithoutReplacement, Greedy, Hub, TopK])?;
         let topology = Topology::from_parents(&self.parents)?;
-        within("depth of the tree", topology.depth())?;
-        Ok(Box::new(Laid { topology, drafting: self.drafting }))
+        check_range("depth of the tree", topology.depth())?;
+        Ok(Box::new(FixedTree { topology, drafting: self.drafting }))
     }
 
     fn describe(&self) -> String {
@@ -68,38 +71,38 @@ impl Described for Settings {
         self.parents.len() as f64
     }
 
-    fn most_draws(&self, _: usize) -> f64 {
+    fn max_draws(&self, _: usize) -> f64 {
         if self.drafting == Drafting::TopK { 0.0 } else { self.nodes() }
     }
 }
 
-struct Laid {
+struct FixedTree {
     topology: Topology,
     drafting: Drafting,
 }
 
-impl Laid {
-    fn below(&self, position: usize) -> Option<Draws> {
+impl FixedTree {
+    fn draws_below(&self, position: usize) -> Option<Draws> {
         let count = self.topology.children(position).len();
         (count > 0).then_some(Draws { scheme: self.drafting, count })
     }
 
-    fn at(&self, path: &Path) -> Option<Draws> {
+    fn draws_at(&self, path: &Path) -> Option<Draws> {
         let position = path
             .ranks()
             .into_iter()
-            .try_fold(0, |position, place| self.topology.children(position).get(place).copied())?;
-        self.below(position)
+            .try_fold(0, |position, rank| self.topology.children(position).get(rank).copied())?;
+        self.draws_below(position)
     }
 }
 
-impl Policy for Laid {
+impl Policy for FixedTree {
     fn may_grow(&self, path: &Path) -> bool {
-        self.at(path).is_some()
+        self.draws_at(path).is_some()
     }
 
     fn draws(&self, path: &Path, _: &Distribution) -> Option<Growth> {
-        self.at(path).map(Growth::Fresh)
+        self.draws_at(path).map(Growth::Fresh)
     }
 
     fn depth(&self) -> usize {
@@ -108,7 +111,7 @@ impl Policy for Laid {
 
     fn form(&self) -> Form {
         let all = (0..self.topology.len())
-            .filter_map(|position| Some((self.below(position)?, position > 0)));
+            .filter_map(|position| Some((self.draws_below(position)?, position > 0)));
         all.fold(Form::default(), |form, (draws, below_root)| form.with_draws(draws, below_root))
     }
 }

@@ -1,5 +1,5 @@
-//! The one grammar of trees: names that leave the drafting scheme, or the shape, to what is known
-//! beside them.
+//! Names of trees: complete policies, and names whose drafting scheme or shape depends on the
+//! verifier, the depth or measured acceptances.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use super::{Auto, Distinct, Fixed, PolicyKind, StopBelow, Topology};
 use crate::drafting::Drafting;
 use crate::{Error, Result, VerifierKind};
 
-/// The name of a tree, as users type it everywhere.
+/// Name of a tree, as users type it everywhere.
 ///
 /// ```
 /// use polydraft::policy::{TreeChoice, TreeName};
@@ -20,45 +20,46 @@ use crate::{Error, Result, VerifierKind};
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum TreeName {
-    /// A complete description.
+    /// A complete policy.
     Complete(PolicyKind),
-    /// Draws at each node of a level; the drafting scheme is chosen.
+    /// Draws at each node of a level; the drafting scheme follows from the [`TreeChoice`].
     Levels(Vec<usize>),
-    /// The same number of draws at every node; depth and drafting scheme are chosen.
+    /// The same number of draws at every node; depth and drafting scheme follow from the
+    /// [`TreeChoice`].
     Ary(usize),
-    /// The best tree of so many nodes for measured acceptances.
+    /// The best tree of this many nodes for measured acceptances.
     Sequoia(usize),
-    /// One of these without the nodes that are unlikely to be reached: θ and the tree that is cut.
+    /// Another tree without the nodes that are unlikely to be reached: θ and that tree.
     StopBelow(f64, Box<TreeName>),
 }
 
-/// Facts that decide what a [`TreeName`] stands for.
+/// Values that complete a [`TreeName`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TreeChoice<'a> {
-    /// The verifier that the tree is for: it decides the drafting scheme.
+    /// The verifier that the tree is for; it determines the drafting scheme.
     pub verifier: Option<&'a VerifierKind>,
-    /// The drafting scheme; none is the first that the verifier supports.
+    /// The drafting scheme. Default: the first that the verifier supports.
     pub drafting: Option<Drafting>,
-    /// Levels of k-ary and sequoia trees; none is [`DEFAULT_DEPTH`] for k-ary ones.
+    /// Depth of k-ary and sequoia trees. Default for k-ary trees: [`DEFAULT_DEPTH`].
     pub depth: Option<usize>,
-    /// The probability that the first, second, .. distinct draft at a node is accepted: what
-    /// sequoia trees are made from.
+    /// The probability that the first, second, .. distinct draft at a node is accepted, for sequoia
+    /// trees.
     pub acceptance: Option<&'a [f64]>,
 }
 
-/// Tokens of a path where no depth is given.
+/// Number of tokens of a path where no depth is given.
 pub const DEFAULT_DEPTH: usize = 3;
 
-/// Paths of verifiers that take several, where a depth alone is given: with the demo pair's tokens
-/// per pass and the pass costs of a model that is bound by memory, the most tokens per second among
-/// trees of up to eight nodes of [`DEFAULT_DEPTH`] levels.
+/// Number of paths for verifiers that support several, where only a depth is given: with the demo
+/// pair's tokens per pass and the pass costs of a memory-bound model, the most tokens per second
+/// among trees of up to eight nodes with [`DEFAULT_DEPTH`] levels.
 const PATHS: usize = 2;
 
-/// Most nodes of a sequoia tree.
-const MOST_NODES: usize = 4096;
+/// Maximum number of nodes of a sequoia tree.
+const MAX_NODES: usize = 4096;
 
-/// Names of trees that are not those of policies.
-const OTHERS: &str = "draws per level such as 3,2,1, or binary, 3-ary, sequoia:16";
+/// Names of trees besides those of policies, for error messages.
+const OTHER_NAMES: &str = "draws per level such as 3,2,1, or binary, 3-ary, sequoia:16";
 
 impl TreeName {
     /// Returns the tree that the name stands for.
@@ -92,7 +93,7 @@ impl TreeName {
         })
     }
 
-    /// Whether it is made from measured acceptances.
+    /// True if the tree is made from measured acceptances.
     pub fn needs_acceptance(&self) -> bool {
         match self {
             Self::Sequoia(_) => true,
@@ -101,8 +102,8 @@ impl TreeName {
         }
     }
 
-    /// The tree of a name `stop-below:θ,TREE`; none where θ is no number, or there is no tree.
-    fn cut(settings: &str) -> Option<Result<Self>> {
+    /// Parses the settings of `stop-below:θ,TREE`; `None` if θ is not a number or there is no tree.
+    fn parse_stop_below(settings: &str) -> Option<Result<Self>> {
         let (below, tree) = settings.split_once(',')?;
         let below = below.trim().parse().ok()?;
         Some(tree.trim().parse().map(|tree| match tree {
@@ -116,8 +117,8 @@ impl TreeName {
 }
 
 impl PolicyKind {
-    /// Returns the tree for a verifier where none is named: one path, as deep as is worth it, or a
-    /// path from each of several drafts (`drafts` is 0 where there is one draft with one sampling).
+    /// Returns the default tree for a verifier: one path of adaptive length, or a path from each of
+    /// several drafts (`drafts` is 0 where there is one draft with one sampling).
     pub fn default_for(verifier: &VerifierKind, drafts: usize) -> Self {
         let auto = Self::Auto(Auto::default());
         match drafts {
@@ -127,34 +128,35 @@ impl PolicyKind {
         }
     }
 
-    /// Returns the number of paths for a verifier where a depth alone is given.
+    /// Returns the number of paths for a verifier where only a depth is given.
     pub fn default_paths(verifier: &VerifierKind) -> usize {
         if Self::paths(PATHS, 1).is_supported_by(verifier) { PATHS } else { 1 }
     }
 
-    /// Lists the verifiers that are exact for such trees, without those whose output does not
-    /// depend on the draft: they are only for users who ask for that.
+    /// Lists the verifiers that are exact for such trees, except those whose output does not depend
+    /// on the draft, which users choose explicitly.
     pub fn verifiers(&self) -> Vec<VerifierKind> {
-        let usual = |kind: &VerifierKind| {
+        let depends_on_draft = |kind: &VerifierKind| {
             kind.build().is_ok_and(|verifier| !verifier.uses_shared_randomness())
         };
         let mut all = VerifierKind::all();
-        all.retain(|kind| usual(kind) && self.is_supported_by(kind));
+        all.retain(|kind| depends_on_draft(kind) && self.is_supported_by(kind));
         all
     }
 }
 
 impl TreeChoice<'_> {
-    /// The tree with the scheme that is given, or with the first that the verifier supports.
+    /// The tree with the given scheme, or with the first scheme that the verifier supports.
     fn scheme(&self, tree: &dyn Fn(Drafting) -> PolicyKind) -> PolicyKind {
-        // A tree that is laid down beforehand wastes no position on a token that is drawn again.
+        // In a tree of fixed shape, draws without replacement waste no position on a repeated
+        // token.
         let is_fixed = matches!(tree(Drafting::WithoutReplacement), PolicyKind::Fixed(_));
         let first = is_fixed.then_some(Drafting::WithoutReplacement);
         let find = |fits: &dyn Fn(&PolicyKind) -> bool| {
             first.into_iter().chain(Drafting::ALL).find(|drafting| fits(&tree(*drafting)))
         };
-        // Where the verifier supports none, one that the tree can be drawn by: then the error is
-        // about the verifier.
+        // If the verifier supports no scheme, takes one that the tree can be drawn with, so that
+        // the error is about the verifier.
         let supported =
             || self.verifier.and_then(|verifier| find(&|tree| tree.is_supported_by(verifier)));
         let any = || supported().or_else(|| find(&|tree| tree.build().is_ok()));
@@ -175,11 +177,11 @@ impl FromStr for TreeName {
         }
         if let Some(nodes) = text.strip_prefix("sequoia:") {
             return match nodes.parse() {
-                Ok(nodes @ 1..=MOST_NODES) => Ok(Self::Sequoia(nodes)),
-                _ => Err(unknown(format!("sequoia:N, N a number of nodes from 1 to {MOST_NODES}"))),
+                Ok(nodes @ 1..=MAX_NODES) => Ok(Self::Sequoia(nodes)),
+                _ => Err(unknown(format!("sequoia:N, N a number of nodes from 1 to {MAX_NODES}"))),
             };
         }
-        if let Some(cut) = text.strip_prefix("stop-below:").and_then(Self::cut) {
+        if let Some(cut) = text.strip_prefix("stop-below:").and_then(Self::parse_stop_below) {
             return cut;
         }
         match text.parse() {
@@ -188,9 +190,9 @@ impl FromStr for TreeName {
             }
             Ok(complete) => Ok(Self::Complete(complete)),
             Err(Error::Name { kind: "tree", expected, .. }) => {
-                Err(unknown(format!("{expected}; or {OTHERS}")))
+                Err(unknown(format!("{expected}; or {OTHER_NAMES}")))
             }
-            Err(_) if !text.contains([':', '/']) => Err(unknown(OTHERS.to_owned())),
+            Err(_) if !text.contains([':', '/']) => Err(unknown(OTHER_NAMES.to_owned())),
             Err(error) => Err(error),
         }
     }
@@ -235,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn refuses_other_names_with_what_there_is() {
-        for (wrong, expected) in [
+    fn rejects_unknown_names_and_lists_the_known_ones() {
+        for (name, expected) in [
             ("", "sequoia:16"),
             ("tree", "sequoia:16"),
             ("x-ary", "sequoia:16"),
@@ -251,8 +253,8 @@ mod tests {
             ("stop-below:0.2,tree", "sequoia:16"),
             ("fixed:0,0,1/zz", "drafting: expected one of iid"),
         ] {
-            let error = wrong.parse::<TreeName>().unwrap_err().to_string();
-            assert!(error.contains(expected), "{wrong}: {error}");
+            let error = name.parse::<TreeName>().unwrap_err().to_string();
+            assert!(error.contains(expected), "{name}: {error}");
         }
     }
 

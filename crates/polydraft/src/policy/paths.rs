@@ -9,7 +9,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Policy, numbers, within};
+use super::{Policy, PolicySettings, check_range, parse_numbers};
 use crate::draft::{Form, Path};
 use crate::drafting::{Draws, Growth};
 use crate::{Distribution, Result};
@@ -18,9 +18,9 @@ use crate::{Distribution, Result};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// How many paths are drawn, at least 1. Default 2.
+    /// Number of paths, at least 1. Default 2.
     pub paths: usize,
-    /// Tokens of each, at least 1. Default 3.
+    /// Tokens of each path, at least 1. Default 3.
     pub depth: usize,
 }
 
@@ -36,15 +36,15 @@ impl fmt::Display for Settings {
     }
 }
 
-impl Described for Settings {
+impl PolicySettings for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
-        [self.paths, self.depth] = numbers(text, "paths:K,L, such as paths:2,3")?;
+        [self.paths, self.depth] = parse_numbers(text, "paths:K,L, such as paths:2,3")?;
         Ok(())
     }
 
     fn build(&self) -> Result<Box<dyn Policy>> {
-        within("depth of the tree", self.depth)?;
-        within("paths", self.paths)?;
+        check_range("depth of the tree", self.depth)?;
+        check_range("paths", self.paths)?;
         Ok(Box::new(self.clone()))
     }
 
@@ -59,7 +59,7 @@ impl Described for Settings {
         self.paths as f64 * self.depth as f64
     }
 
-    fn most_draws(&self, _: usize) -> f64 {
+    fn max_draws(&self, _: usize) -> f64 {
         self.nodes()
     }
 }

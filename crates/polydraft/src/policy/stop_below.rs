@@ -1,11 +1,11 @@
-//! The leaf rule: draft further only where earlier tokens are likely to be accepted.
+//! The leaf rule: draft deeper only where earlier tokens are likely to be accepted.
 //!
-//! Problem: a path of fixed depth goes on drafting where an earlier token is likely to be rejected.
-//! The draft's own distributions show where: a draft with high confidence is mostly right.
-//! Source: ours (`docs/theory.md`, leaf rule). The expected acceptance at a node with the
-//! draft's distribution q is estimated as 1 − κ·Σ q(1 − q), at temperature 0 as 1 − κ(1 − q) with
-//! its token's q at temperature 1; a node goes on while the product of these from the root to it,
-//! its own included, is at least θ. The decision looks at distributions, never at drawn tokens' own
+//! Problem: a path of fixed depth keeps drafting where an earlier token is likely to be rejected.
+//! The draft's own distributions show where: a confident draft is mostly accepted.
+//! Source: ours (`docs/theory.md`, leaf rule). The expected acceptance at a node with the draft's
+//! distribution q is estimated as 1 − κ·Σ q(1 − q), at temperature 0 as 1 − κ(1 − q) with its
+//! token's q at temperature 1; a node grows while the product of these from the root to it, its own
+//! included, is at least θ. The decision depends on distributions, never on drawn tokens' own
 //! probabilities, so it is exact.
 //! Complexity: one pass over the draft's support at every node. Deviations: none.
 
@@ -13,22 +13,24 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Described, Policy, PolicyKind, StepContext};
+use super::{Policy, PolicyKind, PolicySettings, StepContext};
 use crate::draft::{Draft, Form, Path};
 use crate::drafting::Growth;
 use crate::verify::Outcome;
 use crate::{Distribution, Error, Result};
 
-/// Another policy's tree, cut where the expected acceptance falls below a setting. Typed `θ,TREE`.
+/// Another policy's tree, cut where the expected acceptance falls below a threshold. Typed
+/// `θ,TREE`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The smallest product of expected acceptances at which a node goes on (θ), from 0 to 1.
-    /// Default 0.2.
+    /// The smallest product of expected acceptances at which a node grows (θ), from 0 to 1. Default
+    /// 0.2.
     pub below: f64,
-    /// How much of the disagreement of two draws counts as rejection (κ), from 0 to 1. Default 0.5.
+    /// Fraction of the disagreement of two draws that counts as rejection (κ), from 0 to 1. Default
+    /// 0.5.
     pub factor: f64,
-    /// The tree that is cut. Default: paths:2,8.
+    /// The policy whose tree is cut. Default: paths:2,8.
     #[serde(rename = "of")]
     pub policy: Box<PolicyKind>,
 }
@@ -45,12 +47,12 @@ impl fmt::Display for Settings {
     }
 }
 
-impl Described for Settings {
+impl PolicySettings for Settings {
     fn configure(&mut self, text: &str) -> Result<()> {
         let expected = "a number and a tree such as stop-below:0.2,paths:2,8";
-        let wrong = || Error::Setting { setting: "tree", expected, got: format!("{text:?}") };
-        let (below, policy) = text.split_once(',').ok_or_else(wrong)?;
-        self.below = below.trim().parse().map_err(|_| wrong())?;
+        let invalid = || Error::Setting { setting: "tree", expected, got: format!("{text:?}") };
+        let (below, policy) = text.split_once(',').ok_or_else(invalid)?;
+        self.below = below.trim().parse().map_err(|_| invalid())?;
         *self.policy = policy.parse()?;
         Ok(())
     }
@@ -70,7 +72,11 @@ impl Described for Settings {
             let (operation, expected) = ("stop-below", "a tree that is not cut already".to_owned());
             return Err(Error::Unsupported { operation, expected, got: self.policy.to_string() });
         }
-        Ok(Box::new(Cut { below: self.below, factor: self.factor, policy: self.policy.build()? }))
+        Ok(Box::new(CutPolicy {
+            below: self.below,
+            factor: self.factor,
+            policy: self.policy.build()?,
+        }))
     }
 
     fn describe(&self) -> String {
@@ -81,37 +87,37 @@ impl Described for Settings {
         self.policy.nodes()
     }
 
-    fn most_draws(&self, vocabulary: usize) -> f64 {
-        self.policy.most_draws(vocabulary)
+    fn max_draws(&self, vocabulary: usize) -> f64 {
+        self.policy.max_draws(vocabulary)
     }
 }
 
-struct Cut {
+struct CutPolicy {
     below: f64,
     factor: f64,
     policy: Box<dyn Policy>,
 }
 
-impl Cut {
-    /// The expected acceptance at a node where the draft has this confidence.
+impl CutPolicy {
+    /// The expected acceptance at a node, by the draft's confidence there.
     fn acceptance(&self, confidence: f64) -> f64 {
         1.0 - self.factor * (1.0 - confidence)
     }
 
-    /// The product over the nodes before the end of `path`.
-    fn reached(&self, path: &Path) -> f64 {
+    /// The product of expected acceptances over the nodes before the end of `path`.
+    fn reach_probability(&self, path: &Path) -> f64 {
         path.confidence().map(|confidence| self.acceptance(confidence)).product()
     }
 }
 
-impl Policy for Cut {
+impl Policy for CutPolicy {
     fn may_grow(&self, path: &Path) -> bool {
-        self.policy.may_grow(path) && self.reached(path) >= self.below
+        self.policy.may_grow(path) && self.reach_probability(path) >= self.below
     }
 
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
-        let reached = self.reached(path) * self.acceptance(probs.confidence());
-        if reached < self.below { None } else { self.policy.draws(path, probs) }
+        let probability = self.reach_probability(path) * self.acceptance(probs.confidence());
+        if probability < self.below { None } else { self.policy.draws(path, probs) }
     }
 
     fn depth(&self) -> usize {

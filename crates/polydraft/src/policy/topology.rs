@@ -1,4 +1,4 @@
-//! Trees laid down before anything is drawn, and the best one for a measured acceptance.
+//! Trees of fixed shape, and the best one for measured acceptances.
 //!
 //! Problem: with a_j the probability that the j-th child of a node is the one accepted, find the
 //! tree of N drafted nodes whose expected number of emitted tokens per pass, F = 1 + Σ over nodes
@@ -6,9 +6,9 @@
 //! Source: Chen et al. 2024, "Sequoia: Scalable and Robust Speculative Decoding", section 3.1
 //! (dynamic programming over the numbers of nodes; positional acceptance).
 //! Complexity: the probability of reaching a node depends on its child numbers alone, so the best
-//! tree is made of the N most probable positions: O(N log N) with a heap, where the paper's
+//! tree consists of the N most probable positions: O(N log N) with a heap, where the paper's
 //! programme takes O(N² J).
-//! Deviations: (1) that heap in place of the programme: a position is never more probable than its
+//! Deviations: (1) a heap in place of the programme: a position is never more probable than its
 //! parent or its elder sibling once a_j is made non-increasing, so the N most probable positions
 //! are a tree, and it is optimal.
 
@@ -25,11 +25,12 @@ pub struct Topology {
     depth: usize,
 }
 
-/// The most positions that a topology may have.
+/// Maximum number of positions of a topology.
 const LIMIT: usize = 4096;
 
 impl Topology {
-    /// From the parent of each position 1, 2, ..; parents come before their children.
+    /// Creates a topology from the parent of each position 1, 2, ..; parents come before their
+    /// children.
     ///
     /// # Errors
     /// No positions, or more than 4096; a parent that does not come before its child.
@@ -52,8 +53,8 @@ impl Topology {
         Ok(Self { children, depth: depths.into_iter().max().unwrap_or(0) })
     }
 
-    /// The best tree of `nodes` drafted tokens for these acceptances: `acceptance[j]` is the
-    /// probability that the j-th child of a node is the one accepted. It is at most `depth` deep.
+    /// Finds the best tree of `nodes` drafted tokens, at most `depth` deep: `acceptance[j]` is the
+    /// probability that the j-th child of a node is accepted.
     ///
     /// # Errors
     /// Probabilities out of range or summing to more than 1; no nodes, or more than 4096; depth 0.
@@ -80,7 +81,8 @@ impl Topology {
                 });
             }
         }
-        // A later child cannot help more than an earlier one; noise in the measurement may say so.
+        // A later child is never accepted more often than an earlier one, but noise in the
+        // measurement may suggest it.
         let mut rates = acceptance.to_vec();
         for j in 1..rates.len() {
             rates[j] = rates[j].min(rates[j - 1]);
@@ -90,7 +92,7 @@ impl Topology {
         let mut reach = vec![1.0];
         let mut parents = Vec::with_capacity(nodes);
         while parents.len() < nodes {
-            // What is never reached is not worth a node.
+            // Unreachable positions are not worth a node.
             let Some(best) = open.pop().filter(|best| best.reach > 0.0 || parents.is_empty())
             else {
                 break;
@@ -130,8 +132,9 @@ impl Topology {
         &self.children[position]
     }
 
-    /// Σ over positions, the root included, of the probability of reaching them: tokens emitted per
-    /// pass if the acceptances hold everywhere. Children beyond the list are never accepted.
+    /// Expected tokens emitted per pass if the acceptances hold everywhere: Σ over positions, the
+    /// root included, of the probability of reaching them. Children beyond the list are never
+    /// accepted.
     pub fn expected_tokens(&self, acceptance: &[f64]) -> f64 {
         let mut reach = vec![0.0; self.len()];
         reach[0] = 1.0;
@@ -143,7 +146,7 @@ impl Topology {
         reach.iter().sum()
     }
 
-    /// The parent of each position but the root.
+    /// The parent of each position except the root.
     pub fn parents(&self) -> Vec<usize> {
         let mut parents = vec![0; self.len() - 1];
         for (parent, children) in self.children.iter().enumerate() {
@@ -166,8 +169,8 @@ impl Eq for Candidate {}
 
 impl Ord for Candidate {
     fn cmp(&self, other: &Self) -> Ordering {
-        let by_place = (other.parent, other.child).cmp(&(self.parent, self.child));
-        self.reach.total_cmp(&other.reach).then(by_place)
+        let by_position = (other.parent, other.child).cmp(&(self.parent, self.child));
+        self.reach.total_cmp(&other.reach).then(by_position)
     }
 }
 
@@ -183,7 +186,7 @@ mod tests {
 
     /// The paper's dynamic programme: the best value of a subtree of each size and depth.
     fn programme(acceptance: &[f64], nodes: usize, depth: usize) -> f64 {
-        // below[d][n]: the most that n nodes can add below a node that is d levels above the
+        // below[d][n]: the maximum that n nodes can add below a node that is d levels above the
         // lowest.
         let mut below = vec![vec![0.0; nodes + 1]];
         for d in 1..=depth {
@@ -192,9 +195,10 @@ mod tests {
             for &rate in acceptance.iter().rev() {
                 let mut with = best.clone();
                 for n in 1..=nodes {
-                    for own in 1..=n {
-                        // The children after this one come in order, so they are those of `best`.
-                        let value = rate * (1.0 + below[d - 1][own - 1]) + best[n - own];
+                    for size in 1..=n {
+                        // The children after this one are those of `best`, because children are
+                        // added in order.
+                        let value = rate * (1.0 + below[d - 1][size - 1]) + best[n - size];
                         if value > with[n] {
                             with[n] = value;
                         }
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heap_finds_what_the_programme_finds() {
+    fn heap_finds_the_same_optimum_as_dynamic_programming() {
         for acceptance in [&[0.6, 0.2, 0.1][..], &[0.9, 0.05], &[0.3, 0.3, 0.3], &[0.5]] {
             for nodes in 1..=12 {
                 for depth in 1..=5 {
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn rejects_invalid_parents_acceptances_and_sizes() {
         assert!(Topology::from_parents(&[]).is_err());
         assert!(Topology::from_parents(&[0, 2]).is_err());
         assert!(Topology::sequoia(&[0.7, 0.7], 3, 3).is_err());

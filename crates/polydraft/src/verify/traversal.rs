@@ -14,7 +14,7 @@
 use super::{Alike, Outcome, TargetDistributions, Verifier};
 use crate::coupling::capped_ratio;
 use crate::draft::{Draft, DraftTree, Form, NodeId};
-use crate::drafting::{Drafting, mass_left};
+use crate::drafting::{Drafting, remaining_mass};
 use crate::residual::Residual;
 use crate::{RandomSource, Result, Token};
 
@@ -62,7 +62,7 @@ impl Traversal {
         self.rejected.clear();
         self.rejected
             .extend(tree.children(visit.node).take(visit.next).map(|child| tree.token(child)));
-        visit.open = mass_left(draft, &self.rejected);
+        visit.open = remaining_mass(draft, &self.rejected);
         Ok(())
     }
 }

@@ -59,7 +59,7 @@ impl Walk {
     fn list_drafts(&mut self, draft: &Draft, node: NodeId, rng: &mut dyn RandomSource) {
         let tree = draft.tree();
         self.drafts.clear();
-        if let Some(tokens) = draft.drawn_each(node) {
+        if let Some(tokens) = draft.distinct_tokens(node) {
             self.drafts.extend(tokens);
             return;
         }

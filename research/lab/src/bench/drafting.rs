@@ -2,12 +2,12 @@
 
 use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use polydraft::drafting::{Drafting, Draws, draws_for, expected_distinct};
+use polydraft::drafting::{Drafting, Draws, draws_for_distinct, expected_distinct};
 use polydraft::gumbel::{self, SharedRandomness};
 use polydraft::{Distribution, Problem, Proposal, RandomSource, acceptance};
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts::{self, InterruptGuard};
-use polydraft_cli::output::{self, Verdict, note};
+use polydraft_cli::output::{self, ExitCode, note};
 use polydraft_cli::prompts::{self, PromptArgs};
 use polydraft_cli::provenance::MadeBy;
 use polydraft_runtime::{SeededRng, seeded};
@@ -122,12 +122,12 @@ pub fn run(args: Args) -> Result<()> {
     let all = args.positions as usize;
     let bar = ProgressBar::new(all as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} positions, {eta} left")?);
-    let orderly = InterruptGuard::begin();
+    let orderly = InterruptGuard::new();
     let mut look = |pair: distributions::Pair| {
         let (target, draft) = (pair.target(&target)?, pair.draft(&draft)?);
         counts.iter_mut().try_for_each(|count| count.look(&target, &draft))?;
         bar.inc(1);
-        Ok(!orderly.asked())
+        Ok(!orderly.is_interrupted())
     };
     distributions::show_of_models(
         &mut models.engine,
@@ -142,10 +142,10 @@ pub fn run(args: Args) -> Result<()> {
     bar.finish_and_clear();
     if positions < 2 {
         note("interrupted: fewer than two positions were measured");
-        return Err(Verdict::error(interrupts::EXIT_CODE));
+        return Err(ExitCode::error(interrupts::EXIT_CODE));
     }
     let report = Report {
-        made_by: MadeBy::here(),
+        made_by: MadeBy::current(),
         temperature: target.temperature,
         draft_temperature: draft.temperature,
         top_k: target.top_k,
@@ -159,7 +159,7 @@ pub fn run(args: Args) -> Result<()> {
     } else {
         print(&report)?;
     }
-    output::done(report.interrupted)
+    output::finish(report.interrupted)
 }
 
 /// The results for a number of drafts at the positions so far.
@@ -188,7 +188,7 @@ impl Count {
             let proposal = Proposal::new(Draws { scheme, count }, std::slice::from_ref(draft))?;
             acceptance::optimal(&Problem::new(target, proposal)?)
         };
-        let draws = draws_for(draft, count as f64, MOST_DRAWS);
+        let draws = draws_for_distinct(draft, count as f64, MOST_DRAWS);
         let values = [
             optimal(Drafting::Iid)?,
             expected_distinct(draft, count),

@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(hands.len(), 3);
             let mut draws = vec![0; draft.tree().len()];
             for Hand { draft: own, nodes, times } in &hands {
-                assert!(*times == 1 && own.form().is_paths() && own.form().most_draws() == 2);
+                assert!(*times == 1 && own.form().is_paths() && own.form().max_draws() == 2);
                 for node in 0..own.tree().len() {
                     assert_eq!(text(own, node), text(&draft, nodes[node]));
                     assert_eq!(own.distribution(node), draft.distribution(nodes[node]));

@@ -18,7 +18,7 @@ pub const RANDOM_ORDERS: usize = 6;
 /// Equally likely orders in which the draws below a node may have come.
 pub fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<Token>> {
     let tree = draft.tree();
-    if let Some(tokens) = draft.drawn_each(node) {
+    if let Some(tokens) = draft.distinct_tokens(node) {
         return vec![tokens.to_vec()];
     }
     let children: Vec<(Token, usize)> =

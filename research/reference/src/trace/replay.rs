@@ -41,7 +41,7 @@ impl Replay {
         let form = tree.build()?.form();
         parts::check(recorded, tree)?;
         let whole = recorded.build()?;
-        let (depth, draws) = (whole.depth(), whole.form().most_draws());
+        let (depth, draws) = (whole.depth(), whole.form().max_draws());
         let exact = exact_for(verifiers, &form)?;
         if exact.is_empty() {
             let got: Vec<String> = verifiers.iter().map(VerifierKind::to_string).collect();
@@ -105,7 +105,7 @@ impl Replay {
     fn check(&self, draft: &Draft) -> polydraft::Result<()> {
         let tree = draft.tree();
         let depth = (0..tree.len()).map(|node| tree.depth(node)).max().unwrap_or(0);
-        let draws = draft.form().most_draws();
+        let draws = draft.form().max_draws();
         if depth <= self.depth && draws <= self.draws {
             return Ok(());
         }

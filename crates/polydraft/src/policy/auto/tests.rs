@@ -15,7 +15,7 @@ fn costs(target: &[(usize, f64)], draft: f64) -> Costs {
     Costs { target: passes(target, 0.0), draft, ..Costs::default() }
 }
 
-/// Bound by memory: several tokens take no longer than one.
+/// Costs of a memory-bound target: several tokens take no longer than one.
 fn flat(draft: f64) -> Costs {
     costs(&[(1, 1.0), (64, 1.0)], draft)
 }
@@ -24,9 +24,9 @@ fn auto(depth: usize, costs: Costs) -> Auto {
     Auto::new(Settings { depth, costs })
 }
 
-/// Decodes with distributions over two tokens that end after two levels, again and again. Returns
-/// the drafted tokens.
-fn live(
+/// Runs `steps` steps on distributions over two tokens, each from the same context. Returns the
+/// number of drafted tokens.
+fn run_steps(
     policy: &mut Auto,
     pair: (&dyn ContextDistributions, &dyn ContextDistributions),
     steps: usize,
@@ -58,10 +58,10 @@ fn gain(policy: &Auto) -> f64 {
     policy.estimate.choices.gain()
 }
 
-/// Whatever it has seen, and whatever the clock said, what it draws leaves the text the target's
-/// distribution: as every step is exact by its past, so is the text.
+/// For any past and any measured times, a step's output has the target's distribution; as each step
+/// is exact given its past, so is the whole output.
 #[test]
-fn exact_after_every_past() {
+fn output_is_exact_after_any_history() {
     let mut rng = ChaCha8Rng::seed_from_u64(31);
     let mut plans = Vec::new();
     for round in 0..96 {
@@ -72,16 +72,16 @@ fn exact_after_every_past() {
         };
         let (rejected, follows) = (rng.random(), rng.random());
         let mut policy = auto(3, Costs { rejected, follows, ..costs });
-        let alike = [0.1, 0.5, 0.9][round % 3];
-        let pair = random_pair(2, 4, alike, round % 2 == 0, &mut rng).unwrap();
+        let agreement = [0.1, 0.5, 0.9][round % 3];
+        let pair = random_pair(2, 4, agreement, round % 2 == 0, &mut rng).unwrap();
         begin(&mut policy, [1, 1, 2, 7][round / 3 % 4], rng.random_range(0..2000));
-        live(&mut policy, (&pair.target, &pair.draft), rng.random_range(0..20), &mut rng);
-        plans.push((policy.most, policy.probes));
+        run_steps(&mut policy, (&pair.target, &pair.draft), rng.random_range(0..20), &mut rng);
+        plans.push((policy.step_depth, policy.probes));
         for name in ["block", "token", "traversal", "greedy-block", "nested-priority"] {
             let mut verifier = name.parse::<VerifierKind>().unwrap().build().unwrap();
             let found =
                 exact(verifier.as_mut(), &policy, &pair.target, &pair.draft, &mut |_| ()).unwrap();
-            assert!(found.deviation < 1e-12, "{name}, {:?}: {found:?}", policy.most);
+            assert!(found.deviation < 1e-12, "{name}, {:?}: {found:?}", policy.step_depth);
         }
     }
     let count = |plan| plans.iter().filter(|other| **other == plan).count();
@@ -90,43 +90,44 @@ fn exact_after_every_past() {
 }
 
 #[test]
-fn drafts_that_cost_too_much_are_given_up_and_tried_again_at_times() {
+fn stops_drafting_that_does_not_pay_and_probes_it_again() {
     let mut rng = ChaCha8Rng::seed_from_u64(32);
     let probs = |p: f64| Distribution::new(vec![p, 1.0 - p]).unwrap();
-    let (target, wrong) = (Always(probs(1.0)), Always(probs(0.0)));
-    // Reading what it missed costs this draft no more than a token.
+    let (target, rejected) = (Always(probs(1.0)), Always(probs(0.0)));
+    // Reading the missed tokens costs this draft no more than one token.
     let draft = passes(&[(1, 0.3), (1024, 0.3)], 0.0);
     let mut policy = auto(16, Costs { draft, ..costs(&[(1, 1.0), (2, 1.2), (64, 4.0)], 0.3) });
-    live(&mut policy, (&target, &wrong), 2000, &mut rng);
+    run_steps(&mut policy, (&target, &rejected), 2000, &mut rng);
     let before = plain(&policy);
     assert!(before > 1900 && before < 2000 && gain(&policy) > 0.97, "{before}");
-    // Were they better from here on, it would notice.
-    live(&mut policy, (&target, &target), 4000, &mut rng);
+    // Better drafts from here on are noticed.
+    run_steps(&mut policy, (&target, &target), 4000, &mut rng);
     assert!(plain(&policy) < before + 3000, "{:?}", policy.estimate.choices);
 }
 
-/// A draft that must read what was decided without it costs more the longer it was not asked; one
-/// that follows the target does not.
+/// A draft that must read the tokens decided without it costs more the longer it was not used; one
+/// that follows the target (`Costs::follows`) does not.
 #[test]
-fn one_that_follows_has_nothing_to_read() {
+fn drafts_that_follow_the_target_read_no_missed_tokens() {
     let probs = |p: f64| Always(Distribution::new(vec![p, 1.0 - p]).unwrap());
     let first = |follows| {
         let draft = passes(&[(1, 0.3), (64, 19.2)], 0.0);
         let mut policy = auto(4, Costs { draft, follows, ..flat(0.3) });
-        live(&mut policy, (&probs(1.0), &probs(0.0)), 40, &mut ChaCha8Rng::seed_from_u64(35));
+        run_steps(&mut policy, (&probs(1.0), &probs(0.0)), 40, &mut ChaCha8Rng::seed_from_u64(35));
         assert!(plain(&policy) > 25, "{:?}", policy.estimate.choices);
-        (policy.estimate.first(false), policy.estimate.first(true))
+        (policy.estimate.first_draft_seconds(false), policy.estimate.first_draft_seconds(true))
     };
     assert_eq!(first(true), (0.3, 0.3));
     let (one, all) = first(false);
     assert!(one == 0.3 && all > 0.8, "{all}");
 }
 
-/// Measured on llama.cpp, SmolLM2 in q8_0 with its copy in q4_1: a pass over two tokens takes two
-/// and a half over one, and the draft has more to read the longer it was not asked. No drafts pay,
-/// not those of the target itself; a text of 64 tokens shows how dear it is to find that out.
+/// Costs measured on llama.cpp, SmolLM2 in q8_0 with its copy in q4_1: a pass over two tokens takes
+/// 2.9 times one over one token, and the draft has more to read the longer it was not used. No
+/// drafts pay, not even the target's own distributions; an output of 64 tokens must not lose much
+/// by finding that out.
 #[test]
-fn finding_out_that_nothing_pays_costs_little() {
+fn finding_out_that_drafting_never_pays_costs_little() {
     let target =
         [(1, 1.0), (2, 2.86), (3, 3.76), (4, 3.76), (5, 4.46), (8, 4.86), (16, 7.5), (32, 13.4)];
     let draft = [(1, 0.47), (2, 0.5), (4, 0.66), (8, 1.15), (32, 4.5), (64, 9.0)];
@@ -141,16 +142,16 @@ fn finding_out_that_nothing_pays_costs_little() {
     ] {
         for seed in 0..20 {
             let mut policy = auto(16, costs.clone());
-            live(&mut policy, (&target, &draft), 64, &mut ChaCha8Rng::seed_from_u64(seed));
+            run_steps(&mut policy, (&target, &draft), 64, &mut ChaCha8Rng::seed_from_u64(seed));
             assert!(gain(&policy) > 0.97, "{:?}", policy.estimate.choices);
         }
     }
 }
 
-/// Measured on llama.cpp, SmolLM2 in f32 with its copy in q5_1, whose first tokens were rejected in
-/// a text of code: it was given up.
+/// Costs measured on llama.cpp, SmolLM2 in f32 with its copy in q5_1, whose first tokens were
+/// rejected in an output of code: drafting used to be given up.
 #[test]
-fn a_good_draft_with_a_bad_beginning_is_not_given_up() {
+fn keeps_a_good_draft_whose_first_tokens_were_rejected() {
     let target =
         [(1, 1.0), (2, 1.55), (3, 1.85), (4, 1.92), (5, 2.07), (6, 2.26), (8, 2.7), (16, 3.75)];
     let draft = passes(&[(1, 0.21), (8, 0.38), (32, 1.24)], 0.0);
@@ -161,70 +162,71 @@ fn a_good_draft_with_a_bad_beginning_is_not_given_up() {
     for seed in 0..20 {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let mut policy = auto(16, costs.clone());
-        live(&mut policy, (&one, &other), 2, rng);
-        live(&mut policy, (&one, &one), 20, rng);
+        run_steps(&mut policy, (&one, &other), 2, rng);
+        run_steps(&mut policy, (&one, &one), 20, rng);
         assert!(gain(&policy) > 1.2, "{:?}", policy.estimate.choices);
-        // One that is never right, whatever was measured elsewhere, is found out.
+        // A draft that is always rejected is detected, whatever was measured elsewhere.
         let mut policy = auto(16, costs.clone());
-        live(&mut policy, (&one, &other), 256, rng);
+        run_steps(&mut policy, (&one, &other), 256, rng);
         assert!(gain(&policy) > 0.94, "{:?}", policy.estimate.choices);
     }
 }
 
 #[test]
-fn good_drafts_make_deep_trees() {
+fn good_drafts_make_long_paths() {
     let mut rng = ChaCha8Rng::seed_from_u64(33);
-    let sure = Always(Distribution::new(vec![0.95, 0.05]).unwrap());
+    let probs = Always(Distribution::new(vec![0.95, 0.05]).unwrap());
     let mut policy = auto(16, flat(0.1));
-    let drafted = live(&mut policy, (&sure, &sure), 300, &mut rng);
+    let drafted = run_steps(&mut policy, (&probs, &probs), 300, &mut rng);
     assert!(drafted > 1500 && gain(&policy) > 2.5, "{drafted}, {}", gain(&policy));
-    // A draft as dear as the target gains nothing.
+    // A draft as expensive as the target gains nothing.
     let mut policy = auto(16, flat(1.2));
-    live(&mut policy, (&sure, &sure), 300, &mut rng);
+    run_steps(&mut policy, (&probs, &probs), 300, &mut rng);
     assert!(gain(&policy) > 0.95, "{}", gain(&policy));
 }
 
-/// A copy of the target is known to be good before its first token is accepted.
+/// The prior of a copy of the target makes the first draft long; a bad prior is corrected.
 #[test]
-fn a_good_guess_makes_the_first_draft_long_and_a_bad_one_is_not_believed() {
+fn good_priors_lengthen_the_first_draft_and_bad_ones_are_corrected() {
     let mut rng = ChaCha8Rng::seed_from_u64(36);
     let probs = Always(Distribution::new(vec![0.5, 0.5]).unwrap());
-    let mut after = |rejected: f64, steps: usize| {
+    let mut run = |rejected: f64, steps: usize| {
         let mut policy =
             auto(16, Costs { rejected, ..costs(&[(1, 1.0), (4, 1.1), (16, 3.0)], 0.3) });
-        (live(&mut policy, (&probs, &probs), steps, &mut rng), gain(&policy))
+        (run_steps(&mut policy, (&probs, &probs), steps, &mut rng), gain(&policy))
     };
-    let (good, usual, bad) = (after(0.02, 1), after(0.5, 1), after(1.0, 200));
+    let (good, usual, bad) = (run(0.02, 1), run(0.5, 1), run(1.0, 200));
     assert!(good.0 >= 3 && good.0 > usual.0, "{good:?}, {usual:?}");
     assert!(bad.0 >= 400 && bad.1 > 1.2, "{bad:?}");
 }
 
-/// As sequences join, a token costs more, and drafts give way; as they leave, they come back. The
-/// costs are a staircase whose first step is wide enough for one draft, and not for those of eight.
+/// As sequences join, a token costs more, and drafts shrink; as they leave, drafts grow again. The
+/// first step of the costs' staircase is wide enough for the draft of one sequence, not for those
+/// of eight.
 #[test]
-fn drafts_give_way_to_neighbours() {
+fn drafts_shrink_as_the_batch_grows() {
     let mut rng = ChaCha8Rng::seed_from_u64(35);
-    let sure = Always(Distribution::new(vec![0.9, 0.1]).unwrap());
+    let probs = Always(Distribution::new(vec![0.9, 0.1]).unwrap());
     let stairs = [(1, 1.0), (8, 1.05), (9, 1.9), (16, 2.0), (32, 4.0), (64, 8.0)];
     let mut policy = auto(16, costs(&stairs, 0.1));
     let mut drafted = |policy: &mut Auto, batch_size: usize| {
         begin(policy, batch_size, 0);
-        live(policy, (&sure, &sure), 100, &mut rng);
-        live(policy, (&sure, &sure), 200, &mut rng)
+        run_steps(policy, (&probs, &probs), 100, &mut rng);
+        run_steps(policy, (&probs, &probs), 200, &mut rng)
     };
     assert!(drafted(&mut policy, 1) > 600);
     assert!(drafted(&mut policy, 32) < 10);
     assert!(drafted(&mut policy, 1) > 600);
-    // A new sequence among many drafts nothing from the beginning.
+    // A new sequence in a large batch drafts nothing from the start.
     let mut new = auto(16, costs(&stairs, 0.1));
     begin(&mut new, 32, 0);
-    assert!(new.most < 2, "{}", new.most);
+    assert!(new.step_depth < 2, "{}", new.step_depth);
 }
 
-/// A copy of the target that takes a twentieth of its pass, and as much more with every token:
+/// A copy of the target that takes a twentieth of its pass, and as much more per token of context:
 /// after a long context drafting hardly pays.
 #[test]
-fn drafts_give_way_to_long_contexts() {
+fn drafts_shrink_in_long_contexts() {
     let mut rng = ChaCha8Rng::seed_from_u64(36);
     let target = Always(Distribution::new(vec![0.7, 0.3]).unwrap());
     let draft = Always(Distribution::new(vec![0.6, 0.4]).unwrap());
@@ -236,38 +238,45 @@ fn drafts_give_way_to_long_contexts() {
     let mut drafted = |context| {
         let mut policy = auto(16, costs.clone());
         begin(&mut policy, 1, context);
-        live(&mut policy, (&target, &draft), 300, &mut rng)
+        run_steps(&mut policy, (&target, &draft), 300, &mut rng)
     };
     let (short, long) = (drafted(20), drafted(20_000));
     assert!(short > 450 && long < 30, "{short}, {long}");
 }
 
-/// At temperature 0 a distribution says nothing of how sure its maker was; what is kept beside it
-/// does, and is gone by.
+/// At temperature 0 a distribution carries no information on confidence; the stored confidence
+/// does, and is used.
 #[test]
-fn cold_drafts_are_judged_by_how_sure_they_were() {
-    let cold = |sure: f32| {
+fn uses_stored_confidence_at_temperature_zero() {
+    let cold = |confidence: f32| {
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        Distribution::for_draft(None, 2, None, &[sure.ln(), (1.0 - sure).ln()], &sampling).unwrap()
+        Distribution::for_draft(
+            None,
+            2,
+            None,
+            &[confidence.ln(), (1.0 - confidence).ln()],
+            &sampling,
+        )
+        .unwrap()
     };
     let (sure, uncertain) = (cold(0.95), cold(0.55));
     let mut policy = auto(4, costs(&[(1, 1.0), (2, 1.3), (64, 20.0)], 0.02));
     for probs in [&sure, &uncertain].repeat(30) {
         policy.acceptance.observe(1.0 - probs.confidence(), probs.confidence() < 0.6);
     }
-    (policy.most, policy.probes) = (4, false);
+    (policy.step_depth, policy.probes) = (4, false);
     let draft = Draft::new();
     let draws = |probs| policy.draws(&draft.path(DraftTree::ROOT), probs).is_some();
     assert_eq!((draws(&sure), draws(&uncertain)), (true, false));
     assert_eq!(sure, uncertain, "their distributions are equal");
 }
 
-/// Where drafts pay some steps are plain, so that the clock can compare both; it changes nothing in
-/// the text.
+/// Where drafts pay, some steps are plain, so that both kinds are measured. The measured times do
+/// not change the drafts.
 #[test]
-fn the_clock_is_told_of_both_and_changes_nothing() {
+fn measures_plain_and_drafted_steps_without_changing_drafts() {
     let probs = Always(Distribution::new(vec![0.6, 0.4]).unwrap());
-    let after = |slower: f64| {
+    let run = |drafted_seconds: f64| {
         let mut policy = auto(16, costs(&[(1, 1.0), (8, 1.2)], 0.3));
         let mut verifier = "block".parse::<VerifierKind>().unwrap().build().unwrap();
         let mut rng = ChaCha8Rng::seed_from_u64(39);
@@ -277,12 +286,12 @@ fn the_clock_is_told_of_both_and_changes_nothing() {
             let distributions = NodeTargets::new(draft.tree(), &probs);
             let outcome = verifier.verify(&draft, &distributions, &mut rng).unwrap();
             policy.observe(&draft, &outcome);
-            policy.record_time(if draft.tree().len() > 1 { slower } else { 1.0 });
+            policy.record_time(if draft.tree().len() > 1 { drafted_seconds } else { 1.0 });
             drafts.push(draft.tree().len());
         }
         (drafts, policy.estimate.choices.clone())
     };
-    let ((drafts, choices), (again, slower)) = (after(2.0), after(4.0));
+    let ((drafts, choices), (again, slower)) = (run(2.0), run(4.0));
     assert_eq!(drafts, again);
     assert!(choices.plain > 10 && choices.plain < 60, "{choices:?}");
     assert!(choices.clock.steps[0] > 6 && choices.clock.steps[1] > 500, "{choices:?}");
@@ -291,7 +300,7 @@ fn the_clock_is_told_of_both_and_changes_nothing() {
     assert!((by_clock / choices.plain_seconds - 1.0).abs() < 1e-9, "{choices:?}");
 }
 
-/// The same distribution everywhere.
+/// The same distribution for every sequence.
 struct Always(Distribution);
 
 impl ContextDistributions for Always {
@@ -301,15 +310,15 @@ impl ContextDistributions for Always {
 }
 
 #[test]
-fn settings_out_of_range_are_refused() {
-    for wrong in ["auto:0", "auto:17", "auto:2,3", "auto:x", "auto:1,2,3"] {
-        let built = wrong.parse::<PolicyKind>().and_then(|kind| kind.build().map(|_| ()));
-        assert!(built.unwrap_err().to_string().contains("auto"), "{wrong}");
+fn rejects_settings_out_of_range() {
+    for invalid in ["auto:0", "auto:17", "auto:2,3", "auto:x", "auto:1,2,3"] {
+        let built = invalid.parse::<PolicyKind>().and_then(|kind| kind.build().map(|_| ()));
+        assert!(built.unwrap_err().to_string().contains("auto"), "{invalid}");
     }
     assert_eq!("auto".parse::<PolicyKind>().unwrap().to_string(), "auto:16");
     let target = |pairs: &[_], longer| Costs { target: passes(pairs, longer), ..Costs::default() };
-    let wrong = [-0.1, 1.1, f64::NAN].map(|rejected| Costs { rejected, ..Costs::default() });
-    for costs in wrong.into_iter().chain([
+    let invalid = [-0.1, 1.1, f64::NAN].map(|rejected| Costs { rejected, ..Costs::default() });
+    for costs in invalid.into_iter().chain([
         Costs { first: -1.0, ..Costs::default() },
         target(&[], 0.0),
         target(&[(1, 0.0)], 0.0),
@@ -318,21 +327,21 @@ fn settings_out_of_range_are_refused() {
         target(&[(1, f64::NAN)], 0.0),
         target(&[(1, 1.0)], -1.0),
     ]) {
-        let refused = Settings { costs, ..Settings::default() }.build().map(|_| ()).unwrap_err();
-        assert!(refused.to_string().contains("from 0 to 1"), "{refused}");
+        let error = Settings { costs, ..Settings::default() }.build().map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("from 0 to 1"), "{error}");
     }
 }
 
 #[test]
-fn no_deeper_than_the_draft_goes() {
+fn depth_is_limited_by_the_draft_levels() {
     let mut policy = auto(12, Costs::with_cheap_drafts());
     begin(&mut policy, 1, 0);
     assert_eq!(policy.depth(), 12);
     policy.begin_step(&StepContext { batch_size: 1, levels: Some(2), ..StepContext::default() });
     assert_eq!(policy.depth(), 2);
-    // Nor does it count on what is deeper: where two levels do not pay, twelve would.
-    let dear = || costs(&[(1, 1.0), (2, 2.1), (3, 3.1), (13, 3.2)], 0.0);
-    let mut policy = auto(12, Costs { rejected: 0.05, ..dear() });
+    // The rate is not estimated from deeper trees either: here two levels do not pay, twelve would.
+    let expensive = || costs(&[(1, 1.0), (2, 2.1), (3, 3.1), (13, 3.2)], 0.0);
+    let mut policy = auto(12, Costs { rejected: 0.05, ..expensive() });
     begin(&mut policy, 1, 0);
     assert!(policy.rate > 1.5, "{}", policy.rate);
     policy.begin_step(&StepContext { batch_size: 1, levels: Some(2), ..StepContext::default() });
