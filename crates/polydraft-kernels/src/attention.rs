@@ -1,27 +1,35 @@
-//! Attention over a paged KV cache, of all sequences of a pass at once.
+//! Attention of all sequences of a pass over a paged KV cache.
 //!
-//! Problem: each token attends to its own sequence, which lies in pages, and in a tree to its
-//! ancestors. As tensor operations that is a dozen per sequence and layer, with masks and copies;
-//! and a product of another shape sums in another order.
-//! Method: ours. One loop over some tokens, a key head and a segment of the sequence. It goes
-//! through the segment's pages once for the scores and once for the values; what a token does not
-//! see is skipped, not masked. The results of the segments are joined by their weights (Milakov and
-//! Gimelshein 2018), in the order of the sequence. A token's sums go in that order too, number by
-//! number, and segments are the same for every token: so they are the same to the last bit whatever
-//! else is in the pass, in the tree or in the chunk, and wherever slots were moved. What is
-//! computed for a token depends on the sequence up to it only.
-//! Complexity: `rows · slots · heads · head` multiply-adds, twice; every key and value is read from
-//! memory once for `ROWS` rows. With one row the memory is the limit (17 GB/s on one thread of an
-//! EPYC with AVX-512, which reads 25 to 30), with several arithmetic (37 multiply-adds a nanosecond
-//! of 46; `benches/attention.rs`).
+//! Problem: a token attends to its own sequence, which is stored in pages, and in a tree only to its
+//! ancestors. With tensor operations that takes a dozen operations per sequence and layer, with masks
+//! and copies, and the order of summation depends on the shapes.
+//!
+//! Method: our own. Positions of a sequence are divided into fixed segments (`segments`), and the
+//! tokens of a sequence into blocks of at most [`MAX_ROWS`] rows. One task (`kernel`) computes a
+//! block of rows, a key head and a segment:
+//! 1. Scores of all visible slots, in one pass over the segment's keys. Slots that a token does not
+//!    see are skipped.
+//! 2. Softmax weights, relative to the segment's maximum score.
+//! 3. The weighted mean of the values, in one pass over the segment's values.
+//!
+//! Then the means of all segments are joined by their weights (`join`; Milakov and Gimelshein 2018).
+//!
+//! All sums run over the positions in the order of the sequence, and segments are the same for every
+//! token. So a token's output depends only on its sequence up to it: it is bitwise the same for any
+//! batch, tree and chunking of the prompt, and wherever the slots are in the cache.
+//!
+//! Complexity: 2 · rows · slots · heads · head size multiply-adds. Every key and value is read from
+//! memory once per [`MAX_ROWS`] rows. With one row, memory is the limit (17 GB/s on one thread of an
+//! EPYC with AVX-512, which reads 25 to 30); with several, arithmetic is (37 multiply-adds per
+//! nanosecond of 46; `benches/attention.rs`).
 
 mod join;
 mod kernel;
 mod lines;
 mod mask;
 mod page;
+mod params;
 mod rotate;
-mod rules;
 mod segments;
 
 use std::cell::RefCell;
@@ -33,156 +41,168 @@ use pulp::Arch;
 use crate::fetch::PrefetchSlice;
 use crate::pool;
 use join::Join;
-use kernel::{Scratch, Task, Total};
+use kernel::{Scratch, SoftmaxSum, Task};
 pub use lines::{CacheType, PAGE_SLOTS};
 pub use mask::Mask;
 pub use page::{Page, PageLayout};
+pub use params::AttentionParams;
 pub use rotate::{rotate, rotate_neighbours};
-pub use rules::AttentionParams;
-use segments::{beginning, segment_at, segments};
+use segments::{segment_at, segment_start, segments};
 
-/// Rows of one sequence that go through the pages together.
-const ROWS: usize = 8;
-/// Multiply-adds that are worth another thread.
-const GRAIN: usize = 1 << 14;
+/// Maximum number of rows of one sequence in a task.
+const MAX_ROWS: usize = 8;
+/// Minimum number of multiply-adds per thread.
+const MIN_WORK: usize = 1 << 14;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// One sequence's tokens in a pass.
+/// Tokens of one sequence in a pass, with its KV cache.
 #[derive(Debug, Clone, Copy)]
 pub struct SequenceInput<'a> {
-    /// Its KV cache.
+    /// Pages of the KV cache.
     pub pages: &'a [Arc<Page>],
-    /// What each of the tokens sees.
+    /// Mask of each token.
     pub masks: &'a [Mask],
-    /// Slots up to the last token's.
+    /// Number of slots up to the last token's.
     pub end: usize,
 }
 
-/// Rows of one part, and which rows of the pass they are.
+/// A block of rows of one sequence.
 struct Block<'a> {
     pages: &'a [Arc<Page>],
     masks: &'a [Mask],
+    /// Rows in the pass.
     rows: Range<usize>,
-    /// The numbers of the segments that they see.
+    /// Segments that at least one of the rows sees.
     segments: Range<usize>,
 }
 
-/// The values `[rows, heads · head]` that the queries, scaled, find in their sequences; a row is a
-/// token.
+/// Computes attention: returns `[rows, heads · head size]`, one row per token of all sequences.
+/// `queries` must already be scaled.
 ///
 /// # Panics
-/// Masks of slots that the pages do not have; fewer queries than masks.
-pub fn attend(parts: &[SequenceInput], queries: &[f32], rules: AttentionParams) -> Vec<f32> {
-    let layout = rules.layout;
-    let (width, threads) = (rules.heads * layout.head_size, rayon::current_num_threads());
-    let work: usize = parts.iter().map(|part| part.masks.len() * part.end * width).sum();
-    let parallel = threads > 1 && work > GRAIN;
-    // Fewer rows at once where threads would have nothing to do.
-    let mut rows = ROWS;
-    let tasks = |rows| {
-        let of =
-            |part: &SequenceInput| part.masks.len().div_ceil(rows) * (segment_at(part.end) + 1);
-        parts.iter().map(of).sum::<usize>() * layout.heads
+/// Masks with slots that the pages do not have; fewer queries than masks.
+pub fn attend(sequences: &[SequenceInput], queries: &[f32], params: AttentionParams) -> Vec<f32> {
+    let layout = params.layout;
+    let (width, threads) = (params.heads * layout.head_size, rayon::current_num_threads());
+    let work: usize =
+        sequences.iter().map(|sequence| sequence.masks.len() * sequence.end * width).sum();
+    let parallel = threads > 1 && work > MIN_WORK;
+    // Use smaller blocks if there would be too few tasks for the threads.
+    let mut block_rows = MAX_ROWS;
+    let task_count = |rows| {
+        let tasks = |sequence: &SequenceInput| {
+            sequence.masks.len().div_ceil(rows) * (segment_at(sequence.end) + 1)
+        };
+        sequences.iter().map(tasks).sum::<usize>() * layout.heads
     };
-    while parallel && rows > 1 && tasks(rows) < 4 * threads {
-        rows /= 2;
+    while parallel && block_rows > 1 && task_count(block_rows) < 4 * threads {
+        block_rows /= 2;
     }
 
     let mut blocks = Vec::new();
     let mut row = 0;
-    for part in parts {
-        for masks in part.masks.chunks(rows) {
-            let segments = segments(masks, rules.window);
-            blocks.push(Block { pages: part.pages, masks, rows: row..row + masks.len(), segments });
+    for sequence in sequences {
+        for masks in sequence.masks.chunks(block_rows) {
+            let segments = segments(masks, params.window);
+            let rows = row..row + masks.len();
+            blocks.push(Block { pages: sequence.pages, masks, rows, segments });
             row += masks.len();
         }
     }
-    // One after the other: of each block, of each segment, of each key head, of each row the heads
-    // that share the key head.
-    let (group, shared) = (width / layout.heads, rules.heads / layout.heads);
+    // Outputs of tasks, nested by block, segment, key head, row, and query head of the group that
+    // shares the key head.
+    let (group_width, group) = (width / layout.heads, params.heads / layout.heads);
     let rows: usize = blocks.iter().map(|block| block.segments.len() * block.rows.len()).sum();
-    let mut found = vec![0f32; rows * width];
-    let mut totals = vec![Total::NOTHING; rows * rules.heads];
+    let mut means = vec![0f32; rows * width];
+    let mut sums = vec![SoftmaxSum::EMPTY; rows * params.heads];
     let count: usize = blocks.iter().map(|block| block.segments.len()).sum();
     let mut tasks: Vec<Task> = Vec::with_capacity(count * layout.heads);
-    let (mut rest, mut rest_of_totals) = (&mut found[..], &mut totals[..]);
-    let arranged = arranged(&blocks, queries, rules, [layout.heads, layout.head_size]);
+    let (mut means_rest, mut sums_rest) = (&mut means[..], &mut sums[..]);
+    let arranged = arrange_queries(&blocks, queries, params, [layout.heads, layout.head_size]);
     for Block { pages, masks, rows, segments } in &blocks {
         let queries = &arranged[rows.start * width..rows.end * width];
         for segment in segments.clone() {
-            for (head, queries) in queries.chunks_exact(rows.len() * group).enumerate() {
-                let (out, totals);
-                (out, rest) = rest.split_at_mut(rows.len() * group);
-                (totals, rest_of_totals) = rest_of_totals.split_at_mut(rows.len() * shared);
-                let places = beginning(segment)..beginning(segment + 1);
-                if let Some(before) = tasks.last_mut() {
-                    let page = pages.get(places.start / PAGE_SLOTS);
-                    let keys = page.map(|page| page.prefetch(rules.layer, head)[0]);
-                    before.then = keys.unwrap_or(PrefetchSlice::EMPTY);
+            for (head, queries) in queries.chunks_exact(rows.len() * group_width).enumerate() {
+                let (out, sums);
+                (out, means_rest) = means_rest.split_at_mut(rows.len() * group_width);
+                (sums, sums_rest) = sums_rest.split_at_mut(rows.len() * group);
+                let positions = segment_start(segment)..segment_start(segment + 1);
+                if let Some(previous) = tasks.last_mut() {
+                    let page = pages.get(positions.start / PAGE_SLOTS);
+                    let keys = page.map(|page| page.prefetch(params.layer, head)[0]);
+                    previous.next = keys.unwrap_or(PrefetchSlice::EMPTY);
                 }
-                let then = PrefetchSlice::EMPTY;
-                tasks.push(Task { pages, head, masks, places, queries, out, totals, rules, then });
+                let next = PrefetchSlice::EMPTY;
+                tasks.push(Task {
+                    pages,
+                    head,
+                    masks,
+                    positions,
+                    queries,
+                    out,
+                    sums,
+                    params,
+                    next,
+                });
             }
         }
     }
     let arch = Arch::new();
-    let least = GRAIN / (work / tasks.len().max(1)).max(1) + 1;
-    pool::parallel_for_each(tasks, least, |task| {
+    let min_tasks = MIN_WORK / (work / tasks.len().max(1)).max(1) + 1;
+    pool::parallel_for_each(tasks, min_tasks, |task| {
         SCRATCH.with_borrow_mut(|scratch| arch.dispatch(kernel::Attend { task, scratch }));
     });
-    let alone = |block: &Block| block.masks.len() == 1 && block.segments.len() == 1;
-    if rules.sinks.is_none() && blocks.iter().all(alone) {
-        return found;
+    // One row and one segment per block: the outputs are already in their final order.
+    let is_joined = |block: &Block| block.masks.len() == 1 && block.segments.len() == 1;
+    if params.sinks.is_none() && blocks.iter().all(is_joined) {
+        return means;
     }
     let mut by_row = vec![0f32; row * width];
     let (mut joins, mut rest) =
-        (Vec::with_capacity(blocks.len()), (&mut by_row[..], &found[..], &totals[..]));
+        (Vec::with_capacity(blocks.len()), (&mut by_row[..], &means[..], &sums[..]));
     for block in &blocks {
         let (rows, segments) = (block.rows.len(), block.segments.len());
-        let (out, found, totals);
+        let (out, means, sums);
         (out, rest.0) = rest.0.split_at_mut(rows * width);
-        (found, rest.1) = rest.1.split_at(segments * rows * width);
-        (totals, rest.2) = rest.2.split_at(segments * rows * rules.heads);
-        let (head, heads, sinks) = (layout.head_size, rules.heads, rules.sinks);
-        joins.push(Join { found, totals, shared, head, out, heads, sinks });
+        (means, rest.1) = rest.1.split_at(segments * rows * width);
+        (sums, rest.2) = rest.2.split_at(segments * rows * params.heads);
+        let (head_size, heads, sinks) = (layout.head_size, params.heads, params.sinks);
+        joins.push(Join { means, sums, group, head_size, out, heads, sinks });
     }
-    pool::parallel_for_each(joins, GRAIN * blocks.len() / rows.max(1) / width + 1, |join| {
-        arch.dispatch(join)
-    });
+    let min_joins = MIN_WORK * blocks.len() / rows.max(1) / width + 1;
+    pool::parallel_for_each(joins, min_joins, |join| arch.dispatch(join));
     by_row
 }
 
-/// Of each block, of each key head its queries as the loops want them.
-fn arranged(
+/// Returns the queries of each block and key head in the order of [`kernel::arrange`].
+fn arrange_queries(
     blocks: &[Block],
     queries: &[f32],
-    rules: AttentionParams,
-    [heads, head]: [usize; 2],
+    params: AttentionParams,
+    [heads, head_size]: [usize; 2],
 ) -> Vec<f32> {
-    let (width, together) = (rules.heads * head, Arch::new().dispatch(kernel::Together));
+    let (width, max_queries) = (params.heads * head_size, Arch::new().dispatch(kernel::MaxQueries));
     let rows = blocks.last().map_or(0, |block| block.rows.end);
-    let (mut arranged, group) = (vec![0f32; rows * width], width / heads);
+    let (mut arranged, group_width) = (vec![0f32; rows * width], width / heads);
     let (mut parts, mut rest) = (Vec::with_capacity(blocks.len()), &mut arranged[..]);
     for Block { rows, .. } in blocks {
         let out;
         (out, rest) = rest.split_at_mut(rows.len() * width);
         parts.push((rows.clone(), out));
     }
-    pool::parallel_for_each(
-        parts,
-        GRAIN * blocks.len() / (rows * width).max(1) + 1,
-        |(rows, out)| {
-            for (own, out) in out.chunks_exact_mut(rows.len() * group).enumerate() {
-                let of_row = |row: usize| {
-                    queries[row * rules.stride + own * group..][..group].chunks_exact(head)
-                };
-                kernel::arrange(rows.clone().flat_map(of_row), head, together, out);
-            }
-        },
-    );
+    let min_parts = MIN_WORK * blocks.len() / (rows * width).max(1) + 1;
+    pool::parallel_for_each(parts, min_parts, |(rows, out)| {
+        for (head, out) in out.chunks_exact_mut(rows.len() * group_width).enumerate() {
+            let row_queries = |row: usize| {
+                queries[row * params.stride + head * group_width..][..group_width]
+                    .chunks_exact(head_size)
+            };
+            kernel::arrange(rows.clone().flat_map(row_queries), head_size, max_queries, out);
+        }
+    });
     arranged
 }
 

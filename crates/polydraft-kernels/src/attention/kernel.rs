@@ -1,7 +1,21 @@
-//! The loops of attention: scores, softmax, values.
+//! Inner loops of attention: scores, softmax, weighted values.
 //!
-//! Below there are loops where closures would be shorter: a closure is a function of its own, which
-//! the compiler does not give the CPU's vectors.
+//! A page stores keys by column: one line of [`PAGE_SLOTS`] numbers per number of the head. So the
+//! scores of a query with all slots of a page are a sum over lines, each multiplied by one number of
+//! the query; lanes of a vector are slots. Values are stored by slot, and lanes are numbers of the
+//! head.
+//!
+//! Register blocking: a chunk of Q queries goes through a page together, with Q · V accumulator
+//! vectors. Each vector of a key or value is loaded once per chunk. [`MaxQueries`] is the largest Q
+//! whose accumulators fit the registers.
+//!
+//! A page that all rows see in full is processed this way for all of their queries at once. In other
+//! pages (the end of a sequence, the edge of a window, a tree), scores are computed for all slots and
+//! those of visible slots are copied to their position; values are added per row, for visible slots
+//! only, in the order of the sequence.
+//!
+//! Loops are used instead of closures: a closure is a separate function, which does not inherit the
+//! target features of the function around it, and so would not use the CPU's vectors.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,100 +25,98 @@ use pulp::{Simd, WithSimd};
 use super::lines::{Line, PAGE_SLOTS};
 use super::mask::Mask;
 use super::page::Page;
-use super::rules::AttentionParams;
+use super::params::AttentionParams;
 use crate::exp::exp;
 use crate::fetch::PrefetchSlice;
 use crate::stack;
 
-/// Some tokens of one sequence with the query heads that share one key head.
+/// Attention of a block of rows of one sequence, with one key head, over one segment.
 pub(super) struct Task<'a> {
     pub pages: &'a [Arc<Page>],
-    /// The key head.
+    /// Key head.
     pub head: usize,
     pub masks: &'a [Mask],
-    /// Of the sequence, whole pages.
-    pub places: Range<usize>,
-    /// As [`arrange`] puts them.
+    /// Positions of the segment, whole pages.
+    pub positions: Range<usize>,
+    /// Queries of all rows, in the order of [`arrange`].
     pub queries: &'a [f32],
-    /// `[rows, heads that share · head]`, zeros.
+    /// Weighted means `[rows, group, head size]`, initialized with zeros.
     pub out: &'a mut [f32],
-    /// `[rows, heads that share]`
-    pub totals: &'a mut [Total],
-    pub rules: AttentionParams<'a>,
-    /// The keys that the next task begins with.
-    pub then: PrefetchSlice,
+    /// Weights `[rows, group]`.
+    pub sums: &'a mut [SoftmaxSum],
+    pub params: AttentionParams<'a>,
+    /// First keys of the next task.
+    pub next: PrefetchSlice,
 }
 
-/// The weights that a query gave: Σ e^(score − largest).
+/// Denominator of a softmax: Σ e^(score − max).
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Total {
-    pub largest: f32,
+pub(super) struct SoftmaxSum {
+    pub max: f32,
     pub sum: f32,
 }
 
-impl Total {
-    /// Where there is nothing to see.
-    pub const NOTHING: Self = Self { largest: f32::NEG_INFINITY, sum: 0.0 };
+impl SoftmaxSum {
+    /// The sum over no positions.
+    pub const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
 }
 
-/// Room that tasks use one after the other.
+/// Buffers of a thread, reused between tasks.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// What every query scores with the positions of the segment, then their weights: of every
-    /// [`PAGE_SLOTS`] positions a line of each query.
+    /// Scores by position, later softmax weights: `[lines of positions, queries]`, in lines of
+    /// [`PAGE_SLOTS`] positions.
     scores: Vec<Line>,
-    /// The same of a page by its slots.
-    found: Vec<Line>,
-    /// Of every query its sums, `[head]` in whole lines.
+    /// Scores of one page by slot: `[queries]`.
+    page_scores: Vec<Line>,
+    /// Weighted sums of values: `[queries, value lines]`.
     sums: Vec<Line>,
-    /// What a page stores in fewer bits, widened.
-    wide: Vec<Line>,
+    /// Keys or values of a page, widened to f32.
+    widened: Vec<Line>,
 }
 
-/// How many queries go through a page together, at most: as many as there are registers for their
-/// sums.
-pub(super) struct Together;
+/// Maximum number of queries of a chunk.
+pub(super) struct MaxQueries;
 
-impl Together {
+impl MaxQueries {
     #[inline(always)]
-    const fn with<S: Simd>() -> usize {
+    const fn get<S: Simd>() -> usize {
         match S::F32_LANES {
-            // Two vectors of a line for each, and thirty-two registers.
+            // AVX-512: two vectors per line and query, of 32 registers.
             16 => 8,
-            // Four vectors, and sixteen.
+            // AVX2: four vectors per line and query, of 16 registers.
             8 => 3,
             _ => 4,
         }
     }
 }
 
-impl WithSimd for Together {
+impl WithSimd for MaxQueries {
     type Output = usize;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) -> usize {
-        Self::with::<S>()
+        Self::get::<S>()
     }
 }
 
-/// So many queries in chunks of about the same size, `most` or fewer.
+/// Splits `queries` queries into chunks of about equal size, at most `max` each.
 #[inline(always)]
-fn chunks(queries: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let size = queries.div_ceil(queries.div_ceil(most).max(1)).max(1);
+fn chunks(queries: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
+    let size = queries.div_ceil(queries.div_ceil(max).max(1)).max(1);
     (0..queries).step_by(size).map(move |first| first..queries.min(first + size))
 }
 
-/// Puts queries of `head` numbers in chunks of those that go through a page together, in each the
-/// numbers of a column side by side.
+/// Transposes each chunk of queries to `[head size, queries]`.
 pub(super) fn arrange<'q>(
     queries: impl Iterator<Item = &'q [f32]>,
-    head: usize,
-    most: usize,
+    head_size: usize,
+    max: usize,
     out: &mut [f32],
 ) {
     let mut queries = queries;
-    for chunk in chunks(out.len() / head, most) {
-        let out = &mut out[chunk.start * head..chunk.end * head];
+    for chunk in chunks(out.len() / head_size, max) {
+        let out = &mut out[chunk.start * head_size..chunk.end * head_size];
         for (n, query) in queries.by_ref().take(chunk.len()).enumerate() {
             for (out, number) in out[n..].iter_mut().step_by(chunk.len()).zip(query) {
                 *out = *number;
@@ -124,8 +136,9 @@ impl WithSimd for Attend<'_, '_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         stack::align();
-        // A line has four vectors at least: four are taken at once, and keys and values come from
-        // memory in one stream.
+        // V is the number of vectors of a line that are processed at a time.
+        // If a line has at least four vectors, four are processed at a time, so that keys and
+        // values are read from memory in one stream.
         match PAGE_SLOTS >= 4 * S::F32_LANES {
             true => self.task.run::<S, 4>(simd, self.scratch),
             false => self.task.run::<S, 2>(simd, self.scratch),
@@ -133,7 +146,7 @@ impl WithSimd for Attend<'_, '_> {
     }
 }
 
-/// Calls a function with the number of queries of a chunk known to the compiler.
+/// Calls a function with the number of queries of a chunk as a constant.
 macro_rules! with_chunk {
     ($count:expr, $call:ident::<$S:ident, _, $V:ident>($($argument:expr),* $(,)?)) => {
         match $count {
@@ -150,114 +163,123 @@ macro_rules! with_chunk {
 }
 
 impl Task<'_> {
-    /// A page's keys and its values, to be prefetched.
+    /// Returns the memory of a page's keys and values, for prefetching.
     #[inline(always)]
     fn prefetch(&self, page: usize) -> [PrefetchSlice; 2] {
         match self.pages.get(page) {
-            Some(page) => page.prefetch(self.rules.layer, self.head),
+            Some(page) => page.prefetch(self.params.layer, self.head),
             None => [PrefetchSlice::EMPTY; 2],
         }
     }
 
-    /// With V vectors of a line at a time.
+    /// Runs the task with V vectors of a line at a time.
     #[inline(always)]
     fn run<S: Simd, const V: usize>(self, simd: S, scratch: &mut Scratch) {
-        let Scratch { scores: all_scores, found, sums: all_sums, wide } = scratch;
-        let layout = self.rules.layout;
-        let (head, value_lines, most) =
-            (layout.head_size, layout.value_lines(), const { Together::with::<S>() });
-        let (group, total) = (self.rules.heads / layout.heads, self.totals.len());
-        let (mut last, mut first, mut end) = (0, usize::MAX, 0);
+        let Scratch { scores: all_scores, page_scores, sums: all_sums, widened } = scratch;
+        let (params, layout) = (self.params, self.params.layout);
+        let (head_size, value_lines, max) =
+            (layout.head_size, layout.value_lines(), const { MaxQueries::get::<S>() });
+        let (group, queries) = (params.heads / layout.heads, self.sums.len());
+        // Range of visible slots, and end of visible positions.
+        let (mut first, mut end, mut positions_end) = (usize::MAX, 0, 0);
         for mask in self.masks {
-            let (context, path) = mask.within(self.rules.window, &self.places);
+            let (context, path) = mask.within(params.window, &self.positions);
             if !context.is_empty() {
                 (first, end) = (first.min(context.start), end.max(context.end));
             }
-            if let (Some(own), Some(last)) = (path.first(), path.last()) {
-                (first, end) = (first.min(*own), end.max(last + 1));
+            if let (Some(lowest), Some(highest)) = (path.first(), path.last()) {
+                (first, end) = (first.min(*lowest), end.max(highest + 1));
             }
-            last = last.max(mask.position() + 1);
+            positions_end = positions_end.max(mask.position() + 1);
         }
         if first >= end {
             return;
         }
         let pages = first / PAGE_SLOTS..end.div_ceil(PAGE_SLOTS);
-        let lines = (last.min(self.places.end) - self.places.start).div_ceil(PAGE_SLOTS);
+        let lines =
+            (positions_end.min(self.positions.end) - self.positions.start).div_ceil(PAGE_SLOTS);
         all_scores.clear();
-        // What a query does not see weighs nothing.
-        all_scores.resize(lines * total, Line([f32::NEG_INFINITY; PAGE_SLOTS]));
-        found.resize(found.len().max(total), Line::default());
+        // Scores of positions that a query does not see stay −∞, and get weight 0.
+        all_scores.resize(lines * queries, Line([f32::NEG_INFINITY; PAGE_SLOTS]));
+        page_scores.resize(page_scores.len().max(queries), Line::default());
         all_sums.clear();
-        all_sums.resize(total * value_lines, Line::default());
-        let view = View { window: self.rules.window, places: self.places.clone() };
+        all_sums.resize(queries * value_lines, Line::default());
+        let view = View { window: params.window, positions: self.positions.clone() };
 
+        // 1. Scores.
         for page in pages.clone() {
-            let keys = self.pages[page].keys(self.rules.layer, self.head, wide);
-            // After the last page's keys come the first one's values.
+            let keys = self.pages[page].keys(params.layer, self.head, widened);
+            // Values of the first page follow the keys of the last page.
             let mut prefetch = match page + 1 < pages.end {
                 true => self.prefetch(page + 1)[0],
                 false => self.prefetch(pages.start)[1],
             };
-            let whole = view.whole(self.masks, page);
-            let scores = match whole {
-                true => &mut all_scores[view.line(page * PAGE_SLOTS) * total..][..total],
-                false => &mut found[..total],
+            let is_full = view.is_full(self.masks, page);
+            let scores = match is_full {
+                true => &mut all_scores[view.line(page * PAGE_SLOTS) * queries..][..queries],
+                false => &mut page_scores[..queries],
             };
-            for chunk in chunks(total, most) {
-                let queries = &self.queries[chunk.start * head..chunk.end * head];
+            for chunk in chunks(queries, max) {
+                let queries = &self.queries[chunk.start * head_size..chunk.end * head_size];
                 let (scores, prefetch) = (
                     &mut scores[chunk.clone()],
                     std::mem::replace(&mut prefetch, PrefetchSlice::EMPTY),
                 );
                 with_chunk!(chunk.len(), score::<S, _, V>(simd, queries, keys, prefetch, scores));
             }
-            if !whole {
+            if !is_full {
                 for (row, mask) in self.masks.iter().enumerate() {
-                    for Seen { slot, place } in view.seen(mask, page) {
+                    for Visible { slot, position } in view.visible(mask, page) {
                         for n in row * group..(row + 1) * group {
-                            all_scores[view.line(place) * total + n].0[place % PAGE_SLOTS] =
-                                found[n].0[slot];
+                            let line = &mut all_scores[view.line(position) * queries + n];
+                            line.0[position % PAGE_SLOTS] = page_scores[n].0[slot];
                         }
                     }
                 }
             }
         }
-        for (n, sum) in self.totals.iter_mut().enumerate() {
-            *sum = weigh(simd, &mut all_scores[n..], total, self.rules.softcap);
+        // 2. Softmax weights.
+        for (n, sum) in self.sums.iter_mut().enumerate() {
+            *sum = softmax(simd, &mut all_scores[n..], queries, params.softcap);
         }
+        // 3. Weighted sums of values.
         for page in pages.clone() {
-            let values = self.pages[page].values(self.rules.layer, self.head, wide);
+            let values = self.pages[page].values(params.layer, self.head, widened);
             let mut prefetch = match page + 1 < pages.end {
                 true => self.prefetch(page + 1)[1],
-                false => self.then,
+                false => self.next,
             };
-            if view.whole(self.masks, page) {
-                let weights = &all_scores[view.line(page * PAGE_SLOTS) * total..][..total];
-                for chunk in chunks(total, most) {
+            if view.is_full(self.masks, page) {
+                let weights = &all_scores[view.line(page * PAGE_SLOTS) * queries..][..queries];
+                for chunk in chunks(queries, max) {
                     let sums = &mut all_sums[chunk.start * value_lines..chunk.end * value_lines];
                     let (weights, prefetch) = (
                         &weights[chunk.clone()],
                         std::mem::replace(&mut prefetch, PrefetchSlice::EMPTY),
                     );
-                    with_chunk!(chunk.len(), add::<S, _, V>(simd, weights, values, prefetch, sums));
+                    with_chunk!(
+                        chunk.len(),
+                        add_page::<S, _, V>(simd, weights, values, prefetch, sums)
+                    );
                 }
                 continue;
             }
             for (row, mask) in self.masks.iter().enumerate() {
-                for chunk in chunks(group, most) {
+                for chunk in chunks(group, max) {
                     let first = row * group + chunk.start;
                     let sums = &mut all_sums[first * value_lines..][..chunk.len() * value_lines];
-                    let weights = Weights { lines: &all_scores[first..], stride: total };
+                    let weights = Weights { lines: &all_scores[first..], stride: queries };
                     with_chunk!(
                         chunk.len(),
-                        add_seen::<S, _, V>(simd, weights, values, sums, &view, mask, page)
+                        add_visible::<S, _, V>(simd, weights, values, sums, &view, mask, page)
                     );
                 }
             }
             (0..PAGE_SLOTS * value_lines).for_each(|line| prefetch.element(line));
         }
-        let sums = all_sums.chunks_exact_mut(value_lines).zip(self.totals.iter());
-        for (out, (sums, total)) in self.out.chunks_exact_mut(head).zip(sums) {
+        // 4. Division by the sums of weights.
+        let sums = all_sums.chunks_exact_mut(value_lines).zip(self.sums.iter());
+        for (out, (sums, total)) in self.out.chunks_exact_mut(head_size).zip(sums) {
             if total.sum == 0.0 {
                 continue;
             }
@@ -272,58 +294,63 @@ impl Task<'_> {
     }
 }
 
-/// What is looked at.
+/// Positions and window of a task, which determine the visible slots.
 struct View {
     window: Option<usize>,
-    places: Range<usize>,
+    positions: Range<usize>,
 }
 
-/// A token that a row sees: a slot of a page, and its position in the sequence.
-struct Seen {
+/// A slot that a row sees.
+struct Visible {
+    /// Slot in its page.
     slot: usize,
-    place: usize,
+    /// Position in the sequence.
+    position: usize,
 }
 
 impl View {
-    /// The line of a position's scores.
+    /// Returns the line of a position's scores.
     #[inline(always)]
-    fn line(&self, place: usize) -> usize {
-        (place - self.places.start) / PAGE_SLOTS
+    fn line(&self, position: usize) -> usize {
+        (position - self.positions.start) / PAGE_SLOTS
     }
 
-    /// Whether all rows see all of a page, each slot at its position.
+    /// Whether all rows see all slots of a page, as part of their context.
     #[inline(always)]
-    fn whole(&self, masks: &[Mask], page: usize) -> bool {
-        let mut whole = true;
+    fn is_full(&self, masks: &[Mask], page: usize) -> bool {
+        let mut is_full = true;
         for mask in masks {
-            let (context, _) = mask.within(self.window, &self.places);
-            whole &= context.start <= page * PAGE_SLOTS && (page + 1) * PAGE_SLOTS <= context.end;
+            let (context, _) = mask.within(self.window, &self.positions);
+            is_full &= context.start <= page * PAGE_SLOTS && (page + 1) * PAGE_SLOTS <= context.end;
         }
-        whole
+        is_full
     }
 
-    /// What a row sees of a page, in the order of the sequence.
+    /// Returns the slots of a page that a row sees, in the order of the sequence.
     #[inline(always)]
-    fn seen<'s>(&self, mask: &'s Mask, page: usize) -> impl Iterator<Item = Seen> + use<'s> {
-        let (context, path) = mask.within(self.window, &self.places);
+    fn visible<'s>(&self, mask: &'s Mask, page: usize) -> impl Iterator<Item = Visible> + use<'s> {
+        let (context, path) = mask.within(self.window, &self.positions);
         let slots = page * PAGE_SLOTS..(page + 1) * PAGE_SLOTS;
-        let known = context.start.max(slots.start)..context.end.min(slots.end);
-        let behind = self.places.end.min(mask.position() + 1) - path.len();
-        let own = path.iter().enumerate().filter(move |(_, slot)| slots.contains(slot));
-        known
-            .map(|place| Seen { slot: place % PAGE_SLOTS, place })
-            .chain(own.map(move |(i, slot)| Seen { slot: slot % PAGE_SLOTS, place: behind + i }))
+        let context = context.start.max(slots.start)..context.end.min(slots.end);
+        let path_start = self.positions.end.min(mask.position() + 1) - path.len();
+        let path = path.iter().enumerate().filter(move |(_, slot)| slots.contains(slot));
+        context.map(|position| Visible { slot: position % PAGE_SLOTS, position }).chain(
+            path.map(move |(i, slot)| Visible {
+                slot: slot % PAGE_SLOTS,
+                position: path_start + i,
+            }),
+        )
     }
 }
 
-/// Vector `v` of a line.
+/// Returns vector `v` of a line.
 #[inline(always)]
 fn vector<S: Simd>(line: &Line, v: usize) -> S::f32s {
     S::as_simd_f32s(&line.0).0[v]
 }
 
-/// What a chunk of Q queries scores with the slots of a page. The memory is asked for what
-/// comes next meanwhile: pages lie apart.
+/// Computes the scores of a chunk of Q queries with all slots of a page. Prefetches the next keys or
+/// values meanwhile, because pages are not contiguous in memory.
 #[inline(always)]
 fn score<S: Simd, const Q: usize, const V: usize>(
     simd: S,
@@ -335,8 +362,8 @@ fn score<S: Simd, const Q: usize, const V: usize>(
     let (queries, scores) = (&queries.as_chunks::<Q>().0[..keys.len()], &mut scores[..Q]);
     for first in (0..PAGE_SLOTS / S::F32_LANES).step_by(V) {
         let mut sums = [[simd.splat_f32s(0.0); V]; Q];
-        // By number: with iterators the compiler kept the sums in memory, and everything took twice
-        // as long.
+        // Indexed loop: with iterators, the compiler kept the sums in memory, which took twice as
+        // long.
         for i in 0..keys.len() {
             if first == 0 {
                 prefetch.element(i);
@@ -358,10 +385,10 @@ fn score<S: Simd, const Q: usize, const V: usize>(
     }
 }
 
-/// Makes a query's scores, capped, the weights e^(score − the largest). Its lines are `stride`
-/// apart.
+/// Replaces the scores of a query by its softmax weights e^(score − max), after applying the cap.
+/// The query's lines are `stride` apart.
 #[inline(always)]
-fn weigh<S: Simd>(simd: S, scores: &mut [Line], stride: usize, cap: Option<f32>) -> Total {
+fn softmax<S: Simd>(simd: S, scores: &mut [Line], stride: usize, cap: Option<f32>) -> SoftmaxSum {
     if let Some(cap) = cap {
         for line in scores.iter_mut().step_by(stride) {
             for score in line.0.iter_mut().filter(|score| **score != f32::NEG_INFINITY) {
@@ -369,33 +396,33 @@ fn weigh<S: Simd>(simd: S, scores: &mut [Line], stride: usize, cap: Option<f32>)
             }
         }
     }
-    let mut largest = simd.splat_f32s(f32::NEG_INFINITY);
+    let mut maxima = simd.splat_f32s(f32::NEG_INFINITY);
     for line in scores.iter().step_by(stride) {
         for v in 0..PAGE_SLOTS / S::F32_LANES {
-            largest = simd.max_f32s(largest, vector::<S>(line, v));
+            maxima = simd.max_f32s(maxima, vector::<S>(line, v));
         }
     }
-    let top = simd.reduce_max_f32s(largest);
-    // The largest of numbers and none may be a number: what is broken must not pass for nothing.
-    if top == f32::NEG_INFINITY
+    let max = simd.reduce_max_f32s(maxima);
+    // `max` may ignore NaN: check, so that a NaN row is not taken for an empty one.
+    if max == f32::NEG_INFINITY
         && !scores.iter().step_by(stride).flat_map(|line| line.0).any(f32::is_nan)
     {
-        return Total::NOTHING;
+        return SoftmaxSum::EMPTY;
     }
-    let largest = simd.splat_f32s(top);
+    let maxima = simd.splat_f32s(max);
     let mut sum = simd.splat_f32s(0.0);
     for line in scores.iter_mut().step_by(stride) {
         for score in S::as_mut_simd_f32s(&mut line.0).0 {
-            *score = exp(simd, simd.sub_f32s(*score, largest));
+            *score = exp(simd, simd.sub_f32s(*score, maxima));
             sum = simd.add_f32s(sum, *score);
         }
     }
-    Total { largest: top, sum: simd.reduce_sum_f32s(sum) }
+    SoftmaxSum { max, sum: simd.reduce_sum_f32s(sum) }
 }
 
-/// Adds to the sums of a chunk of Q queries the values of a page, by the weights of its slots.
+/// Adds the weighted values of a page to the sums of a chunk of Q queries.
 #[inline(always)]
-fn add<S: Simd, const Q: usize, const V: usize>(
+fn add_page<S: Simd, const Q: usize, const V: usize>(
     simd: S,
     weights: &[Line],
     values: &[Line],
@@ -404,15 +431,15 @@ fn add<S: Simd, const Q: usize, const V: usize>(
 ) {
     let Some(weights) = weights.first_chunk::<Q>() else { return };
     let value_lines = sums.len() / Q;
-    for part in 0..value_lines {
+    for column in 0..value_lines {
         for first in (0..PAGE_SLOTS / S::F32_LANES).step_by(V) {
             let mut all = [[simd.splat_f32s(0.0); V]; Q];
-            load::<S, Q, V>(sums, part, first, &mut all);
+            load::<S, Q, V>(sums, column, first, &mut all);
             for (slot, line) in
-                values[part..].iter().step_by(value_lines).take(PAGE_SLOTS).enumerate()
+                values[column..].iter().step_by(value_lines).take(PAGE_SLOTS).enumerate()
             {
                 if first == 0 {
-                    prefetch.element(slot * value_lines + part);
+                    prefetch.element(slot * value_lines + column);
                 }
                 let mut values = [simd.splat_f32s(0.0); V];
                 for (v, value) in values.iter_mut().enumerate() {
@@ -425,22 +452,22 @@ fn add<S: Simd, const Q: usize, const V: usize>(
                     }
                 }
             }
-            store::<S, Q, V>(sums, part, first, &all);
+            store::<S, Q, V>(sums, column, first, &all);
         }
     }
 }
 
-/// The weights of some queries side by side, by position.
+/// Softmax weights by position.
 #[derive(Clone, Copy)]
 struct Weights<'a> {
     lines: &'a [Line],
-    /// Lines from those of a page's positions to the next one's.
+    /// Number of lines between consecutive lines of one query.
     stride: usize,
 }
 
-/// Adds to the sums of Q queries of one row the values that it sees of a page.
+/// Adds the weighted values of the slots of a page that one row sees to the sums of Q of its queries.
 #[inline(always)]
-fn add_seen<S: Simd, const Q: usize, const V: usize>(
+fn add_visible<S: Simd, const Q: usize, const V: usize>(
     simd: S,
     weights: Weights,
     values: &[Line],
@@ -450,50 +477,50 @@ fn add_seen<S: Simd, const Q: usize, const V: usize>(
     page: usize,
 ) {
     let value_lines = sums.len() / Q;
-    for part in 0..value_lines {
+    for column in 0..value_lines {
         for first in (0..PAGE_SLOTS / S::F32_LANES).step_by(V) {
             let mut all = [[simd.splat_f32s(0.0); V]; Q];
-            load::<S, Q, V>(sums, part, first, &mut all);
-            for Seen { slot, place } in view.seen(mask, page) {
-                let line = &values[slot * value_lines + part];
-                let weights = &weights.lines[view.line(place) * weights.stride..][..Q];
+            load::<S, Q, V>(sums, column, first, &mut all);
+            for Visible { slot, position } in view.visible(mask, page) {
+                let line = &values[slot * value_lines + column];
+                let weights = &weights.lines[view.line(position) * weights.stride..][..Q];
                 for (weights, all) in weights.iter().zip(&mut all) {
-                    let weight = simd.splat_f32s(weights.0[place % PAGE_SLOTS]);
+                    let weight = simd.splat_f32s(weights.0[position % PAGE_SLOTS]);
                     for (v, all) in all.iter_mut().enumerate() {
                         *all = simd.mul_add_f32s(vector::<S>(line, first + v), weight, *all);
                     }
                 }
             }
-            store::<S, Q, V>(sums, part, first, &all);
+            store::<S, Q, V>(sums, column, first, &all);
         }
     }
 }
 
-/// V vectors of a part of each query's sums.
+/// Loads V vectors of line `column` of each query's sums.
 #[inline(always)]
 fn load<S: Simd, const Q: usize, const V: usize>(
     sums: &[Line],
-    part: usize,
+    column: usize,
     first: usize,
     all: &mut [[S::f32s; V]; Q],
 ) {
     for (lines, all) in sums.chunks_exact(sums.len() / Q).zip(all) {
         for (v, all) in all.iter_mut().enumerate() {
-            *all = vector::<S>(&lines[part], first + v);
+            *all = vector::<S>(&lines[column], first + v);
         }
     }
 }
 
-/// The other method.
+/// Stores V vectors of line `column` of each query's sums.
 #[inline(always)]
 fn store<S: Simd, const Q: usize, const V: usize>(
     sums: &mut [Line],
-    part: usize,
+    column: usize,
     first: usize,
     all: &[[S::f32s; V]; Q],
 ) {
     let value_lines = sums.len() / Q;
     for (lines, all) in sums.chunks_exact_mut(value_lines).zip(all) {
-        S::as_mut_simd_f32s(&mut lines[part].0).0[first..first + V].copy_from_slice(all);
+        S::as_mut_simd_f32s(&mut lines[column].0).0[first..first + V].copy_from_slice(all);
     }
 }

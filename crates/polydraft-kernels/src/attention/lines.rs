@@ -1,5 +1,4 @@
-//! The types that the KV cache is stored in, and how its numbers are widened where they are read.
-//! All arithmetic is in f32.
+//! Storage of KV cache pages in f32 or f16. All arithmetic is in f32: f16 is widened when read.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,26 +9,25 @@ use crate::error::Result;
 use crate::fetch::PrefetchSlice;
 use crate::halves::f16_to_f32;
 
-/// Slots of a page of the KV cache; numbers side by side in a `Line`.
+/// Number of slots of a page of the KV cache, and of numbers in a `Line`.
 pub const PAGE_SLOTS: usize = 32;
 
-/// The type that the KV cache is stored in.
+/// Number type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheType {
-    /// 32 bits: as they were computed.
+    /// 32 bits, without rounding.
     #[default]
     F32,
-    /// 16 bits, rounded to nearest, numbers beyond ±65,504 stored as these: half the memory, and
-    /// half of the cost of reading a long sequence. The model that is sampled exactly is then the
-    /// one with its KV cache so rounded.
+    /// 16 bits, rounded to nearest and clamped to ±65,504. Halves the memory, and the time to read
+    /// a long sequence. Sampling is then exact for the model with the rounded KV cache.
     F16,
 }
 
 impl CacheType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 2] = [Self::F32, Self::F16];
 
-    /// The name that users type.
+    /// Returns the name in options and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -37,7 +35,7 @@ impl CacheType {
         }
     }
 
-    /// Bytes of a number.
+    /// Returns the number of bytes per number.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -58,41 +56,41 @@ impl FromStr for CacheType {
     fn from_str(name: &str) -> std::result::Result<Self, String> {
         Self::ALL
             .into_iter()
-            .find(|held| held.name() == name)
+            .find(|cache_type| cache_type.name() == name)
             .ok_or_else(|| format!("expected f32 or f16, got {name:?}"))
     }
 }
 
-/// Thirty-two numbers; it begins with a cache line, so that no vector lies across two.
+/// 32 numbers, aligned to a cache line, so that no vector straddles two lines.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(align(64))]
 pub(crate) struct Line<T = f32>(pub [T; PAGE_SLOTS]);
 
-/// The lines of a page.
+/// Lines of a page.
 #[derive(Debug, Clone)]
-pub(crate) enum Numbers {
+pub(crate) enum Lines {
     Single(Vec<Line>),
     Half(Vec<Line<f16>>),
 }
 
-impl Numbers {
-    /// Zeros.
-    pub fn new(held: CacheType, lines: usize) -> Result<Self> {
-        Ok(match held {
+impl Lines {
+    /// Allocates lines of zeros.
+    pub fn new(cache_type: CacheType, lines: usize) -> Result<Self> {
+        Ok(match cache_type {
             CacheType::F32 => Self::Single(zeros(lines)?),
             CacheType::F16 => Self::Half(zeros(lines)?),
         })
     }
 
-    /// Writes numbers below each other: one into each line from `first` on, at `place`.
-    pub fn set_column(&mut self, first: usize, place: usize, numbers: &[f32]) {
+    /// Writes a column: number i at `index` in line `first + i`.
+    pub fn set_column(&mut self, first: usize, index: usize, numbers: &[f32]) {
         match self {
-            Self::Single(lines) => column(&mut lines[first..], place, numbers, |number| number),
-            Self::Half(lines) => column(&mut lines[first..], place, numbers, narrow),
+            Self::Single(lines) => column(&mut lines[first..], index, numbers, |number| number),
+            Self::Half(lines) => column(&mut lines[first..], index, numbers, narrow),
         }
     }
 
-    /// Writes numbers side by side, from the beginning of a line on.
+    /// Writes contiguous numbers, starting at line `first`.
     pub fn set_row(&mut self, first: usize, numbers: &[f32]) {
         match self {
             Self::Single(lines) => row(&mut lines[first..], numbers, |number| number),
@@ -100,15 +98,15 @@ impl Numbers {
         }
     }
 
-    /// Number `place` of a line.
-    pub fn get(&self, line: usize, place: usize) -> f32 {
+    /// Returns number `index` of a line.
+    pub fn get(&self, line: usize, index: usize) -> f32 {
         match self {
-            Self::Single(lines) => lines[line].0[place],
-            Self::Half(lines) => lines[line].0[place].to_f32(),
+            Self::Single(lines) => lines[line].0[index],
+            Self::Half(lines) => lines[line].0[index].to_f32(),
         }
     }
 
-    /// These lines as they are stored, to prefetch them.
+    /// Returns the memory of lines `from..from + count`, for prefetching.
     #[inline(always)]
     pub fn prefetch(&self, from: usize, count: usize) -> PrefetchSlice {
         match self {
@@ -117,14 +115,19 @@ impl Numbers {
         }
     }
 
-    /// These lines in f32, in `room` where they are stored otherwise.
+    /// Returns lines `from..from + count` in f32. Lines in f16 are widened into `scratch`.
     #[inline(always)]
-    pub fn lines<'a>(&'a self, from: usize, count: usize, room: &'a mut Vec<Line>) -> &'a [Line] {
+    pub fn get_f32<'a>(
+        &'a self,
+        from: usize,
+        count: usize,
+        scratch: &'a mut Vec<Line>,
+    ) -> &'a [Line] {
         match self {
             Self::Single(lines) => &lines[from..from + count],
             Self::Half(lines) => {
-                room.resize(room.len().max(count), Line::default());
-                let wide = &mut room[..count];
+                scratch.resize(scratch.len().max(count), Line::default());
+                let wide = &mut scratch[..count];
                 for (wide, half) in wide.iter_mut().zip(&lines[from..from + count]) {
                     for (wide, half) in wide.0.iter_mut().zip(&half.0) {
                         *wide = f16_to_f32(half.to_bits());
@@ -146,22 +149,22 @@ where
     Ok(lines)
 }
 
-fn column<T>(lines: &mut [Line<T>], place: usize, numbers: &[f32], held: impl Fn(f32) -> T) {
+fn column<T>(lines: &mut [Line<T>], index: usize, numbers: &[f32], convert: impl Fn(f32) -> T) {
     for (line, number) in lines.iter_mut().zip(numbers) {
-        line.0[place] = held(*number);
+        line.0[index] = convert(*number);
     }
 }
 
-fn row<T>(lines: &mut [Line<T>], numbers: &[f32], held: impl Fn(f32) -> T) {
+fn row<T>(lines: &mut [Line<T>], numbers: &[f32], convert: impl Fn(f32) -> T) {
     for (line, numbers) in lines.iter_mut().zip(numbers.chunks(PAGE_SLOTS)) {
-        for (place, number) in line.0.iter_mut().zip(numbers) {
-            *place = held(*number);
+        for (stored, number) in line.0.iter_mut().zip(numbers) {
+            *stored = convert(*number);
         }
     }
 }
 
-/// The nearest half; a number beyond all of them is the largest, as an infinite one would spoil
-/// every sum.
+/// Rounds to the nearest finite f16. Clamps, because an infinite key or value would make every sum
+/// infinite or NaN.
 fn narrow(number: f32) -> f16 {
     f16::from_f32(number.clamp(-f16::MAX.to_f32(), f16::MAX.to_f32()))
 }
@@ -171,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_stay_what_they_are() {
+    fn rounding_to_f16_keeps_f16_and_clamps() {
         for bits in 0..=u16::MAX {
             let half = f16::from_bits(bits);
             if half.is_finite() {
@@ -183,9 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_back() {
-        for held in CacheType::ALL {
-            assert_eq!(held.to_string().parse(), Ok(held));
+    fn names_parse_to_their_types() {
+        for cache_type in CacheType::ALL {
+            assert_eq!(cache_type.to_string().parse(), Ok(cache_type));
         }
         assert_eq!("q8_0".parse::<CacheType>().unwrap_err(), "expected f32 or f16, got \"q8_0\"");
     }

@@ -1,36 +1,39 @@
-//! The mask of a token: what it sees of its sequence.
+//! Attention masks.
 
 use std::ops::Range;
 
-/// The slots that a token sees, its own the last of them. In their order they hold the sequence up
-/// to the token.
+/// Slots of the KV cache that a token sees: the sequence up to and including the token, in order.
+///
+/// A slot of the context holds the token at the same position. In a tree, slots of the path do not:
+/// position `context + i` is in slot `path[i]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
-    /// All slots before this one,
+    /// Number of leading slots that the token sees.
     pub context: usize,
-    /// and these, which ascend.
+    /// Further slots, ascending. The last one is the token's own.
     pub path: Vec<usize>,
 }
 
 impl Mask {
-    /// The token's position in the sequence.
+    /// Returns the token's position in the sequence.
     pub fn position(&self) -> usize {
         self.context + self.path.len() - 1
     }
 
-    /// The first position that it sees where a token sees only so many, itself included.
+    /// Returns the first visible position, given a sliding window.
     pub(crate) fn first(&self, window: Option<usize>) -> usize {
         window.map_or(0, |window| (self.position() + 1).saturating_sub(window))
     }
 
-    /// What it sees of these positions: slots of the context, and slots of the path.
+    /// Returns the visible slots at the given positions: a range of the context, and a part of the
+    /// path.
     pub(crate) fn within(
         &self,
         window: Option<usize>,
-        places: &Range<usize>,
+        positions: &Range<usize>,
     ) -> (Range<usize>, &[usize]) {
-        let end = places.end.min(self.position() + 1);
-        let first = self.first(window).max(places.start).min(end);
+        let end = positions.end.min(self.position() + 1);
+        let first = self.first(window).max(positions.start).min(end);
         let path = first.saturating_sub(self.context)..end.saturating_sub(self.context);
         (first.min(self.context)..end.min(self.context), &self.path[path])
     }
@@ -41,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_leaves_the_last_tokens() {
+    fn window_limits_visible_slots_to_last_positions() {
         let mask = Mask { context: 10, path: vec![12, 17, 18] };
         assert_eq!(mask.position(), 12);
         let all = 0..usize::MAX;
@@ -53,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_of_the_sequence() {
+    fn visible_slots_within_positions() {
         let mask = Mask { context: 10, path: vec![12, 17, 18] };
         assert_eq!(mask.within(None, &(0..8)), (0..8, &[][..]));
         assert_eq!(mask.within(None, &(8..12)), (8..10, &[12, 17][..]));

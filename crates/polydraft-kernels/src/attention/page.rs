@@ -1,24 +1,24 @@
-//! A page of the KV cache: a few slots, for every layer.
+//! Pages of the KV cache.
 
-use super::lines::{CacheType, Line, Numbers, PAGE_SLOTS};
+use super::lines::{CacheType, Line, Lines, PAGE_SLOTS};
 use crate::error::Result;
 use crate::fetch::PrefetchSlice;
 
-/// The memory layout of a page.
+/// Memory layout of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageLayout {
-    /// Layers of the model.
+    /// Number of layers.
     pub layers: usize,
-    /// Heads of keys, and of values.
+    /// Number of key heads, which equals the number of value heads.
     pub heads: usize,
-    /// Numbers of a head.
+    /// Width of a head.
     pub head_size: usize,
-    /// The type that they are stored in.
+    /// Number type of keys and values.
     pub cache_type: CacheType,
 }
 
 impl PageLayout {
-    /// Lines that a head's value fills.
+    /// Returns the number of lines of one head's value.
     pub(crate) fn value_lines(&self) -> usize {
         self.head_size.div_ceil(PAGE_SLOTS)
     }
@@ -27,12 +27,12 @@ impl PageLayout {
         self.head_size + PAGE_SLOTS * self.value_lines()
     }
 
-    /// The first line of a head's keys in one layer.
+    /// Returns the first line of a head's keys in one layer.
     fn keys(&self, layer: usize, head: usize) -> usize {
         (layer * self.heads + head) * self.block_lines()
     }
 
-    /// The first line of its values.
+    /// Returns the first line of a head's values in one layer.
     fn values(&self, layer: usize, head: usize) -> usize {
         self.keys(layer, head) + self.head_size
     }
@@ -41,14 +41,16 @@ impl PageLayout {
         self.layers * self.heads * self.block_lines()
     }
 
-    /// Bytes of a page.
+    /// Returns the number of bytes of a page.
     pub fn page_bytes(&self) -> usize {
         self.lines() * PAGE_SLOTS * self.cache_type.bytes()
     }
 }
 
-/// [`PAGE_SLOTS`] slots of a KV cache. For every layer and head a block: of each number of a key one
-/// line, with the page's slots side by side; then of each slot's value as many lines as it fills.
+/// A page of a KV cache: [`PAGE_SLOTS`] slots, for all layers.
+///
+/// Each layer and head has one block. Keys are stored by column: line i holds number i of the keys
+/// of all slots. Values follow, stored by slot, each padded to whole lines.
 ///
 /// ```
 /// use polydraft_kernels::{CacheType, PageLayout, Page};
@@ -62,81 +64,82 @@ impl PageLayout {
 #[derive(Debug, Clone)]
 pub struct Page {
     layout: PageLayout,
-    numbers: Numbers,
+    lines: Lines,
 }
 
 impl Page {
-    /// An empty one.
+    /// Allocates an empty page.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// Not enough memory.
     pub fn new(layout: PageLayout) -> Result<Self> {
-        Ok(Self { layout, numbers: Numbers::new(layout.cache_type, layout.lines())? })
+        Ok(Self { layout, lines: Lines::new(layout.cache_type, layout.lines())? })
     }
 
-    /// The keys of one head in one layer, `[head, slots]`; in `room` where they are stored in fewer
-    /// bits.
+    /// Returns the keys of one head in one layer, `[head size, slots]`, widened into `scratch` if
+    /// they are stored in f16.
     #[inline(always)]
     pub(super) fn keys<'a>(
         &'a self,
         layer: usize,
         head: usize,
-        room: &'a mut Vec<Line>,
+        scratch: &'a mut Vec<Line>,
     ) -> &'a [Line] {
-        self.numbers.lines(self.layout.keys(layer, head), self.layout.head_size, room)
+        self.lines.get_f32(self.layout.keys(layer, head), self.layout.head_size, scratch)
     }
 
-    /// Its values, `[slots, head]`, each slot's in whole lines; likewise.
+    /// Returns the values of one head in one layer, `[slots, head size]`, each slot padded to whole
+    /// lines; widened into `scratch` if they are stored in f16.
     #[inline(always)]
     pub(super) fn values<'a>(
         &'a self,
         layer: usize,
         head: usize,
-        room: &'a mut Vec<Line>,
+        scratch: &'a mut Vec<Line>,
     ) -> &'a [Line] {
         let count = PAGE_SLOTS * self.layout.value_lines();
-        self.numbers.lines(self.layout.values(layer, head), count, room)
+        self.lines.get_f32(self.layout.values(layer, head), count, scratch)
     }
 
-    /// The lines of [`keys`](Self::keys), and those of [`values`](Self::values), as they are
-    /// stored.
+    /// Returns the memory of the [`keys`](Self::keys) and of the [`values`](Self::values), for
+    /// prefetching.
     #[inline(always)]
     pub(super) fn prefetch(&self, layer: usize, head: usize) -> [PrefetchSlice; 2] {
         let values = PAGE_SLOTS * self.layout.value_lines();
         [
-            self.numbers.prefetch(self.layout.keys(layer, head), self.layout.head_size),
-            self.numbers.prefetch(self.layout.values(layer, head), values),
+            self.lines.prefetch(self.layout.keys(layer, head), self.layout.head_size),
+            self.lines.prefetch(self.layout.values(layer, head), values),
         ]
     }
 
-    /// Writes the key and value, `[heads, head]` each, of one slot in one layer.
+    /// Writes the key and value, `[heads, head size]` each, of one slot in one layer.
     ///
     /// # Panics
-    /// A layer or a slot that the page does not have; a key or a value that is too short.
+    /// Layer or slot out of range; a key or a value that is too short.
     pub fn write(&mut self, layer: usize, slot: usize, key: &[f32], value: &[f32]) {
         let layout @ PageLayout { heads, head_size, .. } = self.layout;
         for number in 0..heads {
-            let own = number * head_size..(number + 1) * head_size;
-            self.numbers.set_column(layout.keys(layer, number), slot, &key[own.clone()]);
+            let range = number * head_size..(number + 1) * head_size;
+            self.lines.set_column(layout.keys(layer, number), slot, &key[range.clone()]);
             let first = layout.values(layer, number) + slot * layout.value_lines();
-            self.numbers.set_row(first, &value[own]);
+            self.lines.set_row(first, &value[range]);
         }
     }
 
-    /// The key and value of one slot in one layer.
+    /// Returns the key and value of one slot in one layer.
     ///
     /// # Panics
-    /// A layer or a slot that the page does not have.
+    /// Layer or slot out of range.
     pub fn read(&self, layer: usize, slot: usize) -> [Vec<f32>; 2] {
         let layout @ PageLayout { heads, head_size, .. } = self.layout;
         let (mut key, mut value) =
             (Vec::with_capacity(heads * head_size), Vec::with_capacity(heads * head_size));
         for number in 0..heads {
             let keys = layout.keys(layer, number);
-            key.extend((keys..keys + head_size).map(|line| self.numbers.get(line, slot)));
+            key.extend((keys..keys + head_size).map(|line| self.lines.get(line, slot)));
             let first = layout.values(layer, number) + slot * layout.value_lines();
             value.extend(
-                (0..head_size).map(|i| self.numbers.get(first + i / PAGE_SLOTS, i % PAGE_SLOTS)),
+                (0..head_size).map(|i| self.lines.get(first + i / PAGE_SLOTS, i % PAGE_SLOTS)),
             );
         }
         [key, value]
@@ -148,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_take_half() {
+    fn f16_pages_take_half_of_the_bytes() {
         let bytes =
             |cache_type| PageLayout { layers: 2, heads: 2, head_size: 40, cache_type }.page_bytes();
         assert_eq!(bytes(CacheType::F32), 2 * bytes(CacheType::F16));

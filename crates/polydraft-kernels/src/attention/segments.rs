@@ -1,29 +1,30 @@
-//! Segments of a sequence: what attention computes apart and joins afterwards. They are the same
-//! for every token.
+//! Segments: fixed ranges of positions that attention computes separately and then joins. They are
+//! the same for every token.
 
 use std::ops::Range;
 
 use super::mask::Mask;
 
-/// Where the first segments of a sequence begin: threads share a short one too.
+/// First positions of the first segments. They are shorter, so that threads can share a short
+/// sequence.
 const FIRST: [usize; 4] = [0, 64, 128, 256];
-/// Positions of every later one: few enough for their scores to stay in a core's cache.
-const SEGMENT: usize = 512;
+/// Length of all later segments. Their scores fit into the cache of a core.
+const LENGTH: usize = 512;
 
-/// Where a segment begins.
-pub(super) fn beginning(segment: usize) -> usize {
-    FIRST.get(segment).copied().unwrap_or_else(|| (segment + 1 - FIRST.len()) * SEGMENT)
+/// Returns the first position of a segment.
+pub(super) fn segment_start(segment: usize) -> usize {
+    FIRST.get(segment).copied().unwrap_or_else(|| (segment + 1 - FIRST.len()) * LENGTH)
 }
 
-/// The number of the segment that a position is in.
-pub(super) fn segment_at(place: usize) -> usize {
-    match place < SEGMENT {
-        true => FIRST.partition_point(|first| *first <= place) - 1,
-        false => FIRST.len() - 1 + place / SEGMENT,
+/// Returns the segment of a position.
+pub(super) fn segment_at(position: usize) -> usize {
+    match position < LENGTH {
+        true => FIRST.partition_point(|first| *first <= position) - 1,
+        false => FIRST.len() - 1 + position / LENGTH,
     }
 }
 
-/// The numbers of the segments that some tokens see.
+/// Returns the segments that at least one of the tokens sees.
 pub(super) fn segments(masks: &[Mask], window: Option<usize>) -> Range<usize> {
     let first = masks.iter().map(|mask| mask.first(window)).min().unwrap_or(0);
     let last = masks.iter().map(Mask::position).max().unwrap_or(0);
@@ -35,12 +36,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_is_in_one_segment() {
-        for place in 0..3000 {
-            let segment = segment_at(place);
+    fn every_position_is_in_its_segment() {
+        for position in 0..3000 {
+            let segment = segment_at(position);
             assert!(
-                (beginning(segment)..beginning(segment + 1)).contains(&place),
-                "{place} in {segment}"
+                (segment_start(segment)..segment_start(segment + 1)).contains(&position),
+                "{position} in {segment}"
             );
         }
     }
