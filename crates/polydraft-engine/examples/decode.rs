@@ -1,9 +1,8 @@
-//! Two sequences decoded together, with models that are tables of probabilities.
+//! Decodes two sequences in one batch, with models that are tables of probabilities.
 //!
 //! `cargo run -p polydraft-engine --example decode`
 //!
-//! Real models replace the tables, nothing else changes: `polydraft_models::load` gives a `Model`
-//! too.
+//! For real models, only the tables are replaced: `polydraft_models::load` returns a `Model` too.
 
 use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{
@@ -12,10 +11,10 @@ use polydraft_engine::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// The next token depends on the last one: mostly it is the next of the circle 0, 1, 2.
+/// The next token depends on the last one: usually it is the next of the cycle 0, 1, 2.
 const TARGET: &str = r#"{"vocabulary": 3, "next": {
     "": [0.4, 0.3, 0.3], "0": [0.1, 0.8, 0.1], "1": [0.1, 0.1, 0.8], "2": [0.8, 0.1, 0.1]}}"#;
-/// Cheaper, and less confident.
+/// A cheaper, less confident model.
 const DRAFT: &str = r#"{"vocabulary": 3, "next": {
     "": [0.4, 0.3, 0.3], "0": [0.2, 0.6, 0.2], "1": [0.2, 0.2, 0.6], "2": [0.6, 0.2, 0.2]}}"#;
 
@@ -29,11 +28,11 @@ fn request(prompt: u32, seed: u64) -> Result<Request<'static>> {
         // Speculation: it changes the speed only.
         .speculation(speculation)
         .limits(Limits::tokens(24))
-        // Tokens are enough here; a tokenizer's stream, given to `detokenizer`, would decode them.
+        // Tokens suffice here; a tokenizer's stream, given to `detokenizer`, would decode them.
         .rng(ChaCha8Rng::seed_from_u64(seed)))
 }
 
-/// What was decided since the last time: `+` marks accepted drafts.
+/// Prints the tokens decided since the last call; `+` marks accepted drafts.
 fn show(name: &str, session: &mut Session) {
     let tokens: Vec<String> = session
         .take_tokens()
@@ -58,7 +57,7 @@ fn main() -> Result<()> {
     let mut first = engine.open(request(0, 1)?)?;
     let mut second = engine.open(request(1, 2)?)?;
     while !(first.is_done() && second.is_done()) {
-        // One pass of the target for both; a session that is done takes no part.
+        // One target pass for both; a session that is done is skipped.
         engine.step(&mut [&mut first, &mut second])?;
         show("first ", &mut first);
         show("second", &mut second);

@@ -1,9 +1,9 @@
-//! A model of one's own: a Markov chain over bytes, decoded with n-gram drafts.
+//! A user-defined model: a Markov chain over bytes, decoded with n-gram drafts.
 //!
 //! `cargo run -p polydraft-engine --example own_model`
 //!
-//! A target need not be a transformer: everything that gives logits after a sequence, and after
-//! each path of a tree that follows it, is a [`Model`].
+//! A target need not be a transformer: anything that returns logits after a sequence, and after
+//! each path of a tree that follows it, can be a [`Model`].
 
 use std::collections::HashMap;
 
@@ -15,10 +15,10 @@ use polydraft_engine::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// Bytes that the next one depends on.
+/// Number of bytes that the next one depends on.
 const ORDER: usize = 5;
 
-/// The last bytes of a sequence, fewer at its beginning.
+/// Last bytes of a sequence, fewer at its beginning.
 type Context = Vec<Token>;
 
 /// Counts of the byte after each context.
@@ -32,7 +32,7 @@ struct Chain {
 #[derive(Default)]
 struct Tokens {
     tokens: Vec<Token>,
-    /// The context after each scored node. A larger model would keep logits and hidden states here.
+    /// Context after each scored node. A larger model would store logits and hidden states here.
     scored: Vec<Context>,
 }
 
@@ -41,7 +41,7 @@ impl Chain {
         let bytes: Vec<Token> = corpus.bytes().map(Token::from).collect();
         let mut counts: HashMap<Context, [u32; 256]> = HashMap::new();
         for (end, &byte) in bytes.iter().enumerate() {
-            // Shorter contexts as well, for what was never seen.
+            // Shorter contexts serve as fallback for unseen ones.
             for start in end.saturating_sub(ORDER)..=end {
                 counts.entry(bytes[start..end].to_vec()).or_insert([0; 256])[byte as usize] += 1;
             }
@@ -60,7 +60,7 @@ impl Chain {
         Self { info, next, sequences: Slots::default() }
     }
 
-    /// The longest suffix of a sequence that was seen.
+    /// Returns the longest suffix of a sequence that occurred.
     fn context(&self, tokens: &[Token]) -> Context {
         let first = tokens.len().saturating_sub(ORDER);
         let mut ends = (first..=tokens.len()).map(|start| &tokens[start..]);
@@ -96,7 +96,7 @@ impl Sequences for Chain {
         }
     }
 
-    /// A tree grows between commits: only the nodes without a score are new.
+    /// Scores the nodes without a score; a tree only grows between commits.
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         for &(sequence, tree) in batch {
             for node in self.sequences[sequence].scored.len()..tree.len() {
@@ -126,7 +126,7 @@ impl Model for Chain {
     }
 }
 
-/// 400 bytes after a short prompt, drafted by n-grams or not.
+/// Generates 400 bytes after a short prompt, with n-gram drafts or without.
 fn generate(engine: &mut Engine, speculate: bool, temperature: f64) -> Result<Generation> {
     let verifier: VerifierKind = "nested-priority".parse()?;
     let sampling = Sampling { temperature, ..Sampling::default() };
@@ -142,7 +142,7 @@ fn generate(engine: &mut Engine, speculate: bool, temperature: f64) -> Result<Ge
 
 fn main() -> Result<()> {
     let target = Chain::new(include_str!("../src/model.rs"));
-    // No second model: n-grams of the sequence itself draft for it.
+    // The n-grams of the sequence itself draft, without a second model.
     let drafter = "ngram".parse::<DrafterKind>()?.build(target.info())?;
     let mut engine = Engine::new(Box::new(target), Some(drafter));
 
@@ -151,7 +151,8 @@ fn main() -> Result<()> {
     println!("    /// {}\n", String::from_utf8_lossy(&bytes));
     println!("{:.2} bytes per target pass", generation.statistics.block_efficiency());
 
-    // Greedily the output is the same: the simplest check that speculation is lossless.
+    // The greedy output must be the same with and without speculation, a simple check of
+    // losslessness.
     let (drafted, plain) = (generate(&mut engine, true, 0.0)?, generate(&mut engine, false, 0.0)?);
     assert_eq!(drafted.tokens, plain.tokens, "speculation changed the text");
     println!("at temperature 0: {:.2}", drafted.statistics.block_efficiency());

@@ -1,12 +1,12 @@
-//! Does the output of speculative decoding have the target's distribution? Tests on real models.
+//! Statistical tests, on real models, that speculative decoding keeps the target's distribution.
 //!
-//! Problem: compare the joint distribution of the first tokens after a prompt, as decoding emits
-//! them, with that of the target alone, which its logits give exactly.
-//! Source: the G-test (log-likelihood ratio) against a known distribution; cells are continuations,
-//! those expected fewer than five times are pooled by their prefix, so that no cell is too small
-//! for the test.
-//! Complexity: one decode step or more per run; one pass of the target for each prefix that is
-//! expected five times.
+//! Problem: compare the joint distribution of the first tokens after a prompt, as the decode loop
+//! emits them, with the target's own, which follows exactly from its logits.
+//! Source: the G-test (log-likelihood ratio) against a known distribution. A cell is one
+//! continuation; continuations expected fewer than five times are pooled by their prefix, because
+//! the test needs cells of a minimum size.
+//! Complexity: one or more decode steps per run; one target pass for each prefix that is expected
+//! five times.
 //! Deviations: none.
 
 use std::collections::HashMap;
@@ -19,15 +19,16 @@ use polydraft::{
 
 use crate::{Engine, Model, Request, Result};
 
-/// How often each sequence was emitted.
+/// Number of times each sequence was emitted.
 pub type Counts = HashMap<Vec<Token>, u64>;
 
-/// Decodes the first `length` tokens of `runs` requests. `request` makes each; its token limit
-/// should be beyond `length`, so that the limit does not end with the test. `goes_on` is called
-/// after each.
+/// Decodes the first `length` tokens of `runs` requests and counts the resulting sequences.
+/// `request` builds the request of a run; its token limit should exceed `length`, so that the limit
+/// does not coincide with the end of the test. `goes_on` is called after each run and returns
+/// whether to continue.
 ///
 /// # Errors
-/// Those of the engine and of `request`.
+/// Errors of the engine and of `request`.
 pub fn count_sequences<'c, E: From<crate::Error>>(
     engine: &mut Engine,
     length: usize,
@@ -68,14 +69,14 @@ pub fn compare(
     let runs = counts.values().sum::<u64>() as f64;
     let mut cells = Cells { target, sampling, prompt, counts, runs, cells: Vec::new() };
     let rest = cells.divide(&mut Vec::new(), 1.0, length)?;
-    // The last cell of all may be empty up to rounding.
+    // The remaining cell may be empty up to rounding.
     if rest.0 * runs > 1e-9 || rest.1 > 0 {
         cells.cells.push(rest);
     }
     Ok(GTest::new(cells.cells))
 }
 
-/// Sequences by their prefixes, so that cells that are too rare are pooled with similar ones.
+/// Sequences grouped by prefix: cells that are too rare are pooled with similar ones.
 struct Cells<'a> {
     target: &'a mut dyn Model,
     sampling: &'a Sampling,
@@ -95,8 +96,9 @@ impl Cells<'_> {
             .sum()
     }
 
-    /// Divides the sequences with the prefix `text`, which has this probability, into cells.
-    /// Returns probability and number of those that are too rare for cells of their own.
+    /// Divides the sequences that begin with `prefix`, which has this probability, into cells.
+    /// Returns the probability and the number of the sequences that are too rare for cells of their
+    /// own.
     fn divide(
         &mut self,
         prefix: &mut Vec<Token>,
@@ -117,7 +119,7 @@ impl Cells<'_> {
             rest = (rest.0 - probability * p, rest.1 - self.count_with_prefix(prefix));
             let (left, left_count) = self.divide(prefix, probability * p, length - 1)?;
             prefix.pop();
-            // Its rare continuations make a cell if they are not rare together.
+            // Rare continuations of one prefix become one cell if their sum is large enough.
             if left * self.runs >= MIN_EXPECTED {
                 self.cells.push((left, left_count));
             } else {
@@ -128,7 +130,7 @@ impl Cells<'_> {
     }
 }
 
-/// The target's distribution of the next token.
+/// Returns the target's next-token distribution after `tokens`.
 ///
 /// # Errors
 /// Failures of the model; logits that make no distribution.
@@ -146,9 +148,9 @@ pub fn distribution_after(
     probs
 }
 
-/// A verifier that is wrong on purpose, to see that a test finds it: after a rejection it draws
-/// from the target instead of the residual, the commonest mistake, and one that no reader of the
-/// output would notice.
+/// A verifier with a planted fault, to check that a test detects it: after a rejection it draws
+/// from the target instead of the residual. This is the most common mistake, and readers of the
+/// output would not notice it.
 pub struct WrongResidual(pub Box<dyn Verifier>);
 
 impl Verifier for WrongResidual {

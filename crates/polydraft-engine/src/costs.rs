@@ -1,16 +1,16 @@
-//! What steps cost here, measured: what adaptive draft length goes by at first.
+//! Measured costs of steps on this machine: the initial values for adaptive draft length.
 //!
-//! Problem: how much to draft hangs on the seconds of passes over 1, 2, 4, .. tokens and of the
-//! draft's passes, and a small model's pass is faster or slower by a third as its weights lie in
-//! the CPU's cache or do not: passes of one model alone do not show that.
-//! Method: whole steps, plain ones and with chains of 1, 3, 7 and 11 tokens; of each kind the least
-//! of two rounds, of the draft's seconds and of all others. Chains say what a pass of the draft
-//! takes, and what the first one of a step takes beyond that. The same after a long context,
-//! where that does not take long: the difference is what each token of context adds. What became of
-//! the chains is what to expect of the draft. The draft's passes over several tokens are taken to
-//! grow as the target's do. It takes two seconds or three where passes are not long, in parts of a
-//! few steps between which other sequences can go on; the clock corrects the rest
-//! ([`Costs::calibrate`]).
+//! Problem: the best draft length depends on the seconds of passes over 1, 2, 4, .. tokens and of
+//! the draft's passes. A small model's pass is a third faster or slower depending on whether its
+//! weights are in the CPU cache, so timing one model alone gives wrong values.
+//! Method: time whole steps, plain and with chains of 1, 3, 7 and 11 tokens, and take for each kind
+//! the minimum of two rounds, separately for the draft and for the rest. The chains give the cost
+//! of a draft pass and the extra cost of the first one of a step. The same after a long context, if
+//! that does not take long: the difference is the cost per token of context. The acceptances in the
+//! chains are the expected acceptances of the draft. The draft's passes over several tokens are
+//! assumed to grow as the target's do. Measuring takes two or three seconds where passes are short,
+//! in parts of a few steps, between which other sequences can proceed. Measured times correct the
+//! rest later ([`Costs::calibrate`]).
 
 use std::time::{Duration, Instant};
 
@@ -19,28 +19,29 @@ use polydraft::{PolicyKind, Token};
 
 use crate::{Engine, Request, Result, Statistics};
 
-/// Makes the requests whose steps are measured.
+/// Builds the requests whose steps are measured, from a prompt and a policy.
 pub type RequestFactory<'a> = dyn FnMut(Vec<Token>, PolicyKind) -> Result<Request<'static>> + 'a;
 
-/// Tokens of the chains; 0 is a plain step.
+/// Tokens per chain; 0 is a plain step.
 const CHAIN_LENGTHS: [usize; 5] = [0, 1, 3, 7, 11];
-/// Tokens of the contexts.
+/// Tokens per context.
 const CONTEXT_LENGTHS: [usize; 2] = [128, 1024];
-/// Steps of a kind that count in a round, after one that finds another kind's weights in the
-/// CPU's cache; that one alone where it takes long.
+/// Measured steps of each kind per round, after one warm-up step that runs with another kind's
+/// weights in the CPU cache. If the warm-up step is slow, it is the measurement.
 const STEPS: usize = 2;
 const SLOW_STEP: Duration = Duration::from_millis(100);
-/// Rounds, and how long one may take for there to be another.
+/// Number of rounds; a further round starts only while less than this time is spent per round.
 const ROUNDS: usize = 2;
 const ROUND_TIME: Duration = Duration::from_millis(1500);
-/// Tokens of a context that one part prefills.
+/// Tokens of a context that one part of the measurement prefills.
 const PREFILL_CHUNK: usize = 128;
-/// How many times as long as in another round plain steps may take: on a quiet machine it is 1.1.
+/// Maximum ratio of plain steps between two rounds on a quiet machine; 1.1 is usual.
 const MAX_SLOWDOWN: f64 = 1.5;
-/// How many times as long as a step with more drafted tokens one with fewer may take there.
+/// Maximum ratio of a step to one with more drafted tokens on a quiet machine.
 const MONOTONE_TOLERANCE: f64 = 1.1;
 
-/// A measurement at work: a part at a time, between which other sequences of the engine go on.
+/// A measurement in progress. It runs in parts, between which other sequences of the engine
+/// proceed.
 ///
 /// ```
 /// use polydraft::{PolicyKind, VerifierKind};
@@ -63,27 +64,27 @@ const MONOTONE_TOLERANCE: f64 = 1.1;
 pub struct CostMeasurement {
     prompt: Vec<Token>,
     contexts: [usize; CONTEXT_LENGTHS.len()],
-    /// No chain is longer.
+    /// Maximum chain length.
     levels: usize,
     reads_kv_cache: bool,
-    /// The part that comes: a round of one context, and in it a kind of steps.
+    /// The next part: a round of one context, and a kind of steps in it.
     round: usize,
     kind: usize,
-    /// Tokens of the round's context that are prefilled.
+    /// Prefilled tokens of the round's context.
     prefilled: usize,
-    /// What all parts took.
+    /// Total time of all parts.
     spent: Duration,
     verified: f64,
     rejected: f64,
-    /// By context and kind: seconds of the draft, and all others.
+    /// Seconds of the draft and of everything else, by context and kind.
     fastest: [[[f64; 2]; CHAIN_LENGTHS.len()]; CONTEXT_LENGTHS.len()],
-    /// Of plain steps, by context: the most in any round.
+    /// Slowest plain step of all rounds, by context.
     slowest: [f64; CONTEXT_LENGTHS.len()],
 }
 
 impl CostMeasurement {
-    /// Of steps after a text, again and again until it is long enough; after any token if there is
-    /// none.
+    /// Measures steps after `prompt`, repeated up to the context's length. An empty prompt is
+    /// replaced by token 0.
     pub fn new(engine: &Engine, prompt: &[Token]) -> Self {
         let context = engine.draft_context().unwrap_or(usize::MAX).min(engine.info().context);
         Self {
@@ -102,17 +103,17 @@ impl CostMeasurement {
         }
     }
 
-    /// Measures the next part; whether there is another one. `request` makes requests of a prompt
-    /// and a policy: their sampling and their verifier are what is measured.
+    /// Measures the next part and returns whether there is another one. `request` builds requests
+    /// from a prompt and a policy; their sampling and verifier are what is measured.
     ///
     /// # Errors
-    /// Failures of the models; requests that are refused.
+    /// Failures of the models; rejected requests.
     pub fn advance(&mut self, engine: &mut Engine, request: &mut RequestFactory) -> Result<bool> {
         let start = Instant::now();
         let index = self.round % CONTEXT_LENGTHS.len();
         let length = self.contexts[index];
         if self.prefilled < length {
-            // The context is computed piece by piece; the steps find it in the prefix cache.
+            // The context is prefilled in chunks; the steps find it in the prefix cache.
             self.prefilled = length.min(self.prefilled + PREFILL_CHUNK);
             let request = request(self.context(self.prefilled), PolicyKind::chain(1))?;
             prefill(engine, request)?;
@@ -135,7 +136,7 @@ impl CostMeasurement {
         Ok(goes_on)
     }
 
-    /// Tokens of the chains, as long as the draft makes them.
+    /// Tokens of the chains, at most as many as the draft has levels.
     fn chains(&self) -> impl Iterator<Item = usize> {
         let levels = self.levels;
         CHAIN_LENGTHS.into_iter().map(move |tokens| tokens.min(levels))
@@ -153,15 +154,15 @@ impl CostMeasurement {
         if tokens == 0 {
             self.slowest[index] = self.slowest[index].max(rest / calls);
         } else if index == 0 {
-            // A long context says the same again and again, which n-grams know.
+            // The long context repeats the prompt, which n-grams would predict.
             let rejections = calls - taken.complete_paths as f64;
             self.verified += taken.accepted.iter().sum::<usize>() as f64 + rejections;
             self.rejected += rejections;
         }
     }
 
-    /// Whether plain steps took about the same in all rounds, and fewer tokens no longer than more:
-    /// else the machine was busy, and the costs are better measured again another time.
+    /// Returns whether plain steps took about the same in all rounds, and fewer tokens no longer
+    /// than more. Otherwise the machine was busy, and the costs should be measured again later.
     pub fn is_quiet(&self) -> bool {
         let plain = self.fastest.iter().map(|kinds| kinds[0][1]);
         let rises = |kinds: &[[f64; 2]; CHAIN_LENGTHS.len()]| {
@@ -173,8 +174,8 @@ impl CostMeasurement {
             && self.fastest.iter().all(rises)
     }
 
-    /// Seconds of steps by context and kind, those of the draft left out. What disturbs a step
-    /// makes it longer, and more tokens take no less: it takes at most what any longer kind took.
+    /// Seconds of steps by context and kind, without the draft. A disturbance makes a step longer,
+    /// and more tokens never take less time, so each kind is bounded by the longer ones.
     fn bounds(&self) -> [[f64; CHAIN_LENGTHS.len()]; CONTEXT_LENGTHS.len()] {
         self.fastest.map(|kinds| {
             let mut bounds = kinds.map(|[_, rest]| rest);
@@ -185,15 +186,15 @@ impl CostMeasurement {
         })
     }
 
-    /// The costs, and the expected acceptances of drafts, by what was measured so far: all, where
-    /// nothing more comes.
+    /// Returns the costs and the expected acceptances measured so far; final once
+    /// [`advance`](Self::advance) has returned false.
     pub fn costs(&self) -> Costs {
         let (contexts, fastest) = (self.contexts, &self.fastest);
         let span = (contexts[1] - contexts[0]) as f64;
         let pass = |tokens: usize, [before, after]: [f64; 2]| {
-            // Nothing where there is no longer context, or no time for it.
+            // Zero where there is no longer context, or no time for it.
             let longer = Some((after - before) / span).filter(|longer| longer.is_finite());
-            // What a shorter context saves is a part of the pass, whatever was measured.
+            // A shorter context saves at most a part of the pass, whatever was measured.
             let longer = longer.unwrap_or(0.0).clamp(0.0, 0.5 * before / contexts[0].max(1) as f64);
             Pass { tokens, seconds: before - longer * contexts[0] as f64, longer }
         };
@@ -228,7 +229,7 @@ impl CostMeasurement {
     }
 }
 
-/// Prefills a request's prompt, which is in the prefix cache afterwards.
+/// Prefills a request's prompt, so that it is in the prefix cache.
 fn prefill(engine: &mut Engine, request: Request<'static>) -> Result<()> {
     let mut session = engine.open(request)?;
     let done = loop {
@@ -243,10 +244,10 @@ fn prefill(engine: &mut Engine, request: Request<'static>) -> Result<()> {
     done
 }
 
-/// What some steps of a request took.
+/// Runs a few steps of a request and returns their statistics.
 fn steps(engine: &mut Engine, request: Request<'static>) -> Result<Statistics> {
     let mut session = engine.open(request)?;
-    // Nobody asked for this text: no drafter learns from it.
+    // This output is not the user's: n-grams must not learn from it.
     session.observers.others.clear();
     let taken = (|| {
         while engine.prepare(&mut session, usize::MAX)? > 0 {}
@@ -269,9 +270,9 @@ mod tests {
     use super::*;
     use crate::{ModelDrafter, Speculation, TableModel};
 
-    /// A draft that is the target, and one that never says what the target says.
+    /// A draft identical to the target, and one that never proposes what the target emits.
     #[test]
-    fn what_became_of_chains_is_counted() {
+    fn counts_rejections_and_costs_of_chains() {
         let table = |next: &str| {
             let json = format!(r#"{{"vocabulary": 4, "next": {{"": {next}}}}}"#);
             TableModel::from_json("model", &json).unwrap()
@@ -303,10 +304,10 @@ mod tests {
         }
     }
 
-    /// Plain steps that were measured while something else ran: they cannot take longer than steps
-    /// with drafts, and nobody keeps that.
+    /// Plain steps measured while the machine was busy: they are bounded by the steps with drafts,
+    /// and the measurement is not quiet.
     #[test]
-    fn what_was_disturbed_is_corrected_and_not_kept() {
+    fn bounds_disturbed_measurements_and_reports_them() {
         let table = r#"{"vocabulary": 2, "next": {"": [0.5, 0.5]}}"#;
         let engine = Engine::new(Box::new(TableModel::from_json("t", table).unwrap()), None);
         let measured = |plain: f64| {

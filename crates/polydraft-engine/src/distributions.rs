@@ -1,5 +1,4 @@
-//! The target's distributions at the nodes of one step's tree, made when a verifier first looks at
-//! them.
+//! Target distributions at the nodes of one step's tree, computed when a verifier first needs them.
 
 use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,7 +10,7 @@ use polydraft::{
 
 use crate::{Limits, LogitsProcessor};
 
-/// Distributions whose memory is reused in the next step.
+/// Pool of distributions whose memory the next step reuses.
 #[derive(Default)]
 pub(crate) struct Pool {
     spare: Mutex<Vec<Distribution>>,
@@ -19,7 +18,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub fn spare(&self) -> MutexGuard<'_, Vec<Distribution>> {
-        // The content after a panic does not matter: it is spare memory.
+        // After a panic the content does not matter: it is spare memory.
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -32,26 +31,26 @@ impl Pool {
     }
 }
 
-/// A session's changes to its target's logits.
+/// A session's logits processor, with its arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct LogitsChange<'a> {
     pub processor: &'a dyn LogitsProcessor,
-    /// The tokens decided so far.
+    /// Tokens decided so far.
     pub decided: &'a [Token],
     pub tree: &'a DraftTree,
-    /// After an end token nothing follows, and a logits processor is not called.
+    /// Nothing follows an end token, so the processor is not called after one.
     pub limits: &'a Limits,
 }
 
-/// By node.
+/// Target distributions by node.
 pub(crate) struct StepDistributions<'a> {
-    /// The target's logits, each of shape `[vocabulary]`.
+    /// Target logits by node, each of shape `[vocabulary]`.
     logits: Vec<&'a [f32]>,
     change: Option<LogitsChange<'a>>,
     sampling: &'a Sampling,
     pool: &'a Pool,
     computed: Vec<OnceLock<Distribution>>,
-    /// Logits that make no distribution: the error is the model's, whatever the verifier returns.
+    /// Error of logits that are no distribution. It is the model's, whatever the verifier returns.
     failure: OnceLock<Error>,
 }
 
@@ -66,18 +65,18 @@ impl<'a> StepDistributions<'a> {
         Self { logits, change, sampling, pool, computed, failure: OnceLock::new() }
     }
 
-    /// The target's logits after a node.
+    /// Returns the target's logits after a node.
     pub fn logits(&self, node: NodeId) -> &'a [f32] {
         self.logits[node]
     }
 
-    /// The distribution of the next token.
+    /// Returns the distribution of the next token.
     pub fn root(&self) -> ProbsResult<&Distribution> {
         self.target(DraftTree::ROOT)
     }
 
-    /// So many of the likeliest tokens after a node, ascending, each with its probability at
-    /// temperature 1, whatever the request makes of the logits.
+    /// Returns the `count` likeliest tokens after a node, ascending, each with its probability at
+    /// temperature 1, regardless of the request's sampling and processors.
     pub fn likeliest(&self, node: NodeId, count: usize) -> ProbsResult<Vec<(Token, f32)>> {
         let (logits, sampling) = (self.logits[node], Sampling::default());
         let tokens = largest(logits, count).into_iter();
@@ -85,7 +84,7 @@ impl<'a> StepDistributions<'a> {
             let likely = tokens.map(|token| (token, probs.probability(token) as f32));
             likely.filter(|(_, p)| *p > 0.0).collect()
         };
-        // Mostly that is what the verifier asks for anyway.
+        // Usually the verifier needs the same distribution anyway.
         if self.change.is_none() && *self.sampling == sampling {
             return self.target(node).map(pick);
         }
@@ -101,22 +100,22 @@ impl<'a> StepDistributions<'a> {
         Ok(likeliest)
     }
 
-    /// The error of logits that make no distribution.
+    /// Returns the memory to the pool, and the error of logits that are no distribution.
     pub fn recycle(self) -> Option<Error> {
         self.pool.recycle(self.computed.into_iter().filter_map(OnceLock::into_inner));
         self.failure.into_inner()
     }
 }
 
-/// Logits that are looked at together: of most lots it is enough to know the largest.
+/// Logits per chunk: chunks are skipped by their maximum.
 const CHUNK: usize = 64;
 
-/// The tokens of the largest logits, ascending; of equal ones the first.
+/// Returns the tokens of the `count` largest logits, ascending; of equal logits the first.
 fn largest(logits: &[f32], count: usize) -> Vec<Token> {
     let mut best: Vec<(f32, Token)> = Vec::with_capacity(count + 1);
     for (number, chunk) in logits.chunks(CHUNK).enumerate() {
         let least = best.last().filter(|_| best.len() == count).map(|last| last.0);
-        // The largest of a lot: in a form that the compiler does with vectors.
+        // Maximum of a chunk, in a form that the compiler vectorizes.
         let most = chunk
             .iter()
             .fold(f32::NEG_INFINITY, |most, &logit| if logit > most { logit } else { most });
@@ -169,13 +168,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_are_those_of_a_sorted_list() {
+    fn largest_matches_a_full_sort() {
         let logits: Vec<f32> = (0..1000_u32).map(|n| (n * 7919 % 211) as f32 / 10.0).collect();
         for (length, count) in [(0, 3), (1, 3), (64, 1), (65, 0), (130, 8), (1000, 8), (1000, 300)]
         {
             let logits = &logits[..length];
             let mut sorted: Vec<Token> = (0..length as Token).collect();
-            // Of equal ones the first: the order is stable.
+            // Of equal logits the first: the sort is stable.
             sorted.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
             sorted.truncate(count);
             sorted.sort_unstable();

@@ -1,10 +1,10 @@
 //! Drafters: distributions over the target's vocabulary, level by level, for many sequences.
 //!
-//! A drafter gets the decided tokens, and gives its next-token distributions along a tree. Whatever
-//! they are, the output has the target's distribution; the closer they are to the target's, the
-//! fewer target passes are needed.
+//! A drafter gets the decided tokens and returns next-token distributions along a tree. The output
+//! has the target's distribution whatever they are; the closer they are to the target's, the fewer
+//! target passes are needed.
 //!
-//! To add a drafter that needs no files of its own: one file here, one line in [`DrafterKind`].
+//! To add a drafter that needs no files of its own, add a file here and a line in [`DrafterKind`].
 
 mod combined;
 mod kind;
@@ -21,24 +21,25 @@ pub use kind::DrafterKind;
 pub use model::ModelDrafter;
 use ngram::LearningNgrams;
 
-/// The input of a drafter.
+/// Input of a drafter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrafterInput {
-    /// The tokens.
+    /// Tokens only.
     Tokens,
-    /// The target's hidden states too, of every token.
+    /// Also the target's hidden states of every token.
     HiddenStates,
-    /// The target's KV cache of the tokens, instead of one of its own: no prefill is left, however
-    /// late it drafts.
+    /// The target's KV cache instead of one of its own: the drafter needs no prefill, however late
+    /// it starts to draft.
     KvCache,
 }
 
-/// Proposes: [`Sequences`] with a distribution over the target's tokens after every node that is
-/// scored.
+/// Proposes tokens: [`Sequences`] with a distribution over the target's vocabulary after every
+/// scored node.
 ///
 /// # Panics
 /// All methods may panic on a sequence that is not open, and [`distribution`](Self::distribution)
-/// on a node that was not scored since the last commit: mistakes of the caller's, not of a user's.
+/// on a node that was not scored since the last commit. These are mistakes of the caller, not of a
+/// user.
 ///
 /// ```
 /// use polydraft::{DraftTree, Sampling};
@@ -47,56 +48,56 @@ pub enum DrafterInput {
 /// let table = r#"{"vocabulary": 4, "next": {"": [1, 0, 0, 0]}}"#;
 /// let target = TableModel::from_json("target", table)?;
 /// let mut drafter = "ngram".parse::<DrafterKind>()?.build(target.info())?;
-/// let text = drafter.open()?;
-/// drafter.extend(text, &[1, 2, 3, 1, 2, 3, 1, 2])?;
-/// drafter.score(&[(text, &DraftTree::new())])?;
-/// // What followed 1 2 before.
-/// let probs = drafter.distribution(text, DraftTree::ROOT, &Sampling::default(), None)?;
+/// let sequence = drafter.open()?;
+/// drafter.extend(sequence, &[1, 2, 3, 1, 2, 3, 1, 2])?;
+/// drafter.score(&[(sequence, &DraftTree::new())])?;
+/// // The token that followed 1 2 before.
+/// let probs = drafter.distribution(sequence, DraftTree::ROOT, &Sampling::default(), None)?;
 /// assert_eq!(probs.argmax(), 3);
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
 pub trait Drafter: Sequences {
-    /// A short name for messages.
+    /// Short name for messages.
     fn name(&self) -> &str;
 
-    /// Its context length: tokens of a sequence, drafted ones included.
+    /// Context length in tokens, drafted ones included.
     fn context(&self) -> usize;
 
-    /// Levels of a tree that it has distributions for: deeper nodes have none.
+    /// Levels of a tree for which the drafter has distributions; deeper nodes have none.
     fn levels(&self) -> usize {
         usize::MAX
     }
 
-    /// Sequences that may be open at once.
+    /// Maximum number of open sequences.
     fn max_sequences(&self) -> usize {
         usize::MAX
     }
 
-    /// How many drafters it is made of, each with distributions of its own.
+    /// Number of drafters it combines, each with its own distributions.
     fn drafter_count(&self) -> usize {
         1
     }
 
-    /// The n-grams that it drafts from and that are to learn from what the target says, if it has
-    /// some.
+    /// The n-grams that it drafts from and that learn from the target's output, if any.
     fn learning_ngrams(&self) -> Option<&LearningNgrams> {
         None
     }
 
-    /// Attaches the target that it drafts for, before a sequence is open.
+    /// Attaches the target, before a sequence is opened.
     fn attach(&mut self, _target: &dyn Model) {}
 
-    /// Its input.
+    /// Input that the drafter needs.
     fn input(&self) -> DrafterInput {
         DrafterInput::Tokens
     }
 
-    /// Takes what `target` has computed of its sequence `of`, the same one: of the first `known`
-    /// tokens. A drafter whose input is more than tokens gets it for all tokens but the last before
-    /// it scores; one of hidden states also gets those that are computed before it prepares.
+    /// Copies what `target` has computed for the first `known` tokens of its own sequence with the
+    /// same tokens. A drafter that needs more than tokens gets this for all tokens but the last
+    /// before it scores. One that reads hidden states also gets those computed so far before it
+    /// prepares.
     ///
     /// # Errors
-    /// A target that does not have this input.
+    /// A target that does not provide this input.
     fn sync_target(
         &mut self,
         _sequence: Sequence,
@@ -107,11 +108,11 @@ pub trait Drafter: Sequences {
         Ok(())
     }
 
-    /// The next-token distribution after a node that is scored, over the target's vocabulary.
-    /// `spare` is memory to reuse.
+    /// Returns the next-token distribution after a scored node, over the target's vocabulary,
+    /// reusing the memory of `spare`.
     ///
     /// # Errors
-    /// Logits that make no distribution.
+    /// Logits that are no distribution.
     fn distribution(
         &self,
         sequence: Sequence,
@@ -120,10 +121,11 @@ pub trait Drafter: Sequences {
         spare: Option<Distribution>,
     ) -> Result<Distribution>;
 
-    /// That of the drafter of this number, below [`drafters`](Self::drafter_count).
+    /// Returns the distribution of one of the combined drafters, by its number below
+    /// [`drafter_count`](Self::drafter_count).
     ///
     /// # Errors
-    /// Logits that make no distribution.
+    /// Logits that are no distribution.
     fn distribution_from(
         &self,
         _number: usize,
@@ -136,8 +138,8 @@ pub trait Drafter: Sequences {
     }
 }
 
-/// The trait of every drafter's settings.
+/// Settings of a drafter.
 pub(crate) trait DrafterSettings {
-    /// Builds the drafter for a target with this info.
+    /// Builds the drafter for a target.
     fn build(&self, target: &ModelInfo) -> Result<Box<dyn Drafter>>;
 }

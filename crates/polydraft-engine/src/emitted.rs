@@ -1,32 +1,32 @@
-//! A session's output: tokens and pieces of text, and their origin.
+//! Output of a session: tokens and chunks of text, and their origin.
 
 use polydraft::Token;
 
-/// Where an emitted token came from.
+/// Origin of an emitted token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// Drafted, and accepted by the verifier.
     Accepted,
-    /// Emitted in place of drafts that were rejected.
+    /// Emitted in place of rejected drafts.
     Correction,
-    /// Emitted after the last draft, all of which were accepted; also where nothing was drafted.
+    /// Emitted after the last draft when all were accepted, or when nothing was drafted.
     Bonus,
 }
 
 /// A decided token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Emitted {
-    /// Its id.
+    /// Token id.
     pub token: Token,
-    /// Where it came from.
+    /// Origin of the token.
     pub origin: Origin,
 }
 
-/// A piece of text and where the token came from that completed it.
+/// A chunk of output text, and the origin of the token that completed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputChunk {
-    /// Whole characters.
+    /// Complete characters.
     pub text: String,
-    /// Where it came from.
+    /// Origin of the token that completed the chunk.
     pub origin: Origin,
 }

@@ -50,7 +50,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Without a drafter there is plain decoding only.
+    /// Creates an engine. Without a drafter it only supports plain decoding.
     pub fn new(target: Box<dyn Model>, mut drafter: Option<Box<dyn Drafter>>) -> Self {
         if let Some(drafter) = &mut drafter {
             drafter.attach(target.as_ref());
@@ -58,74 +58,75 @@ impl Engine {
         Self { models: Models { target, drafter }, pool: Pool::default() }
     }
 
-    /// The facts of the target.
+    /// Returns the properties of the target.
     pub fn info(&self) -> &ModelInfo {
         self.models.target.info()
     }
 
-    /// Whether the target keeps what it computed for a session that is closed, for later ones that
-    /// begin alike.
+    /// Returns whether the target caches what it computed for closed sessions, for later ones with
+    /// a common prefix.
     pub fn caches_closed_sequences(&self) -> bool {
         self.models.target.caches_closed_sequences()
     }
 
-    /// The target itself, for access to its logits.
+    /// Returns the target, for access to its logits.
     pub fn target(&mut self) -> &mut dyn Model {
         self.models.target.as_mut()
     }
 
-    /// The drafter's name, if there is one.
+    /// Returns the drafter's name, if there is a drafter.
     pub fn drafter_name(&self) -> Option<&str> {
         self.models.drafter.as_ref().map(|drafter| drafter.name())
     }
 
-    /// Bytes of one token in the KV caches of target and drafter, about.
+    /// Approximate bytes of one token in the KV caches of target and drafter.
     pub fn token_bytes(&self) -> u64 {
         self.models.target.token_bytes()
             + self.models.drafter.as_ref().map_or(0, |drafter| drafter.token_bytes())
     }
 
-    /// Bytes of an open sequence beside its tokens' own, about: states that do not grow with it.
+    /// Approximate bytes of an open sequence in addition to its tokens: states of constant size.
     pub fn state_bytes(&self) -> u64 {
         self.models.target.state_bytes()
             + self.models.drafter.as_ref().map_or(0, |drafter| drafter.state_bytes())
     }
 
-    /// Sessions that may be open at once: as many as target and drafter can hold.
+    /// Maximum number of open sessions, the smaller one of target and drafter.
     pub fn max_sequences(&self) -> usize {
         let drafter =
             self.models.drafter.as_ref().map_or(usize::MAX, |drafter| drafter.max_sequences());
         self.models.target.info().max_sequences.min(drafter)
     }
 
-    /// How many drafters there are, each with distributions of its own; none where nothing drafts.
+    /// Number of drafters with their own distributions; 0 without a drafter.
     pub fn drafter_count(&self) -> usize {
         self.models.drafter.as_ref().map_or(0, |drafter| drafter.drafter_count())
     }
 
-    /// The n-grams that learn from what the target says in every session, if there are some.
+    /// Returns the n-grams that learn from the target's output in every session, if any.
     pub fn learning_ngrams(&self) -> Option<&LearningNgrams> {
         self.models.drafter.as_ref()?.learning_ngrams()
     }
 
-    /// The drafter's context length, if there is a drafter.
+    /// Returns the drafter's context length, if there is a drafter.
     pub fn draft_context(&self) -> Option<usize> {
         self.models.drafter.as_ref().map(|drafter| drafter.context())
     }
 
-    /// Levels of a tree that the drafter has distributions for, if there is a drafter.
+    /// Returns the number of tree levels for which the drafter has distributions, if there is a
+    /// drafter.
     pub fn draft_levels(&self) -> Option<usize> {
         self.models.drafter.as_ref().map(|drafter| drafter.levels())
     }
 
-    /// Tokens of all sequences together, where target or drafter has allocated memory for so many
-    /// beforehand.
+    /// Total tokens of all sequences for which target and drafter have allocated memory; `None` if
+    /// they allocate on demand.
     pub fn token_capacity(&self) -> Option<usize> {
         let drafter = self.models.drafter.as_ref().and_then(|drafter| drafter.token_capacity());
         self.models.target.token_capacity().into_iter().chain(drafter).min()
     }
 
-    /// Whether there is room for a prompt, and for a token after it.
+    /// Checks that the context holds the prompt and at least one further token.
     ///
     /// # Errors
     /// A prompt that fills the context, or an empty one where the target needs a token.
@@ -140,12 +141,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Begins a session. Nothing is computed yet.
+    /// Opens a session. Nothing is computed yet.
     ///
     /// # Errors
     /// A prompt that fills the context, or an empty one where the target needs a token; a token
-    /// outside the vocabulary; settings out of range; speculation without a drafter; as many
-    /// sessions as the models can hold.
+    /// outside the vocabulary; settings out of range; speculation without a drafter; more sessions
+    /// than the models support.
     pub fn open<'c>(&mut self, request: Request<'c>) -> Result<Session<'c>> {
         request.sampling.validate()?;
         self.check_prompt(&request.prompt)?;
@@ -163,8 +164,8 @@ impl Engine {
         Ok(session)
     }
 
-    /// Tokens that the target has in its KV cache already, all but the last one at most: of a
-    /// prompt that nothing was computed of yet, those that another sequence left.
+    /// Returns the number of tokens already in the target's KV cache, at most all but the last one:
+    /// for a new prompt, the tokens found in the prefix cache.
     ///
     /// # Errors
     /// Failures of the target.
@@ -173,8 +174,8 @@ impl Engine {
         Ok(self.models.target.len(session.target).saturating_sub(1 + remaining))
     }
 
-    /// Prefills at most so many tokens of a session's prompt, by target and drafter; returns how
-    /// many are left. The first [`step`](Self::step) does what was not done.
+    /// Prefills at most `max_tokens` tokens of a session's prompt, in target and drafter, and
+    /// returns how many remain. The first [`step`](Self::step) computes the rest.
     ///
     /// # Errors
     /// Failures of a model.
@@ -185,16 +186,17 @@ impl Engine {
         Ok(remaining)
     }
 
-    /// Decides at least one token for each session that is not done, in one pass of the target for
-    /// all of them; before that, what is certain without one.
+    /// Decides at least one token for each session that is not done, with one target pass for all
+    /// of them. Forced tokens are emitted before that, without a pass.
     ///
-    /// What goes wrong in one session alone ends that one, see [`Session::failure`].
+    /// A failure in one session alone ends that session, see [`Session::failure`].
     ///
     /// # Errors
-    /// Failures of a model for all of them: no session has changed but by what was certain. The
-    /// step may be tried again, with each rng put back to its state before it: whether a model
-    /// fails may depend on what was drawn, and other random decisions until it does not would be
-    /// decisions under that condition. [`restore`](Self::restore) sees to the rest.
+    /// Failures of a model that affect all sessions. No session has changed except by forced
+    /// tokens. The step may be retried if each session's rng is reset to its state before the step:
+    /// a model's failure may depend on what was drawn, and retrying with new random decisions until
+    /// it succeeds would condition the output on success. [`restore`](Self::restore) resets the
+    /// models.
     pub fn step(&mut self, sessions: &mut [&mut Session]) -> Result<()> {
         let Self { models, pool } = self;
         let mut clock = Clock::start();
@@ -204,7 +206,7 @@ impl Engine {
         let scored = propose(models, pool, &mut batch, &mut clock)
             .and_then(|()| score(models, &batch, &mut clock));
         if let Err(error) = scored {
-            // Scores of a tree must not be used for the next one.
+            // Scores of this tree must not be used for the next one.
             batch.iter().try_for_each(|session| models.extend(session, &[]))?;
             return Err(error);
         }
@@ -215,17 +217,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the models hold what the session has decided after its `prompt`, and no more: to go on
-    /// after a panic that a caller caught inside [`step`](Self::step), wherever in the step that
-    /// was, or after its error. Random decisions of that step are the caller's: where
-    /// [`Statistics::target_calls`](crate::Statistics) says that the session has not taken it, and
-    /// its rng is put back to its state before, the next step does the same as this one would have
-    /// done, also without the other sequences of the batch, and the output is the same as without
-    /// the panic.
+    /// Resets the models to exactly what the session has decided after its `prompt`, to continue
+    /// after an error of [`step`](Self::step), or after a panic in it that the caller caught. The
+    /// caller resets the random decisions: if [`Statistics::target_calls`](crate::Statistics) shows
+    /// that the session has not taken the step, and its rng is reset to its state before it, the
+    /// next step repeats this one, even without the other sequences of the batch, and the output is
+    /// the same as without the panic.
     ///
     /// # Errors
-    /// Failures of the models; a panic while this very session took what was decided. The session
-    /// cannot go on then.
+    /// Failures of the models; a panic while this session was being updated, after which it cannot
+    /// continue.
     pub fn restore(&mut self, session: &mut Session, prompt: &[Token]) -> Result<()> {
         if session.is_committing {
             return Err(Error::Interrupted);
@@ -234,17 +235,17 @@ impl Engine {
         self.models.restore(session, prompt)
     }
 
-    /// Ends a session and returns its generation; its KV cache may serve later ones.
+    /// Closes a session and returns its generation. Its KV cache may serve later sessions.
     ///
     /// # Errors
-    /// What broke the session, if something did.
+    /// The failure that ended the session, if any.
     pub fn close(&mut self, session: Session) -> Result<Generation> {
         self.models.close(&session);
         session.into_generation()
     }
 
-    /// One request from beginning to end. `show` gets every piece of text as soon as it is decided,
-    /// and returns whether to go on.
+    /// Runs a request to its end. `show` gets every chunk of text as soon as it is decided, and
+    /// returns whether to continue.
     ///
     /// # Errors
     /// As for [`open`](Self::open), [`step`](Self::step) and [`close`](Self::close).
@@ -257,7 +258,7 @@ impl Engine {
         self.complete(session, show)
     }
 
-    /// A session that was opened, to its end; `show` as for [`generate`](Self::generate).
+    /// Runs an open session to its end; `show` as for [`generate`](Self::generate).
     ///
     /// # Errors
     /// As for [`step`](Self::step) and [`close`](Self::close).
@@ -293,7 +294,7 @@ impl Engine {
     }
 }
 
-/// The sessions that go on, and the batch size, as their policies get it.
+/// Returns the sessions that are not done, and sets the batch size for their policies.
 fn active_sessions<'s, 'c>(sessions: &'s mut [&mut Session<'c>]) -> Vec<&'s mut Session<'c>> {
     let open = sessions.iter_mut().map(|session| &mut **session);
     let mut batch: Vec<_> = open.filter(|session| !session.is_done()).collect();

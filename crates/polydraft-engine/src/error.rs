@@ -1,85 +1,85 @@
-//! The one error type of the crate.
+//! Error type of the crate.
 
 use std::path::PathBuf;
 
-/// What can go wrong while decoding.
+/// A failure of decoding.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The mathematics refused, for example logits that make no distribution.
+    /// An error of the core crate, for example logits that are no distribution.
     #[error(transparent)]
     Core(#[from] polydraft::Error),
-    /// A model's output that makes no distribution: a NaN, or nothing but −∞.
+    /// Logits that are no distribution: a NaN, or only −∞.
     #[error("the logits of the {role} {model}: {source}")]
     Logits {
-        /// Target or draft.
+        /// `target` or `draft`.
         role: &'static str,
-        /// The model's name.
+        /// Name of the model.
         model: String,
-        /// What is wrong with them.
+        /// Problem with the logits.
         source: polydraft::Error,
     },
     /// A model failed to compute.
     #[error("the {model} model failed: {source}")]
     Model {
-        /// The model's name.
+        /// Name of the model.
         model: String,
-        /// What it reported.
+        /// Error that the model returned.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A prompt that leaves no room in the context.
+    /// A prompt that leaves no space in the context.
     #[error(
         "the prompt has {prompt} tokens, but the target's context holds {context}; it needs at \
          least one free"
     )]
     PromptTooLong {
-        /// Tokens of the prompt.
+        /// Number of tokens in the prompt.
         prompt: usize,
-        /// Tokens that the context holds.
+        /// Number of tokens that the context holds.
         context: usize,
     },
-    /// As many sequences are open as a model can hold: another one must end first.
-    #[error("model {model}: expected at most {most} sequences at once, got one more")]
+    /// All sequences that a model supports are open; one must be closed first.
+    #[error("model {model}: expected at most {max_sequences} sequences at once, got one more")]
     TooManySequences {
-        /// The model's name.
+        /// Name of the model.
         model: String,
-        /// How many it can hold.
-        most: usize,
+        /// Maximum number of open sequences.
+        max_sequences: usize,
     },
-    /// Nothing to continue from.
+    /// An empty prompt, for a model that needs at least one token.
     #[error("the prompt is empty, and this model needs at least one token to continue from")]
     EmptyPrompt,
-    /// A table of n-grams that is none, is damaged, or belongs to another model.
-    #[error("no table of n-grams that can be used here: {problem} (polydraft learn makes one)")]
+    /// A file that is no table of n-grams, is damaged, or belongs to another model.
+    #[error("unusable table of n-grams: {problem} (polydraft learn makes one)")]
     NgramTable {
-        /// What is wrong with it.
+        /// Problem with the table.
         problem: String,
     },
     /// A setting outside its range.
     #[error("{setting}: expected {expected}, got {got}")]
     Setting {
-        /// Its name.
+        /// Name of the setting.
         setting: &'static str,
-        /// Its range.
+        /// Range of the setting.
         expected: &'static str,
-        /// The value that was given.
+        /// The given value.
         got: String,
     },
     /// A file that could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// A panic in the middle of a commit, which cannot be repeated.
-    #[error("the session broke off while it took a step's tokens")]
+    /// A panic during a commit, which cannot be repeated.
+    #[error("a panic interrupted the session while it applied a step")]
     Interrupted,
     /// An invalid table model.
     #[error("table model {name}: {problem}")]
     Table {
-        /// The file, or another name.
+        /// Path of the file, or another name.
         name: String,
         /// What was expected and what was found.
         problem: String,

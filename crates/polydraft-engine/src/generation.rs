@@ -1,10 +1,10 @@
-//! The result of a request, and its finish reason.
+//! Result of a request, with its finish reason.
 
 use polydraft::Token;
 
 use crate::{Scored, Statistics};
 
-/// The finish reason.
+/// Reason why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub enum Finish {
     /// The model emitted an end token.
@@ -13,28 +13,28 @@ pub enum Finish {
     /// A stop string appeared.
     #[serde(rename = "stop-string")]
     Stop,
-    /// The limit on tokens was reached.
+    /// The token limit was reached.
     #[serde(rename = "max-tokens")]
     MaxTokens,
     /// The context is full.
     #[serde(rename = "context")]
     Context,
-    /// The caller wanted no more.
+    /// The caller stopped it.
     #[serde(rename = "stopped")]
     Stopped,
 }
 
-/// A finished generation.
+/// A finished output.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
-    /// Its text, up to the stop string if there was one.
+    /// Output text, up to the stop string if there was one.
     pub text: String,
-    /// The tokens decided, up to the one that ended the sequence.
+    /// Decided tokens, up to the one that ended the sequence.
     pub tokens: Vec<Token>,
-    /// Why it ended.
+    /// Reason why the sequence ended.
     pub finish: Finish,
-    /// Scores of the tokens, where they were recorded and not taken before.
+    /// Scores of the tokens, if recorded and not taken before.
     pub scores: Vec<Scored>,
-    /// What it cost.
+    /// Counts and times of the generation.
     pub statistics: Statistics,
 }

@@ -1,11 +1,12 @@
 //! The decode loop of polydraft: propose, score, verify, commit.
 //!
-//! - [`Sequences`] are what models and drafters hold: decided tokens, and a tree after them.
-//! - [`Model`] gives logits after the nodes of such a tree.
-//! - [`Drafter`] proposes: a model, or counts of n-grams.
-//! - [`Engine`] is the loop over any number of [`Session`]s, each of which a [`Request`] begins.
-//! - [`StepObserver`] is called at its steps.
-//! - [`Slots`] and [`PrefixCache`] are tables for models of one's own.
+//! - [`Sequences`] is the common part of models and drafters: decided tokens with a tree after
+//!   them.
+//! - [`Model`] returns logits after the nodes of such a tree.
+//! - [`Drafter`] proposes tokens, from a model or from counts of n-grams.
+//! - [`Engine`] runs the loop for any number of [`Session`]s, each opened with a [`Request`].
+//! - [`StepObserver`] is called at every step.
+//! - [`Slots`] and [`PrefixCache`] help to implement models.
 //! - [`certify`] tests on real models that the output has the target's distribution.
 //! - [`TableModel`] is a model of explicit probabilities, for exact tests and for teaching.
 #![forbid(unsafe_code)]

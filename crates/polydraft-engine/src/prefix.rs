@@ -1,35 +1,34 @@
-//! Prefix cache: KV caches of closed sequences, for later ones with a common prefix.
+//! Prefix cache: KV caches of closed sequences, reused by later ones with a common prefix.
 //!
-//! Problem: a conversation's next turn begins with all that was said before, and many prompts begin
-//! with the same instructions. What a model computed for a token depends on the tokens before it
-//! alone, so it serves every sequence that begins so.
-//! Method: a list of closed sequences, the one used last at the end, searched by the length of the
-//! common beginning.
-//! 1. A prefix of another one is of no use beside it, and is evicted.
-//! 2. A sequence goes over to its continuation: where most of it is used, it leaves the list. A
-//!    prefix of many sequences is not taken from one that is much longer: there the prefix is
-//!    copied.
-//! 3. A state that cannot be cut (of recurrent models) is of use as a whole or not at all, and only
+//! Problem: a conversation's next turn begins with all earlier turns, and many prompts begin with
+//! the same instructions. What a model computes for a token depends only on the tokens before it,
+//! so it can be reused by every sequence with that prefix.
+//! Method: a list of closed sequences, the most recently used one last, searched for the longest
+//! common prefix.
+//! 1. A sequence that is a prefix of another one is redundant, and is evicted.
+//! 2. If most of a sequence is reused, it is removed from the list and continued. A short prefix of
+//!    a much longer sequence is copied instead, because other sequences may share it.
+//! 3. A state that cannot be truncated (of recurrent models) can only be reused in full, and only
 //!    for a longer sequence: the logits after its last token are not part of it.
 //!
-//! Complexity: a comparison of tokens for each closed sequence, of which there are few.
+//! Complexity: a comparison of tokens with each closed sequence; there are few.
 
 use polydraft::Token;
 
 use crate::Sequence;
 
-/// The length of the common prefix of two sequences.
+/// Returns the length of the common prefix of two sequences.
 pub fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The part of a closed sequence that can serve another one.
+/// Part of a closed sequence that can be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reuse {
-    /// Any prefix of it: of a KV cache.
+    /// Any prefix of it, as of a KV cache.
     #[default]
     AnyPrefix,
-    /// All of it, and only for a longer one: of a state that cannot be cut.
+    /// The full sequence, and only for a longer one: for states that cannot be truncated.
     FullOnly,
 }
 
@@ -41,61 +40,62 @@ pub enum Reuse {
 /// let mut cache = PrefixCache::new(Reuse::AnyPrefix);
 /// cache.insert(vec![1, 2, 3, 4, 5], "long");
 /// assert_eq!(cache.longest_match(&[1, 2, 9]), 2);
-/// // Two of five tokens: they are copied, and the sequence stays.
+/// // Two of five tokens: the prefix can be copied, and the sequence stays.
 /// assert_eq!(cache.take(&[1, 2, 9]), Some(Cached::Prefix(2, &"long")));
-/// // Nearly all of them: the sequence goes over to its continuation.
+/// // Nearly all of them: the sequence is removed and can be continued.
 /// assert_eq!(cache.take(&[1, 2, 3, 4]), Some(Cached::Removed(vec![1, 2, 3, 4, 5], "long")));
 /// assert!(cache.is_empty());
 /// ```
 #[derive(Debug)]
 pub struct PrefixCache<T> {
-    /// The one used last at the end.
+    /// Sorted by use, the most recently used last.
     entries: Vec<(Vec<Token>, T)>,
     reuse: Reuse,
 }
 
-/// What a cache has for a prefix.
+/// A match in the cache.
 #[derive(Debug, PartialEq)]
 pub enum Cached<'c, T> {
-    /// All of a sequence, of which this is most: its tokens and its state, which are no longer in
-    /// the cache. It may differ after the common prefix.
+    /// A sequence of which at least half is reused: its tokens and its state, removed from the
+    /// cache. It may differ after the common prefix.
     Removed(Vec<Token>, T),
-    /// So many of the first tokens of a much longer one, which stays in the cache.
+    /// Number of reused tokens of a much longer sequence, which stays in the cache.
     Prefix(usize, &'c T),
 }
 
-/// Where most of a prefix is computed already.
+/// Source of an already computed prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// In another sequence that is open: so many tokens.
+    /// Another open sequence, with its number of common tokens.
     Open(Sequence, usize),
-    /// In the cache.
+    /// The cache.
     Cache,
 }
 
 impl<T> PrefixCache<T> {
-    /// An empty one. It has no limit: its owner evicts sequences, by [`evict`](Self::evict).
+    /// Creates an empty cache without a limit: its owner evicts sequences with
+    /// [`evict`](Self::evict).
     pub fn new(reuse: Reuse) -> Self {
         Self { entries: Vec::new(), reuse }
     }
 
-    /// How many sequences it holds.
+    /// Returns the number of cached sequences.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds none.
+    /// Returns whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The state of each sequence.
+    /// Returns the states of the cached sequences.
     pub fn states(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map(|(_, state)| state)
     }
 
-    /// Inserts a closed sequence of these tokens. Returns the states of no further use: those of
-    /// its prefixes, or its own, if it is empty or the prefix of another one.
+    /// Inserts a closed sequence with these tokens. Returns the redundant states: those of its
+    /// prefixes, or its own if it is empty or the prefix of another sequence.
     pub fn insert(&mut self, tokens: Vec<Token>, state: T) -> Vec<T> {
         if tokens.is_empty() {
             return vec![state];
@@ -125,13 +125,14 @@ impl<T> PrefixCache<T> {
         (!self.entries.is_empty()).then(|| self.entries.remove(0).1)
     }
 
-    /// How many of the first of `tokens` some sequence here can serve.
+    /// Returns how many of the first tokens a cached sequence can provide.
     pub fn longest_match(&self, tokens: &[Token]) -> usize {
         self.entries.iter().map(|(cached, _)| self.usable(cached, tokens)).max().unwrap_or(0)
     }
 
-    /// The sequence that serves the most of them, used last from now on: itself, if that is most of
-    /// it, otherwise its prefix. None where nothing serves.
+    /// Takes the sequence that provides most tokens, and marks it as used last. Returns the
+    /// sequence itself if at least half of it is reused, otherwise its prefix; `None` if none
+    /// matches.
     pub fn take(&mut self, tokens: &[Token]) -> Option<Cached<'_, T>> {
         let shared = |(cached, _): &(Vec<Token>, T)| self.usable(cached, tokens);
         let (best, shared) =
@@ -147,9 +148,9 @@ impl<T> PrefixCache<T> {
         self.entries.last().map(|(_, state)| Cached::Prefix(shared, state))
     }
 
-    /// Where most of the prefix of `tokens` is computed, if that is more than `own` of them: in one
-    /// of the `open` sequences, of each of which the computed tokens are given, or here. Of both
-    /// the cache, which can be used up.
+    /// Returns where most of the prefix of `tokens` is computed, if that is more than `computed`
+    /// tokens: in one of the `open` sequences, given with their computed tokens, or in the cache.
+    /// On a tie the cache is preferred, because its sequence can be removed.
     pub fn source<'t>(
         &self,
         tokens: &[Token],
@@ -189,36 +190,36 @@ mod tests {
     }
 
     #[test]
-    fn beginnings_of_others_are_given_up() {
+    fn evicts_prefixes_of_other_sequences() {
         let mut cache = cache(Reuse::AnyPrefix, &[&[1, 2], &[3, 4, 5]]);
         assert_eq!(cache.insert(vec![], 9), [9]);
         assert_eq!(cache.insert(vec![3, 4], 9), [9]);
         assert_eq!(cache.insert(vec![1, 2, 7], 2), [0]);
         assert_eq!(cache.states().copied().collect::<Vec<_>>(), [1, 2]);
-        // What a new one begins like was used last.
+        // A sequence that was inserted again as a prefix counts as used last.
         assert_eq!(cache.insert(vec![3], 9), [9]);
         assert_eq!((cache.evict(), cache.evict(), cache.evict()), (Some(2), Some(1), None));
     }
 
     #[test]
-    fn a_state_serves_as_a_whole_and_only_what_is_longer() {
+    fn full_only_states_serve_only_longer_sequences() {
         let mut cache = cache(Reuse::FullOnly, &[&[1, 2], &[1, 2, 3, 4]]);
         assert_eq!(
             [&[1, 2, 3][..], &[1, 2], &[1]].map(|tokens| cache.longest_match(tokens)),
             [2, 0, 0]
         );
         assert_eq!(cache.take(&[1]), None);
-        // A beginning of another is of use where that one cannot be cut.
+        // A prefix of another sequence is not redundant if that one cannot be truncated.
         assert_eq!(cache.insert(vec![1], 2), [0; 0]);
         assert_eq!(cache.take(&[1, 2, 3, 4, 5]), Some(Cached::Removed(vec![1, 2, 3, 4], 1)));
         assert_eq!(cache.len(), 2);
     }
 
     #[test]
-    fn the_cache_is_used_before_what_is_open() {
+    fn prefers_the_cache_to_open_sequences() {
         let cache = cache(Reuse::AnyPrefix, &[&[1, 2, 3]]);
-        let source = |computed, cached: &[Token]| {
-            cache.source(&[1, 2, 3, 4], computed, [(Sequence::new(5), cached)].into_iter())
+        let source = |computed, open: &[Token]| {
+            cache.source(&[1, 2, 3, 4], computed, [(Sequence::new(5), open)].into_iter())
         };
         assert_eq!(source(0, &[1, 2]), Some(Source::Cache));
         assert_eq!(source(0, &[1, 2, 3]), Some(Source::Cache));

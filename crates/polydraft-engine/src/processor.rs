@@ -1,21 +1,22 @@
-//! Logits processors: biases and penalties of a request, node by node along the path.
+//! Logits processors: biases and penalties of a request, applied at every node along the path.
 //!
-//! Problem: the distribution of the next token depends on the tokens decided so far in more ways
-//! than a model's: tokens that were generated already may be made less likely. Along a draft's path
-//! the drafted tokens count as generated.
-//! Source: OpenAI's interface (`logit_bias`, `frequency_penalty`, `presence_penalty`), as its
-//! documentation defines them: a logit is changed by its token's bias, less the frequency penalty
-//! times the token's count in the output so far, less the presence penalty if that is not 0; before
-//! the temperature. The prompt's tokens are not counted. The repetition penalty is that of Keskar
-//! et al., CTRL (arXiv 1909.05858), section 4.1, as transformers and vLLM have it; a least length
-//! as vLLM's `min_tokens`, allowed tokens as its `allowed_token_ids`.
+//! Problem: the distribution of the next token may depend on the tokens decided so far in other
+//! ways than through the model: a penalty makes repeated tokens less likely. Along a draft's path,
+//! drafted tokens count as generated.
+//! Source: OpenAI's API (`logit_bias`, `frequency_penalty`, `presence_penalty`), as documented: a
+//! logit is increased by its token's bias, and reduced by the frequency penalty times the token's
+//! count in the output so far, and by the presence penalty if that count is not 0; before the
+//! temperature. The prompt's tokens are not counted. The repetition penalty is that of Keskar et
+//! al., CTRL (arXiv 1909.05858), section 4.1, as in transformers and vLLM; the minimum length is
+//! vLLM's `min_tokens`, allowed tokens are its `allowed_token_ids`.
 //! Complexity: a copy of the logits, and the tokens of the output and the path, for each node that
-//! a verifier looks at.
-//! Deviations: 1. CTRL divides a logit by the penalty; as in transformers, one below 0 is
-//! multiplied, or it would grow. 2. Where only end tokens are possible before the least length, as
-//! a grammar may have it, they stay so. Exactness: the changed distribution is a function of the
-//! tokens before the node alone, so it is a target like any other, and verifiers are exact for it.
-//! The draft's distribution is changed alike: impossible drafts are not drawn.
+//! a verifier reads.
+//! Deviations: 1. CTRL divides a logit by the penalty; as in transformers, a negative logit is
+//! multiplied, because dividing would increase it. 2. If only end tokens are possible before the
+//! minimum length, as with a grammar, they stay possible.
+//! Exactness: the processed distribution is a function of the tokens before the node only, so it is
+//! a target like any other, and verifiers are exact for it. The draft's distribution is processed
+//! too: impossible drafts are not drawn.
 
 use std::sync::Arc;
 
@@ -23,17 +24,17 @@ use polydraft::Token;
 
 /// Changes the target's logits at a node, before temperature and filters.
 ///
-/// It must be a function of its arguments alone: the tokens `decided` so far, without the prompt's,
-/// and those drafted on the `path` to the node. Logits have the shape `[vocabulary]`; −∞ forbids a
-/// token. On every path that it allows one token must stay possible; it is not called for paths
-/// after an end token.
+/// It must be a function of its arguments only: the tokens `decided` so far, without the prompt's,
+/// and the tokens drafted on the `path` to the node. Logits have the shape `[vocabulary]`; −∞
+/// forbids a token. At least one token must stay possible on every path that it allows; it is not
+/// called for paths after an end token.
 pub trait LogitsProcessor: Send + Sync {
     /// Changes the logits.
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]);
 
-    /// Tokens after the decided ones that are certain: each is the only one that
-    /// [`process`](Self::process) leaves after those before it, whatever the logits are. They are
-    /// taken without a pass of the target.
+    /// Returns the forced tokens after the decided ones: each is the only one that
+    /// [`process`](Self::process) allows after those before it, whatever the logits are. They are
+    /// emitted without a target pass.
     fn forced(&self, _decided: &[Token]) -> Vec<Token> {
         Vec::new()
     }
@@ -56,30 +57,30 @@ pub trait LogitsProcessor: Send + Sync {
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Penalties {
-    /// Added to the logits of tokens, each named once.
+    /// Biases that are added to the logits, at most one per token.
     pub bias: Vec<(Token, f32)>,
-    /// Applied after the bias.
+    /// Repetition penalty, applied after the bias.
     pub repetition: Option<RepetitionPenalty>,
-    /// Subtracted from a token's logit for every time that it was generated. Below 0 repetition is
-    /// made likelier.
+    /// Subtracted from a token's logit once per occurrence in the output. Negative values make
+    /// repetition likelier.
     pub frequency: f32,
-    /// Subtracted from a token's logit once if it was generated.
+    /// Subtracted from a token's logit once if the token occurs in the output.
     pub presence: f32,
 }
 
-/// A penalty for tokens that stand in the prompt or in the output: a logit above 0 is divided by
-/// it, another one multiplied.
+/// A penalty for tokens that occur in the prompt or in the output: a positive logit is divided by
+/// it, a negative one multiplied.
 ///
 /// ```
 /// use polydraft_engine::{LogitsProcessor, Penalties, RepetitionPenalty};
 ///
-/// let of = |last| Penalties {
+/// let penalties = |last| Penalties {
 ///     repetition: Some(RepetitionPenalty { penalty: 2.0, prompt: [0].into(), last }),
 ///     ..Penalties::default()
 /// };
 /// let changed = |last| {
 ///     let mut logits = [1.0, -1.0, 1.0];
-///     of(last).process(&[1], &[], &mut logits);
+///     penalties(last).process(&[1], &[], &mut logits);
 ///     logits
 /// };
 /// assert_eq!(changed(None), [0.5, -2.0, 1.0]);
@@ -87,16 +88,16 @@ pub struct Penalties {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct RepetitionPenalty {
-    /// Above 0; 1 changes nothing, and below 1 repetition is made likelier.
+    /// Above 0; 1 has no effect, and values below 1 make repetition likelier.
     pub penalty: f32,
-    /// The prompt.
+    /// Tokens of the prompt.
     pub prompt: Arc<[Token]>,
-    /// Only tokens among so many of the last ones are penalised; `None` is all.
+    /// Number of last tokens that are penalised; `None` is all.
     pub last: Option<usize>,
 }
 
 impl Penalties {
-    /// Whether they change nothing.
+    /// Returns whether the penalties have no effect.
     pub fn is_neutral(&self) -> bool {
         let Self { bias, repetition, frequency, presence } = self;
         let repetition = repetition.as_ref().is_some_and(|repetition| repetition.penalty != 1.0);
@@ -130,14 +131,14 @@ impl LogitsProcessor for RepetitionPenalty {
         seen.sort_unstable();
         seen.dedup();
         for token in seen {
-            // A prompt may have tokens that the model has no row for: they are refused elsewhere.
+            // A prompt may contain tokens without a logit; they are rejected elsewhere.
             let Some(logit) = logits.get_mut(token as usize) else { continue };
             *logit = if *logit > 0.0 { *logit / self.penalty } else { *logit * self.penalty };
         }
     }
 }
 
-/// Forbids all tokens but these, of which there must be one.
+/// Forbids all tokens but these, of which at least one must be given.
 ///
 /// ```
 /// use polydraft_engine::{AllowedTokens, LogitsProcessor};
@@ -148,12 +149,12 @@ impl LogitsProcessor for RepetitionPenalty {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedTokens {
-    /// In ascending order.
+    /// Sorted.
     tokens: Vec<Token>,
 }
 
 impl AllowedTokens {
-    /// These.
+    /// Allows these tokens.
     pub fn new(tokens: &[Token]) -> Self {
         let mut tokens = tokens.to_vec();
         tokens.sort_unstable();
@@ -173,22 +174,22 @@ impl LogitsProcessor for AllowedTokens {
     }
 }
 
-/// Forbids the end of an output that has fewer tokens than this. To be applied last: where nothing
-/// but an end token is possible, it stays possible.
+/// Forbids the end of an output that has fewer tokens. Must be applied last: if only an end token
+/// is possible, it stays possible.
 ///
 /// ```
 /// use polydraft_engine::{MinTokens, LogitsProcessor};
 ///
-/// let least = MinTokens { tokens: 2, end_tokens: vec![1] };
+/// let min_tokens = MinTokens { tokens: 2, end_tokens: vec![1] };
 /// let mut logits = [0.0; 2];
-/// least.process(&[0], &[], &mut logits);
+/// min_tokens.process(&[0], &[], &mut logits);
 /// assert_eq!(logits, [0.0, f32::NEG_INFINITY]);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MinTokens {
-    /// Tokens of the output at least, the end token not counted.
+    /// Minimum number of tokens in the output, the end token not counted.
     pub tokens: usize,
-    /// What would end it.
+    /// Tokens that would end the output.
     pub end_tokens: Vec<Token>,
 }
 

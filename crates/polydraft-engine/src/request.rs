@@ -8,56 +8,56 @@ use rand_chacha::rand_core::SeedableRng;
 
 use crate::{Detokenizer, NoDetokenizer, Result};
 
-/// When to stop.
+/// Conditions that end a sequence.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Tokens to emit at most; `None` is up to the end of the context.
+    /// Maximum number of tokens to emit; `None` is up to the end of the context.
     pub max_tokens: Option<usize>,
-    /// End tokens. They have no text of their own.
+    /// End tokens; they have no text.
     pub end_tokens: Vec<Token>,
     /// Stop strings: they end the sequence and are not part of its text.
     pub stop: Vec<String>,
 }
 
 impl Limits {
-    /// So many tokens at most, without end tokens and stop strings.
+    /// Limits the number of tokens, without end tokens and stop strings.
     pub fn tokens(most: usize) -> Self {
         Self { max_tokens: Some(most), ..Self::default() }
     }
 
-    /// Whether a sequence would end with this node of a draft.
+    /// Returns whether a node of a draft ends the sequence.
     pub(crate) fn end_at(&self, tree: &DraftTree, node: NodeId) -> bool {
         node != DraftTree::ROOT && self.end_tokens.contains(&tree.token(node))
     }
 }
 
-/// How drafts are made and verified. The verifier is exact for the policy's trees: that is checked
-/// once, where both come together.
+/// How drafts are made and verified. The constructor checks that the verifier is exact for the
+/// policy's trees.
 ///
 /// ```
 /// use polydraft::{PolicyKind, Sampling, VerifierKind};
 /// use polydraft_engine::Speculation;
 ///
 /// let token: VerifierKind = "token".parse()?;
-/// let of = |policy: PolicyKind| Speculation::new(token.build()?, policy.build()?);
+/// let with = |policy: PolicyKind| Speculation::new(token.build()?, policy.build()?);
 /// let cooler = Sampling { temperature: 0.7, ..Sampling::default() };
-/// let speculation = of(PolicyKind::chain(4))?.with_sampling(cooler);
-/// // It knows chains only.
-/// assert!(of(PolicyKind::paths(2, 4)).is_err());
+/// let speculation = with(PolicyKind::chain(4))?.with_sampling(cooler);
+/// // The token verifier only supports chains.
+/// assert!(with(PolicyKind::paths(2, 4)).is_err());
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
 pub struct Speculation {
     pub(crate) verifier: Box<dyn Verifier>,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) sampling: Sampling,
-    /// Of each draft, where the policy has paths of several.
+    /// Sampling of each draft, for a policy with paths of several drafts.
     pub(crate) draft_samplings: Vec<Sampling>,
 }
 
 impl Speculation {
-    /// The verifier, and the policy of the tree, which is cut off near the end of the context and
-    /// of the token limit. Drafts are drawn at temperature 1, see
-    /// [`with_sampling`](Self::with_sampling).
+    /// Combines a verifier and the policy of the tree, which is cut off near the end of the context
+    /// and of the token limit. Drafts are drawn at temperature 1 unless
+    /// [`with_sampling`](Self::with_sampling) changes it.
     ///
     /// # Errors
     /// A verifier that is not exact for the policy's trees.
@@ -66,25 +66,27 @@ impl Speculation {
         Ok(Self { verifier, policy, sampling: Sampling::default(), draft_samplings: Vec::new() })
     }
 
-    /// How the drafter's output becomes the distributions that drafts are drawn from. It changes
+    /// Sets how the drafter's logits become the distribution that drafts are drawn from. It changes
     /// the speed, never the output's distribution.
     pub fn with_sampling(self, sampling: Sampling) -> Self {
         Self { sampling, ..self }
     }
 
-    /// How the drafter's output becomes the distributions of each draft, for a policy with paths of
-    /// several drafts (`distinct`): one setting for each.
+    /// Sets how the drafter's logits become the distribution of each draft, for a policy with paths
+    /// of several drafts (`distinct`): one setting per draft.
     ///
     /// # Errors
-    /// Another number of settings than the policy has drafts.
+    /// A different number of settings than the policy has drafts.
     pub fn with_draft_samplings(self, draft_samplings: Vec<Sampling>) -> Result<Self> {
         let changed = Self { draft_samplings, ..self };
         changed.validate(1).map(|()| changed)
     }
 
+    /// Checks the settings for an engine with this many drafters.
+    ///
     /// # Errors
-    /// Settings out of range; another number of settings than the policy has drafts, or than there
-    /// are drafters, if there are several.
+    /// Settings out of range; a different number of settings than the policy has drafts, or, with
+    /// several drafters, than there are drafters.
     pub(crate) fn validate(&self, drafters: usize) -> Result<()> {
         self.sampling.validate()?;
         self.draft_samplings.iter().try_for_each(Sampling::validate)?;
@@ -108,7 +110,7 @@ impl Speculation {
         Err(polydraft::Error::Unsupported { operation, expected, got }.into())
     }
 
-    /// The same with another verifier made of this one.
+    /// Replaces the verifier with one made from it.
     ///
     /// # Errors
     /// A verifier that is not exact for the policy's trees.
@@ -120,10 +122,10 @@ impl Speculation {
         Ok(Self { draft_samplings: self.draft_samplings, ..changed.with_sampling(self.sampling) })
     }
 
-    /// The same with another policy made of this one.
+    /// Replaces the policy with one made from it.
     ///
     /// # Errors
-    /// A policy with trees that the verifier is not exact for.
+    /// A policy with trees for which the verifier is not exact.
     pub fn map_policy(
         self,
         change: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy>,
@@ -137,8 +139,8 @@ fn count_settings(draft_samplings: &[Sampling]) -> String {
     format!("settings of {}", draft_samplings.len())
 }
 
-/// A request. The defaults are: sampling at temperature 1, plain decoding up to the end of the
-/// context, tokens without their text, and random decisions that differ each time.
+/// A request. Defaults: sampling at temperature 1, plain decoding up to the end of the context,
+/// tokens without text, and an rng seeded by the operating system.
 ///
 /// ```
 /// use polydraft::Sampling;
@@ -161,7 +163,7 @@ pub struct Request<'c> {
 }
 
 impl<'c> Request<'c> {
-    /// The tokens to continue.
+    /// Creates a request with this prompt.
     pub fn new(prompt: impl Into<Vec<Token>>) -> Self {
         Self {
             prompt: prompt.into(),
@@ -173,20 +175,20 @@ impl<'c> Request<'c> {
         }
     }
 
-    /// How the target's logits become the distribution of the output.
+    /// Sets how the target's logits become the output's distribution.
     pub fn sampling(self, sampling: Sampling) -> Self {
         Self { sampling, ..self }
     }
 
-    /// How to speculate; `None` is plain decoding, one token per pass.
+    /// Sets the speculation; `None` is plain decoding, one token per pass.
     pub fn speculation(self, speculation: impl Into<Option<Speculation>>) -> Self {
         Self { speculation: speculation.into(), ..self }
     }
 
-    /// The same with another speculation made of its own, if it has one.
+    /// Replaces the speculation, if there is one, with one made from it.
     ///
     /// # Errors
-    /// Those of `change`.
+    /// Errors of `change`.
     pub fn map_speculation(
         self,
         change: impl FnOnce(Speculation) -> Result<Speculation>,
@@ -194,22 +196,22 @@ impl<'c> Request<'c> {
         Ok(Self { speculation: self.speculation.map(change).transpose()?, ..self })
     }
 
-    /// When to stop.
+    /// Sets the conditions that end the sequence.
     pub fn limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// The detokenizer of the output.
+    /// Sets the detokenizer of the output.
     pub fn detokenizer(self, detokenizer: impl Detokenizer + 'c) -> Self {
         Self { detokenizer: Box::new(detokenizer), ..self }
     }
 
-    /// The rng of all random decisions; a seeded one makes the output reproducible.
+    /// Sets the rng of all random decisions; a seeded one makes the output reproducible.
     pub fn rng(self, rng: impl RandomSource + Send + 'c) -> Self {
         Self { rng: Some(Box::new(rng)), ..self }
     }
 
-    /// The rng that was given, or one that is seeded by the operating system.
+    /// Takes the given rng, or creates one seeded by the operating system.
     pub(crate) fn take_rng(&mut self) -> Box<dyn RandomSource + Send + 'c> {
         let unpredictable = || ChaCha12Rng::seed_from_u64(RandomState::new().hash_one(0));
         self.rng.take().unwrap_or_else(|| Box::new(unpredictable()))

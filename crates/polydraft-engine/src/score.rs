@@ -1,8 +1,9 @@
-//! Scoring of a given text: the log-probability of every token.
+//! Scoring of given tokens: the log-probability of each.
 //!
-//! Method: chunks of the text as chains after the committed tokens, each in one pass. Of a text
-//! longer than the context, windows: the first is as long as the context, each later one begins
-//! half a context further on, so that every token is scored after at least half a context.
+//! Method: chunks of the tokens are scored as chains after the committed ones, one pass per chunk.
+//! A sequence longer than the context is scored in windows: the first is as long as the context,
+//! each later one begins half a context further on, so that every token is scored after at least
+//! half a context.
 
 use std::sync::Arc;
 
@@ -11,27 +12,27 @@ use polydraft::{Distribution, DraftTree, NodeId, Token};
 use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 use crate::{Error, Model, Result, Sequence};
 
-/// Tokens of one pass.
+/// Tokens per pass.
 const CHUNK: usize = 64;
 
 /// A token and its score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
-    /// Its id.
+    /// Token id.
     pub token: Token,
-    /// The natural logarithm of its probability, of the model's own distribution at temperature 1
-    /// unless it was asked for otherwise.
+    /// Natural logarithm of the token's probability under the model's own distribution at
+    /// temperature 1, unless [`Alternatives::Sampled`] was requested.
     pub logprob: f64,
-    /// The likeliest alternatives, the likeliest first, with their log-probabilities.
+    /// The likeliest alternatives with their log-probabilities, the likeliest first.
     pub top: Vec<(Token, f64)>,
 }
 
-/// Scores all tokens from number `from` on, with the `top` likeliest alternatives of each.
-/// `progress` gets the number of scored tokens, and returns whether to go on; the scores so far are
-/// returned.
+/// Scores all tokens from index `from` on, with the `top` likeliest alternatives of each.
+/// `progress` gets the number of scored tokens and returns whether to continue; if not, the scores
+/// so far are returned.
 ///
-/// The first token of a text has a score only if the model gives logits for an empty context; else
-/// `from` is at least 1.
+/// The first token can only be scored if the model returns logits for an empty context; otherwise
+/// `from` must be at least 1.
 ///
 /// ```
 /// use polydraft_engine::{TableModel, score};
@@ -45,8 +46,8 @@ pub struct Scored {
 /// ```
 ///
 /// # Errors
-/// Failures of the model; tokens outside its vocabulary; nothing before the first token to be
-/// scored, where the model needs something.
+/// Failures of the model; tokens outside its vocabulary; `from` is 0 and the model needs a token
+/// before.
 pub fn score(
     model: &mut dyn Model,
     tokens: &[Token],
@@ -70,7 +71,7 @@ pub fn score(
     done.map(|()| scored)
 }
 
-/// Scoring of one text, a pass at a time.
+/// Scores one sequence, a pass at a time.
 ///
 /// ```
 /// use polydraft_engine::{Scorer, TableModel};
@@ -86,13 +87,13 @@ pub fn score(
 #[derive(Debug)]
 pub struct Scorer {
     tokens: Vec<Token>,
-    /// The next token to score.
+    /// Index of the next token to score.
     next: usize,
     top: usize,
     window: Option<Window>,
 }
 
-/// A part of the text that is no longer than the context.
+/// A part of the tokens that fits the context.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     sequence: Sequence,
@@ -100,15 +101,15 @@ struct Window {
 }
 
 impl Scorer {
-    /// Of all tokens from number `from` on, with the `top` likeliest alternatives of each.
+    /// Scores all tokens from index `from` on, with the `top` likeliest alternatives of each.
     pub fn new(tokens: &[Token], from: usize, top: usize) -> Self {
         Self { tokens: tokens.to_vec(), next: from, top, window: None }
     }
 
-    /// The scores of the next tokens, at most a pass of them; none where all are scored.
+    /// Returns the scores of the next tokens, at most one pass of them; empty if all are scored.
     ///
     /// # Errors
-    /// As for [`score`]; nothing more can be scored then.
+    /// As for [`score`]; nothing more can be scored after an error.
     pub fn advance(&mut self, model: &mut dyn Model) -> Result<Vec<Scored>> {
         if self.next >= self.tokens.len() {
             return Ok(Vec::new());
@@ -126,8 +127,8 @@ impl Scorer {
         Ok(scored)
     }
 
-    /// The one with the next token. It ends at most a context after it begins, the tokens to be
-    /// scored included.
+    /// Returns the window that contains the next token. It spans at most one context, the tokens to
+    /// be scored included.
     fn window(&mut self, model: &mut dyn Model) -> Result<Window> {
         if let Some(window) = self.window {
             return Ok(window);
@@ -141,7 +142,7 @@ impl Scorer {
         Ok(window)
     }
 
-    /// Closes what it has open in the model.
+    /// Closes the open window, if any.
     pub fn close(&mut self, model: &mut dyn Model) {
         if let Some(window) = self.window.take() {
             model.close(window.sequence);
@@ -149,7 +150,7 @@ impl Scorer {
     }
 }
 
-/// Scores tokens after a sequence, which then has them too.
+/// Scores tokens after a sequence and appends them to it.
 fn score_chunk(
     model: &mut dyn Model,
     sequence: Sequence,
@@ -175,7 +176,8 @@ fn score_chunk(
     Ok(scored)
 }
 
-/// From a logit among logits of shape `[vocabulary]` to its log-probability; `token` must be one.
+/// Returns a function from tokens to log-probabilities, for logits of shape `[vocabulary]`; checks
+/// `token`.
 fn log_probability(logits: &[f32], token: Token) -> Result<impl Fn(Token) -> f64> {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
@@ -187,7 +189,7 @@ fn log_probability(logits: &[f32], token: Token) -> Result<impl Fn(Token) -> f64
     Ok(move |token: Token| f64::from(logits[token as usize] - largest) - sum.ln())
 }
 
-/// The score of a token by logits of shape `[vocabulary]`, with the `top` likeliest.
+/// Scores a token by logits of shape `[vocabulary]`, with the `top` likeliest alternatives.
 fn score_token(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
     let logprob = log_probability(logits, token)?;
     let mut order: Vec<Token> = (0..logits.len() as Token).collect();
@@ -203,7 +205,7 @@ fn score_token(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
     Ok(Scored { token, logprob: logprob(token), top })
 }
 
-/// Which tokens' log-probabilities are recorded beside that of a decided token.
+/// Alternatives whose log-probabilities are recorded with that of a decided token.
 ///
 /// ```
 /// use polydraft_engine::Alternatives;
@@ -212,12 +214,12 @@ fn score_token(logits: &[f32], token: Token, top: usize) -> Result<Scored> {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Alternatives {
-    /// So many of the likeliest ones, the likeliest first.
+    /// This many of the likeliest tokens, the likeliest first.
     Likeliest(usize),
-    /// These, however likely they are, and the decided token; the likeliest first.
+    /// These tokens, however likely they are, and the decided token; the likeliest first.
     Tokens(Arc<[Token]>),
-    /// So many of the likeliest ones that are possible, in the distribution that the token was
-    /// decided by: with temperature, filters and the session's changes to the logits.
+    /// This many of the likeliest possible tokens under the distribution from which the token was
+    /// sampled: after temperature, filters and the session's logits processor.
     Sampled(usize),
 }
 
@@ -227,7 +229,7 @@ impl From<usize> for Alternatives {
     }
 }
 
-/// The score of a token after a node, with its alternatives.
+/// Scores a token after a node, with its alternatives.
 fn scored(
     step: &VerifiedStep,
     (node, token): (NodeId, Token),
@@ -240,16 +242,16 @@ fn scored(
     }
 }
 
-/// The score of a token by the distribution that it was decided by.
+/// Scores a token by the distribution from which it was sampled.
 fn score_sampled(distribution: &Distribution, token: Token, count: usize) -> Scored {
     let logprob = |token| distribution.probability(token).ln();
-    // Those that are impossible are not among them.
+    // Impossible tokens are not among them.
     let top = distribution.most_likely(count).into_iter();
     let top = top.map(|token| (token, logprob(token))).collect();
     Scored { token, logprob: logprob(token), top }
 }
 
-/// The score of a token by logits of shape `[vocabulary]`, with those of these tokens.
+/// Scores a token by logits of shape `[vocabulary]`, with these tokens as alternatives.
 fn score_with_tokens(logits: &[f32], token: Token, tokens: &[Token]) -> Result<Scored> {
     let logprob = log_probability(logits, token)?;
     let valid = tokens.iter().copied().filter(|token| (*token as usize) < logits.len());
@@ -262,9 +264,9 @@ fn score_with_tokens(logits: &[f32], token: Token, tokens: &[Token]) -> Result<S
 
 /// Records the scores of the tokens that a session decides.
 pub(crate) struct ScoreRecorder {
-    /// What is recorded beside each.
+    /// Alternatives of each token.
     alternatives: Alternatives,
-    /// Of the current step.
+    /// Scores of the current step, which is not committed yet.
     pending: Vec<Scored>,
     scores: Vec<Scored>,
 }
@@ -274,7 +276,7 @@ impl ScoreRecorder {
         Self { alternatives, pending: Vec::new(), scores: Vec::new() }
     }
 
-    /// Those that were not taken yet.
+    /// Takes the scores recorded since the last call.
     pub fn take(&mut self) -> Vec<Scored> {
         std::mem::take(&mut self.scores)
     }
@@ -301,22 +303,23 @@ mod tests {
     use super::*;
     use crate::TableModel;
 
-    /// A token is as likely as the one before it says, whatever the window.
+    /// The table is a Markov chain: a token's probability depends on the one before it, in every
+    /// window.
     #[test]
-    fn named_alternatives_have_their_scores() {
+    fn scores_requested_alternatives() {
         let logits = [1.0, 3.0, f32::NEG_INFINITY, 2.0];
         let all = score_token(&logits, 3, 4).unwrap();
         let named = score_with_tokens(&logits, 3, &[2, 3, 0, 3, 9]).unwrap();
         assert_eq!(named.logprob, all.logprob);
         assert_eq!(named.top, [all.top[1], all.top[2], all.top[3]]);
         assert_eq!(named.top.last(), Some(&(2, f64::NEG_INFINITY)));
-        // The decided token comes with them, where it is none of them.
+        // The decided token is always included.
         let named = score_with_tokens(&logits, 1, &[0]).unwrap();
         assert_eq!(named.top, [all.top[0], all.top[2]]);
     }
 
     #[test]
-    fn impossible_tokens_are_no_alternatives() {
+    fn impossible_tokens_are_not_alternatives() {
         let distribution = Distribution::new(vec![0.25, 0.0, 0.75, 0.0]).unwrap();
         let scored = score_sampled(&distribution, 0, 3);
         assert_eq!(scored.logprob, 0.25f64.ln());
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_scored_in_windows() {
+    fn scores_sequences_longer_than_the_context_in_windows() {
         let json =
             r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "0": [0.9, 0.1], "1": [0.2, 0.8]}}"#;
         let mut model = TableModel::from_json("example", json).unwrap().with_context_length(8);

@@ -4,37 +4,36 @@ use polydraft::{DraftTree, NodeId, Token};
 
 use crate::Result;
 
-/// A sequence that a model or a drafter holds, from [`open`](Sequences::open) to
-/// [`close`](Sequences::close). The number has a meaning for its owner only, which may use it again
-/// for a later one.
+/// Identifies a sequence that is open in a model or a drafter. Numbers are reused after
+/// [`close`](Sequences::close) and have a meaning for their owner only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Sequence(u32);
 
 impl Sequence {
-    /// The sequence of this number.
+    /// Creates the id with this number.
     pub fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// Its number.
+    /// Returns the number.
     pub fn number(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Any number of sequences of decided tokens (contexts) and, after each, a speculative tree: the
-/// part that a [`Model`](crate::Model) and a [`Drafter`](crate::Drafter) share.
+/// Sequences of decided tokens (contexts), each with a speculative tree after it: the common part
+/// of a [`Model`](crate::Model) and a [`Drafter`](crate::Drafter).
 ///
-/// A context grows by [`extend`](Self::extend) and [`commit`](Self::commit). A tree only grows
-/// between commits: each call of [`score`](Self::score) computes the nodes that are new, so that a
-/// target runs once per tree and a drafter once per level.
+/// A context grows by [`extend`](Self::extend) and [`commit`](Self::commit). Between commits a tree
+/// only grows: each call of [`score`](Self::score) computes the new nodes, so that a target runs
+/// once per tree and a drafter once per level.
 ///
-/// [`Slots`](crate::Slots) is a table for the sequences that are open, and
-/// [`PrefixCache`](crate::PrefixCache) stores the KV caches of those that are closed.
+/// [`Slots`](crate::Slots) is a table of open sequences, [`PrefixCache`](crate::PrefixCache) stores
+/// the KV caches of closed ones.
 ///
 /// # Panics
-/// All methods may panic on a sequence that is not open: a mistake of the caller's, not of a
-/// user's.
+/// All methods may panic on a sequence that is not open. This is a mistake of the caller, not of a
+/// user.
 ///
 /// ```
 /// use polydraft::DraftTree;
@@ -58,39 +57,39 @@ impl Sequence {
 /// # Ok::<(), polydraft_engine::Error>(())
 /// ```
 pub trait Sequences: Send {
-    /// Begins an empty sequence.
+    /// Opens an empty sequence.
     ///
     /// # Errors
-    /// The number of open sequences is at its limit.
+    /// The maximum number of sequences is open.
     fn open(&mut self) -> Result<Sequence>;
 
-    /// Closes a sequence. Its KV cache may be stored for a later one with a common prefix.
+    /// Closes a sequence. Its KV cache may be cached for later ones with a common prefix.
     fn close(&mut self, sequence: Sequence);
 
-    /// How many tokens are committed.
+    /// Returns the number of committed tokens.
     fn len(&self, sequence: Sequence) -> usize;
 
-    /// Appends decided tokens and drops the tree. Nothing need be computed before the next score;
-    /// where another sequence has a common prefix, its KV cache may serve this one too.
+    /// Appends decided tokens and drops the tree. Computation may be deferred to the next score;
+    /// the KV cache of another sequence with a common prefix may be reused.
     ///
     /// # Errors
     /// A token outside the vocabulary.
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()>;
 
-    /// Removes all but the first `length` tokens, and drops the tree. If there are no more than
-    /// that, nothing changes, and the tree stays.
+    /// Removes all but the first `length` tokens and drops the tree. Does nothing, and keeps the
+    /// tree, if there are no more tokens than that.
     fn truncate(&mut self, sequence: Sequence, length: usize);
 
-    /// Whether what was computed for a sequence that is closed is kept for later ones that begin
-    /// alike.
+    /// Returns whether the KV caches of closed sequences are cached for later ones with a common
+    /// prefix.
     fn caches_closed_sequences(&self) -> bool {
         false
     }
 
-    /// Computes at most `most` of the committed tokens that are not computed yet, the last one
-    /// never (it is the root of the next tree), so that a long prompt can be prefilled between the
-    /// steps of other sequences. Returns how many are left to compute before the last one.
-    /// [`score`](Self::score) computes the rest by itself.
+    /// Computes at most `most` of the committed tokens that are not computed yet, except the last
+    /// one (the root of the next tree), so that a long prompt can be prefilled between the steps of
+    /// other sequences. Returns how many remain to be computed before the last one.
+    /// [`score`](Self::score) computes the rest if necessary.
     ///
     /// # Errors
     /// Failures of the computation; more tokens than the context holds.
@@ -98,34 +97,33 @@ pub trait Sequences: Send {
         Ok(0)
     }
 
-    /// Scores, in one pass for all, every node of each tree that is new, its root included. No
-    /// sequence is named twice.
+    /// Scores every new node of each tree, its root included, in one pass for all. Each sequence
+    /// must occur at most once.
     ///
     /// # Errors
-    /// An empty context, if a token is needed; a path that the context has no room for; failures of
-    /// the computation.
+    /// An empty context, if a token is needed; a path that exceeds the context; failures of the
+    /// computation.
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()>;
 
     /// Appends the tokens of `path`, nodes of `tree` from a child of the root downwards, to the
-    /// context and drops the rest of the tree. The KV cache of the scored nodes of the path is
-    /// kept.
+    /// context and drops the rest of the tree. The KV cache of the path's scored nodes is reused.
     ///
     /// # Errors
     /// Failures of the computation.
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()>;
 
-    /// Bytes of one token in the KV cache, about; 0 where that is next to nothing.
+    /// Approximate bytes of one token in the KV cache; 0 if negligible.
     fn token_bytes(&self) -> u64 {
         0
     }
 
-    /// Bytes of an open sequence beside its tokens' own, about: states that do not grow with it.
+    /// Approximate bytes of an open sequence in addition to its tokens: states of constant size.
     fn state_bytes(&self) -> u64 {
         0
     }
 
-    /// Tokens of all sequences together, without trees, where memory for them is allocated
-    /// beforehand.
+    /// Total tokens of all sequences, without trees, for which memory is allocated; `None` if
+    /// memory is allocated on demand.
     fn token_capacity(&self) -> Option<usize> {
         None
     }

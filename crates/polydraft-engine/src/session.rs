@@ -1,4 +1,4 @@
-//! Sessions: a request with its sequence so far, its parameters, and its end.
+//! Sessions: requests in progress.
 
 mod observers;
 
@@ -15,8 +15,8 @@ use crate::{
 };
 use observers::Observers;
 
-/// A session's source of random decisions, with its shared randomness if it has it. `position` is
-/// the number of tokens decided.
+/// Calls `decide` with a session's rng, combined with its shared randomness if there is one.
+/// `position` is the number of decided tokens.
 pub(crate) fn with_shared_randomness<T>(
     rng: &mut dyn RandomSource,
     shared_randomness: &mut Option<Box<dyn SharedRandomness>>,
@@ -31,9 +31,9 @@ pub(crate) fn with_shared_randomness<T>(
     }
 }
 
-/// One request at work. It is advanced by [`Engine::step`](crate::Engine::step) and pulled from in
-/// between. It holds a sequence of each model until [`Engine::close`](crate::Engine::close): one
-/// that is dropped instead keeps them.
+/// A request in progress. [`Engine::step`](crate::Engine::step) advances it; its output is polled
+/// in between. It occupies a sequence of each model until [`Engine::close`](crate::Engine::close);
+/// dropping it instead leaks these.
 ///
 /// ```
 /// use polydraft_engine::{Engine, Finish, Limits, Request, TableModel};
@@ -57,16 +57,16 @@ pub struct Session<'c> {
     pub(crate) sampling: Sampling,
     pub(crate) speculation: Option<Speculation>,
     pub(crate) rng: Box<dyn RandomSource + Send + 'c>,
-    /// The shared randomness of target and draft, with Gumbel coupling.
+    /// Shared randomness of target and draft, with Gumbel coupling.
     pub(crate) shared_randomness: Option<Box<dyn SharedRandomness>>,
     pub(crate) draft: Draft,
     pub(crate) processor: Option<Box<dyn LogitsProcessor>>,
     pub(crate) ignores_batch_size: bool,
-    /// The batch size of the last step, as its policy got it.
+    /// Batch size that the policy got in the last step.
     pub(crate) batch_size: usize,
-    /// The same for the next step, if it is the last one once more.
+    /// Batch size for the next step, if it repeats the last one.
     pub(crate) repeated_batch_size: Option<usize>,
-    /// Whether what a step decided is being taken: a panic then leaves half of it.
+    /// Whether a step's decision is being applied: a panic leaves the session inconsistent.
     pub(crate) is_committing: bool,
     pub(crate) observers: Observers<'c>,
     pub(crate) limits: Limits,
@@ -74,7 +74,7 @@ pub struct Session<'c> {
     stops: StopScanner<Origin>,
     pub(crate) tokens: Vec<Token>,
     text: String,
-    /// Decided and not taken yet.
+    /// Decided tokens that were not taken yet.
     emitted: Vec<Emitted>,
     chunks: Vec<OutputChunk>,
     last_origin: Origin,
@@ -129,113 +129,112 @@ impl<'c> Session<'c> {
         session
     }
 
-    /// Why it ended; `None` while it goes on.
+    /// Returns the finish reason; `None` while the session is active.
     pub fn finish(&self) -> Option<Finish> {
         self.finish
     }
 
-    /// Its failure, if there was one: it ends there, and other sessions go on.
+    /// Returns the failure that ended the session, if any; other sessions are not affected.
     pub fn failure(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
 
-    /// Whether nothing more will come.
+    /// Returns whether the session has ended.
     pub fn is_done(&self) -> bool {
         self.finish.is_some() || self.failure.is_some()
     }
 
-    /// The tokens decided so far.
+    /// Returns the tokens decided so far.
     pub fn tokens(&self) -> &[Token] {
         &self.tokens
     }
 
-    /// What it cost so far.
+    /// Returns the counts and times so far.
     pub fn statistics(&self) -> &Statistics {
         &self.observers.statistics
     }
 
-    /// The tokens decided since the last time, and where each came from.
+    /// Takes the tokens decided since the last call, with their origins.
     pub fn take_tokens(&mut self) -> Vec<Emitted> {
         std::mem::take(&mut self.emitted)
     }
 
-    /// Changes the target's logits from now on; the output then has the distribution of plain
-    /// decoding with the same changes.
+    /// Sets a processor of the target's logits. The output then has the distribution of plain
+    /// decoding with the same processor.
     pub fn set_processor(&mut self, processor: Box<dyn LogitsProcessor>) {
         self.processor = Some(processor);
     }
 
-    /// From now on its trees are the same as without other sequences in the batch. Adaptive trees
-    /// otherwise depend on the batch size, which keeps the distribution of the output, but not the
-    /// same output for the same random decisions.
+    /// Makes the session's trees independent of other sequences in the batch. Otherwise adaptive
+    /// trees depend on the batch size: the output's distribution is the same, but not the output
+    /// for the same random decisions.
     pub fn ignore_batch_size(&mut self) {
         self.ignores_batch_size = true;
     }
 
-    /// From the next step on drafts are made and verified so. Of a session that was opened without
-    /// speculation nothing is drafted.
+    /// Sets how drafts are made and verified from the next step on. It has no effect on a session
+    /// that was opened without speculation.
     pub fn set_speculation(&mut self, speculation: Speculation) {
         self.speculation = Some(speculation);
     }
 
-    /// To be called before the first step: draws by Gumbel coupling ([`polydraft::gumbel`]), with
-    /// shared randomness that follows from the rng. A session whose verifier uses shared randomness
-    /// has it anyway; plain decoding with it has the same output as such a session, if the rng is
-    /// the same.
+    /// Draws by Gumbel coupling ([`polydraft::gumbel`]), with shared randomness derived from the
+    /// rng. Must be called before the first step. A session whose verifier uses shared randomness
+    /// has it anyway; plain decoding with shared randomness has the same output as such a session
+    /// with the same rng.
     pub fn share_randomness(&mut self) {
         if self.shared_randomness.is_none() {
             self.shared_randomness = Some(gumbel::shared_randomness(&mut *self.rng));
         }
     }
 
-    /// From now on every step is recorded for [`take_traces`](Self::take_traces), with the `top`
-    /// likeliest tokens of each distribution. It costs a distribution for every node.
+    /// Records every further step for [`take_traces`](Self::take_traces), with the `top` likeliest
+    /// tokens of each distribution. This computes a distribution at every node.
     pub fn record_traces(&mut self, top: usize) {
         self.observers.traces = Some(TraceRecorder::new(top));
     }
 
-    /// The steps since the last time.
+    /// Takes the steps recorded since the last call.
     pub fn take_traces(&mut self) -> Vec<Trace> {
         self.observers.traces.as_mut().map_or_else(Vec::new, TraceRecorder::take)
     }
 
-    /// From now on every token's log-probability is recorded for
-    /// [`take_scores`](Self::take_scores), with some alternatives, such as the `2` likeliest: of
-    /// the target's own distribution at temperature 1, as [`score`](crate::score()) would give them
-    /// afterwards, without a further pass, or of the sampled one
-    /// ([`Sampled`](Alternatives::Sampled)).
+    /// Records the log-probability of every further token for [`take_scores`](Self::take_scores),
+    /// with some alternatives, such as the `2` likeliest. They are those of the target's own
+    /// distribution at temperature 1, as [`score`](crate::score()) would return them, without a
+    /// further pass, or those of the sampled distribution ([`Sampled`](Alternatives::Sampled)).
     pub fn record_scores(&mut self, alternatives: impl Into<Alternatives>) {
         self.observers.scores = Some(ScoreRecorder::new(alternatives.into()));
     }
 
-    /// The scores of the tokens decided since the last time.
+    /// Takes the scores of the tokens decided since the last call.
     pub fn take_scores(&mut self) -> Vec<Scored> {
         self.observers.scores.as_mut().map_or_else(Vec::new, ScoreRecorder::take)
     }
 
-    /// From now on `observer` is called at its steps.
+    /// Adds an observer of the session's further steps.
     pub fn add_observer(&mut self, observer: impl StepObserver + 'c) {
         self.observers.others.push(Box::new(observer));
     }
 
-    /// The text that has become certain since the last time.
+    /// Takes the output text that was decided since the last call.
     pub fn take_chunks(&mut self) -> Vec<OutputChunk> {
         std::mem::take(&mut self.chunks)
     }
 
-    /// Ends it here: the caller wants no more.
+    /// Ends the session at the caller's request.
     pub fn stop(&mut self) {
         if !self.is_done() {
             self.end(Finish::Stopped);
         }
     }
 
-    /// How many more tokens the limit allows.
+    /// Returns how many more tokens the limit allows.
     pub(crate) fn remaining_tokens(&self) -> usize {
         self.limits.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.tokens.len()))
     }
 
-    /// How many of these tokens there are up to an end token, that one included.
+    /// Returns the number of tokens up to and including the first end token.
     pub(crate) fn up_to_end(&self, tokens: &[Token]) -> usize {
         let end = tokens.iter().position(|token| self.limits.end_tokens.contains(token));
         end.map_or(tokens.len(), |end| end + 1)
@@ -245,8 +244,8 @@ impl<'c> Session<'c> {
         self.failure = Some(error.into());
     }
 
-    /// Takes tokens that are decided, and returns how many are emitted: up to the one that ends the
-    /// sequence. `room` is what the context holds after them.
+    /// Appends decided tokens and returns how many are emitted: up to the one that ends the
+    /// sequence. `remaining_context` is what the context holds after them.
     pub(crate) fn emit(&mut self, decided: &[Emitted], remaining_context: usize) -> usize {
         let before = self.tokens.len();
         for emitted in decided {
@@ -277,7 +276,7 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Lets text through as far as no stop string can begin there; whether one was completed.
+    /// Emits text up to where a stop string may begin; returns whether a stop string was completed.
     fn scan_stops(&mut self, text: &str) -> bool {
         let (chunks, stopped) = self.stops.push(text, self.last_origin);
         self.push_chunks(chunks);
@@ -291,7 +290,7 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// Ends the sequence, and emits the withheld text.
+    /// Ends the sequence and emits the withheld text.
     fn end(&mut self, finish: Finish) {
         self.finish = Some(finish);
         match self.detokenizer.finish() {
@@ -304,7 +303,7 @@ impl<'c> Session<'c> {
         }
     }
 
-    /// The whole of it.
+    /// Returns the finished output.
     pub(crate) fn into_generation(mut self) -> Result<Generation> {
         let scores = self.take_scores();
         let policy = self.speculation.as_ref().map(|speculation| speculation.policy.as_ref());

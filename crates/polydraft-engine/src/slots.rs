@@ -1,4 +1,4 @@
-//! A table of the sequences that are open.
+//! Table of open sequences.
 
 use std::iter::{Enumerate, FilterMap};
 use std::ops::{Index, IndexMut};
@@ -6,7 +6,7 @@ use std::slice;
 
 use crate::Sequence;
 
-/// The state of a model or a drafter for each open sequence. The next one gets the lowest free
+/// The state of a model or a drafter for each open sequence. A new sequence gets the lowest free
 /// number.
 ///
 /// ```
@@ -20,12 +20,12 @@ use crate::Sequence;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Slots<T> {
-    /// By number; none where it is free.
+    /// States by number; `None` where the slot is free.
     slots: Vec<Option<T>>,
 }
 
-/// The iterator of [`Slots::iter_mut`]. It is a named type, for an opaque one borrows the table to
-/// the end of its scope, and several of the states may be in use at once.
+/// Iterator of [`Slots::iter_mut`]. An opaque type would borrow the table to the end of its scope;
+/// several of the states may be in use at once.
 pub type IterMut<'a, T> = FilterMap<
     Enumerate<slice::IterMut<'a, Option<T>>>,
     fn((usize, &'a mut Option<T>)) -> Option<(Sequence, &'a mut T)>,
@@ -38,7 +38,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Begins a sequence.
+    /// Opens a sequence.
     pub fn open(&mut self, state: T) -> Sequence {
         let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         match self.slots.get_mut(free) {
@@ -48,38 +48,38 @@ impl<T> Slots<T> {
         Sequence::new(free as u32)
     }
 
-    /// Frees a slot; returns its state, if it was not free already.
+    /// Frees a slot and returns its state; `None` if it was free.
     pub fn close(&mut self, sequence: Sequence) -> Option<T> {
         self.slots.get_mut(sequence.number())?.take()
     }
 
-    /// How many sequences are open.
+    /// Returns the number of open sequences.
     pub fn len(&self) -> usize {
         self.slots.iter().flatten().count()
     }
 
-    /// Whether none is open.
+    /// Returns whether no sequence is open.
     pub fn is_empty(&self) -> bool {
         self.slots.iter().all(Option::is_none)
     }
 
-    /// The state of a sequence, if it is open.
+    /// Returns the state of a sequence, if it is open.
     pub fn get(&self, sequence: Sequence) -> Option<&T> {
         self.slots.get(sequence.number())?.as_ref()
     }
 
-    /// The same, to be changed.
+    /// Returns the state of a sequence, mutably, if it is open.
     pub fn get_mut(&mut self, sequence: Sequence) -> Option<&mut T> {
         self.slots.get_mut(sequence.number())?.as_mut()
     }
 
-    /// The open sequences, in the order of their numbers.
+    /// Returns the open sequences in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Sequence, &T)> {
         let numbered = self.slots.iter().enumerate();
         numbered.filter_map(|(number, slot)| Some((Sequence::new(number as u32), slot.as_ref()?)))
     }
 
-    /// The same, to be changed.
+    /// Returns the open sequences, mutably, in the order of their numbers.
     pub fn iter_mut(&mut self) -> IterMut<'_, T> {
         let open = |(number, slot)| Some((Sequence::new(number as u32), Option::as_mut(slot)?));
         self.slots.iter_mut().enumerate().filter_map(open)
@@ -90,7 +90,7 @@ impl<T> Index<Sequence> for Slots<T> {
     type Output = T;
 
     /// # Panics
-    /// The sequence is not open: a mistake of the caller's.
+    /// If the sequence is not open, which is a mistake of the caller.
     fn index(&self, sequence: Sequence) -> &T {
         self.get(sequence).unwrap_or_else(|| not_open(sequence))
     }

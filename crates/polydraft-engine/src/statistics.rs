@@ -1,4 +1,4 @@
-//! The cost of a generation, and the gain by speculation.
+//! Cost of a generation, and the gain by speculation.
 
 use std::time::Duration;
 
@@ -27,69 +27,68 @@ use crate::observer::{CommittedStep, StepObserver};
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Statistics {
-    /// Tokens emitted.
+    /// Number of emitted tokens.
     pub tokens: usize,
-    /// Those of them that were certain, and took no pass.
+    /// Number of forced tokens, which took no pass.
     pub forced: usize,
-    /// Passes over the target's weights, without the prefill.
+    /// Number of target passes, without the prefill.
     pub target_calls: usize,
-    /// For each position on the drafted path, how often a token was drafted there.
+    /// Number of steps that drafted a token at each position of the longest path.
     pub drafted: Vec<usize>,
-    /// For each position on the drafted path, how often the token there was accepted.
+    /// Number of steps that accepted a token at each position of the longest path.
     pub accepted: Vec<usize>,
-    /// Distinct tokens drafted, in all.
+    /// Total number of distinct drafted tokens.
     pub nodes: usize,
-    /// How often the first, the second, .. distinct token drafted at a node was the one accepted.
+    /// Number of accepted tokens by their rank among the distinct tokens drafted at their node.
     pub accepted_by_rank: Vec<usize>,
-    /// Passes in which nothing was left to verify after the accepted tokens.
+    /// Number of passes in which nothing was left to verify after the accepted tokens.
     pub complete_paths: usize,
-    /// Nodes at which a weaker algorithm took over from the verifier's own, which could not do
-    /// them.
+    /// Number of nodes at which the verifier fell back to a weaker algorithm.
     pub fallbacks: u64,
-    /// The choices of an adaptive tree.
+    /// Choices of an adaptive tree.
     pub choices: Option<Choices>,
-    /// Prefill, by both models.
+    /// Prefill time of both models.
     pub prompt_time: Duration,
-    /// In the draft model, its distributions and draws included.
+    /// Time in the draft model, with its distributions and draws.
     pub draft_time: Duration,
-    /// In the target model.
+    /// Time in the target model.
     pub target_time: Duration,
-    /// In the verifier, the target's distributions included.
+    /// Time in the verifier, with the target's distributions.
     pub verify_time: Duration,
-    /// From the end of the prefill to the last token, text and stop strings included; without the
-    /// caller's time.
+    /// Time from the end of the prefill to the last token, with detokenization and stop strings,
+    /// without the caller's time.
     pub total_time: Duration,
 }
 
 impl Statistics {
-    /// Tokens per target pass: block efficiency in the papers' sense; 0 before the first.
+    /// Tokens per target pass: block efficiency as in the papers; 0 before the first pass.
     pub fn block_efficiency(&self) -> f64 {
         ratio(self.tokens as f64, self.target_calls as f64)
     }
 
-    /// For each position on the drafted path, the part of the tokens drafted there that was
-    /// accepted. Acceptance of a position needs that of all before it, so the numbers fall.
+    /// Acceptance rate at each position of the drafted path. A position is only accepted after all
+    /// before it, so the rates decrease.
     pub fn accepted_by_position(&self) -> Vec<f64> {
         self.accepted.iter().zip(&self.drafted).map(|(&a, &d)| ratio(a as f64, d as f64)).collect()
     }
 
-    /// Distinct tokens drafted per target pass; 0 before the first.
+    /// Distinct drafted tokens per target pass; 0 before the first pass.
     pub fn nodes_per_call(&self) -> f64 {
         ratio(self.nodes as f64, self.target_calls as f64)
     }
 
-    /// Of the positions that were verified, the part at which the first, the second, .. distinct
-    /// token drafted was accepted.
+    /// Rate at which the first, second, .. distinct drafted token was accepted, of the verified
+    /// positions.
     pub fn accepted_by_draft(&self) -> Vec<f64> {
-        // Every pass verifies the positions it accepts and one more, unless all of the longest path
-        // is accepted.
+        // Every pass verifies the accepted positions and one more, unless the longest path is
+        // accepted in full.
         let accepted: usize = self.accepted_by_rank.iter().sum();
         let complete = self.complete_paths;
         let verified = (accepted + self.target_calls - complete) as f64;
         self.accepted_by_rank.iter().map(|&count| ratio(count as f64, verified)).collect()
     }
 
-    /// Tokens emitted per second after the prefill; 0 before the first.
+    /// Emitted tokens per second after the prefill; 0 before the first token.
     pub fn tokens_per_second(&self) -> f64 {
         ratio(self.tokens as f64, self.total_time.as_secs_f64())
     }
@@ -124,7 +123,7 @@ impl StepObserver for Statistics {
     }
 }
 
-/// How many distinct tokens were drafted before this one at its node.
+/// Returns the number of distinct tokens drafted before this one at its node.
 fn rank(tree: &DraftTree, node: NodeId) -> usize {
     tree.children(tree.parent(node)).take_while(|sibling| *sibling != node).count()
 }

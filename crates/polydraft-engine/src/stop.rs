@@ -1,14 +1,14 @@
-//! Stop strings in a stream of text pieces.
+//! Stop strings in a stream of text chunks.
 
 use std::collections::VecDeque;
 
-/// Text that passed, cut into its pieces, each with the mark it came with.
+/// Released text: chunks with their marks.
 pub type MarkedText<M> = Vec<(String, M)>;
 
-/// Lets text through until one of the stop strings appears, which may straddle pieces.
+/// Releases text until one of the stop strings appears, which may span chunks.
 ///
-/// Text that may be the beginning of a stop string is withheld until that is decided. Marks travel
-/// with the text.
+/// Text that may be the beginning of a stop string is withheld until that is decided. Each chunk
+/// keeps its mark.
 #[derive(Debug, Clone)]
 pub struct StopScanner<M> {
     stops: Vec<String>,
@@ -16,14 +16,14 @@ pub struct StopScanner<M> {
 }
 
 impl<M: Copy> StopScanner<M> {
-    /// Empty stop strings are ignored.
+    /// Creates a scanner; empty stop strings are ignored.
     pub fn new(stops: &[String]) -> Self {
         let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
         Self { stops, withheld: VecDeque::new() }
     }
 
-    /// Takes a piece; returns the text that may be shown and whether a stop string was completed.
-    /// The text then ends where the stop string begins. Of several, the one that begins first
+    /// Takes a chunk; returns the released text and whether a stop string was completed. The text
+    /// then ends where the stop string begins. Of several stop strings, the one that begins first
     /// counts.
     pub fn push(&mut self, text: &str, mark: M) -> (MarkedText<M>, bool) {
         if !text.is_empty() {
@@ -44,12 +44,12 @@ impl<M: Copy> StopScanner<M> {
         (self.release(undecided), false)
     }
 
-    /// The withheld text, at the end of the sequence.
+    /// Returns the withheld text, at the end of the sequence.
     pub fn finish(&mut self) -> MarkedText<M> {
         self.withheld.drain(..).collect()
     }
 
-    /// The first `bytes` of the pending text.
+    /// Releases the first `bytes` of the withheld text.
     fn release(&mut self, mut bytes: usize) -> MarkedText<M> {
         let mut shown = Vec::new();
         while bytes > 0 {
@@ -71,7 +71,8 @@ impl<M: Copy> StopScanner<M> {
 mod tests {
     use super::*;
 
-    /// Pushes the pieces; returns what was shown after each, and whether it stopped.
+    /// Pushes the chunks; returns what was released after each, and whether a stop string was
+    /// completed.
     fn run(stops: &[&str], chunks: &[&str]) -> (Vec<String>, bool) {
         let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
         let mut scanner = StopScanner::new(&stops);
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_without_stop_strings() {
+    fn releases_everything_without_stop_strings() {
         assert_eq!(
             run(&[], &["a", "", "b"]),
             (vec!["a".into(), "".into(), "b".into(), "".into()], false)
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_strings_straddle_pieces() {
+    fn finds_stop_strings_across_chunks() {
         assert_eq!(
             run(&["END"], &["xE", "N", "Dy"]),
             (vec!["x".into(), "".into(), "".into()], true)
@@ -108,18 +109,18 @@ mod tests {
             (vec!["x".into(), "ENT".into(), "".into()], false)
         );
         assert_eq!(run(&["END"], &["xEN"]), (vec!["x".into(), "EN".into()], false));
-        // A false start may overlap the true one.
+        // A partial match may overlap the real one.
         assert_eq!(run(&["aab"], &["a", "a", "a", "b"]).0, ["", "", "a", ""]);
         assert_eq!(run(&["é!"], &["é", "é", "!"]).0, ["", "é", ""]);
     }
 
     #[test]
-    fn the_first_to_begin_wins() {
+    fn earliest_stop_string_wins() {
         assert_eq!(run(&["bc", "ab"], &["xabc"]), (vec!["x".into()], true));
     }
 
     #[test]
-    fn every_cut_of_a_text_gives_the_same() {
+    fn same_result_for_any_chunking() {
         let text = "one two threé two four";
         let expected = "one two threé";
         let ends: Vec<usize> = text.char_indices().map(|(i, _)| i).chain([text.len()]).collect();

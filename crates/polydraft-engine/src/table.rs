@@ -9,11 +9,11 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use crate::{Error, Model, ModelInfo, Result, Sequence, Sequences, Slots, Vocabulary};
 
-/// The next-token distributions of a finite set of contexts.
+/// Next-token distributions of a finite set of contexts.
 ///
-/// In JSON: `{"vocabulary": 3, "next": {"": [0.2, 0.3, 0.5], "0": [..], "0 1": [..]}}`. A context
-/// is looked up by the longest suffix of its token ids that is present, so that a Markov chain of
-/// any order and a full tree both fit; `""` is the fallback and must be there.
+/// JSON format: `{"vocabulary": 3, "next": {"": [0.2, 0.3, 0.5], "0": [..], "0 1": [..]}}`. A
+/// context is looked up by its longest suffix of token ids that is listed, so that a Markov chain
+/// of any order and a full tree can both be expressed; `""` is the fallback and is required.
 ///
 /// ```
 /// use polydraft_engine::TableModel;
@@ -27,16 +27,16 @@ use crate::{Error, Model, ModelInfo, Result, Sequence, Sequences, Slots, Vocabul
 pub struct TableModel {
     info: ModelInfo,
     next: BTreeMap<Vec<Token>, Entry>,
-    /// Tokens of the longest context that is listed.
+    /// Tokens of the longest listed context.
     order: usize,
     sequences: Slots<Context>,
 }
 
-/// One sequence.
+/// State of one sequence.
 #[derive(Debug, Clone, Default)]
 struct Context {
     tokens: Vec<Token>,
-    /// The context's entry after each node, by node; empty if nothing is scored.
+    /// The listed context after each node, by node; empty if nothing is scored.
     scored: Vec<Vec<Token>>,
 }
 
@@ -53,8 +53,7 @@ struct File {
     next: Listed,
 }
 
-/// Distributions by context, as they are in the file: a map would keep the last of those with the
-/// same name.
+/// Distributions by context in the order of the file: a map would silently drop duplicate keys.
 #[derive(Default)]
 struct Listed(Vec<(String, Vec<f64>)>);
 
@@ -80,11 +79,12 @@ impl<'de> Visitor<'de> for Listed {
 }
 
 impl TableModel {
-    /// From distributions by context; each is of shape `[vocabulary]`. `name` appears in messages.
+    /// Creates a model from distributions by context, each of shape `[vocabulary]`. `name` appears
+    /// in messages.
     ///
     /// # Errors
     /// No fallback; probabilities of the wrong length or that are no distribution; a context with a
-    /// token outside the vocabulary. The context is named.
+    /// token outside the vocabulary. The message names the context.
     pub fn new(
         name: &str,
         vocabulary: usize,
@@ -129,10 +129,10 @@ impl TableModel {
         Ok(Self { info, next: entries, order, sequences: Slots::default() })
     }
 
-    /// From JSON text.
+    /// Parses a model from JSON.
     ///
     /// # Errors
-    /// Text that is no such JSON (with line and column), and those of [`TableModel::new`].
+    /// Invalid JSON (with line and column), and errors of [`TableModel::new`].
     pub fn from_json(name: &str, json: &str) -> Result<Self> {
         let invalid = |problem: String| Error::Table { name: name.to_owned(), problem };
         let file: File = serde_json::from_str(json).map_err(|e| invalid(e.to_string()))?;
@@ -150,28 +150,28 @@ impl TableModel {
         Self::new(name, file.vocabulary, next)
     }
 
-    /// From a JSON file.
+    /// Reads a model from a JSON file.
     ///
     /// # Errors
-    /// A file that cannot be read, and those of [`TableModel::from_json`].
+    /// A file that cannot be read, and errors of [`TableModel::from_json`].
     pub fn read(path: &Path) -> Result<Self> {
         let json = polydraft_files::read_text(path, polydraft_files::FileKind::DISTRIBUTIONS)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::from_json(&path.display().to_string(), &json)
     }
 
-    /// The same model with a context that holds only so many tokens.
+    /// Limits the context length to this many tokens.
     pub fn with_context_length(mut self, tokens: usize) -> Self {
         self.info.context = tokens;
         self
     }
 
-    /// The exact distribution after a context.
+    /// Returns the exact distribution after a context.
     pub fn distribution(&self, context: &[Token]) -> &Distribution {
         &self.next[self.longest_suffix(context)].probs
     }
 
-    /// The longest suffix of a context that is listed.
+    /// Returns the longest listed suffix of a context.
     fn longest_suffix<'c>(&self, context: &'c [Token]) -> &'c [Token] {
         let first = context.len().saturating_sub(self.order);
         (first..context.len())
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_suffix_counts() {
+    fn uses_the_longest_listed_suffix() {
         let json =
             r#"{"vocabulary": 2, "next": {"": [0.5, 0.5], "1": [0.25, 0.75], "0 1": [1, 0]}}"#;
         let model = TableModel::from_json("t.json", json).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_tables_are_named() {
+    fn rejects_invalid_tables_with_their_context() {
         assert!(message("{").contains("line 1"));
         assert!(message(r#"{"vocabulary": 2, "next": {"0": [1, 0]}}"#).contains("fallback"));
         assert!(message(r#"{"vocabulary": 0, "next": {"": []}}"#).contains("at least one token"));

@@ -5,47 +5,47 @@ use polydraft::{Distribution, DraftTree, NodeId, Outcome, Token};
 use crate::Result;
 use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 
-/// One step of one session.
+/// Trace of one step of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// The tree's nodes, the root first, parents before children.
+    /// Nodes of the tree, the root first, parents before children.
     pub nodes: Vec<TracedNode>,
-    /// The nodes that were accepted, from a child of the root downwards.
+    /// Accepted nodes, from a child of the root downwards.
     pub accepted: Vec<NodeId>,
-    /// The token that was emitted after them.
+    /// Token that was emitted after them.
     pub token: Token,
 }
 
-/// A node, and the distributions of the token after it.
+/// A node, with the distributions of the token after it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TracedNode {
-    /// Its parent and its token; none for the root.
+    /// Parent and token of the node; `None` for the root.
     pub drawn: Option<DraftedToken>,
-    /// Draws that were made below it.
+    /// Number of draws below the node.
     pub draws: usize,
-    /// The distribution of the drafts below it, the likeliest first; none at a leaf.
+    /// Distribution of the drafts below the node, the likeliest first; empty at a leaf.
     pub draft: Vec<(Token, f64)>,
-    /// The target's distribution there, the likeliest first.
+    /// The target's distribution after the node, the likeliest first.
     pub target: Vec<(Token, f64)>,
-    /// For tokens of `draft`, where the verifier shares priorities out among drafts: the
-    /// distribution of a draft's priority, as intervals of [0, 1], each with its beginning, its
-    /// length and its probability.
+    /// For tokens of `draft`, with a verifier that divides priorities among drafts: the
+    /// distribution of a draft's priority, as intervals of [0, 1], each with its start, length and
+    /// probability.
     pub shares: Vec<(Token, Vec<[f64; 3]>)>,
-    /// The overlap of the two distributions, Σ min: the probability that one draft is accepted
-    /// here. None at a leaf.
+    /// Overlap of the two distributions, Σ min: the probability that one draft is accepted here.
+    /// `None` at a leaf.
     pub overlap: Option<f64>,
 }
 
 /// A drafted token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftedToken {
-    /// The node that it was drawn at.
+    /// Node at which the token was drawn.
     pub parent: NodeId,
-    /// The token.
+    /// Token id.
     pub token: Token,
-    /// Its probability there under the draft and under the target.
+    /// Probability under the draft.
     pub draft: f64,
-    /// Under the target.
+    /// Probability under the target.
     pub target: f64,
 }
 
@@ -54,8 +54,8 @@ fn likeliest(probs: &Distribution, top: usize) -> Vec<(Token, f64)> {
 }
 
 impl Trace {
-    /// With the `top` likeliest tokens of each distribution. Where the target has none, none is
-    /// shown.
+    /// Records the `top` likeliest tokens of each distribution. A target distribution that cannot
+    /// be computed stays empty.
     fn new(step: &VerifiedStep, top: usize) -> Self {
         let (draft, tree) = (step.draft, step.draft.tree());
         let target = |node| step.distribution(node).ok();
@@ -109,9 +109,9 @@ impl Trace {
 /// Records the traces of a session's steps.
 #[derive(Default)]
 pub(crate) struct TraceRecorder {
-    /// How many tokens of each distribution.
+    /// Number of tokens per distribution.
     top: usize,
-    /// Of the current step.
+    /// Trace of the current step, which is not committed yet.
     pending: Option<Trace>,
     traces: Vec<Trace>,
 }
@@ -121,7 +121,7 @@ impl TraceRecorder {
         Self { top, ..Self::default() }
     }
 
-    /// Those that were not taken yet.
+    /// Takes the traces recorded since the last call.
     pub fn take(&mut self) -> Vec<Trace> {
         std::mem::take(&mut self.traces)
     }

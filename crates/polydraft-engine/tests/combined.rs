@@ -1,4 +1,4 @@
-//! Several drafters in one tree: the emitted distribution is the target's.
+//! Combined drafters in one tree: the emitted distribution is the target's.
 
 use polydraft::{PolicyKind, Sampling, VerifierKind};
 use polydraft_engine::{CombinedDrafter, Drafter, DrafterKind, Engine, Model, ModelDrafter};
@@ -7,8 +7,8 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::common::{Setup, random_model, setup};
 
-/// Drafts of several models, and of n-grams beside one, in one tree: each node's children know
-/// whose distributions they came from.
+/// Drafts of several models, or of a model and n-grams, in one tree: each node's children have
+/// known source distributions.
 #[test]
 fn several_drafters_keep_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(11);
@@ -46,7 +46,7 @@ fn several_drafters_keep_distribution() {
     assert!(worst < 1e-12 && runs >= 18, "{worst:e} in {runs} runs");
 }
 
-/// One distribution of a draft and of n-grams, with every verifier and some trees.
+/// N-grams mixed into a draft's distribution, with every verifier and some trees.
 #[test]
 fn mixed_in_ngrams_keep_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(17);
@@ -68,7 +68,7 @@ fn mixed_in_ngrams_keep_distribution() {
                 let mut engine = Engine::new(Box::new(model), Some(Box::new(mixed)));
                 let draft = Sampling { temperature: draft_temperature, ..plain };
                 let setup = Setup { kind: kind.clone(), tree: tree.clone(), target: plain, draft };
-                // What was said before is said again.
+                // A prompt that repeats itself, so that the n-grams are confident.
                 worst = worst.max(setup.exact(&mut engine, &[1, 0, 2, 1, 0, 2, 1, 0], 3));
                 runs += 1;
             }

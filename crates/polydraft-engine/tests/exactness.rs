@@ -1,4 +1,4 @@
-//! The emitted distribution of the whole decode loop, by exact enumeration on table models.
+//! Emitted distribution of the whole decode loop, by exact enumeration on table models.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use polydraft::{
 };
 use polydraft_engine::certify::WrongResidual;
 use polydraft_engine::{
-    DrafterKind, Engine, Limits, Model, ModelDrafter, Request, Speculation, TableModel,
+    DrafterKind, Engine, Error, Limits, Model, ModelDrafter, Request, Speculation, TableModel,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
@@ -48,8 +48,8 @@ fn token_verifier_keeps_distribution_on_chains() {
     assert!(worst < 1e-12, "{worst:e}");
 }
 
-/// Every verifier on every kind of tree it supports, through the whole loop: merged paths, commits
-/// of branches, the cut at the last token.
+/// Runs every verifier on every kind of tree it supports through the whole loop: merged paths,
+/// commits of branches, the cut at the last token.
 #[test]
 fn every_verifier_keeps_distribution_on_its_trees() {
     let mut rng = ChaCha12Rng::seed_from_u64(10);
@@ -106,8 +106,7 @@ fn keeps_distribution_near_the_end_of_the_context() {
     }
 }
 
-/// Every registered drafter. Counts of the text itself change with every token, and so do the
-/// trees.
+/// Counts of the sequence's n-grams, and with them the trees, change with every token.
 #[test]
 fn every_registered_drafter_keeps_the_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(11);
@@ -134,7 +133,7 @@ fn every_registered_drafter_keeps_the_distribution() {
     assert!(worst < 1e-12, "{worst:e}");
 }
 
-/// Accepts a little more often than it may.
+/// Accepts slightly more often than allowed.
 struct TooEager;
 
 impl Verifier for TooEager {
@@ -201,41 +200,61 @@ fn even(vocabulary: usize) -> TableModel {
 }
 
 #[test]
-fn rejects_mismatched_requests() {
+fn rejects_draft_with_another_vocabulary() {
     let message =
         ModelDrafter::new(Box::new(even(2)), &even(3).info().vocabulary).err().unwrap().to_string();
     assert!(message.contains("target has 3 tokens, the draft 2"), "{message}");
-    let open = |engine: &mut Engine, setup: &Setup, prompt: &[Token]| {
-        let rng = ChaCha12Rng::seed_from_u64(0);
-        let request = setup.request(setup.kind.build().unwrap(), prompt, 5, rng);
-        engine.open(request).map(|session| engine.close(session)).map(drop)
-    };
+}
+
+fn open(engine: &mut Engine, setup: &Setup, prompt: &[Token]) -> Result<(), Error> {
+    let rng = ChaCha12Rng::seed_from_u64(0);
+    let request = setup.request(setup.kind.build().unwrap(), prompt, 5, rng);
+    engine.open(request).map(|session| engine.close(session)).map(drop)
+}
+
+#[test]
+fn rejects_speculation_without_a_drafter() {
     let plain = setup("token", PolicyKind::chain(2));
-    let mut alone = Engine::new(Box::new(even(3)), None);
-    assert!(open(&mut alone, &plain, &[]).unwrap_err().to_string().contains("a drafter"));
-    let mut pair = engine(&even(3), &even(3));
-    assert!(open(&mut pair, &plain, &[]).is_ok());
-    // The form of the trees is not what the verifier is exact for.
-    let unfit = PolicyKind::paths(2, 2).build().unwrap();
-    let unfit = Speculation::new(plain.kind.build().unwrap(), unfit).err().unwrap();
-    assert!(unfit.to_string().contains("single path"));
-    // Every draft has settings of its own, and no others have.
+    let mut target_only = Engine::new(Box::new(even(3)), None);
+    assert!(open(&mut target_only, &plain, &[]).unwrap_err().to_string().contains("a drafter"));
+    assert!(open(&mut engine(&even(3), &even(3)), &plain, &[]).is_ok());
+}
+
+#[test]
+fn rejects_tree_that_the_verifier_is_not_exact_for() {
+    let verifier = setup("token", PolicyKind::chain(2)).kind.build().unwrap();
+    let policy = PolicyKind::paths(2, 2).build().unwrap();
+    let error = Speculation::new(verifier, policy).err().unwrap();
+    assert!(error.to_string().contains("single path"));
+}
+
+#[test]
+fn rejects_another_number_of_draft_samplings_than_drafts() {
     for (tree, settings) in [("distinct:2,1", 1), ("paths:2,1", 2), ("distinct:2,1", 0)] {
         let policy = tree.parse::<PolicyKind>().unwrap().build().unwrap();
         let walk = setup("specinfer", PolicyKind::chain(1)).kind.build().unwrap();
         let speculation = Speculation::new(walk, policy).unwrap();
-        let several = speculation.with_draft_samplings(vec![Sampling::default(); settings]);
-        assert!(several.err().unwrap().to_string().contains("drafts"), "{tree}");
+        let error = speculation.with_draft_samplings(vec![Sampling::default(); settings]).err();
+        assert!(error.unwrap().to_string().contains("drafts"), "{tree}");
     }
-    let cold =
-        Setup { target: Sampling { temperature: -1.0, ..Sampling::default() }, ..plain.clone() };
-    assert!(open(&mut pair, &cold, &[]).is_err());
+}
+
+#[test]
+fn rejects_negative_temperature() {
+    let plain = setup("token", PolicyKind::chain(2));
+    let target = Sampling { temperature: -1.0, ..Sampling::default() };
+    assert!(open(&mut engine(&even(3), &even(3)), &Setup { target, ..plain }, &[]).is_err());
+}
+
+#[test]
+fn rejects_prompt_that_fills_the_context_or_leaves_the_vocabulary() {
+    let plain = setup("token", PolicyKind::chain(2));
     let mut short = engine(&even(3).with_context_length(2), &even(3));
     assert!(open(&mut short, &plain, &[0, 1]).unwrap_err().to_string().contains("2 tokens"));
     assert!(open(&mut short, &plain, &[7]).is_err());
 }
 
-/// What a session emits depends on nothing else that is decoded beside it.
+/// A session's output does not depend on the other sessions of its batch.
 #[test]
 fn same_output_alone_and_in_a_batch() {
     let mut rng = ChaCha12Rng::seed_from_u64(12);
@@ -255,7 +274,7 @@ fn same_output_alone_and_in_a_batch() {
     let alone: Vec<Vec<Token>> = (0..8)
         .map(|i| engine.generate(request(&setups[i % 4], i as u64), &mut |_| true).unwrap().tokens)
         .collect();
-    // They join one after the other, and leave when they are done.
+    // Sessions join one after the other and leave when they are done.
     let mut sessions = Vec::new();
     for i in 0..8 {
         sessions.push(engine.open(request(&setups[i % 4], i as u64)).unwrap());
@@ -271,8 +290,8 @@ fn same_output_alone_and_in_a_batch() {
     }
 }
 
-/// For a seed the text is the same with every draft and tree, and without any: only how many calls
-/// it takes differs.
+/// For a given seed the output is the same with every draft and tree, and without speculation; only
+/// the number of target passes differs.
 #[test]
 fn invariant_output_does_not_depend_on_the_draft() {
     let mut rng = ChaCha12Rng::seed_from_u64(13);
@@ -316,11 +335,11 @@ fn invariant_output_does_not_depend_on_the_draft() {
             }
         }
     }
-    // Drafts of all kinds were accepted, and were not.
+    // Drafts of all kinds were accepted, and rejected.
     assert!(calls.len() > 10 && calls.first() < Some(&25), "{calls:?}");
 }
 
-/// Plain decoding by clocks has the target's distribution.
+/// Drawing with shared randomness does not change the distribution of plain decoding.
 #[test]
 fn plain_decoding_with_shared_randomness_keeps_distribution() {
     let mut rng = ChaCha12Rng::seed_from_u64(14);

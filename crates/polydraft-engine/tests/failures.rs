@@ -1,5 +1,5 @@
-//! Models that fail: a step that is tried again keeps the distribution, and one session's fault is
-//! its own.
+//! Failing models: a retried step keeps the distribution, and a failure of one session does not
+//! affect others.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,18 +19,18 @@ use polydraft_engine::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
-/// Which call fails.
+/// The call that fails.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
-    /// The first score of the second tree, after the nodes were computed.
+    /// The second score, after the nodes were computed.
     Score,
     /// The first commit of this sequence.
     Commit(usize),
     /// The first commit of this sequence, with a panic.
     Panic(usize),
-    /// All logits.
+    /// Every call of `logits` returns NaN.
     Logits,
-    /// The first question for what is certain, with a panic.
+    /// The first query for forced tokens, with a panic.
     Certain,
 }
 
@@ -154,7 +154,7 @@ fn same_distribution_after_failed_pass() {
         while !session.is_done() {
             failures += usize::from(engine.step(&mut [&mut session]).is_err());
         }
-        // A text may be done in the first step.
+        // The sequence may end in the first step.
         assert!(failures <= 1);
         engine.close(session).unwrap().tokens
     }) {
@@ -186,7 +186,7 @@ fn failed_commit_ends_only_its_session() {
     assert_eq!(tokens, engine.generate(request(seeded(2), 20), &mut |_| true).unwrap().tokens);
 }
 
-/// As many paths of one token as there are texts, and one more for every step that it was told of.
+/// Draws as many paths of one token as there are sessions, and one more for every observed step.
 struct BatchSizePolicy(usize, usize);
 
 impl Policy for BatchSizePolicy {
@@ -211,7 +211,7 @@ impl Policy for BatchSizePolicy {
     }
 }
 
-/// A generator that can be put back.
+/// An rng whose state can be restored.
 #[derive(Clone)]
 struct RestorableRng(Arc<Mutex<ChaCha12Rng>>);
 
@@ -225,7 +225,7 @@ impl RandomSource for RestorableRng {
     }
 }
 
-/// Emits a token of the target's distribution, and says that another rule did each time.
+/// Emits a token of the target's distribution, and reports a fallback each time.
 struct Counting(u64);
 
 impl Verifier for Counting {
@@ -248,7 +248,7 @@ impl Verifier for Counting {
     }
 }
 
-/// Changes nothing, and panics when it is asked for the first time.
+/// Changes nothing, and panics in the first query for forced tokens.
 struct PanicsOnce(AtomicBool);
 
 impl LogitsProcessor for PanicsOnce {
@@ -260,8 +260,8 @@ impl LogitsProcessor for PanicsOnce {
     }
 }
 
-/// Whoever's commit panics, or what comes before the pass, and whatever was decided before that:
-/// with generators put back both texts are what they would be.
+/// A panic in either session's commit, or before the target pass: after restoring the rngs both
+/// outputs are unchanged.
 #[test]
 fn same_output_after_panic_and_restore() {
     let outputs = |fault: Fault| {
@@ -304,8 +304,7 @@ fn same_output_after_panic_and_restore() {
     assert_eq!(outputs(Fault::Certain), other);
 }
 
-/// A draft that holds one text only lets there be one, and a text that is restored takes its place
-/// again.
+/// A drafter that supports one sequence admits one session; a restored session reuses its slot.
 #[test]
 fn drafter_limits_open_sequences() {
     let (target, mut draft) = (table(0.9, 0.3), Flaky::new(table(0.5, 0.6), Fault::Panic(0)));
@@ -324,7 +323,7 @@ fn drafter_limits_open_sequences() {
     assert_eq!(engine.close(session).unwrap().tokens.len(), 12);
 }
 
-/// One path of one token, until it is told of a step: then it panics.
+/// One path of one token; panics when it observes a step.
 struct Explosive;
 
 impl Policy for Explosive {
@@ -363,8 +362,8 @@ impl LogitsProcessor for Explosive {
     }
 }
 
-/// What a session had begun to take cannot be taken again; its neighbour, which had not, goes on as
-/// if it had been alone.
+/// A session interrupted while a step was applied to it cannot be restored; the other session of
+/// the batch continues with unchanged output.
 #[test]
 fn rejects_restore_after_panic_during_commit() {
     for is_certain in [false, true] {
@@ -372,7 +371,7 @@ fn rejects_restore_after_panic_during_commit() {
     }
 }
 
-/// Breaks one text off while it takes a step's decisions, or tokens that were certain before it.
+/// Panics while a session applies a step's decision or, if `is_certain`, a forced token.
 fn panic_during_commit(is_certain: bool) {
     let mut engine = engine(Fault::Commit(usize::MAX));
     let before = ChaCha12Rng::seed_from_u64(2);

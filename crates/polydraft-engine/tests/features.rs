@@ -1,5 +1,5 @@
-//! Drafters that read the target's hidden states: they are told those of what is decided, and the
-//! distribution stays the target's.
+//! Drafters that read the target's hidden states: they get the states of all decided tokens, and
+//! the output has the target's distribution.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use rand_chacha::ChaCha12Rng;
 
 const VOCABULARY: usize = 3;
 
-/// A random distribution for every context of up to two tokens.
+/// Creates a random distribution for every context of up to two tokens.
 fn table(rng: &mut ChaCha12Rng) -> TableModel {
     let mut next = BTreeMap::new();
     let tokens = || 0..VOCABULARY as Token;
@@ -31,16 +31,16 @@ fn table(rng: &mut ChaCha12Rng) -> TableModel {
     TableModel::new("table", VOCABULARY, next).unwrap()
 }
 
-/// The state of a token that stands behind so many others.
+/// Hidden state of a token at a position.
 fn hidden_state(position: usize, token: Token) -> f32 {
     (1000 * position) as f32 + token as f32
 }
 
-/// A table model with states.
+/// A table model with hidden states.
 struct Stateful {
     table: TableModel,
     sequences: BTreeMap<Sequence, Vec<Token>>,
-    /// Tokens that are computed.
+    /// Number of computed tokens, by sequence.
     computed: BTreeMap<Sequence, usize>,
 }
 
@@ -120,8 +120,8 @@ struct ReaderState {
     paths: Vec<Vec<Token>>,
 }
 
-/// Never drafts the last token, and otherwise goes by what it was told, in a way that means
-/// nothing.
+/// Never drafts the last token of the vocabulary; its other probabilities are an arbitrary function
+/// of the hidden states.
 struct Reader {
     sequences: Vec<ReaderState>,
     most: Arc<Mutex<usize>>,
@@ -241,7 +241,7 @@ fn deviation(
             .speculation(Speculation::new(verifier, policy).unwrap())
             .limits(Limits::tokens(COUNT))
             .rng(rng);
-        // With and without the prompt read in parts beforehand.
+        // The longest prompt is prefilled token by token, the others are not.
         let mut session = engine.open(request).unwrap();
         while prompt.len() > 2 && engine.prepare(&mut session, 1).unwrap() > 0 {}
         while !session.is_done() {

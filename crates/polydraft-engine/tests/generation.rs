@@ -1,4 +1,4 @@
-//! Limits, stop strings, seeds and statistics, on a model that spells.
+//! Limits, stop strings, seeds and statistics, on a model whose tokens are letters.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use polydraft_engine::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 
-/// Tokens are the letters a, b, c, ...
+/// Decodes tokens as the letters a, b, c, ...
 struct Letters;
 
 impl Detokenizer for Letters {
@@ -23,7 +23,7 @@ impl Detokenizer for Letters {
     }
 }
 
-/// Goes round a, b, c, d.
+/// A model that repeats a, b, c, d.
 fn cycle() -> TableModel {
     let one_hot = |hot: usize| (0..4).map(|i| if i == hot { 1.0 } else { 0.0 }).collect();
     let next =
@@ -86,9 +86,9 @@ fn reports_every_finish_reason() {
     assert_eq!(finish(&limits(None, &[], &[]), 8), ("abcdabc".into(), 7, Finish::Context));
     assert_eq!(finish(&limits(Some(50), &[], &["da"]), 100), ("abc".into(), 5, Finish::Stop));
     assert_eq!(finish(&limits(Some(50), &[], &["dx"]), 100).1, 50);
-    // The letter of an end token is this test's own; a tokenizer gives it none.
+    // This detokenizer decodes the end token as a letter; a tokenizer would give it no text.
     assert_eq!(finish(&limits(Some(50), &[2], &[]), 100), ("ab".into(), 3, Finish::End));
-    // What might have become a stop string is shown after all.
+    // Withheld text is shown if it does not become a stop string.
     assert_eq!(finish(&limits(Some(4), &[], &["dab"]), 100), ("abcd".into(), 4, Finish::MaxTokens));
 }
 
@@ -97,7 +97,7 @@ fn accepts_every_token_of_perfect_draft() {
     let (g, chunks) = run(cycle(), cycle(), 3, &limits(Some(10), &[], &[]), 0);
     assert_eq!(g.text, "abcdabcdab");
     assert_eq!(g.text, chunks.iter().map(|p| p.text.as_str()).collect::<String>());
-    // 4 + 4 + 2: the last step drafts one token only, because two are left.
+    // 4 + 4 + 2: the last step drafts only one token, because two remain.
     let s = &g.statistics;
     assert_eq!((s.tokens, s.target_calls), (10, 3));
     assert_eq!((s.drafted.clone(), s.accepted.clone()), (vec![3, 2, 2], vec![3, 2, 2]));
@@ -111,8 +111,8 @@ fn corrects_every_token_of_useless_draft() {
     let only_c = TableModel::new("c", 4, BTreeMap::from([(vec![], vec![0.0, 0.0, 1.0, 0.0])]));
     let (g, chunks) = run(cycle(), only_c.unwrap(), 2, &limits(Some(6), &[], &[]), 0);
     assert_eq!(g.text, "abcdab");
-    // The draft is right once, after b. The last two steps draft one token and none: there is no
-    // room for more.
+    // The draft is right once, after b. The last two steps draft one token and none, because of the
+    // limit.
     let origins: Vec<Origin> = chunks.iter().map(|p| p.origin).collect();
     use Origin::{Accepted, Bonus, Correction};
     assert_eq!(origins, [Correction, Correction, Accepted, Correction, Correction, Bonus]);
@@ -132,7 +132,7 @@ fn stops_when_callback_returns_false() {
     let mut engine = engine(cycle(), cycle());
     let g = engine.generate(request(1, &limits(None, &[], &[]), 0), &mut |_| false).unwrap();
     assert_eq!((g.tokens.len(), g.finish), (2, Finish::Stopped));
-    // Once it wants no more, it is given no more.
+    // After it returns false, the callback is not called again.
     let mut shown = Vec::new();
     let mut show = |chunk: OutputChunk| {
         shown.push(chunk.text);
@@ -153,7 +153,7 @@ fn session_is_polled_and_stopped() {
     assert!(session.take_tokens().is_empty() && session.take_chunks().is_empty());
     session.stop();
     assert_eq!(session.finish(), Some(Finish::Stopped));
-    // A step leaves a session alone that is done.
+    // A step does not change a session that is done.
     engine.step(&mut [&mut session]).unwrap();
     let generation = engine.close(session).unwrap();
     assert_eq!((generation.text.as_str(), generation.tokens.len()), ("abcd", 4));

@@ -1,4 +1,4 @@
-//! N-grams that are learned while decoding: exact, and right about the target.
+//! N-grams learned while decoding: exact, and close to the target's distribution.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use rand_chacha::ChaCha12Rng;
 
 use crate::common::{Setup, random_model, setup, target_distribution};
 
-/// With nothing learned yet.
+/// Creates an engine whose n-grams have learned nothing.
 fn learning(target: &TableModel) -> (Engine, LearningNgrams) {
     let ngrams = LearningNgrams::new(NgramLearner::new(&target.info().vocabulary));
     let shared = Some(SharedNgrams::Learning(ngrams.clone()));
@@ -21,7 +21,7 @@ fn learning(target: &TableModel) -> (Engine, LearningNgrams) {
     (Engine::new(Box::new(target.clone()), Some(drafter)), ngrams)
 }
 
-/// One source of several sessions.
+/// One rng shared by several sessions.
 struct SharedRng<'m, 'r, R>(&'m Mutex<&'r mut R>);
 
 impl<R: RandomSource> RandomSource for SharedRng<'_, '_, R> {
@@ -38,8 +38,7 @@ impl<R: RandomSource> RandomSource for SharedRng<'_, '_, R> {
     }
 }
 
-/// What two sequences of one engine decide, each in its turn; the second begins after a step of the
-/// first.
+/// Returns the outputs of two sequences of one engine; the second begins after a step of the first.
 fn both<R: RandomSource + Send>(
     setup: &Setup,
     target: &TableModel,
@@ -65,8 +64,8 @@ fn both<R: RandomSource + Send>(
     [done.next().unwrap(), done.next().unwrap()]
 }
 
-/// The drafts of one sequence depend on what another one said. Together they have the product of
-/// the target's distributions all the same.
+/// The drafts of one sequence depend on the other's output. Their joint distribution is still the
+/// product of the target's distributions.
 #[test]
 fn sequences_sharing_ngrams_stay_independent() {
     let mut rng = ChaCha12Rng::seed_from_u64(19);
@@ -99,7 +98,8 @@ fn sequences_sharing_ngrams_stay_independent() {
     assert!(worst < 1e-12, "{worst:e}");
 }
 
-/// After a long text it drafts what the target says, whatever temperature the text was drawn at.
+/// After a long output the drafts match the target's distribution at temperature 1, whatever
+/// temperature the output was drawn at.
 #[test]
 fn learns_target_distribution_at_any_temperature() {
     let mut rng = ChaCha12Rng::seed_from_u64(23);
@@ -121,7 +121,7 @@ fn learns_target_distribution_at_any_temperature() {
         let shared = Some(SharedNgrams::Table(ngrams.table().into()));
         let table = DrafterKind::Ngram(Settings { shared, ..Settings::default() });
         let mut fixed = table.build(target.info()).unwrap();
-        // The context that the greedy text ends in is surely known.
+        // The context in which the greedy output ends was certainly learned.
         let context = [0, 0, 0, 0];
         let greedy = Request::new(context)
             .sampling(Sampling { temperature: 0.0, ..Sampling::default() })
@@ -131,7 +131,7 @@ fn learns_target_distribution_at_any_temperature() {
         let sampling = Sampling::default();
         let expected = target_distribution(&mut target.clone(), &sampling, &generated, 1);
         let probs = next(fixed.as_mut(), &generated[generated.len() - 4..]);
-        // Drafts are a little more certain than what they were learned from.
+        // The draft distribution is sharpened.
         let sharper = |p: f64| p.powf(1.4);
         let sum: f64 = expected.values().copied().map(sharper).sum();
         for (token, p) in expected {
@@ -148,7 +148,7 @@ fn next(drafter: &mut dyn Drafter, context: &[Token]) -> Vec<f64> {
     drafter.distribution(sequence, 0, &Sampling::default(), None).unwrap().to_vec()
 }
 
-/// Measuring what steps cost teaches nothing.
+/// The steps of a cost measurement are not learned.
 #[test]
 fn measuring_costs_does_not_teach_ngrams() {
     let mut rng = ChaCha12Rng::seed_from_u64(29);

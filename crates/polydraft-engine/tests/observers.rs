@@ -1,4 +1,4 @@
-//! Who listens to a session is told every step that counts, and changes nothing.
+//! Observers get every committed step, and do not change the output.
 
 use std::sync::mpsc::{Sender, channel};
 
@@ -29,7 +29,7 @@ fn engine() -> Engine {
 fn request(limits: Limits, seed: u64) -> Request<'static> {
     let verifier = "nested-priority".parse::<VerifierKind>().unwrap().build().unwrap();
     let policy = PolicyKind::paths(2, 4).build().unwrap();
-    // The scores are those of temperature 1 all the same.
+    // Scores are independent of this temperature.
     Request::new([1])
         .sampling(Sampling { temperature: 0.8, ..Sampling::default() })
         .speculation(Speculation::new(verifier, policy).unwrap())
@@ -37,7 +37,7 @@ fn request(limits: Limits, seed: u64) -> Request<'static> {
         .rng(ChaCha12Rng::seed_from_u64(seed))
 }
 
-/// Wherever a text ends within a step, and whether it was taken in parts.
+/// Ends at different positions within a step, and takes the scores in parts.
 #[test]
 fn recorded_scores_match_rescoring() {
     let mut ends = 0;

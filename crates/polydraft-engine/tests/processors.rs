@@ -1,5 +1,5 @@
-//! Biases and penalties: the emitted distribution of the whole loop, by exact enumeration, is that
-//! of plain decoding with them.
+//! Logits processors: the emitted distribution of the whole loop, by exact enumeration, is that of
+//! plain decoding with the same processor.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const DRAFT: &str = r#"{"vocabulary": 3, "next": {
     "": [0.4, 0.4, 0.2], "0": [0.3, 0.3, 0.4], "2": [0.1, 0.8, 0.1]}}"#;
 const PROMPT: [Token; 2] = [1, 0];
 
-/// Forbids what a text of its own says; looks at the order of tokens, as a grammar does.
+/// Forbids the last token; it depends on the order of tokens, as a grammar does.
 struct NoRepetition;
 
 impl LogitsProcessor for NoRepetition {
@@ -27,7 +27,7 @@ impl LogitsProcessor for NoRepetition {
     }
 }
 
-/// Behind 1 comes 2, behind that 0, whatever the target thinks; then it is free.
+/// Forces 2 after 1 and 0 after 2; everything else is free.
 struct Certain;
 
 impl Certain {
@@ -89,7 +89,7 @@ fn processors() -> Vec<fn() -> Box<dyn LogitsProcessor>> {
     ]
 }
 
-/// The distribution of the next `count` tokens, one token at a time, from the table itself.
+/// Distribution of the next `count` tokens by plain decoding from the table.
 fn plain(
     target: &TableModel,
     processor: &dyn LogitsProcessor,
@@ -180,8 +180,8 @@ fn every_verifier_keeps_processed_distribution() {
     assert!(tried >= 120, "{tried}");
 }
 
-/// Behind a token that ends the text nothing is drafted, and no processor is asked: one that is
-/// complete there allows nothing more.
+/// Nothing is drafted after an end token, and the processor is not called: a complete grammar would
+/// allow no token there.
 #[test]
 fn processor_is_not_called_after_end_token() {
     const END: Token = 2;
@@ -225,7 +225,7 @@ fn processor_is_not_called_after_end_token() {
     }
 }
 
-/// Tokens that are certain need no pass, and count against the limit as others do.
+/// Forced tokens take no pass, and count against the limit.
 #[test]
 fn forced_tokens_take_no_target_pass() {
     let target = TableModel::from_json("target", TARGET).unwrap();
@@ -247,7 +247,7 @@ fn forced_tokens_take_no_target_pass() {
     }
 }
 
-/// The test would notice penalties that forget the path: those have another distribution.
+/// A penalty that ignores the path has another distribution, which the test detects.
 #[test]
 fn test_detects_penalty_that_ignores_the_path() {
     struct Forgetful(Penalties);
@@ -299,11 +299,11 @@ fn trace_matches_tokens_and_scores() {
         let scores = session.take_scores();
         assert_eq!(scores.iter().map(|scored| scored.token).collect::<Vec<_>>(), decided);
         let root = &trace.nodes[0];
-        // The distribution after 1 0.
+        // Distribution after 1 0.
         assert_eq!(root.target.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2, 1, 0]);
         assert!((scores[0].logprob.exp() - [0.1, 0.2, 0.7][decided[0] as usize]).abs() < 1e-6);
         assert!((root.overlap.unwrap() - (0.1 + 0.2 + 0.4)).abs() < 1e-6);
-        // Over all tokens, as the draft says them, a priority is uniform on [0, 1].
+        // Averaged over the draft's tokens, a priority is uniform on [0, 1].
         let density = |z: f64| {
             let part_density = |[start, length, p]: [f64; 3]| {
                 if (start..start + length).contains(&z) { p / length } else { 0.0 }

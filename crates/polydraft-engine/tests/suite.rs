@@ -1,4 +1,4 @@
-//! The tests of this crate as one program: one is linked in place of nine.
+//! All tests of this crate in one binary, to link once instead of ten times.
 
 mod combined;
 mod common;

@@ -1,4 +1,4 @@
-//! Sessions of a batch that are verified on several threads get what they get alone.
+//! Sessions verified on several threads have the same output as alone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,10 +10,10 @@ use polydraft_engine::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// So many that a batch is worth several threads.
+/// Large enough for a batch to be verified on several threads.
 const VOCABULARY: usize = 1 << 14;
 
-/// After 0 other tokens are likely than after 1; all are possible.
+/// A model with different likely tokens after 0 and after 1; all tokens are possible.
 fn table(name: &str, sharpness: f64) -> TableModel {
     let row = |first: usize| {
         let weight = |token: usize| {
@@ -29,7 +29,7 @@ fn table(name: &str, sharpness: f64) -> TableModel {
     TableModel::from_json(name, &json.to_string()).unwrap()
 }
 
-/// Spreads work over threads, the last first.
+/// Runs work on scoped threads, the last item first.
 struct Threaded {
     table: TableModel,
     parallel_runs: &'static AtomicUsize,
@@ -121,7 +121,7 @@ fn same_output_on_any_number_of_threads() {
     for verifier in ["none", "nested-priority", "walk:priority", "specinfer"] {
         PARALLEL_RUNS.store(0, Ordering::SeqCst);
         let batched = outputs(verifier, &seeds, true, &PARALLEL_RUNS);
-        assert!(PARALLEL_RUNS.load(Ordering::SeqCst) > 0, "{verifier}: nothing was parallel_runs");
+        assert!(PARALLEL_RUNS.load(Ordering::SeqCst) > 0, "{verifier}: nothing ran in parallel");
         assert_eq!(batched, outputs(verifier, &seeds, false, &PARALLEL_RUNS), "{verifier}");
         assert!(batched.iter().all(|tokens| tokens.len() == 12));
     }

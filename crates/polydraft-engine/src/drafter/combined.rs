@@ -1,12 +1,13 @@
-//! Several drafters as one: each draws paths of its own in one tree, or n-grams are mixed into the
-//! distribution of another.
+//! Several drafters combined into one: each draws its own paths in a shared tree, or n-grams are
+//! mixed into the distribution of another drafter.
 //!
-//! Problem: drafts of different models, of a head and of n-grams, or of a model and of the target's
-//! own weights, in the tree of one pass.
+//! Problem: use drafts of different models, of a head and of n-grams, or of a model and of the
+//! target's own weights in the tree of one pass.
 //! Source: Miao et al. 2023 (SpecInfer), trees merged from several small models; Khisti et al.
 //! 2025, section 5, distinct drafts.
-//! Complexity: the sum of the drafters'. Deviations: (1) every drafter scores all nodes of the
-//! tree, also those that only another one's paths come to.
+//! Complexity: the sum of the drafters'.
+//! Deviations: 1. every drafter scores all nodes of the tree, also those that only paths of another
+//! one reach.
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 
@@ -15,21 +16,21 @@ use super::ngram::LearningNgrams;
 use super::{Drafter, DrafterInput};
 use crate::{Error, Model, Result, Sequence, Sequences, Slots};
 
-/// At least two drafters of one target. Their order is that of the drafts of a `distinct` tree.
+/// At least two drafters of one target, in the order of the drafts of a `distinct` tree.
 pub struct CombinedDrafter {
     drafters: Vec<Box<dyn Drafter>>,
     name: String,
-    /// Whether the second one's distributions are mixed into the first one's.
+    /// Whether the second drafter's distributions are mixed into the first one's.
     mixes_ngrams: bool,
-    /// By sequence, each drafter's own.
+    /// Each drafter's sequence, by combined sequence.
     sequences: Slots<Vec<Sequence>>,
 }
 
 impl CombinedDrafter {
-    /// Of drafters that nothing was asked of yet.
+    /// Combines drafters that have no open sequence.
     ///
     /// # Errors
-    /// Fewer than two.
+    /// Fewer than two drafters.
     pub fn new(drafters: Vec<Box<dyn Drafter>>) -> Result<Self> {
         if drafters.len() < 2 {
             return Err(Error::Setting {
@@ -43,7 +44,7 @@ impl CombinedDrafter {
         Ok(Self { drafters, name, mixes_ngrams: false, sequences: Slots::default() })
     }
 
-    /// A drafter with n-grams mixed into its distribution, so that it is one drafter still.
+    /// Mixes n-grams into a drafter's distribution; the result counts as one drafter.
     pub fn with_ngrams(drafter: Box<dyn Drafter>, ngrams: Box<dyn Drafter>) -> Self {
         let name = format!("{} with {}", drafter.name(), ngrams.name());
         let drafters = vec![drafter, ngrams];
@@ -62,7 +63,7 @@ impl CombinedDrafter {
         self.drafters[number].distribution(sequence, node, sampling, spare)
     }
 
-    /// Each drafter with its own sequence.
+    /// Each drafter with its sequence.
     fn with_sequences(
         &mut self,
         sequence: Sequence,
@@ -97,7 +98,8 @@ impl Sequences for CombinedDrafter {
         }
     }
 
-    /// No length that a sequence can have, if one of the drafters failed where others did not.
+    /// Returns an impossible length if the drafters' lengths differ, because one failed and others
+    /// did not.
     fn len(&self, sequence: Sequence) -> usize {
         let pairs = self.drafters.iter().zip(&self.sequences[sequence]);
         let mut lengths = pairs.map(|(drafter, sequence)| drafter.len(*sequence));
@@ -181,8 +183,8 @@ impl Drafter for CombinedDrafter {
         self.drafters.iter_mut().for_each(|drafter| drafter.attach(target));
     }
 
-    /// Hidden states come while a prompt is prefilled, a KV cache only before drafting: who needs
-    /// the former must get them, and the latter is there then too.
+    /// Hidden states are synchronized during the prefill, a KV cache only before drafting. A
+    /// drafter that reads hidden states needs the earlier call; the KV cache is available then too.
     fn input(&self) -> DrafterInput {
         let any = |input| self.drafters.iter().any(|drafter| drafter.input() == input);
         match () {

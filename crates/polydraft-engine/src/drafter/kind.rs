@@ -1,4 +1,4 @@
-//! The drafters that need no model, by name.
+//! Drafters that need no model, by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,8 +7,7 @@ use super::{Drafter, DrafterSettings, ngram};
 use crate::{Error, ModelInfo, Result};
 
 polydraft::registry! {
-    /// A drafter without a model, and its settings. To add one, write its file and add its line
-    /// here.
+    /// A drafter without a model, and its settings. To add one, write its file and add a line here.
     ///
     /// ```
     /// use polydraft_engine::DrafterKind;
@@ -22,7 +21,7 @@ polydraft::registry! {
 }
 
 impl DrafterKind {
-    /// All of them with their default settings.
+    /// Returns all kinds with their default settings.
     pub fn all() -> Vec<Self> {
         Self::NAMES.iter().filter_map(|name| Self::named(name)).collect()
     }
@@ -37,7 +36,7 @@ impl DrafterKind {
 }
 
 impl fmt::Display for DrafterKind {
-    /// The name that users type; settings are not shown.
+    /// Writes the name that users type, without settings.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.pad(self.name())
     }

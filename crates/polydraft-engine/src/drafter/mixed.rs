@@ -1,23 +1,23 @@
-//! A draft's distribution mixed with that of n-grams of the sequence.
+//! Mixture of a draft's distribution with that of n-grams of the sequence.
 //!
-//! Problem: a head or a small model does not copy; n-grams of the text so far do nothing else. Two
-//! drafters in one tree cost nodes; one distribution of both costs none.
-//! Method: at a node with the draft's q, the n-grams' g and their confidence c, how likely the
-//! token that they draft is right,
-//!     (1 − c)·q + c·g:
-//! the confidence is small where nothing was said before. At temperature 0, where both are certain
-//! of a token, that of the larger confidence. Drafts are drawn from what verifiers are told, so the
-//! output has the target's distribution whatever c is.
-//! Complexity: a pass over the tokens of q, where c is not next to nothing.
+//! Problem: draft heads and small models do not copy from the context; n-grams of the sequence do
+//! nothing else. Two drafters in one tree cost nodes, a mixed distribution costs none.
+//! Method: at a node, let q be the draft's distribution, g the n-grams' and c the n-grams'
+//! confidence, the probability that the token they draft is right. The mixture is
+//!     (1 − c)·q + c·g.
+//! The confidence is small where the context has not occurred before. At temperature 0, where both
+//! distributions are one token, the more confident one is used. Verifiers get the distribution that
+//! drafts are drawn from, so the output has the target's distribution whatever c is.
+//! Complexity: one pass over the tokens of q, unless c is negligible.
 
 use polydraft::{Distribution, Sampling};
 
 use crate::Result;
 
-/// Shares of n-grams below this are left out.
+/// Confidence of n-grams below which they are ignored.
 const MIN_SHARE: f64 = 0.02;
 
-/// The mixture of a draft's distribution and of n-grams'.
+/// Mixes a draft's distribution with that of n-grams.
 pub(super) fn mixed(
     draft: Distribution,
     ngrams: Distribution,

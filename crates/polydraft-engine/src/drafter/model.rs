@@ -5,10 +5,10 @@ use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 use super::{Drafter, DrafterInput};
 use crate::{Error, Model, Result, Sequence, Sequences, Vocabulary};
 
-/// A model that shares the target's vocabulary.
+/// A draft model with the target's vocabulary.
 pub struct ModelDrafter {
     model: Box<dyn Model>,
-    /// Whether it shares the target's KV cache.
+    /// Whether the model reads the target's KV cache.
     shares_kv_cache: bool,
 }
 
@@ -16,7 +16,7 @@ impl ModelDrafter {
     /// Checks that the model has the target's vocabulary.
     ///
     /// # Errors
-    /// Vocabularies that differ; the first token that does is named.
+    /// Different vocabularies; the message names the first token that differs.
     pub fn new(model: Box<dyn Model>, target: &Vocabulary) -> Result<Self> {
         target.check_draft(&model.info().vocabulary)?;
         Ok(Self { model, shares_kv_cache: false })
@@ -33,7 +33,7 @@ impl Sequences for ModelDrafter {
     }
 
     fn token_bytes(&self) -> u64 {
-        // A model with a shared KV cache holds the target's tokens.
+        // With a shared KV cache the tokens are stored in the target.
         if self.shares_kv_cache { 0 } else { self.model.token_bytes() }
     }
 
@@ -58,7 +58,7 @@ impl Sequences for ModelDrafter {
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        // It need not compute what the target computes; it never drafts beyond its own context.
+        // A shared KV cache needs no prefill, and a model never drafts beyond its context.
         if self.shares_kv_cache || self.model.len(sequence) > self.model.info().context {
             return Ok(0);
         }

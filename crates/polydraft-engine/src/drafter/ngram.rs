@@ -1,31 +1,31 @@
 //! Drafting by n-grams of the sequence itself.
 //!
-//! Problem: propose the next token from the prompt and the output so far, without a model; and give
-//! a probability to each token, so that every verifier works with it at every temperature. Engines
-//! that look n-grams up propose one token as if it were certain.
+//! Problem: propose the next token from the prompt and the output so far, without a model, and with
+//! a probability for each token, so that every verifier works at every temperature. Engines that
+//! look n-grams up propose one token as if it were certain.
 //! Source: prediction by partial matching (Cleary and Witten 1984), from the longest context that
-//! occurred before to the shortest, with its exclusion: a shorter context says what comes if it is
-//! none of what followed the longer ones. Prompt lookup (Saxena 2023) is its deterministic special
-//! case.
-//! Method: with e_n the empirical distribution of those tokens that followed the last n tokens and
-//! none of the longer contexts, and w_n the probability that what comes is one of them if it is
-//! none of those before,
+//! occurred before to the shortest, with its exclusion: a shorter context predicts only tokens that
+//! followed none of the longer ones. Prompt lookup (Saxena 2023) is its deterministic special case.
+//! Method: let e_n be the empirical distribution of the tokens that followed the last n tokens and
+//! none of the longer contexts, and w_n the probability that the next token is one of them if it
+//! followed none of the longer contexts:
 //!     P_n = w_n·e_n + (1 − w_n)·P_(n−1),
-//! worked out from the longest context down, until next to nothing is left for shorter ones; the
-//! sequence's own counts precede a corpus's at every length.
+//! evaluated from the longest context down until the remaining mass is negligible; at every length
+//! the sequence's own counts precede those of a corpus.
 //! Complexity: one look-up per length, and the tokens that followed these contexts.
 //! Deviations:
-//! 1. w_n (one less than their probability of an escape) is counted as the sequence grows, by
+//! 1. w_n (one minus their escape probability) is estimated as the sequence grows, by context
 //!    length and by how often and how variously the context was followed, with its values in other
 //!    sequences as a prior (`mixture.rs`).
-//! 2. The draft distribution is P², scaled to one: an overconfident draft is accepted more often,
-//!    for the target's distribution is often concentrated where P is not. Overlap with the target's
-//!    distribution, SmolLM2's chats, code and repeating text at temperature 1: 0.084, 0.134, 0.307
-//!    with P², 0.076, 0.131, 0.290 with P.
-//! 3. What the target wrote or said before ([`NgramTable`], [`LearningNgrams`]) is merged with what
-//!    the sequence says after contexts as long as the table's or shorter (`merged.rs`), and that
-//!    with P by what either foretold of the sequence so far (`trust.rs`). Then the power is 1.4.
-//! 4. The confidence ([`Distribution::confidence`]) is the probability of a token so drafted under
+//! 2. The draft distribution is P², normalized: an overconfident draft is accepted more often,
+//!    because the target's distribution is often concentrated where P is not. Overlap with the
+//!    target's distribution, SmolLM2's chats, code and repeating text at temperature 1: 0.084,
+//!    0.134, 0.307 with P², 0.076, 0.131, 0.290 with P.
+//! 3. A table of the target's earlier output ([`NgramTable`], [`LearningNgrams`]) is merged with
+//!    the sequence's counts of contexts up to the table's length (`merged.rs`), and the result with
+//!    P, weighted by how well each predicted the sequence so far (`source_weights.rs`). The power
+//!    is 1.4 then.
+//! 4. The confidence ([`Distribution::confidence`]) is the probability of the drafted token under
 //!    P, not under its square.
 
 mod counts;
@@ -55,30 +55,30 @@ pub use table::{NgramLearner, NgramTable};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Tokens of the longest context, from 1 to 16. Default 8.
+    /// Tokens of the longest context, 1 to 16; default 8.
     pub order: usize,
-    /// Tokens of a corpus whose n-grams every sequence uses too, such as a file of the same kind.
-    /// Not part of a record.
+    /// Tokens of a corpus, such as a similar file, whose n-grams every sequence also uses. Not part
+    /// of a record.
     #[serde(skip)]
     pub corpus: Vec<Token>,
-    /// N-grams of what the target itself wrote. Not part of a record.
+    /// N-grams of the target's own output. Not part of a record.
     #[serde(skip)]
     pub shared: Option<SharedNgrams>,
-    /// Where the corpus or the table came from, for records.
+    /// File of the corpus or of the table, for records.
     pub corpus_file: Option<PathBuf>,
 }
 
-/// N-grams that are known besides those of a sequence and a corpus.
+/// N-grams shared by all sequences, in addition to those of a sequence and of a corpus.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SharedNgrams {
-    /// A table, as it is.
+    /// A fixed table.
     Table(Arc<NgramTable>),
-    /// A table that grows by what the target says.
+    /// A table that learns from the target's output.
     Learning(LearningNgrams),
 }
 
 impl SharedNgrams {
-    /// Calls `then` with what is known now.
+    /// Calls `then` with the current table.
     fn with<T>(&self, then: impl FnOnce(&dyn ContextTable) -> T) -> T {
         match self {
             Self::Table(table) => then(table.as_ref()),
@@ -125,8 +125,8 @@ impl DrafterSettings for Settings {
     }
 }
 
-/// The power of P in the draft distribution; with a table, which has the target's own
-/// distributions, a smaller one.
+/// Exponents of P in the draft distribution. The exponent is smaller with a table, which stores the
+/// target's own distributions.
 const SHARPENING: f32 = 2.0;
 const SHARPENING_WITH_TABLE: f32 = 1.4;
 
@@ -138,18 +138,18 @@ struct NgramDrafter {
     sequences: Slots<SequenceState>,
 }
 
-/// One sequence.
+/// State of one sequence.
 struct SequenceState {
     tokens: Vec<Token>,
-    /// How many of them are counted.
+    /// Number of counted tokens.
     counted: usize,
     counts: Counts,
-    /// The weights w_n of the sequence's own counts and of the corpus's so far.
+    /// Weights w_n of the sequence's own counts and of the corpus's, estimated so far.
     hit_rates: HitRates,
     corpus_hit_rates: HitRates,
-    /// In these counts, where something is known besides.
+    /// Weights of the sequence's own prediction against the shared table's.
     source_weights: SourceWeights,
-    /// The last tokens before each node that is ready, by node, its own among them.
+    /// Last tokens up to each scored node, by node.
     scored: Vec<Vec<Token>>,
 }
 
@@ -178,7 +178,7 @@ impl NgramDrafter {
         }
     }
 
-    /// Counts at most so many tokens that are not yet; returns how many are left.
+    /// Counts at most `most` further tokens and returns how many remain.
     fn count(&mut self, sequence: Sequence, most: usize) -> usize {
         let Self { corpus, shared, sequences, .. } = self;
         let SequenceState {
@@ -242,7 +242,7 @@ impl Sequences for NgramDrafter {
         context.tokens.truncate(length);
         context.scored.clear();
         if length < context.counted {
-            // The counts of later tokens cannot be taken out: all is counted anew.
+            // Later tokens cannot be removed from the counts: count again from the start.
             let tokens = std::mem::take(&mut context.tokens);
             *context = SequenceState { tokens, ..SequenceState::new(self.order) };
         }
@@ -320,7 +320,7 @@ impl Drafter for NgramDrafter {
         let tokens: Vec<Token> = probs.iter().map(|(token, _)| *token).collect();
         let logits: Vec<f32> = probs.iter().map(|(_, p)| sharpening * p.ln() as f32).collect();
         if tokens.is_empty() {
-            // Nothing is counted: the uniform distribution.
+            // Nothing is counted yet: the uniform distribution.
             let probs = vec![1.0 / self.vocabulary as f64; self.vocabulary];
             return Ok(Distribution::new(probs)?);
         }
@@ -341,16 +341,19 @@ mod tests {
     use super::*;
     use crate::Vocabulary;
 
-    fn drafter(settings: &Settings) -> Box<dyn Drafter> {
-        let info = ModelInfo {
+    fn info() -> ModelInfo {
+        ModelInfo {
             name: "t".to_owned(),
             vocabulary: Vocabulary::numbered(10),
             context: 100,
             hidden: None,
             accepts_empty_context: true,
             max_sequences: 1,
-        };
-        settings.build(&info).unwrap()
+        }
+    }
+
+    fn drafter(settings: &Settings) -> Box<dyn Drafter> {
+        settings.build(&info()).unwrap()
     }
 
     fn next(drafter: &mut dyn Drafter, sequence: Sequence, sampling: &Sampling) -> Distribution {
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_expected_again_and_more_so_each_time() {
+    fn repeated_lines_become_likelier_each_time() {
         let mut drafter = drafter(&Settings::default());
         let sequence = drafter.open().unwrap();
         let even = next(drafter.as_mut(), sequence, &Sampling::default());
@@ -382,15 +385,15 @@ mod tests {
         assert_eq!((cold.support_size(), cold.probability(1)), (1, 1.0));
     }
 
-    /// Of what came behind 1 half was 2: that is how sure it is, though it drafts what came more
-    /// often with more than half.
+    /// Token 1 was followed by 2 half of the time: the confidence is one half, although 2 is
+    /// drafted more often.
     #[test]
-    fn it_is_as_sure_as_it_was_right() {
+    fn confidence_matches_past_accuracy() {
         let mut drafter = drafter(&Settings { order: 2, ..Settings::default() });
         let sequence = drafter.open().unwrap();
         let mut other = 0;
         for round in 0..300_u32 {
-            // Before 1 stands something else each time, so that longer contexts say nothing.
+            // A different token precedes 1 each time, so that longer contexts predict nothing.
             other = (other + 3) % 5;
             let next = if round % 2 == 0 { 2 } else { 3 + round % 7 };
             drafter.extend(sequence, &[5 + other, 1, next]).unwrap();
@@ -412,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_a_tree_have_their_own_contexts() {
+    fn each_node_drafts_from_its_own_context() {
         let mut drafter = drafter(&Settings { order: 2, ..Settings::default() });
         let sequence = drafter.open().unwrap();
         drafter.extend(sequence, &[7, 1, 8, 7, 2, 9, 7]).unwrap();
@@ -427,9 +430,9 @@ mod tests {
         assert_eq!(next(drafter.as_mut(), sequence, &Sampling::default()).argmax(), 9);
     }
 
-    /// As if what was taken back had never been read.
+    /// The result is the same as if the removed tokens had never been added.
     #[test]
-    fn tokens_that_are_taken_back_leave_no_trace() {
+    fn truncated_tokens_do_not_affect_drafts() {
         let mut drafter = drafter(&Settings::default());
         let (cut, full) = (drafter.open().unwrap(), drafter.open().unwrap());
         drafter.extend(cut, &[7, 1, 8, 7, 1, 9, 7, 1]).unwrap();
@@ -446,28 +449,33 @@ mod tests {
     }
 
     #[test]
-    fn a_corpus_is_quoted_and_bad_tokens_are_refused() {
+    fn drafts_from_a_corpus() {
         let corpus = Settings { corpus: vec![3, 1, 4, 1, 5, 9, 2, 6], ..Settings::default() };
         let mut drafter = drafter(&corpus);
         let sequence = drafter.open().unwrap();
         drafter.extend(sequence, &[1, 5, 9]).unwrap();
         assert_eq!(next(drafter.as_mut(), sequence, &Sampling::default()).argmax(), 2);
-        assert!(drafter.extend(sequence, &[10]).is_err());
-        let info = ModelInfo {
-            name: "t".to_owned(),
-            vocabulary: Vocabulary::numbered(3),
-            context: 9,
-            hidden: None,
-            accepts_empty_context: true,
-            max_sequences: 1,
-        };
-        assert!(corpus.build(&info).is_err());
-        assert!(Settings { order: 0, ..Settings::default() }.build(&info).is_err());
     }
 
-    /// What the sequence itself said is merged with what the table knows.
     #[test]
-    fn a_table_stands_behind_the_sequence() {
+    fn rejects_tokens_outside_the_vocabulary() {
+        let mut drafter = drafter(&Settings::default());
+        let sequence = drafter.open().unwrap();
+        assert!(drafter.extend(sequence, &[10]).is_err());
+        let corpus = Settings { corpus: vec![3, 10], ..Settings::default() };
+        assert!(corpus.build(&info()).is_err());
+    }
+
+    #[test]
+    fn rejects_order_out_of_range() {
+        for order in [0, 17] {
+            assert!(Settings { order, ..Settings::default() }.build(&info()).is_err());
+        }
+    }
+
+    /// The sequence's own n-grams are merged with the table's.
+    #[test]
+    fn table_drafts_until_the_sequence_repeats_itself() {
         let mut learner = NgramLearner::new(&Vocabulary::numbered(10));
         (0..20).for_each(|_| learner.learn(&[1], &[(2, 0.9), (3, 0.1)]));
         let shared = Some(SharedNgrams::Table(Arc::new(learner.table())));
@@ -476,7 +484,7 @@ mod tests {
         drafter.extend(sequence, &[7, 8, 1]).unwrap();
         let probs = next(drafter.as_mut(), sequence, &Sampling::default());
         assert!(probs.argmax() == 2 && probs.probability(2) > 0.8, "{probs:?}");
-        // The sequence, which never repeated itself, is half trusted to do so.
+        // The sequence has not repeated itself: its own prediction gets half of the weight.
         assert!((0.6..0.9).contains(&probs.confidence()), "{}", probs.confidence());
         for _ in 0..4 {
             drafter.extend(sequence, &[5, 7, 8, 1]).unwrap();

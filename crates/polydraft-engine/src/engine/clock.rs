@@ -1,10 +1,10 @@
-//! Where the time of a step goes.
+//! Time of the parts of a step.
 
 use std::time::{Duration, Instant};
 
 use crate::observer::StepTime;
 
-/// Runs from the beginning of a step; the time since the last lap is counted for the part that ran.
+/// Measures a step: the time since the last lap is added to the part that just ran.
 pub(super) struct Clock {
     start: Instant,
     last: Instant,
@@ -17,12 +17,12 @@ impl Clock {
         Self { start: now, last: now, time: StepTime::default() }
     }
 
-    /// All of it.
+    /// Returns the time since the start.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// What was counted so far.
+    /// Returns the times counted so far.
     pub fn time(&self) -> StepTime {
         self.time
     }

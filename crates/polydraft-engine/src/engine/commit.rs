@@ -1,4 +1,4 @@
-//! Commits decided tokens: in the models first, then in the sessions.
+//! Commits decided tokens, first in the models, then in the sessions.
 
 use polydraft::{DraftTree, Outcome};
 
@@ -8,8 +8,8 @@ use super::verify::Decided;
 use crate::observer::{CommittedStep, StepObserver, StepTime};
 use crate::{Emitted, Origin, Sequence, Sequences, Session};
 
-/// Target and drafter keep the accepted paths and the tokens after them. What cannot be committed
-/// ends its session.
+/// Commits the accepted paths and the tokens after them in target and drafter. A session whose
+/// commit fails ends.
 pub(super) fn commit(
     models: &mut Models,
     batch: &mut [&mut Session],
@@ -43,14 +43,14 @@ fn commit_to(
     }
 }
 
-/// Gives every session the decided tokens, and calls its observers.
+/// Adds the decided tokens to every session, and calls its observers.
 pub(super) fn emit(
     models: &Models,
     batch: &mut [&mut Session],
     decided: &[Option<Decided>],
     clock: Clock,
 ) {
-    // Sequences in one pass share its time alike.
+    // Sequences of one pass share its time equally.
     let share = 1.0 / batch.len().max(1) as f64;
     let (time, seconds) = (clock.time().scaled(share), clock.elapsed().as_secs_f64());
     for (session, decided) in batch.iter_mut().zip(decided) {
@@ -67,13 +67,13 @@ pub(super) fn emit(
     batch.iter_mut().for_each(|session| session.observers.statistics.total_time += total);
 }
 
-/// `room` is what the context holds after the step.
+/// Applies a committed step to its session; `remaining_context` is what the context holds after it.
 fn apply(session: &mut Session, decided: &Decided, time: StepTime, remaining_context: usize) {
     let Decided { outcome, fallbacks } = decided;
     let emitted = emitted(session.draft.tree(), outcome);
     session.is_committing = true;
     if let Some(speculation) = &mut session.speculation {
-        // Not before all models have it: a step that is undone must not change the next tree.
+        // Only after all models have committed: an undone step must not change the next tree.
         speculation.policy.observe(&session.draft, outcome);
     }
     let emitted_count = session.emit(&emitted, remaining_context);
@@ -82,7 +82,7 @@ fn apply(session: &mut Session, decided: &Decided, time: StepTime, remaining_con
     session.is_committing = false;
 }
 
-/// The tokens of a step, and where each came from.
+/// Returns the tokens of a step with their origins.
 fn emitted(tree: &DraftTree, outcome: &Outcome) -> Vec<Emitted> {
     let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
     let is_rejected = tree.children(end).next().is_some();

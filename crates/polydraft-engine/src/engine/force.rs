@@ -1,14 +1,14 @@
-//! Tokens that are certain: taken as they are, without a pass of the target.
+//! Forced tokens: emitted without a target pass.
 //!
-//! Where a logits processor leaves one token, plain decoding emits it with probability 1. Its KV
-//! cache in target and draft is computed with the next pass, in which it is a token like others.
+//! Where a logits processor allows only one token, plain decoding emits it with probability 1.
+//! Target and drafter compute its KV cache in the next pass, like any other token's.
 
 use super::models::Models;
 use crate::observer::StepObserver;
 use crate::{Emitted, Origin, Session};
 
-/// Takes the certain tokens of each session; one that cannot be taken ends its session. Those that
-/// are done leave the batch.
+/// Emits the forced tokens of each session. A session whose tokens cannot be added ends; sessions
+/// that are done leave the batch.
 pub(super) fn force(models: &mut Models, batch: &mut Vec<&mut Session>) {
     for session in batch.iter_mut() {
         let Some(processor) = &session.processor else { continue };
@@ -33,7 +33,8 @@ pub(super) fn force(models: &mut Models, batch: &mut Vec<&mut Session>) {
     batch.retain(|session| !session.is_done());
 }
 
-/// `room` is what the context holds after them.
+/// Applies forced tokens to their session; `remaining_context` is what the context holds after
+/// them.
 fn apply(session: &mut Session, forced: &[Emitted], remaining_context: usize) {
     session.is_committing = true;
     let emitted_count = session.emit(forced, remaining_context);

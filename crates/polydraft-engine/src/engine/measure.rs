@@ -1,4 +1,4 @@
-//! Costs of steps on this machine, measured with an engine's own models.
+//! Measured costs of steps, with an engine's own models.
 
 use polydraft::Token;
 use polydraft::policy::Costs;
@@ -8,14 +8,14 @@ use super::models::no_drafter;
 use crate::{CostMeasurement, DrafterInput, RequestFactory, Result};
 
 impl Engine {
-    /// Costs of steps here, and the expected acceptances of drafts, in sequences with the prompt
-    /// `text`; without one in made-up sequences, where drafts may be worse than elsewhere.
-    /// `request` makes requests of a prompt and a policy: their sampling and their verifier are
-    /// what is measured. Sessions that are open go on as if nothing had been. [`CostMeasurement`] does
-    /// it in parts.
+    /// Measures the costs of steps on this machine, and the expected acceptances of drafts, in
+    /// sequences with this prompt. An empty prompt gives artificial sequences, in which drafts may
+    /// be worse than usual. `request` builds requests from a prompt and a policy; their sampling
+    /// and verifier are what is measured. Open sessions are not affected. [`CostMeasurement`]
+    /// measures in parts.
     ///
     /// # Errors
-    /// No drafter; failures of the models; requests that are refused.
+    /// No drafter; failures of the models; rejected requests.
     pub fn measure_costs(
         &mut self,
         prompt: &[Token],
@@ -29,7 +29,7 @@ impl Engine {
         Ok(measurement.costs())
     }
 
-    /// Whether the drafter goes on after what the target computed, from its KV cache.
+    /// Returns whether the drafter reads the target's KV cache.
     pub(crate) fn drafts_from_kv_cache(&self) -> bool {
         let drafter = self.models.drafter.as_ref();
         drafter.is_some_and(|drafter| drafter.input() == DrafterInput::KvCache)

@@ -1,19 +1,19 @@
-//! The target and its drafter, and the sequences of a session in both.
+//! The target and its drafter, and a session's sequences in both.
 
 use polydraft::Token;
 
 use crate::{Drafter, DrafterInput, Error, Model, Result, Sequence, Sequences, Session};
 
-/// Tokens of a prompt that are prefilled between two looks at the clock.
+/// Tokens of a prompt that are prefilled at once.
 pub(super) const PROMPT_CHUNK: usize = 4096;
 
-/// A target, and a drafter if there is one.
+/// A target and an optional drafter.
 pub(super) struct Models {
     pub target: Box<dyn Model>,
     pub drafter: Option<Box<dyn Drafter>>,
 }
 
-/// The error of speculation without a drafter.
+/// Error of speculation without a drafter.
 pub(super) fn no_drafter<T>() -> Result<T> {
     Err(Error::Setting {
         setting: "drafter",
@@ -22,7 +22,7 @@ pub(super) fn no_drafter<T>() -> Result<T> {
     })
 }
 
-/// A sequence with this prompt.
+/// Opens a sequence with this prompt.
 fn open_with_prompt(sequences: &mut dyn Sequences, prompt: &[Token]) -> Result<Sequence> {
     let sequence = sequences.open()?;
     match sequences.extend(sequence, prompt) {
@@ -35,12 +35,12 @@ fn open_with_prompt(sequences: &mut dyn Sequences, prompt: &[Token]) -> Result<S
 }
 
 impl Models {
-    /// The drafter's input; tokens where there is none.
+    /// Returns the drafter's input; tokens if there is no drafter.
     pub fn input(&self) -> DrafterInput {
         self.drafter.as_ref().map_or(DrafterInput::Tokens, |drafter| drafter.input())
     }
 
-    /// Sequences of both with this prompt; the drafter's where it `drafts`.
+    /// Opens sequences with this prompt in the target and, if `drafts`, in the drafter.
     pub fn open(&mut self, prompt: &[Token], drafts: bool) -> Result<(Sequence, Option<Sequence>)> {
         let target = open_with_prompt(self.target.as_mut(), prompt)?;
         let drafter = self.drafter.as_mut().filter(|_| drafts);
@@ -61,7 +61,7 @@ impl Models {
         }
     }
 
-    /// Appends decided tokens, and drops the trees.
+    /// Appends decided tokens and drops the trees.
     pub fn extend(&mut self, session: &Session, tokens: &[Token]) -> Result<()> {
         self.target.extend(session.target, tokens)?;
         match (&mut self.drafter, session.drafter) {
@@ -70,16 +70,16 @@ impl Models {
         }
     }
 
-    /// How many more tokens the target's context holds.
+    /// Returns how many more tokens the target's context holds.
     pub fn remaining_context(&self, session: &Session) -> usize {
         self.target.info().context.saturating_sub(self.target.len(session.target))
     }
 
-    /// Prefills at most `most` tokens of a prompt; how many are left.
+    /// Prefills at most `max_tokens` tokens of a prompt and returns how many remain.
     pub fn prepare(&mut self, session: &Session, max_tokens: usize) -> Result<usize> {
         let remaining = self.target.prepare(session.target, max_tokens)?;
-        // A drafter with a shared KV cache has nothing to prepare, and would only make the target
-        // copy the common part.
+        // A drafter that reads the target's KV cache has nothing to prepare; synchronizing it would
+        // only make the target copy the common part.
         if self.input() != DrafterInput::KvCache {
             self.sync_drafter(session, remaining)?;
         }
@@ -91,8 +91,8 @@ impl Models {
         }
     }
 
-    /// Gives a drafter whose input is the target's hidden states or KV cache those of the decided
-    /// tokens; `left` tokens before the last are not computed yet.
+    /// Synchronizes a drafter that reads the target's hidden states or KV cache with the decided
+    /// tokens; `remaining` tokens before the last are not computed yet.
     pub fn sync_drafter(&mut self, session: &Session, remaining: usize) -> Result<()> {
         let (Some(drafter), Some(sequence)) = (&mut self.drafter, session.drafter) else {
             return Ok(());
@@ -104,7 +104,7 @@ impl Models {
         drafter.sync_target(sequence, self.target.as_ref(), session.target, known)
     }
 
-    /// Makes both hold what a session has decided after its `prompt`, and no more.
+    /// Resets both models to exactly what a session has decided after its `prompt`.
     pub fn restore(&mut self, session: &mut Session, prompt: &[Token]) -> Result<()> {
         let length = prompt.len() + session.tokens.len();
         self.target.truncate(session.target, length);
@@ -116,7 +116,8 @@ impl Models {
             return drafter.extend(sequence, &[]);
         }
         let tokens = [prompt, session.tokens()].concat();
-        // Closed first, for there may be no room for both; without a new one the session has none.
+        // Closed first, because there may be no capacity for both; if the new one cannot be opened,
+        // the session has none.
         session.drafter = None;
         drafter.close(sequence);
         session.drafter = Some(open_with_prompt(drafter.as_mut(), &tokens)?);

@@ -1,4 +1,4 @@
-//! Drafts: every session's tree, level by level, each level from one pass of the drafter.
+//! Drafts every session's tree, level by level, with one drafter pass per level.
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, StepContext};
 
@@ -8,7 +8,7 @@ use crate::distributions::Pool;
 use crate::session::with_shared_randomness;
 use crate::{Drafter, DrafterInput, Model, Result, Session};
 
-/// Draws the trees of a batch. A session whose draft fails is done, and leaves it.
+/// Draws the trees of a batch. A session whose draft fails is done and leaves the batch.
 pub(super) fn propose(
     models: &mut Models,
     pool: &Pool,
@@ -38,7 +38,7 @@ pub(super) fn propose(
     Ok(())
 }
 
-/// A drafter whose input is the target's hidden states or KV cache gets those of all decided tokens
+/// Synchronizes a drafter that reads the target's hidden states or KV cache with all decided tokens
 /// before it drafts.
 fn sync_kv_cache(models: &mut Models, batch: &[&mut Session], depths: &[usize]) -> Result<()> {
     if models.input() == DrafterInput::Tokens {
@@ -51,14 +51,14 @@ fn sync_kv_cache(models: &mut Models, batch: &[&mut Session], depths: &[usize]) 
     Ok(())
 }
 
-/// Draws trees that are at most so deep.
+/// Draws trees of at most these depths, by session.
 fn draw(
     drafter: &mut dyn Drafter,
     pool: &Pool,
     batch: &mut [&mut Session],
     depths: &[usize],
 ) -> Result<()> {
-    // The nodes that are not scored yet, by session.
+    // Scored nodes by session.
     let mut scored = vec![0; batch.len()];
     loop {
         let frontiers: Vec<Vec<NodeId>> = batch
@@ -85,21 +85,21 @@ fn draw(
     }
 }
 
-/// How deep to draft. It depends on lengths alone, never on tokens, so the output's distribution
-/// does not change.
+/// Returns the maximum depth of a session's draft. It depends on lengths only, never on tokens, so
+/// it does not change the output's distribution.
 fn depth(session: &Session, target: &dyn Model, drafter: &dyn Drafter) -> usize {
     let (Some(speculation), Some(sequence)) = (&session.speculation, session.drafter) else {
         return 0;
     };
     let remaining_context = target.info().context.saturating_sub(target.len(session.target));
-    // The drafter scores all but the last of the tokens it drafts.
+    // The drafter scores all but the last of the drafted tokens.
     let drafter_remaining =
         drafter.context().saturating_add(1).saturating_sub(drafter.len(sequence));
     let most = session.remaining_tokens().min(remaining_context).saturating_sub(1);
     speculation.policy.depth().min(most).min(drafter_remaining).min(drafter.levels())
 }
 
-/// The next level's nodes at which something may be drawn.
+/// Returns the nodes of the next level at which something may be drawn.
 fn frontier(session: &Session, scored: &mut usize, depth: usize) -> Vec<NodeId> {
     let (Some(speculation), tree) = (&session.speculation, session.draft.tree()) else {
         return Vec::new();
@@ -107,7 +107,7 @@ fn frontier(session: &Session, scored: &mut usize, depth: usize) -> Vec<NodeId> 
     let level = *scored..if session.is_done() { *scored } else { tree.len() };
     *scored = tree.len();
     level
-        // No sequence goes on after its end.
+        // Nothing follows an end token.
         .filter(|&node| tree.depth(node) < depth && !session.limits.end_at(tree, node))
         .filter(|&node| speculation.policy.may_grow(&session.draft.path(node)))
         .collect()
@@ -132,7 +132,7 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
             }
         };
         let policy = speculation.policy.as_ref();
-        // One distribution, or one for each draft whose path came here.
+        // One distribution, or one for each draft whose path reached the node.
         if speculation.draft_samplings.is_empty() {
             let probs = distribution(0, &speculation.sampling)?;
             let Session { draft, rng, shared_randomness, tokens, .. } = session;
@@ -160,11 +160,11 @@ fn grow(session: &mut Session, nodes: &[NodeId], drafter: &dyn Drafter, pool: &P
     Ok(())
 }
 
-/// Below this a probability is as good as none.
+/// Lower bound of probabilities, to avoid logits of −∞.
 const MIN_PROBABILITY: f64 = 1e-30;
 
-/// The draft's distribution with the changes of the target's logits: impossible tokens are not
-/// drafted, and the only possible one is.
+/// Applies a logits processor to the draft's distribution: impossible tokens are not drafted, a
+/// forced one always is.
 fn apply_processor(
     probs: Distribution,
     sampling: &Sampling,

@@ -1,7 +1,7 @@
-//! Verification: the target's scores of a batch's trees, and what each session emits.
+//! Verification: scores a batch's trees with the target, and decides what each session emits.
 //!
-//! Sessions know nothing of each other: what one emits depends on its own logits and random
-//! decisions alone, so they may be verified on several threads, to the same result.
+//! Sessions are independent: what one emits depends only on its own logits and random decisions.
+//! They may therefore be verified on several threads, with the same result.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,14 +14,14 @@ use crate::observer::{StepObserver, VerifiedStep};
 use crate::session::with_shared_randomness;
 use crate::{Error, Result, Session, Speculation};
 
-/// What was decided for a session.
+/// Decision for one session.
 pub(super) struct Decided {
     pub outcome: Outcome,
-    /// Nodes at which another algorithm than the verifier's own decided.
+    /// Nodes at which the verifier fell back to another algorithm.
     pub fallbacks: u64,
 }
 
-/// Scores all trees, in one pass of the target.
+/// Scores all trees in one target pass.
 pub(super) fn score(models: &mut Models, batch: &[&mut Session], clock: &mut Clock) -> Result<()> {
     let trees: Vec<_> =
         batch.iter().map(|session| (session.target, session.draft.tree())).collect();
@@ -32,7 +32,7 @@ pub(super) fn score(models: &mut Models, batch: &[&mut Session], clock: &mut Clo
     Ok(())
 }
 
-/// What each session emits; none where it failed.
+/// Decides what each session emits; `None` where it failed.
 pub(super) fn verify(
     models: &Models,
     pool: &Pool,
@@ -49,7 +49,7 @@ pub(super) fn verify(
         nodes += logits.len();
         slots.push(Mutex::new(Slot { session, logits, decided: None }));
     }
-    // Nobody waits at these locks: each place is taken once.
+    // The locks are uncontended: each slot is taken once.
     let work = |number: usize| {
         let mut slot = slots[number].lock().unwrap_or_else(PoisonError::into_inner);
         let Slot { session, logits, decided } = &mut *slot;
@@ -67,17 +67,17 @@ pub(super) fn verify(
     slots.map(|slot| slot.unwrap_or_else(PoisonError::into_inner).decided).collect()
 }
 
-/// A session, its target's logits by node, and what is decided.
+/// A session, its target logits by node, and its decision.
 struct Slot<'a, 'c> {
     session: &'a mut Session<'c>,
     logits: Vec<&'a [f32]>,
     decided: Option<Decided>,
 }
 
-/// Logits of all sessions together above which several threads are worth waking.
+/// Number of logits of all sessions above which verification runs on several threads.
 const MIN_PARALLEL_LOGITS: usize = 1 << 15;
 
-/// What a session emits, by the logits at the nodes of its tree, by a target of this name.
+/// Decides what a session emits, from the logits at the nodes of its tree; `name` is the target's.
 fn decide(name: &str, logits: Vec<&[f32]>, pool: &Pool, session: &mut Session) -> Result<Decided> {
     let Session {
         speculation, rng, shared_randomness, draft, processor, observers, tokens, ..
@@ -93,7 +93,7 @@ fn decide(name: &str, logits: Vec<&[f32]>, pool: &Pool, session: &mut Session) -
     let before = fallbacks(speculation.as_ref());
     let decide_outcome = |rng: &mut dyn RandomSource| match speculation {
         Some(Speculation { verifier, .. }) => verifier.verify(draft, &distributions, rng),
-        // Plain decoding: there is nothing to verify.
+        // Plain decoding has nothing to verify.
         None => distributions
             .root()
             .map(|probs| Outcome { accepted: Vec::new(), token: gumbel::sample(probs, 0, rng) }),
@@ -107,7 +107,7 @@ fn decide(name: &str, logits: Vec<&[f32]>, pool: &Pool, session: &mut Session) -
     });
     match (outcome, distributions.recycle()) {
         (Ok(outcome), _) => observed.map(|()| Decided { outcome, fallbacks }),
-        // Whatever the verifier returned.
+        // The model's error precedes the verifier's.
         (Err(_), Some(source)) => {
             let model = name.to_owned();
             Err(Error::Logits { role: "target", model, source })

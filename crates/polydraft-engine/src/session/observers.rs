@@ -1,11 +1,11 @@
-//! All observers of a session.
+//! The observers of a session.
 
 use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 use crate::score::ScoreRecorder;
 use crate::trace::TraceRecorder;
 use crate::{Emitted, Result, Statistics};
 
-/// The built-in observers, and others.
+/// The built-in observers, and the caller's.
 #[derive(Default)]
 pub(crate) struct Observers<'c> {
     pub statistics: Statistics,

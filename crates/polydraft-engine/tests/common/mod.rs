@@ -1,4 +1,4 @@
-//! Random table models, and the distribution of what the decode loop emits with them.
+//! Random table models, and the distribution that the decode loop emits with them.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use polydraft_engine::{Engine, Limits, Model, ModelDrafter, Request, Speculation
 use rand::RngExt;
 use rand_chacha::ChaCha12Rng;
 
-/// A random model of all contexts up to `memory` tokens; every third distribution has zeros or a
-/// tie.
+/// Creates a random model of all contexts up to `memory` tokens; every third distribution has zeros
+/// or a tie.
 pub fn random_model(rng: &mut ChaCha12Rng, vocabulary: usize, memory: usize) -> TableModel {
     let mut contexts: Vec<Vec<Token>> = vec![Vec::new()];
     let mut next = BTreeMap::new();
@@ -33,7 +33,7 @@ pub fn random_model(rng: &mut ChaCha12Rng, vocabulary: usize, memory: usize) -> 
     TableModel::new("random", vocabulary, next).unwrap()
 }
 
-/// The target's own distribution of the next `count` tokens after `prompt`, from its logits.
+/// Returns the target's distribution of the next `count` tokens after `prompt`, from its logits.
 pub fn target_distribution(
     model: &mut dyn Model,
     sampling: &Sampling,
@@ -54,7 +54,7 @@ pub fn target_distribution(
     all
 }
 
-/// What is decoded, and how.
+/// Settings of decoding.
 #[derive(Clone)]
 pub struct Setup {
     pub kind: VerifierKind,
@@ -82,7 +82,7 @@ impl Setup {
         rng: impl RandomSource + Send + 'c,
     ) -> Request<'c> {
         let policy = self.tree.build().unwrap();
-        // Hotter and hotter, where there are several drafts.
+        // Each further draft has a higher temperature.
         let at = |number| Sampling {
             temperature: self.draft.temperature * (1.0 + number as f64),
             ..self.draft
@@ -93,12 +93,12 @@ impl Setup {
         Request::new(prompt)
             .sampling(self.target)
             .speculation(speculation)
-            // The limit, too, must not bend the distribution: let it bite in the last step.
+            // The limit ends the last step early, which must not change the distribution.
             .limits(Limits::tokens(count))
             .rng(rng)
     }
 
-    /// The largest deviation of the loop's distribution of the next `count` tokens from the
+    /// Returns the largest deviation of the loop's distribution of the next `count` tokens from the
     /// target's.
     pub fn deviation(
         &self,

@@ -7,10 +7,10 @@ use polydraft::Token;
 
 use super::hash::{IdentityHasher, key};
 
-/// What followed one context: tokens and how often, and their sum.
+/// Tokens that followed one context, with their counts and the sum of these.
 #[derive(Debug, Clone, Default)]
 pub struct Followers {
-    /// Ascending.
+    /// Sorted by token.
     tokens: Vec<(Token, u32)>,
     total: u32,
 }
@@ -24,27 +24,27 @@ impl Followers {
         self.total += 1;
     }
 
-    /// Ascending, and how often each followed.
+    /// Returns the tokens, ascending, with their counts.
     pub fn tokens(&self) -> &[(Token, u32)] {
         &self.tokens
     }
 
-    /// How often the context was followed.
+    /// Returns how often the context was followed.
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// How often `token` followed.
+    /// Returns how often `token` followed.
     pub fn times(&self, token: Token) -> u32 {
         let index = self.tokens.binary_search_by_key(&token, |(known, _)| *known);
         index.map_or(0, |index| self.tokens[index].1)
     }
 }
 
-/// What followed every context of up to `order` tokens.
+/// Followers of every context of up to `order` tokens.
 ///
-/// Contexts are known by a hash of 64 bits: two of one hash would share their counts, which costs
-/// acceptance only.
+/// Contexts are identified by a hash of 64 bits. A collision merges two contexts' counts, which
+/// only lowers the acceptance rate.
 #[derive(Debug, Clone)]
 pub struct Counts {
     order: usize,
@@ -52,24 +52,24 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Of contexts up to this length, with nothing read.
+    /// Creates empty counts of contexts up to this length.
     pub fn new(order: usize) -> Self {
         Self { order, after: HashMap::default() }
     }
 
-    /// Tokens of the longest context.
+    /// Returns the length of the longest context, in tokens.
     pub fn order(&self) -> usize {
         self.order
     }
 
-    /// Counts that `token` followed `text`.
+    /// Counts that `token` followed `before`.
     pub fn add(&mut self, before: &[Token], token: Token) {
         for length in 0..=self.order.min(before.len()) {
             self.after.entry(key(&before[before.len() - length..])).or_default().add(token);
         }
     }
 
-    /// What followed exactly this context.
+    /// Returns the followers of exactly this context.
     pub fn after(&self, context: &[Token]) -> Option<&Followers> {
         self.after.get(&key(context))
     }

@@ -1,10 +1,11 @@
-//! Contexts by a hash of their tokens.
+//! Hashes of contexts.
 
 use std::hash::Hasher;
 
 use polydraft::Token;
 
-/// A hash of the tokens and their number. Tables in files go by it: it stays as it is.
+/// Returns a hash of the tokens and their number. Table files contain these hashes, so it must not
+/// change.
 pub fn key(context: &[Token]) -> u64 {
     let mut hash = 0x9e37_79b9_7f4a_7c15 ^ context.len() as u64;
     for &token in context {
@@ -14,7 +15,7 @@ pub fn key(context: &[Token]) -> u64 {
     hash
 }
 
-/// Keys are hashes already.
+/// Hasher for keys that are hashes already.
 #[derive(Default)]
 pub struct IdentityHasher(u64);
 

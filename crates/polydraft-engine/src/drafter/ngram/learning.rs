@@ -1,13 +1,13 @@
-//! N-grams that are learned from what the target says while it decodes.
+//! N-grams learned from the target's output while it decodes.
 //!
-//! Problem: a table knows what its maker let the model write, not what its users ask for.
-//! Source: ours. Token recycling (Luo et al. 2024) keeps the target's likeliest tokens after each
+//! Problem: a table learned offline contains the output of its author's prompts, not of its users'.
+//! Source: ours. Token recycling (Luo et al. 2024) stores the target's likeliest tokens after each
 //! token, without their probabilities.
-//! Method: at every token that is decided, the target's distribution has been computed: its
-//! likeliest tokens go into the table that drafts come from, for all sequences of the engine. A
-//! draft is drawn from what the table says then, which depends on the past alone, and verifiers are
-//! told what it was drawn from: the output has the target's distribution.
-//! Complexity: a pass over the logits of each decided token.
+//! Method: the target's distribution is known at every decided token. Its likeliest tokens are
+//! added to the table that drafts of all sequences of the engine use. A draft is drawn from the
+//! table's current state, which depends on the past only, and verifiers get the distribution that
+//! it was drawn from: the output has the target's distribution.
+//! Complexity: one pass over the logits of each decided token.
 //! Deviations: none.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -19,11 +19,11 @@ use super::table::{NgramLearner, NgramTable};
 use crate::observer::{CommittedStep, StepObserver, VerifiedStep};
 use crate::{Emitted, Result};
 
-/// Likeliest tokens that are learned of each place: with four 0.008 less is accepted, with sixteen
-/// 0.003 more.
+/// Likeliest tokens learned at each position. With four the acceptance rate is 0.008 lower, with
+/// sixteen 0.003 higher.
 pub const LEARNED_TOP_K: usize = 8;
 
-/// N-grams that are being learned: one table, and who holds a copy of this holds the same.
+/// A shared table of n-grams that is being learned; clones refer to the same table.
 ///
 /// ```
 /// use polydraft_engine::Vocabulary;
@@ -35,7 +35,7 @@ pub const LEARNED_TOP_K: usize = 8;
 #[derive(Debug, Clone)]
 pub struct LearningNgrams(Arc<RwLock<NgramLearner>>);
 
-/// The same where both are the same one.
+/// Equal if both refer to the same table.
 impl PartialEq for LearningNgrams {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -45,23 +45,23 @@ impl PartialEq for LearningNgrams {
 impl Eq for LearningNgrams {}
 
 impl LearningNgrams {
-    /// Goes on with what is learned already.
+    /// Continues learning from the state of `learner`.
     pub fn new(learner: NgramLearner) -> Self {
         Self(Arc::new(RwLock::new(learner)))
     }
 
-    /// What is learned so far, as a table.
+    /// Returns what was learned so far, as a table.
     pub fn table(&self) -> NgramTable {
         NgramLearner::table_with(|| self.read())
     }
 
-    /// Tokens whose distributions were learned.
+    /// Returns the number of tokens whose distributions were learned.
     pub fn learned(&self) -> u64 {
         self.read().learned()
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, NgramLearner> {
-        // What a panic left is a draft all the same.
+        // A table left by a panic is still a valid draft.
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -69,7 +69,7 @@ impl LearningNgrams {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What learns from a sequence with this prompt.
+    /// Returns an observer that learns from a sequence with this prompt.
     pub(crate) fn observer(&self, prompt: &[Token]) -> impl StepObserver + use<> {
         let last = prompt[prompt.len().saturating_sub(TABLE_ORDER)..].to_vec();
         LearningObserver { ngrams: self.clone(), last, pending: Vec::new() }
@@ -78,9 +78,9 @@ impl LearningNgrams {
 
 struct LearningObserver {
     ngrams: LearningNgrams,
-    /// The last tokens, as many as a context has.
+    /// Last tokens, as many as the longest context has.
     last: Vec<Token>,
-    /// The likeliest tokens at each place of a step that does not count yet.
+    /// Likeliest tokens at each position of a step that is not committed yet.
     pending: Vec<Vec<(Token, f32)>>,
 }
 

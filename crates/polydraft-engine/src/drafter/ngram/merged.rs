@@ -1,17 +1,17 @@
-//! What comes after a text, by what is known of contexts and what the sequence itself says.
+//! Next-token prediction from a table of contexts merged with the sequence's own counts.
 //!
-//! Problem: a table knows a context from many sequences, the sequence from itself, more to the
-//! point but seldom.
-//! Source: interpolation with a Dirichlet prior (MacKay and Peto 1995); of two sources: ours.
-//! Method: for each length n of context, the table's N visits with the sums c(x) of the target's
-//! probabilities, and the sequence's D occurrences, of which d(x) were followed by x; with
-//! m = min(1, M / N), so that many visits do not outweigh the sequence,
+//! Problem: a table has seen a context in many sequences; the sequence itself is more relevant but
+//! has seen it seldom.
+//! Source: interpolation with a Dirichlet prior (MacKay and Peto 1995); for two sources: ours.
+//! Method: for each context length n, let the table have N visits with the sums c(x) of the
+//! target's probabilities, and the sequence D occurrences, of which d(x) were followed by x. With m
+//! = min(1, M / N), so that many visits do not outweigh the sequence,
 //!     P_n = (m·c + λ·d + (m·(N − Σ c) + α)·P_(n−1)) / (m·N + λ·D + α),
-//! as long as one of them knows the context; P_0 = c / N. What a table leaves open of its visits
-//! goes to the shorter context. Overlap with SmolLM2's distribution at temperature 1 after 190,000
-//! learned tokens, in chats, code and repeating text: 0.238, 0.250, 0.312; where the longest
-//! context of the table cuts the sequence's shorter ones off: 0.229, 0.242, 0.303.
-//! Complexity: a search for each length, and the followers of these contexts.
+//! as long as one of the two has the context; P_0 = c / N. Mass that a table does not assign to
+//! followers goes to the shorter context. Overlap with SmolLM2's distribution at temperature 1
+//! after 190,000 learned tokens, in chats, code and repeating text: 0.238, 0.250, 0.312; if the
+//! table's longest context cuts off the sequence's shorter ones: 0.229, 0.242, 0.303.
+//! Complexity: one search per length, and the followers of these contexts.
 //! Deviations: none.
 
 use polydraft::Token;
@@ -19,26 +19,28 @@ use polydraft::Token;
 use super::counts::{Counts, Followers};
 use super::hash::key;
 
-/// Tokens of the longest context that is known beforehand: a fourth one gives 0.006 more, a fifth
+/// Tokens of a table's longest context: the fourth adds 0.006 to the acceptance rate, a fifth
 /// 0.001.
 pub(super) const TABLE_ORDER: usize = 4;
-/// Occurrences that the shorter context counts as: 0.25 gives 0.002 less, 0.5 hardly.
+/// Weight of the shorter context, in occurrences: with 0.25 the acceptance rate is 0.002 lower,
+/// with 0.5 hardly.
 pub(super) const PRIOR_WEIGHT: f64 = 1.0;
-/// Visits of a table that count, at most: from 4 to 16 are alike.
+/// Maximum number of a table's visits that count: values from 4 to 16 perform alike.
 pub(super) const MAX_VISITS: f64 = 8.0;
-/// Visits that an occurrence in the sequence counts as: from 1 to 5 are alike.
+/// Weight of an occurrence in the sequence, in visits: values from 1 to 5 perform alike.
 pub(super) const OCCURRENCE_WEIGHT: f64 = 3.0;
 
-/// Followers of a context, ascending, with their sums of probabilities; and visits.
+/// Number of visits to a context, and its followers, ascending, with their sums of probabilities.
 pub(super) type VisitedContext = (f64, Vec<(Token, f64)>);
 
-/// Contexts that are known beforehand.
+/// A table of contexts.
 pub(super) trait ContextTable {
-    /// A context of a length, by its hash.
+    /// Finds a context by its length and hash.
     fn find(&self, length: usize, key: u64) -> Option<VisitedContext>;
 }
 
-/// What comes after a text: ascending tokens with their probabilities, which sum to one or less.
+/// Predicts the token after `before`: ascending tokens with probabilities, whose sum is at most
+/// one.
 pub(super) fn predict(
     before: &[Token],
     table: &dyn ContextTable,
@@ -58,7 +60,7 @@ pub(super) fn predict(
         let (visits, sums) = seen.unwrap_or_default();
         let scale = (MAX_VISITS / visits).min(1.0);
         let stored: f64 = sums.iter().map(|(_, sum)| sum).sum();
-        // Parts of a table are rounded: their sum may be a little more than all.
+        // Stored shares are rounded, so their sum may slightly exceed the visits.
         let unassigned = scale * (visits - stored).max(0.0) + PRIOR_WEIGHT;
         let mut total = scale * visits + PRIOR_WEIGHT;
         let mut sums: Vec<(Token, f64)> = scaled(sums, scale).collect();
@@ -80,7 +82,7 @@ fn scaled(sums: Vec<(Token, f64)>, scale: f64) -> impl Iterator<Item = (Token, f
     sums.into_iter().map(move |(token, sum)| (token, scale * sum))
 }
 
-/// The sum of two lists, each scaled.
+/// Adds two lists, each multiplied by a factor.
 pub(super) fn weighted_sum(
     a: &[(Token, f64)],
     scale: f64,

@@ -1,29 +1,29 @@
-//! From the longest context that occurred to the shortest: candidates, and how often the next token
-//! is among them.
+//! Candidates for the next token, from the longest context that occurred before to the shortest,
+//! and how often the next token is among them.
 
 use polydraft::Token;
 
 use super::counts::{Counts, Followers};
 
-/// How a context was followed, by tokens that no longer context was followed by.
+/// Pattern of a context's followers, those of longer contexts excluded.
 #[derive(Debug, Clone, Copy)]
 enum FollowerPattern {
-    /// By one token, once.
+    /// One token, once.
     Once,
-    /// By one token, twice.
+    /// One token, twice.
     Twice,
-    /// By one token, more often.
+    /// One token, more often.
     Often,
-    /// By several, most of them once.
+    /// Several tokens, most of them once.
     Scattered,
-    /// By several, more than twice each on average.
+    /// Several tokens, at least twice each on average.
     Repeated,
 }
 
 const PATTERNS: usize = 5;
 
 impl FollowerPattern {
-    /// Of this many tokens, so many times in all.
+    /// Classifies a context that was followed `times` times by `tokens` distinct tokens.
     fn new(tokens: usize, times: u32) -> Self {
         match (tokens, times) {
             (1, 1) => Self::Once,
@@ -35,9 +35,10 @@ impl FollowerPattern {
     }
 }
 
-/// By length of the context and [`Kind`]: how often the next token was one of these tokens, where
-/// it had followed none of the longer contexts; the last line holds for longer contexts too.
-/// Counted over 9,000 tokens of SmolLM2's chats and of code, at temperatures 0, 0.7 and 1.
+/// Prior hit rate by context length and [`FollowerPattern`]: how often the next token was a
+/// follower of this context if it followed none of the longer contexts. The last row also holds for
+/// longer contexts. Counted over 9,000 tokens of SmolLM2's chats and of code, at temperatures 0,
+/// 0.7 and 1.
 const PRIOR: [[f64; PATTERNS]; 9] = [
     [0.30, 0.30, 0.30, 0.30, 0.40],
     [0.20, 0.35, 0.70, 0.20, 0.50],
@@ -49,21 +50,21 @@ const PRIOR: [[f64; PATTERNS]; 9] = [
     [0.75, 0.90, 0.92, 0.60, 0.80],
     [0.90, 0.97, 0.98, 0.80, 0.90],
 ];
-/// As many cases that counts.
+/// Weight of the prior, in cases.
 const PRIOR_CASES: f64 = 8.0;
-/// How much a case weighs against the next one.
+/// Decay of a case's weight per later case.
 const DECAY: f64 = 0.98;
 
-/// For every length of context and [`Kind`], how often the next token was among those that had
-/// followed, in this sequence.
+/// Hit rates in this sequence, by context length and [`FollowerPattern`]: how often the next token
+/// was among the followers.
 #[derive(Debug, Clone)]
 pub struct HitRates {
-    /// (Hits, cases), older ones weighing less.
+    /// (Hits, cases), decayed.
     seen: Vec<[(f64, f64); PATTERNS]>,
 }
 
 impl HitRates {
-    /// Of contexts up to this length.
+    /// Creates hit rates of contexts up to this length.
     pub fn new(order: usize) -> Self {
         Self { seen: vec![[(0.0, 0.0); PATTERNS]; order + 1] }
     }
@@ -74,7 +75,7 @@ impl HitRates {
         *seen = (DECAY * seen.0 + f64::from(u8::from(case.hit)), DECAY * seen.1 + 1.0);
     }
 
-    /// The probability that the next token is among those that followed a context of this length.
+    /// Returns the probability that the next token is a follower of a context of this length.
     fn get(&self, length: usize, pattern: FollowerPattern) -> f64 {
         let (hits, cases) = self.seen[length][pattern as usize];
         (hits + PRIOR_CASES * PRIOR[length.min(PRIOR.len() - 1)][pattern as usize])
@@ -82,24 +83,24 @@ impl HitRates {
     }
 }
 
-/// A context that was followed by tokens which none of the longer ones was followed by.
+/// Outcome of one context that had followers which no longer context had.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
-    /// Of [`Sources`].
+    /// Index in [`Sources`].
     pub source: usize,
     length: usize,
     pattern: FollowerPattern,
-    /// Whether the next token was one of these tokens.
+    /// Whether the next token was one of these followers.
     hit: bool,
 }
 
-/// The candidates: tokens that followed the longest context, then those that followed a shorter one
-/// and none of the longer, and so on.
+/// Candidates: followers of the longest context, then followers of each shorter context that are
+/// new.
 #[derive(Debug)]
 pub struct Mixture {
-    /// Ascending tokens, and the probability of each.
+    /// Ascending tokens with their probabilities.
     probs: Vec<(Token, f64)>,
-    /// The probability that it is none of these.
+    /// Probability that the next token is none of the candidates.
     escape: f64,
     /// Tokens of the longest context that occurred before.
     longest: usize,
@@ -111,12 +112,12 @@ impl Default for Mixture {
     }
 }
 
-/// A probability that is not worth looking further.
+/// Escape probability below which shorter contexts are not searched.
 const NEGLIGIBLE: f64 = 1e-4;
 
 impl Mixture {
-    /// What kind of context this is, and how often it was followed by tokens that are new here;
-    /// none where none is new.
+    /// Returns the pattern of a context's new followers and how often they followed; none if none
+    /// is new.
     fn pattern(&self, followers: &Followers) -> Option<(FollowerPattern, u32)> {
         let known =
             self.probs.iter().map(|(token, _)| followers.times(*token)).filter(|times| *times > 0);
@@ -125,7 +126,8 @@ impl Mixture {
         (tokens > 0).then(|| (FollowerPattern::new(tokens, times), times))
     }
 
-    /// Adds the new ones, of which one comes with probability `worth` if none of those before does.
+    /// Adds the new followers, one of which comes next with probability `hit_rate` if no earlier
+    /// candidate does.
     fn add(&mut self, followers: &Followers, times: u32, hit_rate: f64) {
         let weight = self.escape * hit_rate;
         self.escape -= weight;
@@ -142,37 +144,37 @@ impl Mixture {
         self.probs = merged;
     }
 
-    /// The tokens with their probabilities, ascending; less than one together, for it may be
-    /// another.
+    /// Returns the tokens with their probabilities, ascending. The sum is below one by the escape
+    /// probability.
     pub fn distribution(self) -> Vec<(Token, f64)> {
         self.probs
     }
 
-    /// The probability of a token.
+    /// Returns the probability of a token.
     pub fn probability(&self, token: Token) -> f64 {
         let index = self.probs.binary_search_by_key(&token, |(known, _)| *known);
         index.map_or(0.0, |index| self.probs[index].1)
     }
 
-    /// Tokens of the longest context that occurred before.
+    /// Returns the length of the longest context that occurred before, in tokens.
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// The probability that it is another.
+    /// Returns the probability that the next token is none of the candidates.
     pub fn escape(&self) -> f64 {
         self.escape
     }
 }
 
-/// What is looked up: the sequence's own counts, then a corpus's.
+/// Counts to search: the sequence's own, then a corpus's.
 pub struct Sources<'a> {
     pub counts: [&'a Counts; 2],
     pub hit_rates: [&'a HitRates; 2],
 }
 
 impl<'a> Sources<'a> {
-    /// What followed each context at the end of `text`, the longest first.
+    /// Returns the followers of each context at the end of `before`, the longest first.
     fn contexts(&self, before: &[Token]) -> impl Iterator<Item = (usize, usize, &'a Followers)> {
         let counts = self.counts;
         (0..=counts[0].order().min(before.len())).rev().flat_map(move |length| {
@@ -182,7 +184,7 @@ impl<'a> Sources<'a> {
         })
     }
 
-    /// The candidates after `text`.
+    /// Returns the candidates after `before`.
     pub fn mixture(&self, before: &[Token]) -> Mixture {
         let mut mixture = Mixture::default();
         for (source, length, followers) in self.contexts(before) {
@@ -197,8 +199,8 @@ impl<'a> Sources<'a> {
         mixture
     }
 
-    /// The outcomes of `token`, which followed `text` and is not counted there yet, for the
-    /// contexts that were looked up.
+    /// Returns the outcomes of the contexts searched for `token`, which followed `before` and is
+    /// not counted yet.
     pub fn cases(&self, before: &[Token], token: Token) -> Vec<Case> {
         let (mut mixture, mut cases) = (Mixture::default(), Vec::new());
         for (source, length, followers) in self.contexts(before) {

@@ -1,15 +1,15 @@
-//! N-grams of text that the target wrote itself, with its distributions in place of counts.
+//! N-grams of the target's own output, with its distributions in place of counts.
 //!
-//! Problem: n-grams of one sequence know nothing where it says something new, and counts of drawn
-//! tokens take millions of them to say anything.
+//! Problem: n-grams of one sequence predict nothing new, and counts of drawn tokens need millions
+//! of tokens before they predict anything.
 //! Source: ours.
-//! Method: whoever lets a model write knows its distribution p after each token. So every context
-//! of up to [`ORDER`] tokens is followed, instead of by the token that was drawn, by the likeliest
-//! ones with their probabilities, as it would be by counts on average. What a context's sums of
-//! probabilities leave open, of its visits, goes to the shorter one (`merged.rs`). Overlap with the
-//! target's distribution, SmolLM2's answers at temperature 1, after 64,000 tokens of its own:
-//! 0.246, with counts of drawn tokens 0.200.
-//! Complexity: a search in each order.
+//! Method: while a model generates, its distribution p after each token is known. Every context of
+//! up to [`TABLE_ORDER`] tokens is followed, instead of by the drawn token, by the likeliest tokens
+//! with their probabilities, which is the average of such counts. Visits that the sums of
+//! probabilities do not cover go to the shorter context (`merged.rs`). Overlap with the target's
+//! distribution, SmolLM2's answers at temperature 1, after 64,000 tokens of its own output: 0.246;
+//! with counts of drawn tokens: 0.200.
+//! Complexity: one search per order.
 //! Deviations: none.
 
 mod file;
@@ -21,32 +21,32 @@ use super::merged::{ContextTable, TABLE_ORDER, VisitedContext};
 use crate::{Error, Result, Vocabulary};
 pub use learn::NgramLearner;
 
-/// What a follower's part of its context's visits is a multiple of.
+/// Unit of a follower's share of its context's visits.
 const SHARE_UNIT: f64 = 65535.0;
 
-/// A table of n-grams: for `--draft FILE`, made by `polydraft learn`.
+/// A table of n-grams, for `--draft FILE`; made by `polydraft learn`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NgramTable {
-    /// Of the target's vocabulary: how many tokens it has, and a hash of their strings.
+    /// The target's vocabulary: number of tokens, and a hash of their strings.
     vocabulary: (usize, u64),
-    /// Tokens whose distributions it was made of.
+    /// Number of tokens whose distributions were learned.
     learned: u64,
-    /// By the length of contexts, from 0 on.
+    /// Contexts by length, from 0 on.
     orders: Vec<Order>,
 }
 
 /// Contexts of one length.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Order {
-    /// Their hashes, ascending.
+    /// Hashes of the contexts, ascending.
     keys: Vec<u64>,
-    /// How often each was visited.
+    /// Number of visits to each context.
     visits: Vec<u32>,
-    /// Where its followers end.
+    /// End index of each context's followers.
     ends: Vec<u32>,
-    /// The followers of all, those of each ascending.
+    /// Followers of all contexts, those of each ascending.
     tokens: Vec<Token>,
-    /// The part of its context's visits that each has, in units of [`UNIT`].
+    /// Share of its context's visits that each follower has, in units of 1 / [`SHARE_UNIT`].
     shares: Vec<u16>,
 }
 
@@ -69,40 +69,40 @@ impl ContextTable for NgramTable {
 }
 
 impl NgramTable {
-    /// What comes after a text, by the table alone: ascending tokens with their probabilities,
-    /// which sum to one or less.
+    /// Predicts the token after `before` by the table alone: ascending tokens with probabilities,
+    /// whose sum is at most one.
     #[cfg(test)]
     fn prediction(&self, before: &[Token]) -> Vec<(Token, f64)> {
         super::merged::predict(before, self, &[])
     }
 
-    /// Tokens whose distributions it was made of.
+    /// Returns the number of tokens whose distributions were learned.
     pub fn learned(&self) -> u64 {
         self.learned
     }
 
-    /// Contexts of all lengths.
+    /// Returns the number of contexts of all lengths.
     pub fn contexts(&self) -> usize {
         self.orders.iter().map(|order| order.keys.len()).sum()
     }
 
-    /// Checks that it was learned with this vocabulary.
+    /// Checks that the table was learned with this vocabulary.
     ///
     /// # Errors
-    /// Another vocabulary.
+    /// A different vocabulary.
     pub fn check(&self, vocabulary: &Vocabulary) -> Result<()> {
         check(self.vocabulary, vocabulary)
     }
 }
 
-/// That what was learned from a model of one vocabulary is for one of this.
+/// Checks that the vocabulary of what was learned is this one.
 fn check(expected: (usize, u64), vocabulary: &Vocabulary) -> Result<()> {
     match expected == fingerprint(vocabulary) {
         true => Ok(()),
         false => Err(Error::NgramTable {
             problem: format!(
-                "it was learned from a model range another vocabulary, range {} tokens: expected the \
-                 target's, range {}",
+                "it was learned with a different vocabulary, of {} tokens: expected the target's, of \
+                 {}",
                 expected.0,
                 vocabulary.size()
             ),
@@ -110,13 +110,13 @@ fn check(expected: (usize, u64), vocabulary: &Vocabulary) -> Result<()> {
     }
 }
 
-/// What tells a vocabulary from others.
+/// Identifies a vocabulary: number of tokens, and a hash of their strings.
 fn fingerprint(vocabulary: &Vocabulary) -> (usize, u64) {
     let size = vocabulary.size();
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for id in 0..size as Token {
         let bytes = vocabulary.token(id).unwrap_or_default().bytes();
-        // No byte of a text is 255.
+        // 255 is no byte of UTF-8, so it separates the strings.
         for byte in bytes.chain([255]) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }

@@ -1,27 +1,26 @@
-//! Tables as files: a line that says what it is, a line of JSON, and numbers, the least significant
-//! byte first: of each length of contexts its hashes, visits, numbers of followers, followers and
-//! their parts.
+//! File format of tables: a magic line, a line of JSON, and little-endian numbers: for each context
+//! length its hashes, visits, follower counts, followers and their shares.
 
 use serde::{Deserialize, Serialize};
 
 use super::{NgramTable, Order, SHARE_UNIT, TABLE_ORDER};
 use crate::{Error, Result};
 
-/// What the file begins with.
+/// Magic line at the start of the file.
 const MAGIC: &[u8] = b"polydraft n-grams 1\n";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Header {
-    /// Tokens of the vocabulary, and a hash of their strings in hexadecimal digits.
+    /// Number of tokens in the vocabulary, and a hash of their strings as hexadecimal digits.
     tokens: usize,
     vocabulary: String,
     learned: u64,
-    /// Contexts and followers, by the length of contexts.
+    /// Numbers of contexts and of followers, by context length.
     orders: Vec<[usize; 2]>,
 }
 
-/// Numbers that lie one after the other.
+/// The numbers not read yet.
 struct Numbers<'a>(&'a [u8]);
 
 impl Numbers<'_> {
@@ -38,15 +37,15 @@ impl Numbers<'_> {
 }
 
 impl NgramTable {
-    /// Whether a file that begins with these bytes is a table.
+    /// Returns whether a file that begins with these bytes is a table.
     pub fn is_table(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
     }
 
-    /// Bytes that [`is_table`](Self::is_table) looks at.
+    /// Number of bytes that [`is_table`](Self::is_table) needs.
     pub const MAGIC_LENGTH: usize = MAGIC.len();
 
-    /// As a file.
+    /// Encodes the table as a file.
     pub fn to_bytes(&self) -> Vec<u8> {
         let sizes = |order: &Order| [order.keys.len(), order.tokens.len()];
         let header = Header {
@@ -56,7 +55,7 @@ impl NgramTable {
             orders: self.orders.iter().map(sizes).collect(),
         };
         let mut bytes = MAGIC.to_vec();
-        // Numbers and a string: nothing in it fails.
+        // Serializing numbers and a string cannot fail.
         bytes.extend(serde_json::to_vec(&header).unwrap_or_default());
         bytes.push(b'\n');
         for Order { keys, visits, ends, tokens, shares } in &self.orders {
@@ -70,18 +69,20 @@ impl NgramTable {
         bytes
     }
 
-    /// From a file.
+    /// Decodes a table from the bytes of a file.
     ///
     /// # Errors
     /// Bytes that are no table, or a damaged one.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| invalid_table("no table of n-grams"))?;
+        let rest = bytes
+            .strip_prefix(MAGIC)
+            .ok_or_else(|| invalid_table("the file is no table of n-grams"))?;
         let end = rest.iter().take(1 << 16).position(|byte| *byte == b'\n');
-        let end = end.ok_or_else(|| invalid_table("its second line does not end"))?;
+        let end = end.ok_or_else(|| invalid_table("the second line does not end"))?;
         let header: Header = serde_json::from_slice(&rest[..end])
             .map_err(|error| invalid_table(&error.to_string()))?;
         if !(1..=TABLE_ORDER + 1).contains(&header.orders.len()) {
-            return Err(invalid_table("contexts of too many lengths, or of none"));
+            return Err(invalid_table("expected contexts of 1 to 5 lengths"));
         }
         let hash = u64::from_str_radix(&header.vocabulary, 16);
         let hash = hash.map_err(|_| invalid_table("vocabulary: expected hexadecimal digits"))?;
@@ -91,7 +92,7 @@ impl NgramTable {
             orders.push(read_order(&mut numbers, contexts, followers, header.tokens)?);
         }
         if !numbers.0.is_empty() {
-            return Err(invalid_table("bytes after its end"));
+            return Err(invalid_table("unexpected bytes at the end"));
         }
         Ok(Self { vocabulary: (header.tokens, hash), learned: header.learned, orders })
     }
@@ -115,26 +116,24 @@ fn read_order(
     };
     let ends: Vec<u32> = counts.into_iter().map(&mut next).collect();
     if end as usize != followers {
-        return Err(invalid_table("numbers of followers that do not sum up to all"));
+        return Err(invalid_table("the numbers of followers do not sum up to the total"));
     }
     if !keys.is_sorted_by(|a, b| a < b) {
-        return Err(invalid_table("contexts out of order"));
+        return Err(invalid_table("the contexts are not sorted"));
     }
     if visits.contains(&0) || shares.contains(&0) {
-        return Err(invalid_table(
-            "a context that was never visited, or a follower that never came",
-        ));
+        return Err(invalid_table("a context with 0 visits, or a follower with share 0"));
     }
     let mut begin = 0;
     for &end in &ends {
         let followers_of_context = &tokens[begin..end as usize];
         let sum: f64 = shares[begin..end as usize].iter().map(|share| f64::from(*share)).sum();
         if sum > SHARE_UNIT + followers_of_context.len() as f64 {
-            return Err(invalid_table("followers that came more often than their context"));
+            return Err(invalid_table("the followers of a context exceed its visits"));
         }
         let is_known = followers_of_context.last().is_none_or(|last| (*last as usize) < vocabulary);
         if !is_known || !followers_of_context.is_sorted_by(|a, b| a < b) {
-            return Err(invalid_table("followers out of order, or beyond the vocabulary"));
+            return Err(invalid_table("followers are not sorted, or outside the vocabulary"));
         }
         begin = end as usize;
     }

@@ -1,4 +1,4 @@
-//! Learning a table: sums over what a model wrote.
+//! Learning a table: sums of distributions over a model's output.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -12,12 +12,13 @@ use super::super::merged::{ContextTable, TABLE_ORDER, VisitedContext, predict};
 use super::{NgramTable, Order, SHARE_UNIT, check, fingerprint};
 use crate::{Result, Vocabulary};
 
-/// Followers of a context that are stored at most; of the empty one, which knows nothing.
+/// Maximum number of stored followers of a context; more for the empty context, which occurs
+/// everywhere.
 const MAX_FOLLOWERS: usize = 48;
 const MAX_FOLLOWERS_OF_EMPTY: usize = 128;
-/// Contexts of all lengths that are kept at most: some 400 MB, of a million tokens and more.
+/// Maximum number of contexts of all lengths: some 400 MB, of a million tokens or more.
 const MAX_CONTEXTS: usize = 3_000_000;
-/// The part of its visits below which a follower is left to the shorter context.
+/// Share of its visits below which a follower is left to the shorter context.
 const MIN_SHARE: f64 = 0.005;
 
 /// A table that is being learned.
@@ -26,7 +27,7 @@ pub struct NgramLearner {
     vocabulary: (usize, u64),
     learned: u64,
     orders: Vec<ContextMap>,
-    /// Contexts at most.
+    /// Maximum number of contexts.
     pub(super) max_contexts: usize,
 }
 
@@ -36,7 +37,7 @@ type ContextMap = HashMap<u64, Visited, BuildHasherDefault<IdentityHasher>>;
 #[derive(Debug, Clone, Default)]
 struct Visited {
     times: u32,
-    /// Ascending.
+    /// Sorted by token.
     followers: Vec<(Token, f32)>,
 }
 
@@ -54,11 +55,11 @@ impl Visited {
         }
     }
 
-    /// The followers that have so much, so many at most; ascending.
+    /// Returns the `most` largest followers with a sum of at least `least`, ascending.
     fn largest(&self, least: f64, most: usize) -> Vec<(Token, f32)> {
         let mut largest = self.followers.clone();
         largest.retain(|(_, sum)| f64::from(*sum) >= least);
-        // Of equal ones the first.
+        // Of equal followers the first.
         largest.sort_by_key(|(_, sum)| Reverse(sum.to_bits()));
         largest.truncate(most);
         largest.sort_unstable_by_key(|(token, _)| *token);
@@ -66,7 +67,7 @@ impl Visited {
     }
 }
 
-/// Followers of a context of this length that are stored at most; while it learns, twice as many.
+/// Maximum number of stored followers of a context of this length; while learning, twice as many.
 fn max_followers(length: usize) -> usize {
     if length == 0 { MAX_FOLLOWERS_OF_EMPTY } else { MAX_FOLLOWERS }
 }
@@ -80,16 +81,16 @@ impl ContextTable for NgramLearner {
 }
 
 impl NgramLearner {
-    /// With nothing learned of a model with this vocabulary.
+    /// Creates an empty learner for a model with this vocabulary.
     pub fn new(vocabulary: &Vocabulary) -> Self {
         let orders = vec![HashMap::default(); TABLE_ORDER + 1];
         Self { vocabulary: fingerprint(vocabulary), learned: 0, orders, max_contexts: MAX_CONTEXTS }
     }
 
-    /// Goes on from a table.
+    /// Continues from a table.
     ///
     /// # Errors
-    /// One of another vocabulary.
+    /// A table of a different vocabulary.
     pub fn from_table(table: &NgramTable, vocabulary: &Vocabulary) -> Result<Self> {
         table.check(vocabulary)?;
         let mut learner = Self { learned: table.learned, ..Self::new(vocabulary) };
@@ -103,13 +104,13 @@ impl NgramLearner {
         Ok(learner)
     }
 
-    /// Tokens whose distributions were learned.
+    /// Returns the number of tokens whose distributions were learned.
     pub fn learned(&self) -> u64 {
         self.learned
     }
 
-    /// Learns the likeliest tokens after a text and their probabilities, each token once. Above
-    /// three million contexts those that did not come again are forgotten.
+    /// Learns the likeliest tokens after `before` with their probabilities, each token once. Above
+    /// three million contexts, those that did not recur are evicted.
     pub fn learn(&mut self, before: &[Token], likeliest: &[(Token, f32)]) {
         self.learned += 1;
         for (length, order) in self.orders.iter_mut().enumerate().take(before.len() + 1) {
@@ -121,26 +122,27 @@ impl NgramLearner {
         }
     }
 
-    /// Checks that it learns from a model with this vocabulary.
+    /// Checks that the learner is for a model with this vocabulary.
     ///
     /// # Errors
-    /// Another vocabulary.
+    /// A different vocabulary.
     pub fn check(&self, vocabulary: &Vocabulary) -> Result<()> {
         check(self.vocabulary, vocabulary)
     }
 
-    /// Contexts of all lengths.
+    /// Returns the number of contexts of all lengths.
     pub fn contexts(&self) -> usize {
         self.orders.iter().map(HashMap::len).sum()
     }
 
-    /// Halves all that was learned, and forgets contexts that were visited once: what comes again
-    /// stays, and the newer counts for more.
+    /// Halves all counts and evicts contexts that were visited once: recurring contexts stay, and
+    /// newer visits weigh more.
     pub(super) fn decay(&mut self) {
         for order in &mut self.orders {
             order.retain(|_, visited| {
                 let half = visited.times / 2;
-                // Of an odd number less than half is left, of its sums too: no more than visits.
+                // Half of an odd count is rounded down; the sums are scaled by the same factor, so
+                // that they do not exceed the visits.
                 let factor = half as f32 / visited.times as f32;
                 visited.followers.iter_mut().for_each(|(_, sum)| *sum *= factor);
                 visited.times = half;
@@ -150,8 +152,8 @@ impl NgramLearner {
         }
     }
 
-    /// How much of these probabilities what was learned so far has in common with them: at least so
-    /// often a token that it drafts after the text is accepted.
+    /// Returns the overlap of these probabilities with the current prediction: a lower bound of the
+    /// acceptance rate of a token drafted after `before`.
     pub fn overlap(&self, before: &[Token], likeliest: &[(Token, f32)]) -> f64 {
         let prediction = predict(before, self, &[]);
         let total: f64 = prediction.iter().map(|(_, p)| p).sum();
@@ -162,20 +164,20 @@ impl NgramLearner {
         likeliest.iter().map(common).sum()
     }
 
-    /// The table of what was learned, without what is next to nothing.
+    /// Returns the table learned so far, without negligible followers.
     pub fn table(&self) -> NgramTable {
         let orders =
             self.orders.iter().enumerate().map(|(length, map)| to_order(length, map)).collect();
         NgramTable { vocabulary: self.vocabulary, learned: self.learned, orders }
     }
 
-    /// The same where others are learning on: they wait no longer than a copy of one length of
-    /// contexts takes.
+    /// Returns the table while other threads continue to learn: they wait at most for the copy of
+    /// the contexts of one length.
     pub(in crate::drafter::ngram) fn table_with<L: Deref<Target = Self>>(
         lock: impl Fn() -> L,
     ) -> NgramTable {
         let vocabulary = lock().vocabulary;
-        // Not in one statement: a thread must not wait for a lock that it has.
+        // A separate statement: a thread must not wait for a lock that it holds.
         let learned = lock().learned;
         let copied = |length: usize| {
             let map = lock().orders[length].clone();

@@ -7,7 +7,7 @@ fn vocabulary() -> Vocabulary {
     Vocabulary::numbered(10)
 }
 
-/// After 1 the model wrote 2 or 3, after 5 1 nearly always 4.
+/// After token 1 the model emitted 2 or 3; after 5 1 nearly always 4.
 fn learner() -> NgramLearner {
     let mut learner = NgramLearner::new(&vocabulary());
     for _ in 0..3 {
@@ -21,18 +21,18 @@ fn near(found: &[(Token, f64)], expected: &[(Token, f64)]) {
     assert_eq!(found.len(), expected.len(), "{found:?} {expected:?}");
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!(found.0, expected.0);
-        // Parts are stored in 16 bits.
+        // Shares are stored in 16 bits.
         assert!((found.1 - expected.1).abs() < 1e-4, "{found:?} {expected:?}");
     }
 }
 
-/// By the formula of `merged.rs`, worked out by hand.
+/// Expected values by the formula in `merged.rs`, computed by hand.
 #[test]
-fn a_prediction_is_that_of_the_longest_context_over_the_shorter_ones() {
+fn prediction_follows_the_interpolation_formula() {
     let table = learner().table();
     let all = [(2, 1.54 / 4.0), (3, 1.5 / 4.0), (4, 0.96 / 4.0)];
     near(&table.prediction(&[8]), &all);
-    // Four visits of 1, which are all there are.
+    // Token 1 was visited four times, as often as the empty context.
     let after_one =
         all.map(|(token, p)| (token, (4.0 * p + PRIOR_WEIGHT * p) / (4.0 + PRIOR_WEIGHT)));
     near(&table.prediction(&[9, 1]), &after_one);
@@ -48,9 +48,9 @@ fn a_prediction_is_that_of_the_longest_context_over_the_shorter_ones() {
     assert!((prediction.iter().map(|(_, p)| p).sum::<f64>() - 1.0).abs() < 1e-4);
 }
 
-/// Many visits count as no more than `MOST`, and what the sequence says stands beside them.
+/// Many visits count as at most `MAX_VISITS`, so the sequence's own counts matter.
 #[test]
-fn a_sequence_is_heard_beside_a_table() {
+fn sequence_counts_are_merged_with_the_table() {
     let mut learner = NgramLearner::new(&vocabulary());
     for _ in 0..100 {
         learner.learn(&[1], &[(2, 0.75), (3, 0.25)]);
@@ -68,7 +68,7 @@ fn a_sequence_is_heard_beside_a_table() {
         &predict(&[9, 1], &table, &[&counts]),
         &[(2, expected(0.75, 0.0)), (3, expected(0.25, 2.0))],
     );
-    // What the table has never seen, and then what nobody has.
+    // A context that only the sequence has, then one that neither has.
     let shorter = predict(&[9, 1], &table, &[&counts]);
     let with = |(token, p): &(Token, f64)| {
         (
@@ -80,7 +80,7 @@ fn a_sequence_is_heard_beside_a_table() {
     let expected: Vec<(Token, f64)> = shorter.iter().map(with).collect();
     near(&predict(&[5, 1], &table, &[&counts]), &expected);
     near(&predict(&[7, 5, 1], &table, &[&counts]), &expected);
-    // An empty table leaves the sequence alone.
+    // With an empty table only the sequence counts.
     let empty = NgramLearner::new(&vocabulary());
     near(
         &predict(&[9, 1], &empty, &[&counts]),
@@ -89,16 +89,16 @@ fn a_sequence_is_heard_beside_a_table() {
     assert_eq!(predict(&[9], &empty, &[&counts]), []);
 }
 
-/// Contexts that were visited once go, and the others' distributions stay.
+/// Contexts visited once are evicted; the distributions of the others stay.
 #[test]
-fn what_comes_again_is_kept() {
+fn decay_evicts_contexts_visited_once() {
     let mut learner = learner();
     let before = learner.table().prediction(&[7, 1]);
     learner.decay();
     assert_eq!((learner.contexts(), learner.learned()), (1 + 1 + 1, 4));
     let table = learner.table();
     assert_eq!(table.orders[2].visits, [1]);
-    // Three visits are one now, and their sums no more than that: a file of it can be read.
+    // Three visits became one, and the sums do not exceed it: the file can be read.
     assert_eq!(NgramTable::from_bytes(&table.to_bytes()).unwrap(), table);
     let (visits, sums) = learner.find(2, key(&[7, 1])).unwrap();
     assert_eq!(visits, 1.0);
@@ -113,9 +113,9 @@ fn what_comes_again_is_kept() {
     assert_eq!(learner.table().prediction(&[7, 1]), []);
 }
 
-/// However much is learned, so many contexts are kept at most, those among them that come again.
+/// The number of contexts is bounded; recurring contexts stay.
 #[test]
-fn a_learner_holds_so_many_contexts() {
+fn number_of_contexts_is_bounded() {
     let vocabulary = Vocabulary::numbered(2000);
     let mut learner = NgramLearner::new(&vocabulary);
     learner.max_contexts = 500;
@@ -129,9 +129,9 @@ fn a_learner_holds_so_many_contexts() {
     assert_eq!(followers.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [2]);
 }
 
-/// Of a context that is followed by everything only what comes often is held.
+/// Of a context with very many followers, only frequent ones are stored.
 #[test]
-fn a_context_holds_so_many_followers() {
+fn number_of_followers_is_bounded() {
     let vocabulary = Vocabulary::numbered(2000);
     let mut learner = NgramLearner::new(&vocabulary);
     for token in 0..1500 {
@@ -149,7 +149,7 @@ fn a_context_holds_so_many_followers() {
 }
 
 #[test]
-fn what_is_not_stored_goes_to_the_shorter_context() {
+fn unassigned_visits_go_to_the_shorter_context() {
     let mut learner = NgramLearner::new(&vocabulary());
     learner.learn(&[1], &[(2, 0.25)]);
     learner.learn(&[3], &[(4, 1.0)]);
@@ -166,7 +166,7 @@ fn what_is_not_stored_goes_to_the_shorter_context() {
 }
 
 #[test]
-fn a_table_is_learned_on_from_and_read_back() {
+fn table_round_trips_and_continues_learning() {
     let mut learner = learner();
     let table = learner.table();
     assert_eq!(NgramTable::from_bytes(&table.to_bytes()).unwrap(), table);
@@ -180,9 +180,9 @@ fn a_table_is_learned_on_from_and_read_back() {
     assert!(NgramLearner::from_table(&table, &Vocabulary::numbered(11)).is_err());
 }
 
-/// What it says of itself is what a draft from it would be accepted.
+/// The reported overlap is the acceptance rate of a draft from the prediction.
 #[test]
-fn overlap_is_that_of_the_prediction() {
+fn overlap_matches_the_prediction() {
     let learner = learner();
     let p = [(2, 0.5), (3, 0.5)];
     let prediction = learner.table().prediction(&[7, 1]);
@@ -194,9 +194,9 @@ fn overlap_is_that_of_the_prediction() {
     assert_eq!(NgramLearner::new(&vocabulary()).overlap(&[7, 1], &p), 0.0);
 }
 
-/// Cut anywhere, or with any byte another one: refused, or a table that predicts something.
+/// Truncated, or with any byte changed: rejected, or a table with valid predictions.
 #[test]
-fn damaged_files_are_refused_or_harmless() {
+fn damaged_files_are_rejected_or_predict_valid_distributions() {
     let bytes = learner().table().to_bytes();
     for length in 0..bytes.len() {
         let error = NgramTable::from_bytes(&bytes[..length]).unwrap_err().to_string();
@@ -221,13 +221,13 @@ fn damaged_files_are_refused_or_harmless() {
 }
 
 #[test]
-fn vocabularies_are_told_apart_by_their_words() {
+fn rejects_table_of_another_vocabulary() {
     let vocabulary =
         |words: [&str; 2]| Vocabulary::new(words.map(|word| Some(word.into())).to_vec());
     let table = NgramLearner::new(&vocabulary(["a", "b"])).table();
     assert!(table.check(&vocabulary(["a", "b"])).is_ok());
     for other in [vocabulary(["a", "c"]), vocabulary(["ab", ""]), Vocabulary::numbered(2)] {
         let error = table.check(&other).unwrap_err().to_string();
-        assert!(error.contains("another vocabulary"), "{error}");
+        assert!(error.contains("a different vocabulary"), "{error}");
     }
 }
