@@ -23,7 +23,20 @@ use crate::{
 /// let template = "{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}";
 /// let language = Language {
 ///     name: "example".to_owned(),
-/// An embedding may have more rows than the tokenizer has tokens: the tokenizer's count.
+///     // An embedding may have more rows than the tokenizer has tokens: the tokenizer's count.
+///     vocabulary: tokenizer.vocabulary(8)?,
+///     tokenizer,
+///     end_tokens: vec![],
+///     chat: Some(ChatTemplate::from_source(
+///         template,
+///         SpecialTokens::from_roles([]),
+///         "chat.jinja",
+///     )?),
+///     special_tokens: SpecialTokens::from_roles([]),
+///     sampling: Default::default(),
+/// };
+/// assert_eq!(language.encode_chat(&[Message::user("hi")])?, [0, 1]);
+/// assert_eq!(language.vocabulary.size(), 2);
 /// # Ok(()) }
 /// ```
 #[derive(Debug, Clone)]
