@@ -1,4 +1,4 @@
-//! Compiles the few lines of C++ at llama.cpp's border, where there is a llama.cpp.
+//! Compiles the few lines of C++ between Rust and llama.cpp, if the crate is built with it.
 
 fn main() {
     println!("cargo:rerun-if-changed=src/native/border.cpp");

@@ -1,76 +1,76 @@
-//! The one error type of the crate.
+//! Error type of the crate.
 
 use std::path::PathBuf;
 
-/// What can go wrong with a model on llama.cpp.
+/// Errors of models on llama.cpp.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A build without llama.cpp.
+    /// The crate was built without llama.cpp.
     #[error(
         "llama.cpp: expected a build with it, got one without: build with --features llama (needs \
          cmake, a C++ compiler and libclang)"
     )]
     NotBuilt,
-    /// A GGUF file that contradicts the format or itself.
+    /// A GGUF file violates the format or contradicts itself.
     #[error(transparent)]
     Gguf(#[from] polydraft_gguf::Error),
     /// An error of the tokenizer or the chat template.
     #[error(transparent)]
     Text(#[from] polydraft_text::Error),
-    /// A file that llama.cpp cannot be given.
+    /// A file is not suitable for llama.cpp.
     #[error("{path}: expected {expected}, got {got}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What would do.
+        /// Expected content.
         expected: String,
-        /// What is there.
+        /// Actual content.
         got: String,
     },
-    /// What llama.cpp refused to load or to set up.
+    /// llama.cpp failed to load or to set up a model.
     #[error("{path}: llama.cpp: {problem}")]
     Refused {
         /// The file.
         path: PathBuf,
-        /// What it said.
+        /// Error message of llama.cpp.
         problem: String,
     },
-    /// A setting outside its range.
+    /// A setting is outside its range.
     #[error("{setting}: expected {expected}, got {got}")]
     Setting {
-        /// Its name.
+        /// Name of the setting.
         setting: &'static str,
-        /// Its range.
+        /// Valid range.
         expected: String,
-        /// The value that was given.
+        /// Given value.
         got: String,
     },
-    /// No room for more tokens in the KV cache that all sequences share.
+    /// The KV cache, which all sequences share, is full.
     #[error(
         "the cache of {cells} tokens, which all sequences and their drafts share, has no room \
          for {more} more: expected a larger cache, fewer sequences or shorter ones"
     )]
     Full {
-        /// Tokens that it holds.
+        /// Capacity in tokens.
         cells: usize,
-        /// Tokens that were to be computed.
+        /// Tokens that did not fit.
         more: usize,
     },
-    /// A pass that failed.
+    /// A forward pass failed.
     #[error("llama.cpp could not compute a pass over {rows} tokens: {problem}")]
     Pass {
-        /// Tokens of it.
+        /// Number of tokens in the pass.
         rows: usize,
-        /// What `llama_decode` returned or threw, and what it said.
+        /// Return code or exception of `llama_decode`, with llama.cpp's error messages.
         problem: String,
     },
-    /// llama.cpp found itself wrong, or lost a machine that it computes on: it cannot be called
-    /// again in this process.
-    #[error("llama.cpp gave up, for all models in this process: {said}")]
+    /// llama.cpp aborted, after a failed assertion or because it lost a remote machine: it cannot
+    /// be called again in this process.
+    #[error("llama.cpp aborted and cannot be used again in this process: {reason}")]
     Ended {
-        /// Its reason.
-        said: String,
+        /// Reason that llama.cpp gave.
+        reason: String,
     },
 }
 

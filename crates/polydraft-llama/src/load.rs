@@ -1,4 +1,4 @@
-//! From a GGUF file to a model with its tokenizer.
+//! Loads a model with its tokenizer from a GGUF file.
 
 use std::path::Path;
 
@@ -8,56 +8,56 @@ use polydraft_text::Language;
 
 use crate::{Error, LlamaOptions, Result};
 
-/// What a file says of its model, without llama.cpp: of any architecture.
+/// Description of a file's model, of any architecture, read without llama.cpp.
 #[derive(Debug)]
 pub struct Description {
     /// `general.architecture`.
     pub architecture: String,
     /// `general.name`.
     pub name: Option<String>,
-    /// Numbers in all tensors.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Bytes of all tensors.
+    /// Size of all tensors in bytes.
     pub bytes: u64,
-    /// Decoder blocks.
+    /// Number of decoder blocks.
     pub layers: u64,
     /// Width of the residual stream.
     pub hidden: u64,
-    /// Tokens that it was trained for.
+    /// Context length that the model was trained for.
     pub context: u64,
-    /// Its tokenizer, chat template and end tokens.
+    /// Tokenizer, chat template and end tokens.
     pub language: Language,
 }
 
-/// Decoder blocks at most; llama.cpp ends the process where there are more.
-const MOST_LAYERS: u64 = 512;
-/// For what is multiplied with others of its kind: far above any model, far below where a product
-/// overflows.
-const WIDEST: u64 = 1 << 24;
-/// Tokens of a context.
-const LONGEST: u64 = 1 << 30;
+/// Maximum number of decoder blocks; llama.cpp aborts with more.
+const MAX_LAYERS: u64 = 512;
+/// Maximum of sizes that are multiplied with each other: far above any model, far below overflow of
+/// a product.
+const MAX_SIZE: u64 = 1 << 24;
+/// Maximum context length.
+const MAX_CONTEXT: u64 = 1 << 30;
 
 impl Description {
-    /// Reads a file's header, and checks what llama.cpp takes on trust.
+    /// Reads a file's header, and checks values that llama.cpp uses unchecked.
     ///
     /// # Errors
-    /// A file that contradicts the format or itself, a tokenizer that is not known, sizes out of
-    /// all proportion; the key or the tensor is named.
+    /// A file that violates the format or contradicts itself, an unknown tokenizer, sizes out of
+    /// range. The error names the key or the tensor.
     pub fn read(path: &Path) -> Result<Self> {
         let gguf = Gguf::open(path)?;
         let metadata = gguf.metadata();
         let architecture = metadata.str("general.architecture")?.to_owned();
-        let size = |name: &str, most: u64| -> Result<u64> {
+        let size = |name: &str, max: u64| -> Result<u64> {
             let key = format!("{architecture}.{name}");
             let value = metadata.u64(&key)?;
-            match (1..=most).contains(&value) {
+            match (1..=max).contains(&value) {
                 true => Ok(value),
-                false => Err(wrong(path, &key, format!("1 to {most}"), value)),
+                false => Err(invalid_key(path, &key, format!("1 to {max}"), value)),
             }
         };
-        let layers = size("block_count", MOST_LAYERS)?;
-        let hidden = size("embedding_length", WIDEST)?;
-        let context = size("context_length", LONGEST)?;
+        let layers = size("block_count", MAX_LAYERS)?;
+        let hidden = size("embedding_length", MAX_SIZE)?;
+        let context = size("context_length", MAX_CONTEXT)?;
         check_sizes(path, metadata, &architecture)?;
         let rows = TokenizerDescription::read(metadata)?.tokens.len();
         let language = Language::from_gguf(&gguf, rows)?;
@@ -80,7 +80,7 @@ impl Description {
     }
 }
 
-fn wrong(path: &Path, key: &str, expected: String, got: impl ToString) -> Error {
+fn invalid_key(path: &Path, key: &str, expected: String, got: impl ToString) -> Error {
     Error::File {
         path: path.to_owned(),
         expected: format!("key {key}: {expected}"),
@@ -88,10 +88,10 @@ fn wrong(path: &Path, key: &str, expected: String, got: impl ToString) -> Error 
     }
 }
 
-/// Sizes that llama.cpp divides by, multiplies or makes lists of without looking. One number, or
-/// one for each layer.
+/// Checks sizes that llama.cpp divides by, multiplies or allocates by without checking: one
+/// integer, or one per layer.
 fn check_sizes(path: &Path, metadata: &Metadata, architecture: &str) -> Result<()> {
-    /// The end of a key, and the least.
+    /// Suffix of a key, and the minimum value.
     const SIZES: [(&str, u64); 8] = [
         // A layer without attention has no heads.
         ("attention.head_count", 0),
@@ -103,7 +103,7 @@ fn check_sizes(path: &Path, metadata: &Metadata, architecture: &str) -> Result<(
         ("expert_count", 0),
         ("expert_used_count", 0),
     ];
-    for (name, least) in SIZES {
+    for (name, min) in SIZES {
         let key = format!("{architecture}.{name}");
         if !metadata.has(&key) {
             continue;
@@ -112,9 +112,9 @@ fn check_sizes(path: &Path, metadata: &Metadata, architecture: &str) -> Result<(
             Ok(value) => vec![value as i64],
             Err(_) => metadata.i32s(&key)?.into_iter().map(i64::from).collect(),
         };
-        let fits = |value: &i64| (least as i64..=WIDEST as i64).contains(value);
+        let fits = |value: &i64| (min as i64..=MAX_SIZE as i64).contains(value);
         if let Some(value) = values.iter().find(|value| !fits(value)) {
-            return Err(wrong(path, &key, format!("{least} to {WIDEST}"), value));
+            return Err(invalid_key(path, &key, format!("{min} to {MAX_SIZE}"), value));
         }
     }
     Ok(())
@@ -123,8 +123,8 @@ fn check_sizes(path: &Path, metadata: &Metadata, architecture: &str) -> Result<(
 /// Loads the model of a GGUF file.
 ///
 /// # Errors
-/// As [`Description::read`]; what llama.cpp refuses, in its own words; settings out of their range;
-/// a build without it.
+/// As [`Description::read`]; failures of llama.cpp, with its messages; settings out of range; a
+/// build without llama.cpp.
 #[cfg_attr(not(feature = "native"), expect(unused_variables))]
 pub fn load(path: &Path, options: &LlamaOptions) -> Result<(Box<dyn Model>, Language)> {
     #[cfg(feature = "native")]
@@ -134,7 +134,7 @@ pub fn load(path: &Path, options: &LlamaOptions) -> Result<(Box<dyn Model>, Lang
     return Err(Error::NotBuilt);
 }
 
-/// As [`load`], with the model's own type.
+/// As [`load`], with the model's concrete type.
 ///
 /// # Errors
 /// As for [`load`].
@@ -145,12 +145,14 @@ pub fn load_model(path: &Path, options: &LlamaOptions) -> Result<(crate::LlamaMo
     let Description { language, architecture, .. } = Description::read(path)?;
     let weights = Weights::load(path, options)?;
     let refused = |problem: String| Error::Refused { path: path.to_owned(), problem };
-    if let Some(unfit) = weights.unfit() {
-        return Err(refused(format!("expected a model that continues sequences, got {unfit}")));
+    if let Some(unsupported_kind) = weights.unsupported_kind() {
+        return Err(refused(format!(
+            "expected a model that continues sequences, got {unsupported_kind}"
+        )));
     }
     let (expected, got) = (language.vocabulary.size(), weights.vocabulary());
     if got < expected {
-        return Err(refused(format!("expected logits of at least {expected} tokens, got {got}")));
+        return Err(refused(format!("expected logits of at min {expected} tokens, got {got}")));
     }
     let vocabulary = language.vocabulary.clone();
     let model = crate::LlamaModel::new(

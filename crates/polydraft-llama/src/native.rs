@@ -1,12 +1,13 @@
-//! llama.cpp's C interface, made safe: all `unsafe` of this crate is in this file and those below.
+//! Safe wrapper of llama.cpp's C interface: all `unsafe` of this crate is in this file and those
+//! below.
 //!
 //! 1. Handles are owned: a context frees itself before the weights that it reads.
-//! 2. Nothing is called with what llama.cpp would answer by ending the process: sequence ids and
-//!    positions are checked against the context's sizes, a batch against its capacity, tokens
-//!    against the vocabulary, and only logits that were asked for are read.
-//! 3. A batch's arrays are ours, so a token may have as many ids as there are; `llama_batch_init`
-//!    would have to be told.
-//! 4. Where it still ends or throws, that is an error of the call: see `calls`.
+//! 2. llama.cpp is never called with arguments for which it aborts: sequence ids and positions are
+//!    checked against the context's sizes, a batch against its capacity, tokens against the
+//!    vocabulary, and only logits that were requested are read.
+//! 3. The arrays of a batch are ours, so a token may have any number of ids; `llama_batch_init`
+//!    needs a maximum in advance.
+//! 4. Where llama.cpp still aborts or throws, the call returns an error: see `calls`.
 
 #![allow(unsafe_code)]
 
@@ -36,74 +37,78 @@ pub use quantise::quantise;
 pub use rpc::serve_rpc;
 pub(crate) use weights::Weights;
 
-/// A sequence id of llama.cpp: marks a sequence, or a branch of its tree, in the cache.
+/// Sequence id of llama.cpp: marks a sequence, or a branch of its tree, in the cache.
 pub(crate) type Id = i32;
 
-/// Tokens of a pass at most.
-const ROWS: usize = 512;
-/// Tokens with logits of a pass at most: each takes four bytes for every token of the vocabulary.
-pub(crate) const WANTED: usize = 128;
+/// Maximum number of tokens per pass.
+const MAX_ROWS: usize = 512;
+/// Maximum number of tokens with logits per pass: each takes four bytes for every token of the
+/// vocabulary.
+pub(crate) const MAX_LOGITS: usize = 128;
 
-/// The last that llama.cpp said was wrong.
-static SAID: Mutex<String> = Mutex::new(String::new());
+/// Errors that llama.cpp has logged since [`take_logged_errors`] was last called.
+static LOGGED_ERRORS: Mutex<String> = Mutex::new(String::new());
 
-extern "C" fn listen(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
-    /// Enough for the cause and what follows from it.
-    const MOST: usize = 2_000;
+/// Collects the errors that llama.cpp logs.
+extern "C" fn log_callback(level: sys::ggml_log_level, text: *const c_char, _: *mut c_void) {
+    /// Maximum length, enough for the cause and its consequences.
+    const MAX_BYTES: usize = 2_000;
     if level != sys::GGML_LOG_LEVEL_ERROR || text.is_null() {
         return;
     }
-    // SAFETY: llama.cpp gives a string that ends in 0 and lives until this returns.
+    // SAFETY: `text` is not null; llama.cpp passes a string that ends in 0 and lives until this
+    // returns.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    if said.len() + text.len() <= MOST {
-        said.push_str(&text);
+    let mut errors = LOGGED_ERRORS.lock().unwrap_or_else(PoisonError::into_inner);
+    if errors.len() + text.len() <= MAX_BYTES {
+        errors.push_str(&text);
     }
 }
 
-/// What llama.cpp has said was wrong since the last time, on one line.
-fn said() -> String {
-    let said = std::mem::take(&mut *SAID.lock().unwrap_or_else(PoisonError::into_inner));
-    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+/// Takes the errors that llama.cpp has logged since the last call, on one line.
+fn take_logged_errors() -> String {
+    let errors = std::mem::take(&mut *LOGGED_ERRORS.lock().unwrap_or_else(PoisonError::into_inner));
+    let lines: Vec<&str> = errors.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.join("; ")
 }
 
-/// Before anything else of llama.cpp.
+/// Initialises llama.cpp; called before anything else of it.
 fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
         // SAFETY: the callbacks are functions that live as long as the process.
         unsafe {
-            sys::llama_log_set(Some(listen), null_mut());
-            sys::ggml_set_abort_callback(Some(calls::end));
+            sys::llama_log_set(Some(log_callback), null_mut());
+            sys::ggml_set_abort_callback(Some(calls::abort_callback));
             sys::llama_backend_init();
         }
     });
-    said();
+    take_logged_errors();
 }
 
+/// Path as a C string.
 fn c_path(path: &Path) -> Result<CString> {
-    let wrong = |_| Error::File {
+    let invalid = |_| Error::File {
         path: path.to_owned(),
         expected: "a path without a zero byte".to_owned(),
-        got: "one with".to_owned(),
+        got: "a path with one".to_owned(),
     };
-    CString::new(path.as_os_str().as_encoded_bytes()).map_err(wrong)
+    CString::new(path.as_os_str().as_encoded_bytes()).map_err(invalid)
 }
 
-/// A token's position in its sequence, as llama.cpp has it.
+/// Position of a token in its sequence, in llama.cpp's type.
 fn position(number: usize) -> i32 {
     i32::try_from(number).expect("contexts are shorter")
 }
 
-// SAFETY: `native/` defines it so.
+// SAFETY: the declaration matches the definition in `native/border.cpp`.
 unsafe extern "C" {
-    /// Ends the process without waiting for threads that never end.
+    /// Ends the process without waiting for threads.
     fn polydraft_llama_leave(code: i32);
 }
 
-/// Ends the process past C++'s own exit, which waits for threads.
+/// Ends the process without C++'s exit handlers, which wait for threads.
 pub(crate) fn leave(code: i32) {
-    // SAFETY: it needs nothing.
+    // SAFETY: the function has no preconditions.
     unsafe { polydraft_llama_leave(code) }
 }

@@ -1,43 +1,43 @@
-//! How a model is loaded and computed.
+//! Options of loading and running a model.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Whether this build has llama.cpp in it.
+/// Whether this build contains llama.cpp.
 pub const BUILT: bool = cfg!(feature = "native");
 
-/// How to load a model and to compute with it.
+/// Options of loading and running a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LlamaOptions {
-    /// Tokens that one sequence may have; none is what the model was trained for, but at most
-    /// [`Self::USUAL_CONTEXT`]: the KV cache for all of them is allocated at once.
+    /// Maximum number of tokens per sequence. `None`: the context that the model was trained for,
+    /// but at most [`Self::USUAL_CONTEXT`], because the KV cache is allocated in full at once.
     pub context: Option<u32>,
-    /// Tokens that all sequences and their drafts may have together; none is one sequence's, and
-    /// [`Self::SPARE`] for drafts.
+    /// Capacity of the KV cache in tokens, for all sequences and their drafts. `None`: one sequence
+    /// and [`Self::SPARE`] tokens for drafts.
     pub cells: Option<u32>,
-    /// Machines that run llama.cpp's `rpc-server`, each as `HOST:PORT`, to compute layers beside
-    /// this one's GPUs.
+    /// Machines that run llama.cpp's `rpc-server`, each as `HOST:PORT`, to compute layers in
+    /// addition to this machine's GPUs.
     pub rpc: Vec<String>,
-    /// Layers that are computed on GPUs and other machines, where there are any; none is all.
+    /// Number of layers to compute on GPUs and other machines, where there are any. `None`: all.
     pub gpu_layers: Option<u32>,
-    /// The GPU that has what is not divided.
+    /// GPU for the parts of the model that are not divided.
     pub main_gpu: u32,
-    /// How a model is divided between GPUs.
+    /// Division of the model between GPUs.
     pub split: Split,
-    /// The type that the KV cache is stored in.
+    /// Number type of the KV cache.
     pub cache_type: CacheType,
-    /// Whether attention is computed without writing its scores to memory.
+    /// Whether to compute attention without writing its scores to memory.
     pub flash_attention: FlashAttention,
     /// Threads for a pass over one token; at least 1.
     pub threads: u32,
-    /// Threads for a pass over several; at least 1.
+    /// Threads for a pass over several tokens; at least 1.
     pub batch_threads: u32,
 }
 
 impl LlamaOptions {
-    /// The longest sequence by default.
+    /// Default limit of the length of a sequence.
     pub const USUAL_CONTEXT: u32 = 8192;
-    /// Tokens besides one sequence's, for its drafts.
+    /// Default number of cache entries for drafts, besides one full sequence.
     pub const SPARE: u32 = 512;
 }
 
@@ -60,17 +60,17 @@ impl Default for LlamaOptions {
     }
 }
 
-/// How a model is divided between GPUs.
+/// Division of a model between GPUs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Split {
-    /// All of it on one.
+    /// All on one GPU.
     None,
-    /// Whole layers, as many to each as its memory allows.
+    /// Complete layers, in proportion to each GPU's free memory.
     #[default]
     Layer,
-    /// The rows of matrices.
+    /// Rows of matrices.
     Row,
-    /// Whole layers, in these proportions.
+    /// Complete layers, in these proportions.
     Shares(Vec<f32>),
 }
 
@@ -92,7 +92,7 @@ impl FromStr for Split {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
+        let invalid = || {
             format!("expected none, layer, row, or a share for each GPU such as 3,1; got {text:?}")
         };
         match text {
@@ -107,7 +107,7 @@ impl FromStr for Split {
                 shares
                     .filter(|shares| shares.iter().sum::<f32>() > 0.0)
                     .map(Self::Shares)
-                    .ok_or_else(wrong)
+                    .ok_or_else(invalid)
             }
         }
     }
@@ -116,7 +116,7 @@ impl FromStr for Split {
 macro_rules! names {
     ($type:ident, $($variant:ident = $name:literal),*) => {
         impl $type {
-            /// All of them, by name.
+            /// Names of all variants.
             pub const NAMES: &'static [&'static str] = &[$($name),*];
         }
 
@@ -139,16 +139,16 @@ macro_rules! names {
     };
 }
 
-/// The type that the KV cache is stored in. One with fewer bits than the model was made with
-/// changes the model's distribution: the changed one is then sampled exactly.
+/// Number type of the KV cache. A type with fewer bits than the model was trained with changes the
+/// model's distribution; the changed distribution is then sampled exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheType {
     /// 32 bits.
     F32,
-    /// 16 bits, as llama.cpp does it.
+    /// 16 bits, llama.cpp's default.
     #[default]
     F16,
-    /// 16 bits with f32's range.
+    /// 16 bits with the range of f32.
     Bf16,
     /// 8 bits, in blocks of 32.
     Q8_0,
@@ -161,7 +161,7 @@ names!(CacheType, F32 = "f32", F16 = "f16", Bf16 = "bf16", Q8_0 = "q8_0", Q4_0 =
 /// Whether attention is computed without writing its scores to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FlashAttention {
-    /// Where the device has it.
+    /// Where the device supports it.
     #[default]
     Auto,
     /// Always.
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_back() {
+    fn names_parse_to_the_values_that_display_them() {
         for name in CacheType::NAMES {
             assert_eq!(name.parse::<CacheType>().unwrap().to_string(), *name);
         }
@@ -187,8 +187,8 @@ mod tests {
         for name in ["none", "layer", "row", "3,1", "0.5,0,2"] {
             assert_eq!(name.parse::<Split>().unwrap().to_string(), name);
         }
-        for wrong in ["", "rows", "1,", "-1,2", "nan", "0,0", "inf"] {
-            assert!(wrong.parse::<Split>().unwrap_err().contains("expected none"), "{wrong}");
+        for invalid in ["", "rows", "1,", "-1,2", "nan", "0,0", "inf"] {
+            assert!(invalid.parse::<Split>().unwrap_err().contains("expected none"), "{invalid}");
         }
         assert!("q5_0".parse::<CacheType>().unwrap_err().contains("q8_0"));
     }

@@ -1,5 +1,5 @@
-//! Layers on other machines: two servers on loopback, one that goes away in the middle of a text,
-//! and one that is not there.
+//! Layers on other machines: two servers on loopback, one that is lost during generation, and one
+//! that does not exist.
 #![cfg(feature = "native")]
 
 mod support;
@@ -11,7 +11,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use polydraft::{Sampling, Token};
-use polydraft_engine::{Engine, Limits, Piece, Request};
+use polydraft_engine::{Engine, Limits, OutputChunk, Request};
 use polydraft_llama::{Error, LlamaOptions, load, serve_rpc};
 use polydraft_text::Language;
 use rand::SeedableRng;
@@ -21,10 +21,10 @@ use support::*;
 const SERVER: &str = "POLYDRAFT_RPC_SERVER";
 const MODEL: &str = "POLYDRAFT_RPC_MODEL";
 const LENGTH: usize = 40;
-/// A text is this long when its server is lost.
-const LOST: usize = 7;
+/// Number of output chunks before the server is lost.
+const CHUNKS_BEFORE_LOSS: usize = 7;
 
-/// A server in a process of its own, which ends with this.
+/// A server in a process of its own, which is killed when this is dropped.
 struct Server {
     endpoint: String,
     process: Child,
@@ -34,7 +34,7 @@ impl Server {
     fn start() -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let endpoint = format!("127.0.0.1:{port}");
-        let mut command = apart("serves", &[(SERVER, &endpoint)]);
+        let mut command = child_test("child_serves_rpc", &[(SERVER, &endpoint)]);
         let process = command.stdout(Stdio::null()).spawn().unwrap();
         let mut server = Self { endpoint, process };
         while TcpStream::connect(&server.endpoint).is_err() {
@@ -58,7 +58,7 @@ impl Drop for Server {
 
 #[test]
 #[ignore = "a part of other tests"]
-fn serves() {
+fn child_serves_rpc() {
     let Ok(endpoint) = std::env::var(SERVER) else { return };
     panic!("{}", serve_rpc(&endpoint, 1).unwrap_err());
 }
@@ -71,20 +71,21 @@ fn with(servers: &[&Server]) -> LlamaOptions {
 }
 
 fn greedy(language: &Language) -> Request<'static> {
-    let prompt = random_text(&mut ChaCha12Rng::seed_from_u64(3), 20);
-    let text = language.tokenizer.stream(&prompt);
+    let prompt = random_tokens(&mut ChaCha12Rng::seed_from_u64(3), 20);
+    let detokenizer = language.tokenizer.stream(&prompt);
     Request::new(prompt)
         .sampling(Sampling { temperature: 0.0, ..Sampling::default() })
         .limits(Limits::tokens(LENGTH))
-        .detokenizer(text)
+        .detokenizer(detokenizer)
         .rng(ChaCha8Rng::seed_from_u64(1))
 }
 
-fn text(path: &Path, options: &LlamaOptions) -> (Vec<Token>, String) {
+/// Tokens and text that a model generates greedily.
+fn generate(path: &Path, options: &LlamaOptions) -> (Vec<Token>, String) {
     let (model, language) = load(path, options).unwrap();
     let mut text = String::new();
-    let mut show = |piece: Piece| {
-        text.push_str(&piece.text);
+    let mut show = |chunk: OutputChunk| {
+        text.push_str(&chunk.text);
         true
     };
     let generation = Engine::new(model, None).generate(greedy(&language), &mut show).unwrap();
@@ -92,91 +93,91 @@ fn text(path: &Path, options: &LlamaOptions) -> (Vec<Token>, String) {
 }
 
 #[test]
-fn two_servers_compute_the_same_text() {
+fn two_servers_generate_the_same_output_as_none() {
     let model = file(&writer(Kind::Plain, 1, 2.0));
-    let here = text(model.path(), &options());
-    assert_eq!(here.0.len(), LENGTH);
-    // Loaded twice: a server takes one client behind another.
+    let local = generate(model.path(), &options());
+    assert_eq!(local.0.len(), LENGTH);
+    // Loaded twice: a server serves one client after another.
     let servers = [Server::start(), Server::start()];
     for servers in [vec![&servers[0], &servers[1]], vec![&servers[1]]] {
-        assert_eq!(text(model.path(), &with(&servers)), here, "{} servers", servers.len());
+        assert_eq!(generate(model.path(), &with(&servers)), local, "{} servers", servers.len());
     }
 }
 
-/// Runs the ignored test `name` by itself with a model.
-fn passes_apart(name: &str) {
+/// Runs the ignored test `name` in a process of its own with a model.
+fn passes_in_child_process(name: &str) {
     let model = file(&writer(Kind::Plain, 1, 2.0));
-    let mut command = apart(name, &[(MODEL, model.path().to_str().unwrap())]);
+    let mut command = child_test(name, &[(MODEL, model.path().to_str().unwrap())]);
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    // It leaves by itself, past what a test prints at its end.
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    // It exits itself, before the test harness does.
     assert_eq!(
         output.status.code(),
         Some(7),
-        "{said}\n{}",
+        "{stderr}\n{}",
         String::from_utf8_lossy(&output.stdout)
     );
 }
 
-/// Whether an error is llama.cpp's end, for this reason.
-fn is_end(error: &(dyn std::error::Error + 'static), reason: &str) -> bool {
-    let own = error.downcast_ref::<Error>();
-    let here = matches!(own, Some(Error::Ended { said }) if said.contains(reason));
-    here || error.source().is_some_and(|source| is_end(source, reason))
+/// Whether an error is an abort of llama.cpp for this reason.
+fn is_abort(error: &(dyn std::error::Error + 'static), reason: &str) -> bool {
+    let ended = error.downcast_ref::<Error>();
+    let is_this = matches!(ended, Some(Error::Ended { reason: got }) if got.contains(reason));
+    is_this || error.source().is_some_and(|source| is_abort(source, reason))
 }
 
 #[test]
-fn a_server_that_goes_away_is_an_error_and_the_text_stays() {
-    passes_apart("loses_a_server");
+fn lost_server_is_an_error_and_output_before_it_is_kept() {
+    passes_in_child_process("child_loses_server");
 }
 
 #[test]
 #[ignore = "a part of another test"]
-fn loses_a_server() {
+fn child_loses_server() {
     let Ok(model) = std::env::var(MODEL) else { return };
-    let whole = text(model.as_ref(), &options());
+    let complete = generate(model.as_ref(), &options());
     let mut servers = [Server::start(), Server::start()];
-    let loaded = load(model.as_ref(), &with(&[&servers[0], &servers[1]])).unwrap();
-    let mut engine = Engine::new(loaded.model, None);
-    let (mut kept, mut pieces) = (String::new(), 0);
+    let (loaded, language) = load(model.as_ref(), &with(&[&servers[0], &servers[1]])).unwrap();
+    let mut engine = Engine::new(loaded, None);
+    let (mut text, mut chunks) = (String::new(), 0);
     let error = engine
-        .generate(greedy(&loaded.language), &mut |piece| {
-            kept.push_str(&piece.text);
-            pieces += 1;
-            if pieces == LOST {
+        .generate(greedy(&language), &mut |chunk| {
+            text.push_str(&chunk.text);
+            chunks += 1;
+            if chunks == CHUNKS_BEFORE_LOSS {
                 servers[1].stop();
             }
             true
         })
         .expect_err("a server is gone");
     eprintln!("{error}: {}", error.source().map(ToString::to_string).unwrap_or_default());
-    assert!(is_end(&error, "RPC"), "{error:?}");
+    assert!(is_abort(&error, "RPC"), "{error:?}");
     assert!(
-        pieces >= LOST && !kept.is_empty() && whole.1.starts_with(&kept),
-        "{kept:?} of {:?}",
-        whole.1
+        chunks >= CHUNKS_BEFORE_LOSS && !text.is_empty() && complete.1.starts_with(&text),
+        "{text:?} of {:?}",
+        complete.1
     );
-    // From then on at once, for this model and any other.
-    let again = engine.generate(greedy(&loaded.language), &mut |_| true);
-    assert!(is_end(&again.unwrap_err(), "RPC"));
-    assert!(is_end(&load(model.as_ref(), &options()).map(drop).unwrap_err(), "RPC"));
+    // From then on every call fails at once, for this model and any other.
+    let again = engine.generate(greedy(&language), &mut |_| true);
+    assert!(is_abort(&again.unwrap_err(), "RPC"));
+    assert!(is_abort(&load(model.as_ref(), &options()).map(drop).unwrap_err(), "RPC"));
     drop(engine);
     drop(servers);
     polydraft_llama::leave(7);
 }
 
 #[test]
-fn a_server_that_is_not_there_is_an_error() {
-    passes_apart("finds_no_server");
+fn unreachable_server_is_an_error() {
+    passes_in_child_process("child_finds_no_server");
 }
 
 #[test]
 #[ignore = "a part of another test"]
-fn finds_no_server() {
+fn child_finds_no_server() {
     let Ok(model) = std::env::var(MODEL) else { return };
     let options = LlamaOptions { rpc: vec!["127.0.0.1:1".to_owned()], ..options() };
     let error = load(model.as_ref(), &options).map(drop).unwrap_err();
     eprintln!("{error}");
-    assert!(is_end(&error, "127.0.0.1:1"), "{error:?}");
+    assert!(is_abort(&error, "127.0.0.1:1"), "{error:?}");
     polydraft_llama::leave(7);
 }

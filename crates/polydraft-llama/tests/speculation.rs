@@ -1,6 +1,6 @@
-//! Speculation on llama.cpp: no token changes at temperature 0 and no probability at temperature 1.
-//! Of a published model too, where POLYDRAFT_SMOLLM2 names its file (`bench/fetch_models.sh smollm2
-//! FOLDER`).
+//! Speculation on llama.cpp changes no token at temperature 0 and no probability at temperature 1.
+//! Also with a published model, where POLYDRAFT_SMOLLM2 names its file (`bench/fetch_models.sh
+//! smollm2 FOLDER`).
 #![cfg(feature = "native")]
 
 mod support;
@@ -15,21 +15,22 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use support::*;
 
-type Way = (VerifierKind, PolicyKind);
+type Method = (VerifierKind, PolicyKind);
 
-/// Every verifier, with the first of a few trees that it takes.
-fn ways() -> Vec<Way> {
+/// Every verifier, with the first of a few trees that it supports.
+fn methods() -> Vec<Method> {
     let levels = [Drafting::Iid, Drafting::WithoutReplacement, Drafting::Hub, Drafting::Greedy]
         .map(|drafting| PolicyKind::levels(&[2, 2, 1], drafting));
     let trees: Vec<PolicyKind> =
         [2, 1].map(|paths| PolicyKind::paths(paths, 3)).into_iter().chain(levels).collect();
     let fits = |verifier: &VerifierKind| {
-        let working = verifier.build().unwrap();
-        trees.iter().find(|tree| working.supports(&tree.build().unwrap().form()).is_ok()).cloned()
+        let built = verifier.build().unwrap();
+        trees.iter().find(|tree| built.supports(&tree.build().unwrap().form()).is_ok()).cloned()
     };
-    let ways: Vec<_> = VerifierKind::all().into_iter().map(|v| (fits(&v), v)).collect();
-    assert!(ways.len() > 5);
-    ways.into_iter()
+    let methods: Vec<_> = VerifierKind::all().into_iter().map(|v| (fits(&v), v)).collect();
+    assert!(methods.len() > 5);
+    methods
+        .into_iter()
         .map(|(tree, v)| (v.clone(), tree.unwrap_or_else(|| panic!("{v} has no tree"))))
         .collect()
 }
@@ -37,11 +38,11 @@ fn ways() -> Vec<Way> {
 fn request(
     prompt: &[Token],
     sampling: Sampling,
-    way: Option<&Way>,
+    method: Option<&Method>,
     length: usize,
     seed: u64,
 ) -> Request<'static> {
-    let speculation = way.map(|(verifier, tree)| {
+    let speculation = method.map(|(verifier, tree)| {
         Speculation::new(verifier.build().unwrap(), tree.build().unwrap()).unwrap()
     });
     Request::new(prompt)
@@ -52,8 +53,7 @@ fn request(
 }
 
 fn pair(target: &Path, draft: &Path, options: &LlamaOptions) -> Engine {
-    let (target, draft) =
-        (load(target, options).unwrap().model, load(draft, options).unwrap().model);
+    let (target, draft) = (load(target, options).unwrap().0, load(draft, options).unwrap().0);
     let drafter = ModelDrafter::new(draft, &target.info().vocabulary).unwrap();
     Engine::new(target, Some(Box::new(drafter)))
 }
@@ -61,59 +61,61 @@ fn pair(target: &Path, draft: &Path, options: &LlamaOptions) -> Engine {
 const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: None, top_p: 1.0, min_p: 0.0 };
 
 #[test]
-fn temperature_zero_gives_the_tokens_of_plain_decoding_of_every_kind() {
-    // Every kind drafts for the next.
+fn same_tokens_as_plain_decoding_at_temperature_zero_for_every_kind_of_model() {
+    // Every kind drafts for the one before it.
     for (kind, drafts) in Kind::ALL.into_iter().zip(Kind::ALL.into_iter().cycle().skip(1)) {
         let (target, draft) = (file(&writer(kind, 1, 2.0)), file(&writer(drafts, 2, 2.0)));
         let mut engine = pair(target.path(), draft.path(), &options());
-        let prompt = random_text(&mut rand_chacha::ChaCha12Rng::seed_from_u64(3), 20);
-        let mut write = |way: Option<&Way>| {
-            engine.generate(request(&prompt, GREEDY, way, 40, 0), &mut |_| true).unwrap().tokens
+        let prompt = random_tokens(&mut rand_chacha::ChaCha12Rng::seed_from_u64(3), 20);
+        let mut generate = |method: Option<&Method>| {
+            engine.generate(request(&prompt, GREEDY, method, 40, 0), &mut |_| true).unwrap().tokens
         };
-        let plain = write(None);
+        let plain = generate(None);
         assert_eq!(plain.len(), 40);
         let distinct: std::collections::BTreeSet<_> = plain.iter().collect();
         assert!(distinct.len() > 5, "{kind:?} writes {plain:?}");
-        for way in ways() {
-            assert_eq!(write(Some(&way)), plain, "{kind:?}, {way:?}");
+        for method in methods() {
+            assert_eq!(generate(Some(&method)), plain, "{kind:?}, {method:?}");
         }
     }
 }
 
-/// Of correct programs with random seeds, one in so many would fail a test against this.
-const FALSE_ALARM: f64 = 1e-4;
-/// Some texts are much likelier than others, and many are likely enough to be counted.
-const STRETCH: f32 = 2.5;
+/// Probability that a correct program with random seeds fails a test with this threshold.
+const FALSE_ALARM_PROBABILITY: f64 = 1e-4;
+/// Scale of the logits with which some outputs are much likelier than others, and many are likely
+/// enough to be counted.
+const LOGIT_SCALE: f32 = 2.5;
 
 #[test]
-fn temperature_one_gives_the_targets_distribution_of_two_tokens() {
+fn two_tokens_have_the_targets_distribution_at_temperature_one() {
     for kind in Kind::ALL {
-        let (target, draft) = (file(&writer(kind, 4, STRETCH)), file(&writer(Kind::Plain, 5, 1.0)));
+        let (target, draft) =
+            (file(&writer(kind, 4, LOGIT_SCALE)), file(&writer(Kind::Plain, 5, 1.0)));
         let mut engine = pair(target.path(), draft.path(), &options());
-        let prompt = random_text(&mut rand_chacha::ChaCha12Rng::seed_from_u64(6), 12);
-        let (sampling, way) =
+        let prompt = random_tokens(&mut rand_chacha::ChaCha12Rng::seed_from_u64(6), 12);
+        let (sampling, method) =
             (Sampling::default(), ("nested-priority".parse().unwrap(), PolicyKind::paths(3, 2)));
         let mut requests: Vec<_> = (0..3000)
-            .map(|run| Some(request(&prompt, sampling, Some(&way), 2, 17_000 + run)))
+            .map(|run| Some(request(&prompt, sampling, Some(&method), 2, 17_000 + run)))
             .collect();
         let mut next = |run: usize| Ok::<_, polydraft_engine::Error>(requests[run].take().unwrap());
         let counts = count_sequences(&mut engine, 2, 3000, &mut next, &mut || true).unwrap();
         let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
         assert!(test.cells > 30, "{kind:?}, {test:?}: too few to tell distributions apart");
         let p = test.p_value();
-        assert!(p > FALSE_ALARM, "{kind:?}: p = {p:e}");
+        assert!(p > FALSE_ALARM_PROBABILITY, "{kind:?}: p = {p:e}");
     }
 }
 
-/// A published model with n-grams, and with its own copies of 8 and 4 bits, which llama.cpp makes:
-/// texts of plain decoding, but for ties.
+/// A published model with n-grams as drafter, and with a q4_0 copy of itself that llama.cpp makes:
+/// outputs equal those of plain decoding, except for ties.
 #[test]
-fn a_published_model_writes_plain_decodings_text_with_drafts() {
+fn published_model_generates_plain_decodings_output_with_drafts() {
     let Some(path) = std::env::var_os("POLYDRAFT_SMOLLM2") else {
         return gguf::skipped("POLYDRAFT_SMOLLM2");
     };
     let path = Path::new(&path);
-    // As llama.cpp computes where nothing is said.
+    // llama.cpp's defaults for the cache and attention.
     let options = LlamaOptions {
         context: Some(512),
         threads: 1,
@@ -125,35 +127,40 @@ fn a_published_model_writes_plain_decodings_text_with_drafts() {
     quantise(path, &small, "q4_0").unwrap();
     assert!(quantise(path, &small, "q9").unwrap_err().to_string().contains("q8_0"));
     let mut engines = vec![pair(path, &small, &options)];
-    let target = load(path, &options).unwrap();
-    let ngram = "ngram".parse::<DrafterKind>().unwrap().build(target.model.info()).unwrap();
-    engines.push(Engine::new(target.model, Some(ngram)));
-    let way = ("nested-priority".parse().unwrap(), PolicyKind::paths(3, 3));
+    let (target, language) = load(path, &options).unwrap();
+    let ngram = "ngram".parse::<DrafterKind>().unwrap().build(target.info()).unwrap();
+    engines.push(Engine::new(target, Some(ngram)));
+    let method = ("nested-priority".parse().unwrap(), PolicyKind::paths(3, 3));
     let (mut same, mut all) = (0, 0);
     for (number, text) in ["Why is the sky blue?", "The old lighthouse had"].iter().enumerate() {
-        let prompt = target.language.tokenizer.encode(text).unwrap();
+        let prompt = language.tokenizer.encode(text).unwrap();
         for engine in &mut engines {
-            let mut write = |way| {
-                engine.generate(request(&prompt, GREEDY, way, 32, 0), &mut |_| true).unwrap().tokens
+            let mut generate = |method| {
+                engine
+                    .generate(request(&prompt, GREEDY, method, 32, 0), &mut |_| true)
+                    .unwrap()
+                    .tokens
             };
-            let (plain, drafted) = (write(None), write(Some(&way)));
+            let (plain, drafted) = (generate(None), generate(Some(&method)));
             all += 1;
-            let parted = plain.iter().zip(&drafted).position(|(a, b)| a != b);
-            let Some(parted) = parted else {
+            let first_difference = plain.iter().zip(&drafted).position(|(a, b)| a != b);
+            let Some(first_difference) = first_difference else {
                 same += 1;
                 continue;
             };
-            // How far the two tokens are apart for a target that reads the text at once.
+            // Distance of the two tokens' logits for a target that reads the prefix at once.
             let target = engine.target();
             let sequence = target.open().unwrap();
-            target.extend(sequence, &[&prompt[..], &plain[..parted]].concat()).unwrap();
+            target.extend(sequence, &[&prompt[..], &plain[..first_difference]].concat()).unwrap();
             let logits = after(target, sequence);
             target.close(sequence);
-            let gap = (logits[plain[parted] as usize] - logits[drafted[parted] as usize]).abs();
-            eprintln!("prompt {number}: a tie at token {parted}, {gap} apart");
-            assert!(gap < 0.3, "prompt {number}, token {parted}: {gap}");
+            let gap = (logits[plain[first_difference] as usize]
+                - logits[drafted[first_difference] as usize])
+                .abs();
+            eprintln!("prompt {number}: a tie at token {first_difference}, {gap} apart");
+            assert!(gap < 0.3, "prompt {number}, token {first_difference}: {gap}");
         }
     }
-    eprintln!("{same} of {all} texts are plain decoding's to the last token");
+    eprintln!("{same} of {all} outputs equal plain decoding's");
     assert!(2 * same > all, "{same} of {all}");
 }

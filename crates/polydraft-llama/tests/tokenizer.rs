@@ -1,4 +1,4 @@
-//! Our tokenizers against llama.cpp's own, on vocabularies that llama.cpp's sources carry
+//! Compares our tokenizers with llama.cpp's, on the vocabularies in llama.cpp's sources
 //! (`models/ggml-vocab-*.gguf`), where POLYDRAFT_VOCABULARIES names their folder, and on a
 //! published model's, where POLYDRAFT_SMOLLM2 names its file.
 #![cfg(feature = "native")]
@@ -17,17 +17,17 @@ use polydraft_text::Language;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
-/// Texts that are compared for each vocabulary, besides those that are written out.
-const TEXTS: usize = 4000;
+/// Number of random strings that are compared for each vocabulary, besides the fixed ones.
+const RANDOM_STRINGS: usize = 4000;
 
 /// llama.cpp's tokenizer.
-struct Theirs(*mut sys::llama_model);
+struct LlamaTokenizer(*mut sys::llama_model);
 
-impl Theirs {
+impl LlamaTokenizer {
     fn load(path: &Path) -> Self {
         let name = CString::new(path.to_str().unwrap()).unwrap();
         extern "C" fn silent(_: sys::ggml_log_level, _: *const c_char, _: *mut c_void) {}
-        // SAFETY: plain calls; the name ends in 0.
+        // SAFETY: the name ends in 0 and lives until the call returns.
         let model = unsafe {
             sys::llama_log_set(Some(silent), std::ptr::null_mut());
             let mut params = sys::llama_model_default_params();
@@ -40,27 +40,35 @@ impl Theirs {
 
     fn encode(&self, text: &str) -> Vec<u32> {
         let mut tokens = vec![0; 2 * text.len() + 16];
-        // SAFETY: the model lives; both lengths are those of what is lent.
+        // SAFETY: the model is alive; the two lengths are those of the string and of the buffer.
         let count = unsafe {
             let vocabulary = sys::llama_model_get_vocab(self.0);
             let (bytes, length) = (text.as_ptr().cast(), text.len() as i32);
-            let most = tokens.len() as i32;
-            sys::llama_tokenize(vocabulary, bytes, length, tokens.as_mut_ptr(), most, true, true)
+            let capacity = tokens.len() as i32;
+            sys::llama_tokenize(
+                vocabulary,
+                bytes,
+                length,
+                tokens.as_mut_ptr(),
+                capacity,
+                true,
+                true,
+            )
         };
-        tokens.truncate(usize::try_from(count).expect("room for a token per byte"));
+        tokens.truncate(usize::try_from(count).expect("capacity for a token per byte"));
         tokens.into_iter().map(|token| token as u32).collect()
     }
 }
 
-impl Drop for Theirs {
+impl Drop for LlamaTokenizer {
     fn drop(&mut self) {
-        // SAFETY: it was made by llama.cpp and nobody else has it.
+        // SAFETY: nobody else has the model, and this is its last use.
         unsafe { sys::llama_model_free(self.0) }
     }
 }
 
-/// Pieces of what people write, and of what they do not.
-const PIECES: &[&str] = &[
+/// Fragments of which random strings are made, usual and unusual ones.
+const FRAGMENTS: &[&str] = &[
     " ",
     "  ",
     "    ",
@@ -166,7 +174,7 @@ const PIECES: &[&str] = &[
     "--",
 ];
 
-const WRITTEN: &[&str] = &[
+const FIXED_STRINGS: &[&str] = &[
     "",
     " ",
     "Hello, world!",
@@ -176,11 +184,11 @@ const WRITTEN: &[&str] = &[
     "2 + 2 = 4; 10^6 = 1000000",
 ];
 
-fn text(rng: &mut ChaCha12Rng) -> String {
-    (0..rng.random_range(1..25)).map(|_| PIECES[rng.random_range(0..PIECES.len())]).collect()
+fn random_string(rng: &mut ChaCha12Rng) -> String {
+    (0..rng.random_range(1..25)).map(|_| FRAGMENTS[rng.random_range(0..FRAGMENTS.len())]).collect()
 }
 
-/// Compares all texts; the first few that differ.
+/// Strings that the two tokenizers encode differently; `None` if the vocabulary is not supported.
 fn differing(path: &Path) -> Option<Vec<String>> {
     let gguf = Gguf::open(path).unwrap();
     let rows = match TokenizerDescription::read(gguf.metadata()) {
@@ -190,28 +198,31 @@ fn differing(path: &Path) -> Option<Vec<String>> {
             return None;
         }
     };
-    let (ours, theirs) = (Language::from_gguf(&gguf, rows).unwrap(), Theirs::load(path));
+    let (ours, theirs) = (Language::from_gguf(&gguf, rows).unwrap(), LlamaTokenizer::load(path));
     let mut rng = ChaCha12Rng::seed_from_u64(5);
-    let written = WRITTEN.iter().map(|text| (*text).to_owned());
-    let texts = written.chain((0..TEXTS).map(|_| text(&mut rng)));
-    // Where ours follow the models' own tokenizer and llama.cpp's does not: see polydraft_gguf's
+    let fixed = FIXED_STRINGS.iter().map(|text| (*text).to_owned());
+    let strings = fixed.chain((0..RANDOM_STRINGS).map(|_| random_string(&mut rng)));
+    // Here ours follows the model's own tokenizer and llama.cpp's does not: see polydraft_gguf's
     // tokenizer/pre.rs, deviation 2.
     let name = path.file_name().unwrap().to_string_lossy();
     let known = ["deepseek-llm", "deepseek-coder"].iter().any(|pre| name.contains(pre));
-    let texts = texts.filter(|text| !(known && text.contains('\u{3000}')));
-    let differing = texts.filter_map(|text| {
+    let strings = strings.filter(|text| !(known && text.contains('\u{3000}')));
+    let differing = strings.filter_map(|text| {
         let (ours, theirs) = (ours.tokenizer.encode(&text).unwrap(), theirs.encode(&text));
         (ours != theirs).then(|| format!("{text:?}\n  ours   {ours:?}\n  theirs {theirs:?}"))
     });
     Some(differing.collect())
 }
 
-/// A vocabulary with another way to split text: the file, with that in it.
-fn split_by(path: &Path, name: &str) -> tempfile::NamedTempFile {
+/// Copy of a vocabulary's file with another pre-tokenizer.
+fn with_pre_tokenizer(path: &Path, name: &str) -> tempfile::NamedTempFile {
     let key = b"tokenizer.ggml.pre";
     let mut bytes = std::fs::read(path).unwrap();
-    // Behind the key are its type, 8 for a text, and a text's length.
-    let at = bytes.windows(key.len()).position(|bytes| bytes == key).expect("a file that says how")
+    // After the key come its type, 8 for a string, and the string's length.
+    let at = bytes
+        .windows(key.len())
+        .position(|bytes| bytes == key)
+        .expect("a file with a pre-tokenizer")
         + key.len()
         + 4;
     let length = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
@@ -234,28 +245,32 @@ fn files() -> Vec<PathBuf> {
 }
 
 #[test]
-fn texts_have_the_tokens_that_llama_cpp_gives_them() {
+fn strings_have_the_same_tokens_as_in_llama_cpp() {
     let files = files();
     if files.is_empty() {
         return gguf::skipped("POLYDRAFT_VOCABULARIES");
     }
-    // Every way to split text that is known, on one vocabulary: not of each is there a file.
+    // All known pre-tokenizers, on one vocabulary: not every one has a file.
     let base = files.iter().find(|path| path.ends_with("ggml-vocab-llama-bpe.gguf"));
     let names = PreTokenizer::all().iter().flat_map(|pre| pre.names);
-    let made: Vec<_> = base
+    let modified: Vec<_> = base
         .into_iter()
-        .flat_map(|base| names.clone().map(move |name| split_by(base, name)))
+        .flat_map(|base| names.clone().map(move |name| with_pre_tokenizer(base, name)))
         .collect();
-    let made = made.iter().map(tempfile::NamedTempFile::path);
-    let mut wrong = Vec::new();
-    for path in files.iter().map(PathBuf::as_path).chain(made) {
+    let modified = modified.iter().map(tempfile::NamedTempFile::path);
+    let mut failures = Vec::new();
+    for path in files.iter().map(PathBuf::as_path).chain(modified) {
         let Some(differing) = differing(path) else { continue };
         let name = path.file_name().unwrap().to_string_lossy();
-        eprintln!("{name}: {} of {} texts differ", differing.len(), TEXTS + WRITTEN.len());
+        eprintln!(
+            "{name}: {} of {} strings differ",
+            differing.len(),
+            RANDOM_STRINGS + FIXED_STRINGS.len()
+        );
         if !differing.is_empty() {
             let shown: Vec<String> = differing.into_iter().take(5).collect();
-            wrong.push(format!("{name}\n{}", shown.join("\n")));
+            failures.push(format!("{name}\n{}", shown.join("\n")));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

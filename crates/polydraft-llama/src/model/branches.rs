@@ -1,46 +1,46 @@
-//! Which ids go through which nodes of a tree.
+//! Assignment of ids to the branches of a tree.
 
 use polydraft::{DraftTree, NodeId};
 
 use crate::native::Id;
 
-/// The ids of a tree's leaves. Of a tree that grows, what was there keeps its ids.
+/// Ids of a tree's leaves. When a tree grows, existing nodes keep their ids.
 #[derive(Debug, Default)]
 pub(super) struct Branches {
-    /// For each node an id that goes through it.
+    /// For each node, one id that passes through it.
     through: Vec<Id>,
-    /// Each id with the last node that it goes through.
+    /// Each id with the last node that it passes through.
     tips: Vec<(Id, NodeId)>,
 }
 
-/// An id that begins as another one.
+/// Id that starts as a copy of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fork {
     pub from: Id,
     pub to: Id,
-    /// The last node that they share and that is in the cache.
+    /// Last common node that is in the cache.
     pub node: NodeId,
 }
 
 impl Branches {
     /// Whether a node is in the cache.
-    pub fn holds(&self, node: NodeId) -> bool {
+    pub fn contains(&self, node: NodeId) -> bool {
         node < self.through.len()
     }
 
-    /// An id that goes through a node that is in the cache.
+    /// Id that passes through a cached node.
     pub fn through(&self, node: NodeId) -> Id {
         self.through[node]
     }
 
-    /// Forgets all, and returns what the ids were of.
+    /// Removes all nodes and returns the ids with their last nodes.
     pub fn clear(&mut self) -> Vec<(Id, NodeId)> {
         self.through.clear();
         std::mem::take(&mut self.tips)
     }
 
-    /// The nodes of a tree that need a new id: all but the first below the end of a branch. With
-    /// the last node above that is here already.
+    /// Nodes of a tree that need a new id, because an earlier node continues the branch of their
+    /// parent; each with its last ancestor that is in the cache.
     pub fn forks(&self, tree: &DraftTree) -> Vec<(NodeId, NodeId)> {
         let known = self.through.len().max(1);
         let mut is_tip = vec![false; tree.len()];
@@ -63,8 +63,8 @@ impl Branches {
         forks
     }
 
-    /// Takes in the nodes of a tree that are new. `ids` are as many as [`forks`](Self::forks) says;
-    /// `own` is the sequence's. Returns which of them have to be copied from which, in order.
+    /// Adds the new nodes of a tree. `ids` has one new id for each of [`forks`](Self::forks); `own`
+    /// is the sequence's id. Returns the copies to make, in order.
     pub fn grow(&mut self, own: Id, tree: &DraftTree, ids: Vec<Id>) -> Vec<Fork> {
         let forks = self.forks(tree);
         debug_assert_eq!(forks.len(), ids.len());
@@ -88,12 +88,12 @@ impl Branches {
         copies
     }
 
-    /// All ids.
+    /// Ids of all branches.
     pub fn ids(&self) -> Vec<Id> {
         self.tips.iter().map(|(id, _)| *id).collect()
     }
 
-    /// For each node from `first` on the ids that go through it.
+    /// For each node from `first` on, the ids that pass through it.
     pub fn ids_from(&self, first: NodeId, tree: &DraftTree) -> Vec<Vec<Id>> {
         let mut ids = vec![Vec::new(); tree.len() - first];
         for (id, tip) in &self.tips {
@@ -111,7 +111,8 @@ impl Branches {
 mod tests {
     use super::*;
 
-    /// Every node of the tree has the ids of the leaves below it, and no two leaves share one.
+    /// Checks that every node of the tree has the ids of the leaves below it, and that no two
+    /// leaves share an id.
     fn check(branches: &Branches, tree: &DraftTree) {
         let leaves: Vec<NodeId> =
             (0..tree.len()).filter(|node| tree.children(*node).next().is_none()).collect();
@@ -131,13 +132,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_at_once_and_level_by_level() {
-        // Two below the root, three below the first of them, and one below the last of those.
-        let mut whole = DraftTree::new();
+    fn every_leaf_has_its_own_id_in_trees_added_at_once_or_node_by_node() {
+        // Two children of the root, three of the first of them, and one of the last of those.
+        let mut complete = DraftTree::new();
         let mut growing = (DraftTree::new(), Branches::default());
         let mut next = 1;
         for (parent, token) in [(0, 5), (0, 6), (1, 1), (1, 2), (1, 3), (5, 4), (0, 9), (2, 7)] {
-            whole.add(parent, token);
+            complete.add(parent, token);
             let (tree, branches) = &mut growing;
             tree.add(parent, token);
             let forks = branches.forks(tree);
@@ -154,14 +155,14 @@ mod tests {
             check(branches, tree);
         }
         let mut branches = Branches::default();
-        let forks = branches.forks(&whole);
-        // As many leaves as there are, less the sequence's own.
+        let forks = branches.forks(&complete);
+        // One per leaf, except the one that continues the sequence's id.
         assert_eq!(forks.len(), 4);
         assert!(forks.iter().all(|(_, above)| *above == DraftTree::ROOT));
-        branches.grow(0, &whole, (1..5).collect());
-        check(&branches, &whole);
-        assert!(branches.holds(8) && !branches.holds(9));
+        branches.grow(0, &complete, (1..5).collect());
+        check(&branches, &complete);
+        assert!(branches.contains(8) && !branches.contains(9));
         assert_eq!(branches.clear().len(), 5);
-        assert!(!branches.holds(0));
+        assert!(!branches.contains(0));
     }
 }

@@ -1,39 +1,39 @@
-//! Forward passes: the new tokens of sequences and trees, put into batches and computed.
+//! Forward passes: collects the new tokens of sequences and trees in batches and computes them.
 
 use polydraft::{DraftTree, NodeId};
 use polydraft_engine::Sequence;
 
 use super::LlamaModel;
-use super::text::put;
-use crate::native::{Id, WANTED};
+use super::open_sequence::put;
+use crate::native::{Id, MAX_LOGITS};
 use crate::{Error, Result};
 
-/// What is to be computed of a sequence.
+/// Tokens of a sequence and its tree that are to be computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work<'a> {
     pub sequence: Sequence,
-    /// So many of its tokens.
+    /// Number of the sequence's tokens that must be computed.
     pub end: usize,
-    /// And what is new of this tree, whose root is the last of them.
+    /// Tree whose new nodes must be computed; its root is the last of these tokens.
     pub tree: Option<&'a DraftTree>,
 }
 
-/// What a token of a pass is.
+/// Role of a token in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Row {
-    /// A token of a sequence.
+    /// Token of a sequence.
     Token,
-    /// The last one, which a tree follows: its logits are wanted.
+    /// Last token of a sequence, the root of its tree: its logits are wanted.
     Root,
-    /// A node of the tree, with its logits.
+    /// Node of the tree whose logits are wanted.
     Node(NodeId),
-    /// A node whose logits are known.
-    Again,
+    /// Node of the tree whose logits are known.
+    Known,
 }
 
 impl LlamaModel {
-    /// Computes all `work` in as few passes as it fits into. After an error the sequences are as if
-    /// nothing had been computed for them.
+    /// Computes all `work` in as few passes as possible. After an error the sequences are reset, as
+    /// if nothing had been computed for them.
     pub(super) fn compute(&mut self, mut work: Vec<Work>) -> Result<()> {
         work.sort_unstable_by_key(|work| work.sequence);
         work.dedup_by_key(|work| work.sequence);
@@ -41,51 +41,51 @@ impl LlamaModel {
         if done.is_err() {
             self.batch.clear();
             self.rows.clear();
-            work.iter().for_each(|work| self.forget(work.sequence));
+            work.iter().for_each(|work| self.clear_cached(work.sequence));
         }
         done
     }
 
     fn try_compute(&mut self, work: &[Work]) -> Result<()> {
-        let mut apart = Vec::new();
+        let mut path_by_path = Vec::new();
         for work in work {
             if let Some(first) = self.add(work)? {
-                apart.push((work, first));
+                path_by_path.push((work, first));
             }
         }
         self.flush()?;
         for work in work {
             let width = self.info.vocabulary.size();
-            let text = self.text_mut(work.sequence);
-            text.computed = text.computed.max(work.end);
+            let open = self.open_sequence_mut(work.sequence);
+            open.computed = open.computed.max(work.end);
             if let Some(tree) = work.tree {
-                text.logits.resize(tree.len() * width, 0.0);
-                text.scored = tree.len();
+                open.logits.resize(tree.len() * width, 0.0);
+                open.scored = tree.len();
             }
         }
-        self.score_paths(&apart)
+        self.score_paths(&path_by_path)
     }
 
-    /// Puts the tokens of a sequence into the batch. Returns the first new node of its tree if that
-    /// is to be scored path by path.
+    /// Adds the tokens of a sequence to the batch. Returns the first new node of its tree if the
+    /// tree must be scored path by path.
     fn add(&mut self, work: &Work) -> Result<Option<NodeId>> {
         let &Work { sequence, end, tree } = work;
-        let scored = self.text(sequence).scored;
-        let next = self.begin(sequence, end, scored);
+        let scored = self.open_sequence(sequence).scored;
+        let next = self.first_to_compute(sequence, end, scored);
         let Some(tree) = tree else {
             self.add_tokens(sequence, next..end, Row::Token)?;
             return Ok(None);
         };
         let first = scored.max(1);
-        let is_shared = self.branch(sequence, tree, next);
-        let own = self.text(sequence).id;
+        let is_shared = self.assign_ids(sequence, tree, next);
+        let own = self.open_sequence(sequence).id;
         if scored == 0 {
             self.add_tokens(sequence, next..end, Row::Root)?;
         }
         if !is_shared {
             return Ok((tree.len() > first).then_some(first));
         }
-        let ids = self.text(sequence).branches.ids_from(first, tree);
+        let ids = self.open_sequence(sequence).branches.ids_from(first, tree);
         for (node, ids) in (first..tree.len()).zip(ids) {
             debug_assert!(!ids.is_empty(), "node {node} of {own}");
             self.add_row(
@@ -99,141 +99,149 @@ impl LlamaModel {
         Ok(None)
     }
 
-    /// The first token of a sequence that has to be computed, the cache holding what is before it
-    /// and no more.
-    fn begin(&mut self, sequence: Sequence, end: usize, scored: usize) -> usize {
+    /// First token of a sequence that has to be computed, after removing from the cache everything
+    /// from this token on.
+    fn first_to_compute(&mut self, sequence: Sequence, end: usize, scored: usize) -> usize {
         if scored > 0 {
             return end;
         }
-        let text = self.text(sequence);
-        // The root is computed again where its logits are not known.
-        let (id, next, held) = (text.id, text.computed.min(end - 1), text.held.len());
-        if held > next {
+        let open = self.open_sequence(sequence);
+        // The root is recomputed if its logits are not known.
+        let (id, next, cached) = (open.id, open.computed.min(end - 1), open.cached.len());
+        if cached > next {
             if !self.context.remove(id, next) {
-                self.forget(sequence);
+                self.clear_cached(sequence);
                 return 0;
             }
-            let text = self.text_mut(sequence);
-            text.held.truncate(next);
-            text.computed = next;
+            let open = self.open_sequence_mut(sequence);
+            open.cached.truncate(next);
+            open.computed = next;
         }
-        // The tokens that a window still needs may have made room for others.
-        if self.lacks(id, next) {
-            self.forget(sequence);
+        // Tokens that a window still needs may have been evicted.
+        if self.has_lost_window(id, next) {
+            self.clear_cached(sequence);
             return 0;
         }
         next
     }
 
-    /// Whether the cache has lost what a token at position `next` of an id's sequence would see.
-    fn lacks(&self, id: Id, next: usize) -> bool {
+    /// Whether the cache has lost tokens that a token at position `next` of this id would attend
+    /// to.
+    fn has_lost_window(&self, id: Id, next: usize) -> bool {
         let Some(window) = self.window.filter(|_| next > 0) else { return false };
         self.context.first(id).is_none_or(|first| first > (next + 1).saturating_sub(window))
     }
 
-    /// Gives the leaves of a tree their ids. False if it has to be scored path by path.
-    fn branch(&mut self, sequence: Sequence, tree: &DraftTree, next: usize) -> bool {
-        let text = self.text(sequence);
-        let (own, scored, length) = (text.id, text.scored, text.tokens.len());
-        let grows = scored == 0 || text.branches.holds(DraftTree::ROOT);
-        let forks = text.branches.forks(tree);
-        let place = |node: NodeId| if scored == 0 { next } else { length + tree.depth(node) };
-        let whole = |&(_, above): &(NodeId, NodeId)| {
-            scored == 0 || !self.lacks(self.text(sequence).branches.through(above), place(above))
+    /// Assigns ids to the leaves of a tree. Returns `false` if the tree must be scored path by
+    /// path.
+    fn assign_ids(&mut self, sequence: Sequence, tree: &DraftTree, next: usize) -> bool {
+        let open = self.open_sequence(sequence);
+        let (own, scored, length) = (open.id, open.scored, open.tokens.len());
+        let grows = scored == 0 || open.branches.contains(DraftTree::ROOT);
+        let forks = open.branches.forks(tree);
+        let cached_length =
+            |node: NodeId| if scored == 0 { next } else { length + tree.depth(node) };
+        let has_window = |&(_, above): &(NodeId, NodeId)| {
+            scored == 0
+                || !self.has_lost_window(
+                    self.open_sequence(sequence).branches.through(above),
+                    cached_length(above),
+                )
         };
         let possible = grows
             && !(self.has_state && tree.len() > 1)
-            && forks.len() <= self.ids.left() + self.kept.len()
-            && forks.iter().all(whole);
+            && forks.len() <= self.ids.left() + self.closed.len()
+            && forks.iter().all(has_window);
         if !possible {
             self.drop_branches(sequence);
             return false;
         }
         let ids: Vec<Id> = forks.iter().filter_map(|_| self.take_id()).collect();
-        let copies = self.text_mut(sequence).branches.grow(own, tree, ids);
+        let copies = self.open_sequence_mut(sequence).branches.grow(own, tree, ids);
         for copy in copies {
             self.context.copy(
                 copy.from,
                 copy.to,
-                Some(place(copy.node)).filter(|length| *length > 0),
+                Some(cached_length(copy.node)).filter(|length| *length > 0),
             );
         }
         true
     }
 
-    /// Takes what is scored of a tree from the cache; its logits stay.
+    /// Removes a tree's scored nodes from the cache, but keeps their logits.
     fn drop_branches(&mut self, sequence: Sequence) {
-        let scored = self.text(sequence).scored;
+        let scored = self.open_sequence(sequence).scored;
         self.drop_tree(sequence);
-        self.text_mut(sequence).scored = scored;
+        self.open_sequence_mut(sequence).scored = scored;
     }
 
-    /// Tokens of a sequence, under all ids of its branches.
+    /// Adds tokens of a sequence to the batch, under the ids of all its branches.
     fn add_tokens(
         &mut self,
         sequence: Sequence,
         tokens: std::ops::Range<usize>,
         last: Row,
     ) -> Result<()> {
-        let text = self.text(sequence);
-        let mut ids = text.branches.ids();
+        let open = self.open_sequence(sequence);
+        let mut ids = open.branches.ids();
         if ids.is_empty() {
-            ids.push(text.id);
+            ids.push(open.id);
         }
-        for place in tokens.clone() {
-            let token = self.text(sequence).tokens[place];
-            let row = if place + 1 == tokens.end { last } else { Row::Token };
-            self.add_row(sequence, token, place, &ids, row)?;
-            self.text_mut(sequence).held.push(token);
+        for position in tokens.clone() {
+            let token = self.open_sequence(sequence).tokens[position];
+            let row = if position + 1 == tokens.end { last } else { Row::Token };
+            self.add_row(sequence, token, position, &ids, row)?;
+            self.open_sequence_mut(sequence).cached.push(token);
         }
         Ok(())
     }
 
+    /// Adds one token to the batch, computing the batch first if it is full.
     fn add_row(
         &mut self,
         sequence: Sequence,
         token: u32,
-        place: usize,
+        position: usize,
         ids: &[Id],
         row: Row,
     ) -> Result<()> {
-        if self.batch.len() == self.context.rows() || self.batch.wanted() == WANTED {
+        if self.batch.len() == self.context.rows() || self.batch.wanted() == MAX_LOGITS {
             self.flush()?;
         }
-        self.batch.add(token, place, ids, matches!(row, Row::Root | Row::Node(_)));
-        self.rows.push((sequence, place, row));
+        self.batch.add(token, position, ids, matches!(row, Row::Root | Row::Node(_)));
+        self.rows.push((sequence, position, row));
         Ok(())
     }
 
-    /// Computes the tokens that were added, and takes the logits that are wanted.
+    /// Computes the batch and stores the logits that are wanted.
     fn flush(&mut self) -> Result<()> {
         if self.batch.len() == 0 {
             return Ok(());
         }
         loop {
             match self.context.decode(&mut self.batch) {
-                // The cache of closed sequences makes room for open ones.
+                // Closed sequences are evicted in favour of open ones.
                 Err(Error::Full { .. }) if self.evict() => {}
-                done => break done?,
+                result => break result?,
             }
         }
         let width = self.info.vocabulary.size();
-        let mut states = vec![0.0; self.states()];
-        for (index, (sequence, place, row)) in self.rows.drain(..).enumerate() {
-            let text = &mut self.texts[sequence];
+        let mut hidden_states = vec![0.0; self.hidden_state_width()];
+        for (index, (sequence, position, row)) in self.rows.drain(..).enumerate() {
+            let open = &mut self.sequences[sequence];
             let node = match row {
                 Row::Root => Some(DraftTree::ROOT),
                 Row::Node(node) => Some(node),
-                Row::Token | Row::Again => None,
+                Row::Token | Row::Known => None,
             };
             if let Some(node) = node {
-                put(&mut text.logits, node, &self.context.logits(index)[..width]);
+                put(&mut open.logits, node, &self.context.logits(index)[..width]);
             }
-            if !states.is_empty() && row != Row::Again {
-                self.context.states(index, &mut states);
+            if !hidden_states.is_empty() && row != Row::Known {
+                self.context.hidden_states(index, &mut hidden_states);
                 match row {
-                    Row::Node(node) => put(&mut text.node_states, node, &states),
-                    _ => text.state(place, &states),
+                    Row::Node(node) => put(&mut open.node_hidden_states, node, &hidden_states),
+                    _ => open.set_hidden_states(position, &hidden_states),
                 }
             }
         }
@@ -241,18 +249,18 @@ impl LlamaModel {
         Ok(())
     }
 
-    /// Scores the nodes of trees from a first one on, after sequences that are computed: each path
-    /// under an id of its own, with a copy of the state, as many in one pass as there are ids.
-    /// None of it stays.
-    fn score_paths(&mut self, apart: &[(&Work, NodeId)]) -> Result<()> {
+    /// Scores the nodes of trees from a first one on, after their sequences are computed: each path
+    /// under an id of its own, with a copy of the state, as many paths per pass as there are ids.
+    /// Nothing stays in the cache.
+    fn score_paths(&mut self, path_by_path: &[(&Work, NodeId)]) -> Result<()> {
         let mut paths = Vec::new();
-        for &(&Work { sequence, tree, .. }, first) in apart {
+        for &(&Work { sequence, tree, .. }, first) in path_by_path {
             let Some(tree) = tree else { continue };
             let mut is_scored = vec![false; tree.len()];
             is_scored[..first].fill(true);
             for leaf in (first..tree.len()).filter(|node| tree.children(*node).next().is_none()) {
-                let known = |node| std::mem::replace(&mut is_scored[node], true);
-                let rows = tree.path(leaf).into_iter().map(known);
+                let mark_scored = |node| std::mem::replace(&mut is_scored[node], true);
+                let rows = tree.path(leaf).into_iter().map(mark_scored);
                 paths.push((sequence, tree, leaf, rows.collect::<Vec<bool>>()));
             }
         }
@@ -263,24 +271,24 @@ impl LlamaModel {
             ids.push(id);
         }
         let mut done = Ok(());
-        for some in paths.chunks(ids.len()) {
-            for (&id, (sequence, tree, leaf, known)) in ids.iter().zip(some) {
-                self.context.copy(self.text(*sequence).id, id, None);
-                let length = self.text(*sequence).tokens.len();
+        for batch in paths.chunks(ids.len()) {
+            for (&id, (sequence, tree, leaf, known)) in ids.iter().zip(batch) {
+                self.context.copy(self.open_sequence(*sequence).id, id, None);
+                let length = self.open_sequence(*sequence).tokens.len();
                 for (node, &is_known) in tree.path(*leaf).into_iter().zip(known) {
-                    let row = if is_known { Row::Again } else { Row::Node(node) };
-                    let place = length - 1 + tree.depth(node);
+                    let row = if is_known { Row::Known } else { Row::Node(node) };
+                    let position = length - 1 + tree.depth(node);
                     done = done.and_then(|()| {
-                        self.add_row(*sequence, tree.token(node), place, &[id], row)
+                        self.add_row(*sequence, tree.token(node), position, &[id], row)
                     });
                 }
             }
             done = done.and_then(|()| self.flush());
-            for &id in &ids[..some.len()] {
+            for &id in &ids[..batch.len()] {
                 self.context.remove(id, 0);
             }
         }
-        ids[1..].iter().for_each(|id| self.ids.give(*id));
+        ids[1..].iter().for_each(|id| self.ids.release(*id));
         done
     }
 }

@@ -1,4 +1,4 @@
-//! The tokens of a pass.
+//! Batch of tokens for a pass.
 
 use std::ptr::null_mut;
 
@@ -7,17 +7,19 @@ use polydraft::Token;
 
 use super::{Id, position};
 
-/// The tokens of a pass: the position of each in its sequence, and the ids of all branches that go
-/// through it.
+/// Batch of tokens for a pass: the position of each in its sequence, and the ids of all branches
+/// that contain it.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     tokens: Vec<i32>,
     positions: Vec<i32>,
-    /// Of all tokens, one after another.
+    /// Ids of all tokens, concatenated.
     ids: Vec<Id>,
-    /// How many of those each token has.
+    /// Number of ids of each token.
     counts: Vec<i32>,
+    /// Whether the logits of each token are wanted.
     wants: Vec<i8>,
+    /// Number of tokens whose logits are wanted.
     wanted: usize,
 }
 
@@ -31,7 +33,7 @@ impl Batch {
         self.wanted = 0;
     }
 
-    /// Adds a token and returns its number in the pass.
+    /// Adds a token and returns its row in the pass.
     pub fn add(&mut self, token: Token, at: usize, ids: &[Id], wanted: bool) -> usize {
         assert!(!ids.is_empty(), "a token of no sequence");
         self.tokens.push(i32::try_from(token).expect("a token of the vocabulary"));
@@ -47,7 +49,7 @@ impl Batch {
         self.tokens.len()
     }
 
-    /// Tokens whose logits are asked for.
+    /// Number of tokens whose logits are wanted.
     pub fn wanted(&self) -> usize {
         self.wanted
     }
@@ -64,14 +66,14 @@ impl Batch {
         &self.wants
     }
 
-    /// Lends it as llama.cpp has it, which reads it and no more.
+    /// Calls `f` with the batch in llama.cpp's form; llama.cpp only reads it.
     pub(super) fn with<T>(&self, f: impl FnOnce(sys::llama_batch) -> T) -> T {
         let mut rest = &self.ids[..];
         let mut ids: Vec<*mut Id> = Vec::with_capacity(self.len() + 1);
         for &count in &self.counts {
-            let own;
-            (own, rest) = rest.split_at(count as usize);
-            ids.push(own.as_ptr().cast_mut());
+            let token_ids;
+            (token_ids, rest) = rest.split_at(count as usize);
+            ids.push(token_ids.as_ptr().cast_mut());
         }
         ids.push(null_mut());
         f(sys::llama_batch {

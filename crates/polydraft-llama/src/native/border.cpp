@@ -1,5 +1,5 @@
-// What Rust cannot do at llama.cpp's border: take an exception, leave the process past C++'s own way out, and name functions that are
-// C++'s own.
+// What Rust cannot do itself with llama.cpp: catch an exception, end the process without C++'s exit handlers, and call functions with
+// C++ linkage.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,34 +8,34 @@
 #include <exception>
 
 struct llama_context;
-// As src/llama-ext.h declares them.
+// As declared in src/llama-ext.h.
 void llama_set_embeddings_layer_inp(llama_context * context, uint32_t layer, bool value);
 float * llama_get_embeddings_layer_inp(llama_context * context, uint32_t layer);
 
-// Calls work(data). Returns 1 if it threw, with what it said in `what`, which has room for `most` bytes.
-extern "C" int polydraft_llama_try(void (*work)(void *), void * data, char * what, size_t most) {
+// Calls work(data). Returns 1 if it threw an exception, with its message in `message`, a buffer of `size` bytes.
+extern "C" int polydraft_llama_try(void (*work)(void *), void * data, char * message, size_t size) {
     try {
         work(data);
         return 0;
     } catch (const std::exception & error) {
-        std::snprintf(what, most, "%s", error.what());
+        std::snprintf(message, size, "%s", error.what());
     } catch (...) {
-        std::snprintf(what, most, "an exception without a message");
+        std::snprintf(message, size, "an exception without a message");
     }
     return 1;
 }
 
-// Ends the process without waiting for threads that never end.
+// Ends the process without waiting for threads.
 extern "C" void polydraft_llama_leave(int code) {
     std::_Exit(code);
 }
 
-// From now on the context keeps what goes into this layer, for every token of a pass.
-extern "C" void polydraft_llama_watch(llama_context * context, uint32_t layer) {
+// Makes the context store the input of this layer, for every token of a pass, from now on.
+extern "C" void polydraft_llama_capture_input(llama_context * context, uint32_t layer) {
     llama_set_embeddings_layer_inp(context, layer, true);
 }
 
-// What went into a watched layer in the last pass: [tokens, width].
-extern "C" const float * polydraft_llama_watched(llama_context * context, uint32_t layer) {
+// Input of a captured layer in the last pass: [tokens, width].
+extern "C" const float * polydraft_llama_captured_input(llama_context * context, uint32_t layer) {
     return llama_get_embeddings_layer_inp(context, layer);
 }

@@ -1,14 +1,14 @@
-//! A GGUF file in another type: llama.cpp's own quantisation.
+//! Conversion of a GGUF file to another type, with llama.cpp's quantisation.
 
 use std::path::Path;
 
 use llama_cpp_sys_2 as sys;
 
-use super::calls::{attempt, call};
-use super::{c_path, said, start, throwing};
+use super::calls::{call, catch_exception};
+use super::{c_path, start, take_logged_errors, throwing};
 use crate::{Error, Result};
 
-/// Types that a file can be written in, as llama.cpp's programs name them.
+/// Types that a file can be converted to, by the names that llama.cpp's programs use.
 const TYPES: [(&str, sys::llama_ftype); 6] = [
     ("f32", sys::LLAMA_FTYPE_ALL_F32),
     ("f16", sys::LLAMA_FTYPE_MOSTLY_F16),
@@ -18,11 +18,11 @@ const TYPES: [(&str, sys::llama_ftype); 6] = [
     ("q2_k", sys::LLAMA_FTYPE_MOSTLY_Q2_K),
 ];
 
-/// Writes the model in `from` to `to` in another type, such as `q4_0`: a smaller one may draft for
-/// it.
+/// Converts the model in `from` to another type, such as `q4_0`, and writes it to `to`: a smaller
+/// type may draft for the original.
 ///
 /// # Errors
-/// A type that is not known; files that cannot be read or written.
+/// An unknown type; files that cannot be read or written.
 pub fn quantise(from: &Path, to: &Path, kind: &str) -> Result<()> {
     let Some((_, ftype)) = TYPES.iter().find(|(name, _)| *name == kind) else {
         let names: Vec<&str> = TYPES.iter().map(|(name, _)| *name).collect();
@@ -37,8 +37,8 @@ pub fn quantise(from: &Path, to: &Path, kind: &str) -> Result<()> {
     let (source, target) = (c_path(from)?, c_path(to)?);
     let ftype = *ftype;
     let code = call(move || {
-        // SAFETY: plain calls; both names end in 0 and live.
-        attempt(|| unsafe {
+        // SAFETY: both names end in 0, and they and the parameters live until the calls return.
+        catch_exception(|| unsafe {
             let mut params = sys::llama_model_quantize_default_params();
             params.ftype = ftype;
             params.allow_requantize = true;
@@ -48,7 +48,7 @@ pub fn quantise(from: &Path, to: &Path, kind: &str) -> Result<()> {
     let refused = |problem| Err(Error::Refused { path: from.to_owned(), problem });
     match code {
         Ok(0) => Ok(()),
-        Ok(_) => refused(said()),
+        Ok(_) => refused(take_logged_errors()),
         Err(problem) => refused(problem),
     }
 }

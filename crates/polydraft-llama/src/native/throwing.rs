@@ -1,5 +1,5 @@
-//! Functions of llama.cpp that may throw, declared so that what they throw may pass; the bindings
-//! have them as ones that never do.
+//! Functions of llama.cpp that may throw, declared so that exceptions may unwind through them; the
+//! bindings declare them as functions that never throw.
 
 use std::ffi::c_char;
 
@@ -8,12 +8,12 @@ use llama_cpp_sys_2::{
     llama_model, llama_model_params, llama_model_quantize_params, llama_pos, llama_seq_id,
 };
 
-// SAFETY: llama.cpp's headers and the crate's C++ declare them so.
+// SAFETY: the declarations match those in llama.cpp's headers and in `border.cpp`.
 unsafe extern "C-unwind" {
-    /// From now on the context captures the input of this layer, for every token of a pass.
-    pub fn polydraft_llama_watch(context: *mut llama_context, layer: u32);
-    /// The input of a captured layer in the last pass: `[tokens, width]`.
-    pub fn polydraft_llama_watched(context: *mut llama_context, layer: u32) -> *const f32;
+    /// Makes the context store the input of this layer, for every token of a pass, from now on.
+    pub fn polydraft_llama_capture_input(context: *mut llama_context, layer: u32);
+    /// Input of a captured layer in the last pass: `[tokens, width]`.
+    pub fn polydraft_llama_captured_input(context: *mut llama_context, layer: u32) -> *const f32;
     pub fn ggml_backend_register(server: ggml_backend_reg_t);
     pub fn llama_decode(context: *mut llama_context, batch: llama_batch) -> i32;
     pub fn llama_free(context: *mut llama_context);

@@ -1,29 +1,31 @@
-//! A model's weights.
+//! Weights of a model.
 
 use std::path::Path;
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
-use super::calls::{Carried, attempt, call, has_ended};
-use super::{c_path, rpc, said, start, throwing};
+use super::calls::{SendPtr, call, catch_exception, has_ended};
+use super::{c_path, rpc, start, take_logged_errors, throwing};
 use crate::{Error, LlamaOptions, Result, Split};
 
-/// A model's weights.
+/// Weights of a model.
 #[derive(Debug)]
 pub(crate) struct Weights(pub(super) NonNull<sys::llama_model>);
 
-// SAFETY: nothing in a model belongs to a thread; we hand out no shared access.
+// SAFETY: a llama.cpp model is not bound to a thread, and `Weights` gives out no shared access.
 unsafe impl Send for Weights {}
 
 impl Drop for Weights {
     fn drop(&mut self) {
         if !has_ended() {
-            // SAFETY: it was made by llama.cpp and nobody else has it; contexts are gone before
-            // (see `Context`). Servers may be told, and may be lost: then it is not freed.
-            let model = unsafe { Carried::new(self.0.as_ptr()) };
-            // SAFETY: as above; this is its last use.
-            let _ = call(move || attempt(|| unsafe { throwing::llama_model_free(model.take()) }));
+            // SAFETY: nobody else has the model: contexts are freed before it (see `Context`).
+            // Freeing notifies remote servers; if one is lost, the model is leaked.
+            let model = unsafe { SendPtr::new(self.0.as_ptr()) };
+            // SAFETY: `llama_model_load_from_file` returned the pointer; this is its last use.
+            let _ = call(move || {
+                catch_exception(|| unsafe { throwing::llama_model_free(model.take()) })
+            });
         }
     }
 }
@@ -46,66 +48,68 @@ impl Weights {
             let mut devices = rpc::devices_of(&options.rpc)?;
             let mut params = Params::new(&options)?;
             params.raw.devices = devices.as_mut_ptr();
-            // SAFETY: `name` ends in 0, and it, the shares and the devices live until the model is
-            // loaded.
-            let model = attempt(|| unsafe {
+            // SAFETY:
+            // - `name` ends in 0;
+            // - the name, the shares and the devices live until the model is loaded;
+            // - the devices end with a null.
+            let model = catch_exception(|| unsafe {
                 throwing::llama_model_load_from_file(name.as_ptr(), params.raw)
             });
-            // SAFETY: it goes to its owner.
-            Ok::<_, Error>(model.map(|model| unsafe { Carried::new(model) }))
+            // SAFETY: the pointer is used only by the caller, after this call.
+            Ok::<_, Error>(model.map(|model| unsafe { SendPtr::new(model) }))
         })??;
         let model = loaded.map_err(refused)?.take();
-        NonNull::new(model).map(Self).ok_or_else(|| refused(said()))
+        NonNull::new(model).map(Self).ok_or_else(|| refused(take_logged_errors()))
     }
 
-    /// Tokens of the vocabulary, the width of a vector of logits.
+    /// Number of tokens in the vocabulary, the length of a vector of logits.
     pub fn vocabulary(&self) -> usize {
-        // SAFETY: the model lives.
+        // SAFETY: the model is alive.
         let tokens =
             unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(self.0.as_ptr())) };
         usize::try_from(tokens).unwrap_or(0)
     }
 
-    /// Decoder blocks.
+    /// Number of decoder blocks.
     pub fn layers(&self) -> usize {
-        // SAFETY: the model lives.
+        // SAFETY: the model is alive.
         usize::try_from(unsafe { sys::llama_model_n_layer(self.0.as_ptr()) }).unwrap_or(0)
     }
 
-    /// Numbers of the residual stream.
+    /// Width of the residual stream.
     pub fn hidden(&self) -> usize {
-        // SAFETY: the model lives.
+        // SAFETY: the model is alive.
         usize::try_from(unsafe { sys::llama_model_n_embd(self.0.as_ptr()) }).unwrap_or(0)
     }
 
-    /// Tokens that it was trained for.
+    /// Context length that the model was trained for.
     pub fn trained_context(&self) -> usize {
-        // SAFETY: the model lives.
+        // SAFETY: the model is alive.
         usize::try_from(unsafe { sys::llama_model_n_ctx_train(self.0.as_ptr()) }).unwrap_or(0)
     }
 
-    /// The width of its sliding window, if some layers have one.
+    /// Width of the sliding window, if some layers have one.
     pub fn window(&self) -> Option<usize> {
-        // SAFETY: the model lives.
+        // SAFETY: the model is alive.
         usize::try_from(unsafe { sys::llama_model_n_swa(self.0.as_ptr()) })
             .ok()
             .filter(|window| *window > 0)
     }
 
-    /// Whether it has a recurrent state of a sequence, which cannot be taken back, beside the KV
-    /// cache or in place of it.
+    /// Whether the model has a recurrent state per sequence, which cannot be rolled back, in
+    /// addition to the KV cache or in its place.
     pub fn has_state(&self) -> bool {
-        // SAFETY: the model lives.
+        // SAFETY: the model is alive.
         unsafe {
             sys::llama_model_is_recurrent(self.0.as_ptr())
                 || sys::llama_model_is_hybrid(self.0.as_ptr())
         }
     }
 
-    /// Why it cannot continue sequences, if it cannot.
-    pub fn unfit(&self) -> Option<&'static str> {
+    /// Kind of the model, if it cannot continue sequences.
+    pub fn unsupported_kind(&self) -> Option<&'static str> {
         let model = self.0.as_ptr();
-        // SAFETY: the model lives.
+        // SAFETY: the model is alive.
         unsafe {
             if sys::llama_model_has_encoder(model) || !sys::llama_model_has_decoder(model) {
                 Some("a model with an encoder")
@@ -118,16 +122,16 @@ impl Weights {
     }
 }
 
-/// What a model is loaded with.
+/// Parameters for loading a model.
 struct Params {
     raw: sys::llama_model_params,
-    /// What `raw` points to.
+    /// Proportions that `raw` points to.
     _shares: Vec<f32>,
 }
 
 impl Params {
     fn new(options: &LlamaOptions) -> Result<Self> {
-        // SAFETY: plain calls.
+        // SAFETY: the functions have no preconditions.
         let (mut raw, devices) =
             unsafe { (sys::llama_model_default_params(), sys::llama_max_devices()) };
         let mut shares = vec![0.0; devices];
@@ -140,16 +144,16 @@ impl Params {
             Split::None => sys::LLAMA_SPLIT_MODE_NONE,
             Split::Layer => sys::LLAMA_SPLIT_MODE_LAYER,
             Split::Row => sys::LLAMA_SPLIT_MODE_ROW,
-            Split::Shares(given) => {
-                if given.len() > devices {
+            Split::Shares(proportions) => {
+                if proportions.len() > devices {
                     let expected = format!("shares of at most {devices} GPUs");
                     return Err(Error::Setting {
                         setting: "split",
                         expected,
-                        got: given.len().to_string(),
+                        got: proportions.len().to_string(),
                     });
                 }
-                shares[..given.len()].copy_from_slice(given);
+                shares[..proportions.len()].copy_from_slice(proportions);
                 raw.tensor_split = shares.as_ptr();
                 sys::LLAMA_SPLIT_MODE_LAYER
             }

@@ -1,4 +1,4 @@
-//! Small random models in GGUF files, of architectures that keep their texts in different ways.
+//! Small random models in GGUF files, of architectures with different caches.
 #![allow(dead_code)] // each test file uses its part
 
 #[path = "../../../polydraft-gguf/tests/support/mod.rs"]
@@ -15,7 +15,7 @@ use rand_chacha::ChaCha12Rng;
 use tempfile::NamedTempFile;
 
 pub const CONTEXT: u32 = 640;
-/// The window of [`Kind::Window`], of fewer tokens than the texts have.
+/// Sliding window of [`Kind::Window`], shorter than the sequences.
 pub const WINDOW: u32 = 8;
 const HIDDEN: u64 = 64;
 const INNER: u64 = 96;
@@ -24,14 +24,14 @@ const KEY_VALUE_HEADS: u64 = 2;
 const HEAD: u64 = 32;
 const LAYERS: u64 = 2;
 
-/// How a model keeps its texts.
+/// How a model caches its sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Keys and values of all tokens.
     Plain,
-    /// Some layers see the last few tokens only.
+    /// A sliding window in some layers.
     Window,
-    /// A state that is changed by each token.
+    /// A recurrent state.
     State,
 }
 
@@ -47,38 +47,38 @@ impl Kind {
     }
 }
 
-/// Three special tokens, the bytes, a space and the letters.
+/// Tokens and their types: three special tokens, the bytes, a space and the letters.
 fn tokens() -> (Vec<String>, Vec<i32>) {
     let special = ["<unk>", "<s>", "</s>"].map(str::to_owned);
     let bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
     let letters = ["\u{2581}".to_owned()].into_iter().chain(('a'..='z').map(|c| c.to_string()));
-    let texts: Vec<String> = special.into_iter().chain(bytes).chain(letters).collect();
-    let kinds = (0..texts.len()).map(|id| match id {
+    let strings: Vec<String> = special.into_iter().chain(bytes).chain(letters).collect();
+    let kinds = (0..strings.len()).map(|id| match id {
         0 => 2,
         1 | 2 => 3,
         3..259 => 6,
         _ => 1,
     });
     let kinds = kinds.collect();
-    (texts, kinds)
+    (strings, kinds)
 }
 
 pub fn vocabulary() -> usize {
     tokens().0.len()
 }
 
-/// A model of random weights; `stretch` makes some tokens much likelier than others.
-pub fn writer(kind: Kind, seed: u64, stretch: f32) -> Writer {
+/// Model with random weights. A larger `logit_scale` makes some tokens much likelier than others.
+pub fn writer(kind: Kind, seed: u64, logit_scale: f32) -> Writer {
     let architecture = kind.architecture();
     let key = |name: &str| format!("{architecture}.{name}");
-    let (texts, kinds) = tokens();
-    let count = texts.len() as u64;
-    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let (strings, kinds) = tokens();
+    let count = strings.len() as u64;
+    let strings: Vec<&str> = strings.iter().map(String::as_str).collect();
     let mut writer = Writer::default()
         .str("general.architecture", architecture)
         .str("tokenizer.ggml.model", "llama")
-        .strings("tokenizer.ggml.tokens", &texts)
-        .f32s("tokenizer.ggml.scores", &vec![0.0; texts.len()])
+        .strings("tokenizer.ggml.tokens", &strings)
+        .f32s("tokenizer.ggml.scores", &vec![0.0; strings.len()])
         .i32s("tokenizer.ggml.token_type", &kinds)
         .u32("tokenizer.ggml.bos_token_id", 1)
         .u32("tokenizer.ggml.eos_token_id", 2)
@@ -96,9 +96,9 @@ pub fn writer(kind: Kind, seed: u64, stretch: f32) -> Writer {
     };
     let wide = |inputs: u64| 3.0 / (inputs as f32).sqrt();
     writer = add(writer, "token_embd.weight".into(), &[HIDDEN, count], 0.0, 2.0);
-    // With the embedding's own matrix each token would be followed by itself.
+    // With a tied embedding each token would be followed by itself.
     writer = add(writer, "output.weight".into(), &[HIDDEN, count], 0.0, 0.5);
-    writer = add(writer, "output_norm.weight".into(), &[HIDDEN], stretch, 0.3);
+    writer = add(writer, "output_norm.weight".into(), &[HIDDEN], logit_scale, 0.3);
     if kind == Kind::State {
         let (inner, state, rank, kernel) = (2 * HIDDEN, 8, 4, 4);
         writer = writer
@@ -133,7 +133,7 @@ pub fn writer(kind: Kind, seed: u64, stretch: f32) -> Writer {
         .u32(&key("attention.value_length"), HEAD as u32)
         .f32(&key("rope.freq_base"), 1000.0);
     if kind == Kind::Window {
-        // Of two layers the first.
+        // The first of two layers.
         writer = writer
             .u32(&key("attention.sliding_window"), WINDOW)
             .u32(&key("attention.sliding_window_pattern"), 2);
@@ -173,8 +173,8 @@ pub fn file(writer: &Writer) -> NamedTempFile {
     file
 }
 
-/// One thread, so that tests may run side by side; keys and values in f32, so that what is compared
-/// is as exact as can be.
+/// One thread, so that tests can run in parallel; keys and values in f32, to make comparisons as
+/// exact as possible.
 pub fn options() -> LlamaOptions {
     LlamaOptions {
         threads: 1,
@@ -185,7 +185,7 @@ pub fn options() -> LlamaOptions {
     }
 }
 
-pub fn random_text(rng: &mut ChaCha12Rng, length: usize) -> Vec<Token> {
+pub fn random_tokens(rng: &mut ChaCha12Rng, length: usize) -> Vec<Token> {
     (0..length).map(|_| rng.random_range(3..vocabulary() as Token)).collect()
 }
 
@@ -201,15 +201,15 @@ pub fn tokens_to(tree: &DraftTree, node: NodeId) -> Vec<Token> {
     tree.path(node).into_iter().map(|node| tree.token(node)).collect()
 }
 
-/// What a model says after a text that it reads at once, with nothing of another text's taken over.
+/// Logits after a sequence that is read at once, without reuse of another sequence's cache.
 #[cfg(feature = "native")]
-pub fn alone(model: &mut polydraft_llama::LlamaModel, text: &[Token]) -> Vec<f32> {
+pub fn alone(model: &mut polydraft_llama::LlamaModel, tokens: &[Token]) -> Vec<f32> {
     model.forget_closed();
     let sequence = model.open().unwrap();
-    model.extend(sequence, text).unwrap();
-    let said = after(model, sequence);
+    model.extend(sequence, tokens).unwrap();
+    let logits = after(model, sequence);
     model.close(sequence);
-    said
+    logits
 }
 
 pub fn after(model: &mut dyn Model, sequence: Sequence) -> Vec<f32> {
@@ -217,7 +217,7 @@ pub fn after(model: &mut dyn Model, sequence: Sequence) -> Vec<f32> {
     model.logits(sequence, DraftTree::ROOT).to_vec()
 }
 
-/// The largest difference, and NaN where one of them is one.
+/// Largest absolute difference; NaN if any value is NaN.
 pub fn distance(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     a.iter()
@@ -226,8 +226,9 @@ pub fn distance(a: &[f32], b: &[f32]) -> f32 {
         .fold(0.0, |most, d| if d.is_nan() || d > most { d } else { most })
 }
 
-/// An ignored test of the same file in a process of its own: llama.cpp may end there.
-pub fn apart(test: &str, variables: &[(&str, &str)]) -> std::process::Command {
+/// Command that runs an ignored test of the same file in a process of its own, in which llama.cpp
+/// may abort.
+pub fn child_test(test: &str, variables: &[(&str, &str)]) -> std::process::Command {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "--nocapture", test]);
     command.envs(variables.iter().copied());
