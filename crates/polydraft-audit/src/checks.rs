@@ -11,8 +11,8 @@ mod scores;
 use once::Once;
 
 use crate::error::Result;
-use crate::lab::Lab;
 use crate::report::Outcome;
+use crate::state::AuditState;
 
 /// A check, executed in rounds, so that all checks progress together and a time limit can end them.
 pub trait Check {
@@ -24,9 +24,9 @@ pub trait Check {
     fn is_statistical(&self) -> bool;
     /// Sends further requests; returns whether the check is complete. `threshold` is the logarithm
     /// of the wealth that proves a fault.
-    fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool>;
+    fn round(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<bool>;
     /// Returns the result.
-    fn outcome(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<Outcome>;
+    fn outcome(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<Outcome>;
 }
 
 /// Creates all checks, in the order of the report.

@@ -52,9 +52,9 @@ impl Wealth {
 
     /// Returns the logarithm of the current total.
     pub fn current(&self) -> f64 {
-        let peak = self.parts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let sum: f64 = self.parts.iter().map(|part| (part - peak).exp()).sum();
-        peak + (sum / self.parts.len() as f64).ln()
+        let max = self.parts.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = self.parts.iter().map(|part| (part - max).exp()).sum();
+        max + (sum / self.parts.len() as f64).ln()
     }
 
     /// Returns the largest logarithm of the total so far.
@@ -121,7 +121,7 @@ impl Odds {
     }
 
     /// Sets the relative payoffs of a bet on an error that moves `moved` to the first cell.
-    fn suppose(&self, moved: f64, wins: &mut [f64]) {
+    fn bet_on_error(&self, moved: f64, wins: &mut [f64]) {
         let (top, rest_of_top) = self.moved(moved);
         let rest = self.rest_of_top();
         wins.fill(if rest > 0.0 { rest_of_top / rest } else { 1.0 });
@@ -260,7 +260,7 @@ impl Bettor {
             }
         }
         for (number, moved) in SUPPOSED_ERRORS.into_iter().enumerate() {
-            odds.suppose(moved, &mut wins);
+            odds.bet_on_error(moved, &mut wins);
             let part = FAMILIES * PRIOR_WEIGHTS.len() + number;
             self.wealth
                 .multiply(part, log_gain(bet(&odds.cells, &mut wins, tolerance), wins[observed]));

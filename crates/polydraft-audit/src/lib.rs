@@ -13,7 +13,6 @@ mod error;
 mod evidence;
 mod html;
 mod journal;
-mod lab;
 mod plan;
 mod probe;
 mod prompts;
@@ -21,6 +20,7 @@ mod report;
 mod server;
 mod setting;
 mod speculation;
+mod state;
 
 use std::path::PathBuf;
 use std::time::Duration;

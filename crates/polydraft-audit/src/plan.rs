@@ -11,10 +11,10 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::evidence::{Bettor, p_value, smallest_found};
 use crate::journal::Journal;
-use crate::lab::Lab;
 use crate::report::{Finding, Outcome, Report, Verdict};
 use crate::server::{Dialect, Server};
 use crate::speculation::{Counters, summary};
+use crate::state::AuditState;
 use crate::{Address, Listener, Options, probe};
 
 /// A check with the requests and time that it took.
@@ -78,7 +78,7 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
         match_token_keys(&mut server, reference, listener)?;
     }
     let before = Counters::read(&server.client);
-    let mut lab = Lab {
+    let mut state = AuditState {
         server,
         reference,
         options,
@@ -89,31 +89,31 @@ pub fn audit(options: &Options, listener: &dyn Listener) -> Result<Report> {
         known: HashMap::new(),
         overall: Bettor::new(options.tolerance),
         overall_trail: Vec::new(),
-        next_look: 4000,
+        next_power_check: 4000,
         has_power: false,
         drafted: (0, 0),
     };
     let statistical = checks.iter().filter(|running| running.check.is_statistical()).count();
     // The test over all of them is one more.
     let threshold = ((statistical + 1) as f64 / options.error_rate).ln();
-    let (mut findings, cut_short) = rounds(&mut lab, checks, threshold, &deadline)?;
-    if let Some(finding) = overall(&lab, threshold) {
+    let (mut findings, cut_short) = rounds(&mut state, checks, threshold, &deadline)?;
+    if let Some(finding) = overall(&state, threshold) {
         listener.found(&finding);
         findings.insert(0, finding);
     }
-    let speculation = summary(before, Counters::read(&lab.server.client), lab.drafted);
+    let speculation = summary(before, Counters::read(&state.server.client), state.drafted);
     let verdict = match verdict(&findings) {
         Verdict::Passed if cut_short.is_some() => Verdict::NotEnoughData,
         verdict => verdict,
     };
-    let requests = lab.server.client.sent()
-        + lab.reference.as_ref().map_or(0, |reference| reference.client.sent());
+    let requests = state.server.client.sent()
+        + state.reference.as_ref().map_or(0, |reference| reference.client.sent());
     let date = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Ok(Report {
-        url: lab.server.client.url(""),
-        model: lab.server.model.clone(),
-        server: description(&lab.server),
-        truth: truth(&lab),
+        url: state.server.client.url(""),
+        model: state.server.model.clone(),
+        server: description(&state.server),
+        truth: truth(&state),
         verdict,
         error_rate: options.error_rate,
         tolerance: options.tolerance,
@@ -191,7 +191,7 @@ fn match_token_keys(
 /// Runs rounds of all checks in turn, until they are done or the limits are reached. Also returns
 /// the reason for an early end; the findings until then are complete.
 fn rounds(
-    lab: &mut Lab<'_>,
+    state: &mut AuditState<'_>,
     mut checks: Vec<Running>,
     threshold: f64,
     deadline: &Deadline<'_>,
@@ -203,16 +203,16 @@ fn rounds(
         let mut worked = false;
         for at in 0..count {
             let running = &mut checks[at];
-            let over = lab.server.client.sent() >= lab.options.requests || deadline.is_past();
+            let over = state.server.client.sent() >= state.options.requests || deadline.is_past();
             if running.done || over {
                 continue;
             }
             worked = true;
             let done = findings.iter().flatten().count();
-            let sent = lab.server.client.sent();
-            lab.listener.progress(done, count, sent, running.check.name());
+            let sent = state.server.client.sent();
+            state.listener.progress(done, count, sent, running.check.name());
             let start = Instant::now();
-            match running.check.round(lab, threshold) {
+            match running.check.round(state, threshold) {
                 Ok(done) => running.done = done,
                 Err(Error::Interrupted) if !deadline.listener.is_stopped() => {}
                 Err(error @ (Error::Unreachable { .. } | Error::Interrupted)) => {
@@ -221,11 +221,11 @@ fn rounds(
                 }
                 Err(error) => return Err(error),
             }
-            running.requests += lab.server.client.sent() - sent;
+            running.requests += state.server.client.sent() - sent;
             running.seconds += start.elapsed().as_secs_f64();
             if running.done {
-                let finding = finding(running, lab, threshold)?;
-                lab.listener.found(&finding);
+                let finding = finding(running, state, threshold)?;
+                state.listener.found(&finding);
                 findings[at] = Some(finding);
             }
         }
@@ -235,16 +235,16 @@ fn rounds(
     }
     for (running, found) in checks.iter_mut().zip(&mut findings) {
         if found.is_none() {
-            let finding = finding(running, lab, threshold)?;
-            lab.listener.found(&finding);
+            let finding = finding(running, state, threshold)?;
+            state.listener.found(&finding);
             *found = Some(finding);
         }
     }
     Ok((findings.into_iter().flatten().collect(), cut_short))
 }
 
-fn finding(running: &mut Running, lab: &mut Lab<'_>, threshold: f64) -> Result<Finding> {
-    let outcome = match running.check.outcome(lab, threshold) {
+fn finding(running: &mut Running, state: &mut AuditState<'_>, threshold: f64) -> Result<Finding> {
+    let outcome = match running.check.outcome(state, threshold) {
         Err(Error::Unreachable { .. } | Error::Interrupted) => {
             Outcome::certain(Verdict::NotEnoughData, 0, "the connection to the server was lost")
         }
@@ -260,23 +260,23 @@ fn finding(running: &mut Running, lab: &mut Lab<'_>, threshold: f64) -> Result<F
 }
 
 /// Returns the test over all observed distributions.
-fn overall(lab: &Lab<'_>, threshold: f64) -> Option<Finding> {
-    let tokens = lab.overall.tokens();
+fn overall(state: &AuditState<'_>, threshold: f64) -> Option<Finding> {
+    let tokens = state.overall.tokens();
     if tokens == 0 {
         return None;
     }
-    let most = lab.overall.wealth().peak();
+    let most = state.overall.wealth().peak();
     let fault = most >= threshold;
     let would_find = match fault {
         true => None,
-        false => smallest_found(&lab.overall_trail, lab.options.tolerance, threshold),
+        false => smallest_found(&state.overall_trail, state.options.tolerance, threshold),
     };
     let verdict = match () {
         () if fault => Verdict::Fault,
-        () if would_find.is_some_and(|found| found <= lab.options.sensitivity) => Verdict::Passed,
+        () if would_find.is_some_and(|found| found <= state.options.sensitivity) => Verdict::Passed,
         () => Verdict::NotEnoughData,
     };
-    let top = lab.overall.top();
+    let top = state.overall.top();
     let summary = format!(
         "the likeliest token came {:.1} % of the time, expected {:.1} %",
         100.0 * top.0 / tokens as f64,
@@ -324,13 +324,13 @@ fn description(server: &Server) -> String {
     format!("{} on {dialect}; {tokens}", server.model)
 }
 
-fn truth(lab: &Lab<'_>) -> String {
-    let by = match &lab.reference {
-        Some(reference) if lab.has_distributions() && reference.capabilities.top > 0 => {
+fn truth(state: &AuditState<'_>) -> String {
+    let by = match &state.reference {
+        Some(reference) if state.has_distributions() && reference.capabilities.top > 0 => {
             format!("log-probabilities of {} in requests of one token", reference.client.url(""))
         }
         Some(reference) => format!("answers of {}", reference.client.url("")),
-        None if lab.has_distributions() => {
+        None if state.has_distributions() => {
             "the server's own log-probabilities in requests of one token, which involve no \
              draft"
                 .to_owned()
@@ -340,5 +340,5 @@ fn truth(lab: &Lab<'_>) -> String {
                 .to_owned();
         }
     };
-    format!("{by}, assumed correct within {} in total variation", lab.options.tolerance)
+    format!("{by}, assumed correct within {} in total variation", state.options.tolerance)
 }

@@ -338,7 +338,7 @@ impl Server {
     }
 
     /// Fetches the texts of tokens that are not known.
-    pub fn name(&self, keys: &[Key], listener: &dyn Listener) -> Result<()> {
+    pub fn fetch_texts(&self, keys: &[Key], listener: &dyn Listener) -> Result<()> {
         let mut unknown: Vec<u32> = {
             let lexicon = self.lexicon.lock().expect("nothing panics with it");
             let ids = keys.iter().filter_map(|key| match key {
@@ -384,7 +384,7 @@ impl Server {
 
     /// Returns the text of a token; fetches it if it is not known.
     pub fn text(&self, key: &Key, listener: &dyn Listener) -> Result<String> {
-        self.name(std::slice::from_ref(key), listener)?;
+        self.fetch_texts(std::slice::from_ref(key), listener)?;
         Ok(self.known_text(key))
     }
 

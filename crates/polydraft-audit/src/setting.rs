@@ -69,7 +69,7 @@ pub struct Cell {
 
 /// Partly known distribution: its most probable tokens, and the total probability of the others.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Conditional {
+pub struct PartialDistribution {
     /// Tokens in descending order of probability.
     pub cells: Vec<Cell>,
     pub rest: f64,
@@ -93,7 +93,7 @@ const NEAR: f64 = 0.02;
 /// Maximum slack of contexts in use.
 const MOST_SLACK: f64 = 0.02;
 
-impl Conditional {
+impl PartialDistribution {
     /// Creates a distribution from tokens and probabilities.
     pub fn new(cells: Vec<Cell>) -> Self {
         let mut cells = cells;
@@ -105,7 +105,7 @@ impl Conditional {
     }
 
     /// Returns the distribution under a setting; `None` where it depends on unknown values.
-    pub fn under(
+    pub fn apply(
         &self,
         setting: &Setting,
         counting: Counting,
@@ -280,19 +280,19 @@ pub fn is_prefix_of_words(words: &[String], text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn conditional(cells: &[f64]) -> Conditional {
+    fn distribution(cells: &[f64]) -> PartialDistribution {
         let cell = |(at, &probability): (usize, &f64)| Cell {
             key: Key::Id(at as u32),
             text: format!(" w{at}"),
             probability,
         };
-        Conditional::new(cells.iter().enumerate().map(cell).collect())
+        PartialDistribution::new(cells.iter().enumerate().map(cell).collect())
     }
 
     fn under(cells: &[f64], setting: Setting, answer: &[u32]) -> Option<Vec<f64>> {
         let answer: Vec<Key> = answer.iter().map(|id| Key::Id(*id)).collect();
         let history = History { prompt: &[], answer: &answer, text: "" };
-        let next = conditional(cells).under(&setting, Counting::Answer, history)?;
+        let next = distribution(cells).apply(&setting, Counting::Answer, history)?;
         Some(next.cells.iter().map(|cell| cell.probability).chain([next.rest]).collect())
     }
 
@@ -351,8 +351,8 @@ mod tests {
         // The bound on the rest under a temperature holds for the most uneven rest.
         let half = Setting { temperature: 0.5, ..Setting::default() };
         let history = History { prompt: &[], answer: &[], text: "" };
-        let known = conditional(&[0.6, 0.3, 0.05]);
-        let next = known.under(&half, Counting::Answer, history).expect("little rest");
+        let known = distribution(&[0.6, 0.3, 0.05]);
+        let next = known.apply(&half, Counting::Answer, history).expect("little rest");
         for rest in [vec![0.05], vec![0.001; 50]] {
             let all: Vec<f64> = [0.6, 0.3, 0.05].into_iter().chain(rest).collect();
             let sum: f64 = all.iter().map(|p| p * p).sum();

@@ -2,25 +2,25 @@
 
 use crate::error::Result;
 use crate::journal::Reply;
-use crate::lab::Lab;
 use crate::prompts::Kind;
 use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::Request;
 use crate::setting::Setting;
+use crate::state::AuditState;
 
 const TOKENS: usize = 32;
 
-fn greedy(lab: &mut Lab<'_>, openings: usize) -> Result<Vec<Request>> {
+fn greedy(state: &mut AuditState<'_>, openings: usize) -> Result<Vec<Request>> {
     let setting = Setting { temperature: 0.0, ..Setting::default() };
-    let mut chosen = lab.choose(Kind::Plain, openings)?;
-    chosen.extend(lab.choose(Kind::Repeating, 2)?);
-    Ok(chosen.into_iter().map(|at| lab.continuation(at, TOKENS, &setting)).collect())
+    let mut chosen = state.choose(Kind::Plain, openings)?;
+    chosen.extend(state.choose(Kind::Repeating, 2)?);
+    Ok(chosen.into_iter().map(|at| state.continuation(at, TOKENS, &setting)).collect())
 }
 
 /// Checks that an answer ends before its stop string, wherever in a draft it occurs.
-pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
-    let requests = greedy(lab, 4)?;
-    let full = lab.send(&requests, 1)?;
+pub fn stops(state: &mut AuditState<'_>) -> Result<Outcome> {
+    let requests = greedy(state, 4)?;
+    let full = state.send(&requests, 1)?;
     let mut stopped: Vec<(Request, String)> = Vec::new();
     for (request, answer) in requests.iter().zip(&full) {
         let text = answer.first().text;
@@ -34,7 +34,7 @@ pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
         }
     }
     let cut_requests: Vec<Request> = stopped.iter().map(|(request, _)| request.clone()).collect();
-    let answers = lab.send(&cut_requests, 1)?;
+    let answers = state.send(&cut_requests, 1)?;
     let (mut seen, mut parted) = (0, 0);
     for ((request, text), answer) in stopped.iter().zip(&answers) {
         let stop = request.stop.as_deref().unwrap_or_default();
@@ -53,7 +53,7 @@ pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
             "the answer {text:?} with the stop string {stop:?} should be {cut:?}, and is {:?}",
             choice.text
         );
-        let curl = lab.server.curl(&lab.server.call(request));
+        let curl = state.server.curl(&state.server.call(request));
         return Ok(Outcome {
             evidence: vec![Evidence { what: summary.clone(), curl }],
             ..Outcome::certain(Verdict::Fault, seen + 1, summary)
@@ -67,10 +67,10 @@ pub fn stops(lab: &mut Lab<'_>) -> Result<Outcome> {
 
 /// Checks that the chunks of a stream add up to the complete answer, and that usage counts the
 /// tokens returned.
-pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
-    let requests = greedy(lab, 4)?;
-    let first = lab.send(&requests, 1)?;
-    let second = lab.send(&requests, 1)?;
+pub fn streams(state: &mut AuditState<'_>) -> Result<Outcome> {
+    let requests = greedy(state, 4)?;
+    let first = state.send(&requests, 1)?;
+    let second = state.send(&requests, 1)?;
     let mut seen = 0;
     let fault = |summary: String, curl: String, seen| Outcome {
         evidence: vec![Evidence { what: summary.clone(), curl }],
@@ -78,7 +78,7 @@ pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
     };
     for ((request, first), second) in requests.iter().zip(&first).zip(&second) {
         let choice = first.first();
-        let curl = || lab.server.curl(&lab.server.call(request));
+        let curl = || state.server.curl(&state.server.call(request));
         if let Some((_, counted)) = first.usage
             && !choice.stopped
             && counted != TOKENS
@@ -94,8 +94,8 @@ pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
             continue;
         }
         let streamed = Request { stream: true, ..request.clone() };
-        let call = lab.server.call(&streamed);
-        let reply = lab.server.client.send(&call, lab.listener)?;
+        let call = state.server.call(&streamed);
+        let reply = state.server.client.send(&call, state.listener)?;
         let Reply::Body(reply_body) = &reply else {
             let summary = "the server does not stream";
             return Ok(Outcome::not_applicable(summary));
@@ -112,7 +112,7 @@ pub fn streams(lab: &mut Lab<'_>) -> Result<Outcome> {
         if text != choice.text {
             let summary =
                 format!("the stream is {text:?}, the complete answer is {:?}", choice.text);
-            return Ok(fault(summary, lab.server.curl(&call), seen));
+            return Ok(fault(summary, state.server.curl(&call), seen));
         }
         seen += 1;
     }

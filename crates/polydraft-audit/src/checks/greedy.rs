@@ -2,11 +2,11 @@
 
 use crate::answer::Key;
 use crate::error::Result;
-use crate::lab::{Lab, Prefix};
 use crate::prompts::Kind;
 use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::{Request, is_end};
 use crate::setting::Setting;
+use crate::state::{AuditState, Prefix};
 
 /// Tokens per answer.
 const TOKENS: usize = 40;
@@ -16,66 +16,69 @@ const TOKENS: usize = 40;
 pub const GAP: f64 = 0.25;
 
 /// Compares greedy answers with distributions from single-token requests.
-pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
-    if !lab.has_distributions() {
+pub fn check(state: &mut AuditState<'_>) -> Result<Outcome> {
+    if !state.has_distributions() {
         let skip_reason = "the server does not return its tokens, or no server returns their \
              log-probabilities";
         return Ok(Outcome::not_applicable(skip_reason));
     }
-    let mut openings = lab.choose(Kind::Plain, 3)?;
-    openings.extend(lab.choose(Kind::Repeating, 2)?);
-    openings.extend(lab.choose(Kind::Hard, 1)?);
+    let mut openings = state.choose(Kind::Plain, 3)?;
+    openings.extend(state.choose(Kind::Repeating, 2)?);
+    openings.extend(state.choose(Kind::Hard, 1)?);
     let greedy = Setting { temperature: 0.0, ..Setting::default() };
     let requests: Vec<Request> =
-        openings.iter().map(|at| lab.continuation(*at, TOKENS, &greedy)).collect();
-    let answers = lab.send(&requests, usize::MAX)?;
+        openings.iter().map(|at| state.continuation(*at, TOKENS, &greedy)).collect();
+    let answers = state.send(&requests, usize::MAX)?;
     let mut seen = 0;
     let mut ties = 0;
     let mut outcome = Outcome::certain(Verdict::Passed, 0, "");
     for ((opening, request), answer) in openings.iter().zip(&requests).zip(&answers) {
-        let (keys, stopped) = lab.tokens(&answer.first())?;
+        let (keys, stopped) = state.tokens(&answer.first())?;
         let ends = usize::from(stopped);
         let prefixes: Vec<Prefix> =
             (0..keys.len() + ends).map(|at| (*opening, keys[..at].to_vec())).collect();
-        lab.fetch_distributions(&prefixes)?;
+        state.fetch_distributions(&prefixes)?;
         for (at, prefix) in prefixes.iter().enumerate() {
-            let Some(conditional) = lab.at(prefix) else { continue };
+            let Some(distribution) = state.known_distribution(prefix) else { continue };
             seen += 1;
             let is_emitted = |key: &Key, text: &str| match keys.get(at) {
                 Some(token) => key == token,
                 None => is_end(text),
             };
-            let best = &conditional.cells[0];
+            let best = &distribution.cells[0];
             if is_emitted(&best.key, &best.text) {
                 continue;
             }
-            let cell = conditional.cells.iter().find(|cell| is_emitted(&cell.key, &cell.text));
-            let probability = cell.map_or(conditional.most_of_rest, |cell| cell.probability);
+            let cell = distribution.cells.iter().find(|cell| is_emitted(&cell.key, &cell.text));
+            let probability = cell.map_or(distribution.most_of_rest, |cell| cell.probability);
             let gap = (best.probability / probability.max(1e-300)).ln();
             if gap <= GAP {
                 ties += 1;
                 continue;
             }
-            let before = format!("{}{}", lab.openings[*opening].text, lab.spell(&prefix.1)?);
+            let before = format!("{}{}", state.openings[*opening].text, state.text_of(&prefix.1)?);
             let token = match keys.get(at) {
-                Some(key) => format!("{:?}", lab.server.text(key, lab.listener)?),
+                Some(key) => format!("{:?}", state.server.text(key, state.listener)?),
                 None => "the end".to_owned(),
             };
-            let what = format!(
+            let explanation = format!(
                 "after {before:?} the answer has {token}, though {:?} is more probable \
                  by {gap:.2} (difference of log-probabilities)",
                 best.text
             );
-            let single_token_request = lab.server.call(&lab.single_token_request(prefix));
+            let single_token_request = state.server.call(&state.single_token_request(prefix));
             outcome.verdict = Verdict::Fault;
             outcome.evidence = vec![
-                Evidence { what: what.clone(), curl: lab.server.curl(&lab.server.call(request)) },
+                Evidence {
+                    what: explanation.clone(),
+                    curl: state.server.curl(&state.server.call(request)),
+                },
                 Evidence {
                     what: "the model's distribution there".to_owned(),
-                    curl: lab.server.curl(&single_token_request),
+                    curl: state.server.curl(&single_token_request),
                 },
             ];
-            outcome.summary = what;
+            outcome.summary = explanation;
             break;
         }
     }

@@ -2,14 +2,14 @@
 
 use super::Check;
 use crate::error::{Error, Result};
-use crate::lab::Lab;
 use crate::report::{Outcome, Verdict};
+use crate::state::AuditState;
 
 /// Deterministic check.
 pub struct Once {
     name: &'static str,
     title: &'static str,
-    run: fn(&mut Lab<'_>) -> Result<Outcome>,
+    run: fn(&mut AuditState<'_>) -> Result<Outcome>,
     outcome: Option<Outcome>,
 }
 
@@ -18,7 +18,7 @@ impl Once {
     pub fn new(
         name: &'static str,
         title: &'static str,
-        run: fn(&mut Lab<'_>) -> Result<Outcome>,
+        run: fn(&mut AuditState<'_>) -> Result<Outcome>,
     ) -> Self {
         Self { name, title, run, outcome: None }
     }
@@ -37,8 +37,8 @@ impl Check for Once {
         false
     }
 
-    fn round(&mut self, lab: &mut Lab<'_>, _: f64) -> Result<bool> {
-        self.outcome = Some(match (self.run)(lab) {
+    fn round(&mut self, state: &mut AuditState<'_>, _: f64) -> Result<bool> {
+        self.outcome = Some(match (self.run)(state) {
             Err(Error::Refused { status, reason, .. }) => Outcome::not_applicable(format!(
                 "the server rejected the request ({status}): {reason}"
             )),
@@ -47,7 +47,7 @@ impl Check for Once {
         Ok(true)
     }
 
-    fn outcome(&mut self, _: &mut Lab<'_>, _: f64) -> Result<Outcome> {
+    fn outcome(&mut self, _: &mut AuditState<'_>, _: f64) -> Result<Outcome> {
         let unseen =
             || Outcome::certain(Verdict::NotEnoughData, 0, "the audit ended before this check");
         Ok(self.outcome.clone().unwrap_or_else(unseen))

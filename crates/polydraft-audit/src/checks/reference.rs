@@ -3,11 +3,11 @@
 use super::Check;
 use crate::error::Result;
 use crate::evidence::{Pairs, p_value};
-use crate::lab::Lab;
 use crate::prompts::Kind;
 use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::Request;
 use crate::setting::Setting;
+use crate::state::AuditState;
 
 /// Pairs per round, maximum number of pairs, minimum for a verdict, and tokens per answer.
 const ROUND: usize = 48;
@@ -42,45 +42,45 @@ impl Check for Reference {
         true
     }
 
-    fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool> {
-        let Some(reference) = &lab.reference else {
+    fn round(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<bool> {
+        let Some(reference) = &state.reference else {
             self.skip_reason = Some("no reference was given");
             return Ok(true);
         };
-        if lab.has_distributions() {
+        if state.has_distributions() {
             self.skip_reason =
                 Some("the distributions are known, and checks of them find smaller errors");
             return Ok(true);
         }
         // Both servers take the prompt as text.
         let chat = reference.capabilities.dialect == crate::server::Dialect::Chat
-            || lab.server.capabilities.dialect == crate::server::Dialect::Chat;
-        if chat && reference.capabilities.dialect != lab.server.capabilities.dialect {
+            || state.server.capabilities.dialect == crate::server::Dialect::Chat;
+        if chat && reference.capabilities.dialect != state.server.capabilities.dialect {
             self.skip_reason = Some("only one of the servers has completions");
             return Ok(true);
         }
         if self.openings.is_empty() {
-            self.openings = lab.choose(Kind::Plain, 2)?;
-            self.openings.extend(lab.choose(Kind::Repeating, 1)?);
+            self.openings = state.choose(Kind::Plain, 2)?;
+            self.openings.extend(state.choose(Kind::Repeating, 1)?);
         }
         let prompts: Vec<usize> = (0..ROUND).map(|at| at % self.openings.len()).collect();
         let requests: Vec<Request> = prompts
             .iter()
             .map(|at| {
-                let text = lab.openings[self.openings[*at]].text.clone();
+                let text = state.openings[self.openings[*at]].text.clone();
                 Request::new(crate::server::Prompt::Text(text), TOKENS, Setting::default())
             })
             .collect();
-        let tested = lab.send(&requests, usize::MAX)?;
-        let Some(reference) = &lab.reference else { return Ok(true) };
-        let other = reference.send_all(&requests, usize::MAX, lab.listener)?;
+        let tested = state.send(&requests, usize::MAX)?;
+        let Some(reference) = &state.reference else { return Ok(true) };
+        let other = reference.send_all(&requests, usize::MAX, state.listener)?;
         for ((prompt, tested), other) in prompts.iter().zip(&tested).zip(&other) {
             self.pairs.observe(*prompt, &tested.first().text, &other.first().text);
         }
         Ok(self.pairs.wealth().peak() >= threshold || self.pairs.pairs() >= PAIRS)
     }
 
-    fn outcome(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<Outcome> {
+    fn outcome(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<Outcome> {
         if let Some(skip_reason) = self.skip_reason {
             return Ok(Outcome::not_applicable(skip_reason));
         }
@@ -104,10 +104,10 @@ impl Check for Reference {
         outcome.p_value = Some(p_value(most));
         if verdict == Verdict::Fault {
             let opening = self.openings[0];
-            let request = lab.continuation(opening, TOKENS, &Setting::default());
+            let request = state.continuation(opening, TOKENS, &Setting::default());
             outcome.evidence.push(Evidence {
                 what: summary,
-                curl: lab.server.curl(&lab.server.call(&request)),
+                curl: state.server.curl(&state.server.call(&request)),
             });
         }
         Ok(outcome)

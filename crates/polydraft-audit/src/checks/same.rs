@@ -4,32 +4,32 @@ use super::Check;
 use crate::answer::Key;
 use crate::error::{Error, Result};
 use crate::evidence::{Matches, p_value};
-use crate::lab::Lab;
 use crate::prompts::Kind;
 use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::Request;
 use crate::setting::Setting;
+use crate::state::AuditState;
 
 /// Number of seeds, and tokens per answer.
 const SEEDS: u64 = 12;
 const TOKENS: usize = 16;
 
 /// Checks that equal seeds give equal answers.
-pub fn seeds(lab: &mut Lab<'_>) -> Result<Outcome> {
-    let opening = lab.choose(Kind::Plain, 1)?[0];
-    let request = lab.continuation(opening, TOKENS, &Setting::default());
+pub fn seeds(state: &mut AuditState<'_>) -> Result<Outcome> {
+    let opening = state.choose(Kind::Plain, 1)?[0];
+    let request = state.continuation(opening, TOKENS, &Setting::default());
     let requests: Vec<Request> = (0..SEEDS)
         .flat_map(|seed| [seed, seed])
         .map(|seed| Request { seed: Some(1000 + seed), ..request.clone() })
         .collect();
     // One request at a time: concurrent requests may change the arithmetic.
-    let answers = lab.send(&requests, 1)?;
+    let answers = state.send(&requests, 1)?;
     let outputs: Vec<String> = answers.iter().map(|answer| answer.first().text).collect();
     let equal = outputs.chunks(2).filter(|pair| pair[0] == pair[1]).count();
     let all_equal = outputs.iter().all(|text| *text == outputs[0]);
     let summary =
         format!("{equal} of {SEEDS} pairs of requests with equal seeds gave equal answers");
-    let curl = || lab.server.curl(&lab.server.call(&requests[0]));
+    let curl = || state.server.curl(&state.server.call(&requests[0]));
     Ok(match () {
         () if all_equal => Outcome {
             evidence: vec![Evidence { what: summary, curl: curl() }],
@@ -97,22 +97,22 @@ impl Independence {
         }
     }
 
-    fn pairs(&self, lab: &mut Lab<'_>) -> Result<Vec<Pair>> {
+    fn pairs(&self, state: &mut AuditState<'_>) -> Result<Vec<Pair>> {
         let opening = |at: usize| self.openings[at % self.openings.len()];
         let copies = if self.choices { 1 } else { 2 };
         let requests: Vec<Request> = (0..ROUND)
             .flat_map(|at| std::iter::repeat_n(at, copies))
             .map(|at| Request {
                 choices: if self.choices { 2 } else { 1 },
-                ..lab.continuation(opening(at), COMPARED, &Setting::default())
+                ..state.continuation(opening(at), COMPARED, &Setting::default())
             })
             .collect();
-        let answers = lab.send(&requests, usize::MAX)?;
+        let answers = state.send(&requests, usize::MAX)?;
         let choices: Vec<_> = answers.into_iter().flat_map(|answer| answer.choices).collect();
         let mut pairs = Vec::new();
         for (at, pair) in choices.chunks_exact(2).enumerate() {
-            let (first, _) = lab.tokens(&pair[0])?;
-            let (second, _) = lab.tokens(&pair[1])?;
+            let (first, _) = state.tokens(&pair[0])?;
+            let (second, _) = state.tokens(&pair[1])?;
             pairs.push(Pair { opening: opening(at), first, second });
         }
         Ok(pairs)
@@ -132,23 +132,23 @@ impl Check for Independence {
         true
     }
 
-    fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool> {
+    fn round(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<bool> {
         use crate::server::Dialect;
-        if !lab.has_distributions() {
+        if !state.has_distributions() {
             self.skip_reason = Some(
                 "log-probabilities are needed to compute how often answers are equal at random"
                     .to_owned(),
             );
             return Ok(true);
         }
-        if self.choices && lab.server.capabilities.dialect == Dialect::Llama {
+        if self.choices && state.server.capabilities.dialect == Dialect::Llama {
             self.skip_reason = Some("llama.cpp's /completion returns one choice".to_owned());
             return Ok(true);
         }
         if self.openings.is_empty() {
-            self.openings = lab.choose(Kind::Plain, 3)?;
+            self.openings = state.choose(Kind::Plain, 3)?;
         }
-        let pairs = match self.pairs(lab) {
+        let pairs = match self.pairs(state) {
             Err(Error::Refused { reason, .. }) if self.matches.counts().0 == 0 => {
                 self.skip_reason = Some(reason);
                 return Ok(true);
@@ -157,8 +157,8 @@ impl Check for Independence {
         };
         for Pair { opening, first, second } in pairs {
             // Probability that the second answer equals the first.
-            if let Some(probability) = lab.probability(opening, &first)? {
-                let slack = lab.options.tolerance * COMPARED as f64;
+            if let Some(probability) = state.probability(opening, &first)? {
+                let slack = state.options.tolerance * COMPARED as f64;
                 self.matches.observe(first == second, probability + slack);
             }
         }
@@ -166,7 +166,7 @@ impl Check for Independence {
         Ok(self.matches.wealth().peak() >= threshold || seen >= PAIRS)
     }
 
-    fn outcome(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<Outcome> {
+    fn outcome(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<Outcome> {
         if let Some(skip_reason) = &self.skip_reason {
             return Ok(Outcome::not_applicable(skip_reason.clone()));
         }
@@ -182,9 +182,9 @@ impl Check for Independence {
         let mut outcome = Outcome::certain(verdict, seen, summary.clone());
         outcome.p_value = Some(p_value(most));
         if verdict == Verdict::Fault {
-            let request = lab.continuation(self.openings[0], COMPARED, &Setting::default());
+            let request = state.continuation(self.openings[0], COMPARED, &Setting::default());
             let request = Request { choices: if self.choices { 2 } else { 1 }, ..request };
-            let curl = lab.server.curl(&lab.server.call(&request));
+            let curl = state.server.curl(&state.server.call(&request));
             outcome.evidence.push(Evidence { what: summary, curl });
         }
         Ok(outcome)

@@ -26,22 +26,22 @@ use super::Check;
 use crate::answer::{Answer, Key};
 use crate::error::{Error, Result};
 use crate::evidence::{Bettor, Context, LARGEST, Odds, Trail, p_value, smallest_found, would_find};
-use crate::lab::{Lab, Prefix};
 use crate::report::{Outcome, Verdict};
 use crate::server::{Request, is_end};
-use crate::setting::{Cell, Conditional, Counting, Setting, is_prefix_of_words};
+use crate::setting::{Cell, Counting, PartialDistribution, Setting, is_prefix_of_words};
+use crate::state::{AuditState, Prefix};
 
 /// Wealth above which a check continues though it has the power it needs.
 const SUSPICION: f64 = 20.0;
 /// Answers per round.
 const ROUND: usize = 48;
 /// Number of valid answers that suffices under a grammar if their distribution cannot be known.
-const OBEYED: usize = 480;
+const ENOUGH_VALID: usize = 480;
 /// Maximum number of tokens of a check that does not reach the required power.
-const MOST_TOKENS: usize = 40_000;
+const MAX_TOKENS: usize = 40_000;
 
 /// Check of a distribution.
-pub struct Sampled {
+pub struct DistributionCheck {
     case: Case,
     prepared: Option<Prepared>,
     /// Reason why the check cannot be made.
@@ -49,19 +49,19 @@ pub struct Sampled {
     /// Tokens after the first, with one bettor per way to count penalties.
     bettors: Vec<(Counting, Bettor)>,
     /// Maximum over time of the smallest log-wealth of these bettors.
-    most: f64,
+    peak: f64,
     /// Bettors on first tokens, which involve no draft; the maximum likewise.
     firsts: Vec<Bettor>,
     peak_of_first: f64,
     trail: Trail,
     visits: HashMap<Prefix, usize>,
     /// Contexts with a bet.
-    contexts: HashMap<Prefix, Rc<Conditional>>,
+    contexts: HashMap<Prefix, Rc<PartialDistribution>>,
     answers: usize,
     requests: usize,
     /// Number of tokens at which power is computed next, and whether it sufficed for the target
     /// error.
-    next_look: usize,
+    next_power_check: usize,
     has_power: bool,
     /// Whether not even the largest simulated error would have been found at the last computation.
     is_blind: bool,
@@ -76,8 +76,8 @@ enum Observed {
 }
 
 /// Creates all checks of distributions.
-pub fn all(sensitivity: f64, tolerance: f64) -> Vec<Sampled> {
-    cases(sensitivity).into_iter().map(|case| Sampled::new(case, tolerance)).collect()
+pub fn all(sensitivity: f64, tolerance: f64) -> Vec<DistributionCheck> {
+    cases(sensitivity).into_iter().map(|case| DistributionCheck::new(case, tolerance)).collect()
 }
 
 fn hash(value: &impl Hash) -> u64 {
@@ -87,7 +87,7 @@ fn hash(value: &impl Hash) -> u64 {
 }
 
 /// Returns a prefix in the form that a bettor uses.
-fn context(prefix: &Prefix, emitted: &Conditional) -> Context {
+fn context(prefix: &Prefix, emitted: &PartialDistribution) -> Context {
     let before = |back: usize| prefix.1.iter().rev().nth(back).map_or(0, hash);
     Context {
         prefix: hash(prefix),
@@ -99,7 +99,10 @@ fn context(prefix: &Prefix, emitted: &Conditional) -> Context {
 
 /// Merges the tokens that end an answer into one cell, since servers do not report which one it
 /// was. Also returns its key.
-fn merge_end_tokens(mut emitted: Conditional, ends: &[u32]) -> (Conditional, Option<Key>) {
+fn merge_end_tokens(
+    mut emitted: PartialDistribution,
+    ends: &[u32],
+) -> (PartialDistribution, Option<Key>) {
     let ending =
         |cell: &Cell| is_end(&cell.text) || ends.iter().any(|end| cell.key == Key::Id(*end));
     let all: f64 = emitted.cells.iter().filter(|cell| ending(cell)).map(|c| c.probability).sum();
@@ -119,11 +122,11 @@ fn merge_end_tokens(mut emitted: Conditional, ends: &[u32]) -> (Conditional, Opt
     (emitted, end_key)
 }
 
-fn odds(emitted: &Conditional) -> Odds {
+fn odds(emitted: &PartialDistribution) -> Odds {
     Odds::new(emitted.cells.iter().map(|cell| cell.probability), emitted.slack)
 }
 
-impl Sampled {
+impl DistributionCheck {
     fn new(case: Case, tolerance: f64) -> Self {
         let bettors = case.countings.iter().map(|c| (*c, Bettor::new(tolerance))).collect();
         let firsts = case.countings.iter().map(|_| Bettor::new(tolerance)).collect();
@@ -132,7 +135,7 @@ impl Sampled {
             prepared: None,
             skip_reason: None,
             bettors,
-            most: 0.0,
+            peak: 0.0,
             firsts,
             peak_of_first: 0.0,
             trail: Trail::new(),
@@ -140,7 +143,7 @@ impl Sampled {
             contexts: HashMap::new(),
             answers: 0,
             requests: 0,
-            next_look: 500,
+            next_power_check: 500,
             has_power: false,
             is_blind: true,
             impossible: None,
@@ -152,14 +155,14 @@ impl Sampled {
     }
 
     /// Requests a round of answers; returns them with their openings.
-    fn sample(&mut self, lab: &mut Lab<'_>) -> Result<Vec<(usize, Answer)>> {
+    fn sample(&mut self, state: &mut AuditState<'_>) -> Result<Vec<(usize, Answer)>> {
         let Some(prepared) = &self.prepared else { return Ok(Vec::new()) };
         let openings: Vec<usize> = (0..ROUND)
             .map(|at| prepared.openings[(self.answers + at) % prepared.openings.len()])
             .collect();
         let mut requests: Vec<Request> = openings
             .iter()
-            .map(|at| lab.continuation(*at, self.case.tokens, &prepared.setting))
+            .map(|at| state.continuation(*at, self.case.tokens, &prepared.setting))
             .collect();
         if self.case.crowded {
             // Concurrent requests with other settings, interleaved; their answers are ignored.
@@ -169,19 +172,19 @@ impl Sampled {
             ];
             for (at, other) in (0..ROUND / 2).zip(others.iter().cycle()) {
                 let length = self.case.tokens * (1 + at % 4);
-                requests.insert(3 * at + 2, lab.continuation(openings[at], length, other));
+                requests.insert(3 * at + 2, state.continuation(openings[at], length, other));
             }
         }
         let at_most = if self.case.alone { 1 } else { usize::MAX };
         let answers = match prepared.grammar {
-            None => lab.send(&requests, at_most)?,
+            None => state.send(&requests, at_most)?,
             Some(grammar) => {
                 let calls: Vec<_> = requests
                     .iter()
-                    .map(|request| lab.server.grammar_call(request, grammar))
+                    .map(|request| state.server.grammar_call(request, grammar))
                     .collect();
-                let replies = lab.server.client.send_all(&calls, at_most, lab.listener)?;
-                let read = |(call, reply)| lab.server.read(call, reply);
+                let replies = state.server.client.send_all(&calls, at_most, state.listener)?;
+                let read = |(call, reply)| state.server.read(call, reply);
                 calls.iter().zip(&replies).map(read).collect::<Result<Vec<_>>>()?
             }
         };
@@ -197,7 +200,7 @@ impl Sampled {
     /// does not depend on that token.
     fn prefixes(
         &mut self,
-        lab: &mut Lab<'_>,
+        state: &mut AuditState<'_>,
         answers: &[(usize, Answer)],
     ) -> Result<Vec<(Prefix, Observed)>> {
         let Some(prepared) = &self.prepared else { return Ok(Vec::new()) };
@@ -205,13 +208,13 @@ impl Sampled {
         let mut found = Vec::new();
         for (opening, answer) in answers {
             let choice = answer.first();
-            let (keys, stopped) = lab.tokens(&choice)?;
+            let (keys, stopped) = state.tokens(&choice)?;
             let listed = |key: &Key| setting.ends.iter().any(|end| *key == Key::Id(*end));
             let named = keys.last().is_some_and(listed);
             // Some servers return the token that ended the answer, others do not.
             let token_count = keys.len() - usize::from(stopped && named);
             let ended = stopped.then_some(Observed::End);
-            let chosen = lab.rng.random_range(1..length.max(2));
+            let chosen = state.rng.random_range(1..length.max(2));
             let observed = keys[..token_count].iter().cloned().map(Observed::Token).chain(ended);
             for (at, observed) in observed.enumerate().take(length) {
                 let prefix = (*opening, keys[..at.min(keys.len())].to_vec());
@@ -219,8 +222,8 @@ impl Sampled {
                 let looked_at = at == 0
                     || *visits > 0
                     || at == chosen
-                    || lab.has_echo()
-                    || lab.is_known(&prefix);
+                    || state.has_echo()
+                    || state.is_known(&prefix);
                 *visits += 1;
                 if looked_at {
                     found.push((prefix, observed));
@@ -231,14 +234,19 @@ impl Sampled {
     }
 
     /// Bets on an observation.
-    fn bet(&mut self, lab: &mut Lab<'_>, prefix: Prefix, observed: &Observed) -> Result<()> {
+    fn bet(
+        &mut self,
+        state: &mut AuditState<'_>,
+        prefix: Prefix,
+        observed: &Observed,
+    ) -> Result<()> {
         let Some(prepared) = &self.prepared else { return Ok(()) };
         let mut setting = prepared.setting.clone();
         if setting.min_tokens > 0
-            && let Some(conditional) = lab.at(&prefix)
+            && let Some(distribution) = state.known_distribution(&prefix)
         {
             // Before `min_tokens` tokens no end token is possible, including the model's own.
-            let ends = conditional.cells.iter().filter(|cell| is_end(&cell.text));
+            let ends = distribution.cells.iter().filter(|cell| is_end(&cell.text));
             setting.ends.extend(ends.filter_map(|cell| match cell.key {
                 Key::Id(id) => Some(id),
                 Key::Text(_) => None,
@@ -246,7 +254,7 @@ impl Sampled {
         }
         for index in 0..self.bettors.len() {
             let counting = self.bettors[index].0;
-            let Some(emitted) = lab.emitted(&prefix, &setting, counting)? else { continue };
+            let Some(emitted) = state.emitted(&prefix, &setting, counting)? else { continue };
             let (emitted, end) = merge_end_tokens(emitted, &setting.ends);
             let (context, odds) = (context(&prefix, &emitted), odds(&emitted));
             let cell = match observed {
@@ -264,7 +272,7 @@ impl Sampled {
             if index == 0 {
                 let odds = Rc::new(odds);
                 if self.bettors.len() == 1 {
-                    lab.bet_overall(&context, &odds, cell);
+                    state.bet_overall(&context, &odds, cell);
                 }
                 self.trail.push(odds);
                 self.contexts.entry(prefix.clone()).or_insert_with(|| Rc::new(emitted));
@@ -275,34 +283,34 @@ impl Sampled {
             all.map(|bettor| bettor.wealth().current()).fold(f64::INFINITY, f64::min)
         };
         let after = poorest(&mut self.bettors.iter().map(|(_, bettor)| bettor));
-        self.most = self.most.max(after);
+        self.peak = self.peak.max(after);
         self.peak_of_first = self.peak_of_first.max(poorest(&mut self.firsts.iter()));
         Ok(())
     }
 
     /// Returns whether the check has enough observations.
-    fn is_done(&mut self, lab: &mut Lab<'_>, threshold: f64) -> bool {
-        if self.impossible.is_some() || self.most >= threshold || self.peak_of_first >= threshold {
+    fn is_done(&mut self, state: &mut AuditState<'_>, threshold: f64) -> bool {
+        if self.impossible.is_some() || self.peak >= threshold || self.peak_of_first >= threshold {
             return true;
         }
-        if self.tokens() >= self.next_look {
-            self.next_look = self.tokens() * 5 / 4;
-            let target_error = self.case.target_error(lab);
-            let finds = |size| would_find(&self.trail, lab.options.tolerance, threshold, size);
+        if self.tokens() >= self.next_power_check {
+            self.next_power_check = self.tokens() * 5 / 4;
+            let target_error = self.case.target_error(state);
+            let finds = |size| would_find(&self.trail, state.options.tolerance, threshold, size);
             self.has_power = finds(target_error);
             self.is_blind = !self.has_power && self.is_grammar() && !finds(LARGEST);
         }
         // A suspicious check continues.
         let now = self.bettors.iter().map(|(_, bettor)| bettor.wealth().current());
         if now.fold(f64::INFINITY, f64::min) > SUSPICION.ln() {
-            return self.tokens() > MOST_TOKENS;
+            return self.tokens() > MAX_TOKENS;
         }
-        let reached =
-            self.has_power && self.requests as f64 >= self.case.share * lab.options.requests as f64;
-        let obeyed = self.is_blind && self.is_grammar() && self.answers >= OBEYED;
-        (reached && (!self.case.main || lab.has_overall_power(threshold)))
-            || obeyed
-            || self.tokens() > MOST_TOKENS
+        let reached = self.has_power
+            && self.requests as f64 >= self.case.share * state.options.requests as f64;
+        let has_enough_valid = self.is_blind && self.is_grammar() && self.answers >= ENOUGH_VALID;
+        (reached && (!self.case.main || state.has_overall_power(threshold)))
+            || has_enough_valid
+            || self.tokens() > MAX_TOKENS
     }
 
     /// Returns whether the check first looks for answers that violate a grammar.
@@ -311,7 +319,7 @@ impl Sampled {
     }
 }
 
-impl Check for Sampled {
+impl Check for DistributionCheck {
     fn name(&self) -> &'static str {
         self.case.name
     }
@@ -324,12 +332,12 @@ impl Check for Sampled {
         true
     }
 
-    fn round(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<bool> {
+    fn round(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<bool> {
         if self.skip_reason.is_some() {
             return Ok(true);
         }
         if self.prepared.is_none() {
-            match self.case.prepare(lab) {
+            match self.case.prepare(state) {
                 Ok(Ok(prepared)) => self.prepared = Some(prepared),
                 Ok(Err(skip_reason)) => self.skip_reason = Some(skip_reason),
                 Err(Error::Refused { status, reason, .. }) => {
@@ -342,8 +350,8 @@ impl Check for Sampled {
                 return Ok(true);
             }
         }
-        let sent = lab.server.client.sent();
-        let answers = match self.sample(lab) {
+        let sent = state.server.client.sent();
+        let answers = match self.sample(state) {
             Err(Error::Refused { status, reason, .. }) if self.answers == 0 => {
                 self.skip_reason =
                     Some(format!("the server rejected the request ({status}): {reason}"));
@@ -357,22 +365,22 @@ impl Check for Sampled {
             let words = &prepared.setting.words;
             let invalid = answers.iter().find(|(_, a)| !is_prefix_of_words(words, &a.first().text));
             if let Some((opening, answer)) = invalid {
-                let request = lab.continuation(*opening, self.case.tokens, &prepared.setting);
+                let request = state.continuation(*opening, self.case.tokens, &prepared.setting);
                 self.impossible = Some((request, answer.first().text));
                 return Ok(true);
             }
         }
-        let prefixes = self.prefixes(lab, &answers)?;
+        let prefixes = self.prefixes(state, &answers)?;
         let unknown: Vec<Prefix> = prefixes.iter().map(|(prefix, _)| prefix.clone()).collect();
-        lab.fetch_distributions(&unknown)?;
+        state.fetch_distributions(&unknown)?;
         for (prefix, observed) in prefixes {
-            self.bet(lab, prefix, &observed)?;
+            self.bet(state, prefix, &observed)?;
         }
-        self.requests += lab.server.client.sent() - sent;
-        Ok(self.is_done(lab, threshold))
+        self.requests += state.server.client.sent() - sent;
+        Ok(self.is_done(state, threshold))
     }
 
-    fn outcome(&mut self, lab: &mut Lab<'_>, threshold: f64) -> Result<Outcome> {
+    fn outcome(&mut self, state: &mut AuditState<'_>, threshold: f64) -> Result<Outcome> {
         if let Some(skip_reason) = &self.skip_reason {
             return Ok(Outcome::not_applicable(skip_reason.clone()));
         }
@@ -384,36 +392,38 @@ impl Check for Sampled {
                 format!("an answer that the grammar does not allow: {text:?}"),
             );
             if let Some(grammar) = prepared.grammar {
-                let curl = lab.server.curl(&lab.server.grammar_call(request, grammar));
+                let curl = state.server.curl(&state.server.grammar_call(request, grammar));
                 outcome
                     .evidence
                     .push(crate::report::Evidence { what: outcome.summary.clone(), curl });
             }
             return Ok(outcome);
         }
-        let most = self.most.max(self.peak_of_first);
-        let would_find = match most < threshold {
-            true => smallest_found(&self.trail, lab.options.tolerance, threshold),
+        let peak = self.peak.max(self.peak_of_first);
+        let would_find = match peak < threshold {
+            true => smallest_found(&self.trail, state.options.tolerance, threshold),
             false => None,
         };
-        let verdict = match most >= threshold {
+        let verdict = match peak >= threshold {
             true => Verdict::Fault,
             // A power somewhat worse than the target is still worth reporting.
-            false if would_find.is_some_and(|found| found <= 2.0 * self.case.target_error(lab)) => {
+            false
+                if would_find.is_some_and(|found| found <= 2.0 * self.case.target_error(state)) =>
+            {
                 Verdict::Passed
             }
-            false if self.is_grammar() && self.answers >= OBEYED => Verdict::Passed,
+            false if self.is_grammar() && self.answers >= ENOUGH_VALID => Verdict::Passed,
             false => Verdict::NotEnoughData,
         };
         let mut outcome = Outcome {
             verdict,
-            p_value: Some(p_value(most)),
+            p_value: Some(p_value(peak)),
             would_find,
             seen: self.tokens(),
             summary: String::new(),
             evidence: Vec::new(),
         };
-        deviation(self, lab, &mut outcome);
+        deviation(self, state, &mut outcome);
         Ok(outcome)
     }
 }

@@ -1,11 +1,11 @@
 //! Log-probabilities of an answer must be those of its tokens.
 
 use crate::error::Result;
-use crate::lab::{Lab, Prefix};
 use crate::prompts::Kind;
 use crate::report::{Evidence, Outcome, Verdict};
 use crate::server::{Detail, Request};
 use crate::setting::Setting;
+use crate::state::{AuditState, Prefix};
 
 const ANSWERS: usize = 24;
 const TOKENS: usize = 10;
@@ -15,35 +15,35 @@ const NEAR: f64 = 0.25;
 const STRAY: f64 = 0.05;
 
 /// Compares log-probabilities of answers with those of single-token requests.
-pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
-    if !lab.has_distributions() || lab.server.capabilities.top == 0 {
+pub fn check(state: &mut AuditState<'_>) -> Result<Outcome> {
+    if !state.has_distributions() || state.server.capabilities.top == 0 {
         return Ok(Outcome::not_applicable("the server returns no log-probabilities"));
     }
-    let openings = lab.choose(Kind::Plain, 3)?;
+    let openings = state.choose(Kind::Plain, 3)?;
     let cases: Vec<(usize, Request)> = (0..ANSWERS)
         .map(|at| {
             let opening = openings[at % openings.len()];
-            let request = lab.continuation(opening, TOKENS, &Setting::default());
+            let request = state.continuation(opening, TOKENS, &Setting::default());
             (opening, Request { detail: Detail::Logprobs, ..request })
         })
         .collect();
     let requests: Vec<Request> = cases.iter().map(|(_, request)| request.clone()).collect();
-    let answers = lab.send(&requests, usize::MAX)?;
+    let answers = state.send(&requests, usize::MAX)?;
     let (mut seen, mut missing, mut mismatches) = (0, 0, 0);
     let mut example: Option<(f64, String, Evidence)> = None;
     for ((opening, request), answer) in cases.iter().zip(&answers) {
         let choice = answer.first();
-        let (keys, _) = lab.tokens(&choice)?;
+        let (keys, _) = state.tokens(&choice)?;
         let prefixes: Vec<Prefix> =
             (0..keys.len()).map(|at| (*opening, keys[..at].to_vec())).collect();
-        lab.fetch_distributions(&prefixes)?;
+        state.fetch_distributions(&prefixes)?;
         for (prefix, (key, token)) in prefixes.iter().zip(keys.iter().zip(&choice.tokens)) {
             let Some(returned) = token.logprob else {
                 missing += 1;
                 continue;
             };
-            let Some(conditional) = lab.at(prefix) else { continue };
-            let Some(cell) = conditional.cells.iter().find(|cell| cell.key == *key) else {
+            let Some(distribution) = state.known_distribution(prefix) else { continue };
+            let Some(cell) = distribution.cells.iter().find(|cell| cell.key == *key) else {
                 continue;
             };
             seen += 1;
@@ -60,7 +60,7 @@ pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
                     cell.text,
                     cell.probability.ln()
                 );
-                let curl = lab.server.curl(&lab.server.call(request));
+                let curl = state.server.curl(&state.server.call(request));
                 example = Some((off, summary.clone(), Evidence { what: summary, curl }));
             }
         }
@@ -71,9 +71,9 @@ pub fn check(lab: &mut Lab<'_>) -> Result<Outcome> {
     };
     let summary = format!("{mismatches} of {seen} are off by more than {NEAR}{missed}");
     Ok(match example {
-        Some((_, what, evidence)) if mismatches as f64 > STRAY * seen as f64 => Outcome {
+        Some((_, explanation, evidence)) if mismatches as f64 > STRAY * seen as f64 => Outcome {
             evidence: vec![evidence],
-            ..Outcome::certain(Verdict::Fault, seen, format!("{summary}: {what}"))
+            ..Outcome::certain(Verdict::Fault, seen, format!("{summary}: {explanation}"))
         },
         _ if seen < ANSWERS => Outcome::certain(Verdict::NotEnoughData, seen, summary),
         _ => Outcome::certain(Verdict::Passed, seen, summary),

@@ -86,7 +86,7 @@ impl Steps {
         self.supposed.resize(self.cells.len(), [0.0; SUPPOSED_ERRORS.len()]);
         let mut wins = vec![1.0; odds.cells.len()];
         for (number, moved) in SUPPOSED_ERRORS.into_iter().enumerate() {
-            odds.suppose(moved, &mut wins);
+            odds.bet_on_error(moved, &mut wins);
             let cost = bet(&odds.cells, &mut wins, tolerance);
             for (of_cell, win) in self.supposed[first..].iter_mut().zip(&wins) {
                 of_cell[number] = log_gain(cost, *win);

@@ -118,8 +118,9 @@ impl Sampler {
             logits[*token as usize] -= self.frequency;
         }
         for (id, logit) in logits.iter_mut().enumerate() {
-            let (here, there) = (prompt.contains(&(id as u32)), answer.contains(&(id as u32)));
-            *logit -= if here && !there { self.presence } else { 0.0 };
+            let (in_prompt, in_answer) =
+                (prompt.contains(&(id as u32)), answer.contains(&(id as u32)));
+            *logit -= if in_prompt && !in_answer { self.presence } else { 0.0 };
         }
     }
 

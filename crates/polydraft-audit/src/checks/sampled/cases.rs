@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use crate::answer::Key;
 use crate::error::Result;
-use crate::lab::Lab;
 use crate::probe;
 use crate::prompts::Kind;
 use crate::server::Grammar;
 use crate::setting::{Cell, Counting, Setting};
+use crate::state::AuditState;
 
 /// A tested setting.
 pub struct Case {
@@ -138,41 +138,44 @@ const SINGLE_CHECK_FACTOR_WITH_ECHO: f64 = 5.0 / 3.0;
 impl Case {
     /// Returns the error that the check should find: a smaller one where one request scores all
     /// positions of an answer.
-    pub fn target_error(&self, lab: &Lab<'_>) -> f64 {
+    pub fn target_error(&self, state: &AuditState<'_>) -> f64 {
         self.sensitivity
-            * if lab.has_echo() { SINGLE_CHECK_FACTOR_WITH_ECHO } else { SINGLE_CHECK_FACTOR }
+            * if state.has_echo() { SINGLE_CHECK_FACTOR_WITH_ECHO } else { SINGLE_CHECK_FACTOR }
     }
 
     /// Returns the setting and openings to test, or the capability that the server lacks.
-    pub fn prepare(&self, lab: &mut Lab<'_>) -> Result<std::result::Result<Prepared, String>> {
-        if !lab.has_distributions() {
+    pub fn prepare(
+        &self,
+        state: &mut AuditState<'_>,
+    ) -> Result<std::result::Result<Prepared, String>> {
+        if !state.has_distributions() {
             let reason = "the server does not return its tokens, or no server returns their \
                 log-probabilities";
             return Ok(Err(reason.to_owned()));
         }
-        let openings = lab.choose(self.kind, self.openings)?;
+        let openings = state.choose(self.kind, self.openings)?;
         let mut grammar = None;
         let setting = match &self.source {
             SettingSource::Fixed(setting) => {
                 let narrowed = setting.top_k.is_some() || setting.min_p.is_some();
-                if narrowed && lab.server.capabilities.top_k_off.is_none() {
+                if narrowed && state.server.capabilities.top_k_off.is_none() {
                     return Ok(Err("the server does not accept this parameter".to_owned()));
                 }
                 setting.clone()
             }
-            SettingSource::Bias | SettingSource::Ends if !lab.server.capabilities.ids => {
+            SettingSource::Bias | SettingSource::Ends if !state.server.capabilities.ids => {
                 return Ok(Err("the server does not return token ids".to_owned()));
             }
-            SettingSource::Bias => bias(lab, openings[0])?,
-            SettingSource::Ends => match ends(lab, openings[0], self.tokens)? {
+            SettingSource::Bias => bias(state, openings[0])?,
+            SettingSource::Ends => match ends(state, openings[0], self.tokens)? {
                 Some(setting) => setting,
                 None => return Ok(Err("the server does not accept stop_token_ids".to_owned())),
             },
             SettingSource::Words => {
-                let Some(setting) = words(lab, openings[0])? else {
+                let Some(setting) = words(state, openings[0])? else {
                     return Ok(Err("no prompt has probable words".to_owned()));
                 };
-                grammar = probe::grammar(&lab.server, &setting, lab.listener)?;
+                grammar = probe::grammar(&state.server, &setting, state.listener)?;
                 if grammar.is_none() {
                     return Ok(Err(
                         "the server accepts none of the known forms of grammars".to_owned()
@@ -186,13 +189,13 @@ impl Case {
 }
 
 /// Returns the tokens that follow an opening, most frequent first.
-fn frequent(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Vec<u32>> {
-    let request = lab.continuation(opening, tokens, &Setting::default());
-    let answers = lab.send(&vec![request; 32], usize::MAX)?;
+fn frequent(state: &mut AuditState<'_>, opening: usize, tokens: usize) -> Result<Vec<u32>> {
+    let request = state.continuation(opening, tokens, &Setting::default());
+    let answers = state.send(&vec![request; 32], usize::MAX)?;
     let mut counts: HashMap<u32, usize> = HashMap::new();
     for answer in &answers {
         // Skips the first token.
-        for key in lab.tokens(&answer.first())?.0.into_iter().skip(1) {
+        for key in state.tokens(&answer.first())?.0.into_iter().skip(1) {
             if let Key::Id(id) = key {
                 *counts.entry(id).or_default() += 1;
             }
@@ -203,19 +206,19 @@ fn frequent(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Vec<u32>
     Ok(counts.into_iter().map(|(_, id)| id).collect())
 }
 
-fn bias(lab: &mut Lab<'_>, opening: usize) -> Result<Setting> {
-    let tokens = frequent(lab, opening, 8)?;
+fn bias(state: &mut AuditState<'_>, opening: usize) -> Result<Setting> {
+    let tokens = frequent(state, opening, 8)?;
     let biases = [-100.0, 1.5, -1.0];
     let bias = tokens.into_iter().zip(biases).collect();
     Ok(Setting { bias, ..Setting::default() })
 }
 
-fn ends(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Option<Setting>> {
+fn ends(state: &mut AuditState<'_>, opening: usize, tokens: usize) -> Result<Option<Setting>> {
     const LOOKS: usize = 24;
-    for end in frequent(lab, opening, tokens)?.into_iter().take(3) {
+    for end in frequent(state, opening, tokens)?.into_iter().take(3) {
         let setting = Setting { ends: vec![end], ..Setting::default() };
-        let request = lab.continuation(opening, tokens, &setting);
-        let answers = lab.send(&vec![request; LOOKS], usize::MAX)?;
+        let request = state.continuation(opening, tokens, &setting);
+        let answers = state.send(&vec![request; LOOKS], usize::MAX)?;
         let stopped = answers.iter().filter(|answer| answer.first().stopped).count();
         // Requires a token that ends some answers.
         if stopped > LOOKS / 8 {
@@ -225,15 +228,15 @@ fn ends(lab: &mut Lab<'_>, opening: usize, tokens: usize) -> Result<Option<Setti
     Ok(None)
 }
 
-fn words(lab: &mut Lab<'_>, opening: usize) -> Result<Option<Setting>> {
+fn words(state: &mut AuditState<'_>, opening: usize) -> Result<Option<Setting>> {
     let prefix = (opening, Vec::new());
-    lab.fetch_distributions(std::slice::from_ref(&prefix))?;
-    let Some(conditional) = lab.at(&prefix) else { return Ok(None) };
+    state.fetch_distributions(std::slice::from_ref(&prefix))?;
+    let Some(distribution) = state.known_distribution(&prefix) else { return Ok(None) };
     let mut words: Vec<String> = Vec::new();
-    let keys: Vec<Key> = conditional.cells.iter().map(|cell| cell.key.clone()).collect();
-    lab.name(&keys)?;
-    for (cell, key) in conditional.cells.iter().zip(&keys) {
-        let cell = Cell { text: lab.spell(std::slice::from_ref(key))?, ..cell.clone() };
+    let keys: Vec<Key> = distribution.cells.iter().map(|cell| cell.key.clone()).collect();
+    state.fetch_texts(&keys)?;
+    for (cell, key) in distribution.cells.iter().zip(&keys) {
+        let cell = Cell { text: state.text_of(std::slice::from_ref(key))?, ..cell.clone() };
         let plain = cell.text.trim_start_matches(' ').chars().all(char::is_alphanumeric);
         let related =
             words.iter().any(|word| word.starts_with(&cell.text) || cell.text.starts_with(word));

@@ -1,12 +1,12 @@
 //! Summary of a check of distributions, and the requests that show a fault.
 
-use super::{Sampled, context, odds};
+use super::{DistributionCheck, context, odds};
 use crate::evidence::p_value;
-use crate::lab::{Lab, Prefix};
 use crate::report::{Evidence, Outcome, Verdict};
+use crate::state::{AuditState, Prefix};
 
 /// Sets the summary of the observations, and adds requests that show a fault.
-pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) {
+pub fn deviation(check: &DistributionCheck, state: &AuditState<'_>, outcome: &mut Outcome) {
     let (top, expected) = check.bettors[0].1.top();
     let share = |part: f64| 100.0 * part / check.tokens().max(1) as f64;
     outcome.summary = format!(
@@ -24,18 +24,20 @@ pub fn deviation(check: &Sampled, lab: &Lab<'_>, outcome: &mut Outcome) {
         return;
     }
     let Some(prepared) = &check.prepared else { return };
-    let Some((prefix, what)) = widest(check, lab) else { return };
-    let request = lab.continuation(prefix.0, check.case.tokens, &prepared.setting);
+    let Some((prefix, explanation)) = widest(check, state) else { return };
+    let request = state.continuation(prefix.0, check.case.tokens, &prepared.setting);
     let call = match prepared.grammar {
-        None => lab.server.call(&request),
-        Some(grammar) => lab.server.grammar_call(&request, grammar),
+        None => state.server.call(&request),
+        Some(grammar) => state.server.grammar_call(&request, grammar),
     };
-    outcome.evidence.push(Evidence { what, curl: lab.server.curl(&call) });
-    let single_token_request = lab.server.call(&lab.single_token_request(&prefix));
-    let what = "the model's distribution there, by a request of one token, which involves no draft";
-    outcome
-        .evidence
-        .push(Evidence { what: what.to_owned(), curl: lab.server.curl(&single_token_request) });
+    outcome.evidence.push(Evidence { what: explanation, curl: state.server.curl(&call) });
+    let single_token_request = state.server.call(&state.single_token_request(&prefix));
+    let explanation =
+        "the model's distribution there, by a request of one token, which involves no draft";
+    outcome.evidence.push(Evidence {
+        what: explanation.to_owned(),
+        curl: state.server.curl(&single_token_request),
+    });
 }
 
 /// Count of one token at a prefix.
@@ -58,7 +60,7 @@ impl Deviation<'_> {
 }
 
 /// Returns the prefix with the largest deviation, and a description of it.
-fn widest(check: &Sampled, lab: &Lab<'_>) -> Option<(Prefix, String)> {
+fn widest(check: &DistributionCheck, state: &AuditState<'_>) -> Option<(Prefix, String)> {
     let mut widest: Option<Deviation<'_>> = None;
     for (prefix, emitted) in &check.contexts {
         let (context, odds) = (context(prefix, emitted), odds(emitted));
@@ -77,14 +79,14 @@ fn widest(check: &Sampled, lab: &Lab<'_>) -> Option<(Prefix, String)> {
     let Deviation { prefix, name, probability, count, seen } = widest?;
     let name = name.map_or("any other token".to_owned(), |name| format!("{name:?}"));
     // Without a connection to the server, token texts may be unknown.
-    let spelt = lab.spell(&prefix.1).unwrap_or_else(|_| format!("{:?}", prefix.1));
-    let before = format!("{}{spelt}", lab.openings[prefix.0].text);
-    let what = format!(
+    let text = state.text_of(&prefix.1).unwrap_or_else(|_| format!("{:?}", prefix.1));
+    let before = format!("{}{text}", state.openings[prefix.0].text);
+    let explanation = format!(
         "after {before:?}, as token {} of the answer, {name} came {count} of {seen} times \
          ({:.1} %); expected {:.1} % by the model",
         prefix.1.len() + 1,
         100.0 * count / seen.max(1.0),
         100.0 * probability,
     );
-    Some((prefix.clone(), what))
+    Some((prefix.clone(), explanation))
 }

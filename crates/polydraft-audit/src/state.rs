@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::evidence::{Bettor, Context, Odds, Trail, would_find};
 use crate::prompts::{Kind, candidates};
 use crate::server::{Detail, Prompt, Request, Server, is_end};
-use crate::setting::{Cell, Conditional, Counting, History, Setting};
+use crate::setting::{Cell, Counting, History, PartialDistribution, Setting};
 use crate::{Listener, Options, probe};
 
 /// Prompt in the form that the server takes.
@@ -48,13 +48,13 @@ fn is_ambiguous(token: &AnswerToken, top: usize) -> bool {
 }
 
 /// Minimum probability of tokens whose text is fetched, to see which of them end answers.
-const NAMED: f64 = 0.005;
+const MIN_NAMED_PROBABILITY: f64 = 0.005;
 
 /// Prefix of a position: the number of the opening, and the tokens after it.
 pub type Prefix = (usize, Vec<Key>);
 
 /// State of an audit.
-pub struct Lab<'l> {
+pub struct AuditState<'l> {
     pub server: Server,
     pub reference: Option<Server>,
     pub options: &'l Options,
@@ -65,19 +65,19 @@ pub struct Lab<'l> {
     /// Openings by kind, most informative first.
     pub chosen: HashMap<Kind, Vec<usize>>,
     /// Known distributions by prefix; `None` where one cannot be had.
-    pub known: HashMap<Prefix, Option<Rc<Conditional>>>,
+    pub known: HashMap<Prefix, Option<Rc<PartialDistribution>>>,
     /// Bettor on all checks together.
     pub overall: Bettor,
     /// Tokens that it observed.
     pub overall_trail: Trail,
     /// Number of tokens at which the overall power is computed next, and whether it sufficed.
-    pub next_look: usize,
+    pub next_power_check: usize,
     pub has_power: bool,
     /// Drafted and accepted tokens, as reported in answers.
     pub drafted: (u64, u64),
 }
 
-impl Lab<'_> {
+impl AuditState<'_> {
     /// Returns the server whose log-probabilities are taken as correct.
     fn truth(&self) -> &Server {
         match &self.reference {
@@ -161,8 +161,8 @@ impl Lab<'_> {
     /// intervals, because simulations take time.
     pub fn has_overall_power(&mut self, threshold: f64) -> bool {
         let tokens = self.overall.tokens();
-        if tokens >= self.next_look {
-            self.next_look = tokens * 6 / 5;
+        if tokens >= self.next_power_check {
+            self.next_power_check = tokens * 6 / 5;
             let (tolerance, size) = (self.options.tolerance, self.options.sensitivity);
             self.has_power = would_find(&self.overall_trail, tolerance, threshold, size);
         }
@@ -222,9 +222,9 @@ impl Lab<'_> {
         let answers = self.truth().send_all(&requests, usize::MAX, self.listener)?;
         let tokens = answers.iter().flat_map(|answer| answer.choices.first());
         let scored = tokens.flat_map(|choice| &choice.tokens).flat_map(|token| &token.top);
-        let likely = scored.filter(|scored| scored.logprob.exp() >= NAMED);
+        let likely = scored.filter(|scored| scored.logprob.exp() >= MIN_NAMED_PROBABILITY);
         let likely: Vec<Key> = likely.map(|scored| scored.key.clone()).collect();
-        self.truth().name(&likely, self.listener)?;
+        self.truth().fetch_texts(&likely, self.listener)?;
         for (prefix, answer) in new.into_iter().zip(answers) {
             match echo {
                 true => self.insert_path(prefix, &answer),
@@ -242,11 +242,11 @@ impl Lab<'_> {
         let same = opening.ids.is_some()
             || counted.is_none_or(|counted| counted == opening.length + prefix.1.len());
         let token = answer.first().tokens.into_iter().next();
-        let learnt = match token.filter(|_| same) {
+        let distribution = match token.filter(|_| same) {
             None => None,
-            Some(token) => self.conditional(token).map(Rc::new),
+            Some(token) => self.parse_distribution(token).map(Rc::new),
         };
-        self.known.insert(prefix, learnt);
+        self.known.insert(prefix, distribution);
     }
 
     /// Stores the distributions at all positions up to a prefix.
@@ -260,11 +260,11 @@ impl Lab<'_> {
             let here = (opening, keys[..length].to_vec());
             // The tokenizer may have split a text into other tokens than those emitted.
             let astray = next.is_some_and(|next| token.as_ref().is_none_or(|t| t.key != *next));
-            let learnt = match token {
+            let distribution = match token {
                 None => None,
-                Some(token) => self.conditional(token).map(Rc::new),
+                Some(token) => self.parse_distribution(token).map(Rc::new),
             };
-            self.known.entry(here).or_insert(learnt);
+            self.known.entry(here).or_insert(distribution);
             if astray {
                 for longer in length + 1..=keys.len() {
                     self.known.entry((opening, keys[..longer].to_vec())).or_insert(None);
@@ -274,7 +274,7 @@ impl Lab<'_> {
         }
     }
 
-    fn conditional(&self, token: AnswerToken) -> Option<Conditional> {
+    fn parse_distribution(&self, token: AnswerToken) -> Option<PartialDistribution> {
         let (ids, top) = (self.truth().capabilities.ids, self.truth().capabilities.top);
         if !ids && is_ambiguous(&token, top) {
             return None;
@@ -288,11 +288,11 @@ impl Lab<'_> {
             }
             cells.push(Cell { key: scored.key, text, probability: scored.logprob.exp() });
         }
-        (!cells.is_empty()).then(|| Conditional::new(cells))
+        (!cells.is_empty()).then(|| PartialDistribution::new(cells))
     }
 
     /// Returns the distribution at a prefix, if it is known.
-    pub fn at(&self, prefix: &Prefix) -> Option<Rc<Conditional>> {
+    pub fn known_distribution(&self, prefix: &Prefix) -> Option<Rc<PartialDistribution>> {
         self.known.get(prefix).cloned().flatten()
     }
 
@@ -307,33 +307,33 @@ impl Lab<'_> {
         prefix: &Prefix,
         setting: &Setting,
         counting: Counting,
-    ) -> Result<Option<Conditional>> {
-        let Some(conditional) = self.at(prefix) else { return Ok(None) };
+    ) -> Result<Option<PartialDistribution>> {
+        let Some(distribution) = self.known_distribution(prefix) else { return Ok(None) };
         if self.truth().capabilities.processed && *setting != Setting::default() {
             return Ok(None);
         }
         let prompt = self.openings[prefix.0].keys();
         if setting.words.is_empty() {
             let past = History { prompt: &prompt, answer: &prefix.1, text: "" };
-            return Ok(conditional.under(setting, counting, past));
+            return Ok(distribution.apply(setting, counting, past));
         }
         // A grammar constrains text, so it needs the texts of improbable tokens too.
-        let mut named = Conditional::clone(&conditional);
+        let mut named = PartialDistribution::clone(&distribution);
         for cell in &mut named.cells {
             cell.text = self.truth().text(&cell.key, self.listener)?;
         }
-        let text = self.spell(&prefix.1)?;
+        let text = self.text_of(&prefix.1)?;
         let past = History { prompt: &prompt, answer: &prefix.1, text: &text };
-        Ok(named.under(setting, counting, past))
+        Ok(named.apply(setting, counting, past))
     }
 
     /// Fetches the texts of tokens.
-    pub fn name(&self, keys: &[Key]) -> Result<()> {
-        self.server.name(keys, self.listener)
+    pub fn fetch_texts(&self, keys: &[Key]) -> Result<()> {
+        self.server.fetch_texts(keys, self.listener)
     }
 
     /// Concatenates the texts of tokens.
-    pub fn spell(&self, keys: &[Key]) -> Result<String> {
+    pub fn text_of(&self, keys: &[Key]) -> Result<String> {
         keys.iter().map(|key| self.server.text(key, self.listener)).collect()
     }
 
@@ -360,9 +360,9 @@ impl Lab<'_> {
         self.fetch_distributions(&prefixes)?;
         let mut probability = 1.0;
         for (prefix, key) in prefixes.iter().zip(keys) {
-            let Some(conditional) = self.at(prefix) else { return Ok(None) };
-            let cell = conditional.cells.iter().find(|cell| cell.key == *key);
-            probability *= cell.map_or(conditional.most_of_rest, |cell| cell.probability);
+            let Some(distribution) = self.known_distribution(prefix) else { return Ok(None) };
+            let cell = distribution.cells.iter().find(|cell| cell.key == *key);
+            probability *= cell.map_or(distribution.most_of_rest, |cell| cell.probability);
         }
         Ok(Some(probability))
     }
