@@ -386,12 +386,12 @@ fn describe_panic(panic: &str) -> String {
 
 /// Describes an error with its line in the template.
 fn describe(error: &minijinja::Error) -> String {
-    let what = match error.kind() {
+    let message = match error.kind() {
         ErrorKind::OutOfFuel => "the template ran out of operations".to_owned(),
         kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
     };
     match error.line() {
-        Some(line) => format!("{what} (line {line})"),
-        None => what,
+        Some(line) => format!("{message} (line {line})"),
+        None => message,
     }
 }

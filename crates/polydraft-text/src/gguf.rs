@@ -40,7 +40,7 @@ impl Language {
         let end_tokens = description.end_tokens;
         Ok(Self {
             name,
-            tokenizer: tokenizer,
+            tokenizer,
             vocabulary,
             end_tokens,
             chat,

@@ -7,16 +7,16 @@
 //! Complexity: one pass over the template's text.
 //!
 //! 1. Operands of `~`, `+` and `*` in a tag get a filter that charges their size to the template's
-//! output limit: `a ~ b.c` becomes `a|spent ~ b.c|spent`. A filter binds tighter than all
-//! operators, so the result is unchanged.
+//!    output limit: `a ~ b.c` becomes `a|spent ~ b.c|spent`. A filter binds tighter than all
+//!    operators, so the result is unchanged.
 //! 2. Products repeat: a string or list next to `*` is charged a thousand times, and a number is
-//! limited to a thousand if a string or list has been repeated.
+//!    limited to a thousand if a string or list has been repeated.
 //! 3. Literal lists, tuples and objects get a filter that checks their size and depth: `[a, a]` in
-//! a loop is a tree of 2^n leaves, and `[a]` in a loop is too deep to be dropped. So do values
-//! assigned to a namespace. A lazy slice that is assigned to a variable is evaluated: `a[:]` of
-//! `a[:]` is deep too.
+//!    a loop is a tree of 2^n leaves, and `[a]` in a loop is too deep to be dropped. So do values
+//!    assigned to a namespace. A lazy slice that is assigned to a variable is evaluated: `a[:]` of
+//!    `a[:]` is deep too.
 //! 4. A filter's input passes a filter that charges it; before filters with small outputs, one that
-//! checks the deadline, as do loops and macros in each iteration.
+//!    checks the deadline, as do loops and macros in each iteration.
 //! 5. Comments and raw blocks are unchanged.
 
 use super::tags;

@@ -131,13 +131,13 @@ impl File {
 
     /// Returns the tokens by rank, after `special` special ones.
     fn ranks(&self, special: usize) -> Problem<Vec<Vec<u8>>> {
-        let (size, there) = (self.config.default_vocab_size, self.vocab.len());
-        let count = size.checked_sub(special).filter(|count| (256..=there).contains(count));
+        let (size, available) = (self.config.default_vocab_size, self.vocab.len());
+        let count = size.checked_sub(special).filter(|count| (256..=available).contains(count));
         let Some(count) = count else {
             return Err(format!(
                 "config: default_vocab_size: expected between {} and {}, got {size}",
                 special + 256,
-                special + there
+                special + available
             ));
         };
         let mut all = Vec::with_capacity(count);
