@@ -251,7 +251,7 @@ fn deviation(
     }) {
         *expected.entry(state).or_insert(0.0) -= probability;
     }
-    assert!(*most.lock().unwrap() >= prompt.len(), "nothing was told");
+    assert!(*most.lock().unwrap() >= prompt.len(), "no hidden states were read");
     expected.values().map(|d| d.abs()).max_by(f64::total_cmp).unwrap()
 }
 

@@ -1,4 +1,4 @@
-//! Backends: the project's own forward pass, or llama.cpp.
+//! Backends: polydraft's own forward pass, or llama.cpp.
 
 pub(crate) mod llama;
 pub(crate) mod native;
@@ -16,14 +16,14 @@ use polydraft_models::{HeadTarget, Opened, Precision, TransformerModel, is_gguf}
 use polydraft_text::Language;
 use serde::{Deserialize, Serialize};
 
-use crate::as_text;
 use crate::message::{Message, OptionName, Part, message};
+use crate::serde_display;
 use crate::usage::Usage;
 
-/// Loads models of one kind of computation.
+/// Loads the models of one backend.
 pub(crate) trait Backend {
-    /// Loads a target, and its quantised self-draft if there is to be one. `opened` is what was
-    /// read of its files, where a model on the native backend is made of them.
+    /// Loads a target and, if requested, its quantised self-draft. `opened` is the already parsed
+    /// model, if the native backend needs it.
     fn load_target(
         &self,
         path: &Path,
@@ -31,7 +31,7 @@ pub(crate) trait Backend {
         self_draft: Option<Precision>,
     ) -> Result<Box<dyn LoadedTarget>>;
 
-    /// Loads a model that drafts, which proposes no other than these tokens.
+    /// Loads a draft model; with `tokens`, it can only propose these.
     fn load_draft(
         &self,
         path: &Path,
@@ -41,33 +41,33 @@ pub(crate) trait Backend {
 
 /// A loaded target, before a drafter is attached.
 pub(crate) trait LoadedTarget {
-    /// The facts of the model.
+    /// Returns the properties of the model.
     fn info(&self) -> &ModelInfo;
 
-    /// Its text side.
+    /// Returns the tokenizer, chat template and end tokens.
     fn language(&self) -> &Language;
 
-    /// Its quantised self-draft, once.
+    /// Takes the quantised self-draft, if one was loaded and not taken yet.
     fn take_self_draft(&mut self) -> Option<TransformerModel>;
 
-    /// The target as a draft head sees it; tensors that are read for the head are stored in
-    /// `precision`.
+    /// Returns the target's interface for draft heads; tensors that are loaded for a head are
+    /// stored in `precision`.
     fn for_head(&mut self, precision: Precision) -> Result<HeadTarget<'_>>;
 
-    /// The target as its own layers see it; none on another backend.
+    /// Returns the target's interface for its own MTP layer; `None` on another backend.
     fn native(&mut self) -> Option<&mut TransformerModel>;
 
-    /// The model and its text side.
+    /// Returns the model and its language.
     fn into_parts(self: Box<Self>) -> (Box<dyn Model>, Language);
 }
 
-/// The backend of a model.
+/// Backend of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackendKind {
     /// polydraft's own forward pass, on the CPU.
     Native,
-    /// llama.cpp: GGUF files of any architecture that it has.
+    /// llama.cpp: GGUF files of any architecture that it supports.
     Llama,
 }
 
@@ -92,58 +92,59 @@ impl FromStr for BackendKind {
     }
 }
 
-/// The backends of target and draft, and the settings of llama.cpp.
+/// Backends of target and draft, and the settings of llama.cpp.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BackendOptions {
-    /// The target's backend; none chooses by the file.
+    /// Backend of the target; `None` chooses by the file.
     pub backend: Option<BackendKind>,
-    /// The draft's backend; none is as the target's, or by the draft's file.
+    /// Backend of the draft; `None` is the target's if that is native, otherwise by the draft's
+    /// file.
     pub draft_backend: Option<BackendKind>,
     /// Context length of one sequence, in tokens.
     pub context: Option<u32>,
-    /// Tokens in the KV cache for all sequences and their drafts together.
+    /// Total tokens in the KV cache, for all sequences and their drafts.
     pub cache_tokens: Option<u32>,
-    /// Attention that does not write its scores to memory.
-    #[serde(with = "as_text")]
+    /// Flash attention: attention that does not store its scores in memory.
+    #[serde(with = "serde_display")]
     pub flash_attention: Option<FlashAttention>,
-    /// Other machines to compute layers of the target, as `HOST:PORT`.
+    /// RPC servers that compute layers of the target, as `HOST:PORT`.
     pub rpc: Vec<String>,
-    /// Layers to compute on GPUs and other machines; none is all.
+    /// Number of layers on GPUs and RPC servers; `None` is all.
     pub gpu_layers: Option<u32>,
-    /// The GPU that has the parts that are not divided.
+    /// GPU that holds the tensors that are not split.
     pub main_gpu: Option<u32>,
-    /// How a model is divided between GPUs and other machines.
-    #[serde(with = "as_text")]
+    /// Split of a model among GPUs and RPC servers.
+    #[serde(with = "serde_display")]
     pub split: Option<Split>,
-    /// Threads for passes over several tokens.
+    /// Number of threads for passes over several tokens.
     pub batch_threads: Option<u32>,
 }
 
 impl BackendOptions {
-    /// The backend of the target in `path`. `native` are options that only the native backend has;
-    /// beside a draft that needs that backend, it is the default.
-    pub(crate) fn of_target(
+    /// Chooses the backend of the target in `path`. `native` are the given options that only the
+    /// native backend supports. `prefers_native` makes it the default, for a draft that needs it.
+    pub(crate) fn target_backend(
         &self,
         path: &Path,
         native: &[OptionName],
-        beside_native: bool,
+        prefers_native: bool,
     ) -> Result<BackendKind> {
         match self.backend {
-            None if beside_native => Ok(BackendKind::Native),
-            given => choose(OptionName::Backend, given, path, native),
+            None if prefers_native => Ok(BackendKind::Native),
+            given => choose_backend(OptionName::Backend, given, path, native),
         }
     }
 
-    /// The backend of a draft model in `path`.
-    pub(crate) fn of_draft(&self, path: &Path, native: &[OptionName]) -> Result<BackendKind> {
+    /// Chooses the backend of the draft model in `path`.
+    pub(crate) fn draft_backend(&self, path: &Path, native: &[OptionName]) -> Result<BackendKind> {
         match self.draft_backend {
             None if self.backend == Some(BackendKind::Native) => Ok(BackendKind::Native),
-            given => choose(OptionName::DraftBackend, given, path, native),
+            given => choose_backend(OptionName::DraftBackend, given, path, native),
         }
     }
 
-    /// Checks that there are no options of llama.cpp where it computes neither target nor draft.
+    /// Rejects options of llama.cpp if it computes neither target nor draft.
     pub(crate) fn check_unused(&self) -> Result<()> {
         let given = [
             (OptionName::Rpc, !self.rpc.is_empty()),
@@ -173,13 +174,13 @@ fn not_built() -> String {
     format!(": {}", polydraft_llama::Error::NotBuilt)
 }
 
-fn choose(
+fn choose_backend(
     option: OptionName,
     given: Option<BackendKind>,
     path: &Path,
     native: &[OptionName],
 ) -> Result<BackendKind> {
-    let refused = |more: Vec<Part>| {
+    let conflict = |more: Vec<Part>| {
         let message = message![option.with("llama")].and(more);
         let options: Vec<_> = [option].into_iter().chain(native.iter().copied()).collect();
         Err(Usage::conflict(&options, message))
@@ -187,10 +188,10 @@ fn choose(
     match given {
         None if BUILT && is_gguf(path) && native.is_empty() => Ok(BackendKind::Llama),
         None | Some(BackendKind::Native) => Ok(BackendKind::Native),
-        Some(BackendKind::Llama) if !BUILT => refused(vec![not_built().into()]),
+        Some(BackendKind::Llama) if !BUILT => conflict(vec![not_built().into()]),
         Some(BackendKind::Llama) if !is_gguf(path) => {
             let path = path.display();
-            refused(vec![
+            conflict(vec![
                 format!(
                     ": expected a .gguf file, got {path}; the native backend computes directories"
                 )
@@ -207,15 +208,14 @@ fn choose(
                 parts.push((*native).into());
             }
             parts.push(
-                " is for the native backend; llama.cpp computes weights as their file has them"
-                    .into(),
+                " is for the native backend; llama.cpp uses the weight types of the file".into(),
             );
-            refused(parts)
+            conflict(parts)
         }
     }
 }
 
-/// A message about a loaded model.
-pub(crate) fn loaded(role: &str, text: String) -> Message {
+/// Makes a message about a loaded model.
+pub(crate) fn load_message(role: &str, text: String) -> Message {
     format!("{role}: {text}").into()
 }

@@ -1,4 +1,4 @@
-//! Quantised copies of a target's weights, cached from one start to the next.
+//! Quantised copies of a target's weights, cached for the next start.
 
 use std::path::Path;
 
@@ -7,9 +7,9 @@ use polydraft_models::{SelfDraftCache, SelfDraftFile, TransformerModel};
 use crate::listen::Listener;
 use crate::message::{OptionName, message};
 
-/// The folder of cached copies: the one that is named, which may be `none`, or the user's cache, if
-/// there is one.
-pub fn folder(named: Option<&Path>) -> Option<SelfDraftCache> {
+/// Returns the cache of copies: the given folder, unless it is `none`, otherwise the user's cache,
+/// if there is one.
+pub fn cache_folder(named: Option<&Path>) -> Option<SelfDraftCache> {
     match named {
         Some(folder) if folder == "none" => None,
         Some(folder) => Some(SelfDraftCache::new(folder.to_owned())),
@@ -17,15 +17,15 @@ pub fn folder(named: Option<&Path>) -> Option<SelfDraftCache> {
     }
 }
 
-/// Caches a copy, with a note if it is new.
-pub fn keep(
+/// Caches a copy, and notes where if it is new.
+pub fn store(
     file: &SelfDraftFile,
     copy: &TransformerModel,
     was_cached: bool,
     listener: &dyn Listener,
 ) {
     let path = file.path().display();
-    match file.keep(copy, was_cached) {
+    match file.save_or_touch(copy, was_cached) {
         Ok(()) if was_cached => (),
         Ok(()) => listener.note(&format!("note: cached for the next start: {path}").into()),
         Err(problem) => {

@@ -1,8 +1,8 @@
-//! Costs of steps on this machine: measured once for a pair of models and stored, so that the
-//! adaptive draft length chooses alike, and a seed gives the same output again.
+//! Costs of steps on this machine, measured once for a pair of models and stored, so that the
+//! adaptive draft length makes the same choices again and a seed gives the same output.
 //!
-//! The measured time of a generation corrects the stored costs after it. They change
-//! where it disagrees for long, and otherwise stay; costs in a file of the user's never change.
+//! The measured time of each generation corrects the stored costs. They change only after a
+//! persistent deviation. Costs in a file given by the user never change.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,59 +24,58 @@ use crate::requests;
 use crate::requests::Settings;
 use crate::usage::Advice;
 
-/// The prompt of the sequence whose steps are measured: the acceptance of drafts depends on it.
+/// Prompt of the measured sequence; the acceptance of drafts depends on it.
 const SAMPLE: &str = include_str!("costs/sample.txt");
-/// To be raised when the method of measurement changes.
-const METHOD: u32 = 8;
-/// A program that was built for tests is slower, and not in all alike: its costs are not the
-/// other's.
+/// Version of the measurement; increased when the method changes.
+const METHOD_VERSION: u32 = 8;
+/// Build profile: a debug build is slower, but not uniformly, so its costs are stored separately.
 const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
-/// A file of costs. Where it is given by name, only the costs count.
+/// A file of costs. If the user named it, the key is ignored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct Kept {
-    /// Machine, threads, program, models and their weight types, verifier.
-    #[serde(default)]
-    of: Vec<String>,
+struct CostFile {
+    /// Machine, threads, version, verifier, models and their weight types.
+    #[serde(default, rename = "of")]
+    key: Vec<String>,
     costs: Costs,
 }
 
-/// Models as the cost cache knows them, and the text whose steps are measured.
+/// Key of a pair of models in the cost cache, and the prompt of the measured sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CostKey {
-    /// The models, their files and weight types.
+    /// Models, their files and weight types.
     models: Vec<String>,
-    /// The prompt of the sequence whose steps are measured.
+    /// Prompt of the measured sequence.
     sample: Vec<Token>,
 }
 
 impl CostKey {
-    /// The key of loaded models.
+    /// Creates the key of loaded models.
     ///
     /// # Errors
-    /// A tokenizer that refuses the text whose steps are measured.
+    /// A tokenizer that rejects the prompt of the measured sequence.
     pub fn new(options: &ModelOptions, models: &Models) -> Result<Self> {
         let sample = models.language.tokenizer.encode(SAMPLE.trim_end())?;
         Ok(Self { models: options.identity(models), sample })
     }
 
-    /// The key of steps that a verifier decides, on this machine, of this program.
-    fn of_steps(&self, sampling: &Sampling, verifier: &VerifierKind) -> Vec<String> {
-        // Where nothing is drawn, verification is hardly any work.
+    /// Returns the key of the costs with this verifier, on this machine, with this version.
+    fn for_steps(&self, sampling: &Sampling, verifier: &VerifierKind) -> Vec<String> {
+        // Greedy verification is nearly free.
         let decides = if sampling.temperature == 0.0 { "decides greedily" } else { "decides" };
-        let version = format!("{}, {BUILD}, costs {METHOD}", env!("CARGO_PKG_VERSION"));
+        let version = format!("{}, {BUILD}, costs {METHOD_VERSION}", env!("CARGO_PKG_VERSION"));
         let threads = format!("{} threads", threads());
-        let of = [machine(), threads, version, format!("{verifier} {decides}")];
-        of.into_iter().chain(self.models.iter().cloned()).collect()
+        let parts = [machine(), threads, version, format!("{verifier} {decides}")];
+        parts.into_iter().chain(self.models.iter().cloned()).collect()
     }
 }
 
-/// The costs of steps that this verifier decides, where target and draft are sampled so: those of
-/// `file`; or those that were measured before for these models on this machine; or they are
-/// measured now, and stored.
+/// Returns the costs of steps with this verifier and this sampling of target and draft: those in
+/// `file`, those measured earlier for these models on this machine, or new ones, which are measured
+/// now and stored.
 ///
 /// # Errors
-/// A file that holds no costs; failures of the models.
+/// A file without costs; failures of the models.
 pub fn find_or_measure(
     file: Option<&Path>,
     options: &ModelOptions,
@@ -90,16 +89,16 @@ pub fn find_or_measure(
     found.costs(&mut models.engine, listener)
 }
 
-/// What is known of the costs of a run's steps.
+/// Result of a search for costs.
 pub enum CostLookup {
-    /// They are in a file, or were measured before.
+    /// Costs from a file, or measured earlier.
     Known(Costs),
-    /// They are to be measured.
+    /// Costs that must be measured.
     Pending(Box<PendingCosts>),
 }
 
 impl CostLookup {
-    /// The costs, measured and stored now if they are not known.
+    /// Returns the costs; unknown ones are measured and stored first.
     ///
     /// # Errors
     /// Failures of the models.
@@ -114,90 +113,90 @@ impl CostLookup {
     }
 }
 
-/// Costs that are being measured, a part at a time.
+/// A cost measurement in progress, one part at a time.
 pub struct PendingCosts {
     measurement: CostMeasurement,
     sampling: [Sampling; 2],
     verifier: VerifierKind,
-    of: Vec<String>,
-    place: Option<PathBuf>,
-    /// Whether the place is a file of the user's.
-    named: bool,
+    key: Vec<String>,
+    path: Option<PathBuf>,
+    /// Whether `path` is a file that the user named.
+    is_user_file: bool,
 }
 
-/// The costs as [`find_or_measure`] finds them, or how they are measured.
+/// Searches for the costs as [`find_or_measure`] does, without measuring.
 ///
 /// # Errors
-/// A file that holds no costs.
+/// A file without costs.
 pub fn look_up(
     file: Option<&Path>,
     key: &CostKey,
     engine: &Engine,
-    [sampling, of_draft]: [&Sampling; 2],
+    [sampling, draft_sampling]: [&Sampling; 2],
     verifier: &VerifierKind,
 ) -> Result<CostLookup> {
-    let of = key.of_steps(sampling, verifier);
-    let place = file.map(Path::to_owned).or_else(|| place(&of));
-    match place.as_deref().filter(|place| place.exists()).map(read) {
-        Some(kept) if file.is_some() => return Ok(CostLookup::Known(kept?.costs)),
-        Some(Ok(kept)) if kept.of == of => return Ok(CostLookup::Known(kept.costs)),
+    let step_key = key.for_steps(sampling, verifier);
+    let path = file.map(Path::to_owned).or_else(|| cache_path(&step_key));
+    match path.as_deref().filter(|path| path.exists()).map(read) {
+        Some(stored) if file.is_some() => return Ok(CostLookup::Known(stored?.costs)),
+        Some(Ok(stored)) if stored.key == step_key => return Ok(CostLookup::Known(stored.costs)),
         _ => {}
     }
     Ok(CostLookup::Pending(Box::new(PendingCosts {
         measurement: CostMeasurement::new(engine, &key.sample),
-        sampling: [*sampling, *of_draft],
+        sampling: [*sampling, *draft_sampling],
         verifier: verifier.clone(),
-        of,
-        place,
-        named: file.is_some(),
+        key: step_key,
+        path,
+        is_user_file: file.is_some(),
     })))
 }
 
 impl PendingCosts {
-    /// Measures the next part, some steps; whether there is another one.
+    /// Measures the next part, a few steps, and returns whether there is another one.
     ///
     /// # Errors
     /// Failures of the models.
     pub fn advance(&mut self, engine: &mut Engine) -> Result<bool> {
-        let Self { measurement, sampling: [sampling, of_draft], verifier, .. } = self;
+        let Self { measurement, sampling: [sampling, draft_sampling], verifier, .. } = self;
         let mut request = |prompt, tree| {
             let speculation =
                 polydraft_engine::Speculation::new(verifier.build()?, PolicyKind::build(&tree)?)?;
             Ok(Request::new(prompt)
                 .sampling(*sampling)
-                .speculation(speculation.with_sampling(*of_draft))
+                .speculation(speculation.with_sampling(*draft_sampling))
                 .rng(requests::seeded(0)))
         };
-        measurement.advance(engine, &mut request).context("measuring what steps cost")
+        measurement.advance(engine, &mut request).context("measuring the costs of steps")
     }
 
-    /// Stores the costs, and returns them. Those of a machine that was busy are measured again next
-    /// time.
+    /// Stores the costs and returns them. Costs measured on a busy machine are not stored, and are
+    /// measured again next time.
     ///
     /// # Errors
-    /// A file of the user's that cannot be written.
+    /// A file named by the user that cannot be written.
     pub fn finish(self, listener: &dyn Listener) -> Result<Costs> {
-        let Self { measurement, of, place, named, .. } = self;
-        let kept = Kept { of, costs: measurement.costs() };
+        let Self { measurement, key, path, is_user_file, .. } = self;
+        let stored = CostFile { key, costs: measurement.costs() };
         listener.detail(&message![
-            "measured what steps cost here, for ",
+            "measured the costs of steps on this machine, for ",
             OptionName::Tree.with("auto"),
         ]);
-        if !named && !measurement.is_quiet() {
-            let busy = "the machine was busy meanwhile: it is measured again next time";
+        if !is_user_file && !measurement.is_quiet() {
+            let busy = "the machine was busy: costs are measured again next time";
             listener.detail(&busy.into());
-            return Ok(kept.costs);
+            return Ok(stored.costs);
         }
-        match (place.map(|place| keep(&place, &kept)), named) {
+        match (path.map(|path| write(&path, &stored)), is_user_file) {
             (Some(written), true) => written?,
             (Some(Ok(())), false) => {}
             _ => listener.detail(&message![
-                "the costs cannot be cached: give ",
+                "the costs cannot be cached: without ",
                 OptionName::Costs.with("FILE"),
-                ", or a seed gives another output each time",
+                " a seed gives a different output each time",
             ]),
         }
-        Ok(kept.costs)
+        Ok(stored.costs)
     }
 }
 
@@ -214,44 +213,44 @@ pub(crate) fn learn(
     {
         if auto.costs.calibrate(&choices.clock) {
             let corrected =
-                "the clock corrected what steps cost: a seed may give another output from now on";
+                "measured times corrected the costs of steps: a seed may now give another output";
             listener.detail(&corrected.into());
         }
-        let of = key.of_steps(sampling, &speculation.verifier);
-        // What cannot be cached is learned anew.
-        place(&of).map(|place| keep(&place, &Kept { of, costs: auto.costs.clone() }));
+        let key = key.for_steps(sampling, &speculation.verifier);
+        // Costs that cannot be cached are learned again next time.
+        cache_path(&key).map(|path| write(&path, &CostFile { key, costs: auto.costs.clone() }));
     }
 }
 
-/// Where costs of this key are stored, if the user has a cache.
-fn place(of: &[String]) -> Option<PathBuf> {
+/// Returns the path of the costs with this key, if the user has a cache.
+fn cache_path(key: &[String]) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    of.hash(&mut hasher);
+    key.hash(&mut hasher);
     let name = format!("polydraft/costs/{:016x}.json", hasher.finish());
     Some(polydraft_files::cache_dir()?.join(name))
 }
 
-fn read(file: &Path) -> Result<Kept> {
+fn read(file: &Path) -> Result<CostFile> {
     let text = polydraft_files::read_text(file, polydraft_files::FileKind::RECORD)
         .with_context(|| format!("cannot read the costs {}", file.display()))?;
-    let kept: Kept = serde_json::from_str(&text).map_err(|error| {
+    let stored: CostFile = serde_json::from_str(&text).map_err(|error| {
         let begin = format!("{}: expected costs as ", file.display());
-        let end = format!(" writes them where the file is new: {error}");
+        let end = format!(" writes them to a new file: {error}");
         Advice(message![begin, OptionName::Costs, end])
     })?;
-    let auto = polydraft::policy::Auto { costs: kept.costs.clone(), ..Default::default() };
+    let auto = polydraft::policy::Auto { costs: stored.costs.clone(), ..Default::default() };
     PolicyKind::Auto(auto).build().with_context(|| format!("{}", file.display()))?;
-    Ok(kept)
+    Ok(stored)
 }
 
-/// Writes a file that is whole or not there.
-fn keep(file: &Path, kept: &Kept) -> Result<()> {
+/// Writes a file atomically.
+fn write(file: &Path, stored: &CostFile) -> Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let write = || -> Result<()> {
         fs::create_dir_all(folder)?;
         let mut new = NamedTempFile::new_in(folder)?;
-        new.write_all(serde_json::to_string(kept)?.as_bytes())?;
+        new.write_all(serde_json::to_string(stored)?.as_bytes())?;
         new.persist(file)?;
         Ok(())
     };
@@ -263,19 +262,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_costs_are_whole_and_the_newest() {
+    fn stores_costs_atomically_and_replaces_unreadable_ones() {
         let folder = std::env::temp_dir().join(format!("polydraft-costs-{}", std::process::id()));
         let file = folder.join("costs.json");
-        let of = |name: &str| Kept { of: vec![name.to_owned()], costs: Costs::default() };
-        for kept in [of("1"), of("2")] {
-            keep(&file, &kept).unwrap();
-            assert_eq!(read(&file).unwrap(), kept);
+        let with_key =
+            |name: &str| CostFile { key: vec![name.to_owned()], costs: Costs::default() };
+        for stored in [with_key("1"), with_key("2")] {
+            write(&file, &stored).unwrap();
+            assert_eq!(read(&file).unwrap(), stored);
         }
-        // What cannot be read is measured anew, and replaced.
+        // An unreadable file is replaced after a new measurement.
         fs::write(&file, "{").unwrap();
         assert!(read(&file).unwrap_err().to_string().contains("costs.json"));
-        keep(&file, &of("3")).unwrap();
-        assert_eq!(read(&file).unwrap(), of("3"));
+        write(&file, &with_key("3")).unwrap();
+        assert_eq!(read(&file).unwrap(), with_key("3"));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         fs::remove_dir_all(&folder).unwrap();
     }

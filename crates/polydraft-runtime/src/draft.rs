@@ -1,7 +1,7 @@
-//! Drafts: what a name stands for, decided once.
+//! Drafts, resolved from the names that users type.
 //!
-//! Descriptions name drafts as users type them. [`Draft::resolve`] is the one place where such a name
-//! is told apart: by what it says, or by the files that it leads to.
+//! [`Draft::resolve`] is the only place where such a name is interpreted: as a keyword, or by the
+//! files that it refers to.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,42 +15,42 @@ use crate::model_files::locate;
 use crate::tables;
 use crate::usage::{Advice, Usage};
 
-/// A draft, found.
+/// A resolved draft.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Draft {
-    /// Nothing is drafted.
+    /// No draft: plain decoding.
     None,
     /// A model with the target's vocabulary.
     Model(DraftFiles),
-    /// A head that drafts one token after the other from the target's hidden states.
+    /// A head that drafts one token at a time from the target's hidden states.
     Head(DraftFiles),
     /// A head that drafts several tokens at once.
     BlockHead(DraftFiles),
     /// A small model that reads the target's KV cache.
     Assistant(DraftFiles),
-    /// The target's own layer that predicts further tokens.
+    /// The target's own layer that predicts further tokens (MTP).
     Mtp,
-    /// The target's own weights in fewer bits; none is the best type that is small enough.
+    /// The target's own weights with fewer bits; `None` chooses the best type that is small enough.
     SelfDraft(Option<Precision>),
-    /// N-grams of the sequence itself, and of more text.
+    /// N-grams of the sequence itself, and of a corpus or table.
     Ngrams(Ngrams),
-    /// Several, each of which draws a path of its own.
+    /// Several drafts, each of which draws its own path.
     Several(Vec<Draft>),
 }
 
-/// The files of a draft.
+/// Files of a draft.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DraftFiles {
-    /// The name that was typed; the demo pair's draft has none.
+    /// Name that the user typed; `None` for the demo pair's draft.
     pub name: Option<String>,
-    /// The directory or the file.
+    /// Directory or file.
     pub path: PathBuf,
 }
 
-/// N-grams that draft besides those of the sequence itself.
+/// Sources of n-grams in addition to the sequence itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ngrams {
-    /// Text, or a table that was learned.
+    /// A text, or a table.
     pub corpus: Option<Corpus>,
     /// A table that learns from the target's output.
     pub learn: Option<PathBuf>,
@@ -59,19 +59,19 @@ pub struct Ngrams {
 /// A file of n-grams.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Corpus {
-    /// Text, to be tokenized.
+    /// A text, to be tokenized.
     Text(PathBuf),
     /// A table.
     Table(PathBuf),
 }
 
 impl Corpus {
-    /// Tells text and tables apart.
+    /// Detects whether a file is a text or a table.
     pub fn from_file(file: PathBuf) -> Self {
         if tables::is_table(&file) { Self::Table(file) } else { Self::Text(file) }
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> &Path {
         match self {
             Self::Text(file) | Self::Table(file) => file,
@@ -79,20 +79,20 @@ impl Corpus {
     }
 }
 
-/// The name of the draft that needs no files, and costs next to nothing.
+/// Name of n-gram drafts, which need no files.
 pub const NGRAM: &str = "ngram";
-/// The name of the target's own layer as a draft.
+/// Name of the target's own MTP layer as a draft.
 const MTP: &str = "mtp";
-/// The name of plain decoding.
+/// Name of plain decoding.
 pub const NONE: &str = "none";
-/// The name of the quantised self-draft.
+/// Name of the quantised self-draft.
 const SELF: &str = "self";
 
 impl Draft {
-    /// Finds the draft of this name: a word, or files, downloaded if they are on the hub.
+    /// Resolves the name of a draft: a keyword, or files, downloaded if they are on the hub.
     ///
     /// # Errors
-    /// [`Usage`] for a weight type that makes no self-draft; a name that leads nowhere.
+    /// [`Usage`] for a weight type that is no self-draft; a name without files.
     pub fn resolve(name: &str, offline: bool, listener: &dyn Listener) -> Result<Self> {
         match name.split_once(':') {
             None if name == NONE => return Ok(Self::None),
@@ -123,7 +123,8 @@ impl Draft {
         })
     }
 
-    /// The name for people and records; none for the demo pair's draft, and where nothing drafts.
+    /// Returns the name for messages and records; `None` for the demo pair's draft and for plain
+    /// decoding.
     pub fn label(&self) -> Option<String> {
         match self {
             Self::None => None,
@@ -135,7 +136,7 @@ impl Draft {
         }
     }
 
-    /// The files, where there are such.
+    /// Returns the draft's files, if it has any.
     pub fn files(&self) -> Option<&DraftFiles> {
         match self {
             Self::Model(files)
@@ -146,18 +147,19 @@ impl Draft {
         }
     }
 
-    /// Whether it reads the target's hidden states or KV cache and has no vocabulary of its own.
+    /// Returns whether the draft reads the target's hidden states or KV cache and has no vocabulary
+    /// of its own.
     pub fn is_head(&self) -> bool {
         matches!(self, Self::Head(_) | Self::BlockHead(_) | Self::Assistant(_))
     }
 
-    /// Whether it needs a target on the native backend, or makes that the better one.
+    /// Returns whether the draft needs, or works better with, a target on the native backend.
     pub(crate) fn is_native(&self) -> bool {
         self.is_head() || matches!(self, Self::Mtp | Self::SelfDraft(_))
     }
 
-    /// The drafts that it is made of.
-    pub fn each(&self) -> &[Self] {
+    /// Returns the drafts that it consists of.
+    pub fn components(&self) -> &[Self] {
         match self {
             Self::Several(all) => all,
             one => std::slice::from_ref(one),
@@ -189,7 +191,7 @@ impl fmt::Display for Draft {
     }
 }
 
-/// The self-draft of this weight type.
+/// Parses the weight type of a self-draft.
 fn self_draft(kind: &str) -> Result<Draft> {
     let precision: Precision = kind.parse().map_err(|_| {
         let copies = Precision::ALL.into_iter().filter(|kind| check_copy(*kind).is_ok());
@@ -201,14 +203,14 @@ fn self_draft(kind: &str) -> Result<Draft> {
     Ok(Draft::SelfDraft(Some(precision)))
 }
 
-/// Checks that a weight type makes a copy.
+/// Checks that a weight type is suitable for a quantised copy.
 pub(crate) fn check_copy(kind: Precision) -> Result<()> {
     match kind {
         Precision::File | Precision::F32 => Err(Usage::unknown(
             OptionName::Draft,
             message![
                 OptionName::Draft.with(format_args!("self:{kind}")),
-                ": that would be the target again; name a type of fewer bits",
+                ": this would be the target itself; give a type with fewer bits",
             ],
         )),
         _ => Ok(()),
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_drafts() -> Result<()> {
+    fn resolves_keywords() -> Result<()> {
         assert_eq!(find("none")?, Draft::None);
         assert_eq!(find("mtp")?, Draft::Mtp);
         assert_eq!(find("ngram")?, Draft::Ngrams(Ngrams::default()));
@@ -240,11 +242,11 @@ mod tests {
     }
 
     #[test]
-    fn wrong_names_are_refused_with_what_there_is() {
+    fn rejects_unknown_names_with_the_valid_ones() {
         for (name, expected) in [
             ("self:q9", "--draft self:TYPE: expected one of f16, bf16, q8_0, "),
-            ("self:f32", "--draft self:f32: that would be the target again"),
-            ("self:file", "--draft self:file: that would be the target again"),
+            ("self:f32", "--draft self:f32: this would be the target itself"),
+            ("self:file", "--draft self:file: this would be the target itself"),
             ("/nowhere/at/all", "--draft /nowhere/at/all: expected a model directory"),
         ] {
             let error = explain(&find(name).unwrap_err(), command_line);
@@ -253,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn files_tell_what_a_draft_is() -> Result<()> {
+    fn resolves_drafts_by_their_files() -> Result<()> {
         let demo = crate::model_files::demo_folder()?;
         let model = demo.join("draft").display().to_string();
         assert!(matches!(find(&model)?, Draft::Model(files) if files.name == Some(model.clone())));

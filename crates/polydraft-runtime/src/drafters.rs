@@ -1,4 +1,4 @@
-//! From a draft to the drafter of a loaded target.
+//! Creates the drafter of a loaded target from a draft.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::plan::Plan;
 use crate::tables;
 use crate::usage::Usage;
 
-/// Opens the drafters of a plan.
+/// Creates the drafters of a plan.
 pub(crate) struct Drafters<'p, 'a> {
     pub plan: &'p Plan<'a>,
 }
 
 impl Drafters<'_, '_> {
-    /// Opens the drafter of a target; none where nothing is drafted.
+    /// Creates the drafter of a target; `None` for plain decoding.
     ///
     /// # Errors
-    /// Files that are missing, wrong, or another target's.
+    /// Files that are missing, invalid, or for another target.
     pub fn open(&self, target: &mut dyn LoadedTarget) -> Result<Option<Box<dyn Drafter>>> {
         let drafter = match &self.plan.draft {
             Draft::None => return Ok(None),
@@ -69,8 +69,8 @@ impl Drafters<'_, '_> {
                 Box::new(head.context("loading the MTP layer")?)
             }
             Draft::Head(files) | Draft::Assistant(files) | Draft::BlockHead(files) => {
-                let blocks = matches!(draft, Draft::BlockHead(_));
-                self.head(files, blocks, target).context("loading the draft head")?
+                let is_block_head = matches!(draft, Draft::BlockHead(_));
+                self.head(files, is_block_head, target).context("loading the draft head")?
             }
         })
     }
@@ -78,23 +78,23 @@ impl Drafters<'_, '_> {
     fn head(
         &self,
         files: &DraftFiles,
-        blocks: bool,
+        is_block_head: bool,
         target: &mut dyn LoadedTarget,
     ) -> Result<Box<dyn Drafter>> {
         let options = self.head_options(target.language())?;
-        let seen = target.for_head(options.precision)?;
-        Ok(match blocks {
+        let head_target = target.for_head(options.precision)?;
+        Ok(match is_block_head {
             true => {
                 let path = &self.plan.target.path;
-                Box::new(load_block_head(&files.path, seen, path, &options).map_err(advise)?)
+                Box::new(load_block_head(&files.path, head_target, path, &options).map_err(advise)?)
             }
-            false => Box::new(load_head(&files.path, seen, &options).map_err(advise)?),
+            false => Box::new(load_head(&files.path, head_target, &options).map_err(advise)?),
         })
     }
 
     fn head_options(&self, language: &Language) -> Result<HeadOptions> {
         let options = self.plan.options;
-        // Half a pass of wider weights; the output's distribution does not depend on it.
+        // Q8_0 halves the time of a head's pass; the output's distribution does not depend on it.
         let precision = options.draft_dtype.unwrap_or(Precision::Q8_0);
         let (layers, tokens) = (options.draft_layers.clone(), self.tokens(language)?);
         Ok(HeadOptions { precision, layers, tokens, memory: None })
@@ -116,7 +116,7 @@ impl Drafters<'_, '_> {
             settings.corpus_file = Some(corpus.file().to_owned());
         }
         if let Some(file) = &ngrams.learn {
-            let learning = tables::learning(file, &target.info().vocabulary)?;
+            let learning = tables::open_learning(file, &target.info().vocabulary)?;
             let (learned, shown) = (learning.learned(), file.display());
             let detail = format!("draft: n-grams in {shown}, {learned} tokens learned");
             self.plan.listener.detail(&detail.into());
@@ -126,7 +126,7 @@ impl Drafters<'_, '_> {
         Ok(DrafterKind::Ngram(settings).build(target.info())?)
     }
 
-    /// The tokens that the draft may propose, ascending; those that end a sequence are among them.
+    /// Returns the tokens that the draft may propose, ascending, including the end tokens.
     fn tokens(&self, language: &Language) -> Result<Option<Vec<Token>>> {
         let Some(chosen) = &self.plan.options.draft_vocabulary else { return Ok(None) };
         let vocabulary = language.vocabulary.size();

@@ -1,17 +1,16 @@
-//! From a description of models, verifier and sampling to something that runs.
+//! Opens models from a description, and decodes with them.
 //!
-//! The program, the server, the Python package and the laboratory all open their models here, so
-//! that a model, a draft or a tree means the same everywhere. [`Run::open`] is the entry point:
+//! The command line, the server, the Python package and the lab all open their models here, so that
+//! a model, a draft or a tree has the same meaning everywhere. [`Run::open`] is the entry point:
 //!
-//! 1. a [`Description`] is data, as a command line or a server's start gives it;
-//! 2. its options become a plan: the target and each [`Draft`] are found, told apart by their
-//!    files, and contradictions refused ([`Usage`]);
-//! 3. a backend loads them, and drafters are attached: [`Models`];
-//! 4. [`Run::session`] generates outputs: it measures what steps cost, corrects that by the clock,
-//!    and stores what was learned.
+//! 1. A [`Description`] is plain data, made from a command line or from a server's settings.
+//! 2. A plan resolves the target and each [`Draft`] to files, and rejects contradictions
+//!    ([`Usage`]).
+//! 3. A backend loads the models and attaches the drafters: [`Models`].
+//! 4. [`Run::session`] generates outputs: it measures the costs of steps, corrects them by measured
+//!    times, and stores learned n-grams.
 #![forbid(unsafe_code)]
 
-mod as_text;
 mod backend;
 mod copies;
 pub mod costs;
@@ -19,7 +18,6 @@ mod draft;
 mod drafters;
 mod hub;
 mod identity;
-mod keeper;
 mod listen;
 mod load;
 mod machine;
@@ -31,8 +29,10 @@ mod process;
 mod requests;
 mod run;
 mod sampling;
+mod serde_display;
 mod session;
 mod speculation;
+mod table_saver;
 pub mod tables;
 mod target;
 mod tree;
@@ -40,7 +40,6 @@ mod usage;
 
 pub use backend::{BackendKind, BackendOptions, CacheType, FlashAttention, Split};
 pub use draft::{Corpus, Draft, DraftFiles, Ngrams};
-pub use keeper::TableSaver;
 pub use listen::{Listener, PROGRESS_INTERVAL, Silent};
 pub use machine::{available_memory, machine, threads, threads_or_all, use_threads};
 pub use models::{LanguageModel, ModelOptions, Models, TemplateOptions, advise, default_precision};
@@ -53,6 +52,7 @@ pub use run::{Description, Run, with_published_sampling};
 pub use sampling::SamplingOptions;
 pub use session::{OutputOptions, RunSession};
 pub use speculation::{Speculation, SpeculationOptions};
+pub use table_saver::TableSaver;
 pub use target::ResolvedTarget;
 pub use tree::{AcceptanceFile, check_draft_count, explain_incompatible};
 pub use usage::{Advice, Usage, explain};

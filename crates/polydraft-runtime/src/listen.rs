@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use crate::message::Message;
 
-/// Interval of progress messages where there is no terminal.
+/// Interval of progress messages without a terminal.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Receives messages, in sentences for people. The library itself prints nothing.
+/// Receiver of messages for users. The library itself prints nothing.
 pub trait Listener {
-    /// Takes a message for most users: a default that was chosen, an option that is not used.
+    /// Receives a message for most users: a chosen default, or an option without effect.
     fn note(&self, message: &Message);
 
-    /// Takes a detail, for verbose output.
+    /// Receives a detail, for verbose output.
     fn detail(&self, message: &Message);
 
-    /// Takes the progress of long work, `done` of `total`; the work has ended where both are equal.
+    /// Receives the progress of a long task, `done` of `total`; both are equal at its end.
     fn progress(&self, _what: &str, _done: usize, _total: usize) {}
 
-    /// Takes the progress of a download, several times a second on the thread that began it;
+    /// Receives the progress of a download, several times a second on the thread that started it;
     /// returns whether to continue.
     fn download_progress(&self, what: &str, done: usize, total: usize) -> bool {
         self.progress(what, done, total);
@@ -26,7 +26,7 @@ pub trait Listener {
     }
 }
 
-/// Drops all messages.
+/// Discards all messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 

@@ -1,4 +1,4 @@
-//! From a plan to loaded models.
+//! Loads the models of a plan.
 
 use anyhow::{Result, bail};
 use polydraft_engine::Engine;
@@ -6,29 +6,29 @@ use polydraft_models::Bytes;
 
 use crate::draft::{Draft, DraftFiles};
 use crate::drafters::Drafters;
-use crate::keeper::TableSaver;
 use crate::listen::Listener;
 use crate::message::{OptionName, message};
 use crate::model_files::demo_folder;
 use crate::models::{LanguageModel, ModelOptions, Models};
 use crate::plan::Plan;
+use crate::table_saver::TableSaver;
 use crate::usage::{Advice, Usage};
 
-/// Weights that take a while to load.
-const LARGE: u64 = 256 << 20;
+/// Weights above this size report their loading progress.
+const MIN_PROGRESS_BYTES: u64 = 256 << 20;
 
 impl ModelOptions {
-    /// Loads the target and, if one is needed, its drafter.
+    /// Loads the target and, if `with_draft`, its drafter.
     ///
     /// # Errors
-    /// [`Usage`] where options contradict each other; models that cannot be loaded.
+    /// [`Usage`] for contradictory options; models that cannot be loaded.
     pub fn load(&self, with_draft: bool, listener: &dyn Listener) -> Result<Models> {
         let template = self.template.read()?;
         let plan = Plan::new(self, with_draft, listener)?;
         let bytes = plan.bytes();
         let what = format!("loading {}, {}", self.target_name(), Bytes(bytes));
         let progress = |done| {
-            if bytes > LARGE {
+            if bytes > MIN_PROGRESS_BYTES {
                 listener.progress(&what, done, 1);
             }
         };
@@ -43,7 +43,7 @@ impl ModelOptions {
         Ok(models)
     }
 
-    /// Loads target and draft as two models, for users of both distributions.
+    /// Loads target and draft as two models, for callers that need both distributions.
     ///
     /// # Errors
     /// As for [`load`](Self::load); a draft that is no model.
@@ -58,9 +58,9 @@ impl ModelOptions {
                     OptionName::Draft.with(name),
                     " is a draft head, not a model",
                 ])),
-                _ => return Err(two_needed()),
+                _ => return Err(two_models_required()),
             },
-            _ => return Err(two_needed()),
+            _ => return Err(two_models_required()),
         };
         let target = self.load_target(listener)?;
         let plan = Plan::new(self, false, listener)?;
@@ -70,7 +70,7 @@ impl ModelOptions {
         Ok((target, LanguageModel { model, language }))
     }
 
-    /// Loads the target alone, as a model.
+    /// Loads only the target, as a model.
     ///
     /// # Errors
     /// As for [`load`](Self::load).
@@ -83,7 +83,7 @@ impl ModelOptions {
     }
 }
 
-fn two_needed() -> anyhow::Error {
+fn two_models_required() -> anyhow::Error {
     Usage::conflict(
         &[OptionName::Target, OptionName::Draft],
         message![
@@ -105,7 +105,7 @@ fn load(mut plan: Plan) -> Result<Models> {
         engine: Engine::new(model, drafter),
         language,
         draft: plan.draft.label(),
-        learned: None,
+        table_saver: None,
         resolved_target: plan.target,
         mixes_ngrams: plan.mixes_ngrams,
         loaded_draft: plan.draft,

@@ -1,4 +1,4 @@
-//! The machine and the threads that compute on it.
+//! The machine and its compute threads.
 
 use std::sync::OnceLock;
 
@@ -7,9 +7,9 @@ use anyhow::Result;
 use crate::listen::Listener;
 use crate::message::{OptionName, message};
 
-static SETTLED: OnceLock<usize> = OnceLock::new();
+static STARTED_THREADS: OnceLock<usize> = OnceLock::new();
 
-/// The machine of a measurement: CPU, threads, operating system.
+/// Describes the machine of a measurement: CPU, threads, operating system.
 pub fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
@@ -18,22 +18,23 @@ pub fn machine() -> String {
     format!("{model}, {threads} threads, {} {}", std::env::consts::OS, std::env::consts::ARCH)
 }
 
-/// Starts the threads that compute. The first call counts: threads are started once for a process.
+/// Starts the compute threads. Only the first call has an effect: threads are started once per
+/// process.
 ///
 /// # Errors
-/// The system has no threads left.
+/// The system cannot start threads.
 pub fn use_threads(threads: usize) -> Result<()> {
     polydraft_models::use_threads(threads)?;
-    SETTLED.get_or_init(|| threads);
+    STARTED_THREADS.get_or_init(|| threads);
     Ok(())
 }
 
-/// Bytes of memory that can be had, where the system says.
+/// Returns the bytes of available memory, if the system reports them.
 pub fn available_memory() -> Option<u64> {
     polydraft_models::available_memory()
 }
 
-/// This many threads, or one per core by default, and never more than that.
+/// Returns the number of threads to use: the given one or one per core, at most one per core.
 pub fn threads_or_all(threads: Option<usize>, listener: &dyn Listener) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let requested = threads.unwrap_or(cores);
@@ -47,7 +48,7 @@ pub fn threads_or_all(threads: Option<usize>, listener: &dyn Listener) -> usize 
     requested.min(cores)
 }
 
-/// Threads that compute: as [`use_threads`] has said, else one per core.
+/// Returns the number of compute threads: as set by [`use_threads`], otherwise one per core.
 pub fn threads() -> usize {
-    SETTLED.get().copied().unwrap_or_else(|| threads_or_all(None, &crate::listen::Silent))
+    STARTED_THREADS.get().copied().unwrap_or_else(|| threads_or_all(None, &crate::listen::Silent))
 }

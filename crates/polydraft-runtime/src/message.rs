@@ -1,10 +1,10 @@
-//! Messages that name options, which every caller writes in its own words: the program
-//! `--draft-dtype`, Python `draft_dtype=`, a server `speculation.tree`.
+//! Messages that contain option names, which each caller writes in its own syntax: the command line
+//! `--draft-dtype`, Python `draft_dtype=`, the server `speculation.tree`.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Defines the options of descriptions, each with its name.
+/// Defines the options of descriptions with their names.
 macro_rules! options {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// An option of a [`Description`](crate::Description).
@@ -12,10 +12,10 @@ macro_rules! options {
         pub enum OptionName { $($(#[$doc])* $variant,)* }
 
         impl OptionName {
-            /// All of them.
+            /// All options.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// The name, with hyphens between its words.
+            /// Returns the name, with hyphens between words.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
@@ -68,7 +68,7 @@ options! {
     Split = "split",
     /// `BackendOptions::batch_threads`.
     BatchThreads = "batch-threads",
-    /// Threads that compute.
+    /// Number of compute threads.
     Threads = "threads",
     /// `SpeculationOptions::verifier`.
     Verifier = "verifier",
@@ -97,7 +97,7 @@ options! {
 }
 
 impl OptionName {
-    /// The option with a value, as part of a message.
+    /// Returns the option with a value, as a part of a message.
     pub fn with(self, value: impl fmt::Display) -> Part {
         Part::Option(self, Some(value.to_string()))
     }
@@ -106,9 +106,9 @@ impl OptionName {
 /// A part of a [`Message`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
-    /// Words.
+    /// Plain text.
     Text(Cow<'static, str>),
-    /// An option, with a value where one is meant.
+    /// An option, with an optional value.
     Option(OptionName, Option<String>),
 }
 
@@ -130,22 +130,22 @@ impl From<OptionName> for Part {
     }
 }
 
-/// Writes an option as callers type it, with a value where one is meant.
+/// Formats an option with an optional value as callers type it.
 pub type Wording = fn(OptionName, Option<&str>) -> String;
 
-/// Writes options as the program's command line has them: `--tree auto`.
+/// Formats options as on the command line: `--tree auto`.
 pub fn command_line(option: OptionName, value: Option<&str>) -> String {
     let name = option.name();
     value.map_or_else(|| format!("--{name}"), |value| format!("--{name} {value}"))
 }
 
-/// Writes options as Python's keywords: `tree="auto"`.
+/// Formats options as Python keywords: `tree="auto"`.
 pub fn keyword(option: OptionName, value: Option<&str>) -> String {
     let name = option.name().replace('-', "_");
     value.map_or_else(|| format!("{name}="), |value| format!("{name}={}", literal(option, value)))
 }
 
-/// Writes options as fields of a request's `speculation`: `speculation.tree "auto"`.
+/// Formats options as fields of a request's `speculation`: `speculation.tree "auto"`.
 pub fn field(option: OptionName, value: Option<&str>) -> String {
     let name = option.name().replace('-', "_");
     value.map_or_else(
@@ -154,7 +154,7 @@ pub fn field(option: OptionName, value: Option<&str>) -> String {
     )
 }
 
-/// Writes a value as a literal: a number, a list of numbers, or a string.
+/// Formats a value as a literal: a number, a list of numbers, or a string.
 fn literal(option: OptionName, value: &str) -> String {
     let lists = [OptionName::DraftTemperature, OptionName::DraftLayers];
     match value.parse::<f64>() {
@@ -164,7 +164,7 @@ fn literal(option: OptionName, value: &str) -> String {
     }
 }
 
-/// A message for people, in which options are data.
+/// A message for users, in which options are data.
 ///
 /// ```
 /// use polydraft_runtime::message::{Message, OptionName, command_line, keyword};
@@ -178,12 +178,12 @@ fn literal(option: OptionName, value: &str) -> String {
 pub struct Message(Vec<Part>);
 
 impl Message {
-    /// Joins parts.
+    /// Creates a message from its parts.
     pub fn new(parts: impl IntoIterator<Item = Part>) -> Self {
         Self(parts.into_iter().collect())
     }
 
-    /// Writes the message as a caller's users read it.
+    /// Formats the message with the caller's option syntax.
     pub fn render(&self, wording: Wording) -> String {
         let part = |part: &Part| match part {
             Part::Text(text) => text.to_string(),
@@ -192,7 +192,7 @@ impl Message {
         self.0.iter().map(part).collect()
     }
 
-    /// Names of options with commas between them.
+    /// Joins parts with commas.
     pub fn list(options: impl IntoIterator<Item = Part>) -> Vec<Part> {
         let mut parts = Vec::new();
         for option in options {
@@ -217,7 +217,7 @@ impl Message {
 }
 
 impl fmt::Display for Message {
-    /// Writes options by their names alone.
+    /// Formats options by their names only.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let plain = |option: OptionName, value: Option<&str>| match value {
             None => option.name().to_owned(),
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_caller_reads_its_own_names() {
+    fn formats_options_for_each_caller() {
         let message = message![OptionName::DraftDtype, " and ", OptionName::Tree.with("2,2")];
         assert_eq!(message.render(command_line), "--draft-dtype and --tree 2,2");
         assert_eq!(message.render(keyword), "draft_dtype= and tree=\"2,2\"");
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_distinct() {
+    fn option_names_are_distinct() {
         let names: std::collections::BTreeSet<_> =
             OptionName::ALL.iter().map(|option| option.name()).collect();
         assert_eq!(names.len(), OptionName::ALL.len());

@@ -1,4 +1,4 @@
-//! Where models are: here, by their path, or on the hub, by their id; and the demo pair.
+//! Files of models: local paths, hub ids, and the demo pair.
 
 use std::path::{Path, PathBuf};
 
@@ -10,21 +10,22 @@ use crate::listen::{Listener, Silent};
 use crate::message::{OptionName, message};
 use crate::usage::Advice;
 
-/// Targets whose weights take less than this are computed by one thread.
-const SMALL: u64 = 64 << 20;
+/// Targets with smaller weights are computed by one thread.
+const MAX_SMALL_BYTES: u64 = 64 << 20;
 
-/// The directory or the .gguf file of a model, by its path or its hub id, downloaded if need be. A
-/// path goes first; `offline`, or `HF_HUB_OFFLINE` in the environment, uses no network.
+/// Returns the directory or the GGUF file of a model given by path or hub id, downloading it if
+/// necessary. A path has precedence; `offline`, or `HF_HUB_OFFLINE` in the environment, uses no
+/// network.
 ///
 /// # Errors
-/// An id of the hub that is not found there, or cannot be downloaded. A path with nothing there is
-/// none: whoever reads it says so.
+/// A hub id that does not exist or cannot be downloaded. A missing path is not an error here, but
+/// when it is read.
 pub fn locate(name: &str, offline: bool, listener: &dyn Listener) -> Result<PathBuf> {
     let path = Path::new(name);
     if path.exists() {
         return Ok(snapshot(path).unwrap_or_else(|| path.to_owned()));
     }
-    // A file that is not there is no id: those of the hub have a colon or an address before.
+    // A missing GGUF file is not an id: ids of GGUF files contain a colon or an address.
     let Some(id) = Reference::parse(name).filter(|id| id.file.is_some() || !is_gguf(path)) else {
         return Ok(path.to_owned());
     };
@@ -33,27 +34,27 @@ pub fn locate(name: &str, offline: bool, listener: &dyn Listener) -> Result<Path
     hub::fetch(&id, offline || variable, listener)
 }
 
-/// As [`locate`], of what is on this machine alone.
+/// Returns a model's files as [`locate`] does, without the network.
 ///
 /// # Errors
-/// A model of the hub that was not downloaded.
+/// A hub id that was not downloaded.
 pub fn locate_offline(name: &str) -> Result<PathBuf> {
     locate(name, true, &Silent)
 }
 
-/// What a model is called: as its folder or file, or in the hub's cache as on the hub.
-pub fn title(place: &Path) -> String {
+/// Returns a model's name: that of its folder or file, or its hub id in the hub's cache.
+pub fn display_name(path: &Path) -> String {
     let in_cache = || {
-        let repository = place.parent().filter(|above| above.ends_with("snapshots"))?.parent()?;
+        let repository = path.parent().filter(|above| above.ends_with("snapshots"))?.parent()?;
         Some(repository.file_name()?.to_str()?.strip_prefix("models--")?.replace("--", "/"))
     };
     in_cache().unwrap_or_else(|| {
-        place.file_name().unwrap_or(place.as_os_str()).to_string_lossy().into_owned()
+        path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
     })
 }
 
-/// The newest snapshot in a folder of the hub's cache, `models--org--name`: that of `refs/main`, or
-/// the only one.
+/// Returns the newest snapshot in a folder of the hub's cache, `models--org--name`: that of
+/// `refs/main`, or the only one.
 fn snapshot(folder: &Path) -> Option<PathBuf> {
     let snapshots = folder.join("snapshots");
     if folder.join("config.json").exists() || !snapshots.is_dir() {
@@ -66,7 +67,7 @@ fn snapshot(folder: &Path) -> Option<PathBuf> {
     main.or(first.filter(|_| all.next().is_none()))
 }
 
-/// Whether a target, the demo pair's if none is named, is here and small.
+/// Returns whether a target, by default the demo pair's, is on this machine and small.
 pub fn is_small(target: Option<&str>) -> bool {
     let directory = target
         .map_or_else(|| demo_folder().map(|demo| demo.join("target")), |name| Ok(name.into()));
@@ -74,37 +75,37 @@ pub fn is_small(target: Option<&str>) -> bool {
         true => std::fs::metadata(path).ok().map(|file| file.len()),
         false => path.is_dir().then(|| weight_bytes(path)),
     };
-    directory.is_ok_and(|path| bytes(&path).is_some_and(|bytes| bytes < SMALL))
+    directory.is_ok_and(|path| bytes(&path).is_some_and(|bytes| bytes < MAX_SMALL_BYTES))
 }
 
-/// The size of a model's weight files, links followed as in the hub's cache; 0 where there are
-/// none, which loading will report.
-pub fn weight_bytes(place: &Path) -> u64 {
-    if place.is_file() {
-        return std::fs::metadata(place).map_or(0, |m| m.len());
+/// Returns the size of a model's weight files in bytes, following links as in the hub's cache; 0 if
+/// there are none, which loading reports.
+pub fn weight_bytes(path: &Path) -> u64 {
+    if path.is_file() {
+        return std::fs::metadata(path).map_or(0, |m| m.len());
     }
-    let files = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let files = std::fs::read_dir(path).into_iter().flatten().flatten();
     let is_weights =
         |path: &Path| path.extension().is_some_and(|e| e == "safetensors" || e == "bin");
-    // All of it once more, which is never read.
+    // Copies of the weights, which are not read.
     let is_copy = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("consolidated");
     let weights = files.filter(|file| is_weights(&file.path()) && !is_copy(&file.file_name()));
     weights.filter_map(|file| std::fs::metadata(file.path()).ok()).map(|m| m.len()).sum()
 }
 
-/// The folder of the demo pair, wherever the program is run from.
+/// Returns the folder of the demo pair, independent of the working directory.
 pub fn demo_folder() -> Result<PathBuf> {
     const VARIABLE: &str = "POLYDRAFT_DEMO";
     if let Some(folder) = std::env::var_os(VARIABLE) {
         return Ok(folder.into());
     }
     let program = std::env::current_exe().unwrap_or_default();
-    let beside =
+    let near_program =
         program.ancestors().skip(1).flat_map(|a| [a.join("demo"), a.join("share/polydraft/demo")]);
-    // The checkout that it was built in, for an installed program.
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo");
-    let tried: Vec<PathBuf> = beside.chain([built]).collect();
-    let found = tried.iter().find(|folder| folder.join("target/config.json").exists());
+    // The checkout in which an installed program was built.
+    let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo");
+    let candidates: Vec<PathBuf> = near_program.chain([checkout]).collect();
+    let found = candidates.iter().find(|folder| folder.join("target/config.json").exists());
     found.cloned().ok_or_else(|| {
         Advice(message![
             format!(

@@ -1,5 +1,5 @@
-//! From options to what is to be loaded: files are found, drafts told apart, contradictions refused
-//! and defaults chosen, all before weights are read.
+//! Resolves options into a plan of what to load: files are found, draft types determined,
+//! contradictions rejected and defaults chosen, before any weights are read.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use crate::models::ModelOptions;
 use crate::target::ResolvedTarget;
 use crate::usage::Usage;
 
-/// The models of a run, found.
+/// The resolved models of a run.
 pub(crate) struct Plan<'a> {
     pub options: &'a ModelOptions,
     pub listener: &'a dyn Listener,
@@ -25,15 +25,15 @@ pub(crate) struct Plan<'a> {
     pub draft: Draft,
     /// Whether n-grams of the sequence are mixed into the draft's distribution.
     pub mixes_ngrams: bool,
-    /// The target's files, all but the weights, where the native backend reads them.
+    /// The target without its weights, if the native backend needs it.
     pub opened: Option<Opened>,
 }
 
 impl<'a> Plan<'a> {
-    /// Finds the target and, if one is needed, its draft.
+    /// Resolves the target and, if `with_draft`, its draft.
     ///
     /// # Errors
-    /// [`Usage`] where options contradict each other; files that are missing or wrong.
+    /// [`Usage`] for contradictory options; missing or invalid files.
     pub fn new(
         options: &'a ModelOptions,
         with_draft: bool,
@@ -70,22 +70,22 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Bytes of the files of target and drafts.
+    /// Returns the bytes of the files of target and drafts.
     pub fn bytes(&self) -> u64 {
-        let drafts = self.draft.each().iter().filter_map(Draft::files);
+        let drafts = self.draft.components().iter().filter_map(Draft::files);
         let drafts = drafts.map(|files| weight_bytes(&files.path));
         weight_bytes(&self.target.path) + drafts.sum::<u64>()
     }
 
-    /// The weight type of the quantised self-draft, if there is one.
+    /// Returns the weight type of the quantised self-draft, if there is one.
     pub fn self_draft(&self) -> Option<Precision> {
-        self.draft.each().iter().find_map(|draft| match draft {
+        self.draft.components().iter().find_map(|draft| match draft {
             Draft::SelfDraft(kind) => *kind,
             _ => None,
         })
     }
 
-    /// The backend of this kind.
+    /// Returns the backend of this kind.
     pub fn backend(&self, kind: BackendKind) -> Box<dyn Backend + 'a> {
         match kind {
             BackendKind::Native => Box::new(self.native()),
@@ -93,22 +93,22 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The native backend.
+    /// Returns the native backend.
     pub fn native(&self) -> Native<'a> {
-        let beside_llama = self.target.is_on_llama();
-        Native { options: self.options, beside_llama, listener: self.listener }
+        let target_on_llama = self.target.is_on_llama();
+        Native { options: self.options, target_on_llama, listener: self.listener }
     }
 
-    /// The backend of a draft model.
+    /// Returns the backend of a draft model.
     ///
     /// # Errors
-    /// [`Usage`] for options that contradict the backend that is named.
+    /// [`Usage`] for options that contradict the given backend.
     pub fn draft_backend(&self, files: &DraftFiles) -> Result<BackendKind> {
         draft_backend(self.options, files)
     }
 
     fn has_draft_on_llama(&self, draft: Option<&Draft>) -> Result<bool> {
-        for draft in draft.into_iter().flat_map(Draft::each) {
+        for draft in draft.into_iter().flat_map(Draft::components) {
             if let Draft::Model(files) = draft
                 && self.draft_backend(files)? == BackendKind::Llama
             {
@@ -118,7 +118,7 @@ impl<'a> Plan<'a> {
         Ok(false)
     }
 
-    /// The draft with the type of its self-draft decided, if it has one.
+    /// Determines the weight type of a self-draft in the draft, if any.
     fn with_self_draft(&mut self, draft: Draft) -> Result<Draft> {
         match draft {
             Draft::SelfDraft(kind) => self.required_copy(kind).map(Draft::SelfDraft),
@@ -132,8 +132,7 @@ impl<'a> Plan<'a> {
                 &[OptionName::Draft, OptionName::Backend],
                 message![
                     OptionName::Draft.with("mtp"),
-                    " is for targets on the native backend, which gives the layer what it reads: \
-                     give ",
+                    " is for targets on the native backend: give ",
                     OptionName::Backend.with("native"),
                 ],
             )),
@@ -142,7 +141,7 @@ impl<'a> Plan<'a> {
     }
 
     fn required_copy(&mut self, kind: Option<Precision>) -> Result<Option<Precision>> {
-        let kind = copy_type(kind, self.options.draft_dtype)?;
+        let kind = self_draft_type(kind, self.options.draft_dtype)?;
         if self.opened.is_none() {
             let opened = Native::open(&self.target.path);
             self.opened =
@@ -166,8 +165,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The draft where none is named: a layer that the target brings, the quantised self-draft
-    /// where that is smaller and fits the memory, or n-grams, which cost nothing.
+    /// Chooses the default draft: the target's MTP layer, the quantised self-draft if it is smaller
+    /// and fits the memory, otherwise n-grams, which need no memory.
     fn default_draft(&mut self) -> Result<Draft> {
         let options = self.options;
         let corpus = options.corpus.clone().map(Corpus::from_file);
@@ -182,15 +181,14 @@ impl<'a> Plan<'a> {
             return Ok(Draft::Mtp);
         }
         if corpus.is_none() && !self.target.is_on_llama() {
-            let kind = copy_type(None, options.draft_dtype)?;
+            let kind = self_draft_type(None, options.draft_dtype)?;
             if let Some(Ok((kind, bytes))) = self.copy(kind) {
                 let how = self.native().load_options(&self.target.path, Some(kind))?;
                 let fits = self.opened.as_ref().map(|opened| opened.check_memory(how));
                 match fits {
-                    Some(Err(_)) => self.listener.note(
-                        &"note: there is no memory for a quantised self-draft: the target alone"
-                            .into(),
-                    ),
+                    Some(Err(_)) => self
+                        .listener
+                        .note(&"note: not enough memory for a quantised self-draft".into()),
                     _ => {
                         self.note_copy(kind, bytes);
                         return Ok(Draft::SelfDraft(Some(kind)));
@@ -206,7 +204,8 @@ impl<'a> Plan<'a> {
         Ok(Draft::Ngrams(Ngrams { corpus, learn: None }))
     }
 
-    /// The type of a copy of the target and the bytes that it takes, or why it would be no use.
+    /// Returns the weight type and the bytes of a quantised copy of the target, or why it would be
+    /// useless; `None` if the target is not open.
     fn copy(&self, kind: Option<Precision>) -> Option<Result<(Precision, Bytes), Message>> {
         let target = &self.opened.as_ref()?.description;
         let (copy, checked) =
@@ -223,8 +222,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The type of a quantised self-draft beside a target in `precision`, and the bytes that it takes,
-/// or why it would be no use.
+/// Returns the weight type of a quantised self-draft for a target in `precision`, and its bytes, or
+/// why it would be useless.
 pub fn check_self_draft(
     target: &Description,
     kind: Option<Precision>,
@@ -235,9 +234,9 @@ pub fn check_self_draft(
     if target.is_self_draft_small(copy, precision) {
         return (copy, Ok(bytes));
     }
-    let own = Bytes(target.self_draft_bytes(precision));
+    let target_bytes = Bytes(target.self_draft_bytes(precision));
     let problem = format!(
-        "a copy in {copy} would take {bytes}, the target's own matrices in {precision} take {own}: \
+        "a copy in {copy} would take {bytes}, the target's own matrices in {precision} take {target_bytes}: \
          it would not be faster. Take "
     );
     let message = message![
@@ -249,8 +248,11 @@ pub fn check_self_draft(
     (copy, Err(message))
 }
 
-/// The type of a self-draft, from its name or from the option for drafts.
-fn copy_type(named: Option<Precision>, given: Option<Precision>) -> Result<Option<Precision>> {
+/// Determines the weight type of a self-draft from its name and from the draft's option.
+fn self_draft_type(
+    named: Option<Precision>,
+    given: Option<Precision>,
+) -> Result<Option<Precision>> {
     match (named, given) {
         (Some(named), Some(other)) if named != other => Err(Usage::conflict(
             &[OptionName::Draft, OptionName::DraftDtype],
@@ -269,7 +271,7 @@ fn copy_type(named: Option<Precision>, given: Option<Precision>) -> Result<Optio
     }
 }
 
-/// Finds the target, and chooses its backend.
+/// Finds the target and chooses its backend.
 fn find_target(
     options: &ModelOptions,
     draft: Option<&Draft>,
@@ -279,20 +281,20 @@ fn find_target(
         Some(name) => locate(name, options.offline, listener)?,
         None => demo_folder()?.join("target"),
     };
-    // Drafts that are named count also where they are not used: with them and without, the target
-    // is computed alike.
+    // Named drafts count even if they are not used, so that the target is computed the same way
+    // with and without them.
     let is_native =
         |name: &String| Draft::resolve(name, true, &Silent).is_ok_and(|draft| draft.is_native());
-    let beside_native = match draft {
+    let prefers_native = match draft {
         Some(Draft::None) => options.drafts.iter().any(is_native),
-        draft => draft.is_some_and(|draft| draft.each().iter().any(Draft::is_native)),
+        draft => draft.is_some_and(|draft| draft.components().iter().any(Draft::is_native)),
     };
     let native: &[_] = if options.dtype.is_some() { &[OptionName::Dtype] } else { &[] };
-    let backend = options.backend.of_target(&path, native, beside_native)?;
+    let backend = options.backend.target_backend(&path, native, prefers_native)?;
     Ok(ResolvedTarget { path, backend })
 }
 
-/// The backend of a draft model.
+/// Returns the backend of a draft model.
 pub(crate) fn draft_backend(options: &ModelOptions, files: &DraftFiles) -> Result<BackendKind> {
     let native: &[_] = match () {
         () if options.draft_dtype.or(options.dtype).is_some() => {
@@ -301,10 +303,10 @@ pub(crate) fn draft_backend(options: &ModelOptions, files: &DraftFiles) -> Resul
         () if options.draft_vocabulary.is_some() => &[OptionName::DraftVocabulary],
         () => &[],
     };
-    options.backend.of_draft(&files.path, native)
+    options.backend.draft_backend(&files.path, native)
 }
 
-/// The draft that the options name; none where it is to be chosen.
+/// Resolves the drafts named in the options; `None` if a default must be chosen.
 fn named_draft(options: &ModelOptions, listener: &dyn Listener) -> Result<Option<Draft>> {
     if let Some(file) = &options.learn {
         return learning_draft(options, file.clone()).map(Some);
@@ -322,7 +324,7 @@ fn named_draft(options: &ModelOptions, listener: &dyn Listener) -> Result<Option
     }
     if drafts.iter().skip(1).any(|draft| matches!(draft, Draft::SelfDraft(_))) {
         let message =
-            message![OptionName::Draft.with("self"), " comes before other drafts, and once"];
+            message![OptionName::Draft.with("self"), " must be the first draft, and only once"];
         return Err(Usage::conflict(&[OptionName::Draft], message));
     }
     give_corpus(options, &mut drafts)?;
@@ -330,16 +332,16 @@ fn named_draft(options: &ModelOptions, listener: &dyn Listener) -> Result<Option
     Ok(Some(one.unwrap_or(Draft::Several(drafts))))
 }
 
-/// N-grams that learn, which draft alone.
+/// Returns learning n-grams, which must be the only draft.
 fn learning_draft(options: &ModelOptions, file: PathBuf) -> Result<Draft> {
     if options.drafts.iter().any(|name| name != crate::draft::NGRAM) || options.drafts.len() > 1 {
         return Err(Usage::conflict(
             &[OptionName::Learn, OptionName::Draft],
             message![
                 OptionName::Learn.with("FILE"),
-                ": n-grams that learn are the only draft: give no ",
+                ": learning n-grams must be the only draft: give no ",
                 OptionName::Draft,
-                " beside it",
+                " with it",
             ],
         ));
     }
@@ -351,14 +353,14 @@ fn learning_draft(options: &ModelOptions, file: PathBuf) -> Result<Draft> {
                 OptionName::Learn.with("FILE"),
                 ": expected no second table of n-grams as ",
                 OptionName::Corpus,
-                "; name that one to learn on",
+                "; to continue that table, give it here",
             ],
         ));
     }
     Ok(Draft::Ngrams(Ngrams { corpus, learn: Some(file) }))
 }
 
-/// Gives the drafts by n-grams their corpus: a table among them, or the file of the options.
+/// Assigns the corpus to n-gram drafts: a table among the drafts, or the option's file.
 fn give_corpus(options: &ModelOptions, drafts: &mut [Draft]) -> Result<()> {
     let mut corpus = options.corpus.clone().map(Corpus::from_file);
     let mut ngrams: Vec<&mut Ngrams> = drafts
@@ -387,7 +389,7 @@ fn give_corpus(options: &ModelOptions, drafts: &mut [Draft]) -> Result<()> {
                     OptionName::Draft.with("FILE.ngrams"),
                     ": expected one table of n-grams, and no ",
                     OptionName::Corpus,
-                    " beside it",
+                    " with it",
                 ],
             ));
         }
@@ -396,22 +398,22 @@ fn give_corpus(options: &ModelOptions, drafts: &mut [Draft]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the options of drafts are for drafts that have what they are about.
+/// Rejects draft options that do not apply to the drafts.
 fn check_draft_options(options: &ModelOptions, draft: &Draft) -> Result<()> {
-    let of_weights = [
+    let weight_options = [
         (OptionName::DraftDtype, options.draft_dtype.is_some()),
         (OptionName::DraftVocabulary, options.draft_vocabulary.is_some()),
         (OptionName::DraftLayers, options.draft_layers.is_some()),
     ];
-    let given = of_weights.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
+    let given = weight_options.into_iter().find(|(_, given)| *given).map(|(option, _)| option);
     let has_weights = |draft: &Draft| !matches!(draft, Draft::Ngrams(_) | Draft::None);
-    if let (false, Some(option)) = (draft.each().iter().any(has_weights), given) {
-        let message = Message::new(Message::list(of_weights.map(|(option, _)| option.into())))
+    if let (false, Some(option)) = (draft.components().iter().any(has_weights), given) {
+        let message = Message::new(Message::list(weight_options.map(|(option, _)| option.into())))
             .and([" are for drafts with weights: n-grams have none".into()]);
         return Err(Usage::unused(option, message));
     }
     let has_layers = |draft: &Draft| draft.is_head() || matches!(draft, Draft::Ngrams(_));
-    let drafts = draft.each().iter().filter(|draft| **draft != Draft::None);
+    let drafts = draft.components().iter().filter(|draft| **draft != Draft::None);
     if options.draft_layers.is_some() && !drafts.into_iter().all(has_layers) {
         return Err(Usage::unused(
             OptionName::DraftLayers,
@@ -424,8 +426,8 @@ fn check_draft_options(options: &ModelOptions, draft: &Draft) -> Result<()> {
     Ok(())
 }
 
-/// Whether n-grams are mixed into the draft's distribution: a head does not copy. Alone, a model's
-/// own weights copy better than n-grams do.
+/// Returns whether n-grams are mixed into the draft's distribution. Draft heads do not copy from
+/// the context; a full model copies better than n-grams do.
 fn mixes_ngrams(options: &ModelOptions, draft: &Draft) -> Result<bool> {
     let refused = |message: Message| Err(Usage::unused(OptionName::MixNgrams, message));
     match (options.mix_ngrams, draft) {
@@ -433,7 +435,7 @@ fn mixes_ngrams(options: &ModelOptions, draft: &Draft) -> Result<bool> {
             OptionName::MixNgrams,
             " is for one draft: ",
             OptionName::Draft.with("ngram"),
-            " beside others draws paths of its own",
+            " as one of several drafts draws its own paths",
         ]),
         (Some(true), Draft::Ngrams(_)) if !options.drafts.is_empty() => {
             refused(message![OptionName::MixNgrams, ": n-grams are the draft already"])
@@ -443,7 +445,7 @@ fn mixes_ngrams(options: &ModelOptions, draft: &Draft) -> Result<bool> {
     }
 }
 
-/// Notes the options of drafts that are not used where nothing is drafted.
+/// Notes draft options that have no effect without drafting.
 fn note_unused(options: &ModelOptions, listener: &dyn Listener) {
     let given = [
         (OptionName::Draft, options.drafts.iter().any(|name| name != crate::draft::NONE)),

@@ -1,28 +1,28 @@
-//! The process that computes: where llama.cpp is hosted, and how the process ends.
+//! The computing process: where llama.cpp is hosted, and how the process ends.
 
 use std::path::Path;
 
 use anyhow::Result;
 pub use polydraft_llama::{Description as GgufDescription, has_ended, host, leave};
 
-/// Returns whether this build has llama.cpp in it.
+/// Returns whether this build contains llama.cpp.
 pub const fn has_llama() -> bool {
     polydraft_llama::BUILT
 }
 
-/// Computes layers for other machines at `endpoint`, `HOST:PORT`, until the process is killed.
+/// Serves as an RPC server at `endpoint`, `HOST:PORT`, until the process is killed.
 ///
 /// # Errors
-/// A build without llama.cpp; an address that cannot be had.
+/// A build without llama.cpp; an unavailable address.
 pub fn serve_rpc(endpoint: &str, threads: usize) -> Result<()> {
     Ok(polydraft_llama::serve_rpc(endpoint, threads)?)
 }
 
-/// Describes a GGUF file of any architecture, by its header: one that the native backend may not
-/// compute.
+/// Describes a GGUF file of any architecture by its header, including those that the native backend
+/// does not support.
 ///
 /// # Errors
-/// A file that contradicts the format or itself.
+/// An invalid file.
 pub fn describe_gguf(path: &Path) -> Result<GgufDescription> {
     Ok(GgufDescription::read(path)?)
 }

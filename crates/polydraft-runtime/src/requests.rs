@@ -1,4 +1,4 @@
-//! One request, from settings to the decode loop.
+//! Requests to the engine, made from settings.
 
 use anyhow::Result;
 use polydraft::{RandomSource, Sampling, Token};
@@ -15,18 +15,18 @@ use crate::listen::Listener;
 use crate::models::Models;
 use crate::speculation::Speculation;
 
-/// The rng of all random decisions: the same seed gives the same output.
+/// Rng of all random decisions: the same seed gives the same output.
 pub type SeededRng = ChaCha12Rng;
 
-/// The rng of this seed.
+/// Creates the rng with this seed.
 pub fn seeded(seed: u64) -> SeededRng {
     SeededRng::seed_from_u64(seed)
 }
 
-/// A number that nobody can know before, for seeds and names, of the system's own rng.
+/// Returns an unpredictable number from the system's rng, for seeds and names.
 ///
 /// # Panics
-/// The system has none: not on those that Rust's standard library is for.
+/// If the system has no rng, which no system supported by Rust's standard library lacks.
 pub fn random<T>() -> T
 where
     StandardUniform: Distribution<T>,
@@ -34,17 +34,17 @@ where
     UnwrapErr(SysRng).random()
 }
 
-/// How to decode.
+/// Settings of decoding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// How the target's logits become the sampled distribution.
+    /// Sampling of the target.
     pub sampling: Sampling,
-    /// How to speculate; none is plain decoding.
+    /// Speculation; `None` is plain decoding.
     pub speculation: Option<Speculation>,
 }
 
 impl Settings {
-    /// Describes the settings in a detail message.
+    /// Reports the settings as detail messages.
     pub fn report(&self, listener: &dyn Listener) {
         let Sampling { temperature, top_k, top_p, min_p } = self.sampling;
         let top_k = top_k.map_or("all".to_owned(), |k| k.to_string());
@@ -59,7 +59,7 @@ impl Settings {
         listener.detail(&speculation.into());
     }
 
-    /// The engine's request.
+    /// Creates the engine's request.
     ///
     /// # Errors
     /// Settings of the verifier or the tree out of range.
@@ -80,11 +80,11 @@ impl Settings {
 }
 
 impl Models {
-    /// Decodes one sequence; `show` gets its pieces as they are decided, and returns whether to go
-    /// on.
+    /// Decodes one sequence; `show` gets each chunk as soon as it is decided, and returns whether
+    /// to continue.
     ///
     /// # Errors
-    /// If the verifier does not fit the tree, or the prompt fills the context.
+    /// A verifier that does not support the tree; a prompt that fills the context.
     pub fn decode(
         &mut self,
         prompt: &[Token],

@@ -1,4 +1,4 @@
-//! From a description to something that runs.
+//! Runs: loaded models with the settings of their description.
 
 use anyhow::Result;
 use polydraft::policy::{Choices, Costs};
@@ -16,44 +16,44 @@ use crate::sampling::SamplingOptions;
 use crate::speculation::{Speculation, SpeculationOptions};
 use crate::tree::AcceptanceFile;
 
-/// All that decides the output: target, draft, verifier, sampling. It is data: the program makes it
-/// of a command line, a server of its start.
+/// Everything that determines the output: target, draft, verifier, sampling. It is plain data, made
+/// from a command line or from a server's settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Description {
-    /// The models.
+    /// Models.
     pub models: ModelOptions,
     /// Verifier and tree.
     pub speculation: SpeculationOptions,
-    /// How tokens are sampled.
+    /// Sampling of tokens.
     pub sampling: SamplingOptions,
-    /// Takes the published sampling settings of the model as defaults, or those that are usual for
-    /// conversations where there are none.
+    /// Whether the model's published sampling settings are the defaults or, if there are none,
+    /// usual ones for conversations.
     pub published_sampling: bool,
 }
 
 impl Description {
-    /// Describes a target with all else by default: a directory, a GGUF file, or a hub id.
+    /// Describes a target, a directory, a GGUF file or a hub id, with defaults for everything else.
     pub fn new(target: impl Into<String>) -> Self {
         let models = ModelOptions { target: Some(target.into()), ..ModelOptions::default() };
         Self { models, ..Self::default() }
     }
 
-    /// The measured acceptances that sequoia trees are made from: those of a file, or the demo
-    /// pair's; none where neither is known.
+    /// Returns the measured acceptances from which sequoia trees are made: from a file, or the demo
+    /// pair's; `None` if neither is available.
     ///
     /// # Errors
-    /// A file that cannot be read, or holds no acceptances.
+    /// A file that cannot be read, or has no acceptances.
     pub fn acceptance(&self) -> Result<Option<Vec<f64>>> {
         let named = self.speculation.acceptance.clone();
         let file = named.or_else(|| self.models.demo_acceptance().filter(|file| file.exists()));
         Ok(file.map(|file| AcceptanceFile::read(&file)).transpose()?.map(|file| file.acceptance))
     }
 
-    /// Writes plain decoding in one way: the draft `none` becomes no draft and no verifier.
+    /// Normalizes plain decoding: the draft `none` becomes no draft and no verifier.
     ///
     /// # Errors
-    /// [`Usage`](crate::Usage) for other drafts, or options of speculation, beside `none`.
+    /// [`Usage`](crate::Usage) for other drafts or options of speculation with `none`.
     fn without_none(mut self) -> Result<Self> {
         self.models.check_none()?;
         if self.models.is_plain() {
@@ -68,28 +68,28 @@ impl Description {
 /// Tokens of a prompt that are prefilled between two progress messages.
 const PREFILL_CHUNK: usize = 512;
 
-/// Loaded models, and the settings of requests.
+/// Loaded models with the settings of requests.
 pub struct Run {
-    /// The description that it was opened from.
+    /// Description from which the run was opened.
     pub description: Description,
     /// Target, drafter and tokenizer.
     pub models: Models,
-    /// Sampling and speculation of its requests.
+    /// Sampling and speculation of requests.
     pub settings: Settings,
-    measured: Measured,
+    cost_state: CostState,
 }
 
-/// How far the costs of the adaptive tree are measured.
-enum Measured {
-    /// Not at all: they are general ones, or nothing has an adaptive tree.
-    Not,
-    /// In part; nothing is drafted meanwhile.
-    Partly(Box<PendingCosts>),
-    Wholly,
+/// State of the adaptive tree's costs.
+enum CostState {
+    /// Not measured: general costs, or no adaptive tree.
+    Unmeasured,
+    /// Being measured; nothing is drafted meanwhile.
+    InProgress(Box<PendingCosts>),
+    Measured,
 }
 
 impl Run {
-    /// Loads what a description asks for. The adaptive tree has general costs until
+    /// Loads the models of a description. The adaptive tree has general costs until
     /// [`measure`](Self::measure).
     ///
     /// ```no_run
@@ -101,32 +101,32 @@ impl Run {
     /// ```
     ///
     /// # Errors
-    /// [`Usage`](crate::Usage) where the description contradicts itself; models that cannot be
-    /// loaded.
+    /// [`Usage`](crate::Usage) for a contradictory description; models that cannot be loaded.
     pub fn open(description: Description, listener: &dyn Listener) -> Result<Self> {
         let description = description.without_none()?;
-        let Description { models: which, speculation, sampling, published_sampling } = &description;
-        let demo = which.demo_acceptance();
+        let Description { models: model_options, speculation, sampling, published_sampling } =
+            &description;
+        let demo = model_options.demo_acceptance();
         let mut speculation =
-            speculation.resolve(sampling, which.draft_count(), demo.as_deref())?;
-        let models = which.load(speculation.is_some(), listener)?;
+            speculation.resolve(sampling, model_options.draft_count(), demo.as_deref())?;
+        let models = model_options.load(speculation.is_some(), listener)?;
         let sampling = match published_sampling {
             true => with_published_sampling(sampling.clone(), &models, listener).or_chat_defaults(),
             false => sampling.clone(),
         };
         if let Some(speculation) = &mut speculation {
             speculation.sampling = sampling.draft();
-            speculation.each = sampling.per_draft(which.draft_count())?;
+            speculation.each = sampling.per_draft(model_options.draft_count())?;
         }
         let settings = Settings { sampling: sampling.target(), speculation };
-        Ok(Self { description, models, settings, measured: Measured::Not })
+        Ok(Self { description, models, settings, cost_state: CostState::Unmeasured })
     }
 
-    /// Gives the adaptive tree its costs: those of a file, those that were measured before for
-    /// these models on this machine, or measured now.
+    /// Sets the costs of the adaptive tree: from a file, measured earlier for these models on this
+    /// machine, or measured now.
     ///
     /// # Errors
-    /// A file that holds no costs; failures of the models.
+    /// A file without costs; failures of the models.
     pub fn measure(&mut self, listener: &dyn Listener) -> Result<()> {
         if self.settings.speculation.is_none() {
             return Ok(());
@@ -137,13 +137,12 @@ impl Run {
             let costs = self.costs(listener)?;
             self.set_costs(costs);
         }
-        self.measured = Measured::Wholly;
+        self.cost_state = CostState::Measured;
         Ok(())
     }
 
-    /// Gives the adaptive tree the costs of a file, or those of drafts that cost next to nothing:
-    /// drafts are then made and verified whether they are worth their time here or not, as tests
-    /// want it.
+    /// Sets the costs of the adaptive tree from a file, or to negligible costs of drafts, so that
+    /// drafts are made and verified whether they are faster or not, as for tests.
     ///
     /// # Errors
     /// As for [`measure`](Self::measure).
@@ -155,8 +154,8 @@ impl Run {
         Ok(())
     }
 
-    /// The costs of this run's steps, as [`measure`](Self::measure) finds them; the defaults where
-    /// nothing is drafted.
+    /// Returns the costs of this run's steps, as [`measure`](Self::measure) determines them;
+    /// default costs without drafting.
     ///
     /// # Errors
     /// As for [`measure`](Self::measure).
@@ -167,54 +166,54 @@ impl Run {
         }
     }
 
-    /// The costs of this run's steps, or how they are measured; none where nothing is drafted.
+    /// Searches for the costs of this run's steps; `None` without drafting.
     ///
     /// # Errors
-    /// A file that holds no costs.
+    /// A file without costs.
     pub fn look_up_costs(&self) -> Result<Option<CostLookup>> {
         let Some(Speculation { verifier, sampling, .. }) = &self.settings.speculation else {
             return Ok(None);
         };
-        // No adaptive tree draws from several.
+        // Adaptive trees draw from one drafter only.
         if self.models.engine.drafter_count() > 1 {
             return Ok(None);
         }
-        let of = [&self.settings.sampling, sampling];
+        let samplings = [&self.settings.sampling, sampling];
         let Description { models, speculation, .. } = &self.description;
         let (file, key) = (speculation.costs.as_deref(), CostKey::new(models, &self.models)?);
-        costs::look_up(file, &key, &self.models.engine, of, verifier).map(Some)
+        costs::look_up(file, &key, &self.models.engine, samplings, verifier).map(Some)
     }
 
-    /// As [`measure`](Self::measure), but where the costs are not known yet, they are measured
-    /// while the first outputs are being written ([`complete`](Self::complete)). Until then nothing
-    /// is drafted. Whether that is so.
+    /// Like [`measure`](Self::measure), but unknown costs are measured while the first outputs are
+    /// generated ([`complete`](Self::complete)). Nothing is drafted until then. Returns whether
+    /// costs are being measured.
     ///
     /// # Errors
     /// As for [`measure`](Self::measure).
-    pub(crate) fn measure_later(&mut self, listener: &dyn Listener) -> Result<bool> {
+    pub(crate) fn start_measuring(&mut self, listener: &dyn Listener) -> Result<bool> {
         let tree = self.settings.speculation.as_mut().and_then(|s| s.tree.auto_mut());
-        // It takes a sequence besides the text's own.
+        // The measurement needs a sequence in addition to the output's.
         if tree.is_none() || self.models.engine.max_sequences() < 2 {
             return self.measure(listener).map(|()| false);
         }
         match self.look_up_costs()? {
             Some(CostLookup::Pending(measuring)) => {
                 self.set_costs(Costs::without_drafts());
-                self.measured = Measured::Partly(measuring);
+                self.cost_state = CostState::InProgress(measuring);
             }
             Some(CostLookup::Known(costs)) => {
                 self.set_costs(costs);
-                self.measured = Measured::Wholly;
+                self.cost_state = CostState::Measured;
             }
             None => {}
         }
-        Ok(matches!(self.measured, Measured::Partly(_)))
+        Ok(matches!(self.cost_state, CostState::InProgress(_)))
     }
 
-    /// A session that was opened, to its end, and between its first steps what is to be measured
-    /// ([`measure_later`](Self::measure_later)). `show` gets every piece of text as soon as it is
-    /// decided, and returns whether to go on. What a short text leaves unmeasured the next one
-    /// measures.
+    /// Runs an open session to its end; between its first steps the costs are measured
+    /// ([`start_measuring`](Self::start_measuring)). `show` gets every chunk of text as soon as it
+    /// is decided, and returns whether to continue. A short output leaves the rest of the
+    /// measurement to the next one.
     ///
     /// # Errors
     /// Failures of the models.
@@ -224,15 +223,15 @@ impl Run {
         show: &mut dyn FnMut(OutputChunk) -> bool,
         listener: &dyn Listener,
     ) -> Result<Generation> {
-        if let Err(error) = self.read_prompt(&mut session, listener) {
-            // As below.
+        if let Err(error) = self.prefill(&mut session, listener) {
+            // The earlier error is more informative.
             let _ = self.models.engine.close(session);
             return Err(error);
         }
-        let mut measuring = match std::mem::replace(&mut self.measured, Measured::Not) {
-            Measured::Partly(measuring) => measuring,
-            measured => {
-                self.measured = measured;
+        let mut measuring = match std::mem::replace(&mut self.cost_state, CostState::Unmeasured) {
+            CostState::InProgress(measuring) => measuring,
+            cost_state => {
+                self.cost_state = cost_state;
                 return Ok(self.models.engine.complete(session, show)?);
             }
         };
@@ -241,17 +240,17 @@ impl Run {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    // The error says more than what was decided before it.
+                    // The earlier error is more informative.
                     let _ = self.models.engine.close(session);
                     return Err(error);
                 }
             }
         }
         if session.is_done() {
-            self.measured = Measured::Partly(measuring);
+            self.cost_state = CostState::InProgress(measuring);
         } else {
             self.set_costs(measuring.finish(listener)?);
-            self.measured = Measured::Wholly;
+            self.cost_state = CostState::Measured;
             if let Some(speculation) = &self.settings.speculation {
                 session.set_speculation(speculation.build()?);
             }
@@ -259,8 +258,8 @@ impl Run {
         Ok(self.models.engine.complete(session, show)?)
     }
 
-    /// Prefills a session's prompt; what takes long says how far it has come.
-    fn read_prompt(&mut self, session: &mut Session, listener: &dyn Listener) -> Result<()> {
+    /// Prefills a session's prompt, and reports the progress of long prompts.
+    fn prefill(&mut self, session: &mut Session, listener: &dyn Listener) -> Result<()> {
         const WHAT: &str = "reading the prompt";
         let engine = &mut self.models.engine;
         let total = engine.prepare(session, 0)?;
@@ -274,7 +273,7 @@ impl Run {
         Ok(())
     }
 
-    /// A step of a session and a part of the measurement; whether both go on.
+    /// Runs a step of the session and a part of the measurement; returns whether both continue.
     fn step_and_measure(
         &mut self,
         session: &mut Session,
@@ -283,15 +282,15 @@ impl Run {
     ) -> Result<bool> {
         let engine = &mut self.models.engine;
         engine.step(&mut [&mut *session])?;
-        for piece in session.take_chunks() {
-            if !show(piece) {
+        for chunk in session.take_chunks() {
+            if !show(chunk) {
                 session.stop();
             }
         }
         Ok(!session.is_done() && measuring.advance(engine)?)
     }
 
-    /// Gives the adaptive tree these costs.
+    /// Sets the costs of the adaptive tree.
     fn set_costs(&mut self, costs: Costs) {
         let speculation = self.settings.speculation.as_mut();
         if let Some(auto) = speculation.and_then(|speculation| speculation.tree.auto_mut()) {
@@ -301,19 +300,19 @@ impl Run {
 
     /// Corrects measured costs by the time of a generation, for the next one and for later runs.
     pub(crate) fn learn(&mut self, choices: Option<&Choices>, listener: &dyn Listener) {
-        // General costs, and those by which nothing is drafted, must not be taken for measured ones
-        // by later runs; those of a file stay as they are.
+        // General costs, and costs without drafts, must not be stored as measured ones; costs from
+        // a file are never changed.
         let in_file = self.description.speculation.costs.is_some();
-        if in_file || !matches!(self.measured, Measured::Wholly) {
+        if in_file || !matches!(self.cost_state, CostState::Measured) {
             return;
         }
-        // The tokenizer has encoded the same text before.
+        // The tokenizer has encoded this prompt before, so it does not fail.
         if let Ok(key) = CostKey::new(&self.description.models, &self.models) {
             costs::learn(&key, &mut self.settings, choices, listener);
         }
     }
 
-    /// A request with these settings.
+    /// Creates a request with these settings.
     ///
     /// # Errors
     /// Settings of the verifier or the tree out of range.
@@ -326,13 +325,14 @@ impl Run {
         self.settings.request(&self.models.language, prompt, limits, rng)
     }
 
-    /// How the target is sampled.
+    /// Returns the target's sampling.
     pub fn sampling(&self) -> &Sampling {
         &self.settings.sampling
     }
 }
 
-/// The published sampling settings where none are given; a note names those that are not supported.
+/// Returns the given settings, completed by the model's published ones; a note names published
+/// settings that are not supported.
 pub fn with_published_sampling(
     given: SamplingOptions,
     models: &Models,
@@ -342,7 +342,7 @@ pub fn with_published_sampling(
     if !sampling.unsupported.is_empty() {
         let settings = sampling.unsupported.join(", ");
         let note = format!(
-            "note: generation_config.json asks for {settings}, which polydraft does not have"
+            "note: generation_config.json contains {settings}, which polydraft does not support"
         );
         listener.note(&Message::from(note));
     }

@@ -8,33 +8,32 @@ use serde::{Deserialize, Serialize};
 use crate::message::{OptionName, message};
 use crate::usage::Usage;
 
-/// Sampling settings of target and draft; those that are not given are the model's published ones,
-/// or neutral.
+/// Sampling settings of target and draft; missing ones are the model's published ones, or neutral.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SamplingOptions {
-    /// Divides the logits; 0 always takes the likeliest token.
+    /// Temperature: divides the logits; 0 always chooses the likeliest token.
     pub temperature: Option<f64>,
-    /// Keeps only so many of the likeliest tokens.
+    /// Samples only from this many of the likeliest tokens.
     pub top_k: Option<usize>,
-    /// Keeps the likeliest tokens that together reach this probability.
+    /// Samples only from the likeliest tokens that reach this total probability.
     pub top_p: Option<f64>,
-    /// Keeps the tokens at least so many times as likely as the likeliest.
+    /// Samples only from tokens at least this many times as likely as the likeliest one.
     pub min_p: Option<f64>,
-    /// The draft's temperature; like the next three the target's where it is not given.
+    /// Temperature of the draft; by default, as for the next three options, the target's.
     pub draft_temperature: Option<f64>,
-    /// Temperatures of further drafts of the same model: each draws a path of its own.
+    /// Temperatures of further drafts of the same model, each of which draws its own path.
     pub further_draft_temperatures: Vec<f64>,
-    /// The draft's `top_k`.
+    /// `top_k` of the draft.
     pub draft_top_k: Option<usize>,
-    /// The draft's `top_p`.
+    /// `top_p` of the draft.
     pub draft_top_p: Option<f64>,
-    /// The draft's `min_p`.
+    /// `min_p` of the draft.
     pub draft_min_p: Option<f64>,
 }
 
 impl SamplingOptions {
-    /// The first of the draft's options that was given.
+    /// Returns the first draft option that is given.
     pub fn given_draft_option(&self) -> Option<OptionName> {
         let given = [
             (OptionName::DraftTemperature, self.draft_temperature.is_some()),
@@ -45,7 +44,7 @@ impl SamplingOptions {
         given.into_iter().find(|(_, given)| *given).map(|(option, _)| option)
     }
 
-    /// The target's settings, neutral where nothing was given.
+    /// Returns the target's settings; missing ones are neutral.
     pub fn target(&self) -> Sampling {
         let neutral = Sampling::default();
         Sampling {
@@ -56,12 +55,12 @@ impl SamplingOptions {
         }
     }
 
-    /// The draft's settings, the target's where nothing was given.
+    /// Returns the draft's settings; missing ones are the target's.
     pub fn draft(&self) -> Sampling {
         self.draft_with_target(self.target())
     }
 
-    /// The draft's settings, those of the target where nothing was given.
+    /// Returns the draft's settings; missing ones are those of `target`.
     pub fn draft_with_target(&self, target: Sampling) -> Sampling {
         Sampling {
             temperature: self.draft_temperature.unwrap_or(target.temperature),
@@ -71,8 +70,8 @@ impl SamplingOptions {
         }
     }
 
-    /// For conversations with a model whose makers say nothing: cooler than its own distribution,
-    /// in which unlikely tokens lead answers astray. Nothing changes where a setting is given.
+    /// Sets defaults for conversations, if no setting is given: cooler than the model's own
+    /// distribution, in which unlikely tokens derail answers.
     pub fn or_chat_defaults(self) -> Self {
         match self {
             Self { temperature: None, top_k: None, top_p: None, min_p: None, .. } => {
@@ -82,11 +81,11 @@ impl SamplingOptions {
         }
     }
 
-    /// The settings of each draft where there are several of the target's `drafts`, or several
-    /// temperatures of one; else none.
+    /// Returns the settings of each draft for several drafts, or several temperatures of one draft;
+    /// otherwise an empty list.
     ///
     /// # Errors
-    /// [`Usage`] for other numbers of temperatures than of drafts.
+    /// [`Usage`] for different numbers of temperatures and drafts.
     pub fn per_draft(&self, drafts: usize) -> Result<Vec<Sampling>> {
         let first = self.draft();
         let further = self.further_draft_temperatures.iter();
@@ -109,7 +108,7 @@ impl SamplingOptions {
         }
     }
 
-    /// The published settings, where none are given.
+    /// Sets missing settings to the published ones.
     pub fn or_published(self, published: &PublishedSampling) -> Self {
         Self {
             temperature: self.temperature.or(published.temperature),

@@ -1,4 +1,4 @@
-//! Outputs of a run, one after the other: what is measured, learned and stored around them.
+//! Sessions of a run: consecutive outputs, with measuring, learning and storing around them.
 
 use anyhow::Result;
 use polydraft::Token;
@@ -8,41 +8,43 @@ use crate::listen::{Listener, Silent};
 use crate::requests::{SeededRng, random, seeded};
 use crate::run::Run;
 
-/// How one output is made.
+/// Options of one output.
 #[derive(Debug, Clone, Default)]
 pub struct OutputOptions {
-    /// What ends it.
+    /// Conditions that end the output.
     pub limits: Limits,
-    /// Draws by randomness that draft and target share (Gumbel coupling), in plain decoding too.
+    /// Whether to draw with randomness shared by draft and target (Gumbel coupling), also in plain
+    /// decoding.
     pub shared_randomness: bool,
-    /// Records the log-probability of every token, and of so many of the likeliest in its place.
+    /// Number of likeliest alternatives whose log-probabilities are recorded with each token's;
+    /// `None` records nothing.
     pub scores: Option<usize>,
 }
 
 impl From<Limits> for OutputOptions {
-    /// With all else by default.
+    /// Sets the limits, with defaults for everything else.
     fn from(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
     }
 }
 
-/// Outputs of a run that draw from one random source, one after the other.
+/// Consecutive outputs of a run, drawn with one rng.
 ///
-/// With a seed, costs of steps are measured before the first output and stay as they are, so that
-/// the seed gives the same outputs again. Without one they are measured while the first output is
-/// written, and corrected by the time that each output took.
+/// With a seed, the costs of steps are measured before the first output and then stay fixed, so
+/// that the seed gives the same outputs again. Without a seed they are measured while the first
+/// output is generated, and corrected by the time of each output.
 pub struct RunSession<'r> {
     run: &'r mut Run,
     listener: &'r dyn Listener,
     rng: SeededRng,
     seed: u64,
     is_seeded: bool,
-    measures: bool,
+    is_measuring: bool,
 }
 
 impl Run {
-    /// Generates the continuation of a text. `show` gets each piece as soon as it is decided, and
-    /// returns whether to continue. Without a seed another one is taken each time.
+    /// Generates the continuation of a prompt. `show` gets each chunk as soon as it is decided, and
+    /// returns whether to continue. Without a seed, a random one is used each time.
     ///
     /// ```no_run
     /// use polydraft_engine::Limits;
@@ -55,16 +57,16 @@ impl Run {
     /// ```
     ///
     /// # Errors
-    /// A text that fills the context; failures of the models; n-grams that cannot be stored.
+    /// A prompt that fills the context; failures of the models; n-grams that cannot be stored.
     pub fn generate(
         &mut self,
-        text: &str,
+        prompt: &str,
         limits: Limits,
         seed: Option<u64>,
         show: &mut dyn FnMut(OutputChunk) -> bool,
     ) -> Result<Generation> {
         let context = self.models.engine.info().context;
-        let prompt = self.models.language.tokenizer.encode_within(text, context)?;
+        let prompt = self.models.language.tokenizer.encode_within(prompt, context)?;
         let end_tokens = match limits.end_tokens.is_empty() {
             true => self.models.language.end_tokens.clone(),
             false => limits.end_tokens,
@@ -73,7 +75,7 @@ impl Run {
         self.session(seed, &Silent)?.generate(&prompt, &options, show)
     }
 
-    /// Begins outputs that draw from one random source; the same seed gives the same outputs.
+    /// Opens a session, whose outputs are drawn with one rng; the same seed gives the same outputs.
     ///
     /// # Errors
     /// Failures of the models while costs are measured.
@@ -82,32 +84,33 @@ impl Run {
         seed: Option<u64>,
         listener: &'r dyn Listener,
     ) -> Result<RunSession<'r>> {
-        let measures = match seed {
+        let is_measuring = match seed {
             Some(_) => self.measure(listener).map(|()| false)?,
-            None => self.measure_later(listener)?,
+            None => self.start_measuring(listener)?,
         };
         let (is_seeded, seed) = (seed.is_some(), seed.unwrap_or_else(random));
-        Ok(RunSession { run: self, listener, rng: seeded(seed), seed, is_seeded, measures })
+        Ok(RunSession { run: self, listener, rng: seeded(seed), seed, is_seeded, is_measuring })
     }
 }
 
 impl RunSession<'_> {
-    /// The seed, whether it was given or not.
+    /// Returns the seed, given or random.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The run.
+    /// Returns the run.
     pub fn run(&self) -> &Run {
         self.run
     }
 
-    /// Whether costs are measured while the first output is written: until then nothing is drafted.
+    /// Returns whether costs are measured while the first output is generated; nothing is drafted
+    /// until then.
     pub fn is_measuring(&self) -> bool {
-        self.measures
+        self.is_measuring
     }
 
-    /// Generates one output. `show` gets each piece as soon as it is decided, and returns whether
+    /// Generates one output. `show` gets each chunk as soon as it is decided, and returns whether
     /// to continue.
     ///
     /// # Errors
@@ -133,7 +136,7 @@ impl RunSession<'_> {
         Ok(generation)
     }
 
-    /// Stores the n-grams that were learned, if some are.
+    /// Stores the learned n-grams, if any.
     ///
     /// # Errors
     /// A table that cannot be written.

@@ -1,4 +1,4 @@
-//! Options of speculation, and the settings that they result in.
+//! Options of speculation, and the settings that result from them.
 
 use std::path::PathBuf;
 
@@ -7,35 +7,35 @@ use polydraft::policy::TreeName;
 use polydraft::{Drafting, PolicyKind, Sampling, VerifierKind};
 use serde::{Deserialize, Serialize};
 
-use crate::as_text;
+use crate::serde_display;
 
 /// Options of verifier and tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpeculationOptions {
-    /// The verifier; none is plain decoding.
-    #[serde(with = "as_text")]
+    /// Verifier; `None` is plain decoding.
+    #[serde(with = "serde_display")]
     pub verifier: Option<VerifierKind>,
-    /// Paths drafted per pass of the target.
+    /// Number of paths drafted per target pass.
     pub paths: Option<u32>,
-    /// Tokens of each path, or levels of a k-ary or sequoia tree.
+    /// Number of tokens per path, or of levels of a k-ary or sequoia tree.
     pub depth: Option<u32>,
-    /// Where the tree branches.
-    #[serde(with = "as_text")]
+    /// Tree: where drafts branch.
+    #[serde(with = "serde_display")]
     pub tree: Option<TreeName>,
-    /// Ends a path where the expected acceptance along it falls below this.
+    /// Acceptance threshold: a path ends where the expected acceptance along it falls below this.
     pub stop_below: Option<f64>,
-    /// How tokens are drawn at a node of the tree.
-    #[serde(with = "as_text")]
+    /// Drafting: how tokens are drawn at a node of the tree.
+    #[serde(with = "serde_display")]
     pub drafting: Option<Drafting>,
-    /// A file of measured acceptances, for a sequoia tree.
+    /// File of measured acceptances, for a sequoia tree.
     pub acceptance: Option<PathBuf>,
-    /// A file of pass costs, for the adaptive tree: read, or written if there is none.
+    /// File of step costs, for the adaptive tree; created if missing.
     pub costs: Option<PathBuf>,
 }
 
 impl Default for SpeculationOptions {
-    /// The default verifier, with the adaptive tree.
+    /// Returns the default verifier with the adaptive tree.
     fn default() -> Self {
         Self {
             verifier: VerifierKind::named("nested-priority"),
@@ -50,27 +50,27 @@ impl Default for SpeculationOptions {
     }
 }
 
-/// How drafts are made and verified.
+/// Verifier, tree and draft sampling.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Speculation {
-    /// The verifier.
+    /// Verifier.
     pub verifier: VerifierKind,
-    /// The policy of the tree.
+    /// Policy of the tree.
     pub tree: PolicyKind,
-    /// How the drafter's output becomes the distributions that drafts are drawn from.
+    /// Sampling of the draft.
     pub sampling: Sampling,
-    /// The same for each path, where each has its own.
+    /// Sampling of each draft, if there are several.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub each: Vec<Sampling>,
 }
 
 impl Speculation {
-    /// With one draft.
+    /// Creates settings with one draft.
     pub fn new(verifier: VerifierKind, tree: PolicyKind, sampling: Sampling) -> Self {
         Self { verifier, tree, sampling, each: Vec::new() }
     }
 
-    /// Verifier and policy, built.
+    /// Builds verifier and policy.
     ///
     /// # Errors
     /// Settings out of range; a verifier that is not exact for the tree.

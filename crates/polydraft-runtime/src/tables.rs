@@ -1,4 +1,4 @@
-//! Tables of n-grams as files.
+//! Table files of n-grams.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use polydraft_engine::Vocabulary;
 use polydraft_engine::drafter::ngram::{LearningNgrams, NgramLearner, NgramTable};
 
-use crate::keeper::store;
+use crate::table_saver::store;
 
-/// Whether a file is a table of n-grams.
+/// Returns whether a file is a table of n-grams.
 pub fn is_table(file: &Path) -> bool {
     let mut begin = Vec::new();
     let read = polydraft_files::open(file)
@@ -20,7 +20,7 @@ pub fn is_table(file: &Path) -> bool {
 /// Reads a table.
 ///
 /// # Errors
-/// A file that cannot be read, or holds no table.
+/// A file that cannot be read, or is no table.
 pub fn read(file: &Path) -> Result<NgramTable> {
     let what = || format!("cannot read the n-grams {}", file.display());
     let bytes =
@@ -28,17 +28,17 @@ pub fn read(file: &Path) -> Result<NgramTable> {
     NgramTable::from_bytes(&bytes).with_context(what)
 }
 
-/// What goes on learning where a table in a file has stopped, or with nothing where there is none.
+/// Opens a table that continues learning, or creates an empty one if the file is missing.
 ///
 /// # Errors
-/// A file that holds no table, or one of another vocabulary; a folder that is not there.
-pub(crate) fn learning(file: &Path, vocabulary: &Vocabulary) -> Result<LearningNgrams> {
+/// A file that is no table, or has a different vocabulary; a missing folder.
+pub(crate) fn open_learning(file: &Path, vocabulary: &Vocabulary) -> Result<LearningNgrams> {
     let learner = match file.exists() {
         true => NgramLearner::from_table(&read(file)?, vocabulary)
-            .with_context(|| format!("going on with {}", file.display()))?,
+            .with_context(|| format!("continuing {}", file.display()))?,
         false => NgramLearner::new(vocabulary),
     };
-    // Before hours of it are lost.
+    // Checks that the file can be written before hours of learning are lost.
     store(file, &learner.table())?;
     Ok(LearningNgrams::new(learner))
 }

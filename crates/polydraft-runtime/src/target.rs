@@ -1,25 +1,25 @@
-//! The target of a run, found.
+//! The resolved target of a run.
 
 use std::path::{Path, PathBuf};
 
 use crate::backend::BackendKind;
 
-/// The place of a target, and the backend that computes it.
+/// Files of a target, and the backend that computes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedTarget {
-    /// The directory or the GGUF file.
+    /// Directory or GGUF file.
     pub path: PathBuf,
-    /// The backend.
+    /// Backend that computes the target.
     pub backend: BackendKind,
 }
 
 impl ResolvedTarget {
-    /// Whether llama.cpp computes it.
+    /// Returns whether llama.cpp computes the target.
     pub fn is_on_llama(&self) -> bool {
         self.backend == BackendKind::Llama
     }
 
-    /// The directory or the GGUF file.
+    /// Returns the directory or GGUF file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,4 +1,4 @@
-//! The tree that the options of speculation mean, and what they result in.
+//! Resolves the options of speculation into a tree and its settings.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use crate::sampling::SamplingOptions;
 use crate::speculation::{Speculation, SpeculationOptions};
 use crate::usage::Usage;
 
-/// Measured acceptances, as a file.
+/// A file of measured acceptances.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(expecting = "an object")]
 pub struct AcceptanceFile {
-    /// The probability that the first, second, .. distinct draft at a node is the one accepted.
+    /// Probability that the first, second, .. distinct draft at a node is accepted.
     pub acceptance: Vec<f64>,
 }
 
@@ -31,12 +31,12 @@ impl AcceptanceFile {
 }
 
 impl SpeculationOptions {
-    /// The settings of these options; none is plain decoding. `demo` are the acceptances of the
-    /// demo pair if it is used, and `drafts` is the number of drafts.
+    /// Resolves the options; `None` is plain decoding. `demo` is the file of the demo pair's
+    /// acceptances if it is used, `drafts` the number of drafts.
     ///
     /// # Errors
-    /// Options that contradict each other, or a verifier that is not exact for the tree; the
-    /// message names what would fit.
+    /// Contradictory options, or a verifier that is not exact for the tree; the message suggests
+    /// alternatives.
     pub fn resolve(
         &self,
         sampling: &SamplingOptions,
@@ -49,8 +49,8 @@ impl SpeculationOptions {
         };
         let each = sampling.per_draft(drafts)?;
         let mut tree = match each.len() {
-            0 => self.tree_of(verifier, demo)?,
-            drafts => self.tree_of_each(drafts)?,
+            0 => self.resolve_tree(verifier, demo)?,
+            drafts => self.tree_of_drafts(drafts)?,
         };
         check_draft_count(&tree, each.len())?;
         if let Some(below) = self.stop_below {
@@ -68,10 +68,10 @@ impl SpeculationOptions {
         Ok(Some(speculation))
     }
 
-    /// Checks that no option of speculation is given, since `plain` asks for plain decoding.
+    /// Checks that no option of speculation is given, because `plain` selects plain decoding.
     ///
     /// # Errors
-    /// [`Usage`] where one is.
+    /// [`Usage`] for a given option.
     pub(crate) fn check_plain(&self, sampling: &SamplingOptions, plain: &Part) -> Result<()> {
         let given = [
             (OptionName::Paths, self.paths.is_some()),
@@ -92,9 +92,10 @@ impl SpeculationOptions {
         }
     }
 
-    /// The tree for this verifier; `demo` are the acceptances of the demo pair if it is used.
-    fn tree_of(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<PolicyKind> {
-        let Some(tree) = &self.tree else { return Ok(self.unnamed_tree(verifier)) };
+    /// Returns the tree for this verifier; `demo` is the file of the demo pair's acceptances if it
+    /// is used.
+    fn resolve_tree(&self, verifier: &VerifierKind, demo: Option<&Path>) -> Result<PolicyKind> {
+        let Some(tree) = &self.tree else { return Ok(self.default_tree(verifier)) };
         self.check_tree(tree)?;
         let file = match tree.needs_acceptance() {
             true => self.acceptance.as_deref().or(demo),
@@ -122,8 +123,8 @@ impl SpeculationOptions {
         }
     }
 
-    /// The tree of several drafts: a path from each.
-    fn tree_of_each(&self, drafts: usize) -> Result<PolicyKind> {
+    /// Returns the tree of several drafts: one path from each.
+    fn tree_of_drafts(&self, drafts: usize) -> Result<PolicyKind> {
         let each = format!("{drafts} drafts, or draft temperatures, draw one path each");
         let tree = match &self.tree {
             None => {
@@ -156,8 +157,8 @@ impl SpeculationOptions {
         Ok(tree)
     }
 
-    /// The tree where none is named.
-    fn unnamed_tree(&self, verifier: &VerifierKind) -> PolicyKind {
+    /// Returns the default tree.
+    fn default_tree(&self, verifier: &VerifierKind) -> PolicyKind {
         if self.paths.is_none() && self.depth.is_none() && self.stop_below.is_none() {
             return PolicyKind::default_for(verifier, 0);
         }
@@ -168,7 +169,7 @@ impl SpeculationOptions {
         )
     }
 
-    /// Refuses options that do not go with the tree that is named.
+    /// Rejects options that contradict the given tree.
     fn check_tree(&self, tree: &TreeName) -> Result<()> {
         let conflict = |other: OptionName, message: Message| {
             Err(Usage::conflict(&[OptionName::Tree, other], message))
@@ -211,7 +212,7 @@ impl SpeculationOptions {
                 message![
                     "this ",
                     OptionName::Tree,
-                    " says how deep it is: leave ",
+                    " defines its own depth: leave ",
                     OptionName::Depth,
                     " out",
                 ],
@@ -220,7 +221,7 @@ impl SpeculationOptions {
                 OptionName::Drafting,
                 message![
                     OptionName::Tree.with(tree),
-                    " says how its tokens are drawn: leave ",
+                    " defines how its tokens are drawn: leave ",
                     OptionName::Drafting,
                     " out (with levels or fixed trees it is written after a slash, such as \
                      3,2,1/top-k)",
@@ -230,9 +231,9 @@ impl SpeculationOptions {
                 OptionName::Acceptance,
                 message![
                     OptionName::Acceptance,
-                    " is what ",
+                    " is for ",
                     OptionName::Tree.with("sequoia:N"),
-                    " is made from: it has no meaning here",
+                    ": it has no effect here",
                 ],
             )),
             _ => Ok(()),
@@ -240,20 +241,20 @@ impl SpeculationOptions {
     }
 }
 
-/// Checks that a tree of several drafts has as many as there are.
+/// Checks that a tree of several drafts has the given number of drafts.
 ///
 /// # Errors
-/// [`Usage`] for other numbers.
+/// [`Usage`] for a different number.
 pub fn check_draft_count(tree: &PolicyKind, drafts: usize) -> Result<()> {
     match tree {
-        PolicyKind::Distinct(own) if own.drafts != drafts => Err(Usage::conflict(
+        PolicyKind::Distinct(distinct) if distinct.drafts != drafts => Err(Usage::conflict(
             &[OptionName::Tree, OptionName::DraftTemperature],
             message![
                 OptionName::Tree.with(tree),
                 format!(
                     " draws each of {} paths from a draft of its own: give as many temperatures, \
                      such as ",
-                    own.drafts
+                    distinct.drafts
                 ),
                 OptionName::DraftTemperature.with("0.6,1.2"),
                 ", or as many drafts",
@@ -263,19 +264,20 @@ pub fn check_draft_count(tree: &PolicyKind, drafts: usize) -> Result<()> {
     }
 }
 
-/// The error of a verifier that does not fit the tree, with verifiers and trees that would.
+/// Makes an error of a verifier that does not support the tree, with verifiers and trees that would
+/// work.
 pub fn explain_incompatible(
     verifier: &VerifierKind,
     tree: &PolicyKind,
     error: anyhow::Error,
 ) -> anyhow::Error {
-    let unfit = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
+    let is_unsupported = matches!(error.downcast_ref(), Some(polydraft::Error::Unsupported { .. }))
         || matches!(
             error.downcast_ref(),
             Some(polydraft_engine::Error::Core(polydraft::Error::Unsupported { .. }))
         );
     let options = [OptionName::Verifier, OptionName::Tree];
-    if !unfit {
+    if !is_unsupported {
         return Usage::conflict(&options, format!("{verifier}: {error}").into());
     }
     let verifiers = tree.verifiers();
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_to_the_adaptive_tree_where_the_verifier_takes_one_path() {
+    fn default_tree_is_adaptive_unless_paths_or_depth_are_given() {
         assert_eq!(tree(&options("nested-priority", None)), "auto:16");
         assert_eq!(tree(&options("token", None)), "auto:16");
         let depth = |verifier| SpeculationOptions { depth: Some(4), ..options(verifier, None) };
@@ -333,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_decoding_takes_no_options_of_drafts() -> Result<()> {
+    fn rejects_draft_options_for_plain_decoding() -> Result<()> {
         assert_eq!(resolve(&options("none", None))?, None);
         let error = resolve(&options("none", Some("auto"))).unwrap_err();
         let usage = error.downcast_ref::<Usage>().expect("a usage error");
@@ -369,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn names_verifiers_and_trees_that_would_fit() {
+    fn suggests_verifiers_and_trees_that_would_work() {
         let error = resolve(&options("block", Some("paths:2,2"))).unwrap_err();
         let error = explain(&error, command_line);
         for expected in ["verifiers for this tree: ", "nested-priority", "--tree paths:1,3"] {

@@ -1,53 +1,53 @@
-//! Mistakes in a description, as opposed to failures.
+//! Usage errors: mistakes in a description, in contrast to failures.
 
 use std::fmt::{self, Write as _};
 
 use crate::message::{Message, OptionName, Wording};
 
-/// A description that contradicts itself, or that this build cannot do. The message says what to
-/// use instead, in each caller's names of options ([`explain`]).
+/// A contradictory description, or one that this build does not support. The message suggests an
+/// alternative, in each caller's option syntax ([`explain`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Usage {
-    /// Options that contradict each other, or the files that they name.
+    /// Options that contradict each other, or the files that they refer to.
     Conflict {
-        /// The options.
+        /// Options concerned.
         options: Vec<OptionName>,
-        /// What is wrong, and what to do.
+        /// Problem and solution.
         message: Message,
     },
-    /// An option that would have no effect.
+    /// An option without effect.
     Unused {
-        /// The option.
+        /// Option concerned.
         option: OptionName,
-        /// What is wrong, and what to do.
+        /// Problem and solution.
         message: Message,
     },
-    /// A value that an option does not take.
+    /// An invalid value of an option.
     Unknown {
-        /// The option.
+        /// Option concerned.
         option: OptionName,
-        /// What is wrong, and what to do.
+        /// Problem and solution.
         message: Message,
     },
 }
 
 impl Usage {
-    /// An error about options that contradict each other.
+    /// Creates an error of contradictory options.
     pub fn conflict(options: &[OptionName], message: Message) -> anyhow::Error {
         Self::Conflict { options: options.to_vec(), message }.into()
     }
 
-    /// An error about an option without effect.
+    /// Creates an error of an option without effect.
     pub fn unused(option: OptionName, message: Message) -> anyhow::Error {
         Self::Unused { option, message }.into()
     }
 
-    /// An error about a value that an option does not take.
+    /// Creates an error of an invalid value of an option.
     pub fn unknown(option: OptionName, message: Message) -> anyhow::Error {
         Self::Unknown { option, message }.into()
     }
 
-    /// The options that the error is about.
+    /// Returns the options concerned.
     pub fn options(&self) -> &[OptionName] {
         match self {
             Self::Conflict { options, .. } => options,
@@ -57,7 +57,7 @@ impl Usage {
         }
     }
 
-    /// What is wrong, and what to do.
+    /// Returns the problem and its solution.
     pub fn message(&self) -> &Message {
         match self {
             Self::Conflict { message, .. }
@@ -75,7 +75,7 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// A failure whose message names options, such as the one that would have helped.
+/// A failure whose message names options, such as one that would help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice(pub Message);
 
@@ -87,8 +87,8 @@ impl fmt::Display for Advice {
 
 impl std::error::Error for Advice {}
 
-/// Writes an error and its causes, each once (many errors include their cause), with options in the
-/// caller's words.
+/// Formats an error and its causes, each once (many errors include their cause), in the caller's
+/// option syntax.
 pub fn explain(error: &anyhow::Error, wording: Wording) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -112,7 +112,7 @@ mod tests {
     use crate::message::{command_line, keyword, message};
 
     #[test]
-    fn writes_each_cause_once() {
+    fn formats_each_cause_once() {
         let error = anyhow!("No such file").context("cannot read x: No such file");
         assert_eq!(explain(&error, command_line), "cannot read x: No such file");
         let error: Result<()> = Err(anyhow!("inner"));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_options_in_the_words_of_the_caller() {
+    fn formats_options_in_the_callers_syntax() {
         let error = Usage::unused(
             OptionName::DraftLayers,
             message![OptionName::DraftLayers, " is for draft heads"],

@@ -1,4 +1,4 @@
-//! From a description to output, on the demo pair: every kind of draft, and mistakes.
+//! Runs on the demo pair, from descriptions to output: every kind of draft, and usage errors.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -18,7 +18,8 @@ fn demo(part: &str) -> String {
     root.join(part).display().to_string()
 }
 
-/// With a fixed tree, so that nothing is measured, and no copy is cached.
+/// Describes the demo target with a fixed tree, so that nothing is measured, and without cached
+/// copies.
 fn description(drafts: &[&str], tree: &str) -> Result<Description> {
     let mut description = Description::new(demo("target"));
     description.models.drafts = drafts.iter().map(|draft| (*draft).to_owned()).collect();
@@ -43,8 +44,8 @@ fn output(description: Description, seed: u64) -> Result<Generation> {
     run.generate(PROMPT, Limits::tokens(TOKENS), Some(seed), &mut |_| true)
 }
 
-/// The mistake that a description is.
-fn mistake(description: Description) -> Result<(Usage, anyhow::Error)> {
+/// Returns the usage error of a description.
+fn usage_error(description: Description) -> Result<(Usage, anyhow::Error)> {
     let error = match Run::open(description, &Silent) {
         Ok(_) => return Err(anyhow!("it was taken")),
         Err(error) => error,
@@ -55,11 +56,11 @@ fn mistake(description: Description) -> Result<(Usage, anyhow::Error)> {
     }
 }
 
-/// Keeps what a listener gets.
+/// Records messages.
 #[derive(Default)]
-struct Kept(Mutex<Vec<String>>);
+struct RecordingListener(Mutex<Vec<String>>);
 
-impl Listener for Kept {
+impl Listener for RecordingListener {
     fn note(&self, message: &Message) {
         self.0.lock().expect("no panic").push(message.render(command_line));
     }
@@ -70,7 +71,7 @@ impl Listener for Kept {
 }
 
 #[test]
-fn every_draft_gives_the_targets_likeliest_tokens() -> Result<()> {
+fn every_draft_keeps_greedy_output() -> Result<()> {
     let greedy = |mut description: Description| {
         description.sampling.temperature = Some(0.0);
         output(description, 1)
@@ -104,7 +105,7 @@ fn every_draft_gives_the_targets_likeliest_tokens() -> Result<()> {
 }
 
 #[test]
-fn several_drafts_draw_a_path_each() -> Result<()> {
+fn several_drafts_keep_greedy_output() -> Result<()> {
     let model = demo("draft");
     let mut description = description(&["self:q8_0", &model], "distinct:2,2")?;
     description.speculation.verifier = Some("specinfer".parse()?);
@@ -118,15 +119,15 @@ fn several_drafts_draw_a_path_each() -> Result<()> {
 }
 
 #[test]
-fn seeds_give_outputs_again() -> Result<()> {
+fn same_seed_gives_same_outputs() -> Result<()> {
     let model = demo("draft");
     let description = description(&[&model], "paths:2,3")?;
     let first = output(description.clone(), 7)?;
     assert_eq!(output(description.clone(), 7)?.tokens, first.tokens);
     assert_ne!(output(description.clone(), 8)?.tokens, first.tokens);
 
-    // The outputs of a session come from one source: the first is that of `generate`, and the
-    // second goes on from there.
+    // The outputs of a session are drawn with one rng: the first equals that of `generate`, the
+    // second continues.
     let mut run = Run::open(description, &Silent)?;
     let prompt = run.models.language.tokenizer.encode(PROMPT)?;
     let end_tokens = run.models.language.end_tokens.clone();
@@ -147,26 +148,26 @@ fn seeds_give_outputs_again() -> Result<()> {
 }
 
 #[test]
-fn pieces_are_the_output_and_stop_it() -> Result<()> {
+fn chunks_add_up_to_the_output_and_can_stop_it() -> Result<()> {
     let mut run = Run::open(description(&["ngram"], "paths:1,2")?, &Silent)?;
-    let mut pieces = String::new();
-    let whole = run.generate(PROMPT, Limits::tokens(TOKENS), Some(1), &mut |piece| {
-        pieces += &piece.text;
+    let mut chunks = String::new();
+    let full = run.generate(PROMPT, Limits::tokens(TOKENS), Some(1), &mut |chunk| {
+        chunks += &chunk.text;
         true
     })?;
-    assert_eq!(pieces, whole.text);
+    assert_eq!(chunks, full.text);
     let mut count = 0;
     let part = run.generate(PROMPT, Limits::tokens(TOKENS), Some(1), &mut |_| {
         count += 1;
         count < 3
     })?;
-    assert!(part.tokens.len() < whole.tokens.len());
-    assert!(whole.tokens.starts_with(&part.tokens));
+    assert!(part.tokens.len() < full.tokens.len());
+    assert!(full.tokens.starts_with(&part.tokens));
     Ok(())
 }
 
 #[test]
-fn tables_learn_and_are_stored() -> Result<()> {
+fn learned_table_is_stored_and_reduces_passes() -> Result<()> {
     let folder = TempDir::new()?;
     let table = folder.path().join("learned.ngrams");
     let mut description = description(&["ngram"], "paths:1,3")?;
@@ -178,7 +179,7 @@ fn tables_learn_and_are_stored() -> Result<()> {
     session.close()?;
     assert!(table.metadata()?.len() > 0);
 
-    // What it learned drafts: the same text again takes fewer passes.
+    // The table drafts what it learned: repeating the output takes fewer passes.
     description.sampling.temperature = Some(0.0);
     let passes = |description: &Description| -> Result<usize> {
         let mut run = Run::open(description.clone(), &Silent)?;
@@ -192,31 +193,31 @@ fn tables_learn_and_are_stored() -> Result<()> {
 }
 
 #[test]
-fn mistakes_name_the_settings_in_the_callers_words() -> Result<()> {
-    let mut wrong = description(&["ngram"], "paths:2,2")?;
-    wrong.speculation.paths = Some(3);
-    let (usage, error) = mistake(wrong)?;
+fn usage_errors_name_options_as_the_caller_writes_them() -> Result<()> {
+    let mut faulty = description(&["ngram"], "paths:2,2")?;
+    faulty.speculation.paths = Some(3);
+    let (usage, error) = usage_error(faulty)?;
     assert!(matches!(usage, Usage::Conflict { .. }), "{usage:?}");
     assert!(usage.options().contains(&OptionName::Tree), "{usage:?}");
     assert!(explain(&error, command_line).contains("--tree"));
     assert!(explain(&error, keyword).contains("tree="));
     assert!(explain(&error, field).contains("speculation.tree"));
 
-    let mut wrong = description(&["ngram"], "paths:1,2")?;
-    wrong.models.draft_layers = Some(vec![0]);
-    let (usage, _) = mistake(wrong)?;
+    let mut faulty = description(&["ngram"], "paths:1,2")?;
+    faulty.models.draft_layers = Some(vec![0]);
+    let (usage, _) = usage_error(faulty)?;
     assert_eq!(usage.options(), [OptionName::DraftLayers], "{usage:?}");
 
-    let mut wrong = plain()?;
-    wrong.speculation.depth = Some(3);
-    let (usage, _) = mistake(wrong)?;
+    let mut faulty = plain()?;
+    faulty.speculation.depth = Some(3);
+    let (usage, _) = usage_error(faulty)?;
     assert!(usage.options().contains(&OptionName::Depth), "{usage:?}");
 
     for drafts in [&["none", "ngram"][..], &["self:q7_0"]] {
-        let mut wrong = description(drafts, "auto")?;
-        wrong.speculation.tree = None;
-        wrong.speculation.verifier = Some("specinfer".parse()?);
-        let (usage, error) = mistake(wrong)?;
+        let mut faulty = description(drafts, "auto")?;
+        faulty.speculation.tree = None;
+        faulty.speculation.verifier = Some("specinfer".parse()?);
+        let (usage, error) = usage_error(faulty)?;
         assert!(usage.options().contains(&OptionName::Draft), "{drafts:?}: {usage:?}");
         assert!(explain(&error, command_line).contains("--draft"), "{drafts:?}: {usage}");
     }
@@ -224,19 +225,19 @@ fn mistakes_name_the_settings_in_the_callers_words() -> Result<()> {
 }
 
 #[test]
-fn drafts_are_looked_for_before_the_target_is_loaded() -> Result<()> {
-    let kept = Kept::default();
+fn rejects_missing_draft_before_loading_the_target() -> Result<()> {
+    let listener = RecordingListener::default();
     let missing = demo("no-such-folder");
-    let error = Run::open(description(&[&missing], "paths:1,2")?, &kept).err();
+    let error = Run::open(description(&[&missing], "paths:1,2")?, &listener).err();
     let text = error.map(|error| explain(&error, command_line)).unwrap_or_default();
     assert!(text.contains("no-such-folder"), "{text}");
-    let kept = kept.0.lock().expect("no panic");
-    assert!(!kept.iter().any(|line| line.contains("loaded")), "{kept:?}");
+    let listener = listener.0.lock().expect("no panic");
+    assert!(!listener.iter().any(|line| line.contains("loaded")), "{listener:?}");
     Ok(())
 }
 
 #[test]
-fn descriptions_are_data() -> Result<()> {
+fn descriptions_round_trip_through_json() -> Result<()> {
     let description = description(&["self:q4_0"], "delayed:1,2,2")?;
     let text = serde_json::to_string(&description)?;
     assert_eq!(serde_json::from_str::<Description>(&text)?, description);

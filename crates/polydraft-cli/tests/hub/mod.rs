@@ -1,4 +1,4 @@
-//! Models by hub id, against a hub of our own on loopback.
+//! Models by hub id, with a test hub on loopback.
 
 mod server;
 
@@ -11,7 +11,7 @@ use crate::common;
 use server::{COMMIT, Quirk, Running, fixture, serve};
 use tempfile::{TempDir, tempdir};
 
-/// A hub with a fixture, and what nobody asked for.
+/// Starts a hub with a fixture, and with files that are not needed.
 fn hub() -> (Running, TempDir) {
     let mut files = BTreeMap::new();
     for name in ["config.json", "tokenizer.json", "model.safetensors"] {
@@ -29,21 +29,21 @@ fn hub() -> (Running, TempDir) {
     (serve(files), tempdir().unwrap())
 }
 
-/// A hub with GGUF files, of which one is in two parts.
+/// Starts a hub with GGUF files, one of them in two shards.
 fn gguf_hub() -> (Running, TempDir) {
     let model = std::fs::read(fixture("lfm2").join("model.gguf")).unwrap();
     let names = ["Tiny-Q8_0.gguf", "Tiny-Q4_K_M.gguf", "big/Tiny-BF16-00001-of-00002.gguf"];
     let mut files: BTreeMap<_, _> = names.map(|name| (name.to_owned(), model.clone())).into();
     files.insert("big/Tiny-BF16-00002-of-00002.gguf".to_owned(), b"GGUF".to_vec());
     files.insert("mmproj-F16.gguf".to_owned(), b"GGUF".to_vec());
-    // Contents of their own, as blobs are shared.
+    // Contents are distinct, because blobs are shared.
     for (at, bytes) in files.values_mut().enumerate() {
         bytes.extend_from_slice(&at.to_le_bytes());
     }
     (serve(files), tempdir().unwrap())
 }
 
-fn asked(address: &str, cache: &Path, arguments: &[&str]) -> Command {
+fn hub_command(address: &str, cache: &Path, arguments: &[&str]) -> Command {
     let mut command = common::program(arguments);
     command.env("HF_ENDPOINT", address).env("HF_HOME", cache);
     for name in ["HF_TOKEN", "HF_HUB_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"] {
@@ -53,7 +53,7 @@ fn asked(address: &str, cache: &Path, arguments: &[&str]) -> Command {
 }
 
 fn run(hub: &Running, cache: &TempDir, arguments: &[&str]) -> Output {
-    asked(&hub.address, cache.path(), arguments).output().unwrap()
+    hub_command(&hub.address, cache.path(), arguments).output().unwrap()
 }
 
 fn message(output: &Output) -> String {
@@ -82,57 +82,57 @@ fn generate(model: &str) -> Vec<&str> {
 }
 
 #[test]
-fn a_model_is_fetched_once_and_then_found_offline() {
+fn downloads_model_once_and_finds_it_offline() {
     let (hub, cache) = hub();
-    let generate_it = generate("org/tiny");
-    let offline = [&generate_it[..], &["--offline"]].concat();
+    let generate_command = generate("org/tiny");
+    let offline = [&generate_command[..], &["--offline"]].concat();
     fails(&hub, &cache, &offline, &["not downloaded before"]);
     assert!(hub.requests().is_empty());
 
-    let first = succeeds(&hub, &cache, &generate_it);
+    let first = succeeds(&hub, &cache, &generate_command);
     assert!(message(&first).contains("downloading org/tiny: 3 files"), "{}", message(&first));
     let requests = hub.requests();
     assert!(requests.iter().any(|r| r.contains("model.safetensors")), "{requests:?}");
     for unread in [".bin", "README", "consolidated", "onnx"] {
         assert!(!requests.iter().any(|r| r.contains(unread)), "{unread}: {requests:?}");
     }
-    // The same as from the directory.
+    // Same output as with the directory.
     let folder = fixture("qwen3");
     assert_eq!(first.stdout, run(&hub, &cache, &generate(folder.to_str().unwrap())).stdout);
 
-    // As the hub's own tools lay it out, so that they find it, and this program what they have.
+    // Layout of the hub's own tools, so that both share downloads.
     let repository = cache.path().join("hub/models--org--tiny");
     assert_eq!(std::fs::read_to_string(repository.join("refs/main")).unwrap(), COMMIT);
     let weights = repository.join("snapshots").join(COMMIT).join("model.safetensors");
     assert!(std::fs::read_link(&weights).unwrap().starts_with("../../blobs"));
     assert_eq!(std::fs::read_dir(repository.join("blobs")).unwrap().count(), 3);
 
-    let second = succeeds(&hub, &cache, &generate_it);
+    let second = succeeds(&hub, &cache, &generate_command);
     assert_eq!(second.stdout, first.stdout);
     assert_eq!(hub.requests().len(), 1);
 
     assert_eq!(succeeds(&hub, &cache, &offline).stdout, first.stdout);
     assert!(hub.requests().is_empty());
-    // By its commit, too, and for the other commands.
+    // Also by commit, and for other commands.
     let id = format!("org/tiny@{COMMIT}");
     let inspected = succeeds(&hub, &cache, &["inspect", &id, "org/tiny", "--offline"]);
     assert!(String::from_utf8_lossy(&inspected.stdout).contains("it can draft"));
-    // A branch whose name is a path.
+    // A branch name with slashes.
     succeeds(&hub, &cache, &["inspect", "org/tiny@refs/pr/1"]);
     succeeds(&hub, &cache, &["inspect", "org/tiny@refs/pr/1", "--offline"]);
 
-    // A hub that is not there, or busy: what is here is taken.
+    // The downloaded model is used if the hub is unreachable or busy.
     hub.lock().quirk = Quirk::Busy;
-    let kept = succeeds(&hub, &cache, &generate_it);
-    assert_eq!(kept.stdout, first.stdout);
-    assert!(message(&kept).contains("status 503"), "{}", message(&kept));
-    assert!(message(&kept).contains("as it was downloaded before"), "{}", message(&kept));
+    let cached = succeeds(&hub, &cache, &generate_command);
+    assert_eq!(cached.stdout, first.stdout);
+    assert!(message(&cached).contains("status 503"), "{}", message(&cached));
+    assert!(message(&cached).contains("as it was downloaded before"), "{}", message(&cached));
 }
 
 #[test]
-fn a_download_that_broke_off_goes_on_where_it_was() {
+fn resumes_interrupted_download() {
     let (hub, cache) = hub();
-    // Once: nobody notices.
+    // A single interruption goes unnoticed.
     hub.lock().broken = Some(("model.safetensors".to_owned(), 3));
     succeeds(&hub, &cache, &["inspect", "org/tiny"]);
     let all = hub.lock().files["model.safetensors"].len();
@@ -141,11 +141,11 @@ fn a_download_that_broke_off_goes_on_where_it_was() {
     assert_eq!(parts.len(), 4, "{parts:?}");
     for (part, from) in parts.iter().zip(from).skip(1) {
         let (_, rest) = part.split_once("bytes=").unwrap();
-        let asked: usize = rest.split('-').next().unwrap().parse().unwrap();
-        assert!(asked.abs_diff(from) <= 2, "{part}, not {from}");
+        let start: usize = rest.split('-').next().unwrap().parse().unwrap();
+        assert!(start.abs_diff(from) <= 2, "{part}, not {from}");
     }
 
-    // In another run, from what the first one left.
+    // A later run continues a partial file.
     let cache = tempdir().unwrap();
     let blobs = cache.path().join("hub/models--org--tiny/blobs");
     std::fs::create_dir_all(&blobs).unwrap();
@@ -158,7 +158,7 @@ fn a_download_that_broke_off_goes_on_where_it_was() {
     assert!(hub.requests().iter().any(|request| request.contains(&range)));
     assert!(!coming.exists());
 
-    // What is left may be all of it, too long, or something else.
+    // The partial file may be complete, too long, or different.
     for (left, is_refused) in [
         (bytes.clone(), false),
         ([&bytes[..], b"more"].concat(), false),
@@ -174,12 +174,12 @@ fn a_download_that_broke_off_goes_on_where_it_was() {
         succeeds(&hub, &cache, &["inspect", "org/tiny"]);
     }
 
-    // A hub that sends all of it again each time.
+    // A hub that ignores ranges.
     let cache = tempdir().unwrap();
-    hub.lock().quirk = Quirk::Whole;
+    hub.lock().quirk = Quirk::IgnoresRange;
     hub.lock().broken = Some(("model.safetensors".to_owned(), 2));
     succeeds(&hub, &cache, &["inspect", "org/tiny"]);
-    // And one that never sends it.
+    // A hub that never completes the file.
     let cache = tempdir().unwrap();
     hub.lock().broken = Some(("model.safetensors".to_owned(), usize::MAX));
     fails(&hub, &cache, &["inspect", "org/tiny"], &["org/tiny: model.safetensors: "]);
@@ -188,14 +188,14 @@ fn a_download_that_broke_off_goes_on_where_it_was() {
 }
 
 #[test]
-fn contents_are_those_of_the_hub() {
+fn verifies_contents_and_stays_in_cache() {
     let (hub, cache) = hub();
     hub.lock().quirk = Quirk::Damaged;
     fails(&hub, &cache, &["inspect", "org/tiny"], &["model.safetensors", "SHA-256"]);
     hub.lock().quirk = Quirk::None;
     succeeds(&hub, &cache, &["inspect", "org/tiny"]);
 
-    // A list of names alone says nothing of contents, but each file does.
+    // A list of names has no hashes, but each file's response does.
     let cache = tempdir().unwrap();
     hub.lock().quirk = Quirk::Names;
     succeeds(&hub, &cache, &["inspect", "org/tiny"]);
@@ -203,7 +203,7 @@ fn contents_are_those_of_the_hub() {
     assert!(cache.path().join("hub/models--org--tiny/blobs").join(blob).exists());
     assert!(hub.requests().iter().any(|request| request.starts_with("HEAD")));
 
-    // Nothing is written outside the cache, whatever a hub says.
+    // Nothing is written outside the cache, whatever the hub sends.
     for name in ["../../../../stray.safetensors", "/tmp/polydraft-stray.safetensors"] {
         let (hub, cache) = (serve([(name.to_owned(), vec![0])].into()), tempdir().unwrap());
         hub.lock().files.insert("config.json".to_owned(), b"{}".to_vec());
@@ -214,7 +214,7 @@ fn contents_are_those_of_the_hub() {
 }
 
 #[test]
-fn one_gguf_file_of_several_is_chosen() {
+fn selects_one_gguf_file() {
     let (hub, cache) = gguf_hub();
     let fetched = |id: &str| {
         hub.requests();
@@ -232,28 +232,28 @@ fn one_gguf_file_of_several_is_chosen() {
     assert_eq!(fetched("org/tiny:BF16").0.len(), 2);
     let unknown = ["no GGUF file Q5_K_M", "BF16, Q4_K_M, Q8_0"];
     fails(&hub, &cache, &["inspect", "org/tiny:Q5_K_M"], &unknown);
-    // It runs, and is found again without the hub.
+    // It also runs, and is found offline.
     let online = succeeds(&hub, &cache, &generate("org/tiny:Q8_0"));
     hub.requests();
-    let generate_it = generate("org/tiny:Q8_0");
-    let offline = succeeds(&hub, &cache, &[&generate_it[..], &["--offline"]].concat());
+    let generate_command = generate("org/tiny:Q8_0");
+    let offline = succeeds(&hub, &cache, &[&generate_command[..], &["--offline"]].concat());
     assert_eq!(offline.stdout, online.stdout);
     assert!(hub.requests().is_empty());
 }
 
 #[test]
-fn the_token_is_sent_to_the_hub_alone_and_its_absence_explained() {
+fn sends_token_to_hub_only_and_explains_its_absence() {
     let (hub, cache) = hub();
     hub.lock().token = Some("secret");
     fails(&hub, &cache, &["inspect", "org/tiny"], &["HF_TOKEN", "Please log in."]);
     hub.requests();
-    let with_token = |cache: &Path| asked(&hub.address, cache, &["inspect", "org/tiny"]);
+    let with_token = |cache: &Path| hub_command(&hub.address, cache, &["inspect", "org/tiny"]);
     let granted = with_token(cache.path()).env("HF_TOKEN", " secret\n").output().unwrap();
     assert!(granted.status.success(), "{}", message(&granted));
     for request in hub.requests() {
         assert_eq!(request.contains("secret"), !request.contains("/elsewhere/"), "{request}");
     }
-    // The one that the hub's tools stored.
+    // Also a token stored by the hub's tools.
     let cache = tempdir().unwrap();
     std::fs::write(cache.path().join("token"), "secret\n").unwrap();
     let granted = with_token(cache.path()).output().unwrap();
@@ -261,23 +261,25 @@ fn the_token_is_sent_to_the_hub_alone_and_its_absence_explained() {
 }
 
 #[test]
-fn failures_say_what_to_do() {
+fn errors_name_a_remedy() {
     let (hub, cache) = hub();
     let branch = ["org/tiny@nowhere", "a branch, a tag or a commit"];
     fails(&hub, &cache, &["inspect", "org/tiny@nowhere"], &branch);
     fails(&hub, &cache, &["inspect", "org/other"], &["org/other", "if the id is right"]);
     fails(&hub, &cache, &["inspect", "org/tiny:Q4_0"], &["no GGUF files"]);
     hub.lock().files.retain(|name, _| name == "README.md");
-    fails(&hub, &cache, &["inspect", "org/tiny"], &["no weights that are read"]);
-    // Nobody there: as without a network.
+    fails(&hub, &cache, &["inspect", "org/tiny"], &["no weights in a supported format"]);
+    // Connection refused, as without a network.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut command = asked(&format!("http://{closed}"), cache.path(), &["inspect", "org/tiny"]);
+    let mut command =
+        hub_command(&format!("http://{closed}"), cache.path(), &["inspect", "org/tiny"]);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(message(&output).contains("without a network"), "{}", message(&output));
-    // No hub at all.
+    // A server that is not a hub.
     let (other, cache) = (serve(BTreeMap::new()), tempdir().unwrap());
-    let mut command = asked(&format!("{}/elsewhere", other.address), cache.path(), &["inspect"]);
+    let mut command =
+        hub_command(&format!("{}/elsewhere", other.address), cache.path(), &["inspect"]);
     let output = command.arg("org/tiny").output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", message(&output));
 }

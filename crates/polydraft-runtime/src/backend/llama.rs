@@ -11,18 +11,18 @@ use polydraft_models::{EmbeddingAndOutput, HeadTarget, Opened, Precision, Transf
 use polydraft_text::Language;
 
 use super::native::Native;
-use super::{Backend, BackendOptions, LoadedTarget, loaded};
+use super::{Backend, BackendOptions, LoadedTarget, load_message};
 use crate::machine;
 
-/// llama.cpp, with what it is told of models. Self-drafts of its targets are made on the native
+/// llama.cpp, with the options of models. Self-drafts of its targets are computed by the native
 /// backend.
 pub struct Llama<'a> {
-    /// The backend of self-drafts, with the options of all models.
+    /// Backend of self-drafts, with the options of all models.
     pub native: Native<'a>,
 }
 
 impl BackendOptions {
-    /// Settings that change the cost of a pass on llama.cpp.
+    /// Identifies the settings that change the cost of a pass on llama.cpp.
     pub(crate) fn identity(&self) -> String {
         format!(
             "llama.cpp, {}, {:?} layers on GPUs, {}, {:?} threads, machines {:?}",
@@ -43,7 +43,7 @@ impl Llama<'_> {
         options: &BackendOptions,
     ) -> Result<(Box<dyn Model>, Language)> {
         let threads = machine::threads() as u32;
-        let how = LlamaOptions {
+        let llama_options = LlamaOptions {
             context: options.context,
             cells: options.cache_tokens,
             rpc: options.rpc.clone(),
@@ -55,34 +55,34 @@ impl Llama<'_> {
             threads,
             batch_threads: options.batch_threads.unwrap_or(threads),
         };
-        let clock = Instant::now();
-        let loaded_model = polydraft_llama::load(path, &how)
+        let start = Instant::now();
+        let loaded_model = polydraft_llama::load(path, &llama_options)
             .with_context(|| format!("loading the {role} model"))?;
         let (path, context) = (path.display(), loaded_model.0.info().context);
-        let seconds = clock.elapsed().as_secs_f64();
-        let text = format!(
-            "{path} on llama.cpp, {threads} threads; room for {context} tokens; loaded in \
+        let seconds = start.elapsed().as_secs_f64();
+        let message = format!(
+            "{path} on llama.cpp, {threads} threads; context of {context} tokens; loaded in \
              {seconds:.2} s"
         );
-        self.native.listener.detail(&loaded(role, text));
+        self.native.listener.detail(&load_message(role, message));
         Ok(loaded_model)
     }
 }
 
 impl Backend for Llama<'_> {
-    /// On other machines too, if there are any.
+    /// Loads the target, distributed over RPC servers if any are given.
     fn load_target(
         &self,
         path: &Path,
         opened: Option<Opened>,
         self_draft: Option<Precision>,
     ) -> Result<Box<dyn LoadedTarget>> {
-        // Before the target, as the whole model is in memory while a copy of it is made.
+        // Before the target, because making the copy needs the full model in memory.
         let self_draft = match (opened, self_draft) {
             (Some(opened), Some(kind)) => {
                 let loaded = self.native.load(opened, Some(kind));
-                let what = "making a copy of the target on the native backend";
-                loaded.context(what)?.self_draft
+                let context = "making a copy of the target on the native backend";
+                loaded.context(context)?.self_draft
             }
             _ => None,
         };
@@ -91,15 +91,15 @@ impl Backend for Llama<'_> {
         Ok(Box::new(LlamaTarget { model, language, path, self_draft, shared: None }))
     }
 
-    /// On this machine, as the network would delay each of its passes, and with as much of the
-    /// context as it has.
+    /// Loads the draft on this machine, because the network would delay each of its passes, with at
+    /// most the context length that it was trained for.
     fn load_draft(&self, path: &Path, _: Option<&[Token]>) -> Result<(Box<dyn Model>, Language)> {
         let trained = Description::read(path).context("loading the draft model")?.context;
         let mut options = self.native.options.backend.clone();
         options.context =
             options.context.map(|tokens| tokens.min(u32::try_from(trained).unwrap_or(u32::MAX)));
         if !options.rpc.is_empty() {
-            // Shares and numbers of devices of which other machines' are the first.
+            // Splits and device numbers that count the RPC servers' devices first do not apply.
             (options.rpc, options.split, options.main_gpu) = (Vec::new(), None, None);
         }
         let (model, language) = self.load(path, "draft", &options)?;
@@ -113,7 +113,7 @@ struct LlamaTarget {
     language: Language,
     path: PathBuf,
     self_draft: Option<TransformerModel>,
-    /// The tensors that a draft head may share, read from the target's file.
+    /// Tensors that a draft head may share, read from the target's file.
     shared: Option<EmbeddingAndOutput>,
 }
 

@@ -1,4 +1,4 @@
-//! Models on the project's own kernels.
+//! Models on polydraft's own kernels.
 
 use std::path::Path;
 use std::time::Instant;
@@ -9,20 +9,20 @@ use polydraft_engine::{Model, ModelInfo};
 use polydraft_models::{HeadTarget, LoadOptions, Loaded, Opened, Precision, TransformerModel};
 use polydraft_text::Language;
 
-use super::{Backend, CacheType, LoadedTarget, loaded};
+use super::{Backend, CacheType, LoadedTarget, load_message};
 use crate::listen::Listener;
 use crate::message::{OptionName, message};
 use crate::models::{ModelOptions, advise};
 use crate::usage::Usage;
 use crate::{copies, machine};
 
-/// The native backend, with what it is told of models.
+/// The native backend, with the options of models.
 pub struct Native<'a> {
-    /// The options of all models.
+    /// Options of all models.
     pub options: &'a ModelOptions,
-    /// Whether llama.cpp computes the target: the type of the KV cache is then the target's alone.
-    pub beside_llama: bool,
-    /// Takes messages.
+    /// Whether llama.cpp computes the target; the KV cache type then applies to the target only.
+    pub target_on_llama: bool,
+    /// Receiver of messages.
     pub listener: &'a dyn Listener,
 }
 
@@ -30,15 +30,15 @@ impl Native<'_> {
     /// Reads everything but the weights of a target.
     ///
     /// # Errors
-    /// Files that are missing or wrong.
+    /// Missing or invalid files.
     pub fn open(path: &Path) -> Result<Opened> {
         Opened::new(path).map_err(|error| advise(error).context("loading the target model"))
     }
 
-    /// How a target is loaded.
+    /// Returns the options for loading a target.
     ///
     /// # Errors
-    /// [`Usage`] for a type of the KV cache that only llama.cpp has.
+    /// [`Usage`] for a KV cache type that only llama.cpp supports.
     pub fn load_options(&self, path: &Path, self_draft: Option<Precision>) -> Result<LoadOptions> {
         let precision = self.options.precision(path);
         Ok(LoadOptions { precision, cache: self.cache()?, self_draft, ..LoadOptions::default() })
@@ -48,7 +48,7 @@ impl Native<'_> {
         match self.options.cache_type {
             None | Some(CacheType::F32) => Ok(polydraft_models::CacheType::F32),
             Some(CacheType::F16) => Ok(polydraft_models::CacheType::F16),
-            Some(_) if self.beside_llama => Ok(polydraft_models::CacheType::F32),
+            Some(_) if self.target_on_llama => Ok(polydraft_models::CacheType::F32),
             Some(other) => Err(Usage::unknown(
                 OptionName::CacheType,
                 message![
@@ -59,30 +59,30 @@ impl Native<'_> {
         }
     }
 
-    /// Loads the weights of a target, and its self-draft from the cache of copies or made anew.
+    /// Loads the weights of a target, and its self-draft from the cache or newly quantised.
     ///
     /// # Errors
-    /// Weights that are missing, wrong, or too large for the memory.
+    /// Weights that are missing, invalid, or too large for the memory.
     pub fn load(&self, opened: Opened, self_draft: Option<Precision>) -> Result<Loaded> {
-        let clock = Instant::now();
+        let start = Instant::now();
         let path = opened.description.directory.clone();
-        let how = self.load_options(&path, self_draft)?;
-        let kept = copies::folder(self.options.copies.as_deref());
-        let kept = kept.and_then(|copies| copies.place(&opened.description, &how));
-        let model = opened.load_with(how, kept.as_ref());
+        let options = self.load_options(&path, self_draft)?;
+        let cached = copies::cache_folder(self.options.copies.as_deref());
+        let cached = cached.and_then(|copies| copies.file_for(&opened.description, &options));
+        let model = opened.load_with(options, cached.as_ref());
         let model = model.map_err(|error| advise(error).context("loading the target model"))?;
-        if let (Some(file), Some(copy)) = (&kept, &model.self_draft) {
-            copies::keep(file, copy, model.was_cached, self.listener);
+        if let (Some(file), Some(copy)) = (&cached, &model.self_draft) {
+            copies::store(file, copy, model.was_cached, self.listener);
         }
-        self.report("target", &path, how.precision, clock);
+        self.report("target", &path, options.precision, start);
         Ok(model)
     }
 
-    fn report(&self, role: &str, path: &Path, precision: Precision, clock: Instant) {
-        let (seconds, threads) = (clock.elapsed().as_secs_f64(), machine::threads());
+    fn report(&self, role: &str, path: &Path, precision: Precision, start: Instant) {
+        let (seconds, threads) = (start.elapsed().as_secs_f64(), machine::threads());
         let path = path.display();
-        let text = format!("{path} in {precision}, {threads} threads; loaded in {seconds:.2} s");
-        self.listener.detail(&loaded(role, text));
+        let message = format!("{path} in {precision}, {threads} threads; loaded in {seconds:.2} s");
+        self.listener.detail(&load_message(role, message));
     }
 }
 
@@ -102,13 +102,13 @@ impl Backend for Native<'_> {
         path: &Path,
         tokens: Option<&[Token]>,
     ) -> Result<(Box<dyn Model>, Language)> {
-        let clock = Instant::now();
+        let start = Instant::now();
         let precision = self.options.draft_precision(path);
-        let how = LoadOptions { precision, cache: self.cache()?, ..LoadOptions::default() };
-        let loaded = Opened::new(path).and_then(|opened| opened.load(how));
+        let options = LoadOptions { precision, cache: self.cache()?, ..LoadOptions::default() };
+        let loaded = Opened::new(path).and_then(|opened| opened.load(options));
         let Loaded { mut model, language, .. } =
             loaded.map_err(|error| advise(error).context("loading the draft model"))?;
-        self.report("draft", path, precision, clock);
+        self.report("draft", path, precision, start);
         if let Some(tokens) = tokens {
             model.restrict_output(tokens).context("cutting the draft's vocabulary")?;
         }

@@ -1,29 +1,29 @@
-//! How a model of the hub is named.
+//! References to models of the hub.
 
-/// A model of the hub: `org/name`, perhaps with `@revision` and with `:tag`, in any order; or the
-/// address of its page or of a file, as a browser shows it.
+/// A model of the hub: `org/name` with optional `@revision` and `:tag`, in any order, or the URL of
+/// its page or of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     /// `org/name`.
     pub repository: String,
     /// A branch, a tag or a commit.
     pub revision: String,
-    /// Which GGUF file: `Q4_K_M`, or its name.
+    /// GGUF file: its type, such as `Q4_K_M`, or its name.
     pub file: Option<String>,
 }
 
-/// Where the hub is, if nothing else is said.
-pub const ADDRESS: &str = "https://huggingface.co";
+/// Default address of the hub.
+pub const DEFAULT_ADDRESS: &str = "https://huggingface.co";
 
-/// The branch that is meant, if nothing else is said.
-const MAIN: &str = "main";
+/// Default branch.
+const DEFAULT_BRANCH: &str = "main";
 
-/// What people write before an id.
+/// Prefixes that are removed from an id.
 const PREFIXES: [&str; 4] =
     ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"];
 
 impl Reference {
-    /// None where a name cannot be one: most paths.
+    /// Parses a reference; `None` if the name cannot be one, as most paths.
     pub fn parse(name: &str) -> Option<Self> {
         match PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)) {
             Some(rest) => Self::page(rest).or_else(|| Self::id(rest)),
@@ -31,32 +31,32 @@ impl Reference {
         }
     }
 
-    /// What the model is called, whatever its revision.
-    pub fn title(&self) -> String {
-        Self { revision: MAIN.to_owned(), ..self.clone() }.to_string()
+    /// Returns the model's name without its revision.
+    pub fn display_name(&self) -> String {
+        Self { revision: DEFAULT_BRANCH.to_owned(), ..self.clone() }.to_string()
     }
 
-    /// `org/name`, with what may follow.
+    /// Parses `org/name` with optional revision and tag.
     fn id(text: &str) -> Option<Self> {
         let end = text.find(['@', ':']).unwrap_or(text.len());
         let (repository, mut rest) = text.split_at(end);
         let (mut revision, mut file) = (None, None);
         while let Some(kind) = rest.chars().next() {
             let end = rest[1..].find(['@', ':']).map_or(rest.len(), |end| end + 1);
-            let place = if kind == '@' { &mut revision } else { &mut file };
-            if end == 1 || place.replace(rest[1..end].to_owned()).is_some() {
+            let field = if kind == '@' { &mut revision } else { &mut file };
+            if end == 1 || field.replace(rest[1..end].to_owned()).is_some() {
                 return None;
             }
             rest = &rest[end..];
         }
         is_repository(repository).then(|| Self {
             repository: repository.to_owned(),
-            revision: revision.unwrap_or_else(|| MAIN.to_owned()),
+            revision: revision.unwrap_or_else(|| DEFAULT_BRANCH.to_owned()),
             file,
         })
     }
 
-    /// `org/name/blob/main/file.gguf`: what a page's address says after the hub's.
+    /// Parses `org/name/blob/main/file.gguf`: a URL without the hub's address.
     fn page(rest: &str) -> Option<Self> {
         let rest = rest.split(['?', '#']).next()?.trim_end_matches('/');
         let mut words = rest.splitn(5, '/');
@@ -65,13 +65,15 @@ impl Reference {
             return None;
         }
         let file = match words.next() {
-            None => return Some(Self { repository, revision: MAIN.to_owned(), file: None }),
+            None => {
+                return Some(Self { repository, revision: DEFAULT_BRANCH.to_owned(), file: None });
+            }
             Some("blob" | "resolve") => true,
             Some("tree") => false,
             Some(_) => return None,
         };
         let (revision, path) = (words.next()?.to_owned(), words.next());
-        // Of other files than GGUF their folder is meant.
+        // A file that is not GGUF refers to its folder.
         let path = path.filter(|path| file && path.ends_with(".gguf"));
         Some(Self { repository, revision, file: path.map(str::to_owned) })
     }
@@ -83,11 +85,11 @@ impl std::fmt::Display for Reference {
         if let Some(file) = &self.file {
             write!(f, ":{file}")?;
         }
-        if self.revision != MAIN { write!(f, "@{}", self.revision) } else { Ok(()) }
+        if self.revision != DEFAULT_BRANCH { write!(f, "@{}", self.revision) } else { Ok(()) }
     }
 }
 
-/// Whether it is `org/name`.
+/// Returns whether a name has the form `org/name`.
 fn is_repository(name: &str) -> bool {
     let is_word = |word: &str| {
         !word.is_empty()
@@ -102,7 +104,7 @@ mod tests {
     use super::Reference;
 
     #[test]
-    fn ids_and_addresses_are_told_from_paths() {
+    fn distinguishes_ids_and_addresses_from_paths() {
         let known = [
             ("org/name", "org/name"),
             ("org/name@main", "org/name"),

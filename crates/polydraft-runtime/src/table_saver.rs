@@ -1,4 +1,4 @@
-//! Tables of n-grams that are learned while a model writes, stored in their files.
+//! Stores tables of n-grams that learn from a model's output.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -8,53 +8,53 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use polydraft_engine::drafter::ngram::{LearningNgrams, NgramTable};
 
-/// Writes a table, whole or not at all.
+/// Writes a table atomically.
 pub(crate) fn store(file: &Path, table: &NgramTable) -> Result<()> {
     polydraft_files::write_atomically(file, &table.to_bytes())
         .with_context(|| format!("cannot store the n-grams in {}", file.display()))
 }
 
-/// How often what is being learned is stored; and at the end.
-const STORED: Duration = Duration::from_secs(300);
+/// Interval at which a table is stored.
+const STORE_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Stores what is being learned, on a thread of its own: now and then, and when it is dropped.
+/// Stores a learning table from its own thread, at an interval and when it is dropped.
 #[derive(Debug)]
 pub struct TableSaver {
-    /// Nothing is sent: that it is gone says that it is the end.
+    /// Sends nothing: dropping it ends the thread.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl TableSaver {
-    /// Of this file.
+    /// Stores the n-grams in `file`.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The system cannot start a thread.
     pub(crate) fn new(ngrams: LearningNgrams, file: PathBuf) -> Result<Self> {
         let (end, ended) = channel();
-        let keep = move || {
+        let run = move || {
             let mut stored = ngrams.learned();
             loop {
-                let is_end = ended.recv_timeout(STORED) != Err(RecvTimeoutError::Timeout);
+                let is_end = ended.recv_timeout(STORE_INTERVAL) != Err(RecvTimeoutError::Timeout);
                 let learned = ngrams.learned();
-                let done = if learned == stored { Ok(()) } else { store(&file, &ngrams.table()) };
+                let result = if learned == stored { Ok(()) } else { store(&file, &ngrams.table()) };
                 if is_end {
-                    return done;
+                    return result;
                 }
-                // A full disk may have room the next time.
-                if done.is_ok() {
+                // If the disk is full, a later attempt may succeed.
+                if result.is_ok() {
                     stored = learned;
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("n-grams".to_owned()).spawn(keep)?;
+        let thread = std::thread::Builder::new().name("n-grams".to_owned()).spawn(run)?;
         Ok(Self { end: Some(end), thread: Some(thread) })
     }
 
-    /// Stores what was learned.
+    /// Stores the table and ends the thread.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// A file that cannot be written.
     pub fn close(mut self) -> Result<()> {
         self.finish()
     }
@@ -68,7 +68,7 @@ impl TableSaver {
 
 impl Drop for TableSaver {
     fn drop(&mut self) {
-        // Who wants to know of errors closes it.
+        // Callers who need the error use `close`.
         let _ = self.finish();
     }
 }

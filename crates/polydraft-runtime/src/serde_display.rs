@@ -1,4 +1,4 @@
-//! Serde for values that have names: an option of one is its name, or nothing.
+//! Serializes an option of a value with a name as the name, or null.
 
 use std::fmt::Display;
 use std::str::FromStr;
