@@ -1,4 +1,4 @@
-//! The best acceptance that any rule can have, and bounds of it.
+//! The optimal acceptance of any rule, and bounds of it.
 //!
 //! Problem: α* = 1 + min over token sets H of [p(H) − Pr(all drafts lie in H)].
 //! Source: Sun et al. 2023 (SpecTr) for the optimal transport problem and lemma 3 (bounds); Hu et
@@ -17,10 +17,10 @@ use crate::coupling::Problem;
 use crate::drafting::{Drafting, Proposal, hit_probability, mass_without};
 use crate::{Distribution, Error, Result, Token};
 
-/// Largest vocabulary for the minimum over all sets.
-const SUBSETS_UP_TO: usize = 20;
+/// Maximum number of drafted tokens for the minimum over all sets.
+const MAX_SUBSET_TOKENS: usize = 20;
 
-/// The largest acceptance that any rule can have for this problem.
+/// The highest acceptance of any rule for this problem.
 ///
 /// # Errors
 /// Distinct drafts over a vocabulary of more than 20 tokens.
@@ -49,14 +49,13 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
             let sum: f64 = outside.map(|(token, q)| target.probability(token).min(q / rest)).sum();
             Ok(sum + hubs.iter().map(|&hub| target.probability(hub)).sum::<f64>())
         }
-        Drafting::Distinct => by_subsets(target, proposal),
+        Drafting::Distinct => optimal_by_subsets(target, proposal),
     }
 }
 
-/// The largest acceptance that any rule can have for `draws` i.i.d. drafts, at least 1. Between two
-/// whole numbers it is the lower or the upper, at random, with that mean: the best rule gives the
-/// drafts priorities as for one number of them, with the mean of z^n in place of z^n
-/// (docs/theory.md, theorem 6).
+/// The highest acceptance of any rule for `draws` i.i.d. drafts, at least 1. A fractional number
+/// means rounding down or up at random with that mean: the best rule assigns priorities as for a
+/// fixed number of drafts, with the mean of z^n in place of z^n (docs/theory.md, theorem 6).
 ///
 /// ```
 /// use polydraft::{Distribution, acceptance, drafting};
@@ -70,12 +69,12 @@ pub fn optimal(problem: &Problem) -> Result<f64> {
 /// ```
 pub fn optimal_iid(target: &Distribution, draft: &Distribution, draws: f64) -> f64 {
     let (fewer, more) = (draws.floor(), draws - draws.floor());
-    // A sum that rounding has made larger than 1 would become so to a high power.
+    // Rounding may make a sum larger than 1, and a high power would amplify it.
     let within = |q: f64| (1.0 - more) * q.powf(fewer) + more * q.powf(fewer + 1.0);
     best_prefix(target, draft, |masses| masses.iter().map(|q| within(q.min(1.0))).collect())
 }
 
-/// The tokens of the draft's support by rising p/q: (p, q).
+/// The tokens (p, q) of the draft's support, by rising p/q.
 fn sorted(target: &Distribution, draft: &Distribution) -> Vec<(f64, f64)> {
     let mut tokens: Vec<_> =
         draft.support().map(|(token, q)| (target.probability(token), q)).collect();
@@ -83,8 +82,8 @@ fn sorted(target: &Distribution, draft: &Distribution) -> Vec<(f64, f64)> {
     tokens
 }
 
-/// 1 + min over prefixes H of the sorted tokens of [p(H) − within(H)]. `within` gets q(H) of every
-/// prefix and gives the probability that all drafts lie in it.
+/// 1 + min over prefixes H of the sorted tokens of [p(H) − within(H)]. `within` receives q(H) of
+/// every prefix and returns the probability that all drafts lie in it.
 fn best_prefix(
     target: &Distribution,
     draft: &Distribution,
@@ -107,15 +106,15 @@ fn best_prefix(
     1.0 + slack.fold(0.0, f64::min)
 }
 
-/// For every prefix H of tokens with these draft probabilities: the probability that `count`
+/// For every prefix H of tokens with these draft probabilities, the probability that `count`
 /// sequential draws without replacement lie in H.
 ///
-/// Give every token an exponential arrival time of rate q: the order of arrival is that of the
+/// Every token gets an exponential arrival time of rate q, and the order of arrival is that of the
 /// draws. The integral is taken over the logarithm of time, where the trapezoidal rule converges
 /// exponentially (step 0.3: 1e-14).
 fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
     const STEP: f64 = 0.3;
-    // The rate of arrival outside each prefix, summed from the far end: it may be tiny.
+    // The rate of arrival outside each prefix, summed from the end because it may be tiny.
     let mut rates = vec![0.0; lengths.len()];
     for index in (1..lengths.len()).rev() {
         rates[index - 1] = rates[index] + lengths[index];
@@ -126,20 +125,20 @@ fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
         return within;
     };
     let (first, last) = (-40.0 / (count as f64 + 1.0), 40_f64.ln() - slowest.ln());
-    let mut rung = vec![0.0; count];
+    let mut arrived = vec![0.0; count];
     for node in 0..((last - first) / STEP).ceil() as usize {
         let time = (first + node as f64 * STEP).exp();
-        // rung[j]: the probability that exactly j tokens of the prefix have arrived.
-        rung.fill(0.0);
-        rung[0] = 1.0;
+        // arrived[j]: the probability that exactly j tokens of the prefix have arrived.
+        arrived.fill(0.0);
+        arrived[0] = 1.0;
         for (index, (&length, &rate)) in lengths.iter().zip(&rates).enumerate() {
-            let rings = -(-length * time).exp_m1();
+            let arrives = -(-length * time).exp_m1();
             for j in (1..count).rev() {
-                rung[j] += rings * (rung[j - 1] - rung[j]);
+                arrived[j] += arrives * (arrived[j - 1] - arrived[j]);
             }
-            rung[0] -= rings * rung[0];
+            arrived[0] -= arrives * arrived[0];
             if rate > 0.0 {
-                let enough = (1.0 - rung.iter().sum::<f64>()).max(0.0);
+                let enough = (1.0 - arrived.iter().sum::<f64>()).max(0.0);
                 within[index] += STEP * rate * time * (-rate * time).exp() * enough;
             }
         }
@@ -147,17 +146,17 @@ fn all_within(lengths: &[f64], count: usize) -> Vec<f64> {
     within
 }
 
-/// The minimum over all sets of tokens that are drafted at all.
-fn by_subsets(target: &Distribution, proposal: &Proposal) -> Result<f64> {
+/// 1 + the minimum over all sets of drafted tokens.
+fn optimal_by_subsets(target: &Distribution, proposal: &Proposal) -> Result<f64> {
     let drafted = |token: Token| {
         (0..proposal.count()).any(|index| proposal.distribution(index).probability(token) > 0.0)
     };
     let tokens: Vec<Token> =
         (0..proposal.vocabulary() as Token).filter(|token| drafted(*token)).collect();
-    if tokens.len() > SUBSETS_UP_TO {
+    if tokens.len() > MAX_SUBSET_TOKENS {
         return Err(Error::Unsupported {
             operation: "optimal acceptance of distinct drafts",
-            expected: format!("at most {SUBSETS_UP_TO} drafted tokens"),
+            expected: format!("at most {MAX_SUBSET_TOKENS} drafted tokens"),
             got: tokens.len().to_string(),
         });
     }
@@ -173,7 +172,7 @@ fn by_subsets(target: &Distribution, proposal: &Proposal) -> Result<f64> {
     Ok(1.0 + slack.fold(0.0, f64::min))
 }
 
-/// Whether two i.i.d. drafts can always be made to contain the emitted token: p(S) ≥ q(S)² for
+/// True if two i.i.d. drafts can always be made to contain the emitted token: p(S) ≥ q(S)² for
 /// every set S, up to rounding.
 pub fn two_drafts_suffice(target: &Distribution, draft: &Distribution) -> bool {
     best_prefix(target, draft, |masses| masses.iter().map(|q| q * q).collect()) >= 1.0 - 1e-12

@@ -1,9 +1,8 @@
-//! The one conformance runner: exact checks by enumeration, here of token-level rules, in [`tree`]
-//! of verifiers.
+//! Conformance checks by exact enumeration: of token-level rules here, of verifiers in [`tree`].
 //!
-//! Problem: a rule is right when the emitted token has the target's distribution, when what it says
-//! about itself (`acceptance`, `probs`) is what it does (`emit`), and when it does not accept more
-//! than is possible.
+//! Problem: a rule is correct when the emitted token has the target's distribution, when the values
+//! it reports (`acceptance`, `distribution`) agree with what it does (`emit`), and when it does not
+//! accept more than is possible.
 //! Source: ours; the bound on acceptance is that of Hu et al. 2025 over all 2^V sets.
 //! Complexity: every tuple of drafts and every decision of the rule is enumerated: for tiny
 //! vocabularies only.
@@ -16,13 +15,13 @@ use crate::drafting::{Drafting, Draws, Proposal};
 use crate::random::enumerate;
 use crate::{Distribution, Result, Token};
 
-/// How many random cases are enumerated where `daily` are on a contributor's machine: ten times as
-/// many where POLYDRAFT_EXHAUSTIVE is set, as it is in continuous integration.
+/// Number of random cases to enumerate: `daily`, or ten times as many if POLYDRAFT_EXHAUSTIVE is
+/// set, as in continuous integration.
 pub fn case_count(daily: usize) -> usize {
     daily * if std::env::var_os("POLYDRAFT_EXHAUSTIVE").is_some() { 10 } else { 1 }
 }
 
-/// The deviation allowed everywhere.
+/// Allowed deviation of all compared values.
 pub const TOLERANCE: f64 = 1e-12;
 
 /// A target and draft distributions to check a rule on.
@@ -46,54 +45,55 @@ pub const TOLERANCE: f64 = 1e-12;
 pub struct Case {
     /// The distribution that the emitted token must have.
     pub target: Distribution,
-    /// The distribution of every draft (the first one serves all drafts but for distinct drafts).
+    /// The distribution of each draft; the first one is that of all drafts unless they are
+    /// distinct.
     pub drafts: Vec<Distribution>,
-    /// How drafts are drawn.
+    /// The drafting scheme.
     pub scheme: Drafting,
-    /// How many are drawn.
+    /// Number of drafts.
     pub count: usize,
 }
 
-/// What a passed check found.
+/// Results of a passed check.
 #[derive(Debug, Clone, Copy)]
 pub struct Report {
     /// The rule's acceptance.
     pub acceptance: f64,
     /// The probability that the emitted token is one of the drafts, accepted or not.
     pub contained: f64,
-    /// The largest acceptance that any rule can have.
+    /// The highest acceptance of any rule.
     pub optimal: f64,
 }
 
-/// One way in which a rule is wrong.
+/// An error of a rule.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Failure {
-    /// The rule refused a problem.
-    #[error("refused: {0}")]
-    Refused(#[from] crate::Error),
-    /// The emitted distribution is not the target.
+    /// The rule rejected a problem.
+    #[error("rejected: {0}")]
+    Rejected(#[from] crate::Error),
+    /// The emitted distribution differs from the target.
     #[error("token {token} is emitted with probability {got}, the target has {expected}")]
     WrongDistribution {
         /// The token.
         token: Token,
-        /// Its target probability.
+        /// The token's probability under the target.
         expected: f64,
-        /// Its probability under the rule.
+        /// The token's probability under the rule.
         got: f64,
     },
-    /// Two statements of the rule about itself differ.
+    /// Two values reported by the rule disagree.
     #[error("{what} given {drafts:?}: expected {expected}, got {got}")]
     Inconsistent {
-        /// Which statements.
+        /// Names of the two values.
         what: &'static str,
-        /// The drafts they are about; empty if about all.
+        /// The drafts that the values are for; empty if for all.
         drafts: Vec<Token>,
-        /// What one of them says.
+        /// The first value.
         expected: f64,
-        /// What the other says.
+        /// The second value.
         got: f64,
     },
-    /// More is accepted than any rule can.
+    /// The rule accepts more than is possible.
     #[error("acceptance {got} is above the optimum {optimal}")]
     AboveOptimum {
         /// The optimum.
@@ -104,10 +104,10 @@ pub enum Failure {
 }
 
 impl Case {
-    /// The problem of this case.
+    /// Converts the case to a problem.
     ///
     /// # Errors
-    /// A case that is none: no drafts, different vocabularies.
+    /// An invalid case: no drafts, or different vocabularies.
     pub fn problem(&self) -> Result<Problem<'_>> {
         let distributions = if self.scheme == Drafting::Distinct { self.count } else { 1 };
         Problem::new(
@@ -132,10 +132,10 @@ impl Case {
         1.0 + slack.fold(0.0, f64::min)
     }
 
-    /// Checks a rule on this case, by enumeration.
+    /// Checks a rule on this case by enumeration.
     ///
     /// # Errors
-    /// The first way found in which the rule is wrong.
+    /// The first error found.
     pub fn check(&self, rule: &mut dyn Rule) -> std::result::Result<Report, Failure> {
         let problem = self.problem()?;
         let tuples = problem.proposal.tuples();
@@ -162,9 +162,9 @@ impl Case {
                     )?;
                 }
             }
-            agree("acceptance of probs and emit", drafts, probs.accepted, done_accepted)?;
+            agree("acceptance of distribution and emit", drafts, probs.accepted, done_accepted)?;
             for token in 0..vocabulary {
-                agree("probs and emit", drafts, probs.probabilities[token], done[token])?;
+                agree("distribution and emit", drafts, probs.probabilities[token], done[token])?;
                 emitted[token] += probability * done[token];
                 if drafts.contains(&(token as Token)) {
                     contained += probability * done[token];
@@ -178,7 +178,7 @@ impl Case {
                 return Err(Failure::WrongDistribution { token, expected, got });
             }
         }
-        let stated = coupling.acceptance(&mut crate::random::Certain);
+        let stated = coupling.acceptance(&mut crate::random::FirstOutcome);
         agree("acceptance and the sum over tuples", &[], accepted, stated.probability)?;
         let optimal = self.optimal(&tuples);
         if accepted.max(contained) > optimal + TOLERANCE {
@@ -200,10 +200,10 @@ fn agree(
     Err(Failure::Inconsistent { what, drafts: drafts.to_vec(), expected, got })
 }
 
-/// Cases for one vocabulary, scheme and number of drafts: zeros, ties, one-hot distributions,
-/// disjoint supports, equal distributions, equal ratios of the distributions, tiny and subnormal
-/// probabilities, one short of 1, and `random` random ones, from dirichlet-like distributions of
-/// several degrees of flatness.
+/// Generates cases for one vocabulary size, scheme and number of drafts: zeros, ties, one-hot
+/// distributions, disjoint supports, equal distributions, equal ratios of the distributions, tiny
+/// and subnormal probabilities, a probability one rounding below 1, and `random` random ones from
+/// Dirichlet-like distributions of several degrees of flatness.
 ///
 /// # Errors
 /// None for a vocabulary of at least one token.
@@ -232,12 +232,12 @@ pub fn cases<R: rand::Rng + ?Sized>(
         shaped(&|i| if i + 1 == vocabulary { 1.0 } else { 1e-300 })?,
         shaped(&|i| [0.5, 0.25, 0.125, 0.125][i % 4])?,
         shaped(&|i| 1e-9_f64.powi(i as i32))?,
-        // Next to the others these have equal ratios on part of the vocabulary.
+        // Combined with the others, these have equal ratios on part of the vocabulary.
         shaped(&|i| if i < vocabulary / 2 { 2.0 } else { 1.0 } * (1.0 + i as f64))?,
         shaped(&|i| if i == 0 { 1.0 - f64::EPSILON } else { f64::EPSILON / v })?,
         shaped(&|i| [1e-310, 1.0, 3e-310, 0.0][i % 4])?,
         shaped(&|i| [1.0, 5e-324, 0.5, 5e-324][i % 4])?,
-        // The smallest that count.
+        // The smallest probabilities that are not set to 0.
         shaped(&|i| [1.0, 3e-300, 1.1e-300, 2e-300][i % 4])?,
     ];
     let mut cases = Vec::new();

@@ -1,8 +1,8 @@
-//! Token-level rules: from the drafts at a node to one emitted token with exactly the target's
+//! Token-level rules: given the drafts at a node, emit one token with exactly the target's
 //! distribution.
 //!
-//! A [`RuleKind`] describes an algorithm and its settings. [`RuleKind::build`] makes it a working
-//! [`Rule`] once; then [`couple`] prepares it for one node, and the [`Coupling`] emits.
+//! A [`RuleKind`] describes an algorithm and its settings. [`RuleKind::build`] creates a [`Rule`]
+//! once; [`couple`] then prepares it for one node, and the [`Coupling`] emits.
 //!
 //! To add a rule: one file here, one line in [`RuleKind`].
 
@@ -28,7 +28,7 @@ use crate::{Distribution, Error, Result, Token};
 /// let target = Distribution::new(vec![0.5, 0.3, 0.2])?;
 /// let draft = Distribution::new(vec![0.2, 0.3, 0.5])?;
 /// let problem = Problem::new(&target, Proposal::iid(&draft, 2)?)?;
-/// // How often the best of all rules accepts one of two drafts.
+/// // The acceptance of the best rule for two drafts.
 /// assert!((acceptance::optimal(&problem)? - 0.86).abs() < 1e-12);
 /// assert!(Problem::new(&Distribution::one_hot(4, 0)?, Proposal::iid(&draft, 2)?).is_err());
 /// # Ok::<(), polydraft::Error>(())
@@ -42,10 +42,10 @@ pub struct Problem<'a> {
 }
 
 impl<'a> Problem<'a> {
-    /// Joins the two distributions.
+    /// Combines the two distributions.
     ///
     /// # Errors
-    /// Different vocabularies.
+    /// Vocabularies of different sizes.
     pub fn new(target: &'a Distribution, proposal: Proposal<'a>) -> Result<Self> {
         if target.vocabulary() != proposal.vocabulary() {
             let expected = format!("{} as the target has", target.vocabulary());
@@ -55,13 +55,13 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// What a rule emits.
+/// Decision of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Emission {
     /// The emitted token.
     pub token: Token,
-    /// Position of the draft that was accepted, if one was. A token that was not accepted may still
-    /// equal a draft under `k-seq` and `importance`, whose last draw does not look at the drafts,
+    /// Index of the accepted draft, if one was accepted. A token that was not accepted may still
+    /// equal a draft under `k-seq` and `importance`, whose last draw does not depend on the drafts,
     /// and now and then under `priority` in its pooled form; a tree walk may follow it.
     pub accepted: Option<usize>,
 }
@@ -81,45 +81,45 @@ impl Emission {
 pub struct Acceptance {
     /// The probability, or an unbiased estimate of it.
     pub probability: f64,
-    /// The standard error of the estimate; none for an exact value.
+    /// The standard error of the estimate; `None` for an exact value.
     pub standard_error: Option<f64>,
 }
 
-/// A token-level rule at work. It owns its workspace, so that preparing it for node after node
-/// allocates nothing once it has seen the largest; a [`Coupling`] is the safe way to use it.
+/// A token-level rule with its scratch buffers, so that preparing it for node after node allocates
+/// nothing once it has seen the largest. Use it through a [`Coupling`], which checks the inputs.
 pub trait Rule: Send {
     /// The name that users type.
     fn name(&self) -> &'static str;
 
-    /// Whether the rule is exact for drafts that are drawn like this, in constant time.
+    /// Checks that the rule is exact for drafts drawn like this, in constant time.
     ///
     /// # Errors
-    /// A drafting scheme or number of drafts that the rule does not support.
+    /// An unsupported drafting scheme or number of drafts.
     fn supports(&self, draws: Draws) -> Result<()>;
 
-    /// Whether the emitted distribution is the target's, always. All rules are, but for published
-    /// algorithms that are not and are here to be measured.
+    /// True if the emitted distribution is always the target's. False only for published algorithms
+    /// that are inexact and included for measurement.
     fn is_exact(&self) -> bool {
         true
     }
 
-    /// Prepares for a node, whose draws it supports. The other methods are called with the same
-    /// `problem` and with drafts that [`Coupling`] has checked.
+    /// Prepares for a node whose draws the rule supports. The other methods are called with the
+    /// same `problem` and with drafts checked by [`Coupling`].
     ///
     /// # Errors
     /// A node that is too large for the rule's settings.
     fn prepare(&mut self, problem: &Problem) -> Result<()>;
 
-    /// Why another rule does this one's work at the node it was prepared for, if so. The
-    /// distribution is exact all the same.
+    /// The rule that took over at the prepared node because this one failed there, if so. The
+    /// distribution stays exact.
     fn fallback(&self) -> Option<&Fallback> {
         None
     }
 
-    /// The exact probability that a draft is accepted, if there is a formula.
+    /// The exact probability that a draft is accepted; `None` without a formula.
     fn acceptance(&mut self, problem: &Problem) -> Option<f64>;
 
-    /// Decides.
+    /// Decides which token to emit.
     fn emit(&mut self, problem: &Problem, drafts: &[Token], rng: &mut dyn RandomSource)
     -> Emission;
 
@@ -127,16 +127,16 @@ pub trait Rule: Send {
     fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution;
 }
 
-/// What every rule's settings have.
+/// The trait of every rule's settings.
 pub trait RuleSettings {
-    /// Makes the rule ready to work.
+    /// Builds the rule.
     ///
     /// # Errors
     /// A setting out of range.
     fn build(&self) -> Result<Box<dyn Rule>>;
 }
 
-/// What a registry of rules can do: list, parse, show and build.
+/// Implements listing, parsing, display and building for a registry of rules.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! rule_entry {
@@ -147,7 +147,7 @@ macro_rules! rule_entry {
                 Self::NAMES.iter().filter_map(|name| Self::named(name)).collect()
             }
 
-            /// Makes the rule ready to work.
+            /// Builds the rule.
             ///
             /// # Errors
             /// A setting out of range.
@@ -163,7 +163,7 @@ macro_rules! rule_entry {
         }
 
         impl std::fmt::Display for $kind {
-            /// The name that users type; settings are not shown.
+            /// Writes the name that users type, without settings.
             fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
                 f.pad(self.name())
             }
@@ -172,7 +172,7 @@ macro_rules! rule_entry {
         impl std::str::FromStr for $kind {
             type Err = $crate::Error;
 
-            /// The rule of that name with its default settings.
+            /// Returns the rule of that name with its default settings.
             fn from_str(name: &str) -> $crate::Result<Self> {
                 Self::named(name).ok_or_else(|| $crate::Error::Name {
                     kind: "rule",
@@ -184,14 +184,14 @@ macro_rules! rule_entry {
     };
 }
 
-/// A rule could not do a node, and another took over.
+/// A node at which a rule failed and another took over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fallback {
     /// The rule that took over.
     pub rule: &'static str,
-    /// What the first one could not do.
+    /// Why the first rule failed.
     pub reason: String,
-    /// For how many nodes this has happened so far, this one included.
+    /// Number of such nodes so far, this one included.
     pub count: u64,
 }
 
@@ -206,8 +206,8 @@ pub struct EmittedDistribution {
 
 impl EmittedDistribution {
     /// The distribution of a rule that accepts token t as a draft with probability `accepted[t]`
-    /// (pairs, repeats add up) and otherwise emits from `rejected`, shape `[vocabulary]`, which is
-    /// only asked for if that can happen.
+    /// (pairs; repeated tokens add up) and otherwise emits from `rejected`, shape `[vocabulary]`,
+    /// which is only called if `rejection` > 0.
     fn new(
         vocabulary: usize,
         accepted: impl IntoIterator<Item = (Token, f64)>,
@@ -242,15 +242,15 @@ pub fn couple<'a>(rule: &'a mut dyn Rule, problem: Problem<'a>) -> Result<Coupli
 }
 
 impl Coupling<'_> {
-    /// Tuples enumerated at most for an acceptance that has no formula.
+    /// Maximum number of tuples enumerated for an acceptance without a formula.
     const ENUMERATED: f64 = 5_000.0;
-    /// Tuples drawn for an acceptance that can be neither computed nor enumerated: between these,
-    /// as many as this work (tokens looked at) allows.
+    /// Minimum and maximum number of tuples sampled for an acceptance that can be neither computed
+    /// nor enumerated; in between, as many as fit into `WORK` token look-ups.
     const DRAWN: (usize, usize) = (200, 4_000);
     const WORK: usize = 400_000_000;
 
     /// The probability that a draft is accepted: by formula, else by enumeration of all tuples if
-    /// they are few, else estimated from random tuples. Only that last case uses `rng`.
+    /// there are few, else estimated from random tuples. Only the last case uses `rng`.
     pub fn acceptance(&mut self, rng: &mut dyn RandomSource) -> Acceptance {
         let exact = |probability| Acceptance { probability, standard_error: None };
         if let Some(probability) = self.rule.acceptance(&self.problem) {
@@ -281,7 +281,8 @@ impl Coupling<'_> {
         Acceptance { probability, standard_error: Some((variance / (runs - 1.0)).sqrt()) }
     }
 
-    /// Decides what to emit for these drafts, which must have been drawn by the problem's scheme.
+    /// Decides which token to emit for these drafts, which must have been drawn by the problem's
+    /// scheme.
     ///
     /// # Errors
     /// The wrong number of drafts, or a token outside the vocabulary.
@@ -290,7 +291,7 @@ impl Coupling<'_> {
         Ok(self.rule.emit(&self.problem, drafts, rng))
     }
 
-    /// Why another rule does this one's work here, if so.
+    /// The rule that took over at this node, if so.
     pub fn fallback(&self) -> Option<&Fallback> {
         self.rule.fallback()
     }
@@ -322,7 +323,7 @@ impl Coupling<'_> {
     }
 }
 
-/// min(1, a/b), and 0 for a = 0: what the target never emits is never accepted.
+/// min(1, a/b), and 0 for a = 0: a token that the target never emits is never accepted.
 pub(crate) fn capped_ratio(a: f64, b: f64) -> f64 {
     if a <= 0.0 {
         0.0
@@ -359,7 +360,7 @@ crate::registry! {
     KSeq(k_seq::Settings) = "k-seq",
     /// Recursive rejection (SpecInfer; RSD): i.i.d., without replacement or distinct drafts.
     Recursive(NoSettings<recursive::Recursive>) = "recursive",
-    /// Draw from the target and see whether it was drafted: any drafts.
+    /// A draw from the target, accepted if it was drafted: any drafts.
     Naive(NoSettings<naive::Naive>) = "naive",
     /// SpecHub and its extension to n drafts: hub or greedy drafts.
     Hub(NoSettings<hub::Hub>) = "hub",

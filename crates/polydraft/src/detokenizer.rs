@@ -1,17 +1,17 @@
-//! Token ids as text.
+//! Conversion of token ids to text.
 
 use crate::{Result, Token};
 
-/// A streaming detokenizer: turns token ids into text, one at a time.
+/// A streaming detokenizer: converts token ids to text, one at a time.
 pub trait Detokenizer: Send {
-    /// Takes the next token; returns the text that is certain by now, in whole characters (it may
-    /// be empty).
+    /// Adds the next token; returns the text that is final by now, in complete characters (possibly
+    /// empty).
     ///
     /// # Errors
-    /// An id that has no text.
+    /// An id without text.
     fn push(&mut self, token: Token) -> Result<String>;
 
-    /// What is left at the end, where bytes that make no character become U+FFFD.
+    /// Returns the remaining text, with U+FFFD for bytes that form no character.
     ///
     /// # Errors
     /// As for [`push`](Self::push).
@@ -28,7 +28,7 @@ impl<T: Detokenizer + ?Sized> Detokenizer for Box<T> {
     }
 }
 
-/// No text: for callers that need tokens only.
+/// A detokenizer without output, for callers that need tokens only.
 pub struct NoDetokenizer;
 
 impl Detokenizer for NoDetokenizer {

@@ -1,36 +1,37 @@
-//! Random priorities with piecewise uniform distributions: drawing the highest, and its exact
-//! probabilities.
+//! Random priorities with piecewise uniform distributions: sampling the draft with the highest, and
+//! exact probabilities.
 //!
-//! Problem: n drafts have independent priorities in [0, 1]; draft j's priority lies in its `intervals`
-//! (intervals), in each with the interval's probability and uniformly inside it. Which draft has the
-//! highest?
-//! Source: ours (priority coupling, `docs/theory.md`). Complexity: drawing is linear in the
-//! number of intervals; the exact probabilities take O(intervals · n²) by Gauss–Legendre quadrature,
-//! which is exact for the polynomials that occur.
+//! Problem: n drafts have independent priorities in [0, 1]; draft j's priority lies in one of its
+//! weighted intervals, chosen in proportion to the weights and uniform inside. Which draft has the
+//! highest priority?
+//! Source: ours (priority coupling, `docs/theory.md`). Complexity: sampling is linear in the number
+//! of intervals; exact probabilities take O(intervals · n²) by Gauss–Legendre quadrature, which is
+//! exact for the polynomials that occur.
 
 use crate::random::Outcomes;
 
-/// An interval of priorities and the probability that a draft's priority falls into it.
+/// An interval of priorities, and the probability that a draft's priority falls into it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WeightedInterval {
     /// Lower end, in `[0, 1]`.
     pub start: f64,
     /// Length; `start + length ≤ 1` up to rounding.
     pub length: f64,
-    /// Probability of this interval. A draft's intervals are normalised by their sum.
+    /// Probability of this interval. A draft's weights are normalised by their sum.
     pub weight: f64,
 }
 
 impl WeightedInterval {
-    /// Lower and upper end. A interval too short for floating point gets one unit in the last place.
+    /// Lower and upper end. An interval too short for floating point is widened to one unit in the
+    /// last place.
     fn ends(&self) -> [f64; 2] {
         let end = self.start + self.length;
         [if end > self.start { self.start } else { self.start.next_down() }, end]
     }
 }
 
-/// The distributions of the priorities of several drafts. Reusable: [`Priorities::clear`] keeps the
-/// memory.
+/// The distributions of the priorities of several drafts. [`Priorities::clear`] keeps the memory
+/// for reuse.
 #[derive(Debug, Clone, Default)]
 pub struct Priorities {
     intervals: Vec<WeightedInterval>,
@@ -38,12 +39,12 @@ pub struct Priorities {
 }
 
 impl Priorities {
-    /// No drafts yet.
+    /// Creates an empty list of drafts.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Forgets all drafts.
+    /// Removes all drafts.
     pub fn clear(&mut self) {
         self.intervals.clear();
         self.ends.clear();
@@ -54,7 +55,7 @@ impl Priorities {
         self.ends.len()
     }
 
-    /// Whether there are no drafts.
+    /// True if there are no drafts.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -71,8 +72,8 @@ impl Priorities {
         self.ends.get(index).map_or(&[], |&end| &self.intervals[start..end])
     }
 
-    /// Draws all priorities and returns the draft with the highest (the first of them on a tie); 0
-    /// without drafts.
+    /// Draws all priorities and returns the draft with the highest, the first on a tie; 0 without
+    /// drafts.
     fn draw_highest(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
         let mut best = (0, f64::NEG_INFINITY);
         for draft in 0..self.len() {
@@ -87,8 +88,8 @@ impl Priorities {
                 }
                 left -= interval.weight;
             }
-            // A fresh number for the place within the interval keeps all its bits, however short the
-            // interval.
+            // A second uniform number for the position within the interval keeps full precision,
+            // however short the interval.
             let point = chosen.start + chosen.length * uniform();
             if point > best.1 {
                 best = (draft, point);
@@ -143,7 +144,7 @@ impl Priorities {
     }
 }
 
-/// The draft of highest priority.
+/// Choosing an outcome means choosing the draft of highest priority.
 impl Outcomes for Priorities {
     fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize {
         self.draw_highest(uniform)
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_agree_with_the_exact_probabilities() {
+    fn sampled_frequencies_agree_with_exact_probabilities() {
         let mut priorities = Priorities::new();
         priorities.push([interval(0.0, 0.5), interval(0.9, 0.1)]);
         priorities.push([interval(0.3, 0.4)]);

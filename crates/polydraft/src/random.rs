@@ -1,22 +1,22 @@
 //! Random decisions, drawn or exactly enumerated by the same algorithm code.
 //!
-//! Every algorithm of the crate asks a [`RandomSource`] for its decisions. Any [`rand::Rng`] is a
-//! `RandomSource` that draws them; [`enumerate`] runs a function once for every possible series of
-//! decisions and gives each run's exact probability. Conformance tests therefore enumerate the very
-//! code that runs in production.
+//! Every algorithm of the crate makes its decisions through a [`RandomSource`]. Any [`rand::Rng`]
+//! is a `RandomSource` that draws them; [`enumerate`] runs a function once for every possible
+//! series of decisions and returns each run's exact probability. Conformance tests therefore
+//! enumerate the code that runs in production.
 
 use crate::{Distribution, Token};
 
-/// A set of weighted outcomes `0..`, one of which is to be chosen in proportion to its weight.
+/// A set of weighted outcomes `0..`, of which one is chosen in proportion to its weight.
 pub trait Outcomes {
-    /// Draws an outcome; `uniform` gives independent uniform numbers in `[0, 1)`.
+    /// Draws an outcome; `uniform` returns independent uniform numbers in `[0, 1)`.
     fn draw(&self, uniform: &mut dyn FnMut() -> f64) -> usize;
 
     /// The weight of every outcome, not necessarily normalised. Used by enumeration only.
     fn weights(&self) -> Vec<f64>;
 
-    /// Whether the outcomes are the tokens of a vocabulary. Who enumerates decisions may want to
-    /// leave those out.
+    /// True if the outcomes are the tokens of a vocabulary. An enumeration may leave those
+    /// decisions out.
     fn are_tokens(&self) -> bool {
         false
     }
@@ -35,8 +35,7 @@ impl Outcomes for [f64] {
                 left -= weight;
             }
         }
-        // Rounding can leave a remainder of one ulp: it belongs to the last outcome that has
-        // weight.
+        // Rounding can leave a remainder of one ulp, which counts for the last outcome with weight.
         last
     }
 
@@ -45,28 +44,30 @@ impl Outcomes for [f64] {
     }
 }
 
-/// The source of all random decisions.
+/// Source of all random decisions.
 pub trait RandomSource {
-    /// True with the given probability (values outside `[0, 1]` are clamped, NaN counts as 0).
+    /// Returns true with the given probability (values outside `[0, 1]` are clamped, NaN counts as
+    /// 0).
     fn coin(&mut self, probability: f64) -> bool;
 
-    /// One of the outcomes, in proportion to its weight.
+    /// Returns one of the outcomes, in proportion to its weight.
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize;
 
-    /// An index into `weights`, in proportion to the weights (≥ 0, not necessarily normalised).
+    /// Returns an index into `weights`, in proportion to the weights (≥ 0, not necessarily
+    /// normalised).
     fn pick(&mut self, weights: &[f64]) -> usize {
         self.choose(&weights)
     }
 
-    /// The key of a sequence's shared randomness ([`crate::gumbel`]), drawn here; none under
-    /// enumeration, which takes all outcomes in turn instead of those of one key.
+    /// Draws the key of a sequence's shared randomness ([`crate::gumbel`]); `None` under
+    /// enumeration, which enumerates the outcomes themselves instead of keys.
     fn shared_key(&mut self) -> Option<[u64; 2]> {
         let mut half = || (self.choose(&Bits) as u64) << 32 | self.choose(&Bits) as u64;
         Some([half(), half()])
     }
 
-    /// The first `count` tokens of `probs` by shared randomness (Gumbel-top-k), at this depth below
-    /// a draft's root; none where there is no shared randomness.
+    /// Returns the first `count` tokens of `probs` by shared randomness (Gumbel-top-k), at this
+    /// depth below a draft's root; `None` without shared randomness.
     fn gumbel_top(
         &mut self,
         _depth: usize,
@@ -119,13 +120,13 @@ impl<R: rand::Rng + ?Sized> RandomSource for R {
     }
 }
 
-/// One decision of a run under enumeration: the outcomes still to be tried, current one last.
+/// One decision of a run under enumeration: the outcomes still to be tried, the current one last.
 struct Decision {
     open: Vec<(usize, f64)>,
 }
 
-/// The [`RandomSource`] of [`enumerate`]: replays a prefix of decisions and records new ones. By
-/// itself it is for experiments that cannot be put into one function.
+/// The [`RandomSource`] of [`enumerate`]: replays a prefix of decisions and records new ones. Used
+/// directly for experiments that do not fit into one function.
 ///
 /// ```
 /// use polydraft::RandomSource;
@@ -149,7 +150,7 @@ pub struct Enumerator {
 }
 
 impl Enumerator {
-    /// Before the first run.
+    /// Creates an enumerator before its first run.
     pub fn new() -> Self {
         Self::default()
     }
@@ -159,10 +160,10 @@ impl Enumerator {
         self.decisions.iter().filter_map(|d| d.open.last()).map(|outcome| outcome.1).product()
     }
 
-    /// Begins the next run, if there is one left.
+    /// Starts the next run; returns false if all have been tried.
     pub fn advance(&mut self) -> bool {
         self.made = 0;
-        // Depth first: drop the outcome just tried, and every decision that has none left.
+        // Depth first: drops the outcome just tried, and every decision that has none left.
         while let Some(decision) = self.decisions.last_mut() {
             decision.open.pop();
             if !decision.open.is_empty() {
@@ -180,7 +181,8 @@ impl Enumerator {
             let mut open: Vec<_> = weights
                 .iter()
                 .enumerate()
-                // A NaN is no weight: it stays, and makes the probability of all of it one.
+                // NaN weights are kept, so that the total probability becomes NaN and the error is
+                // visible.
                 .filter(|(_, w)| **w > 0.0 || w.is_nan())
                 .map(|(i, w)| (i, w / total))
                 .rev()
@@ -210,7 +212,7 @@ impl RandomSource for Enumerator {
     }
 }
 
-/// Lent to something that wants a source of its own.
+/// For code that takes a source by value.
 impl RandomSource for &mut Enumerator {
     fn coin(&mut self, probability: f64) -> bool {
         (**self).coin(probability)
@@ -225,13 +227,13 @@ impl RandomSource for &mut Enumerator {
     }
 }
 
-/// A [`RandomSource`] that always takes the first possible outcome: for code that asks for a
-/// decision but must not need one.
+/// A [`RandomSource`] that always takes the first possible outcome, for code whose result must not
+/// depend on it.
 #[cfg(feature = "conformance")]
-pub(crate) struct Certain;
+pub(crate) struct FirstOutcome;
 
 #[cfg(feature = "conformance")]
-impl RandomSource for Certain {
+impl RandomSource for FirstOutcome {
     fn coin(&mut self, probability: f64) -> bool {
         probability >= 1.0
     }
@@ -243,8 +245,8 @@ impl RandomSource for Certain {
 
 /// Runs `experiment` once for every series of decisions that has positive probability.
 ///
-/// Returns each run's exact probability and result; the probabilities sum to 1. `experiment` must
-/// depend on nothing that changes between runs but the decisions.
+/// Returns each run's exact probability and result; the probabilities sum to 1. Nothing but the
+/// decisions may change between runs of `experiment`.
 ///
 /// ```
 /// use polydraft::{RandomSource, enumerate};

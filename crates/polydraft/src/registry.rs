@@ -1,15 +1,16 @@
-//! The registries: what has a name that users type, with its settings.
+//! Registries of algorithms that users name, with their settings.
 //!
-//! Rules, verifiers and policies are each one file and one line. The line makes the variant of an
-//! enum that holds the settings, so that records carry them; names, default settings and the list
-//! of all come from it, and the conformance run is driven by that list.
+//! Every rule, verifier and policy is one file and one line in a registry. The line adds a variant
+//! to an enum that stores the settings, so that records contain them. Names, default settings and
+//! the list of all entries are generated from these lines, and the conformance run iterates over
+//! that list.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Settings of an algorithm that has none; it is built by its default.
+/// Settings of an algorithm without settings, built by `Default`.
 pub struct NoSettings<A>(PhantomData<fn() -> A>);
 
 impl<A> Clone for NoSettings<A> {
@@ -36,7 +37,7 @@ impl<A> fmt::Debug for NoSettings<A> {
     }
 }
 
-/// The JSON object of no settings.
+/// The empty JSON object.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Empty {}
@@ -53,9 +54,9 @@ impl<'de, A> Deserialize<'de> for NoSettings<A> {
     }
 }
 
-/// Makes the enum of a registry. A line is `Variant(Settings) = "name",`; the settings have
-/// defaults and serde, and implement the trait that is named. `nesting Type as Variant = "name"`
-/// adds a variant that holds an entry of another registry.
+/// Generates the enum of a registry. A line is `Variant(Settings) = "name",`; the settings
+/// implement `Default`, serde's traits, and the given settings trait. `nesting Type as Variant =
+/// "name"` adds a variant that holds an entry of another registry.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! registry {
@@ -77,7 +78,7 @@ macro_rules! registry {
             /// The names that users type.
             pub const NAMES: &[&str] = &[$($name),*];
 
-            /// The entry of that name, with its default settings.
+            /// Returns the entry of that name, with its default settings.
             pub fn named(name: &str) -> Option<Self> {
                 match name {
                     $($name => Some(Self::$variant(Default::default())),)*
@@ -96,13 +97,13 @@ macro_rules! registry {
                 match self { $(Self::$variant(_) => $name,)* }
             }
 
-            /// The settings, as what they have in common.
+            /// The settings as a trait object.
             #[allow(dead_code, reason = "not every registry needs all of it")]
             pub(crate) fn settings(&self) -> &dyn $settings_trait {
                 match self { $(Self::$variant(settings) => settings,)* }
             }
 
-            /// The settings, to be changed.
+            /// The settings, mutable.
             #[allow(dead_code, reason = "not every registry needs all of it")]
             pub(crate) fn settings_mut(&mut self) -> &mut dyn $settings_trait {
                 match self { $(Self::$variant(settings) => settings,)* }
@@ -112,8 +113,7 @@ macro_rules! registry {
     (@settings $kind:ident, $settings_trait:path; $($variant:ident = $name:literal,)*
         ; $nested:ty, $nest:ident) => {
         impl $kind {
-            /// The settings as what they have in common, with the name that users type; or the
-            /// nested entry.
+            /// The settings as a trait object, with the name that users type; or the nested entry.
             pub(crate) fn settings(
                 &self,
             ) -> std::result::Result<(&'static str, &dyn $settings_trait), &$nested> {

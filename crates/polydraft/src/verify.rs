@@ -1,8 +1,8 @@
-//! Verifiers: what to emit, given a draft and the target's distributions at its nodes.
+//! Verifiers: which tokens to emit, given a draft and the target's distributions at its nodes.
 //!
-//! A verifier is a pure function of the draft, the target's distributions and the random decisions
-//! it asks for. It knows nothing of models, caches or tokenizers. Whatever the draft's
-//! distributions are, its output has exactly the target's distribution.
+//! A verifier is a pure function of the draft, the target's distributions and random decisions. It
+//! does not depend on models, caches or tokenizers. Whatever the draft's distributions are, its
+//! output has exactly the target's distribution.
 //!
 //! To add a verifier: one file here, one line in [`VerifierKind`].
 
@@ -25,17 +25,17 @@ use crate::{Distribution, Error, RandomSource, Result, Token};
 
 /// The target's next-token distributions at the nodes of a draft, the root included.
 ///
-/// They come through a trait so that one need be made from logits only where a verifier looks.
-/// Verifiers may look from several threads at once.
+/// A trait, so that a distribution is made from logits only where a verifier uses it. Verifiers may
+/// call it from several threads at once.
 pub trait TargetDistributions: Sync {
     /// The target's distribution after this node.
     ///
     /// # Errors
-    /// The model's logits there make no distribution.
+    /// Logits that make no distribution.
     fn target(&self, node: NodeId) -> Result<&Distribution>;
 }
 
-/// By node.
+/// Distributions by node id.
 impl TargetDistributions for Vec<Distribution> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         self.get(node).ok_or_else(|| Error::Length {
@@ -46,15 +46,15 @@ impl TargetDistributions for Vec<Distribution> {
     }
 }
 
-/// A target's distributions, each as large as the draft's: tokens of two vocabularies would be
-/// taken for each other, silently.
-struct Alike<'a> {
+/// Target distributions checked to have the draft's vocabulary size: otherwise tokens of two
+/// vocabularies would be confused silently.
+struct CheckedTargets<'a> {
     target: &'a dyn TargetDistributions,
-    /// The draft's, where anything was drawn.
+    /// The draft's vocabulary size, if anything was drawn.
     vocabulary: Option<usize>,
 }
 
-impl<'a> Alike<'a> {
+impl<'a> CheckedTargets<'a> {
     fn new(draft: &Draft, target: &'a dyn TargetDistributions) -> Self {
         Self {
             target,
@@ -63,7 +63,7 @@ impl<'a> Alike<'a> {
     }
 }
 
-impl TargetDistributions for Alike<'_> {
+impl TargetDistributions for CheckedTargets<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         let probs = self.target.target(node)?;
         match self.vocabulary {
@@ -76,16 +76,16 @@ impl TargetDistributions for Alike<'_> {
     }
 }
 
-/// What a verifier decided for one draft.
+/// Decision of a verifier for one draft.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The accepted nodes, from a child of the root downwards; may be empty.
+    /// The accepted nodes, from a child of the root downwards; possibly empty.
     pub accepted: Vec<NodeId>,
-    /// The token to emit after them. It belongs to no node that would have been next.
+    /// The token to emit after them. No node below the last accepted one has this token.
     pub token: Token,
 }
 
-/// Decides what to emit.
+/// Decides which tokens of a draft to emit.
 ///
 /// ```
 /// use polydraft::{Distribution, Draft, Growth, Draws, VerifierKind};
@@ -96,8 +96,7 @@ pub struct Outcome {
 /// let mut draft = Draft::new();
 /// draft.draw(0, probs.clone(), Growth::Fresh(Draws::iid(3)), &mut rng)?;
 ///
-/// // The target's distribution at every node. Here it is the draft's own: a draft is always
-/// // accepted.
+/// // The target's distributions. Here they are the draft's own, so a draft is always accepted.
 /// let target = vec![probs; draft.tree().len()];
 /// let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
 /// verifier.supports(draft.form())?;
@@ -108,18 +107,18 @@ pub struct Outcome {
 ///
 /// `crates/polydraft/examples/own_verifier` is a custom verifier, with its proof.
 pub trait Verifier: Send {
-    /// Whether this verifier is exact for drafts of this form, in constant time.
+    /// Checks that this verifier is exact for drafts of this form, in constant time.
     ///
     /// # Errors
-    /// A form that it was not made for; the error says what it was made for.
+    /// An unsupported form; the error names the supported ones.
     fn supports(&self, form: &Form) -> Result<()>;
 
     /// Emits a path of the draft and one more token, such that the output has the target's
     /// distribution.
     ///
     /// # Errors
-    /// A draft of a form that is not supported; a target's distribution that cannot be made, or
-    /// that is over another vocabulary than the draft's.
+    /// A draft of an unsupported form; a target distribution that cannot be made, or over another
+    /// vocabulary than the draft's.
     fn verify(
         &mut self,
         draft: &Draft,
@@ -127,32 +126,32 @@ pub trait Verifier: Send {
         rng: &mut dyn RandomSource,
     ) -> Result<Outcome>;
 
-    /// The priorities of its last verification, if it gives drafts such.
+    /// The priorities of the last verification, if the verifier uses priorities.
     fn as_priority_intervals(&self) -> Option<&dyn PriorityIntervals> {
         None
     }
 
-    /// Whether it decides by randomness that its drafts share ([`crate::gumbel`]), where there is
-    /// such.
+    /// True if the verifier decides by the randomness shared with its drafts ([`crate::gumbel`]),
+    /// where available.
     fn uses_shared_randomness(&self) -> bool {
         false
     }
 
-    /// Nodes so far at which a slower or weaker algorithm took over, because the verifier's own
-    /// could not do them. The distribution is exact all the same.
+    /// Number of nodes so far at which a slower or weaker algorithm took over because the
+    /// verifier's own one failed. The distribution stays exact.
     fn fallbacks(&self) -> u64 {
         0
     }
 }
 
-/// A verifier that gives drafts priorities, as pictures of a step show them.
+/// A verifier that assigns priorities to drafts, for plots of a step.
 pub trait PriorityIntervals {
     /// Returns, after a verification, the distribution of the priority of drafts of `token` at a
-    /// node, as intervals of [0, 1]: where one begins, how long it is, and how likely; they may
-    /// overlap. None where nothing was shared out among several drafts.
+    /// node, as intervals of [0, 1]: start, length and probability; they may overlap. Empty where
+    /// nothing was divided among several drafts.
     ///
     /// # Errors
-    /// A target's distribution that cannot be made.
+    /// A target distribution that cannot be made.
     fn priorities(
         &self,
         draft: &Draft,
@@ -162,9 +161,9 @@ pub trait PriorityIntervals {
     ) -> Result<Vec<[f64; 3]>>;
 }
 
-/// What every verifier's settings have.
+/// The trait of every verifier's settings.
 pub trait VerifierSettings {
-    /// Makes the verifier ready to work.
+    /// Builds the verifier.
     ///
     /// # Errors
     /// A setting out of range.
@@ -185,7 +184,7 @@ crate::registry! {
     ///
     /// let walk: VerifierKind = "walk:k-seq".parse()?;
     /// assert_eq!(walk.to_string(), "spectr");
-    /// // What each says that it is exact for.
+    /// // Each verifier reports which forms it is exact for.
     /// let four_paths =
     ///     |kind: &VerifierKind| kind.build().is_ok_and(|v| v.supports(&Form::paths(4)).is_ok());
     /// let all = VerifierKind::all();
@@ -197,14 +196,14 @@ crate::registry! {
     /// ```
         pub enum VerifierKind, tag "verifier", settings VerifierSettings,
         nesting WalkRule as
-        /// From the root down, a token-level rule at every node (Sun et al. 2023, Miao et al.
+        /// A token-level rule at every node, from the root down (Sun et al. 2023, Miao et al.
         /// 2023).
         Walk = "walk";
-    /// One path, token by token (Leviathan et al. 2023, Chen et al. 2023).
+    /// A single path, token by token (Leviathan et al. 2023, Chen et al. 2023).
     Token(NoSettings<token::TokenByToken>) = "token",
-    /// One path as a whole (Sun et al. 2024).
+    /// A single path as a block (Sun et al. 2024).
     Block(NoSettings<block::Block>) = "block",
-    /// From the leaves up (Weng et al. 2025).
+    /// Traversal from the leaves up (Weng et al. 2025).
     Traversal(NoSettings<traversal::Traversal>) = "traversal",
     /// The path of highest ratios, verified as a block (GBV).
     GreedyBlock(NoSettings<greedy_block::GreedyBlock>) = "greedy-block",
@@ -212,36 +211,36 @@ crate::registry! {
     PriorityBlock(priority::Settings) = "priority-block",
     /// The path of highest priority, verified as a block.
     NestedPriority(nested_priority::Settings) = "nested-priority",
-    /// Gumbel coupling, which does not look at the draft: for a seed the same output with every
-    /// draft and tree.
+    /// Gumbel coupling, independent of the draft: for a seed the same output with every draft and
+    /// tree.
     Invariant(NoSettings<invariant::Invariant>) = "invariant",
 }
 
-/// Names that stand for a walk with a certain rule.
+/// Aliases of walks with a certain rule.
 const ALIASES: [(&str, &str); 2] = [("spectr", "k-seq"), ("specinfer", "recursive")];
 const WALK: &str = "walk:";
 
 impl VerifierKind {
-    /// All of them with their default settings; walks go by the built-in rules.
+    /// All verifiers with their default settings, and a walk with each built-in rule.
     pub fn all() -> Vec<Self> {
         Self::all_with(&RuleRegistry::built_in())
     }
 
-    /// All of them with their default settings, and a walk by each of these rules.
+    /// All verifiers with their default settings, and a walk with each of these rules.
     pub fn all_with(rules: &RuleRegistry) -> Vec<Self> {
         let walks = rules.all().iter().cloned().map(Self::Walk);
         Self::NAMES.iter().filter_map(|name| Self::named(name)).chain(walks).collect()
     }
 
-    /// The walk by a rule.
+    /// Creates the walk with a rule.
     pub fn walk(rule: impl Into<WalkRule>) -> Self {
         Self::Walk(rule.into())
     }
 
-    /// The verifier that users name so, where walks may go by these rules.
+    /// Parses a verifier's name, where walks may use the given rules.
     ///
     /// # Errors
-    /// A name that is neither a verifier's nor `walk:` with one of the rules.
+    /// An unknown name: neither a verifier's nor `walk:` with one of the rules.
     pub fn parse_with(name: &str, rules: &RuleRegistry) -> Result<Self> {
         let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, rule)| *rule);
         if let Some(rule) = alias.or_else(|| name.strip_prefix(WALK)) {
@@ -259,7 +258,7 @@ impl VerifierKind {
         })
     }
 
-    /// The working verifier.
+    /// Builds the verifier.
     ///
     /// # Errors
     /// Settings out of range.
@@ -272,7 +271,7 @@ impl VerifierKind {
 }
 
 impl fmt::Display for VerifierKind {
-    /// The name that users type; settings are not shown.
+    /// Writes the name that users type, without settings.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self.settings() {
             Ok((name, _)) => f.pad(name),
@@ -292,15 +291,15 @@ impl FromStr for VerifierKind {
     }
 }
 
-/// Tokens of all distributions together above which several threads are worth waking.
-const WORTH_THREADS: usize = 1 << 15;
+/// Minimum total size of distributions, in tokens, for which several threads pay off.
+const MIN_PARALLEL_TOKENS: usize = 1 << 15;
 
-/// Whether work over the distributions at these nodes is to be spread over the caller's threads.
-fn worth_threads(draft: &Draft, nodes: &[NodeId]) -> bool {
+/// True if work over the distributions at these nodes should run on the caller's thread pool.
+fn pays_to_parallelize(draft: &Draft, nodes: &[NodeId]) -> bool {
     let work: usize = nodes
         .iter()
         .filter_map(|&node| draft.distribution(node))
         .map(Distribution::vocabulary)
         .sum();
-    nodes.len() > 1 && work > WORTH_THREADS && rayon::current_num_threads() > 1
+    nodes.len() > 1 && work > MIN_PARALLEL_TOKENS && rayon::current_num_threads() > 1
 }

@@ -1,19 +1,19 @@
-//! The tokens of a model, to check that two models have the same ones.
+//! A model's vocabulary, and the check that two models share it.
 
 use std::sync::Arc;
 
 use crate::{Error, Result, Token};
 
-/// The strings of all tokens, by id. An id without a token (padding of an embedding) has none.
+/// The strings of all tokens, by id. An id without a token (padding of an embedding) has no string.
 /// Cheap to clone.
 ///
 /// ```
 /// use polydraft::Vocabulary;
 ///
-/// let of = |tokens: &[&str]| {
+/// let vocabulary = |tokens: &[&str]| {
 ///     Vocabulary::new(tokens.iter().map(|&token| Some(token.into())).collect())
 /// };
-/// let (target, draft) = (of(&["a", "b"]), of(&["a", "c"]));
+/// let (target, draft) = (vocabulary(&["a", "b"]), vocabulary(&["a", "c"]));
 /// let error = target.check_draft(&draft).unwrap_err().to_string();
 /// assert!(error.contains(r#"is 1: "b" against "c""#), "{error}");
 /// ```
@@ -23,17 +23,17 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// From the string of each id.
+    /// Creates a vocabulary from the string of each id.
     pub fn new(tokens: Vec<Option<Box<str>>>) -> Self {
         Self { tokens: tokens.into() }
     }
 
-    /// `size` tokens without strings, for models of bare numbers.
+    /// Creates a vocabulary of `size` ids without strings, for models of bare numbers.
     pub fn numbered(size: usize) -> Self {
         Self { tokens: vec![None; size].into() }
     }
 
-    /// Number of ids, which is the length of the logits.
+    /// Number of ids, equal to the length of the logits.
     pub fn size(&self) -> usize {
         self.tokens.len()
     }
@@ -43,7 +43,7 @@ impl Vocabulary {
         self.tokens.get(id as usize)?.as_deref()
     }
 
-    /// Checks that a draft with the vocabulary `draft` can draft for a target with this one.
+    /// Checks that a draft model with the vocabulary `draft` can draft for a target with this one.
     ///
     /// # Errors
     /// Different sizes or strings; the error names both sizes and the first token that differs.
@@ -54,7 +54,7 @@ impl Vocabulary {
         let Some(id) = differs.or((sizes.0 != sizes.1).then_some(shorter)) else {
             return Ok(());
         };
-        let show = |own: &Self| match own.tokens.get(id) {
+        let show = |vocabulary: &Self| match vocabulary.tokens.get(id) {
             None => "no such token".to_owned(),
             Some(None) => "a token without text".to_owned(),
             Some(Some(text)) => format!("{text:?}"),
@@ -72,24 +72,24 @@ impl Vocabulary {
 mod tests {
     use super::*;
 
-    fn of(tokens: &[&str]) -> Vocabulary {
+    fn vocabulary(tokens: &[&str]) -> Vocabulary {
         Vocabulary::new(tokens.iter().map(|t| Some(Box::from(*t))).collect())
     }
 
     #[test]
-    fn mismatches_name_sizes_and_the_first_difference() {
-        let target = of(&["a", "b", "c"]);
+    fn mismatch_errors_name_sizes_and_the_first_difference() {
+        let target = vocabulary(&["a", "b", "c"]);
         assert!(target.check_draft(&target).is_ok());
         assert!(Vocabulary::numbered(5).check_draft(&Vocabulary::numbered(5)).is_ok());
-        let shorter = target.check_draft(&of(&["a", "b"])).unwrap_err().to_string();
+        let shorter = target.check_draft(&vocabulary(&["a", "b"])).unwrap_err().to_string();
         assert!(shorter.contains("the target has 3 tokens, the draft 2"), "{shorter}");
         assert!(shorter.contains("is 2: \"c\" against no such token"), "{shorter}");
-        let other = target.check_draft(&of(&["a", "x", "c"])).unwrap_err().to_string();
+        let other = target.check_draft(&vocabulary(&["a", "x", "c"])).unwrap_err().to_string();
         assert!(
             other.contains("both have 3 tokens") && other.contains("is 1: \"b\" against \"x\""),
             "{other}"
         );
-        let both = target.check_draft(&of(&["a", "x"])).unwrap_err().to_string();
+        let both = target.check_draft(&vocabulary(&["a", "x"])).unwrap_err().to_string();
         assert!(
             both.contains("the draft 2") && both.contains("is 1: \"b\" against \"x\""),
             "{both}"

@@ -1,27 +1,27 @@
-//! The one statistical test: do counts agree with a distribution that is known?
+//! The G-test: do counts agree with a known distribution?
 //!
-//! Problem: where distributions cannot be enumerated, what was emitted is counted and compared with
-//! what should have been.
-//! Source: the G-test (log-likelihood ratio) against a known distribution; cells expected fewer
-//! than five times are pooled.
+//! Problem: where distributions cannot be enumerated, compare counts of what was emitted with the
+//! expected distribution.
+//! Source: the G-test (log-likelihood ratio) against a known distribution; cells with fewer than
+//! five expected counts are pooled.
 //! Complexity: one pass over the cells. Deviations: none.
 
-/// Cells must be expected this often for the statistic to have its distribution.
+/// Minimum expected count of a cell, for the statistic to have its distribution.
 pub const MIN_EXPECTED: f64 = 5.0;
 
-/// The statistic of a G-test, which adds up over independent experiments.
+/// Statistic of a G-test, which adds up over independent experiments.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct GTest {
     /// 2 Σ observed·ln(observed/expected).
     pub statistic: f64,
-    /// Cells compared.
+    /// Number of cells compared.
     pub cells: usize,
-    /// Cells that can vary: all but one for each experiment.
+    /// Degrees of freedom: all cells but one per experiment.
     pub degrees_of_freedom: usize,
 }
 
 impl GTest {
-    /// Compares cells of (probability, count), which are all that can happen.
+    /// Compares cells of (probability, count) that cover all outcomes.
     pub fn new(cells: impl IntoIterator<Item = (f64, u64)>) -> Self {
         let cells: Vec<_> = cells.into_iter().collect();
         let runs = cells.iter().map(|(_, count)| count).sum::<u64>() as f64;
@@ -34,7 +34,7 @@ impl GTest {
                 test.add_cell(probability, count, runs);
             }
         }
-        // The rare ones may be rare together; seen at all they must not be forgotten.
+        // Rare cells may not be rare together, and observed ones must count.
         if rare.0 * runs > 1e-9 || rare.1 > 0 {
             test.add_cell(rare.0, rare.1, runs);
         }
@@ -50,7 +50,7 @@ impl GTest {
         }
     }
 
-    /// Both tests together.
+    /// Combines two independent tests.
     pub fn combined(self, other: Self) -> Self {
         Self {
             statistic: self.statistic + other.statistic,
@@ -59,7 +59,7 @@ impl GTest {
         }
     }
 
-    /// The probability that the distribution itself deviates at least as much; 1 if there is
+    /// The probability that counts from the distribution deviate at least as much; 1 if there is
     /// nothing to compare.
     pub fn p_value(&self) -> f64 {
         match self.degrees_of_freedom {
@@ -69,12 +69,12 @@ impl GTest {
     }
 }
 
-/// The probability that a chi-squared variable with so many degrees of freedom is above `x`.
+/// The probability that a chi-squared variable with `freedom` degrees of freedom exceeds `x`.
 ///
 /// With y = x/2 it is Σ e^−y·y^s/Γ(s + 1) over s = 0, 1, .. below freedom/2, and for an odd freedom
 /// erfc(√y) and that sum over s = 1/2, 3/2, .. (Abramowitz and Stegun, 26.4.4 and 26.4.5). All
-/// terms are positive; each is had from the one before by its logarithm, as e^−y alone may be too
-/// small for a number.
+/// terms are positive; each is computed from the previous one by its logarithm, as e^−y alone may
+/// underflow.
 fn chi_squared_above(freedom: usize, x: f64) -> f64 {
     let y = x / 2.0;
     if y <= 0.0 || y == f64::INFINITY {
@@ -99,8 +99,8 @@ mod tests {
     use super::chi_squared_above;
 
     #[test]
-    fn chi_squared_is_as_in_tables() {
-        // Points that 5 %, 1 % and 0.1 % lie above.
+    fn chi_squared_tail_matches_tables() {
+        // The 5 %, 1 % and 0.1 % points.
         for (freedom, points) in [
             (1, [3.841_458_820_694_124, 6.634_896_601_021_213, 10.827_566_170_662_733]),
             (2, [5.991_464_547_107_979, 9.210_340_371_976_18, 13.815_510_557_964_274]),
@@ -114,7 +114,7 @@ mod tests {
             }
         }
         assert_eq!(chi_squared_above(7, 0.0), 1.0);
-        // Where e^−y is no number, and where the answer is none.
+        // Where e^−y underflows, and where the result does.
         let middle = chi_squared_above(2000, 2000.0);
         assert!((0.49..0.5).contains(&middle), "{middle}");
         assert_eq!(chi_squared_above(3, 1e5), 0.0);

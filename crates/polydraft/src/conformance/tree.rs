@@ -1,12 +1,12 @@
 //! Exact distributions and block efficiencies of verifiers on trees, by enumeration.
 //!
-//! Problem: a verifier with a policy is right when what it emits, extended by the target to full
+//! Problem: a verifier with a policy is correct when its output, extended by the target to full
 //! length, has the target's distribution.
-//! Source: ours. Every draft that can be drawn and every decision of the verifier is enumerated;
-//! equal drafts are verified once. Where both use shared randomness, that is enumerated too, and
-//! drawing and verifying are one experiment.
-//! Complexity: exponential in the number of draws: for tiny vocabularies only ([`count_drafts`]
-//! says how many).
+//! Source: ours. Every possible draft and every decision of the verifier is enumerated; equal
+//! drafts are verified once. Where both use shared randomness, it is enumerated too, and drawing
+//! and verifying are one experiment.
+//! Complexity: exponential in the number of draws: for tiny vocabularies only (see
+//! [`count_drafts`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -24,89 +24,89 @@ pub trait ContextDistributions: Sync {
     ///
     /// # Errors
     /// A sequence that the model has no distribution for.
-    fn distribution(&self, text: &[Token]) -> Result<&Distribution>;
+    fn distribution(&self, sequence: &[Token]) -> Result<&Distribution>;
 
-    /// That of a draft, where there are several.
+    /// The distribution of one of several drafts after this sequence.
     ///
     /// # Errors
     /// A sequence that the draft has no distribution for.
-    fn draft_distribution(&self, _draft: usize, text: &[Token]) -> Result<&Distribution> {
-        self.distribution(text)
+    fn draft_distribution(&self, _draft: usize, sequence: &[Token]) -> Result<&Distribution> {
+        self.distribution(sequence)
     }
 }
 
-/// Several drafts.
+/// Distributions of several drafts, by the draft's number.
 impl<D: ContextDistributions> ContextDistributions for Vec<D> {
     /// The first draft's.
-    fn distribution(&self, text: &[Token]) -> Result<&Distribution> {
-        self.draft_distribution(0, text)
+    fn distribution(&self, sequence: &[Token]) -> Result<&Distribution> {
+        self.draft_distribution(0, sequence)
     }
 
-    fn draft_distribution(&self, draft: usize, text: &[Token]) -> Result<&Distribution> {
+    fn draft_distribution(&self, draft: usize, sequence: &[Token]) -> Result<&Distribution> {
         let missing = || Error::Length {
             operation: "drafts",
             expected: format!("at least {}", draft + 1),
             got: self.len(),
         };
-        self.get(draft).ok_or_else(missing)?.distribution(text)
+        self.get(draft).ok_or_else(missing)?.distribution(sequence)
     }
 }
 
-/// Distributions listed by sequence.
+/// Distributions by sequence.
 impl ContextDistributions for HashMap<Vec<Token>, Distribution> {
-    fn distribution(&self, text: &[Token]) -> Result<&Distribution> {
-        self.get(text).ok_or_else(|| Error::Unsupported {
+    fn distribution(&self, sequence: &[Token]) -> Result<&Distribution> {
+        self.get(sequence).ok_or_else(|| Error::Unsupported {
             operation: "table of distributions",
             expected: "a distribution for every sequence".to_owned(),
-            got: format!("none for {text:?}"),
+            got: format!("none for {sequence:?}"),
         })
     }
 }
 
-/// What a verifier does with the drafts of one policy.
+/// Exact results of a verifier on the drafts of a policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exact {
     /// Expected number of tokens emitted per draft.
     pub block_efficiency: f64,
     /// The largest difference between the probability of a full sequence, one token longer than the
-    /// tree is deep, and that under the target.
+    /// tree is deep, and its probability under the target.
     pub deviation: f64,
-    /// How many different drafts there were.
+    /// Number of different drafts.
     pub trees: usize,
-    /// Expected number of nodes per draft at which another algorithm took over.
+    /// Expected number of nodes per draft at which a fallback algorithm decided.
     pub fallbacks: f64,
 }
 
-/// Drafts that can be drawn from distributions over `vocabulary` tokens, in order of draws, at
-/// most.
+/// Maximum number of drafts that can be drawn from distributions over `vocabulary` tokens, counting
+/// orders of draws.
 pub fn count_drafts(policy: &PolicyKind, vocabulary: usize) -> f64 {
     (vocabulary as f64).powf(policy.max_draws(vocabulary))
 }
 
-/// The target's distributions at the nodes of one draft.
+/// Target distributions at the nodes of one draft tree.
 pub struct NodeTargets<'a> {
-    texts: Vec<Vec<Token>>,
+    sequences: Vec<Vec<Token>>,
     target: &'a dyn ContextDistributions,
 }
 
 impl<'a> NodeTargets<'a> {
-    /// The distributions of `target` after the sequences of `tree`.
+    /// Looks up `target` after the sequence of every node of `tree`.
     pub fn new(tree: &DraftTree, target: &'a dyn ContextDistributions) -> Self {
-        let text = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
-        Self { texts: (0..tree.len()).map(text).collect(), target }
+        let sequence = |node| tree.path(node).into_iter().map(|node| tree.token(node)).collect();
+        Self { sequences: (0..tree.len()).map(sequence).collect(), target }
     }
 }
 
 impl TargetDistributions for NodeTargets<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
-        self.target.distribution(&self.texts[node])
+        self.target.distribution(&self.sequences[node])
     }
 }
 
-/// Draws a draft.
+/// Draws a draft as `policy` decides.
 ///
 /// # Errors
-/// A sequence that the draft has no distribution for; a policy that cannot be drawn.
+/// A sequence without a draft distribution; a policy that cannot be drawn.
 pub fn draw(
     policy: &dyn Policy,
     draft: &dyn ContextDistributions,
@@ -122,10 +122,10 @@ pub fn draw(
                 DraftTree::ROOT => (0..distinct).collect(),
                 _ => drawn.drafts(node),
             };
-            let of = |number: usize| -> Result<(usize, Distribution)> {
+            let distribution = |number: usize| -> Result<(usize, Distribution)> {
                 Ok((number, draft.draft_distribution(number, &tokens)?.clone()))
             };
-            let each = drafts.into_iter().map(of).collect::<Result<Vec<_>>>()?;
+            let each = drafts.into_iter().map(distribution).collect::<Result<Vec<_>>>()?;
             drawn.grow_distinct(node, each, policy, rng)?;
         } else if policy.may_grow(&drawn.path(node)) {
             let probs = draft.distribution(&drawn.path(node).tokens())?.clone();
@@ -136,8 +136,8 @@ pub fn draw(
     Ok(drawn)
 }
 
-/// A draft's tokens, and how they were drawn at each node: of drafts of their own also which drew
-/// which.
+/// A draft's tokens and how they were drawn at each node; for distinct drafts also which draft drew
+/// which token.
 type Identity = (DraftTree, Vec<Option<(Draws, bool, Vec<Token>)>>);
 
 fn identity(draft: &Draft) -> Identity {
@@ -146,7 +146,7 @@ fn identity(draft: &Draft) -> Identity {
     (draft.tree().clone(), (0..draft.tree().len()).map(at).collect())
 }
 
-/// Every draft of this policy with its probability.
+/// Enumerates every draft of this policy, with its probability.
 ///
 /// # Errors
 /// As for [`draw`].
@@ -157,16 +157,16 @@ pub fn drafts(policy: &dyn Policy, draft: &dyn ContextDistributions) -> Result<V
         all.entry(identity(&drawn)).or_insert((0.0, drawn)).0 += probability;
     }
     let mut all: Vec<_> = all.into_values().collect();
-    // Sums over them shall not depend on the order of a hash table.
+    // Sorted, because sums must not depend on the order of a hash table.
     all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
     Ok(all)
 }
 
-/// The exact distribution and block efficiency of a verifier. `progress` gets the part of the
-/// drafts that is done.
+/// Computes the exact distribution and block efficiency of a verifier. `progress` receives the
+/// fraction of the drafts that is done.
 ///
 /// # Errors
-/// Those of the verifier; a sequence without a distribution.
+/// Errors of the verifier; a sequence without a distribution.
 ///
 /// ```
 /// use polydraft::conformance::tree::{exact, random_pair};
@@ -194,15 +194,15 @@ pub fn exact(
 ) -> Result<Exact> {
     let Steps { emitted, trees, fallbacks } = steps(verifier, policy, target, draft, progress)?;
     let block_efficiency =
-        emitted.iter().map(|(text, probability)| probability * text.len() as f64).sum();
+        emitted.iter().map(|(sequence, probability)| probability * sequence.len() as f64).sum();
     let mut deviation = 0.0;
     let mut sequence = Vec::new();
     compare(target, &emitted, policy.depth() + 1, 1.0, 0.0, &mut sequence, &mut deviation)?;
     Ok(Exact { block_efficiency, deviation, trees, fallbacks })
 }
 
-/// The distribution of what one step emits, by the tokens, one or more; and the number of different
-/// drafts.
+/// The exact distribution of the tokens (one or more) emitted in one step, and the number of
+/// different drafts.
 ///
 /// # Errors
 /// As for [`exact`].
@@ -217,9 +217,9 @@ pub fn emitted(
     Ok((steps.emitted, steps.trees))
 }
 
-/// All steps from one context.
+/// All possible steps from one context.
 struct Steps {
-    /// The distribution of what is emitted.
+    /// Probability of each sequence of emitted tokens.
     emitted: BTreeMap<Vec<Token>, f64>,
     trees: usize,
     fallbacks: f64,
@@ -237,12 +237,12 @@ fn steps(
     let mut emitted: BTreeMap<Vec<Token>, f64> = BTreeMap::new();
     let mut note = |probability: f64, distributions: &NodeTargets, outcome: Outcome| {
         let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
-        let mut sequence = distributions.texts[end].clone();
+        let mut sequence = distributions.sequences[end].clone();
         sequence.push(outcome.token);
         *emitted.entry(sequence).or_default() += probability;
     };
     let trees = if verifier.uses_shared_randomness() {
-        // What it decides depends on how the draft was drawn, not only on what was drawn.
+        // The decision depends on how the draft was drawn, not only on its tokens.
         let runs = enumerate(|rng| {
             let mut shared_randomness = gumbel::shared_randomness(rng);
             let mut rng = WithSharedRandomness::new(rng, shared_randomness.as_mut(), 0);
@@ -267,8 +267,8 @@ fn steps(
                 let outcome = verifier.verify(draft, &distributions, rng);
                 (outcome, verifier.fallbacks() - before)
             });
-            for (decision, (outcome, fell_back)) in runs {
-                fallbacks += probability * decision * fell_back as f64;
+            for (decision, (outcome, fallback_count)) in runs {
+                fallbacks += probability * decision * fallback_count as f64;
                 note(probability * decision, &distributions, outcome?);
             }
             progress((index + 1) as f64 / drafts.len() as f64);
@@ -278,9 +278,9 @@ fn steps(
     Ok(Steps { emitted, trees, fallbacks })
 }
 
-/// Compares the distribution of all sequences of `length` that go on from `sequence`: its
-/// probability under the target is `expected`, and what was emitted as one of its prefixes and
-/// extended by the target has probability `flow`.
+/// Compares the distribution of all sequences of `length` that extend `sequence`: `expected` is the
+/// probability of `sequence` under the target, `flow` the probability that one of its prefixes was
+/// emitted and then extended to it by the target. `worst` is updated with the largest deviation.
 fn compare(
     target: &dyn ContextDistributions,
     emitted: &BTreeMap<Vec<Token>, f64>,
@@ -293,17 +293,18 @@ fn compare(
     let flow = flow + emitted.get(sequence).copied().unwrap_or(0.0);
     if sequence.len() == length {
         let deviation = (flow - expected).abs();
-        // NaN must not pass, nor be forgotten.
+        // NaN must neither pass nor be overwritten.
         *worst = if worst.is_nan() || deviation <= *worst { *worst } else { deviation };
         return Ok(());
     }
-    // The whole vocabulary: what has no probability under the target must not be emitted either.
+    // Covers the full vocabulary: tokens without probability under the target must not be emitted
+    // either.
     let probs = target.distribution(sequence)?;
     for token in 0..probs.vocabulary() as Token {
         let p = probs.probability(token);
         sequence.push(token);
         let reachable =
-            expected > 0.0 || flow > 0.0 || emitted.keys().any(|text| text.starts_with(sequence));
+            expected > 0.0 || flow > 0.0 || emitted.keys().any(|key| key.starts_with(sequence));
         if reachable {
             compare(target, emitted, length, expected * p, flow * p, sequence, worst)?;
         }
@@ -312,10 +313,10 @@ fn compare(
     Ok(())
 }
 
-/// Expected block efficiency of block verification of a path that is drawn by `selection`: Σ over
-/// sequences of b, with b of the empty sequence 1 and b(xy) = min(b(x)·p(y|x), selection(xy)).
+/// Expected block efficiency of block verification of a path drawn by `selection`: Σ over sequences
+/// of b, where b of the empty sequence is 1 and b(xy) = min(b(x)·p(y|x), selection(xy)).
 ///
-/// `selection` gives the probability that the selected path begins with a sequence.
+/// `selection` returns the probability that the selected path starts with a sequence.
 ///
 /// # Errors
 /// A sequence without a distribution.
@@ -328,27 +329,27 @@ pub fn block_efficiency(
         depth: usize,
         target: &dyn ContextDistributions,
         selection: &mut dyn FnMut(&[Token]) -> Result<f64>,
-        text: &mut Vec<Token>,
+        sequence: &mut Vec<Token>,
         b: f64,
     ) -> Result<f64> {
-        if text.len() == depth {
+        if sequence.len() == depth {
             return Ok(b);
         }
         let mut sum = b;
-        for (token, p) in target.distribution(text)?.support() {
-            text.push(token);
-            let next = (b * p).min(selection(text)?);
+        for (token, p) in target.distribution(sequence)?.support() {
+            sequence.push(token);
+            let next = (b * p).min(selection(sequence)?);
             if next > 0.0 {
-                sum += below(depth, target, selection, text, next)?;
+                sum += below(depth, target, selection, sequence, next)?;
             }
-            text.pop();
+            sequence.pop();
         }
         Ok(sum)
     }
     below(depth, target, selection, &mut Vec::new(), 1.0)
 }
 
-/// A target and a draft for the sequences over `vocabulary` tokens of up to `depth` tokens.
+/// Target and draft distributions for all sequences of up to `depth` tokens over a vocabulary.
 #[derive(Debug, Clone)]
 pub struct Pair {
     /// The target, with distributions for sequences of all lengths from 0 to `depth`.
@@ -357,9 +358,10 @@ pub struct Pair {
     pub draft: HashMap<Vec<Token>, Distribution>,
 }
 
-/// A random pair in which the draft is mixed with the target, `agreement` from 0 to 1;
-/// `adversarial` ones have one-hot distributions, ties, zeros, subnormal probabilities, one short
-/// of 1, disjoint supports and equal distributions in random places.
+/// Generates a random pair in which the draft is mixed with the target: `agreement` is the share of
+/// the target, from 0 to 1. Adversarial pairs have one-hot distributions, ties, zeros, subnormal
+/// probabilities, a probability one rounding below 1, disjoint supports and equal distributions in
+/// random places.
 ///
 /// # Errors
 /// None for a vocabulary of at least one token.
@@ -371,10 +373,10 @@ pub fn random_pair<R: rand::Rng + ?Sized>(
     rng: &mut R,
 ) -> Result<Pair> {
     let (mut target, mut draft) = (HashMap::new(), HashMap::new());
-    let mut texts = vec![Vec::new()];
+    let mut sequences = vec![Vec::new()];
     for _ in 0..=depth {
         let mut longer = Vec::new();
-        for text in texts {
+        for sequence in sequences {
             let p = weights(vocabulary, adversarial, rng);
             let mut q = weights(vocabulary, adversarial, rng);
             if adversarial && uniform(rng) < 0.15 {
@@ -385,11 +387,11 @@ pub fn random_pair<R: rand::Rng + ?Sized>(
             }
             let (p, q) = (normal(p), normal(q));
             let q = p.iter().zip(&q).map(|(p, q)| agreement * p + (1.0 - agreement) * q).collect();
-            target.insert(text.clone(), Distribution::new(p)?);
-            draft.insert(text.clone(), Distribution::new(q)?);
-            longer.extend((0..vocabulary as Token).map(|token| [&text[..], &[token]].concat()));
+            target.insert(sequence.clone(), Distribution::new(p)?);
+            draft.insert(sequence.clone(), Distribution::new(q)?);
+            longer.extend((0..vocabulary as Token).map(|token| [&sequence[..], &[token]].concat()));
         }
-        texts = longer;
+        sequences = longer;
     }
     Ok(Pair { target, draft })
 }
@@ -403,23 +405,23 @@ fn normal(values: Vec<f64>) -> Vec<f64> {
     values.into_iter().map(|value| value / sum).collect()
 }
 
-/// Dirichlet-like weights, or special ones.
+/// Dirichlet-like weights, or one of several special kinds.
 fn weights<R: rand::Rng + ?Sized>(vocabulary: usize, adversarial: bool, rng: &mut R) -> Vec<f64> {
     let kind = if adversarial { (uniform(rng) * 8.0) as usize } else { 8 };
-    let place = (uniform(rng) * vocabulary as f64) as usize;
+    let chosen = (uniform(rng) * vocabulary as f64) as usize;
     match kind {
-        0 => (0..vocabulary).map(|i| if i == place { 1.0 } else { 0.0 }).collect(),
+        0 => (0..vocabulary).map(|i| if i == chosen { 1.0 } else { 0.0 }).collect(),
         1 => vec![1.0; vocabulary],
-        2 => (0..vocabulary).map(|i| if i == place { 1.0 } else { 1e-17 }).collect(),
-        3 => (0..vocabulary).map(|i| [0.5, 0.25, 0.125, 0.125][(i + place) % 4]).collect(),
+        2 => (0..vocabulary).map(|i| if i == chosen { 1.0 } else { 1e-17 }).collect(),
+        3 => (0..vocabulary).map(|i| [0.5, 0.25, 0.125, 0.125][(i + chosen) % 4]).collect(),
         4 if vocabulary > 1 => {
-            (0..vocabulary).map(|i| if i == place { 0.0 } else { 1e-3 + uniform(rng) }).collect()
+            (0..vocabulary).map(|i| if i == chosen { 0.0 } else { 1e-3 + uniform(rng) }).collect()
         }
         5 => (0..vocabulary)
-            .map(|i| if i == place { 1.0 } else { [1.1e-300, 5e-324, 3e-300][i % 3] })
+            .map(|i| if i == chosen { 1.0 } else { [1.1e-300, 5e-324, 3e-300][i % 3] })
             .collect(),
         6 => (0..vocabulary)
-            .map(|i| if i == place { 1.0 - f64::EPSILON } else { f64::EPSILON })
+            .map(|i| if i == chosen { 1.0 - f64::EPSILON } else { f64::EPSILON })
             .collect(),
         _ => (0..vocabulary).map(|_| -(1e-12 + uniform(rng)).ln()).collect(),
     }

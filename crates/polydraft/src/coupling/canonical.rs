@@ -1,10 +1,10 @@
 //! The canonical form of a rule: select one draft, then single-draft speculative sampling on it.
 //!
-//! Problem: any way of selecting one of the drafts makes a valid rule, if the distribution m of the
+//! Problem: any selection of one of the drafts makes a valid rule if the distribution m of the
 //! selected token is known: accept it with probability min(1, p/m), else emit from (p − m)+
 //! normalised.
-//! Source: Khisti et al. 2025, theorem 1: every rule of the largest acceptance can be run like
-//! this. Acceptance is Σ min(p, m).
+//! Source: Khisti et al. 2025, theorem 1: every rule of the highest acceptance can be run in this
+//! form. Acceptance is Σ min(p, m).
 //! Complexity: that of the selection; one draw from the residual.
 //! Deviations: (1) a selector may accept less than min(1, p/m), as the truncated alphabet of Khisti
 //! et al. does.
@@ -14,24 +14,24 @@ use crate::drafting::Draws;
 use crate::random::RandomSource;
 use crate::{Result, Token};
 
-/// Selects one of the drafts, and knows the distribution of what it selects.
+/// Selects one of the drafts, and reports the distribution of the selected token.
 pub trait Selector: Send {
-    /// The name of the rule that it makes.
+    /// The name of the rule built from it.
     fn name(&self) -> &'static str;
 
-    /// As [`Rule::supports`].
+    /// Implements [`Rule::supports`].
     ///
     /// # Errors
-    /// A drafting scheme or number of drafts that it does not support.
+    /// An unsupported drafting scheme or number of drafts.
     fn supports(&self, draws: Draws) -> Result<()>;
 
-    /// As [`Rule::prepare`].
+    /// Implements [`Rule::prepare`].
     ///
     /// # Errors
     /// A node that is too large for the settings.
     fn prepare(&mut self, problem: &Problem) -> Result<()>;
 
-    /// The draft selected.
+    /// Selects a draft; returns its index.
     fn select(&mut self, problem: &Problem, drafts: &[Token], rng: &mut dyn RandomSource) -> usize;
 
     /// The probability of each draft to be selected, given the drafts: the distribution of
@@ -46,13 +46,14 @@ pub trait Selector: Send {
         capped_ratio(problem.target.probability(token), self.selected(problem, token))
     }
 
-    /// What acceptances cover of a token's target probability; more than all of it counts as all.
+    /// The part of a token's target probability that acceptances cover; values above it count as
+    /// all of it.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
         self.selected(problem, token)
     }
 }
 
-/// The rule that a selector makes.
+/// The rule built from a selector.
 #[derive(Debug, Default)]
 pub struct Canonical<S>(pub S);
 

@@ -1,20 +1,21 @@
 //! SpecHub, and its extension to n drafts.
 //!
-//! Problem: every tuple holds the n − 1 most likely tokens of q (the hubs, A) and one token x from
-//! the rest; accept so that the emitted token has distribution p. The optimum for these drafts, α =
-//! p(A) + Σ_{x∉A} min(p(x), q(x)/(1 − q(A))), is reached.
+//! Problem: every tuple contains the n − 1 most likely tokens of q (the hubs, A) and one token x
+//! from the rest; accept so that the emitted token has distribution p. The optimum for these
+//! drafts, α = p(A) + Σ_{x∉A} min(p(x), q(x)/(1 − q(A))), is reached.
 //! Source: Sun et al. 2024 (SpecHub), algorithm 3, for n = 2; Hu et al. 2025 for the optimum of the
 //! greedy scheme.
 //! Complexity: one pass over the support to find the hubs and their mass; O(n) to emit (expected).
 //! Deviations: (1) n − 1 hubs instead of one, for any n; (2) also for the greedy scheme; (3) the
-//! paper hands what the draws of x leave to the hub "up to p(a)"; here what is left is (p −
-//! accepted)+, in which the hubs have their whole p: the same distribution, and the same code for
+//! paper passes the mass not accepted for x to the hub "up to p(a)"; here the residual is (p −
+//! accepted)+, in which the hubs have their full p: the same distribution, and the same code for
 //! any number of hubs.
 
 use super::{Emission, EmittedDistribution, Problem, Rule, capped_ratio};
 use crate::drafting::{Drafting, Draws, mass_without};
 use crate::random::RandomSource;
 use crate::{Result, Token};
+
 /// The rule, with the hubs of the node that it was prepared for.
 pub struct Hub {
     hubs: Vec<Token>,
@@ -29,7 +30,7 @@ impl Default for Hub {
 }
 
 impl Hub {
-    /// What the draws of a token outside the hubs accept of it.
+    /// The mass with which a token outside the hubs is accepted.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
         if self.hubs.contains(&token) {
             return 0.0;
@@ -38,7 +39,7 @@ impl Hub {
         if q > 0.0 { problem.target.probability(token).min(q / self.rest) } else { 0.0 }
     }
 
-    /// The one draft that is no hub, and the probability of accepting it.
+    /// The index of the draft that is not a hub, and the probability of accepting it.
     fn outsider(&self, problem: &Problem, drafts: &[Token]) -> Option<(usize, f64)> {
         let index = drafts.iter().position(|token| !self.hubs.contains(token))?;
         let p = problem.target.probability(drafts[index]);
@@ -47,8 +48,8 @@ impl Hub {
             Drafting::Greedy => capped_ratio(p, q / self.rest),
             // Drawn first, with mass q …
             _ if index == 0 => capped_ratio(p, q),
-            // … or after a hub, with mass q/rest − q; it gets what the other kind of tuple has left
-            // of p.
+            // … or after a hub, with mass q/rest − q, which covers the part of p that the other
+            // kind of tuple leaves.
             _ => capped_ratio((p - q).max(0.0), q * (1.0 - self.rest) / self.rest),
         };
         Some((index, accept))

@@ -3,11 +3,10 @@
 //! Problem: n i.i.d. drafts from q; accept one of them so that the emitted token has distribution
 //! p.
 //! Source: Sun et al. 2023 (SpecTr), algorithm 2. α = 1 − (1 − β(ρ))^n with β(ρ) = Σ min(q, p/ρ),
-//! at least (1 − 1/e) of the optimum.
+//! at min_rho (1 − 1/e) of the optimum.
 //! Complexity: a handful of passes over the support to find ρ; O(n) to emit (expected).
-//! Deviations: (1) ρ* is found by Newton's method inside a bracket instead of bisection; (2) a ρ
-//! that is given is raised to ρ* at nodes where it is smaller: the rule is not valid below
-//! (theorem 1).
+//! Deviations: (1) ρ* is found by Newton's method inside a bracket instead of bisection; (2) a
+//! given ρ is raised to ρ* at nodes where it is smaller: the rule is not valid below (theorem 1).
 
 use super::{Emission, EmittedDistribution, Problem, Rule, RuleSettings, capped_ratio};
 use crate::drafting::{Drafting, Draws};
@@ -19,26 +18,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The factor ρ by which ratios of the distributions are divided, at least 1; the number of
-    /// drafts always works. Default: none, which is ρ*, the best one at each node; a smaller one
-    /// is not valid, and ρ* takes its place.
+    /// The factor ρ by which ratios of the distributions are divided, at min_rho 1; the number of
+    /// drafts is always valid. Default: none, which means ρ*, the best one at each node. A smaller
+    /// value is invalid and replaced by ρ*.
     pub rho: Option<f64>,
 }
 
 impl RuleSettings for Settings {
     fn build(&self) -> Result<Box<dyn Rule>> {
-        let least = self.rho.unwrap_or(1.0);
-        if !(least >= 1.0 && least.is_finite()) {
-            let (expected, got) = ("a number of at least 1", least.to_string());
+        let min_rho = self.rho.unwrap_or(1.0);
+        if !(min_rho >= 1.0 && min_rho.is_finite()) {
+            let (expected, got) = ("a number of at min_rho 1", min_rho.to_string());
             return Err(Error::Setting { setting: "rho", expected, got });
         }
-        Ok(Box::new(KSeq { least, rho: 1.0, cover: 0.0, acceptance: 0.0 }))
+        Ok(Box::new(KSeq { min_rho, rho: 1.0, cover: 0.0, acceptance: 0.0 }))
     }
 }
 
 struct KSeq {
-    /// No smaller ρ is taken.
-    least: f64,
+    /// Lower bound of ρ.
+    min_rho: f64,
     rho: f64,
     /// The emitted mass of an accepted token is `cover`·min(q, p/ρ).
     cover: f64,
@@ -75,18 +74,17 @@ fn clipped(target: &Distribution, draft: &Distribution, rho: f64) -> (f64, f64) 
 }
 
 impl KSeq {
-    /// Takes this ρ; returns Σ min(ρq, p) and Σ q over the tokens with ρq < p.
-    fn take(&mut self, problem: &Problem, rho: f64) -> (f64, f64) {
+    /// Sets ρ; returns Σ min(ρq, p) and Σ q over the tokens with ρq < p.
+    fn set_rho(&mut self, problem: &Problem, rho: f64) -> (f64, f64) {
         let (mass, slope) = clipped(problem.target, problem.proposal.distribution(0), rho);
         let beta = (mass / rho).min(1.0);
         let acceptance = 1.0 - (1.0 - beta).powf(problem.proposal.count() as f64);
         let cover = if beta > 0.0 { acceptance / beta } else { 0.0 };
-        *self = Self { least: self.least, rho, cover, acceptance };
+        *self = Self { min_rho: self.min_rho, rho, cover, acceptance };
         (mass, slope)
     }
 
-    /// The distribution of an accepted token, unnormalised over the tokens: what acceptances leave
-    /// is p minus this.
+    /// The probability that a token is emitted by acceptance; the residual is p minus this.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
         let (p, q) = (
             problem.target.probability(token),
@@ -119,7 +117,7 @@ impl Rule for KSeq {
         let (mut low, mut high, mut rho) = (1.0, n, 1.0);
         // Newton needs about five passes; bisection, its safeguard, at most sixty.
         for _ in 0..100 {
-            let (mass, slope) = self.take(problem, rho);
+            let (mass, slope) = self.set_rho(problem, rho);
             let beta = (mass / rho).min(1.0);
             let excess = self.acceptance - mass;
             if excess > 0.0 {
@@ -136,8 +134,8 @@ impl Rule for KSeq {
             }
             rho = next;
         }
-        if self.least > self.rho {
-            self.take(problem, self.least);
+        if self.min_rho > self.rho {
+            self.set_rho(problem, self.min_rho);
         }
         Ok(())
     }
@@ -164,17 +162,17 @@ impl Rule for KSeq {
     }
 
     fn distribution(&mut self, problem: &Problem, drafts: &[Token]) -> EmittedDistribution {
-        let mut left = 1.0;
+        let mut remaining = 1.0;
         let accepted: Vec<_> = drafts
             .iter()
             .map(|&token| {
-                let mass = left * self.accept(problem, token);
-                left -= mass;
+                let mass = remaining * self.accept(problem, token);
+                remaining -= mass;
                 (token, mass)
             })
             .collect();
         let target = problem.target;
-        EmittedDistribution::new(target.vocabulary(), accepted, left, || {
+        EmittedDistribution::new(target.vocabulary(), accepted, remaining, || {
             target.excess_distribution(1.0, |t| self.covered(problem, t))
         })
     }

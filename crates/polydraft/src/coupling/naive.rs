@@ -1,6 +1,6 @@
 //! Naive speculative sampling: the baseline of all rules.
 //!
-//! Problem: draw y from the target; if it was drafted, it counts as accepted.
+//! Problem: draw y from the target; it counts as accepted if it was drafted.
 //! Source: Miao et al. 2023 (SpecInfer), naive sampling (NSS). α = Σ p_i Pr(i is drafted).
 //! Complexity: O(log V + n) to emit, one pass for the acceptance.
 //! Deviations: none.
@@ -9,7 +9,8 @@ use super::{Emission, EmittedDistribution, Problem, Rule};
 use crate::drafting::{Drafting, Draws, hit_probability, mass_without};
 use crate::random::RandomSource;
 use crate::{Result, Token};
-/// The rule.
+
+/// The naive rule.
 #[derive(Default)]
 pub struct Naive;
 

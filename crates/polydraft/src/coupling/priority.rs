@@ -3,16 +3,17 @@
 //!
 //! Problem: n i.i.d. drafts from q; emit y ~ p, which is one of the drafts as often as any rule can
 //! achieve.
-//! Source: ours. Every draft gets an independent priority in [0, 1] whose distribution depends on
-//! its token only and is uniform overall; the draft of highest priority is selected, and
-//! single-draft speculative sampling against the distribution m of the selection decides (the
-//! canonical form of Khisti et al. 2025, theorem 1). Token i's priorities fill a set of length q_i;
-//! m_i is the mass of that set under the density n·z^(n−1). All distributions m that any selection
-//! can have are reached this way, the best of them in particular.
+//! Source: ours. Every draft gets an independent priority in [0, 1] whose distribution depends only
+//! on its token and is uniform overall; the draft of highest priority is selected, and single-draft
+//! speculative sampling against the distribution m of the selection decides (the canonical form of
+//! Khisti et al. 2025, theorem 1). Token i's priorities fill a set of length q_i; m_i is the mass
+//! of that set under the density n·z^(n−1). Every distribution m that any selection can have is
+//! reached this way, in particular the best one.
 //! Complexity: exact form O(V log V); pooled form two passes over the support and a table of some
-//! hundred entries, or as many as its bound of acceptance asks for; O(n) to emit (expected).
+//! hundred entries, or as many as its bound on the loss of acceptance requires; O(n) to emit
+//! (expected).
 //! Deviations: (1) pooled form: tokens of small probability share the entries of a grid of ratios
-//! (`grid`); (2) m is taken from the sets really laid out, so that pooling and rounding cost
+//! (`grid`); (2) m is computed from the sets actually laid out, so that pooling and rounding cost
 //! acceptance, never the distribution; (3) n = 1 is single-draft speculative sampling.
 
 mod grid;
@@ -34,16 +35,16 @@ use selection::Selection;
 use serde::{Deserialize, Serialize};
 use shares::{Highest, Layout};
 
-/// How exact the acceptance is. The distribution is exact always.
+/// Precision of the acceptance. The distribution is always exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
     /// Exact for a small support of the draft, pooled for a large one.
     #[default]
     Auto,
-    /// Every token on its own: the optimum.
+    /// Every token individually: the optimum.
     Exact,
-    /// Tokens of small probability pooled: near-linear, and next to the optimum.
+    /// Tokens of small probability pooled: near-linear time, nearly optimal.
     Pooled,
 }
 
@@ -53,18 +54,18 @@ pub enum Form {
 pub struct Settings {
     /// Exact or pooled. Default: auto.
     pub form: Form,
-    /// The largest support, in tokens, that auto handles exactly. Default 256.
+    /// The largest support, in tokens, that `auto` handles exactly. Default 256.
     pub exact_up_to: usize,
-    /// Pooled form: tokens that the draft gives more than this are handled one by one, from 0 to 1.
-    /// Default 1/256.
+    /// Pooled form: tokens with a larger draft probability than this are handled individually, from
+    /// 0 to 1. Default 1/256.
     pub individual_above: f64,
-    /// Pooled form: the acceptance that may be lost by it at a node, from 0 to 1. Default 1e-7.
+    /// Pooled form: the maximum acceptance lost at a node, from 0 to 1. Default 1e-7.
     pub negligible: f64,
-    /// Which of the distributions of the selected token that are equally good at one node is taken.
-    /// It matters to what is drawn below. Default: balanced.
+    /// Choice among the distributions of the selected token that are equally good at one node. It
+    /// affects the tokens drawn below. Default: balanced.
     pub choice: Choice,
-    /// Which of the priorities that are equally good at one node tokens get. It matters to nested
-    /// priority verification, and a little to walks with three draws or more. Default: spread.
+    /// Choice among the priorities that are equally good at one node. It affects nested priority
+    /// verification, and slightly walks with three draws or more. Default: spread.
     pub layout: Layout,
 }
 
@@ -90,17 +91,19 @@ impl RuleSettings for Settings {
 }
 
 impl Settings {
+    /// Checks that every setting is in range.
+    ///
     /// # Errors
     /// A setting out of range.
     pub fn validate(&self) -> Result<()> {
-        let wrong = |setting, expected, value: f64| {
+        let invalid = |setting, expected, value: f64| {
             Err(Error::Setting { setting, expected, got: value.to_string() })
         };
         if !(self.individual_above > 0.0 && self.individual_above <= 1.0) {
-            return wrong("individual_above", "above 0, at most 1", self.individual_above);
+            return invalid("individual_above", "above 0, at most 1", self.individual_above);
         }
         if !(0.0..=1.0).contains(&self.negligible) {
-            return wrong("negligible", "from 0 to 1", self.negligible);
+            return invalid("negligible", "from 0 to 1", self.negligible);
         }
         Ok(())
     }

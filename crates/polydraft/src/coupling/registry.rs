@@ -1,6 +1,6 @@
-//! Registries of rules as values: the built-in rules, and those that another crate brings.
+//! Registries of rules as values: the built-in rules, and rules of other crates.
 //!
-//! A walk goes by a [`WalkRule`]. Users name one, and a [`RuleRegistry`] knows the names:
+//! A walk uses a [`WalkRule`]. Users name one, and a [`RuleRegistry`] resolves names:
 //! [`RuleRegistry::built_in`] those of this crate, [`RuleRegistry::with_rules`] more.
 
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::coupling::RuleSettings;
 use crate::{Error, Result, Rule, RuleKind};
 
-/// A rule and its settings, built in or another crate's.
+/// A rule and its settings, built in or from another crate.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WalkRule {
     /// A rule of this crate.
@@ -30,7 +30,7 @@ impl WalkRule {
         }
     }
 
-    /// Makes the rule ready to work.
+    /// Builds the rule.
     ///
     /// # Errors
     /// A setting out of range.
@@ -55,7 +55,7 @@ impl From<ExternalRule> for WalkRule {
 }
 
 impl fmt::Display for WalkRule {
-    /// Writes the name that users type; settings are not shown.
+    /// Writes the name that users type, without settings.
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.pad(self.name())
     }
@@ -71,7 +71,7 @@ impl Serialize for WalkRule {
 }
 
 impl<'de> Deserialize<'de> for WalkRule {
-    /// Reads a built-in rule: only the crate that brings another one can read it.
+    /// Deserializes a built-in rule; rules of another crate can only be deserialized by that crate.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
         RuleKind::deserialize(deserializer).map(Self::BuiltIn)
     }
@@ -139,7 +139,7 @@ pub struct RuleRegistry {
 }
 
 impl RuleRegistry {
-    /// Holds the rules of this crate.
+    /// Creates a registry of this crate's rules.
     pub fn built_in() -> Self {
         Self { rules: RuleKind::all().into_iter().map(WalkRule::BuiltIn).collect() }
     }

@@ -10,7 +10,8 @@ use super::canonical::Selector;
 use crate::drafting::{Drafting, Draws};
 use crate::random::RandomSource;
 use crate::{Error, Result, Token};
-/// There is nothing to select, and m is the draft's distribution.
+
+/// The selector of single-draft rules: m is the draft's distribution.
 #[derive(Default)]
 pub struct Single;
 

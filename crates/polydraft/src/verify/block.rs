@@ -1,27 +1,27 @@
-//! Block verification: one path as a whole.
+//! Block verification of a single path (a block) as a whole.
 //!
 //! Problem: tokens x_1..x_L were drawn one after the other from distributions q; emit a prefix of
-//! them and one more token so that the output has the target's distribution p, and as much of the
-//! path as any verifier of a single path can.
+//! them and one more token so that the output has the target's distribution p, accepting as much of
+//! the path as any verifier of a single path can.
 //! Source: Sun, Mendlovic et al. 2024, "Block Verification Accelerates Speculative Decoding",
 //! algorithm 2.
-//! Complexity: one look at p and q per token; a pass over the support for each node that is tried
-//! on the way up from the end, of which only the first few are.
+//! Complexity: one look-up of p and q per token; one pass over the support for each node tried on
+//! the way up from the end, which are only the first few.
 //! Deviations: (1) the coins are independent, so they are flipped from the end of the path upwards,
 //! and the residual masses of nodes above the first acceptance are never computed; (2) a weight of
-//! 1 is accepted without looking at the residual: S/(S + 1 − 1) = 1, also in its limit 0/0; (3) the
+//! 1 is accepted without computing the residual: S/(S + 1 − 1) = 1, also in its limit 0/0; (3) the
 //! path may have any length, 0 included.
 
-use super::{Alike, Outcome, TargetDistributions, Verifier, worth_threads};
+use super::{CheckedTargets, Outcome, TargetDistributions, Verifier, pays_to_parallelize};
 use crate::coupling::capped_ratio;
 use crate::coupling::priority::selection::Selection;
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::{Distribution, RandomSource, Result, Token};
 use rayon::prelude::*;
 
-/// The distribution from which a path was drawn, token after token.
+/// The distribution that a path was drawn from, token by token.
 pub(super) trait PathDistribution {
-    /// The probability that the path goes on with `token` after `node`.
+    /// The probability that the path continues with `token` after `node`.
     fn probability(&self, node: NodeId, token: Token) -> Result<f64>;
 
     /// Σ (`scale`·target − probs)+ at `node`, over the vocabulary.
@@ -37,7 +37,7 @@ pub(super) trait PathDistribution {
     ) -> Result<Token>;
 }
 
-/// Block verification of a path that was drawn by `probs`. `weights` is memory to use again.
+/// Block verification of a path drawn from `probs`. `weights` is a scratch buffer.
 pub(super) fn verify_path(
     draft: &Draft,
     mut path: Vec<NodeId>,
@@ -48,8 +48,8 @@ pub(super) fn verify_path(
 ) -> Result<Outcome> {
     let tree = draft.tree();
     let parents: Vec<NodeId> = path.iter().map(|&node| tree.parent(node)).collect();
-    if worth_threads(draft, &parents) {
-        // All of them are looked at, unless the target rules a token out.
+    if pays_to_parallelize(draft, &parents) {
+        // All of these distributions are needed, unless the target excludes a token.
         parents.par_iter().try_for_each(|&node| target.target(node).map(drop))?;
     }
     weights.clear();
@@ -68,8 +68,8 @@ pub(super) fn verify_path(
         let accept = if index + 1 == path.len() || weight <= 0.0 || weight >= 1.0 {
             weight
         } else {
-            let left = probs.residual_mass(node, target.target(node)?, weight)?;
-            left / (left + 1.0 - weight)
+            let residual = probs.residual_mass(node, target.target(node)?, weight)?;
+            residual / (residual + 1.0 - weight)
         };
         if rng.coin(accept) {
             let target = target.target(node)?;
@@ -91,19 +91,19 @@ pub(super) fn verify_path(
     Ok(Outcome { accepted: Vec::new(), token })
 }
 
-/// The distribution of a path some of whose tokens were selected by priorities, the others drawn as
-/// the draft has them.
+/// The distribution of a path of which some tokens were selected by priorities and the others drawn
+/// from the draft's distributions.
 pub(super) struct Selected<'a, F> {
     pub draft: &'a Draft,
     pub target: &'a dyn TargetDistributions,
-    /// The selection at a node; `None` where the distribution is the draft's.
-    pub at: F,
+    /// The selection at a node; `None` where the distribution is the draft's own.
+    pub selection_at: F,
 }
 
 impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathDistribution for Selected<'a, F> {
     fn probability(&self, node: NodeId, token: Token) -> Result<f64> {
         let draft = self.draft.drawn_from(node)?;
-        Ok(match (self.at)(node) {
+        Ok(match (self.selection_at)(node) {
             Some(selection) => selection.probability(self.target.target(node)?, draft, token),
             None => draft.probability(token),
         })
@@ -111,7 +111,7 @@ impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathDistribution for Selected<'
 
     fn residual_mass(&mut self, node: NodeId, target: &Distribution, scale: f64) -> Result<f64> {
         let draft = self.draft.drawn_from(node)?;
-        Ok(match (self.at)(node) {
+        Ok(match (self.selection_at)(node) {
             Some(selection) => selection.residual_mass(target, draft, scale),
             None => target.residual_mass(scale, draft, 1.0),
         })
@@ -125,7 +125,7 @@ impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathDistribution for Selected<'
         rng: &mut dyn RandomSource,
     ) -> Result<Token> {
         let draft = self.draft.drawn_from(node)?;
-        Ok(match (self.at)(node) {
+        Ok(match (self.selection_at)(node) {
             Some(selection) => target.sample_excess(
                 scale,
                 |token| selection.probability(target, draft, token),
@@ -136,12 +136,12 @@ impl<'a, F: Fn(NodeId) -> Option<&'a Selection>> PathDistribution for Selected<'
     }
 }
 
-/// The nodes of a draft that is a chain.
+/// The nodes of a chain draft, in order.
 pub(super) fn single_path(draft: &Draft) -> Vec<NodeId> {
     (1..draft.tree().len()).collect()
 }
 
-/// A workspace that is used again.
+/// The verifier, with a scratch buffer.
 #[derive(Debug, Default)]
 pub struct Block {
     weights: Vec<f64>,
@@ -159,8 +159,8 @@ impl Verifier for Block {
         rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
-        let target = &Alike::new(draft, target);
-        let mut drawn = Selected { draft, target, at: |_| None };
+        let target = &CheckedTargets::new(draft, target);
+        let mut drawn = Selected { draft, target, selection_at: |_| None };
         verify_path(draft, single_path(draft), &mut drawn, target, rng, &mut self.weights)
     }
 }

@@ -1,25 +1,25 @@
 //! Greedy multi-path block verification (GBV): the path of highest ratios, verified as a block.
 //!
-//! Problem: of K independent paths take one and verify it as a block against the distribution that
-//! the one taken has.
+//! Problem: select one of K independent paths and verify it as a block against the distribution of
+//! the selected path.
 //! Source: Thomas and Pal 2025, "Greedy multi-path block verification" (GBV), section 5: tokens are
-//! ranked by rising p/q at every node, and the path of highest lexicographic rank is taken.
-//! Complexity: the draft's distribution below the taken token by one pass for each node of the
-//! path; a sort of the support for each node whose residual is asked for.
-//! Deviations: (1) the distribution of the taken path is the highest of K uniform priorities in the
-//! interval [F, F + q] of the path, and its conditionals are ratios of means over intervals:
-//! nothing cancels where q is tiny; (2) ties in the ratio are ranked by token id.
+//! ranked by rising p/q at every node, and the path of highest lexicographic rank is selected.
+//! Complexity: one pass over the draft's distribution for each node of the path, to sum it below
+//! the selected token; a sort of the support for each node whose residual is needed.
+//! Deviations: (1) the distribution of the selected path is that of the highest of K uniform
+//! priorities in the interval [F, F + q] of the path, and its conditionals are ratios of means over
+//! intervals: nothing cancels where q is tiny; (2) ties in the ratio are ranked by token id.
 
 use super::block::{PathDistribution, verify_path};
-use super::{Alike, Outcome, TargetDistributions, Verifier};
+use super::{CheckedTargets, Outcome, TargetDistributions, Verifier};
 use crate::coupling::priority::shares::{Highest, Interval, Profile};
 use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::{Distribution, RandomSource, Result, Token};
 
-/// A workspace that is used again.
+/// The verifier, with scratch buffers.
 #[derive(Debug, Default)]
 pub struct GreedyBlock {
-    /// The intervals of the nodes on the taken path, the root's first.
+    /// The intervals of the nodes on the selected path, the root's first.
     intervals: Vec<Interval>,
     ranked: Vec<(f64, Token, f64)>,
     probs: Vec<f64>,
@@ -27,8 +27,12 @@ pub struct GreedyBlock {
 }
 
 impl GreedyBlock {
-    /// The path of highest rank, and its intervals.
-    fn take(&mut self, draft: &Draft, target: &dyn TargetDistributions) -> Result<Vec<NodeId>> {
+    /// Selects the path of highest rank, and stores its intervals.
+    fn select_path(
+        &mut self,
+        draft: &Draft,
+        target: &dyn TargetDistributions,
+    ) -> Result<Vec<NodeId>> {
         let tree = draft.tree();
         self.intervals.clear();
         let mut interval = Interval { start: 0.0, length: 1.0 };
@@ -38,48 +42,50 @@ impl GreedyBlock {
             let (target, draft) = (target.target(node)?, draft.drawn_from(node)?);
             let rank = |token: Token| (target.probability(token) / draft.probability(token), token);
             let above = |a: (f64, Token), b: (f64, Token)| a.0 > b.0 || (a.0 == b.0 && a.1 > b.1);
-            let mut taken = node;
+            let mut selected = node;
             for child in tree.children(node) {
-                if taken == node || above(rank(tree.token(child)), rank(tree.token(taken))) {
-                    taken = child;
+                if selected == node || above(rank(tree.token(child)), rank(tree.token(selected))) {
+                    selected = child;
                 }
             }
-            let own = rank(tree.token(taken));
+            let selected_rank = rank(tree.token(selected));
             let mut below = 0.0;
             draft.for_each_pair(target, |token, q, p| {
-                if q > 0.0 && above(own, (p / q, token)) {
+                if q > 0.0 && above(selected_rank, (p / q, token)) {
                     below += q;
                 }
             });
-            interval = part(interval, below, draft.probability(tree.token(taken)));
+            interval = child_interval(interval, below, draft.probability(tree.token(selected)));
             self.intervals.push(interval);
-            path.push(taken);
-            node = taken;
+            path.push(selected);
+            node = selected;
         }
         Ok(path)
     }
 }
 
-/// The interval of a child that has probability `q` and `below` ranked below it.
-fn part(parent: Interval, below: f64, q: f64) -> Interval {
+/// The interval of a child with probability `q`, where tokens with total probability `below` rank
+/// lower.
+fn child_interval(parent: Interval, below: f64, q: f64) -> Interval {
     Interval { start: parent.start + parent.length * below, length: parent.length * q }
 }
 
-/// The distribution of the taken path.
-struct Taken<'a> {
+/// The distribution of the selected path.
+struct SelectedPath<'a> {
     draft: &'a Draft,
     target: &'a dyn TargetDistributions,
     highest: Highest,
     intervals: &'a [Interval],
     ranked: &'a mut Vec<(f64, Token, f64)>,
-    /// The distribution at node `made`, shape `[vocabulary]`.
+    /// The distribution at node `computed`, shape `[vocabulary]`.
     probs: &'a mut Vec<f64>,
-    made: Option<NodeId>,
+    computed: Option<NodeId>,
 }
 
-impl Taken<'_> {
-    /// The distribution that was made last; nothing for a token that only the target has.
-    fn of(&self, token: Token) -> f64 {
+impl SelectedPath<'_> {
+    /// The probability of a token under the distribution computed last; 0 for a token that only the
+    /// target has.
+    fn probability_at(&self, token: Token) -> f64 {
         self.probs.get(token as usize).copied().unwrap_or(0.0)
     }
 
@@ -87,9 +93,9 @@ impl Taken<'_> {
         self.highest.mean(interval.start, interval.length)
     }
 
-    /// Makes the whole distribution at a node of the path.
-    fn make(&mut self, node: NodeId) -> Result<()> {
-        if self.made == Some(node) {
+    /// Computes the dense distribution at a node of the path.
+    fn compute(&mut self, node: NodeId) -> Result<()> {
+        if self.computed == Some(node) {
             return Ok(());
         }
         let (target, draft) = (self.target.target(node)?, self.draft.drawn_from(node)?);
@@ -99,29 +105,29 @@ impl Taken<'_> {
         self.ranked.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         self.probs.clear();
         self.probs.resize(draft.vocabulary(), 0.0);
-        let own = self.intervals[self.draft.tree().depth(node)];
-        let mean = self.mean(own);
+        let interval = self.intervals[self.draft.tree().depth(node)];
+        let mean = self.mean(interval);
         let mut below = 0.0;
         for &(_, token, q) in &*self.ranked {
-            self.probs[token as usize] = q * self.mean(part(own, below, q)) / mean;
+            self.probs[token as usize] = q * self.mean(child_interval(interval, below, q)) / mean;
             below += q;
         }
-        self.made = Some(node);
+        self.computed = Some(node);
         Ok(())
     }
 }
 
-impl PathDistribution for Taken<'_> {
-    /// Asked for the token that the path does go on with.
+impl PathDistribution for SelectedPath<'_> {
+    /// Only valid for the token that the path continues with.
     fn probability(&self, node: NodeId, token: Token) -> Result<f64> {
         let depth = self.draft.tree().depth(node);
-        let (own, next) = (self.mean(self.intervals[depth]), self.mean(self.intervals[depth + 1]));
-        Ok(self.draft.drawn_from(node)?.probability(token) * next / own)
+        let (here, next) = (self.mean(self.intervals[depth]), self.mean(self.intervals[depth + 1]));
+        Ok(self.draft.drawn_from(node)?.probability(token) * next / here)
     }
 
     fn residual_mass(&mut self, node: NodeId, target: &Distribution, scale: f64) -> Result<f64> {
-        self.make(node)?;
-        Ok(target.excess_mass(scale, |token| self.of(token)))
+        self.compute(node)?;
+        Ok(target.excess_mass(scale, |token| self.probability_at(token)))
     }
 
     fn sample_residual(
@@ -131,8 +137,8 @@ impl PathDistribution for Taken<'_> {
         scale: f64,
         rng: &mut dyn RandomSource,
     ) -> Result<Token> {
-        self.make(node)?;
-        Ok(target.sample_excess(scale, |token| self.of(token), rng))
+        self.compute(node)?;
+        Ok(target.sample_excess(scale, |token| self.probability_at(token), rng))
     }
 }
 
@@ -148,11 +154,12 @@ impl Verifier for GreedyBlock {
         rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
-        let target = &Alike::new(draft, target);
-        let path = self.take(draft, target)?;
+        let target = &CheckedTargets::new(draft, target);
+        let path = self.select_path(draft, target)?;
         let highest = Highest::new(draft.draws(DraftTree::ROOT).map_or(1, |draws| draws.count));
         let Self { intervals, ranked, probs, weights } = self;
-        let mut taken = Taken { draft, target, highest, intervals, ranked, probs, made: None };
-        verify_path(draft, path, &mut taken, target, rng, weights)
+        let mut selected =
+            SelectedPath { draft, target, highest, intervals, ranked, probs, computed: None };
+        verify_path(draft, path, &mut selected, target, rng, weights)
     }
 }

@@ -3,36 +3,36 @@
 //! Problem: a tree of independent draws was drawn from the draft; emit a path of it and one more
 //! token with the target's distribution, and as many tokens as the distributions at the drafted
 //! nodes allow.
-//! Source: ours (`docs/theory.md`, nested priority block verification). [0, 1] is shared out
-//! among the first tokens as in priority coupling, each token's share among its next tokens, and so
-//! on; a path's priority is a uniform point of its own share. What tokens demand of a node's share
-//! is what block verification can use there: the weight of the path to it, times the target's
-//! probabilities. Each priority depends on its path
-//! alone and is uniform overall, so the path of highest priority has the distribution that the
-//! highest of K uniform priorities gives to its share, and block verification against that
-//! distribution is exact (GBV, lemma 4.4). K = 1 is block verification, L = 1 priority coupling;
-//! GBV is the special case of shares that are single intervals in the order of ratios.
+//! Source: ours (`docs/theory.md`, nested priority block verification). [0, 1] is divided among the
+//! first tokens as in priority coupling, each token's share among its next tokens, and so on; a
+//! path's priority is a uniform point of its own share. The demand of tokens on a node's share is
+//! what block verification can use there: the weight of the path to it times the target's
+//! probabilities. Each priority depends on its path alone and is uniform overall, so the path of
+//! highest priority has the distribution that the highest of K uniform priorities gives to its
+//! share, and block verification against that distribution is exact (GBV, lemma 4.4). K = 1 is
+//! block verification, L = 1 priority coupling; GBV is the special case of shares that are single
+//! intervals in the order of ratios.
 //!
-//! Where a tree is no set of paths (`docs/theory.md`, trees in which draws begin anew):
-//! 1. From a node where n draws begin down to the next such nodes, or leaves, the tree is a
-//!    *segment* of n independent paths. Among these one is selected as above, with all of [0, 1] to
-//!    share out and K = n.
-//! 2. At the end of the selected segment the next one begins. Given that the end was selected, the
+//! Trees that are not a set of paths (`docs/theory.md`, trees in which draws begin anew):
+//! 1. From a node with n fresh draws down to the next nodes with fresh draws, or leaves, the tree
+//!    is a *segment* of n independent paths. One of these is selected as above, with all of [0, 1]
+//!    to divide and K = n.
+//! 2. At the end of the selected segment the next one starts. Given that the end was selected, the
 //!    draws below it are independent of the selection, so the distribution of the selected path is
 //!    the product of the segments' distributions.
-//! 3. The selected path is verified as a block against that product. Where the draws of every node
-//!    are a segment of their own, this is priority block verification: the child of highest
-//!    priority is followed from node to node.
+//! 3. The selected path is verified as a block against that product. Where every node's draws are a
+//!    segment of their own, this is priority block verification: the child of highest priority is
+//!    followed from node to node.
 //!
-//! Complexity: one sharing for each distinct drafted node, near-linear in V, the nodes of a level
-//! independent of each other; from where proportional sharing takes over, none. The target's
-//! distribution is looked at where shares are made, and on the selected path.
+//! Complexity: one division for each distinct drafted node, near-linear in V, independent for the
+//! nodes of a level; none below the point where proportional sharing takes over. The target's
+//! distribution is used where shares are divided, and on the selected path.
 //! Deviations: (1) near-linear sharing, in which tokens of small probability get a part of every
-//! priority of their pool (`coupling::priority`), so a node's share is a distribution of its
-//! priority, piecewise uniform, rather than a set; (2) proportional sharing, in which a token keeps
-//! its parent's distribution of the priority, from where the density of the highest priority varies
-//! by less than a setting; (3) for the next node everything is relative to its parent, so nothing
-//! underflows however long the path.
+//! priority of their pool (`coupling::priority`), so a node's share is a piecewise uniform
+//! distribution of its priority rather than a set; (2) proportional sharing, in which a token keeps
+//! its parent's distribution of the priority, where the density of the highest priority varies by
+//! less than a setting; (3) everything is relative to the parent node, so nothing underflows
+//! however long the path.
 
 mod share;
 
@@ -41,8 +41,8 @@ use serde::{Deserialize, Serialize};
 
 use super::block::{PathDistribution, Selected, verify_path};
 use super::{
-    Alike, Outcome, PriorityIntervals, TargetDistributions, Verifier, VerifierSettings,
-    worth_threads,
+    CheckedTargets, Outcome, PriorityIntervals, TargetDistributions, Verifier, VerifierSettings,
+    pays_to_parallelize,
 };
 use crate::coupling::capped_ratio;
 use crate::coupling::priority::{self, selection::Selection, shares::Highest};
@@ -51,15 +51,15 @@ use crate::priorities::Priorities;
 use crate::{Error, RandomSource, Result, Token};
 use share::Share;
 
-/// Settings of the verifier. Each costs acceptance only; the distribution is exact always.
+/// Settings of the verifier. Each affects acceptance only; the distribution is always exact.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// How a share is divided among the next tokens. Default: as the rule `priority` does, but with
+    /// How a share is divided among the next tokens. Default: as in the rule `priority`, but with
     /// masses nearest to the draft, which spread shares most and accept most on language models,
-    /// and pooled so that 1e-4 of acceptance may be lost at a node.
+    /// and pooled so that at most 1e-4 of acceptance is lost at a node.
     pub sharing: priority::Settings,
-    /// A node whose priorities are worth the same up to this part of their mean worth is shared
+    /// A node whose priorities vary in worth by at most this fraction of their mean worth is shared
     /// proportionally, from 0 to 1. Default 1e-3, which costs about 1e-8 tokens per step.
     pub proportional_below: f64,
 }
@@ -91,7 +91,7 @@ impl VerifierSettings for Settings {
     }
 }
 
-/// The settings of the rule, with which a path is selected node by node.
+/// Settings of `priority-block`: those of the rule that selects a path node by node.
 impl VerifierSettings for priority::Settings {
     fn build(&self) -> Result<Box<dyn Verifier>> {
         self.validate()?;
@@ -100,50 +100,50 @@ impl VerifierSettings for priority::Settings {
     }
 }
 
-/// How far the selection among a node's draws goes.
+/// Extent of the segments in which paths are selected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Segments {
-    /// As far as the paths go on.
+    /// Segments extend as far as paths continue.
     AsDrawn,
-    /// One node: a new one begins at every node, whatever was drawn.
+    /// Every node starts a new segment.
     NodeByNode,
 }
 
 /// A drafted node.
 #[derive(Debug)]
 struct Node {
-    /// The distribution of the priority of a path through here; unused where sharing was
+    /// The distribution of the priority of a path through this node; unused where sharing was
     /// proportional above.
     share: Share,
-    /// How it was divided among the next tokens.
+    /// The division of the share among the next tokens.
     selection: Selection,
     sharing: Sharing,
-    /// The part of the target that can be used here.
+    /// Fraction of the target that can be used here.
     usable: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Sharing {
-    /// By its `selection`.
-    Own,
-    /// Proportionally; the distribution of the priority is that of this node, here and further
-    /// down.
+    /// Divided by its own `selection`.
+    Divided,
+    /// Shared proportionally: here and further down, the distribution of the priority is that of
+    /// this node.
     Proportional(NodeId),
-    /// Not divided: the end of a segment, or a segment of one path.
+    /// Not divided: the end of a segment, or a segment with a single path.
     None,
 }
 
-/// A workspace that is used again.
+/// The verifier, with its scratch buffers.
 #[derive(Debug)]
 struct NestedPriority {
     name: &'static str,
     settings: Settings,
     segments: Segments,
-    /// By node; reused from tree to tree for their memory.
+    /// Per node; kept from tree to tree to reuse the memory.
     nodes: Vec<Node>,
-    /// The nodes of the segment at work, level by level.
+    /// The nodes of the current segment, level by level.
     segment: Vec<NodeId>,
-    /// Those of one level that are divided.
+    /// The nodes of one level whose shares are divided.
     level: Vec<NodeId>,
     priorities: Priorities,
     weights: Vec<f64>,
@@ -156,12 +156,12 @@ impl NestedPriority {
         Self { name, settings, segments, nodes, segment, level, priorities, weights }
     }
 
-    /// Whether the segment that comes to `node` goes on there.
-    fn goes_on(&self, draft: &Draft, node: NodeId) -> bool {
+    /// True if the segment that reaches `node` continues there.
+    fn continues(&self, draft: &Draft, node: NodeId) -> bool {
         self.segments == Segments::AsDrawn && draft.has_continued_draws(node)
     }
 
-    /// Shares all priorities of `paths` paths out among the nodes of the segment that begins at
+    /// Divides all priorities among `paths` paths over the nodes of the segment that starts at
     /// `start`, level by level.
     fn share(
         &mut self,
@@ -174,7 +174,7 @@ impl NestedPriority {
         let highest = Highest::new(paths);
         self.nodes[start].usable = self.weight(draft, start, target)?;
         self.nodes[start].share.set_all(highest);
-        self.nodes[start].sharing = Sharing::Own;
+        self.nodes[start].sharing = Sharing::Divided;
         self.segment.clear();
         self.segment.push(start);
         let mut level_start = 0;
@@ -183,19 +183,19 @@ impl NestedPriority {
             self.level.clear();
             for index in level.clone() {
                 let node = self.segment[index];
-                let ends = node != start && !self.goes_on(draft, node);
+                let is_end = node != start && !self.continues(draft, node);
                 if node != start {
                     self.inherit(draft, node, highest, target)?;
                 }
                 let Node { share, sharing, .. } = &mut self.nodes[node];
                 match sharing {
-                    Sharing::Own if ends => *sharing = Sharing::None,
-                    Sharing::Own
+                    Sharing::Divided if is_end => *sharing = Sharing::None,
+                    Sharing::Divided
                         if share.variation(highest) <= self.settings.proportional_below =>
                     {
                         *sharing = Sharing::Proportional(node);
                     }
-                    Sharing::Own => self.level.push(node),
+                    Sharing::Divided => self.level.push(node),
                     Sharing::Proportional(_) | Sharing::None => {}
                 }
             }
@@ -203,7 +203,7 @@ impl NestedPriority {
             level_start = level.end;
             for index in level {
                 let node = self.segment[index];
-                if node == start || self.goes_on(draft, node) {
+                if node == start || self.continues(draft, node) {
                     self.segment.extend(tree.children(node));
                 }
             }
@@ -211,8 +211,8 @@ impl NestedPriority {
         Ok(())
     }
 
-    /// The weight that block verification gives to a path that comes to `node`: so much of the
-    /// target there can be used.
+    /// The weight that block verification gives to the path to `node`: the fraction of the target
+    /// that can be used there.
     fn weight(&self, draft: &Draft, node: NodeId, target: &dyn TargetDistributions) -> Result<f64> {
         let (tree, selected) = (draft.tree(), selected(&self.nodes, draft, target));
         tree.path(node).into_iter().try_fold(1.0, |weight, node| {
@@ -220,12 +220,12 @@ impl NestedPriority {
             if weight <= 0.0 {
                 return Ok(0.0);
             }
-            let wanted = weight * target.target(parent)?.probability(token);
-            Ok(capped_ratio(wanted, selected.probability(parent, token)?))
+            let demand = weight * target.target(parent)?.probability(token);
+            Ok(capped_ratio(demand, selected.probability(parent, token)?))
         })
     }
 
-    /// Gives a node its share of its parent's.
+    /// Computes a node's share from its parent's.
     fn inherit(
         &mut self,
         draft: &Draft,
@@ -234,16 +234,16 @@ impl NestedPriority {
         target: &dyn TargetDistributions,
     ) -> Result<()> {
         let parent = draft.tree().parent(node);
-        let (before, from) = self.nodes.split_at_mut(node);
-        let (parent_node, own) = (&before[parent], &mut from[0]);
-        own.sharing = parent_node.sharing;
-        if parent_node.sharing == Sharing::Own {
+        let (before, rest) = self.nodes.split_at_mut(node);
+        let (parent_node, child) = (&before[parent], &mut rest[0]);
+        child.sharing = parent_node.sharing;
+        if parent_node.sharing == Sharing::Divided {
             let (target, probs) = (target.target(parent)?, draft.drawn_from(parent)?);
             let token = draft.tree().token(node);
             let intervals = parent_node.selection.intervals(target, probs, token);
             let selected = parent_node.selection.probability(target, probs, token);
-            own.usable = capped_ratio(parent_node.usable * target.probability(token), selected);
-            own.share.set_part(&parent_node.share, intervals, highest);
+            child.usable = capped_ratio(parent_node.usable * target.probability(token), selected);
+            child.share.set_part(&parent_node.share, intervals, highest);
         }
         Ok(())
     }
@@ -267,7 +267,7 @@ impl NestedPriority {
             Ok(())
         };
         let level = &self.level;
-        if worth_threads(draft, level) {
+        if pays_to_parallelize(draft, level) {
             let nodes = self.nodes.par_iter_mut().enumerate();
             return nodes
                 .filter(|(id, _)| level.contains(id))
@@ -277,37 +277,39 @@ impl NestedPriority {
         level.iter().try_for_each(|&id| divide(id, &mut self.nodes[id]))
     }
 
-    /// Draws the priorities of all paths of the segment and takes the end of the one with the
+    /// Draws the priorities of all paths of the segment and returns the end of the path with the
     /// highest.
     fn select(&mut self, draft: &Draft, rng: &mut dyn RandomSource) -> NodeId {
         let tree = draft.tree();
         let mut priorities = std::mem::take(&mut self.priorities);
         priorities.clear();
         let ends = || {
-            let ends = self.segment[1..].iter().copied().filter(|&node| !self.goes_on(draft, node));
+            let ends =
+                self.segment[1..].iter().copied().filter(|&node| !self.continues(draft, node));
             ends.flat_map(|end| std::iter::repeat_n(end, tree.draws(end)))
         };
         for end in ends() {
             let share = match self.nodes[end].sharing {
                 Sharing::Proportional(node) => &self.nodes[node].share,
-                Sharing::Own | Sharing::None => &self.nodes[end].share,
+                Sharing::Divided | Sharing::None => &self.nodes[end].share,
             };
             priorities.push(share.intervals());
         }
         let first = ends().next().unwrap_or(self.segment[0]);
-        let one = ends().all(|end| end == first);
-        let winner = if one { first } else { ends().nth(rng.choose(&priorities)).unwrap_or(first) };
+        let single = ends().all(|end| end == first);
+        let winner =
+            if single { first } else { ends().nth(rng.choose(&priorities)).unwrap_or(first) };
         self.priorities = priorities;
         winner
     }
 
-    /// The end of a segment of one path.
+    /// Follows a segment with a single path and returns its end.
     fn follow(&mut self, draft: &Draft, start: NodeId) -> NodeId {
         let mut end = start;
         while let Some(child) = draft.tree().children(end).next() {
             self.nodes[end].sharing = Sharing::None;
             end = child;
-            if !self.goes_on(draft, end) {
+            if !self.continues(draft, end) {
                 break;
             }
         }
@@ -315,14 +317,15 @@ impl NestedPriority {
     }
 }
 
-/// The distribution of the selected path, as far as shares were divided.
+/// The distribution of the selected path: that of the selection where shares were divided,
+/// elsewhere the draft's.
 fn selected<'a>(
     nodes: &'a [Node],
     draft: &'a Draft,
     target: &'a dyn TargetDistributions,
 ) -> Selected<'a, impl Fn(NodeId) -> Option<&'a Selection>> {
-    let own = |node: NodeId| Some(&nodes[node]).filter(|own| own.sharing == Sharing::Own);
-    Selected { draft, target, at: move |node| own(node).map(|node| &node.selection) }
+    let divided = |node: NodeId| Some(&nodes[node]).filter(|node| node.sharing == Sharing::Divided);
+    Selected { draft, target, selection_at: move |node| divided(node).map(|node| &node.selection) }
 }
 
 impl Verifier for NestedPriority {
@@ -337,7 +340,7 @@ impl Verifier for NestedPriority {
         rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
-        let target = &Alike::new(draft, target);
+        let target = &CheckedTargets::new(draft, target);
         while self.nodes.len() < draft.tree().len() {
             let (share, selection) = (Share::default(), Selection::new());
             self.nodes.push(Node { share, selection, sharing: Sharing::None, usable: 1.0 });
@@ -370,11 +373,11 @@ impl PriorityIntervals for NestedPriority {
         node: NodeId,
         token: Token,
     ) -> Result<Vec<[f64; 3]>> {
-        let shared = self.nodes.get(node).filter(|node| node.sharing == Sharing::Own);
-        let (Some(own), Some(probs)) = (shared, draft.distribution(node)) else {
+        let divided = self.nodes.get(node).filter(|node| node.sharing == Sharing::Divided);
+        let (Some(divided_node), Some(probs)) = (divided, draft.distribution(node)) else {
             return Ok(Vec::new());
         };
-        let intervals = own.selection.intervals(target.target(node)?, probs, token);
+        let intervals = divided_node.selection.intervals(target.target(node)?, probs, token);
         let intervals = intervals.filter(|interval| interval.weight > 0.0);
         Ok(intervals.map(|interval| [interval.start, interval.length, interval.weight]).collect())
     }

@@ -1,17 +1,17 @@
-//! Token verification of one path.
+//! Token-by-token verification of a single path.
 //!
 //! Problem: tokens x_1..x_L were drawn one after the other from the draft's distributions q; emit a
 //! prefix of them and one more token so that the output has the target's distribution p.
 //! Source: Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Speculative
 //! Decoding", algorithm 1; Chen et al. 2023, "Accelerating Large Language Model Decoding with
 //! Speculative Sampling", algorithm 2.
-//! Complexity: one look at p and q per token; one draw from the residual, which looks at the
+//! Complexity: one look-up of p and q per token; one draw from the residual, which reads the
 //! support of p at most once. Deviations:
 //! 1. The path may have any length, 0 included: then the token is drawn from p at the root (plain
 //!    decoding).
 
 use super::block::single_path;
-use super::{Alike, Outcome, TargetDistributions, Verifier};
+use super::{CheckedTargets, Outcome, TargetDistributions, Verifier};
 use crate::draft::{Draft, DraftTree, Form};
 use crate::{RandomSource, Result};
 
@@ -32,7 +32,7 @@ impl Verifier for TokenByToken {
         rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
         self.supports(draft.form())?;
-        let target = &Alike::new(draft, target);
+        let target = &CheckedTargets::new(draft, target);
         let mut path = single_path(draft);
         let mut node = DraftTree::ROOT;
         for (index, &child) in path.iter().enumerate() {

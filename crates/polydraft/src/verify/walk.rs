@@ -1,18 +1,18 @@
 //! The top-down walk: a token-level rule at every node.
 //!
-//! Problem: emit a path of the tree and one more token with the target's distribution, one token
-//! after the other.
+//! Problem: emit a path of the tree and one more token with the target's distribution, token by
+//! token.
 //! Source: Sun et al. 2023 (SpecTr), algorithm 3; Miao et al. 2023 (SpecInfer), algorithm 2. With
-//! k-seq it is SpecTr, with recursive rejection SpecInfer (and RSD, Sequoia where drafts come
-//! without replacement), with naive sampling their baseline and the only walk of a top-k tree.
+//! k-seq it is SpecTr, with recursive rejection SpecInfer (and RSD or Sequoia with drafts without
+//! replacement), with naive sampling their baseline and the only walk of a top-k tree.
 //! Complexity: that of the rule, for each node on the emitted path.
 //! Deviations: (1) the tree stores the order in which tokens were first drawn, and how many draws
-//! share each; among the orders of independent draws that fit all are equally likely, so the rule
-//! is given a random one; (2) where the rule's
-//! last draw happens to be a child, the walk goes on from it (k-seq, importance); (3) with paths
-//! the number of draws at a node is that of the paths through it; (4) where a node is too large for
-//! a rule that solves programs, or its solver gives up, another rule for the same draws decides
-//! there: the distribution stays exact, and these nodes are counted.
+//! share each; all orders of independent draws that fit are equally likely, so the rule is given a
+//! random one; (2) where the rule's last draw happens to be a child, the walk continues from it
+//! (k-seq, importance); (3) with paths the number of draws at a node is the number of paths through
+//! it; (4) where a node is too large for a rule that solves programs, or its solver fails, a
+//! fallback rule for the same draws decides: the distribution stays exact, and these nodes are
+//! counted.
 
 use super::{Outcome, TargetDistributions, Verifier};
 use crate::coupling::registry::WalkRule;
@@ -21,10 +21,10 @@ use crate::draft::{Draft, DraftTree, Form, NodeId};
 use crate::drafting::Drafting;
 use crate::{Error, RandomSource, Result, Token, couple};
 
-/// The walk with this rule.
+/// Builds the walk with a rule.
 ///
 /// # Errors
-/// Settings of the rule out of range, or such that its output does not have the target's
+/// Settings of the rule out of range, or with which its output does not have the target's
 /// distribution.
 pub(super) fn build(rule: &WalkRule) -> Result<Box<dyn Verifier>> {
     let rule = rule.build()?;
@@ -37,25 +37,25 @@ pub(super) fn build(rule: &WalkRule) -> Result<Box<dyn Verifier>> {
     Ok(for_measurement(rule))
 }
 
-/// The walk with this rule, exact or not: to measure what it emits, not to emit it. Walks
-/// for output are made by [`VerifierKind::build`], which refuses rules that are not exact.
+/// Creates the walk with a rule that need not be exact, to measure what it emits. Walks for output
+/// are built by [`VerifierKind::build`], which rejects rules that are not exact.
 ///
 /// [`VerifierKind::build`]: crate::VerifierKind::build
 pub fn for_measurement(rule: Box<dyn Rule>) -> Box<dyn Verifier> {
-    Box::new(Walk { rule, fallbacks: 0, drafts: Vec::new(), left: Vec::new() })
+    Box::new(Walk { rule, fallbacks: 0, drafts: Vec::new(), remaining: Vec::new() })
 }
 
 /// A top-down walk with one rule.
 struct Walk {
     rule: Box<dyn Rule>,
-    /// Nodes at which another rule decided.
+    /// Number of nodes at which the fallback rule decided.
     fallbacks: u64,
     drafts: Vec<Token>,
-    left: Vec<f64>,
+    remaining: Vec<f64>,
 }
 
 impl Walk {
-    /// The tokens drawn below a node, in the order of their draws.
+    /// Lists the tokens drawn below a node, in the order of their draws.
     fn list_drafts(&mut self, draft: &Draft, node: NodeId, rng: &mut dyn RandomSource) {
         let tree = draft.tree();
         self.drafts.clear();
@@ -71,30 +71,30 @@ impl Walk {
             return;
         }
         let all: usize = tree.children(node).map(|child| tree.draws(child)).sum();
-        // The children that were drawn already, each with its draws that are left.
-        self.left.clear();
+        // Remaining draws of the children listed so far.
+        self.remaining.clear();
         let mut next = tree.children(node);
         while self.drafts.len() < all {
-            let left: f64 = self.left.iter().sum();
-            // What is left of all the others begins with the next of them.
-            self.left.push((all - self.drafts.len()) as f64 - left);
-            let index = rng.pick(&self.left);
-            let new = self.left.len() - 1;
-            self.left.pop();
+            let listed: f64 = self.remaining.iter().sum();
+            // The remaining draws of all other children start with the next of them.
+            self.remaining.push((all - self.drafts.len()) as f64 - listed);
+            let index = rng.pick(&self.remaining);
+            let new = self.remaining.len() - 1;
+            self.remaining.pop();
             if index == new {
-                self.left.extend(next.next().map(|child| tree.draws(child) as f64));
+                self.remaining.extend(next.next().map(|child| tree.draws(child) as f64));
             }
-            self.left[index] -= 1.0;
+            self.remaining[index] -= 1.0;
             self.drafts.extend(tree.children(node).nth(index).map(|child| tree.token(child)));
         }
     }
 }
 
-/// The rule that decides at a node which the walk's own cannot do: the best of those that can do
-/// any with such draws.
+/// The rule that decides at a node where the walk's own rule fails: the best rule for these draws
+/// that never fails.
 ///
 /// # Errors
-/// None: its settings are the defaults.
+/// None: default settings are valid.
 pub fn fallback_rule(scheme: Drafting) -> Result<Box<dyn Rule>> {
     match scheme {
         Drafting::Iid => priority::Settings::default().build(),

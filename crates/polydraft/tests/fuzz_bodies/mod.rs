@@ -151,7 +151,7 @@ pub fn rules(bytes: &[u8]) {
                     acceptance::optimal(&case.problem().expect("a problem")).expect("a small one");
                 assert!((stated - report.optimal).abs() < 1e-9, "{stated} {}", report.optimal);
             }
-            Err(Failure::Refused(_)) => {}
+            Err(Failure::Rejected(_)) => {}
             Err(
                 Failure::WrongDistribution { expected, got, .. }
                 | Failure::Inconsistent { expected, got, .. },

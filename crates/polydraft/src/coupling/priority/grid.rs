@@ -1,15 +1,15 @@
 //! A grid of ratios, to pool tokens that carry little mass.
 //!
-//! Problem: put a token of ratio r = p/q into one of few cells without sorting, so that its own
-//! ratio is not lost.
+//! Problem: assign a token of ratio r = p/q to one of a few cells without sorting, and without
+//! losing its exact ratio.
 //! Source: ours. A cell is a range of the leading bits of r. The token's length q is split between
 //! the two ends ("knots") of its cell so that the mean ratio is exactly r; each knot then acts as
 //! one entry.
 //! Complexity: constant per token, no branches.
 //! Deviations: none.
 
-/// Cells with the same number of leading bits of the ratio, from `base` on; cell 0 holds everything
-/// below, down to 0.
+/// A grid of cells whose ratios share their leading bits, starting at `base`; cell 0 contains
+/// everything below, down to 0.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grid {
     shift: u32,
@@ -17,13 +17,13 @@ pub(super) struct Grid {
     cells: usize,
 }
 
-/// Where a ratio lies: its cell, and how far in it, in [0, 1).
-pub(super) type Place = (u64, f64);
+/// Position of a ratio: its cell, and the fraction within the cell, in [0, 1).
+pub(super) type CellPosition = (u64, f64);
 
 const MANTISSA: u32 = 52;
 
 impl Grid {
-    /// 2^bits cells in every factor of two, from `low` (> 0) to `high`.
+    /// Creates a grid of 2^`bits` cells per factor of two, from `low` (> 0) to `high`.
     pub fn new(bits: u32, low: f64, high: f64) -> Self {
         let shift = MANTISSA - bits;
         let base = low.to_bits() >> shift;
@@ -35,14 +35,14 @@ impl Grid {
         self.cells
     }
 
-    /// The ratio of a knot: the lower end of the cell of that number.
+    /// The ratio at a knot: the lower end of the cell of that index.
     pub fn knot(&self, index: usize) -> f64 {
         if index == 0 { 0.0 } else { f64::from_bits((self.base + index as u64 - 1) << self.shift) }
     }
 
-    /// The place of a ratio up to `high`.
+    /// The position of a ratio up to `high`.
     #[inline(always)]
-    pub fn place(&self, ratio: f64) -> Place {
+    pub fn locate(&self, ratio: f64) -> CellPosition {
         const ONE: u64 = 1.0_f64.to_bits();
         let low = f64::from_bits(self.base << self.shift);
         let inside = ratio >= low;
@@ -54,7 +54,7 @@ impl Grid {
     }
 }
 
-/// The length that a cell holds, and how much of it goes to its upper knot.
+/// Total length in a cell, and the part of it assigned to the upper knot.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cell {
     pub length: f64,
@@ -68,13 +68,14 @@ impl Cell {
         self.upper += length * fraction;
     }
 
-    /// The length that goes to the lower knot.
+    /// The length assigned to the lower knot.
     pub fn lower(self) -> f64 {
         (self.length - self.upper).max(0.0)
     }
 
-    /// The most that the largest D can gain by the two knots, which are so far apart.
-    pub fn most_lost(self, width: f64) -> f64 {
+    /// Upper bound of the increase of the maximum of D caused by splitting between knots that are
+    /// `width` apart.
+    pub fn max_loss(self, width: f64) -> f64 {
         self.upper * (1.0 - self.upper / self.length) * width
     }
 
@@ -88,14 +89,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ratio_is_the_mean_of_its_knots() {
+    fn knots_weighted_by_fraction_give_the_ratio() {
         for grid in [Grid::new(5, 1e-6, 8.0), Grid::new(14, 0.7, 0.8), Grid::new(5, 1e-6, 100.0)] {
             let low = grid.knot(1);
             let high = grid.knot(grid.cells() - 1);
             assert!(low <= 0.7 && high <= 100.0);
             for i in 0..=10_000 {
                 let ratio = high * f64::from(i) / 10_000.0;
-                let (cell, fraction) = grid.place(ratio);
+                let (cell, fraction) = grid.locate(ratio);
                 let cell = cell as usize;
                 assert!(cell < grid.cells() && (0.0..1.0).contains(&fraction));
                 let mean = (1.0 - fraction) * grid.knot(cell) + fraction * grid.knot(cell + 1);

@@ -1,16 +1,16 @@
-//! The masses that entries shall get of a segment.
+//! The masses that entries get from a segment.
 //!
-//! Problem: of all masses that sets of the entries' lengths can have, those with the largest
-//! Σ min(demand, mass); and among these, those of which the tokens drawn next can make most.
+//! Problem: among all masses that sets of the entries' lengths can have, find those with the
+//! largest Σ min(demand, mass); among these, the ones most useful to the tokens drawn next.
 //! Source: ours (`docs/theory.md`, theorem 6 and proposition 23). Entries come in order of rising
-//! demand/length. With C_i the mass of the first i and G_i the mass of the lowest so much of the
-//! segment, C ≥ G is all that is asked.
+//! demand/length. With C_i the total mass of the first i entries and G_i the mass of the lowest
+//! part of the segment of the same length, the only constraint is C ≥ G.
 //! 1. The least concave majorant of the points (Σ demand, G) has falling slopes: up to where they
-//!    fall below 1 there is too much, beyond too little.
-//! 2. Too much: masses are in proportion to demands wherever C ≥ G allows, which are the slopes of
-//!    the majorant.
-//! 3. Too little: as many entries as need it least get all that they demand, the others masses in
-//!    proportion to their lengths.
+//!    fall below 1 there is excess mass, beyond that a shortage.
+//! 2. Excess: masses are proportional to demands wherever C ≥ G allows, with the slopes of the
+//!    majorant.
+//! 3. Shortage: as many entries as possible get all that they demand, the others masses
+//!    proportional to their lengths.
 //!
 //! Complexity: linear in the entries. Deviations: none.
 
@@ -20,18 +20,17 @@ use serde::{Deserialize, Serialize};
 
 use super::profile::{Entry, Profile};
 
-/// Which of the masses with the largest acceptance entries get. At one node it is no matter; for
-/// the tokens drawn next it is, most of all where the draft lacks tokens that the target wants.
+/// Choice among the masses with the highest acceptance. It makes no difference at one node, but it
+/// does for the tokens drawn next, most of all where the draft lacks tokens that the target has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
-    /// Where there is too much, in proportion to demands; where there is too little, in proportion
-    /// to lengths.
+    /// Proportional to demands where there is excess, and to lengths where there is a shortage.
     #[default]
     Balanced,
-    /// In proportion to demands everywhere: the nearest to the target.
+    /// Proportional to demands everywhere: the nearest to the target.
     Target,
-    /// In proportion to lengths everywhere: the nearest to the draft.
+    /// Proportional to lengths everywhere: the nearest to the draft.
     Draft,
 }
 
@@ -41,33 +40,33 @@ struct Run {
     mass: f64,
     demand: f64,
     length: f64,
-    /// The number of its first entry.
+    /// Index of the first entry.
     first: usize,
 }
 
 impl Run {
-    /// Whether the slope of `next` is larger. Runs without demand are one.
+    /// True if the slope of `next` is larger. Runs without demand are merged.
     fn joins(&self, next: &Self) -> bool {
         self.mass * next.demand < next.mass * self.demand
             || (self.demand <= 0.0 && next.demand <= 0.0)
     }
 }
 
-/// The masses of all entries. Reusable: making it again keeps the memory.
+/// The masses of all entries. Computing them again reuses the memory.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Masses {
-    /// By entry.
-    pub own: Vec<f64>,
-    /// The mass of the interval that each entry would get if all were laid out in order.
+    /// The mass of each entry.
+    pub by_entry: Vec<f64>,
+    /// The mass of each entry's interval if all were laid out in order.
     pub in_order: Vec<f64>,
-    /// Whether an entry is the last of its block: up to its end, masses use up all that is below.
+    /// True for the last entry of a block: up to its end, masses use up everything below.
     pub last: Vec<bool>,
     runs: Vec<Run>,
 }
 
 impl Masses {
-    /// Makes the masses of the entries, whose lengths sum to that of the segment.
-    pub fn make(&mut self, profile: &impl Profile, entries: &[Entry], choice: Choice) {
+    /// Computes the masses of the entries, whose lengths sum to that of the segment.
+    pub fn compute(&mut self, profile: &impl Profile, entries: &[Entry], choice: Choice) {
         self.in_order.clear();
         let mut below = 0.0;
         for entry in entries {
@@ -75,23 +74,23 @@ impl Masses {
             below += entry.length;
         }
         self.majorise(entries);
-        self.own.clear();
-        self.own.resize(entries.len(), 0.0);
+        self.by_entry.clear();
+        self.by_entry.resize(entries.len(), 0.0);
         self.last.clear();
         self.last.resize(entries.len(), false);
-        let enough = self.runs.iter().take_while(|run| run.mass >= run.demand).count();
-        let rank = self.runs.get(enough).map_or(entries.len(), |run| run.first);
+        let satisfied = self.runs.iter().take_while(|run| run.mass >= run.demand).count();
+        let rank = self.runs.get(satisfied).map_or(entries.len(), |run| run.first);
         match choice {
             Choice::Draft => self.raise(entries, rank),
-            Choice::Balanced | Choice::Target => self.follow(entries, 0..enough),
+            Choice::Balanced | Choice::Target => self.follow(entries, 0..satisfied),
         }
         match choice {
-            Choice::Target => self.follow(entries, enough..self.runs.len()),
+            Choice::Target => self.follow(entries, satisfied..self.runs.len()),
             Choice::Balanced | Choice::Draft => self.lower(entries, rank),
         }
     }
 
-    /// The runs of the least concave majorant: neighbours are joined until slopes fall.
+    /// Computes the runs of the least concave majorant: neighbours are merged until slopes fall.
     fn majorise(&mut self, entries: &[Entry]) {
         self.runs.clear();
         for (first, (entry, &mass)) in entries.iter().zip(&self.in_order).enumerate() {
@@ -108,13 +107,15 @@ impl Masses {
         }
     }
 
-    /// Masses with the slopes of the majorant.
+    /// Sets masses by the slopes of the majorant.
     fn follow(&mut self, entries: &[Entry], runs: Range<usize>) {
         for index in runs {
             let run = self.runs[index];
             let end = self.runs.get(index + 1).map_or(entries.len(), |next| next.first);
             let slope = run.mass / run.demand;
-            for (mass, entry) in self.own[run.first..end].iter_mut().zip(&entries[run.first..end]) {
+            for (mass, entry) in
+                self.by_entry[run.first..end].iter_mut().zip(&entries[run.first..end])
+            {
                 *mass = if slope.is_finite() {
                     slope * entry.demand
                 } else {
@@ -125,8 +126,9 @@ impl Masses {
         }
     }
 
-    /// Of the first `rank` entries, which get too much, those that demand least for their length
-    /// get a mass in proportion to it, and the others what they demand.
+    /// Sets the masses of the first `rank` entries, where there is excess: the entries with the
+    /// lowest demand per length get a mass proportional to their length, the others what they
+    /// demand.
     fn raise(&mut self, entries: &[Entry], rank: usize) {
         let entries = &entries[..rank];
         let excess: f64 =
@@ -141,7 +143,7 @@ impl Masses {
             raised += 1;
         }
         let level = demand / length;
-        for (index, (mass, entry)) in self.own.iter_mut().zip(entries).enumerate() {
+        for (index, (mass, entry)) in self.by_entry.iter_mut().zip(entries).enumerate() {
             *mass = if index < raised { entry.length * level } else { entry.demand };
         }
         if rank > 0 {
@@ -149,12 +151,13 @@ impl Masses {
         }
     }
 
-    /// Of the entries from `rank` on, which get too little, those that demand most for their length
-    /// get a mass in proportion to it, and the others what they demand.
+    /// Sets the masses of the entries from `rank` on, where there is a shortage: the entries with
+    /// the highest demand per length get a mass proportional to their length, the others what they
+    /// demand.
     fn lower(&mut self, entries: &[Entry], rank: usize) {
-        let lacking = entries.iter().zip(&self.in_order).skip(rank);
-        let lack: f64 = lacking.map(|(entry, mass)| entry.demand - mass).sum();
-        let (mut demand, mut length, mut lowered) = (-lack.max(0.0), 0.0, entries.len());
+        let remaining = entries.iter().zip(&self.in_order).skip(rank);
+        let shortage: f64 = remaining.map(|(entry, mass)| entry.demand - mass).sum();
+        let (mut demand, mut length, mut lowered) = (-shortage.max(0.0), 0.0, entries.len());
         for (index, entry) in entries.iter().enumerate().skip(rank).rev() {
             if length > 0.0 && demand > 0.0 && entry.demand * length <= demand * entry.length {
                 break;
@@ -164,7 +167,7 @@ impl Masses {
             lowered = index;
         }
         let level = demand.max(0.0) / length;
-        for (index, (mass, entry)) in self.own.iter_mut().zip(entries).enumerate().skip(rank) {
+        for (index, (mass, entry)) in self.by_entry.iter_mut().zip(entries).enumerate().skip(rank) {
             *mass = if index >= lowered { entry.length * level } else { entry.demand };
         }
         if let Some(last) = self.last.last_mut() {

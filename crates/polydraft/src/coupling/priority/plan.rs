@@ -1,34 +1,33 @@
-//! The priorities of all tokens of a draft's support.
+//! The division of priorities among all tokens of a draft's support.
 //!
 //! Problem: see [`super`]. Tokens that carry mass are entries of their own; the rest is pooled on a
 //! grid of ratios.
 //! Source: ours. Complexity: O(k log k) for k individual tokens; at most three passes over p and q
 //! for the others, or a sort. The acceptance of the pooled form is 1 − max D over its entries. Its
 //! curve of D agrees with the exact one at the ends of all cells and lies above it inside, so only
-//! the cells in which it exceeds the largest D that is sure to be reached can cost anything. These
-//! are cut and filled again, as finely as is enough where tokens lie evenly, and once more, as
-//! finely as is enough in any case. Where that would take more parts than are worth it, all tokens
-//! are handled one by one.
+//! cells in which it exceeds the lower bound of max D can cost acceptance. These are cut and filled
+//! again, finely enough for evenly spread tokens, and a second time finely enough for the worst
+//! case. Where that would take more parts than pay off, all tokens are handled individually.
 
 use pulp::{Arch, NullaryFnOnce};
 
 use super::grid::Cell;
 use super::masses::Choice;
 use super::pool::{Individual, Pool, Spread, TooFine};
-use super::shares::{Entry, FINEST, Layout, Profile, Shares};
+use super::shares::{Entry, Layout, MIN_TOLERANCE, Profile, Shares};
 use crate::priorities::WeightedInterval;
 
-/// Tables that the first pass adds to in turn.
+/// Number of tables that the first pass adds to in turn.
 const TABLES: usize = 4;
-/// Positions whose ratios are computed together, so that the compiler can use vector instructions.
+/// Positions whose ratios are computed in one loop, for vector instructions.
 const CHUNK: usize = 32;
 
-/// How finely to plan.
+/// Precision and choices of a plan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Detail {
-    /// Positions with more than this are handled one by one: with 0 the result is exact.
+    /// Positions with a larger q are handled individually; with 0 the result is exact.
     pub threshold: f64,
-    /// The acceptance that may be lost.
+    /// Maximum acceptance lost.
     pub negligible: f64,
     pub choice: Choice,
     pub layout: Layout,
@@ -36,7 +35,7 @@ pub(super) struct Detail {
     pub scale: f64,
 }
 
-/// Where a position's length lies: on entry `lower`, and a `fraction` of it on entry `upper`.
+/// Assignment of a position's length: to entry `lower`, and a `fraction` of it to entry `upper`.
 #[derive(Debug, Clone, Copy)]
 struct Split {
     lower: usize,
@@ -44,32 +43,32 @@ struct Split {
     fraction: f64,
 }
 
-/// The priorities of all positions 0.. of a draft's support. Reusable: making it again keeps the
-/// memory.
+/// The division of priorities among all positions 0.. of a draft's support. Preparing it again
+/// reuses the memory.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// The largest useful ratio: no token gets more of the selection than its length at the highest
-    /// density.
+    /// The largest useful ratio: the selection gives no token more mass than its length at the
+    /// highest density.
     cap: f64,
-    /// Positions with more than this are entries of their own.
+    /// Positions with a larger q are entries of their own.
     threshold: f64,
     /// The part of the target that can be used.
     scale: f64,
     pool: Pool,
-    /// Ratios outside of [start, end) lie in cells that are not cut.
+    /// Ratios outside [start, end) lie in uncut cells.
     zone: (f64, f64),
     /// The positions with entries of their own, ascending, and these entries.
     individuals: Vec<u32>,
     individual_entries: Vec<u32>,
-    /// The ratios of `individuals`, ascending, with the index there.
+    /// The ratios of `individuals`, ascending, with their indices.
     order: Vec<(f64, u32)>,
     entries: Vec<Entry>,
     shares: Shares,
     /// Mass per length of each entry.
     gains: Vec<f64>,
-    /// Ratio and length of `order`'s, for the pool to look at.
+    /// Ratio and length of the positions in `order`, for the pool.
     values: Vec<Individual>,
-    /// More tables for the first pass, one after the other.
+    /// Tables of the first pass, one after the other.
     tables: Vec<Cell>,
 }
 
@@ -80,8 +79,8 @@ fn ratio(p: f64, q: f64, cap: f64) -> f64 {
     if ratio < cap { ratio } else { cap }
 }
 
-/// [`Plan::make`] with the vector instructions of this machine.
-struct Make<'a, P> {
+/// [`Plan::prepare`] with the vector instructions of this machine.
+struct Prepare<'a, P> {
     plan: &'a mut Plan,
     p: &'a [f64],
     q: &'a [f64],
@@ -89,7 +88,7 @@ struct Make<'a, P> {
     detail: Detail,
 }
 
-impl<P: Profile> NullaryFnOnce for Make<'_, P> {
+impl<P: Profile> NullaryFnOnce for Prepare<'_, P> {
     type Output = ();
 
     #[inline(always)]
@@ -134,9 +133,9 @@ impl Plan {
         }
     }
 
-    /// Shares out `profile`, of length and mass 1, for draws from q with target p.
-    pub fn make(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, detail: Detail) {
-        Arch::new().dispatch(Make { plan: self, p, q, profile, detail });
+    /// Divides `profile`, of length and mass 1, for draws from q with target p.
+    pub fn prepare(&mut self, p: &[f64], q: &[f64], profile: &impl Profile, detail: Detail) {
+        Arch::new().dispatch(Prepare { plan: self, p, q, profile, detail });
     }
 
     #[inline(always)]
@@ -150,7 +149,7 @@ impl Plan {
         self.pool.reset(self.cap);
         if threshold > 0.0 {
             self.first_pass(p, q);
-            self.sort(p, q);
+            self.sort_individuals(p, q);
             if self.refine(p, q, profile, negligible) == Err(TooFine) {
                 self.threshold = 0.0;
                 self.individuals.clear();
@@ -158,11 +157,11 @@ impl Plan {
         }
         if self.threshold <= 0.0 {
             self.individuals.extend(q.iter().zip(0..).filter(|(q, _)| **q > 0.0).map(|(_, i)| i));
-            self.sort(p, q);
+            self.sort_individuals(p, q);
         }
         self.collect(q);
-        // Next to nothing of what may be lost anyway.
-        self.shares.tolerance = (1e-7 * negligible).max(FINEST);
+        // A negligible fraction of the loss that is allowed anyway.
+        self.shares.tolerance = (1e-7 * negligible).max(MIN_TOLERANCE);
         self.shares.share(profile, &self.entries, choice, layout);
         self.gains.clear();
         self.gains.extend(
@@ -170,12 +169,12 @@ impl Plan {
         );
     }
 
-    /// Orders the positions that are handled one by one.
-    fn sort(&mut self, p: &[f64], q: &[f64]) {
+    /// Sorts the individually handled positions by ratio.
+    fn sort_individuals(&mut self, p: &[f64], q: &[f64]) {
         self.order.clear();
         self.order.extend(self.individuals.iter().zip(0..).map(|(&position, index)| {
-            // Not capped: above the cap nothing is gained at this node, but nested shares keep the
-            // order.
+            // Not capped: above the cap nothing is gained at this node, but nested shares depend on
+            // the order.
             let (p, q) = (p[position as usize], q[position as usize]);
             (ratio(self.scale * p, q, f64::INFINITY), index)
         }));
@@ -188,21 +187,20 @@ impl Plan {
         ratio(self.scale * p, q, self.cap)
     }
 
-    /// Pools the light positions on the coarse grid and lists the others.
+    /// Pools the positions of small probability on the coarse grid and lists the others.
     #[inline(always)]
     fn first_pass(&mut self, p: &[f64], q: &[f64]) {
         let grid = self.pool.grid;
-        // Neighbours often share a cell; with several tables one addition need not wait for the
-        // other.
+        // Neighbours often share a cell; with several tables their additions are independent.
         let tables = &mut self.tables;
         tables.clear();
         let width = grid.cells();
         tables.resize(width * TABLES, Cell::default());
         let (mut numbers, mut fractions) = ([0; CHUNK], [0.0; CHUNK]);
         for (chunk, (p, q)) in p.chunks(CHUNK).zip(q.chunks(CHUNK)).enumerate() {
-            let places = numbers.iter_mut().zip(&mut fractions);
-            for ((number, fraction), (&p, &q)) in places.zip(p.iter().zip(q)) {
-                (*number, *fraction) = grid.place(ratio(self.scale * p, q, self.cap));
+            let positions = numbers.iter_mut().zip(&mut fractions);
+            for ((number, fraction), (&p, &q)) in positions.zip(p.iter().zip(q)) {
+                (*number, *fraction) = grid.locate(ratio(self.scale * p, q, self.cap));
             }
             for (index, &q) in q.iter().enumerate() {
                 let (cell, fraction) = (numbers[index] as usize, fractions[index]);
@@ -216,7 +214,7 @@ impl Plan {
         tables.chunks(width).for_each(|table| self.pool.add_table(table));
     }
 
-    /// Cuts cells of the pool until no more than `negligible` of acceptance is lost by it.
+    /// Cuts cells of the pool until at most `negligible` of acceptance is lost.
     #[inline(always)]
     fn refine(
         &mut self,
@@ -231,18 +229,18 @@ impl Plan {
                 .iter()
                 .map(|&(ratio, index)| (ratio, q[self.individuals[index as usize] as usize])),
         );
-        self.pool.look(profile, &self.values);
+        self.pool.bound(profile, &self.values);
         let Some(zone) = self.pool.cut(Spread::Even, negligible, q.len())? else { return Ok(()) };
         self.zone = zone;
         self.fill(p, q, zone);
-        self.pool.look_again(profile, &self.values);
+        self.pool.bound_cut_cells(profile, &self.values);
         if let Some(zone) = self.pool.cut(Spread::Any, negligible, q.len())? {
             self.fill(p, q, zone);
         }
         Ok(())
     }
 
-    /// Adds the light positions of the cells that were just cut, which lie in `zone`.
+    /// Adds the pooled positions of the cells that were just cut, which lie in `zone`.
     #[inline(always)]
     fn fill(&mut self, p: &[f64], q: &[f64], (start, end): (f64, f64)) {
         // A product is cheaper than a quotient; the margin covers its rounding.
@@ -255,7 +253,7 @@ impl Plan {
                 let p = self.scale * p;
                 *inside = (p >= low * q) & (p <= high * q) & (q <= self.threshold);
             }
-            // Without a branch: hits are too many to be rare and too few to be predicted.
+            // Branch-free, because hits are neither rare nor predictable.
             let mut found = 0;
             for (index, &inside) in inside[..p.len()].iter().enumerate() {
                 near[found] = index;
@@ -264,16 +262,16 @@ impl Plan {
             for &index in &near[..found] {
                 let ratio = self.ratio(p[index], q[index]);
                 if ratio >= start && ratio < end {
-                    let place = self.pool.grid.place(ratio);
-                    if self.pool.is_open(place.0) {
-                        self.pool.add(place, q[index]);
+                    let position = self.pool.grid.locate(ratio);
+                    if self.pool.was_cut(position.0) {
+                        self.pool.add(position, q[index]);
                     }
                 }
             }
         }
     }
 
-    /// Lists all entries in order of their ratios, and where they are.
+    /// Lists all entries in order of their ratios, and the entries of all positions.
     fn collect(&mut self, q: &[f64]) {
         self.entries.clear();
         self.individual_entries.clear();
@@ -288,8 +286,8 @@ impl Plan {
             }
         };
         if self.threshold > 0.0 {
-            let mut at = std::mem::take(&mut self.pool.entries);
-            at.clear();
+            let mut knot_entries = std::mem::take(&mut self.pool.entries);
+            knot_entries.clear();
             for (ratio, length) in self.pool.knots() {
                 let mut entry = 0;
                 if length > 0.0 {
@@ -297,14 +295,14 @@ impl Plan {
                     entry = entries.len() as u32;
                     entries.push(Entry { length, demand: length * ratio });
                 }
-                at.push(entry);
+                knot_entries.push(entry);
             }
-            self.pool.entries = at;
+            self.pool.entries = knot_entries;
         }
         individuals_below(entries, f64::INFINITY);
     }
 
-    /// Where position `position`, with these probabilities, has its length.
+    /// The entries that hold the length of `position`, with these probabilities.
     fn split(&self, position: usize, p: f64, q: f64) -> Split {
         if q > self.threshold {
             let index = if self.individuals.get(position) == Some(&(position as u32)) {
@@ -315,12 +313,12 @@ impl Plan {
             let entry = index.map_or(0, |index| self.individual_entries[index] as usize);
             return Split { lower: entry, upper: entry, fraction: 0.0 };
         }
-        let (part, fraction) = self.pool.part(self.pool.grid.place(self.ratio(p, q)));
+        let (part, fraction) = self.pool.part(self.pool.grid.locate(self.ratio(p, q)));
         let [lower, upper] = [part, part + 1].map(|knot| self.pool.entries[knot] as usize);
         Split { lower, upper, fraction }
     }
 
-    /// The probability that the draft selected is this position.
+    /// The probability that the selected draft is at this position.
     pub fn mass(&self, position: usize, p: f64, q: f64) -> f64 {
         if q <= 0.0 || self.gains.is_empty() {
             return 0.0;
@@ -340,17 +338,18 @@ impl Plan {
             return scale * p.iter().sum::<f64>();
         }
         let gain = |entry: &u32| self.gains[*entry as usize];
-        // Of the ends of coarse cells; where nothing is pooled only tokens without a draft look.
+        // Gains at the ends of coarse cells; if nothing is pooled, only tokens without draft
+        // probability use them.
         let pooled = self.threshold > 0.0;
-        let at =
+        let knot_gain =
             |cell| if pooled { gain(&self.pool.entries[self.pool.first_knot(cell)]) } else { 0.0 };
-        let knots: Vec<f64> = (0..=self.pool.grid.cells()).map(at).collect();
+        let knots: Vec<f64> = (0..=self.pool.grid.cells()).map(knot_gain).collect();
         let mut individuals = self.individual_entries.iter().map(gain);
         let (mut numbers, mut fractions, mut sum) = ([0; CHUNK], [0.0; CHUNK], 0.0);
         for (chunk, (p, q)) in p.chunks(CHUNK).zip(q.chunks(CHUNK)).enumerate() {
-            let places = numbers.iter_mut().zip(&mut fractions);
-            for ((number, fraction), (&p, &q)) in places.zip(p.iter().zip(q)) {
-                (*number, *fraction) = self.pool.grid.place(self.ratio(p, q));
+            let positions = numbers.iter_mut().zip(&mut fractions);
+            for ((number, fraction), (&p, &q)) in positions.zip(p.iter().zip(q)) {
+                (*number, *fraction) = self.pool.grid.locate(self.ratio(p, q));
             }
             for (index, (&p, &q)) in p.iter().zip(q).enumerate() {
                 let (cell, fraction) = (numbers[index] as usize, fractions[index]);

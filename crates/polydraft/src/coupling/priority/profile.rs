@@ -1,16 +1,16 @@
-//! A segment of priorities, and what is asked of its parts.
+//! Segments of priorities, and the entries that divide them.
 //!
-//! Problem: whatever shares out priorities needs their density of mass, its means and its sums, to
-//! all their digits.
-//! Source: ours. Complexity: constant for each look-up.
+//! Problem: dividing priorities needs their mass density, its means and its integrals, to full
+//! precision.
+//! Source: ours. Complexity: constant per look-up.
 //! Deviations: none.
 
-/// A segment of priorities [0, T] with a rising density of mass.
+/// A segment of priorities [0, T] with a rising mass density.
 pub trait Profile {
-    /// T.
+    /// The length T of the segment.
     fn length(&self) -> f64;
 
-    /// The density at t: the slope of G.
+    /// The density at t, which is the slope of G.
     fn density(&self, t: f64) -> f64;
 
     /// The mean density on [start, start + length]; the density at `start` if `length` is 0.
@@ -19,7 +19,7 @@ pub trait Profile {
     /// G(t), the mass of the lowest t, up to absolute rounding.
     fn below(&self, t: f64) -> f64;
 
-    /// Where the density is about this large: a first guess for a search.
+    /// A position where the density is about `density`, as the first guess of a search.
     fn guess(&self, density: f64) -> f64;
 }
 
@@ -31,7 +31,7 @@ pub struct Highest {
 }
 
 impl Highest {
-    /// The highest of `count` priorities.
+    /// Creates the profile of the highest of `count` priorities.
     pub fn new(count: usize) -> Self {
         Self { count: i32::try_from(count).unwrap_or(i32::MAX) }
     }
@@ -80,12 +80,12 @@ impl Profile for Highest {
     }
 }
 
-/// What an entry has to get: `length` of the segment, and if possible `demand` of its mass.
+/// The requirements of an entry: `length` of the segment, and if possible `demand` of its mass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Entry {
-    /// Length of its set.
+    /// Length of the entry's set.
     pub length: f64,
-    /// The mass that it can use; more is wasted.
+    /// The mass that the entry can use; more is wasted.
     pub demand: f64,
 }
 

@@ -1,11 +1,11 @@
 //! The distribution of the token that priorities select at one node.
 //!
-//! Problem: share out a segment of priorities among the tokens of a draft, and answer what a rule
-//! or verifier needs to know of that: the distribution of the selected token, the priorities of a
-//! drafted token, and what the selection leaves of the target.
-//! Source: ours (`super`); the segment is all of [0, 1] for a token-level rule and a node's own
+//! Problem: divide a segment of priorities among the tokens of a draft, and provide the
+//! distribution of the selected token, the priorities of a drafted token, and the residual of the
+//! target after the selection.
+//! Source: ours (`super`); the segment is all of [0, 1] for a token-level rule, and the node's
 //! share in nested priority verification.
-//! Complexity: as in `super`; one pass over the support for what is left.
+//! Complexity: as in `super`; one pass over the support for the residual.
 //! Deviations: none.
 
 use super::plan::{Detail, Plan};
@@ -14,14 +14,14 @@ use super::{Form, Settings};
 use crate::priorities::WeightedInterval;
 use crate::{Distribution, Token};
 
-/// The shares of all tokens of one node. Reusable: preparing it again keeps the memory.
+/// The shares of all tokens of one node. Preparing another node reuses the memory.
 ///
-/// Every method is given the distributions that it was prepared with.
+/// Every method must be given the distributions that it was prepared with.
 #[derive(Debug)]
 pub(crate) struct Selection {
     plan: Plan,
-    /// The target's probabilities of the tokens stored in the draft, where the two are not stored
-    /// alike.
+    /// The target's probabilities of the tokens stored in the draft, where the two distributions
+    /// are stored differently.
     target: Vec<f64>,
 }
 
@@ -30,8 +30,8 @@ impl Selection {
         Self { plan: Plan::new(), target: Vec::new() }
     }
 
-    /// Shares out `profile`, a segment of length and mass 1. Of it `scale` times the target can be
-    /// used, `scale` from 0 to 1.
+    /// Divides `profile`, a segment of length and mass 1, among the draft's tokens. `scale` times
+    /// the target can be used, `scale` from 0 to 1.
     pub fn prepare(
         &mut self,
         target: &Distribution,
@@ -63,7 +63,7 @@ impl Selection {
         };
         let Settings { negligible, choice, layout, .. } = *settings;
         let detail = Detail { threshold, negligible, choice, layout, scale };
-        self.plan.make(target, draft.stored(), profile, detail);
+        self.plan.prepare(target, draft.stored(), profile, detail);
     }
 
     /// The probability that a token is selected.
@@ -73,8 +73,8 @@ impl Selection {
         })
     }
 
-    /// The distribution of the priority of a draft of this token, in the segment; its intervals may
-    /// overlap. Empty for a token that is never drafted.
+    /// The distribution of the priority of a draft of this token, within the segment; the intervals
+    /// may overlap. Empty for a token that is never drafted.
     pub fn intervals(
         &self,
         target: &Distribution,

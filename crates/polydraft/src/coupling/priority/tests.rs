@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Random distributions of many shapes: `spread` is the standard deviation of the target's logits,
-/// `error` that of the draft's.
+/// Random distributions: `spread` is the standard deviation of the target's logits, `error` that of
+/// the draft's error.
 fn distributions(vocabulary: usize, spread: f64, error: f64, seed: u64) -> (Vec<f64>, Vec<f64>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut normal =
@@ -54,10 +54,10 @@ const CHOICES: [Choice; 3] = [Choice::Balanced, Choice::Target, Choice::Draft];
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Σ m = 1; no set is selected more often than it is drafted; the intervals of all tokens
-    /// partition [0, 1]; the acceptance is the optimum, or next to it when pooled.
+    /// Σ m = 1; no set of tokens is selected more often than it is drafted; the intervals of all
+    /// tokens partition [0, 1]; the acceptance is the optimum, up to the stated loss when pooled.
     #[test]
-    fn the_selection_is_possible_and_optimal(
+    fn selection_is_feasible_and_optimal(
         vocabulary in 2_usize..3000,
         spread in 0.0_f64..5.0,
         error in 0.0_f64..3.0,
@@ -67,7 +67,7 @@ proptest! {
     ) {
         let (p, q) = distributions(vocabulary, spread, error, seed);
         let mut plan = Plan::new();
-        plan.make(&p, &q, &Highest::new(count), detail(if pooled { 1.0 / 256.0 } else { 0.0 }));
+        plan.prepare(&p, &q, &Highest::new(count), detail(if pooled { 1.0 / 256.0 } else { 0.0 }));
         let m: Vec<f64> = (0..vocabulary).map(|i| plan.mass(i, p[i], q[i])).collect();
         prop_assert!((m.iter().sum::<f64>() - 1.0).abs() < 1e-11);
 
@@ -84,11 +84,11 @@ proptest! {
         let intervals: Vec<(f64, WeightedInterval)> = (0..vocabulary)
             .filter(|&i| q[i] > 0.0)
             .flat_map(|i| {
-                let own = q[i];
-                plan.intervals(i, p[i], own).map(move |interval| (own, interval))
+                let mass = q[i];
+                plan.intervals(i, p[i], mass).map(move |interval| (mass, interval))
             })
             .collect();
-        partitions(&intervals, 1.0)?;
+        check_partition(&intervals, 1.0)?;
 
         for scale in [1.0, 0.7, 0.0] {
             let rest: f64 = p.iter().zip(&m).map(|(p, m)| (scale * p - m).max(0.0)).sum();
@@ -100,10 +100,10 @@ proptest! {
         prop_assert!(loss.abs() < bound, "loss {}", loss);
     }
 
-    /// Demands that do not fill the segment (as under a sub-probability target): lengths kept,
-    /// nothing overlaps, and Σ min(demand, mass) is optimal.
+    /// With demands that do not fill the segment (as under a sub-probability target), lengths are
+    /// kept, nothing overlaps, and Σ min(demand, mass) is optimal.
     #[test]
-    fn sub_probability_demands(
+    fn shares_are_optimal_for_sub_probability_demands(
         size in 1_usize..200,
         total in 0.01_f64..1.0,
         count in 1_usize..10,
@@ -118,7 +118,7 @@ proptest! {
 
     /// The same on a union of intervals, whose density jumps.
     #[test]
-    fn parts_of_the_stretch(
+    fn shares_are_optimal_on_unions_of_intervals(
         ends in prop::collection::vec(0.0_f64..1.0, 2..10),
         total in 0.01_f64..2.0,
         count in 2_usize..10,
@@ -143,7 +143,7 @@ proptest! {
     }
 }
 
-/// The density of `highest` on a union of disjoint intervals, in order, pushed together.
+/// Profile of `highest` on a union of disjoint intervals, in order, pushed together.
 struct Union {
     parts: Vec<Interval>,
     highest: Highest,
@@ -155,12 +155,12 @@ impl Profile for Union {
     }
 
     fn density(&self, t: f64) -> f64 {
-        let mut left = t;
+        let mut rest = t;
         for part in &self.parts {
-            if left <= part.length {
-                return self.highest.density(part.start + left);
+            if rest <= part.length {
+                return self.highest.density(part.start + rest);
             }
-            left -= part.length;
+            rest -= part.length;
         }
         self.parts.last().map_or(0.0, |part| self.highest.density(part.start + part.length))
     }
@@ -186,22 +186,22 @@ impl Profile for Union {
     }
 }
 
-/// Whether distributions, each with its probability, together cover [0, `end`] evenly: below every
-/// place lies as much as there is.
-fn partitions(intervals: &[(f64, WeightedInterval)], end: f64) -> Result<(), TestCaseError> {
-    for place in 1..=200 {
-        let place = end * f64::from(place) / 200.0;
+/// Checks that distributions, each with its probability, together cover [0, `end`] evenly.
+fn check_partition(intervals: &[(f64, WeightedInterval)], end: f64) -> Result<(), TestCaseError> {
+    for step in 1..=200 {
+        let position = end * f64::from(step) / 200.0;
         let below = |interval: &WeightedInterval| {
-            ((place - interval.start) / interval.length.max(1e-300)).clamp(0.0, 1.0)
+            ((position - interval.start) / interval.length.max(1e-300)).clamp(0.0, 1.0)
         };
         let sum: f64 =
-            intervals.iter().map(|(own, interval)| own * interval.weight * below(interval)).sum();
-        prop_assert!((sum - place).abs() < 1e-11, "{} {}", sum, place);
+            intervals.iter().map(|(mass, interval)| mass * interval.weight * below(interval)).sum();
+        prop_assert!((sum - position).abs() < 1e-11, "{} {}", sum, position);
     }
     Ok(())
 }
 
-/// Shares a segment among entries with lengths q, summing to the segment's, and demands total·p.
+/// Divides a segment among entries with lengths `q`, which sum to the segment's length, and demands
+/// `total`·`p`.
 fn check_shares(
     profile: &impl Profile,
     p: &[f64],
@@ -224,7 +224,7 @@ fn check_shares(
                 .collect::<Vec<_>>()
         })
         .collect();
-    partitions(&intervals, profile.length())?;
+    check_partition(&intervals, profile.length())?;
     let got: f64 =
         entries.iter().zip(shares.masses()).map(|(entry, mass)| entry.demand.min(*mass)).sum();
     let (mut length, mut demand, mut best) = (0.0, 0.0, 0.0_f64);
@@ -233,22 +233,23 @@ fn check_shares(
         demand += entry.demand;
         best = best.max(length * profile.mean(0.0, length) - demand);
     }
-    // All mass is shared; what exceeds demands is the largest excess of D.
+    // All mass is divided; the excess over demands is the largest excess of D.
     let expected = length * profile.mean(0.0, length) - best;
     prop_assert!((got - expected).abs() < 1e-11, "{} {}", got, expected);
     Ok(())
 }
 
-/// At full size the exact form reaches the optimum to rounding, and pooling costs next to nothing.
+/// At full vocabulary size the exact form reaches the optimum to rounding, and pooling loses at
+/// most the stated acceptance.
 #[test]
-fn large_vocabularies() {
+fn acceptance_is_optimal_for_large_vocabularies() {
     let mut plan = Plan::new();
     for (spread, error) in [(4.0, 1.0), (0.0, 0.3), (2.0, 2.0), (1.0, 1e-4)] {
         let (p, q) = distributions(128_256, spread, error, 5);
         for count in [2, 3, 8, 64] {
             let best = optimum(&p, &q, count);
             for (threshold, bound) in [(0.0, 1e-11), (1.0 / 256.0, 1e-7 + 1e-11)] {
-                plan.make(&p, &q, &Highest::new(count), detail(threshold));
+                plan.prepare(&p, &q, &Highest::new(count), detail(threshold));
                 let masses = (0..p.len()).map(|i| plan.mass(i, p[i], q[i]));
                 let acceptance: f64 = masses.zip(&p).map(|(m, p)| p.min(m)).sum();
                 let loss = best - acceptance;
@@ -261,26 +262,26 @@ fn large_vocabularies() {
     }
 }
 
-/// Targets that n drafts reach exactly, or nearly so: D is 0 all along, and every cell matters.
+/// Targets that n drafts reach exactly or nearly: D is about 0 everywhere, so every cell matters.
 #[test]
-fn targets_that_drafts_reach_lose_no_more_than_is_stated() {
+fn pooling_loss_is_bounded_for_targets_that_drafts_reach() {
     let mut plan = Plan::new();
     let mut worst = 0.0_f64;
     for vocabulary in [300, 1_000, 5_000, 32_000, 128_256] {
         let q = vec![1.0 / vocabulary as f64; vocabulary];
         for count in [2, 3, 4, 8, 16, 64] {
             let power = |i: usize| (i as f64 / vocabulary as f64).powi(count);
-            let best_of: Vec<f64> = (0..vocabulary).map(|i| power(i + 1) - power(i)).collect();
+            let reached: Vec<f64> = (0..vocabulary).map(|i| power(i + 1) - power(i)).collect();
             for (noise, seed) in [(0.0, 0), (1e-3, 1), (0.03, 2), (0.5, 3)] {
                 let (other, _) = distributions(vocabulary, 1.0, 0.0, seed);
                 let mix = |(p, other): (&f64, &f64)| (1.0 - noise) * p + noise * other;
-                let p: Vec<f64> = best_of.iter().zip(&other).map(mix).collect();
+                let p: Vec<f64> = reached.iter().zip(&other).map(mix).collect();
                 let profile = Highest::new(count as usize);
-                plan.make(&p, &q, &profile, detail(1.0 / 256.0));
+                plan.prepare(&p, &q, &profile, detail(1.0 / 256.0));
                 let masses = (0..p.len()).map(|i| plan.mass(i, p[i], q[i]));
                 let acceptance: f64 = masses.zip(&p).map(|(m, p)| p.min(m)).sum();
                 let loss = optimum(&p, &q, count as usize) - acceptance;
-                // What is stated, and rounding.
+                // The stated loss, and rounding.
                 let bound = 1e-7 + 1e-11;
                 assert!(loss.abs() <= bound, "V {vocabulary} n {count} noise {noise}: {loss:e}");
                 worst = worst.max(loss);
@@ -291,7 +292,7 @@ fn targets_that_drafts_reach_lose_no_more_than_is_stated() {
 }
 
 #[test]
-fn profiles_agree_with_their_integral() {
+fn profile_means_agree_with_the_integral() {
     for count in [1, 2, 3, 5, 16, 17, 64, 1000] {
         let profile = Highest::new(count);
         for (start, length) in
@@ -317,11 +318,11 @@ fn profiles_agree_with_their_integral() {
     }
 }
 
-/// What the selection leaves of the target is the same however the distributions are stored.
+/// The residual mass is the same for dense and sparse storage.
 #[test]
-fn residuals_do_not_depend_on_the_representation() {
+fn residual_mass_is_the_same_for_dense_and_sparse_storage() {
     let (p, q) = distributions(1000, 2.0, 1.0, 7);
-    // One token in five, so that both are stored sparsely.
+    // Every fifth token, so that both are stored sparsely.
     let cut = |probs: &[f64], rest: usize| {
         let mut probs: Vec<f64> =
             probs.iter().enumerate().map(|(i, p)| if i % 5 == rest { *p } else { 0.0 }).collect();
@@ -343,11 +344,11 @@ fn residuals_do_not_depend_on_the_representation() {
             let mut selection = Selection::new();
             selection.prepare(&target, &draft, &Highest::new(3), 1.0, &settings);
             for scale in [1.0, 0.4] {
-                let left = |t| {
+                let residual = |t| {
                     (scale * target.probability(t) - selection.probability(&target, &draft, t))
                         .max(0.0)
                 };
-                let expected: f64 = (0..1000).map(left).sum();
+                let expected: f64 = (0..1000).map(residual).sum();
                 let got = selection.residual_mass(&target, &draft, scale);
                 assert!((got - expected).abs() < 1e-13, "{got} {expected}");
             }

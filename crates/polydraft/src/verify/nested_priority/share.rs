@@ -1,8 +1,8 @@
-//! The priorities of the paths through one node.
+//! Shares: distributions of the priorities of the paths through a node.
 //!
-//! Problem: a node's share of [0, 1] is a distribution of its paths' priority, piecewise uniform.
-//! To divide it among next tokens it is laid out as a segment of length 1, lowest priorities first,
-//! whose density is that of the highest of K priorities; and what a token gets of the segment is a
+//! Problem: a node's share of [0, 1] is a piecewise uniform distribution of its paths' priority. To
+//! divide it among next tokens it is laid out as a segment of length 1, lowest priorities first,
+//! whose density is that of the highest of K priorities; a token's part of the segment is a
 //! distribution of the priority again.
 //! Source: ours (`super`). Complexity: constant per look-up for the few intervals that occur;
 //! logarithmic in general.
@@ -11,42 +11,44 @@
 use crate::coupling::priority::shares::{Highest, Profile};
 use crate::priorities::WeightedInterval;
 
-/// A distribution of priorities.
+/// A piecewise uniform distribution of priorities.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Share {
-    /// Disjoint, ascending; the weights sum to 1.
+    /// Disjoint, ascending intervals; the weights sum to 1.
     intervals: Vec<WeightedInterval>,
-    /// The weight below each interval.
+    /// Total weight below each interval.
     below: Vec<f64>,
-    /// Length of priorities per weight in each interval.
+    /// Length of priorities per unit of weight, per interval.
     slopes: Vec<f64>,
-    /// Part of the probability of being selected that lies below each interval.
+    /// Fraction of the probability of being selected that lies below each interval.
     selected: Vec<f64>,
-    /// The mean density of the highest priority under this distribution: probability of being
-    /// selected per probability of being drawn.
+    /// Mean density of the highest priority under this distribution: probability of being selected
+    /// per probability of being drawn.
     mean: f64,
-    /// What a part of a parent's segment consists of, while it is made.
+    /// The parts of the parent's segment that make up this share; scratch buffer of
+    /// [`set_part`](Self::set_part).
     parts: Vec<WeightedInterval>,
-    /// The ends of parts, ascending.
+    /// The ends of the parts, ascending; scratch buffer.
     ends: Vec<f64>,
 }
 
 impl Share {
-    /// The root's: all priorities.
+    /// Sets the root's share: all priorities.
     pub fn set_all(&mut self, highest: Highest) {
         self.intervals.clear();
         self.intervals.push(WeightedInterval { start: 0.0, length: 1.0, weight: 1.0 });
         self.finish(highest);
     }
 
-    /// Whether it is all priorities.
+    /// True if the share is all priorities.
     pub fn is_all(&self) -> bool {
         matches!(self.intervals[..], [WeightedInterval { start: 0.0, length: 1.0, .. }])
     }
 
-    /// What `parts` of the segment of `parent`, which may overlap, are in terms of priorities.
+    /// Sets the share to `parts` of the segment of `parent`, which may overlap, converted to
+    /// priorities.
     ///
-    /// All ends are compared in the segment, where 1 is the probability of the parent: places in
+    /// Ends are compared within the segment, where 1 is the probability of the parent: positions in
     /// [0, 1] would lose the digits of a deep node's share.
     pub fn set_part(
         &mut self,
@@ -76,13 +78,13 @@ impl Share {
                     let inside = inside.filter(|part| part.start + part.length >= until);
                     let weight: f64 = inside.map(|part| part.weight / part.length).sum();
                     let interval =
-                        parent.interval(index, from, until - from, weight * (until - from));
+                        parent.priorities_at(index, from, until - from, weight * (until - from));
                     push(&mut self.intervals, interval);
                     from = until;
                 }
                 index += usize::from(until == next);
             }
-            // Parts too short to have an end of their own.
+            // Parts too short for an end of their parent.
             for part in self
                 .parts
                 .iter()
@@ -90,7 +92,8 @@ impl Share {
                 .take_while(|part| part.start == to)
             {
                 if part.start + part.length == part.start {
-                    let interval = parent.interval(index, part.start, part.length, part.weight);
+                    let interval =
+                        parent.priorities_at(index, part.start, part.length, part.weight);
                     push(&mut self.intervals, interval);
                 }
             }
@@ -99,13 +102,13 @@ impl Share {
     }
 
     /// The priorities at [from, from + length] of the segment, which lies in interval `index`.
-    fn interval(&self, index: usize, from: f64, length: f64, weight: f64) -> WeightedInterval {
+    fn priorities_at(&self, index: usize, from: f64, length: f64, weight: f64) -> WeightedInterval {
         let slope = self.slopes[index];
         let start = self.intervals[index].start + (from - self.below[index]) * slope;
         WeightedInterval { start, length: length * slope, weight }
     }
 
-    /// Normalises the weights and computes the rest.
+    /// Normalises the weights and computes the derived values.
     fn finish(&mut self, highest: Highest) {
         let total: f64 = self.intervals.iter().map(|interval| interval.weight).sum();
         self.below.clear();
@@ -122,13 +125,13 @@ impl Share {
             self.mean += interval.weight * highest.mean(interval.start, interval.length);
         }
         if self.mean < f64::MIN_POSITIVE && !self.is_all() {
-            // It is selected less often than numbers tell: any share will do that is one.
+            // The share's probability of being selected underflows, so any valid share will do.
             return self.set_all(highest);
         }
         self.selected.iter_mut().for_each(|selected| *selected /= self.mean);
     }
 
-    /// The distribution of the priority.
+    /// The intervals of the distribution.
     pub fn intervals(&self) -> impl Iterator<Item = WeightedInterval> + '_ {
         self.intervals.iter().copied()
     }
@@ -141,18 +144,18 @@ impl Share {
         (highest.density(last.start + last.length) - highest.density(first.start)) / self.mean
     }
 
-    /// The interval that holds place t of the segment.
+    /// The index of the interval at position `t` of the segment.
     fn locate(&self, t: f64) -> usize {
         self.below.partition_point(|below| *below <= t).saturating_sub(1)
     }
 
-    /// The segment.
+    /// The share laid out as a segment.
     pub fn profile(&self, highest: Highest) -> Segment<'_> {
         Segment { share: self, highest }
     }
 }
 
-/// Appends a interval, joined to the last one if it goes on from there with the same density.
+/// Appends an interval, merged with the last one if it continues there with the same density.
 fn push(intervals: &mut Vec<WeightedInterval>, interval: WeightedInterval) {
     match intervals.last_mut() {
         _ if interval.weight <= 0.0 => {}
@@ -164,7 +167,7 @@ fn push(intervals: &mut Vec<WeightedInterval>, interval: WeightedInterval) {
     }
 }
 
-/// Whether `next` begins where `interval` ends, with the same density up to rounding.
+/// True if `next` starts where `interval` ends, with the same density up to rounding.
 fn continues(interval: WeightedInterval, next: WeightedInterval) -> bool {
     let gap = next.start - (interval.start + interval.length);
     gap.abs() <= 1e-15 * next.length.min(interval.length)
@@ -180,7 +183,7 @@ pub(super) struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// The priority at place t, which lies in interval `index`.
+    /// The priority at position `t`, which lies in interval `index`.
     fn priority(&self, index: usize, t: f64) -> f64 {
         self.share.intervals[index].start + (t - self.share.below[index]) * self.share.slopes[index]
     }
@@ -205,8 +208,8 @@ impl Profile for Segment<'_> {
             let last = index + 1 == self.share.intervals.len();
             let inside =
                 if last { left } else { left.min(self.share.below[index + 1] - from).max(0.0) };
-            let wide = inside * self.share.slopes[index];
-            mass += inside * self.highest.mean(self.priority(index, from), wide);
+            let width = inside * self.share.slopes[index];
+            mass += inside * self.highest.mean(self.priority(index, from), width);
             left -= inside;
             if last || left <= 0.0 {
                 return mass / length / self.share.mean;
@@ -246,10 +249,10 @@ mod tests {
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
-    /// Down random sequences: the children's shares partition their parent's, and a child's mean
-    /// density is what the selection says of its token.
+    /// Along random sequences, the children's shares partition their parent's, and a child's mean
+    /// density agrees with the probability of its token under the selection.
     #[test]
-    fn children_partition_their_parent() {
+    fn shares_of_children_partition_the_parent_share() {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let mut children = Vec::new();
         for round in 0..400 {
@@ -261,58 +264,59 @@ mod tests {
                 ..Settings::default()
             };
             let highest = Highest::new(paths);
-            let (mut own, mut selection) = (Share::default(), Selection::new());
-            own.set_all(highest);
+            let (mut parent, mut selection) = (Share::default(), Selection::new());
+            parent.set_all(highest);
             for depth in 0..4 {
                 let pair = random_pair(vocabulary, 0, 0.3, round % 2 == 1, &mut rng).unwrap();
                 let (target, draft) = (&pair.target[&[][..]], &pair.draft[&[][..]]);
-                selection.prepare(target, draft, &own.profile(highest), 1.0, &settings);
+                selection.prepare(target, draft, &parent.profile(highest), 1.0, &settings);
                 children.clear();
                 let mut total = 0.0;
                 for (token, q) in draft.support() {
                     let mut child = Share::default();
-                    child.set_part(&own, selection.intervals(target, draft, token), highest);
+                    child.set_part(&parent, selection.intervals(target, draft, token), highest);
                     let m = selection.probability(target, draft, token);
-                    let from_share = q * child.mean / own.mean;
-                    let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
+                    let from_share = q * child.mean / parent.mean;
+                    let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / parent.mean;
                     assert!(
                         (m - from_share).abs() < tolerance,
                         "round {round}, depth {depth}, token {token} with {q}: {m} \
-                         {from_share}\n{own:?}\n{child:?}"
+                         {from_share}\n{parent:?}\n{child:?}"
                     );
                     total += m;
                     children.push((child, q));
                 }
-                // A share that is selected for a sliver of its priorities is known to the rounding
-                // of its length.
-                let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / own.mean;
+                // A share selected for a sliver of its priorities is known only to the rounding of
+                // its length.
+                let tolerance = 1e-12 + 1e-15 * highest.density(1.0) / parent.mean;
                 assert!((total - 1.0).abs() < tolerance, "round {round}, depth {depth}: {total}");
-                // The weight below any place is that of the children together, where a place is
-                // known to the rounding of a priority. Deep down that is much of a share: 36
-                // neighbouring numbers near 0.7 may be all of it. It does no harm: the distribution
-                // is made of weights, lengths and densities, which keep all their digits, and no
-                // density changes over a rounding. `slivers_lose_nothing_of_the_distribution`
-                // enumerates it.
-                let below = |share: &Share, place: f64| -> f64 {
+                // The weight below any position is the sum over the children, where a position is
+                // known to the rounding of a priority. Deep down that rounding may be a large part
+                // of a share: 36 neighbouring numbers near 0.7 may be all of it. This is harmless:
+                // the distribution consists of weights, lengths and densities, which keep all their
+                // digits, and no density changes over a rounding.
+                // `slivers_lose_nothing_of_the_distribution` enumerates it.
+                let below = |share: &Share, position: f64| -> f64 {
                     let part = |interval: &WeightedInterval| match interval.length {
-                        0.0 => f64::from(u8::from(interval.start < place)),
-                        length => ((place - interval.start) / length).clamp(0.0, 1.0),
+                        0.0 => f64::from(u8::from(interval.start < position)),
+                        length => ((position - interval.start) / length).clamp(0.0, 1.0),
                     };
                     share.intervals.iter().map(|interval| interval.weight * part(interval)).sum()
                 };
-                for place in 0..20 {
-                    let place = f64::from(place) / 20.0;
-                    let together: f64 =
-                        children.iter().map(|(child, q)| q * below(child, place)).sum();
-                    let rounding = 2.0 * f64::EPSILON * place;
-                    let expected = [-rounding, rounding].map(|moved| below(&own, place + moved));
+                for step in 0..20 {
+                    let position = f64::from(step) / 20.0;
+                    let sum: f64 =
+                        children.iter().map(|(child, q)| q * below(child, position)).sum();
+                    let rounding = 2.0 * f64::EPSILON * position;
+                    let expected =
+                        [-rounding, rounding].map(|moved| below(&parent, position + moved));
                     assert!(
-                        expected[0] - 1e-11 < together && together < expected[1] + 1e-11,
-                        "{round} {depth} at {place}: {together} {expected:?}"
+                        expected[0] - 1e-11 < sum && sum < expected[1] + 1e-11,
+                        "{round} {depth} at {position}: {sum} {expected:?}"
                     );
                 }
                 let next = rng.next_u32() as usize % children.len();
-                own = children.swap_remove(next).0;
+                parent = children.swap_remove(next).0;
             }
         }
     }
