@@ -11,7 +11,7 @@ mod recurrent;
 use std::ops::Range;
 use std::sync::Arc;
 
-use polydraft_kernels::{Error, PageLayout, Mask, PAGE_SLOTS, Page, Result, Walk};
+use polydraft_kernels::{Error, Mask, PAGE_SLOTS, Page, PageLayout, Result, Walk};
 
 use recurrent::Recurrent;
 pub(crate) use recurrent::StateShape;
@@ -62,7 +62,7 @@ pub(crate) struct Cache {
 
 impl Cache {
     /// An empty cache.
-    pub fn new(layout: Form) -> Self {
+    pub fn new(layout: CacheLayout) -> Self {
         let recurrent = layout.recurrent.map(|shape| Box::new(Recurrent::new(shape)));
         let pages = vec![Vec::new(); layout.layouts.len()];
         Self { layout, pages, states: Vec::new(), recurrent }
@@ -171,7 +171,8 @@ impl Cache {
             self.capture_hidden_states(to, 0, &states);
             for shape in 0..self.pages.len() {
                 for layer in 0..self.layout.layouts[shape].layers {
-                    let [key, value] = self.pages[shape][from / PAGE_SLOTS].read(layer, from % PAGE_SLOTS);
+                    let [key, value] =
+                        self.pages[shape][from / PAGE_SLOTS].read(layer, from % PAGE_SLOTS);
                     self.write(CacheIndex { shape, layer }, to, &key, &value);
                 }
             }
@@ -279,7 +280,8 @@ mod tests {
         for cache_type in CacheType::ALL {
             let mut cache = filled(70, cache_type);
             cache.compact(30, &[30, 33, 34, 69]);
-            for (slot, original) in [(0, 0), (29, 29), (30, 30), (31, 33), (32, 34), (33, 69), (40, 40)]
+            for (slot, original) in
+                [(0, 0), (29, 29), (30, 30), (31, 33), (32, 34), (33, 69), (40, 40)]
             {
                 assert!(has_contents(&cache, slot, original), "{cache_type} {slot}");
             }

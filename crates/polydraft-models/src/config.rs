@@ -1,134 +1,134 @@
-//! `config.json`: the shape of a decoder, checked before anything is allocated.
+//! The shape of a decoder, checked before anything is allocated.
 //!
-//! One [`Config`] describes every family: what differs between them is data here, and `family/`
-//! says how each family's file is to be read.
+//! One [`Config`] describes every family: differences between families are data here, and `family/`
+//! reads each family's files.
 
 mod activation;
 mod attention;
 mod experts;
-mod further;
 mod gguf;
 mod heads;
+mod mtp;
 mod per_layer;
 mod recurrent;
 mod rope;
 
 use polydraft_kernels::Activation;
-use polydraft_text::positive;
+use polydraft_text::check_positive;
 
 pub(crate) use activation::activation;
-pub use attention::{Attention, HeadNorms, Latent, Stretch};
-pub use experts::{Experts, Groups, Scores, Shared};
-pub(crate) use further::FurtherLayer;
-pub(crate) use gguf::NAMES as FILE_NAMES;
+pub use attention::{Attention, LatentShape, QkNorm, QueryScaling};
+pub use experts::{ExpertGroups, Experts, RouterScores, SharedExpert};
+pub(crate) use gguf::NAMES as GGUF_NAMES;
 pub use heads::HeadShape;
+pub(crate) use mtp::MtpLayer;
 pub use per_layer::PerLayer;
 pub use recurrent::{Mixer, Recurrent};
 pub(crate) use rope::Lengths;
-pub use rope::{Frequencies, Pairs, Rope, Scaling};
+pub use rope::{Frequencies, Rope, RotaryPairs, Scaling};
 
-use crate::names::Names;
-use crate::precision::Use;
+use crate::names::{Names, PerLayerNames};
+use crate::precision::MatrixUse;
 
-/// The shape of a decoder, in the terms of Hugging Face.
+/// Shape of a decoder, in the terms of Hugging Face.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// The family, as `config.json` or a GGUF file names its architecture.
+    /// Name of the architecture in `config.json` or in the GGUF file.
     pub architecture: &'static str,
-    /// Rows of the embedding, padding included.
+    /// Rows of the embedding, including padding.
     pub vocabulary: usize,
-    /// Width of an embedded token; it differs from `hidden` only where there are projections in
-    /// between (OPT-350M).
+    /// Width of an embedded token. Differs from `hidden` only if there are projections in between
+    /// (OPT-350M).
     pub embedding: usize,
     /// Width of the residual stream.
     pub hidden: usize,
     /// Width inside the feed-forward blocks.
     pub intermediate: usize,
-    /// Decoder blocks.
+    /// Decoder layers.
     pub layers: usize,
     /// Query heads.
     pub heads: usize,
-    /// Key and value heads; it divides `heads`. Some layers may have
-    /// [others](Config::heads_when).
+    /// Key and value heads, a divisor of `heads`. Some layers may have
+    /// [another number](Config::head_shape_for).
     pub key_value_heads: usize,
-    /// Width of a head, likewise.
-    pub head: usize,
-    /// Tokens of the context.
+    /// Width of a head. Some layers may have [another width](Config::head_shape_for).
+    pub head_dim: usize,
+    /// Maximum tokens of a sequence.
     pub context: usize,
-    /// How positions enter.
+    /// Encoding of positions.
     pub positions: Positions,
-    /// How queries attend to keys.
+    /// Attention of queries to keys.
     pub attention: Attention,
-    /// The norms.
+    /// Kind of the norms.
     pub norm: NormKind,
-    /// Added to the mean square or variance in the norms.
+    /// Term added to the mean square or variance in the norms.
     pub norm_epsilon: f64,
-    /// Where the norms of a block are.
+    /// Placement of the norms around a block.
     pub norm_order: NormOrder,
-    /// Whether there is a norm after the last block.
+    /// Whether there is a norm after the last layer.
     pub final_norm: bool,
     /// The feed-forward blocks.
     pub feed_forward: FeedForward,
-    /// Whether those of layers that attend to another one's KV cache are twice as wide.
-    pub widened: bool,
-    /// The experts of the layers that have some in the place of a feed-forward block, or beside
-    /// it.
+    /// Whether feed-forward blocks are twice as wide in layers that share the KV cache of another
+    /// layer.
+    pub double_wide_mlp: bool,
+    /// Experts that replace the feed-forward block of some layers, or run in parallel with it.
     pub experts: Option<Experts>,
-    /// Of every layer, which blocks it has; empty where all have both.
-    pub blocks: Vec<Blocks>,
-    /// The layers that keep a state in the place of a KV cache, if there are some.
+    /// Blocks of every layer; empty if all layers have both.
+    pub blocks: Vec<LayerBlocks>,
+    /// Layers with a recurrent state instead of a KV cache, if any.
     pub recurrent: Option<Recurrent>,
-    /// The input that every layer has of a token, if there is one.
+    /// Per-layer embeddings, if any.
     pub per_layer: Option<PerLayer>,
-    /// Whether what a layer gives is multiplied by a number of its own.
+    /// Whether the output of a layer is multiplied by a learned scalar.
     pub layer_scales: bool,
-    /// Which products add a bias.
+    /// Which linear layers have a bias.
     pub biases: Biases,
-    /// What blocks give is multiplied by this before it is added to the residual stream.
+    /// Factor of a block's output before it is added to the residual stream.
     pub residual_scale: f64,
-    /// Embedded tokens are multiplied by this.
+    /// Factor of embedded tokens.
     pub embedding_scale: f64,
-    /// Logits are multiplied by this.
+    /// Factor of logits.
     pub logit_scale: f64,
-    /// Logits x become c · tanh(x / c).
+    /// Soft cap c of logits: x becomes c · tanh(x / c).
     pub logit_softcap: Option<f64>,
-    /// Whether input and output embedding are one tensor.
+    /// Whether the embedding and the output matrix are one tensor.
     pub tied: bool,
-    /// Tokens that end a sequence, unless `generation_config.json` names others.
+    /// Tokens that end a sequence, unless `generation_config.json` lists others.
     pub end_tokens: Vec<u32>,
-    /// Layers after the model's own that predict further tokens (MTP): they are left on disk.
-    pub extra_layers: usize,
-    /// What each of these is made of; one layer like the last of the model's own where nothing is
-    /// listed.
-    pub(crate) further: Vec<FurtherLayer>,
-    /// What such a layer's next step begins with.
-    pub(crate) fed_back: FedBack,
-    /// Whether it is the text part of a model that sees or hears.
-    pub is_nested: bool,
-    /// What the tensors are called.
+    /// Number of modules after the model's layers that predict further tokens (multi-token
+    /// prediction, MTP). They are not loaded with the model.
+    pub mtp_modules: usize,
+    /// Layers of each MTP module; if empty, one layer like the last of the model.
+    pub(crate) mtp_layers: Vec<MtpLayer>,
+    /// State that an MTP module passes to its next step.
+    pub(crate) feedback: Feedback,
+    /// Whether this is the text part of a multimodal model.
+    pub is_multimodal: bool,
+    /// Names of the tensors.
     pub(crate) names: &'static Names,
 }
 
-/// How a token's position in its sequence enters.
+/// Encoding of positions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Positions {
     /// Queries and keys are rotated.
     Rotary(Rope),
-    /// A learned vector is added to the embedded token; that of position p is row p + `offset`.
+    /// Row p + `offset` of a table is added to the embedded token at position p.
     Learned {
-        /// Rows before the first position's.
+        /// Row of the first position.
         offset: usize,
     },
 }
 
-/// The state that the next step of a layer that drafts begins with.
+/// State that a draft layer passes to its next step: before or after the last norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FedBack {
+pub(crate) enum Feedback {
     BeforeNorm,
     AfterNorm,
 }
 
-/// A norm's arithmetic.
+/// Formula of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
     /// Root mean square, times a weight.
@@ -139,65 +139,65 @@ pub enum NormKind {
     Layer,
     /// Mean and variance, times a weight.
     LayerScale,
-    /// Mean and variance, nothing learned.
+    /// Mean and variance, without learned weights.
     LayerPlain,
 }
 
-/// Where a block f of the residual stream x has its norms.
+/// Placement of the norms around a block f on the residual stream x.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormOrder {
     /// x + f(norm(x))
-    Before,
+    Pre,
     /// x + norm(f(norm(x)))
-    Around,
+    Sandwich,
     /// x + norm(f(x))
-    Behind,
+    BlockOutput,
     /// norm(x + f(x))
-    After,
-    /// x + attention(norm(x)) + feed-forward(norm(x)), with one norm.
+    Post,
+    /// x + attention(norm(x)) + feed-forward(norm(x)), with the same norm.
     Parallel,
 }
 
-/// The blocks of a layer.
+/// Blocks of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocks {
-    /// Attention, or what keeps a state in its place, then a feed-forward block.
+pub enum LayerBlocks {
+    /// Attention or a recurrent block, then a feed-forward block.
     Both,
-    /// Attention alone, or what keeps a state.
+    /// Only attention or a recurrent block.
     Attention,
-    /// A feed-forward block alone.
+    /// Only a feed-forward block.
     FeedForward,
 }
 
 /// The feed-forward blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedForward {
-    /// What is applied to the inner values, or to the gate if there is one.
+    /// Activation of the gate, or of the inner values if there is no gate.
     pub activation: Activation,
-    /// Whether the inner values are multiplied by a gate.
+    /// Whether a gate multiplies the inner values.
     pub gated: bool,
 }
 
-/// Which products add a bias.
+/// Which linear layers have a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Biases {
-    /// Those that make queries, keys and values.
+    /// Projections to queries, keys and values.
     pub query_key_value: bool,
-    /// The one after the attention.
+    /// Projection of the attention's output.
     pub output: bool,
-    /// Those of the feed-forward blocks.
+    /// Feed-forward blocks.
     pub feed_forward: bool,
 }
 
 impl Config {
-    /// What no family may break.
+    /// Checks the constraints of all families.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.check_heads()?;
         if let Positions::Rotary(rope) = &self.positions {
-            rope.check(self.heads_when(false).head)?;
+            rope.check(self.head_shape_for(false).head_dim)?;
         }
         if let Some(rope) = &self.attention.window_rope {
-            rope.check(self.head)?;
+            rope.check(self.head_dim)?;
         }
         let windows = self.attention.windowed.len();
         if self.attention.window.is_some() && windows != self.layers {
@@ -208,13 +208,13 @@ impl Config {
         }
         for (name, value) in [
             ("the norms' epsilon", Some(self.norm_epsilon)),
-            ("the scale of attention scores", Some(self.attention.scale)),
+            ("the factor of attention scores", Some(self.attention.scale)),
             ("attn_logit_softcapping", self.attention.softcap),
             ("final_logit_softcapping", self.logit_softcap),
-            ("the scale of the logits", Some(self.logit_scale)),
-            ("the scale of the blocks", Some(self.residual_scale)),
+            ("the factor of the logits", Some(self.logit_scale)),
+            ("the factor of the blocks", Some(self.residual_scale)),
         ] {
-            positive(name, value)?;
+            check_positive(name, value)?;
         }
         self.experts.as_ref().map_or(Ok(()), |experts| experts.check(self.layers))?;
         self.recurrent.as_ref().map_or(Ok(()), |recurrent| recurrent.check(self.layers))?;
@@ -224,61 +224,60 @@ impl Config {
         }
     }
 
-    /// The blocks of a layer.
-    pub(crate) fn blocks_of(&self, layer: usize) -> Blocks {
-        self.blocks.get(layer).copied().unwrap_or(Blocks::Both)
+    /// Blocks of a layer.
+    pub(crate) fn blocks_of(&self, layer: usize) -> LayerBlocks {
+        self.blocks.get(layer).copied().unwrap_or(LayerBlocks::Both)
     }
 
-    /// What a layer does in the place of attention, if it is one that keeps a state.
+    /// Configuration of a recurrent layer; `None` for other layers.
     pub(crate) fn recurrent_of(&self, layer: usize) -> Option<&Recurrent> {
         self.recurrent.as_ref().filter(|recurrent| recurrent.layers.get(layer) == Some(&true))
     }
 
-    /// Bytes of the state of a sequence beside its KV cache, whatever its length.
+    /// Bytes of the recurrent state of a sequence, which does not depend on its length.
     pub fn state_bytes(&self) -> u64 {
         let Some(recurrent) = &self.recurrent else { return 0 };
         let layers = (0..self.layers).filter(|layer| self.recurrent_of(*layer).is_some());
         (layers.count() * recurrent.state(self.hidden) * size_of::<f32>()) as u64
     }
 
-    /// The experts of a layer, if it has some.
+    /// Experts of a layer, if it has any.
     pub(crate) fn experts_of(&self, layer: usize) -> Option<&Experts> {
         self.experts.as_ref().filter(|experts| experts.layers.get(layer) == Some(&true))
     }
 
     /// Width inside a layer's feed-forward block.
     pub(crate) fn intermediate_of(&self, layer: usize) -> usize {
-        match self.widened && self.borrows(layer) {
+        match self.double_wide_mlp && self.shares_kv_cache(layer) {
             true => 2 * self.intermediate,
             false => self.intermediate,
         }
     }
 
-    /// Whether a layer has the window.
+    /// Whether a layer has sliding-window attention.
     pub(crate) fn is_windowed(&self, layer: usize) -> bool {
         self.attention.window.is_some()
             && self.attention.windowed.get(layer).copied().unwrap_or(false)
     }
 
-    /// What a tensor is read for, if it is a matrix.
-    pub(crate) fn use_of(&self, tensor: &str) -> Use {
+    /// How the computation uses a tensor, if it is a matrix.
+    pub(crate) fn matrix_use(&self, tensor: &str) -> MatrixUse {
         let base = tensor.strip_suffix(".weight").unwrap_or(tensor);
-        // Some files leave out what the names begin with.
+        // Some files omit the prefix of the names.
         let is =
             |name: &str| !name.is_empty() && (base == name || name.ends_with(&format!(".{base}")));
         if is(self.names.per_layer.table) {
-            return Use::Table;
+            return MatrixUse::LargeTable;
         }
         match is(self.names.positions) || (!self.tied && is(self.names.embedding)) {
-            true => Use::Rows,
-            false => Use::Products,
+            true => MatrixUse::RowLookup,
+            false => MatrixUse::Product,
         }
     }
 
-    /// Whether a tensor is read with the configuration, or is not the model's own: of layers that
-    /// predict further tokens, and what would make the KV cache of a layer that attends to
-    /// another one's.
-    pub(crate) fn is_read_elsewhere(&self, tensor: &str) -> bool {
+    /// Whether a tensor is not loaded with the model: RoPE tables, which the configuration reads,
+    /// MTP modules, and key and value projections of layers that share another layer's KV cache.
+    pub(crate) fn skips_tensor(&self, tensor: &str) -> bool {
         if tensor.starts_with("rope_f")
             || tensor.starts_with("mtp.")
             || tensor.contains("mtp_layers.")
@@ -290,15 +289,15 @@ impl Config {
             return false;
         };
         let Ok(layer) = layer.parse::<usize>() else { return false };
-        let Names { query_key_value, head_norms, .. } = self.names;
-        let mut borrowed = query_key_value.iter().skip(1).chain(&head_norms[1..]);
+        let Names { query_key_value, qk_norms, .. } = self.names;
+        let mut of_keys_and_values = query_key_value.iter().skip(1).chain(&qk_norms[1..]);
         let is = |name: &str| part.strip_prefix(name).is_some_and(|end| end.starts_with('.'));
-        self.further_numbers().contains(&layer)
-            || self.borrows(layer) && borrowed.any(|name| is(name))
+        self.mtp_layer_numbers().contains(&layer)
+            || self.shares_kv_cache(layer) && of_keys_and_values.any(|name| is(name))
     }
 
-    /// Whether a tensor is an expert's, or has those of all of a layer.
-    pub(crate) fn is_of_experts(&self, tensor: &str) -> bool {
+    /// Whether a tensor belongs to an expert or to all experts of a layer.
+    pub(crate) fn is_expert_tensor(&self, tensor: &str) -> bool {
         let inner = tensor.strip_prefix(self.names.layers).and_then(|rest| {
             let (_, inner) = rest.strip_prefix('.')?.split_once('.')?;
             Some(inner)
@@ -314,11 +313,12 @@ impl Config {
             })
     }
 
-    /// Whether a tensor of a directory is the model's, and not of parts that see or hear.
-    pub(crate) fn is_its(&self, tensor: &str) -> bool {
-        let Names { embedding, layers, norm, head, ref per_layer, .. } = *self.names;
-        let own = [embedding, layers, norm, head, per_layer.table, per_layer.from, per_layer.norm];
-        let is_text = || own.iter().any(|own| tensor.starts_with(*own));
-        !self.is_nested || is_text()
+    /// Whether a tensor of a directory belongs to the text part of the model.
+    pub(crate) fn is_text_tensor(&self, tensor: &str) -> bool {
+        let Names { embedding, layers, norm, lm_head, ref per_layer, .. } = *self.names;
+        let PerLayerNames { table, projection, norm: per_layer_norm, .. } = *per_layer;
+        let prefixes = [embedding, layers, norm, lm_head, table, projection, per_layer_norm];
+        let is_text = || prefixes.iter().any(|prefix| tensor.starts_with(*prefix));
+        !self.is_multimodal || is_text()
     }
 }

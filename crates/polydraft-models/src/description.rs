@@ -1,5 +1,5 @@
-//! What a model in a directory in Hugging Face layout, or in a GGUF file, is: all that can be said
-//! without reading its weights.
+//! Description of a model in a directory in Hugging Face layout or in a GGUF file, without reading
+//! its weights.
 
 mod foreign;
 mod shapes;
@@ -13,106 +13,106 @@ use polydraft_text::Language;
 
 use crate::config::Config;
 use crate::error::{Bytes, Error, Result};
-use crate::family::file::{assistant, block, file_architectures, of_gguf};
-use crate::family::further::renamed_further;
-use crate::family::nested;
+use crate::family::gguf::{assistant, block, config_from_gguf, gguf_architectures};
+use crate::family::mtp::rename_mtp_tensor;
+use crate::family::multimodal;
 use crate::names::Names;
-use crate::precision::{Precision, Use};
-use crate::weights::{Listed, Weights};
+use crate::precision::{MatrixUse, Precision};
+use crate::weights::{TensorHeader, Weights};
 
-/// A quantised self-draft must take less than this share of the bytes of the model's own matrices:
-/// otherwise its passes are no faster.
-const COPY_SHARE: f64 = 0.7;
+/// Maximum bytes of a quantised self-draft, relative to the model's matrices: with more, its passes
+/// are no faster.
+const MAX_SELF_DRAFT_SHARE: f64 = 0.7;
 
-/// How to load.
+/// Options of loading a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoadOptions {
-    /// The type of the weight matrices.
+    /// Type of the weight matrices.
     pub precision: Precision,
-    /// Bytes that the model may take, with its self-draft; `None` is what the system says is free,
-    /// if it says.
+    /// Maximum bytes of the model with its self-draft; `None` is the free memory that the system
+    /// reports, or no limit if it reports none.
     pub memory: Option<u64>,
-    /// The type of the KV cache, of the model and of its self-draft.
+    /// Type of the KV cache of the model and of its self-draft.
     pub cache: CacheType,
-    /// The weight type of a quantised self-draft of the model, if there is to be one: see
+    /// Weight type of a quantised self-draft; `None` for no self-draft. See
     /// [`TransformerModel::rounded`](crate::TransformerModel::rounded).
     pub self_draft: Option<Precision>,
 }
 
 impl From<Precision> for LoadOptions {
-    /// All else by default.
+    /// Options with this weight type and defaults for the rest.
     fn from(precision: Precision) -> Self {
         Self { precision, ..Self::default() }
     }
 }
 
-/// Everything about a model but its weights: what can be said without reading them.
+/// Description of a model: everything but its weights.
 #[derive(Debug)]
 pub struct Description {
-    /// Where it is: a directory, or a GGUF file.
+    /// Path of the directory or of the GGUF file.
     pub directory: PathBuf,
-    /// Its shape.
+    /// Shape of the model.
     pub config: Config,
-    /// Its tokenizer, chat template and end tokens.
+    /// Tokenizer, chat template and end tokens.
     pub language: Language,
-    /// Numbers in all tensors.
+    /// Number of parameters in all tensors.
     pub parameters: u64,
-    /// Those that a token is computed with: of experts it uses a few, of the table of
-    /// per-layer inputs one row.
+    /// Number of parameters that compute a token: only the used experts, and one row of the table
+    /// of per-layer embeddings.
     pub active_parameters: u64,
-    /// How matrices are stored, for example `BF16`; of several types the one of most numbers first.
+    /// Types of the stored matrices, for example `BF16`, the one with the most parameters first.
     pub stored: String,
-    /// The files that the weights are in.
+    /// Files with the weights.
     pub files: Vec<PathBuf>,
-    sizes: Sizes,
+    sizes: TensorSizes,
 }
 
-/// Tensors that are not read yet.
+/// Sizes of tensors that are not read yet.
 #[derive(Debug, Default)]
-pub(crate) struct Sizes {
-    matrices: Vec<Sized>,
-    /// Bytes of all else, which is stored in f32.
+pub(crate) struct TensorSizes {
+    matrices: Vec<MatrixSize>,
+    /// Bytes of all other tensors, which are stored in f32.
     rest: u64,
 }
 
-impl Sizes {
-    pub fn add(&mut self, tensor: &Listed, used: Use) {
+impl TensorSizes {
+    pub fn add(&mut self, tensor: &TensorHeader, used: MatrixUse) {
         match tensor.shape[..] {
             [rows, columns] => {
                 let shape = [rows, columns];
-                self.matrices.push(Sized { count: 1, shape, exact: tensor.exact, used });
+                self.matrices.push(MatrixSize { count: 1, shape, exact: tensor.exact, used });
             }
-            // Of all experts, each with tiles of its own; a convolution's have one row.
+            // Matrices of all experts, which are stored one by one. Convolutions have one row.
             [count, rows, columns] if rows > 1 => {
                 let shape = [rows, columns];
-                self.matrices.push(Sized { count, shape, exact: tensor.exact, used });
+                self.matrices.push(MatrixSize { count, shape, exact: tensor.exact, used });
             }
             _ => self.rest = self.rest.saturating_add(tensor.numbers().saturating_mul(4)),
         }
     }
 
-    /// Bytes that they take.
+    /// Bytes of the tensors with matrices of type `precision`.
     pub fn bytes(&self, precision: Precision) -> u64 {
         let matrices = self.matrices.iter().map(|matrix| matrix.bytes(precision));
         matrices.fold(self.rest, u64::saturating_add)
     }
 }
 
-/// A matrix that is not read yet.
+/// Size of matrices of one tensor that is not read yet.
 #[derive(Debug)]
-struct Sized {
-    /// How many there are in one tensor.
+struct MatrixSize {
+    /// Number of matrices in the tensor.
     count: usize,
     shape: [usize; 2],
-    /// In which it loses nothing.
+    /// Format that represents the stored weights exactly.
     exact: Format,
-    used: Use,
+    used: MatrixUse,
 }
 
-impl Sized {
+impl MatrixSize {
     fn bytes(&self, precision: Precision) -> u64 {
         let [rows, columns] = self.shape;
-        let format = match precision.used_for(self.used) {
+        let format = match precision.for_use(self.used) {
             Precision::File => self.exact,
             precision => precision.fitting(columns).format(),
         };
@@ -124,12 +124,12 @@ impl Description {
     /// Reads everything but the weights.
     ///
     /// # Errors
-    /// As for [`load`](crate::load), but for what only the weights can show.
+    /// As for [`load`](crate::load), except errors that only the weights reveal.
     pub fn read(path: &Path) -> Result<Self> {
         Ok(Self::open(path)?.0)
     }
 
-    /// With the weights, of which no more than the headers are read.
+    /// Reads everything but the weights, and opens the weights, of which only headers are read.
     pub(crate) fn open(path: &Path) -> Result<(Self, Weights)> {
         let (config, language, mut weights) = open(path)?;
         let mut model = Self {
@@ -140,30 +140,30 @@ impl Description {
             active_parameters: 0,
             stored: String::new(),
             files: weights.files(),
-            sizes: Sizes::default(),
+            sizes: TensorSizes::default(),
         };
         if path.is_dir() {
             weights.prepend(model.config.names.prefix());
-            weights.drop_others(|name| model.config.is_read_elsewhere(name));
+            weights.drop_tensors(|name| model.config.skips_tensor(name));
             shapes::check(path, &model.config, &weights)?;
         }
         let mut types = BTreeMap::<String, u64>::new();
         let (mut of_experts, mut of_tables) = (0u64, 0u64);
-        let own = |tensor: &Listed| !model.config.is_read_elsewhere(&tensor.name);
-        for tensor in weights.tensors().into_iter().filter(own) {
+        let is_loaded = |tensor: &TensorHeader| !model.config.skips_tensor(&tensor.name);
+        for tensor in weights.tensors().into_iter().filter(is_loaded) {
             let numbers = tensor.numbers();
             model.parameters = model.parameters.saturating_add(numbers);
-            if model.config.is_of_experts(&tensor.name) {
+            if model.config.is_expert_tensor(&tensor.name) {
                 of_experts = of_experts.saturating_add(numbers);
             }
-            let used = model.config.use_of(&tensor.name);
+            let used = model.config.matrix_use(&tensor.name);
             model.sizes.add(&tensor, used);
-            // Of which a token's row is read.
-            if let (Use::Table, [rows, columns]) = (used, &tensor.shape[..]) {
+            // A token needs one row of the table.
+            if let (MatrixUse::LargeTable, [rows, columns]) = (used, &tensor.shape[..]) {
                 let others = rows.saturating_sub(1) as u64;
                 of_tables = of_tables.saturating_add(others.saturating_mul(*columns as u64));
             }
-            if tensor.shape.len() >= 2 && used == Use::Products {
+            if tensor.shape.len() >= 2 && used == MatrixUse::Product {
                 let count = types.entry(tensor.stored).or_default();
                 *count = count.saturating_add(numbers);
             }
@@ -180,53 +180,55 @@ impl Description {
         Ok((model, weights))
     }
 
-    /// Whether it has a layer that predicts further tokens, which
-    /// [`load_mtp`](crate::load_mtp) loads.
-    pub fn brings_mtp(&self) -> bool {
-        self.config.drafts_itself()
+    /// Whether the model has an MTP module that [`load_mtp`](crate::load_mtp) can load.
+    pub fn has_mtp(&self) -> bool {
+        self.config.can_draft_with_mtp()
     }
 
-    /// Bytes that the weights take.
+    /// Bytes of the weights.
     pub fn weight_bytes(&self, precision: Precision) -> u64 {
         self.sizes.bytes(precision)
     }
 
-    /// Bytes that a quantised self-draft takes besides: it shares all but the matrices of products.
+    /// Additional bytes of a quantised self-draft, which shares all tensors but the matrices of
+    /// products.
     pub fn self_draft_bytes(&self, precision: Precision) -> u64 {
-        let multiplied = self.sizes.matrices.iter().filter(|matrix| matrix.used == Use::Products);
-        multiplied.map(|matrix| matrix.bytes(precision)).fold(0, u64::saturating_add)
+        let matrices = self.sizes.matrices.iter();
+        let rounded = matrices.filter(|matrix| matrix.used == MatrixUse::Product);
+        rounded.map(|matrix| matrix.bytes(precision)).fold(0, u64::saturating_add)
     }
 
-    /// Whether a quantised self-draft is so much smaller than the model's own matrices in
-    /// `precision` that its passes are faster.
-    pub fn is_self_draft_small(&self, copy: Precision, precision: Precision) -> bool {
-        self.self_draft_bytes(copy) as f64 <= COPY_SHARE * self.self_draft_bytes(precision) as f64
+    /// Whether a self-draft of type `self_draft` is so much smaller than a model in `precision` that
+    /// its passes are faster.
+    pub fn is_self_draft_small(&self, self_draft: Precision, precision: Precision) -> bool {
+        self.self_draft_bytes(self_draft) as f64
+            <= MAX_SELF_DRAFT_SHARE * self.self_draft_bytes(precision) as f64
     }
 
-    /// The best type of a quantised self-draft of a model in `precision`; even this one may not be
-    /// [small enough](Self::is_self_draft_small).
+    /// The most accurate type of a quantised self-draft of a model in `precision` that is small
+    /// enough, else the smallest; check [`is_self_draft_small`](Self::is_self_draft_small).
     pub fn best_self_draft(&self, precision: Precision) -> Precision {
-        let kinds = Precision::OF_COPY;
-        let small = kinds.iter().find(|copy| self.is_self_draft_small(**copy, precision));
+        let kinds = Precision::SELF_DRAFT_TYPES;
+        let small = kinds.iter().find(|kind| self.is_self_draft_small(**kind, precision));
         small.or(kinds.last()).copied().unwrap_or_default()
     }
 
-    /// Bytes that the KV cache of so many tokens takes.
+    /// Bytes of the KV cache of `tokens` tokens.
     pub fn cache_bytes(&self, tokens: usize, cache: CacheType) -> u64 {
         self.config.cache_bytes(cache.bytes()).saturating_mul(tokens as u64)
     }
 
-    /// Bytes that weights and a context of 1,000 tokens take, those of a self-draft included.
+    /// Bytes of the weights and a context of 1,000 tokens, including those of a self-draft.
     pub fn needed_bytes(&self, options: LoadOptions) -> u64 {
         let tokens = self.config.context.min(1_000);
         let cache = self.cache_bytes(tokens, options.cache);
-        let copy =
-            options.self_draft.map_or(0, |copy| self.self_draft_bytes(copy).saturating_add(cache));
-        let weights = self.weight_bytes(options.precision);
-        weights.saturating_add(cache).saturating_add(copy).saturating_add(self.config.state_bytes())
+        let self_draft =
+            options.self_draft.map_or(0, |kind| self.self_draft_bytes(kind).saturating_add(cache));
+        let others = cache.saturating_add(self_draft).saturating_add(self.config.state_bytes());
+        self.weight_bytes(options.precision).saturating_add(others)
     }
 
-    /// That there is memory enough.
+    /// Checks that the available memory is enough.
     pub(crate) fn check_memory(&self, options: LoadOptions) -> Result<()> {
         let available = options.memory.or_else(available_memory);
         let needed = |precision| self.needed_bytes(LoadOptions { precision, ..options });
@@ -234,7 +236,7 @@ impl Description {
     }
 }
 
-/// That what is `needed` in a precision is `available`, as far as that is known.
+/// Checks that `available` bytes, if known, are enough for the bytes `needed` in `precision`.
 pub(crate) fn check_memory(
     directory: &Path,
     precision: Precision,
@@ -255,50 +257,50 @@ pub(crate) fn check_memory(
     })
 }
 
-/// Whether a path is that of a GGUF file: by its ending, also where there is nothing.
+/// Whether a path has the extension of a GGUF file. The file need not exist.
 pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gguf"))
 }
 
-/// Leaves as many layers that predict further tokens as there are tensors for.
-fn count_further(config: &mut Config, has: impl Fn(&str) -> bool) {
-    let Names { layers, further, .. } = config.names;
-    let is_there = |layer: &usize| has(&format!("{layers}.{layer}.{}.weight", further.join));
-    let first = config.further_numbers().step_by(config.further_layers().len());
-    config.extra_layers = first.take_while(is_there).count();
+/// Reduces the number of MTP modules to those that have tensors.
+fn count_mtp_modules(config: &mut Config, has: impl Fn(&str) -> bool) {
+    let Names { layers, mtp, .. } = config.names;
+    let is_there = |layer: &usize| has(&format!("{layers}.{layer}.{}.weight", mtp.join));
+    let first = config.mtp_layer_numbers().step_by(config.layers_per_mtp_module().len());
+    config.mtp_modules = first.take_while(is_there).count();
 }
 
-/// Gives the tensors of a directory the names that its family has for them.
+/// Renames the tensors of a directory to the names of its family.
 fn rename(config: &Config, weights: &mut Weights) {
-    if config.is_nested {
-        weights.rename(nested::renamed);
+    if config.is_multimodal {
+        weights.rename(multimodal::rename_text_tensor);
     }
-    if config.extra_layers > 0 {
-        let (layers, numbers) = (config.names.layers, config.further_numbers());
-        let further = |name: &str| renamed_further(name, layers, numbers.clone());
-        weights.rename(|name| further(name).unwrap_or_else(|| name.to_owned()));
+    if config.mtp_modules > 0 {
+        let (layers, numbers) = (config.names.layers, config.mtp_layer_numbers());
+        let renamed = |name: &str| rename_mtp_tensor(name, layers, numbers.clone());
+        weights.rename(|name| renamed(name).unwrap_or_else(|| name.to_owned()));
     }
 }
 
-/// A model's configuration, its text side and all its tensors.
+/// Opens a model: its configuration, its tokenizer and templates, and all its tensors.
 pub(crate) fn open(path: &Path) -> Result<(Config, Language, Weights)> {
     let (mut config, language, weights) = match is_gguf(path) {
         true => open_file(path)?,
         false => open_directory(path)?,
     };
-    // Files may leave out the layers that predict further tokens.
-    count_further(&mut config, |name| weights.has(name));
+    // Files may omit MTP modules.
+    count_mtp_modules(&mut config, |name| weights.has(name));
     Ok((config, language, weights))
 }
 
 fn open_directory(directory: &Path) -> Result<(Config, Language, Weights)> {
-    let mut weights = Weights::open(known(directory)?)?;
+    let mut weights = Weights::open(check_directory(directory)?)?;
     let mut config = Config::read(&directory.join("config.json"))?;
     rename(&config, &mut weights);
-    weights.drop_others(|name| !config.is_its(name));
-    // As in transformers: an output matrix that is stored and differs counts, whatever the
-    // configuration says; a copy is as good as none.
-    let [head, embedding] = [config.names.head, config.names.embedding];
+    weights.drop_tensors(|name| !config.is_text_tensor(name));
+    // As in transformers: a stored output matrix that differs from the embedding is used even if
+    // the configuration ties them; an equal one is ignored.
+    let [head, embedding] = [config.names.lm_head, config.names.embedding];
     let [head, embedding] = [head, embedding].map(|name| format!("{name}.weight"));
     if config.tied && weights.are_same(&head, &embedding)? == Some(false) {
         config.tied = false;
@@ -317,35 +319,35 @@ fn open_file(path: &Path) -> Result<(Config, Language, Weights)> {
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
     let gguf = Gguf::open(path)?;
-    let wrong = |problem| Error::File { path: path.to_owned(), problem };
-    if let Some(found) = of_gguf(&gguf) {
-        let (config, permuted) = found.map_err(wrong)?;
+    let invalid = |problem| Error::File { path: path.to_owned(), problem };
+    if let Some(found) = config_from_gguf(&gguf) {
+        let (config, permuted) = found.map_err(invalid)?;
         let language = Language::from_gguf(&gguf, config.vocabulary)?;
         let config = Config { end_tokens: language.end_tokens.clone(), ..config };
-        return Ok((config, language, Weights::of_family(gguf, permuted)?));
+        return Ok((config, language, Weights::from_family_file(gguf, permuted)?));
     }
-    known_architecture(&gguf).map_err(wrong)?;
+    check_architecture(&gguf).map_err(invalid)?;
     let model = ModelDescription::read(&gguf)?;
-    let config = Config::of_gguf(&model).map_err(wrong)?;
+    let config = Config::from_gguf(&model).map_err(invalid)?;
     let language = Language::from_gguf(&gguf, config.vocabulary)?;
     let config = Config { end_tokens: language.end_tokens.clone(), ..config };
-    Ok((config, language, Weights::of_gguf(gguf, &model)?))
+    Ok((config, language, Weights::from_gguf(gguf, &model)?))
 }
 
-/// That a file's architecture is one of those that are computed here.
-fn known_architecture(gguf: &Gguf) -> std::result::Result<(), String> {
+/// Checks that the architecture of a file is supported.
+fn check_architecture(gguf: &Gguf) -> std::result::Result<(), String> {
     let Ok(name) = gguf.metadata().str("general.architecture") else { return Ok(()) };
     if block::is_block(gguf) || assistant::is_assistant(gguf) {
         return Err(format!(
-            "key general.architecture: expected a model, got {name:?}, a draft head, which drafts \
-             for the model that it was made for"
+            "key general.architecture: expected a model, got {name:?}, a draft head for another \
+             model"
         ));
     }
     let described = Architecture::ALL.map(Architecture::name);
     if described.contains(&name) {
         return Ok(());
     }
-    let all: Vec<&str> = described.into_iter().chain(file_architectures()).collect();
+    let all: Vec<&str> = described.into_iter().chain(gguf_architectures()).collect();
     let shown: String = name.chars().take(40).collect();
     Err(format!(
         "key general.architecture: expected one of {}, got {shown:?}; llama.cpp may run it (a \
@@ -354,8 +356,8 @@ fn known_architecture(gguf: &Gguf) -> std::result::Result<(), String> {
     ))
 }
 
-/// That this is a model's directory, before its other files are asked for.
-fn known(directory: &Path) -> Result<&Path> {
+/// Checks that a directory has a model, before its other files are read.
+fn check_directory(directory: &Path) -> Result<&Path> {
     if !directory.is_dir() {
         let got = if directory.exists() { "another file" } else { "nothing there" };
         return Err(Error::Directory { path: directory.to_owned(), got });

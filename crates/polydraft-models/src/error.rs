@@ -1,85 +1,85 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::precision::Precision;
 
-/// What can go wrong with a model on disk.
+/// Errors of loading and running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Neither a directory nor a GGUF file.
     #[error("{path}: expected a model directory or a .gguf file, got {got}")]
     Directory {
-        /// The path that was given.
+        /// The given path.
         path: PathBuf,
-        /// What is there.
+        /// Kind of file at that path, if any.
         got: &'static str,
     },
-    /// A file that a model directory needs.
+    /// A required file is missing from a model directory.
     #[error("{directory}: expected {expected} in this directory, got neither it nor a substitute")]
     Missing {
         /// The directory.
         directory: PathBuf,
-        /// The file, or the files of which one would do.
+        /// The required file, or the alternatives.
         expected: &'static str,
     },
-    /// A file that could not be read.
+    /// A file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A file whose contents make no sense.
+    /// A file has invalid contents.
     #[error("{path}: {problem}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What was expected and what was got.
+        /// Description with the expected and the actual value.
         problem: String,
     },
-    /// A tensor that is not what the configuration says.
+    /// A tensor does not match the configuration.
     #[error("{path}: tensor {tensor}: expected {expected}, got {got}")]
     Tensor {
         /// The file.
         path: PathBuf,
-        /// The tensor's name.
+        /// Name of the tensor.
         tensor: String,
-        /// What the configuration asks for.
+        /// Shape, type or values that the configuration requires.
         expected: String,
-        /// What the file has.
+        /// Shape, type or values in the file.
         got: String,
     },
-    /// A GGUF file that contradicts the format or itself.
+    /// A GGUF file violates the format or contradicts itself.
     #[error(transparent)]
     Gguf(#[from] polydraft_gguf::Error),
     /// An error of the tokenizer or the chat template.
     #[error(transparent)]
     Text(#[from] polydraft_text::Error),
-    /// A model that does not fit into memory.
+    /// A model does not fit into memory.
     #[error(
-        "{directory}: as {precision} this model needs {needed}, of which {available} are \
-         free{}", fitting(.fits)
+        "{directory}: as {precision} this model needs {needed}, but only {available} are \
+         free{}", list_fitting(.fits)
     )]
     Memory {
-        /// The model.
+        /// The model's directory or file.
         directory: PathBuf,
-        /// The weight type that was asked for.
+        /// The requested weight type.
         precision: Precision,
-        /// Bytes it would take.
+        /// Required memory.
         needed: Bytes,
-        /// Bytes there are.
+        /// Available memory.
         available: Bytes,
-        /// What would fit.
+        /// Weight types that would fit, with the memory that each requires.
         fits: Vec<(Precision, Bytes)>,
     },
-    /// What a draft head asks of its target.
+    /// The target model cannot provide what a draft head needs.
     #[error(transparent)]
     Target(#[from] polydraft_engine::Error),
-    /// Numbers that do not fit together, or no memory for the KV cache.
+    /// Shapes do not match, or the KV cache could not be allocated.
     #[error(transparent)]
     Compute(#[from] polydraft_kernels::Error),
 }
@@ -93,7 +93,7 @@ impl From<Error> for polydraft_engine::Error {
     }
 }
 
-/// A number of bytes, for people.
+/// Number of bytes, displayed in B, kB, MB or GB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Bytes(pub u64);
 
@@ -110,10 +110,10 @@ impl fmt::Display for Bytes {
     }
 }
 
-fn fitting(fits: &[(Precision, Bytes)]) -> String {
+fn list_fitting(fits: &[(Precision, Bytes)]) -> String {
     if fits.is_empty() {
-        return "; it would not fit in any precision".to_owned();
+        return "; no weight type would fit".to_owned();
     }
     let list: Vec<String> = fits.iter().map(|(p, bytes)| format!("{p} ({bytes})")).collect();
-    format!("; what would fit: {}", list.join(", "))
+    format!("; weight types that would fit: {}", list.join(", "))
 }

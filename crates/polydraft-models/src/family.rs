@@ -1,18 +1,17 @@
-//! The families of models: how each one's `config.json` is read, and what its tensors are called.
+//! The families of models: reading of `config.json`, and names of tensors.
 //!
-//! A new family is a file here and an entry in [`FAMILIES`]; the decoder itself knows none of them
-//! by name.
+//! A new family is a file here and an entry in [`FAMILIES`]. The decoder does not depend on the
+//! family.
 
 mod arcee;
 mod cohere2;
 pub(crate) mod common;
 mod deepseek;
 mod exaone4;
-pub(crate) mod gguf;
-pub(crate) mod mtp;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+pub(crate) mod gguf;
 mod glm4;
 mod glm4_moe;
 mod gpt_oss;
@@ -25,8 +24,9 @@ mod llama;
 mod ministral;
 mod mistral;
 mod mixtral;
-mod nemotron_h;
+pub(crate) mod mtp;
 pub(crate) mod multimodal;
+mod nemotron_h;
 mod olmo2;
 mod olmoe;
 mod opt;
@@ -48,9 +48,9 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use common::Family;
 use multimodal::{ASSISTANTS, WRAPPERS, Wrapper, text_config};
-use state_spaces::with_words_for_numbers;
+use state_spaces::quote_infinity;
 
-/// Every family that can be loaded.
+/// All supported families.
 pub(crate) const FAMILIES: &[Family] = &[
     llama::FAMILY,
     mistral::FAMILY,
@@ -94,12 +94,12 @@ pub(crate) const FAMILIES: &[Family] = &[
     lfm2::MOE,
 ];
 
-/// The architectures that can be loaded, as `config.json` names them: of models that only write.
+/// Supported architectures of text models, by their names in `config.json`.
 pub fn architectures() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|family| family.architecture)
 }
 
-/// Those of models that see or hear too, of which the text part can be loaded.
+/// Supported architectures of multimodal models, whose text part can be loaded.
 pub fn multimodal_architectures() -> impl Iterator<Item = &'static str> {
     WRAPPERS.iter().map(|wrapper| wrapper.architecture)
 }
@@ -108,32 +108,33 @@ impl Config {
     /// Reads and checks `config.json`.
     ///
     /// # Errors
-    /// A file that is missing or no such JSON; an architecture or a feature that is not known;
-    /// sizes that are absurd or contradict each other. The field is named.
+    /// A missing or invalid file; an unknown architecture or feature; sizes that are too large or
+    /// inconsistent. The message names the field.
     pub fn read(path: &Path) -> Result<Self> {
         let text = polydraft_files::read_text(path, polydraft_files::FileKind::CONFIG)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|problem| Error::File { path: path.to_owned(), problem })
     }
 
-    /// Whether a file's fields are those of a drafter that reads its target's KV cache.
-    pub(crate) fn is_assistant(said: &Value) -> bool {
-        assistant(said).is_some()
+    /// Whether `json` is the configuration of an assistant, a drafter that reads its target's KV
+    /// cache.
+    pub(crate) fn is_assistant(json: &Value) -> bool {
+        assistant(json).is_some()
     }
 
-    /// The layers of such a drafter.
+    /// Reads the layers of an assistant.
     ///
     /// # Errors
-    /// As of [`read`](Self::read), with what such a drafter cannot have.
-    pub(crate) fn from_assistant(said: &Value) -> std::result::Result<Self, String> {
-        let (Some(wrapper), Some(outer)) = (assistant(said), said.as_object()) else {
+    /// As for [`read`](Self::read); features that an assistant cannot have.
+    pub(crate) fn from_assistant(json: &Value) -> std::result::Result<Self, String> {
+        let (Some(wrapper), Some(outer)) = (assistant(json), json.as_object()) else {
             return Err("architectures: expected an assistant's".to_owned());
         };
-        let (own, mut text) = text_config(wrapper, outer)?;
-        // All layers are without keys and values, which is no model.
+        let (architecture, mut text) = text_config(wrapper, outer)?;
+        // An assistant has no keys and values in any layer, which is invalid for a model.
         text["num_kv_shared_layers"] = 0.into();
-        let family = FAMILIES.iter().find(|family| family.architecture == own);
-        let family = family.ok_or_else(|| format!("{own}: expected a known family"))?;
+        let family = FAMILIES.iter().find(|family| family.architecture == architecture);
+        let family = family.ok_or_else(|| format!("{architecture}: expected a known family"))?;
         let mut config = (family.read)(family, &Fields::new(&text)?)?;
         config.check()?;
         for (field, is_there) in [
@@ -146,15 +147,15 @@ impl Config {
             }
         }
         config.attention.shared_kv_layers = config.layers;
-        // Of its own token nothing is cached: that one is not counted.
+        // The window does not count the query's own token, which is not in the cache.
         config.attention.window = config.attention.window.map(|window| window.saturating_add(1));
         Ok(config)
     }
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
-        let text = with_words_for_numbers(text);
+        let text = quote_infinity(text);
         let value: Value = serde_json::from_str(&text).map_err(|e| e.to_string())?;
-        // The architecture first: another one's fields may be missing or mean something else.
+        // The architecture comes first: other architectures lack fields or use them differently.
         let known = || {
             let names: Vec<_> = architectures().chain(multimodal_architectures()).collect();
             format!("architectures: expected one of the known architectures ({})", names.join(", "))
@@ -163,16 +164,16 @@ impl Config {
         let name = name.ok_or_else(|| format!("{}, got none", known()))?;
         if Self::is_assistant(&value) {
             return Err(format!(
-                "architectures: expected a model, got the assistant {name:?}, which drafts for \
-                 the model that it came with"
+                "architectures: expected a model, got the assistant {name:?}, a draft head for \
+                 another model"
             ));
         }
         let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.architecture == name);
-        let (own, text) = match (wrapper, value.as_object()) {
+        let (architecture, text) = match (wrapper, value.as_object()) {
             (Some(wrapper), Some(outer)) => text_config(wrapper, outer)?,
             _ => (name.to_owned(), value.clone()),
         };
-        let family = FAMILIES.iter().find(|family| family.architecture == own);
+        let family = FAMILIES.iter().find(|family| family.architecture == architecture);
         let family = family.ok_or_else(|| {
             format!(
                 "{}, got {name:?}; llama.cpp may run a GGUF file of it (a build with --features \
@@ -191,7 +192,8 @@ impl Config {
     }
 }
 
-fn assistant(said: &Value) -> Option<&'static Wrapper> {
-    let name = said.get("architectures").and_then(|all| all.get(0)).and_then(Value::as_str)?;
+/// The wrapper of an assistant with configuration `json`, if it is one.
+fn assistant(json: &Value) -> Option<&'static Wrapper> {
+    let name = json.get("architectures").and_then(|all| all.get(0)).and_then(Value::as_str)?;
     ASSISTANTS.iter().find(|wrapper| wrapper.architecture == name)
 }

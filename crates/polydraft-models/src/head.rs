@@ -1,23 +1,23 @@
-//! Draft heads: drafters of a few layers that read the target's hidden states (EAGLE), or its KV
-//! cache too.
+//! Draft heads: drafters of a few layers that read the target's hidden states (EAGLE), and possibly
+//! its KV cache.
 //!
-//! A head is asked level by level like any drafter, and gives its whole distribution at every node,
-//! over the target's vocabulary and zero outside of its own: every verifier works with it at every
-//! temperature. Published engines propose its most likely tokens as if they were certain.
+//! Like any drafter, a draft head returns its full distribution at every node, level by level, over
+//! the target's vocabulary and with probability zero outside its own: every verifier works with it
+//! at every temperature.
 
 mod assistant;
 pub(crate) mod block;
 mod config;
 pub(crate) mod describe;
-pub(crate) mod further;
+mod hidden_states;
 pub(crate) mod kind;
 pub(crate) mod load;
+pub(crate) mod mtp;
 mod net;
 pub(crate) mod options;
-mod reads;
+mod sequence;
 mod source;
 pub(crate) mod target;
-mod text;
 pub(crate) mod vocabulary;
 
 use std::any::Any;
@@ -30,115 +30,115 @@ use polydraft_engine::{
 
 use crate::error;
 use crate::model::TransformerModel;
-use net::{Found, Net};
-use text::Text;
+use net::{Net, NetOutput};
+use sequence::SequenceState;
 
-/// Tokens of a pass at most.
-const PASS: usize = 256;
+/// Maximum tokens of a pass.
+const MAX_PASS_TOKENS: usize = 256;
 
-/// A head with the sequences that it drafts for.
+/// A draft head that drafts token by token, with its sequences.
 #[derive(Debug)]
-pub struct Head {
+pub struct DraftHead {
     name: String,
-    /// Tokens of the target.
+    /// Size of the target's vocabulary.
     vocabulary: usize,
     context: usize,
     net: Net,
-    texts: Slots<Text>,
+    sequences: Slots<SequenceState>,
 }
 
-/// Slots of a sequence that a pass computes.
+/// Slots of a sequence to compute in a pass.
 struct Work<'a> {
     sequence: Sequence,
     slots: Range<usize>,
     tree: &'a DraftTree,
 }
 
-impl Head {
+impl DraftHead {
     fn new(name: String, vocabulary: usize, context: usize, net: Net) -> Self {
-        Self { name, vocabulary, context, net, texts: Slots::default() }
+        Self { name, vocabulary, context, net, sequences: Slots::default() }
     }
 
-    /// The tokens that it can draft, ascending.
+    /// Tokens that it can draft, ascending.
     pub fn tokens(&self) -> &[Token] {
         &self.net.tokens
     }
 
-    /// The hidden states of the target that it reads, in order.
+    /// Hidden states of the target that it reads, in order.
     pub fn hidden_states(&self) -> &[polydraft_engine::HiddenState] {
         &self.net.reads
     }
 
-    /// Bytes of the KV cache of all its sequences.
+    /// Bytes of the KV caches of all sequences.
     pub fn cache_bytes(&self) -> usize {
-        self.texts.iter().map(|(_, text)| text.cache_bytes()).sum()
+        self.sequences.iter().map(|(_, state)| state.cache_bytes()).sum()
     }
 
-    fn text(&self, sequence: Sequence) -> &Text {
-        &self.texts[sequence]
+    fn state(&self, sequence: Sequence) -> &SequenceState {
+        &self.sequences[sequence]
     }
 
-    fn text_mut(&mut self, sequence: Sequence) -> &mut Text {
-        &mut self.texts[sequence]
+    fn state_mut(&mut self, sequence: Sequence) -> &mut SequenceState {
+        &mut self.sequences[sequence]
     }
 
     fn failed(&self, source: error::Error) -> EngineError {
         EngineError::Model { model: self.name.clone(), source: Box::new(source) }
     }
 
-    /// One pass.
+    /// Computes one pass.
     fn compute(&mut self, work: &[Work]) -> error::Result<()> {
         let (width, reads) = (self.net.width(), self.net.features);
-        let text = |sequence: Sequence| &self.texts[sequence];
-        let told: Vec<f32> =
-            work.iter().flat_map(|w| text(w.sequence).inputs(&w.slots, reads)).copied().collect();
-        let combined = self.net.combine(told)?;
+        let state = |sequence: Sequence| &self.sequences[sequence];
+        let features: Vec<f32> =
+            work.iter().flat_map(|w| state(w.sequence).inputs(&w.slots, reads)).copied().collect();
+        let combined = self.net.combine(features)?;
         let mut combined = &combined[..];
         let mut states =
             Vec::with_capacity(work.iter().map(|w| w.slots.len()).sum::<usize>() * width);
         for Work { sequence, slots, tree } in work {
-            let own;
-            (own, combined) =
-                combined.split_at(text(*sequence).inputs(slots, reads).len() / reads * width);
-            states.extend_from_slice(own);
-            text(*sequence).add_states(slots, tree, width, &mut states);
+            let positions;
+            (positions, combined) =
+                combined.split_at(state(*sequence).inputs(slots, reads).len() / reads * width);
+            states.extend_from_slice(positions);
+            state(*sequence).add_states(slots, tree, width, &mut states);
         }
         let mut parts = Vec::with_capacity(work.len());
-        let mut texts = self.texts.iter_mut();
+        let mut sequences = self.sequences.iter_mut();
         for Work { sequence, slots, tree } in work {
-            if let Some((_, text)) = texts.find(|(own, _)| own == sequence) {
-                parts.push(text.part(slots, tree));
+            if let Some((_, state)) = sequences.find(|(other, _)| other == sequence) {
+                parts.push(state.part(slots, tree));
             }
         }
-        let Found { logits, states } = self.net.forward(&mut parts, states)?;
+        let NetOutput { logits, states } = self.net.forward(&mut parts, states)?;
         let wanted: Vec<usize> = parts.iter().map(|part| part.wanted).collect();
         let (mut logits, mut states) = (&logits[..], &states[..]);
         for (Work { sequence, slots, .. }, wanted) in work.iter().zip(wanted) {
-            let (own_logits, own_states);
-            (own_logits, logits) = logits.split_at(wanted * self.net.tokens.len());
-            (own_states, states) = states.split_at(wanted * width);
-            self.texts[*sequence].computed(slots, own_logits, own_states, reads);
+            let (of_logits, of_states);
+            (of_logits, logits) = logits.split_at(wanted * self.net.tokens.len());
+            (of_states, states) = states.split_at(wanted * width);
+            self.sequences[*sequence].finish_slots(slots, of_logits, of_states, reads);
         }
         Ok(())
     }
 }
 
-impl Sequences for Head {
+impl Sequences for DraftHead {
     fn token_bytes(&self) -> u64 {
         self.net.decoder.token_bytes()
     }
 
     fn open(&mut self) -> Result<Sequence> {
         let cache = self.net.decoder.new_cache();
-        Ok(self.texts.open(Text::new(cache, self.net.follows())))
+        Ok(self.sequences.open(SequenceState::new(cache, self.net.uses_target_cache())))
     }
 
     fn close(&mut self, sequence: Sequence) {
-        self.texts.close(sequence);
+        self.sequences.close(sequence);
     }
 
     fn len(&self, sequence: Sequence) -> usize {
-        self.text(sequence).len()
+        self.state(sequence).len()
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
@@ -146,37 +146,37 @@ impl Sequences for Head {
         if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
             return Err(polydraft::Error::Token { operation: "draft head", vocabulary, got }.into());
         }
-        self.text_mut(sequence).extend(tokens.iter().copied());
+        self.state_mut(sequence).extend(tokens.iter().copied());
         Ok(())
     }
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
         let width = self.net.features;
-        self.text_mut(sequence).truncate(length, width);
+        self.state_mut(sequence).truncate(length, width);
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
         let tree = &DraftTree::new();
-        let mut slots = self.text(sequence).unprepared(most);
+        let mut slots = self.state(sequence).unprepared(most);
         while !slots.is_empty() {
-            let end = slots.end.min(slots.start + PASS);
+            let end = slots.end.min(slots.start + MAX_PASS_TOKENS);
             self.compute(&[Work { sequence, slots: slots.start..end, tree }])
                 .map_err(|e| self.failed(e))?;
             slots.start = end;
         }
-        Ok(self.text(sequence).unprepared(usize::MAX).len())
+        Ok(self.state(sequence).unprepared(usize::MAX).len())
     }
 
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         let mut batch: Vec<_> = batch.to_vec();
         batch.sort_unstable_by_key(|(sequence, _)| *sequence);
         loop {
-            let mut room = PASS;
+            let mut budget = MAX_PASS_TOKENS;
             let mut work = Vec::with_capacity(batch.len());
             for &(sequence, tree) in &batch {
-                let mut slots = self.text(sequence).ready(tree);
-                slots.end = slots.end.min(slots.start + room);
-                room -= slots.len();
+                let mut slots = self.state(sequence).ready(tree);
+                slots.end = slots.end.min(slots.start + budget);
+                budget -= slots.len();
                 if !slots.is_empty() {
                     work.push(Work { sequence, slots, tree });
                 }
@@ -189,12 +189,12 @@ impl Sequences for Head {
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.text_mut(sequence).extend(path.iter().map(|&node| tree.token(node)));
+        self.state_mut(sequence).extend(path.iter().map(|&node| tree.token(node)));
         Ok(())
     }
 }
 
-impl Drafter for Head {
+impl Drafter for DraftHead {
     fn name(&self) -> &str {
         &self.name
     }
@@ -203,7 +203,7 @@ impl Drafter for Head {
         self.context
     }
 
-    fn inputs(&self) -> DrafterInput {
+    fn input(&self) -> DrafterInput {
         DrafterInput::HiddenStates
     }
 
@@ -214,24 +214,24 @@ impl Drafter for Head {
         of: Sequence,
         known: usize,
     ) -> Result<()> {
-        let told = self.text(sequence).told();
-        if known <= told {
+        let received = self.state(sequence).received();
+        if known <= received {
             return Ok(());
         }
-        let (width, length) = (self.net.features, self.text(sequence).len());
-        let features = reads::states(target, of, [told, known, length], width)?;
-        if self.net.follows() {
+        let (width, length) = (self.net.features, self.state(sequence).len());
+        let features = hidden_states::target_states(target, of, [received, known, length], width)?;
+        if self.net.uses_target_cache() {
             let target = (target as &dyn Any).downcast_ref::<TransformerModel>();
             let Some(target) = target else {
                 return Err(EngineError::Setting {
                     setting: "target of an assistant",
-                    expected: "one of the same backend, whose KV cache it reads",
-                    got: "another".to_owned(),
+                    expected: "a target on the native backend, whose KV cache it reads",
+                    got: "another backend".to_owned(),
                 });
             };
-            self.text_mut(sequence).follow(target.beginning(of, known));
+            self.state_mut(sequence).set_cache(target.share_prefix(of, known));
         }
-        self.text_mut(sequence).tell(&features, width);
+        self.state_mut(sequence).receive(&features, width);
         Ok(())
     }
 
@@ -242,17 +242,17 @@ impl Drafter for Head {
         sampling: &Sampling,
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
-        let (text, tokens) = (self.text(sequence), &self.net.tokens);
-        let unknown;
-        let logits = match text.root() {
-            Some(_) => text.logits(node, tokens.len()),
-            // A sequence of one token gives nothing to predict from: any token, as good as another.
+        let (state, tokens) = (self.state(sequence), &self.net.tokens);
+        let uniform;
+        let logits = match state.root() {
+            Some(_) => state.logits(node, tokens.len()),
+            // A sequence of one token has no target states yet: a uniform distribution.
             None => {
-                unknown = vec![0.0; tokens.len()];
-                &unknown
+                uniform = vec![0.0; tokens.len()];
+                &uniform
             }
         };
-        let probs = Distribution::drafted(spare, self.vocabulary, Some(tokens), logits, sampling);
+        let probs = Distribution::for_draft(spare, self.vocabulary, Some(tokens), logits, sampling);
         probs.map_err(|source| EngineError::Logits {
             role: "draft",
             model: self.name.clone(),

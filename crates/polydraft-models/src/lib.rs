@@ -9,7 +9,6 @@
 
 mod cache;
 mod config;
-mod self_draft_reader;
 mod description;
 mod error;
 mod family;
@@ -23,13 +22,14 @@ mod precision;
 mod quantisation;
 mod self_draft_cache;
 mod self_draft_file;
+mod self_draft_reader;
 mod transformer;
 mod weights;
 
 pub use config::{
-    Attention, Biases, LayerBlocks, Config, Experts, FeedForward, Frequencies, ExpertGroups, QkNorm,
-    LatentShape, Mixer, NormKind, NormOrder, RotaryPairs, Positions, Recurrent, Rope, Scaling, RouterScores, SharedExpert,
-    QueryScaling,
+    Attention, Biases, Config, ExpertGroups, Experts, FeedForward, Frequencies, LatentShape,
+    LayerBlocks, Mixer, NormKind, NormOrder, Positions, QkNorm, QueryScaling, Recurrent, Rope,
+    RotaryPairs, RouterScores, Scaling, SharedExpert,
 };
 pub use description::{Description, LoadOptions, is_gguf};
 pub use error::{Bytes, Error, Result};
@@ -39,9 +39,9 @@ pub use head::DraftHead;
 pub use head::block::BlockHead;
 pub use head::block::load::{is_block_head, load_block_head};
 pub use head::describe::HeadDescription;
-pub use head::mtp::load_mtp;
 pub use head::kind::{HeadKind, head_kind};
 pub use head::load::{is_head, load_head};
+pub use head::mtp::load_mtp;
 pub use head::options::HeadOptions;
 pub use head::target::HeadTarget;
 pub use head::vocabulary::read_tokens;

@@ -2,10 +2,10 @@
 
 use polydraft_kernels::{Error as KernelError, Packed, Rows};
 
-use crate::self_draft_reader::SelfDraftReader;
 use crate::error::Result;
 use crate::importance::Importance;
 use crate::precision::Precision;
+use crate::self_draft_reader::SelfDraftReader;
 use crate::weights::{TensorRows, Weights};
 
 /// A weight matrix of shape `[out, in]`.
@@ -74,7 +74,12 @@ impl Matrix {
 
     /// Reads the result of an earlier [`rounded`](Self::rounded) from a file; `name` is the name
     /// that was given to [`bytes_by_name`](Self::bytes_by_name).
-    pub fn restored(&self, name: &str, precision: Precision, file: &SelfDraftReader) -> Result<Self> {
+    pub fn load_cached(
+        &self,
+        name: &str,
+        precision: Precision,
+        file: &SelfDraftReader,
+    ) -> Result<Self> {
         self.with_parts(self.parts().iter().enumerate().map(|(number, part)| {
             let shape @ [_, columns] = part.shape();
             file.matrix(&self.part_name(name, number), precision.fitting(columns).format(), shape)

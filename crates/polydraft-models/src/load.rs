@@ -1,11 +1,11 @@
-//! From a directory in Hugging Face layout, or from a GGUF file, to a model with its tokenizer.
+//! Loads a model and its tokenizer from a directory in Hugging Face layout or from a GGUF file.
 
 use std::path::Path;
 
 use polydraft_kernels::available_memory;
 use polydraft_text::Language;
 
-use crate::description::{Description, LoadOptions, Sizes, check_memory};
+use crate::description::{Description, LoadOptions, TensorSizes, check_memory};
 use crate::error::Result;
 use crate::importance;
 use crate::model::TransformerModel;
@@ -14,21 +14,22 @@ use crate::self_draft_file::SelfDraftFile;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
 
-/// A model, ready to use.
+/// A loaded model.
 #[derive(Debug)]
 pub struct Loaded {
     /// The model.
     pub model: TransformerModel,
-    /// Its quantised self-draft, if that was asked for.
+    /// The quantised self-draft, if requested.
     pub self_draft: Option<TransformerModel>,
-    /// Whether the self-draft came from the file where it was cached.
+    /// Whether the self-draft was read from its cache file.
     pub was_cached: bool,
-    /// Its tokenizer, chat template and end tokens.
+    /// Tokenizer, chat template and end tokens.
     pub language: Language,
 }
 
-/// Loads a model: of a directory `config.json`, the tokenizer, `generation_config.json`, the chat
-/// template (where there are such) and the weights; all of it from a path that ends in `.gguf`.
+/// Loads a model. From a directory this reads `config.json`, the tokenizer, the weights and, if
+/// present, `generation_config.json` and the chat template; a path that ends in `.gguf` has all of
+/// them in one file.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,16 +64,16 @@ pub struct Loaded {
 /// ```
 ///
 /// # Errors
-/// Anything that is missing, cut short, unknown, too large for the memory, or contradicts another
-/// part; file and field or tensor are named.
+/// Missing, truncated, unknown or inconsistent data, and a model that does not fit into memory. The
+/// message names the file and the field or tensor.
 pub fn load(path: &Path, options: LoadOptions) -> Result<Loaded> {
     Opened::new(path)?.load(options)
 }
 
-/// A model of which all is known but its weights, which can then be loaded.
+/// A model whose weights are not loaded yet.
 #[derive(Debug)]
 pub struct Opened {
-    /// What is known.
+    /// Everything but the weights.
     pub description: Description,
     weights: Weights,
 }
@@ -81,13 +82,13 @@ impl Opened {
     /// Reads everything but the weights.
     ///
     /// # Errors
-    /// As for [`load`], but for what only the weights can show.
+    /// As for [`load`], except errors that only the weights reveal.
     pub fn new(path: &Path) -> Result<Self> {
         let (description, weights) = Description::open(path)?;
         Ok(Self { description, weights })
     }
 
-    /// Checks that there is memory enough to load with these options.
+    /// Checks that the available memory is enough to load with these options.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory).
@@ -103,12 +104,16 @@ impl Opened {
         self.load_with(options, None)
     }
 
-    /// Loads the weights, and the self-draft from a file if it is cached there. If it is not, it is
-    /// made, and can be [written](SelfDraftFile::write) there.
+    /// Loads the weights, and the self-draft from `cache_file` if it is cached there. Otherwise the
+    /// self-draft is computed and can be [written](SelfDraftFile::write) to the file.
     ///
     /// # Errors
     /// As for [`load`].
-    pub fn load_with(self, options: LoadOptions, kept: Option<&SelfDraftFile>) -> Result<Loaded> {
+    pub fn load_with(
+        self,
+        options: LoadOptions,
+        cache_file: Option<&SelfDraftFile>,
+    ) -> Result<Loaded> {
         let Self { description, weights } = self;
         description.check_memory(options)?;
         let Description { config, language, .. } = description;
@@ -116,43 +121,43 @@ impl Opened {
         let (tokens, layers) = (vocabulary.size(), config.layers);
         let mut transformer =
             Transformer::load(&config, weights, tokens, layers, options.precision)?;
-        transformer.held = options.cache;
+        transformer.cache_type = options.cache;
         let mut model = TransformerModel::new(language.name.clone(), vocabulary, transformer)?;
-        let kept = options.self_draft.zip(kept);
-        let kept = kept.and_then(|(copy, file)| model.kept(copy, &file.open().ok()?).ok());
-        let was_cached = kept.is_some();
-        let copy = match options.self_draft {
-            Some(copy) if !was_cached => {
-                // What a tokenizer of few characters cannot write is left out, and what the model
-                // has no row of.
+        let cached = options.self_draft.zip(cache_file);
+        let cached =
+            cached.and_then(|(kind, file)| model.load_cached(kind, &file.open().ok()?).ok());
+        let was_cached = cached.is_some();
+        let self_draft = match options.self_draft {
+            Some(kind) if !was_cached => {
+                // Skips lines that the tokenizer cannot encode and tokens without an embedding row.
                 let lines = importance::SAMPLE.split_inclusive('\n');
                 let lines =
                     lines.filter_map(|line| language.tokenizer.encode_plain(line).ok()).flatten();
-                let text: Vec<_> = lines.filter(|token| (*token as usize) < tokens).collect();
-                Some(model.rounded(copy, &text)?)
+                let sample: Vec<_> = lines.filter(|token| (*token as usize) < tokens).collect();
+                Some(model.rounded(kind, &sample)?)
             }
-            _ => kept,
+            _ => cached,
         };
-        Ok(Loaded { model, self_draft: copy, was_cached, language })
+        Ok(Loaded { model, self_draft, was_cached, language })
     }
 }
 
-/// The embedding and the output matrix of a target, without its layers: what a draft head may share
-/// with it. For targets on another backend.
+/// The embedding and the output matrix of a target, without its layers: the tensors that a draft
+/// head may share with a target on another backend.
 #[derive(Debug)]
-pub struct EmbeddingAndHead(Transformer);
+pub struct EmbeddingAndOutput(Transformer);
 
-impl EmbeddingAndHead {
-    /// Reads them from a model's file or directory.
+impl EmbeddingAndOutput {
+    /// Reads the two matrices from a model's file or directory.
     ///
     /// # Errors
     /// As for [`load`].
     pub fn load(path: &Path, precision: Precision) -> Result<Self> {
         let (description, weights) = Description::open(path)?;
         let Description { config, language, .. } = description;
-        let (mut sizes, layers) = (Sizes::default(), format!("{}.", config.names.layers));
+        let (mut sizes, layers) = (TensorSizes::default(), format!("{}.", config.names.layers));
         for tensor in weights.tensors().iter().filter(|tensor| !tensor.name.starts_with(&layers)) {
-            sizes.add(tensor, config.use_of(&tensor.name));
+            sizes.add(tensor, config.matrix_use(&tensor.name));
         }
         check_memory(path, precision, available_memory(), |precision| sizes.bytes(precision))?;
         Transformer::load(&config, weights, language.vocabulary.size(), 0, precision).map(Self)

@@ -25,10 +25,10 @@ use polydraft_kernels::Error as KernelError;
 
 use crate::cache::Cache;
 use crate::config::Config;
-use crate::self_draft_reader::SelfDraftReader;
 use crate::error;
 use crate::linear::Matrix;
 use crate::precision::Precision;
+use crate::self_draft_reader::SelfDraftReader;
 use crate::transformer::Transformer;
 use crate::transformer::pass::SequenceTokens;
 use closed_sequences::ClosedSequences;
@@ -93,7 +93,11 @@ impl TransformerModel {
     }
 
     /// Reads the result of an earlier [`rounded`](Self::rounded) from its cache file.
-    pub(crate) fn restored(&self, precision: Precision, file: &SelfDraftReader) -> error::Result<Self> {
+    pub(crate) fn load_cached(
+        &self,
+        precision: Precision,
+        file: &SelfDraftReader,
+    ) -> error::Result<Self> {
         self.self_draft(precision, self.transformer.load_cached(precision, file)?)
     }
 

@@ -1,180 +1,180 @@
-//! What tensors are called.
+//! Names of tensors.
 
-/// What tensors are called, without the `.weight` or `.bias` at the end. Of those inside a layer
-/// the part after its number.
+/// Names of the tensors of a family, without the `.weight` or `.bias` at the end unless stated
+/// otherwise ("full name"). Names of tensors inside a layer begin after the layer's number.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Names {
     pub embedding: &'static str,
-    /// Learned positions, and the projections around the layers; empty where a family has none.
+    /// Learned positions, and the projections around the layers; empty if a family has none.
     pub positions: &'static str,
     pub project_in: &'static str,
     pub project_out: &'static str,
     pub layers: &'static str,
-    /// Queries, keys and values, or all of them in one.
+    /// Projections of queries, keys and values, or one that is all three.
     pub query_key_value: &'static [&'static str],
-    pub output: &'static str,
-    /// Norms of a head's queries and keys.
-    pub head_norms: [&'static str; 2],
-    /// What every head gives to nothing, with its end.
+    pub attention_output: &'static str,
+    /// Norms of queries and of keys.
+    pub qk_norms: [&'static str; 2],
+    /// Attention sinks, one logit a head (full name).
     pub sinks: &'static str,
     pub latent: LatentNames,
-    /// The norm before the attention, or after it where
-    /// [`NormOrder::After`](crate::config::NormOrder::After) says so; then the second one around
-    /// it. Those of a layer that is a feed-forward block alone too.
+    /// The norm before the attention, or after it with
+    /// [`NormOrder::Post`](crate::config::NormOrder::Post), then the norm of its output with
+    /// [`NormOrder::Sandwich`](crate::config::NormOrder::Sandwich). Layers that are only a
+    /// feed-forward block use these names too.
     pub attention_norms: [&'static str; 2],
     pub mlp_norms: [&'static str; 2],
-    /// Gate and up, or the one matrix where there is no gate or it has both.
+    /// Gate and up projections, or a single matrix: up alone, or both stacked.
     pub mlp_in: &'static [&'static str],
     pub mlp_out: &'static str,
     pub experts: ExpertNames,
     pub per_layer: PerLayerNames,
-    /// What the layer's output is multiplied by, with its end.
+    /// Factor of the layer's output (full name).
     pub layer_scale: &'static str,
     pub recurrent: RecurrentNames,
-    pub further: FurtherNames,
+    pub mtp: MtpNames,
     pub norm: &'static str,
-    pub head: &'static str,
+    pub lm_head: &'static str,
 }
 
-/// Of attention whose KV cache is compressed.
+/// Names of multi-head latent attention, whose KV cache is compressed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LatentNames {
-    /// Down, norm and up again where queries are compressed too; else the queries'.
+    /// Down projection, norm and up projection of compressed queries.
     pub query_down: &'static str,
     pub query_norm: &'static str,
     pub query_up: &'static str,
+    /// Projection of queries that are not compressed.
     pub query: &'static str,
-    /// The vector that is cached, with the part of the keys that is turned.
+    /// Down projection to the cached vector and to the rotated part of the keys.
     pub down: &'static str,
     pub norm: &'static str,
-    /// Of each head the keys' rows, then the values'.
+    /// Up projection: for each head the rows of keys, then those of values.
     pub up: &'static str,
-    /// In files that have them apart: `[heads, rank, plain]` and `[heads, value, rank]`, with their
-    /// ends.
-    pub apart: [&'static str; 2],
+    /// Separate up projections `[heads, rank, plain]` of keys and `[heads, value, rank]` of values
+    /// in GGUF files (full names).
+    pub split_up: [&'static str; 2],
 }
 
-/// Of the experts of a layer. `#` stands for an expert's number; where there is none, a tensor has
-/// all of them, and its whole name stands here.
+/// Names of the experts of a layer. `#` stands for an expert's number; a name without it is the full
+/// name of a tensor of all experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpertNames {
     pub router: &'static str,
-    /// What is added to scores to choose by, with its end.
+    /// Bias that is added to scores only to select experts (full name).
     pub correction: &'static str,
     pub mlp_in: &'static [&'static str],
     pub mlp_out: &'static str,
-    /// Down to the width in which they work and up again, where that is not the model's.
+    /// Projections to the experts' width and back, if it differs from the model's.
     pub latent: [&'static str; 2],
     pub layout: Layout,
     pub shared_in: &'static [&'static str],
     pub shared_out: &'static str,
-    /// The product whose sigmoid the shared expert is multiplied by.
+    /// Projection whose sigmoid is the gate of the shared expert.
     pub shared_gate: &'static str,
-    /// Where experts are beside a feed-forward block: the weight of the router's norm, with its
-    /// end,
+    /// Weight of the router's norm, for experts in parallel with a feed-forward block (full name).
     pub router_scale: &'static str,
-    /// what each expert is multiplied by, with its end,
+    /// Factors of the experts' outputs (full name).
     pub scales: &'static str,
-    /// and the norms after the block, before the experts and after them.
+    /// Norms after the parallel feed-forward block, before the experts and after the experts.
     pub norms: [&'static str; 3],
 }
 
 impl ExpertNames {
-    /// What experts are called that a directory has in two tensors, gates above the others, where
-    /// the family's usual names are of one each.
+    /// Names in directories that store all experts in two tensors, gates above up projections. Only
+    /// for families whose usual names have one tensor per expert.
     pub fn stacked(&self) -> Option<Self> {
         let usual = &LLAMA_NAMES.experts;
         (self.mlp_in == usual.mlp_in && self.mlp_out == usual.mlp_out).then_some(Self {
             mlp_in: &["mlp.experts.gate_up_proj"],
             mlp_out: "mlp.experts.down_proj",
-            layout: Layout::Bare,
+            layout: Layout::RowsBareName,
             ..*self
         })
     }
 }
 
-/// Of per-layer inputs.
+/// Names of per-layer embeddings.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PerLayerNames {
-    /// Of each token a row for all layers,
+    /// Table with a row per token: the inputs of all layers.
     pub table: &'static str,
-    /// the product of the embedded token that is added to it, and that one's norm.
-    pub from: &'static str,
+    /// Projection of the embedded token that is added to the row, and its norm.
+    pub projection: &'static str,
     pub norm: &'static str,
-    /// In a layer: what decides how much of it counts, the way back to the layer's width, and the
-    /// norm of that.
+    /// Gate of a layer's input, projection back to the layer's width, and the norm of the result.
     pub gate: &'static str,
     pub back: &'static str,
     pub after: &'static str,
 }
 
-/// Of a layer that keeps a state.
+/// Names of recurrent layers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RecurrentNames {
-    /// The product that the convolution reads, and what gates the output; where the second has no
-    /// name, the first has both by heads of keys.
+    /// Input projection of the convolution, and projection of the output gate. If the second has no
+    /// name, the first is both, interleaved by key heads.
     pub into: &'static str,
     pub gate: &'static str,
-    /// The strengths and the decays of the delta rule; where the second has no name, the first has
-    /// both by heads of keys.
+    /// Strengths and decays of the delta rule. If the second has no name, the first is both,
+    /// interleaved by key heads.
     pub strength: &'static str,
     pub decay: &'static str,
-    /// What decays are multiplied by, with its end,
+    /// Rates that decays are multiplied by (full name).
     pub rate: &'static str,
     pub rates: Rates,
-    /// and what is added to them, with its end.
+    /// Biases that are added to decays (full name).
     pub shift: &'static str,
-    /// What a state space's values are multiplied by on their way past the state, with its end.
-    pub past: &'static str,
+    /// Factors of the skip connection past a state space (full name).
+    pub skip: &'static str,
     pub convolution: &'static str,
     pub norm: &'static str,
     pub output: &'static str,
 }
 
-/// How rates of decay are stored.
+/// Encoding of decay rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rates {
-    /// x is for −eˣ.
+    /// A stored x is the rate −eˣ.
     Logarithms,
-    /// As they are.
+    /// Stored values are the rates.
     Plain,
 }
 
-/// Of a layer that predicts further tokens, what it has besides a layer's tensors.
+/// Names of the tensors of an MTP layer that other layers do not have.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct FurtherNames {
-    /// The norms of the embedded token and of the state that it is joined with.
+pub(crate) struct MtpNames {
+    /// Norms of the embedded token and of the hidden state.
     pub token_norm: &'static str,
     pub state_norm: &'static str,
-    /// The product of both side by side,
+    /// Projection of the two concatenated.
     pub join: &'static str,
-    /// the state before the token.
+    /// Whether the hidden state comes before the token in the concatenation.
     pub state_first: bool,
-    /// The norm before the output matrix.
+    /// Norm before the output matrix.
     pub norm: &'static str,
-    /// What begins the names of its copies of the model's embedding and output matrix.
+    /// Prefixes of the names of its copies of the model's embedding and output matrix.
     pub copies: &'static [&'static str],
 }
 
-/// How the tensors of all experts lie.
+/// Layout of the tensors of all experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// `[experts, out, in]`
     Rows,
-    /// The same under names without an end.
-    Bare,
-    /// `[experts, in, out]`, gate and up in turn; or `[experts, out, in]` in blocks of MXFP4.
+    /// `[experts, out, in]`, in a tensor whose name does not end in `.weight`.
+    RowsBareName,
+    /// `[experts, in, out]`, gate and up interleaved; or `[experts, out, in]` in blocks of MXFP4.
     Columns,
 }
 
 impl Names {
-    /// What all but the head's begin with, its point included.
+    /// Prefix of all names but the output matrix's, with the final dot.
     pub fn prefix(&self) -> &'static str {
         self.layers.split_inclusive('.').next().unwrap_or_default()
     }
 }
 
-/// The names that Llama began and most families keep.
+/// Names of Llama, which most families use.
 pub(crate) const LLAMA_NAMES: Names = Names {
     embedding: "model.embed_tokens",
     positions: "",
@@ -182,8 +182,8 @@ pub(crate) const LLAMA_NAMES: Names = Names {
     project_out: "",
     layers: "model.layers",
     query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-    output: "self_attn.o_proj",
-    head_norms: ["self_attn.q_norm", "self_attn.k_norm"],
+    attention_output: "self_attn.o_proj",
+    qk_norms: ["self_attn.q_norm", "self_attn.k_norm"],
     sinks: "self_attn.sinks",
     latent: LatentNames {
         query_down: "self_attn.q_a_proj",
@@ -193,7 +193,7 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         down: "self_attn.kv_a_proj_with_mqa",
         norm: "self_attn.kv_a_layernorm",
         up: "self_attn.kv_b_proj",
-        apart: ["", ""],
+        split_up: ["", ""],
     },
     attention_norms: ["input_layernorm", ""],
     mlp_norms: ["post_attention_layernorm", ""],
@@ -219,7 +219,7 @@ pub(crate) const LLAMA_NAMES: Names = Names {
     },
     per_layer: PerLayerNames {
         table: "model.embed_tokens_per_layer",
-        from: "model.per_layer_model_projection",
+        projection: "model.per_layer_model_projection",
         norm: "model.per_layer_projection_norm",
         gate: "per_layer_input_gate",
         back: "per_layer_projection",
@@ -234,12 +234,12 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         rate: "linear_attn.A_log",
         rates: Rates::Logarithms,
         shift: "linear_attn.dt_bias",
-        past: "",
+        skip: "",
         convolution: "linear_attn.conv1d",
         norm: "linear_attn.norm",
         output: "linear_attn.out_proj",
     },
-    further: FurtherNames {
+    mtp: MtpNames {
         token_norm: "enorm",
         state_norm: "hnorm",
         join: "eh_proj",
@@ -248,5 +248,5 @@ pub(crate) const LLAMA_NAMES: Names = Names {
         copies: &["embed_tokens.", "shared_head.head."],
     },
     norm: "model.norm",
-    head: "lm_head",
+    lm_head: "lm_head",
 };

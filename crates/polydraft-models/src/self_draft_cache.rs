@@ -1,5 +1,5 @@
-//! The cache of quantised self-drafts on disk, from one start to the next: searching for good
-//! scales takes longer than reading a file. The ones used last stay.
+//! Disk cache of quantised self-drafts: searching for good scales takes longer than reading a file.
+//! Least recently used files are evicted.
 
 use std::fs;
 use std::io;
@@ -10,12 +10,12 @@ use crate::description::{Description, LoadOptions};
 use crate::model::TransformerModel;
 use crate::self_draft_file::SelfDraftFile;
 
-/// Self-drafts of fewer bytes are made in no time: not cached unless a folder is named.
-const WORTH_KEEPING: u64 = 16 << 20;
-/// Bytes of all cached self-drafts, at most.
-const KEPT: u64 = 20_000_000_000;
+/// Minimum bytes of a self-draft in the user's cache folder: smaller ones are made in no time.
+const MIN_BYTES: u64 = 16 << 20;
+/// Maximum bytes of all cached self-drafts.
+const MAX_TOTAL_BYTES: u64 = 20_000_000_000;
 
-/// The folder that quantised self-drafts are cached in, of 20 GB together.
+/// A cache folder for quantised self-drafts, of at most 20 GB.
 ///
 /// ```no_run
 /// use polydraft_models::{LoadOptions, Opened, Precision, SelfDraftCache};
@@ -23,81 +23,80 @@ const KEPT: u64 = 20_000_000_000;
 /// let opened = Opened::new("models/big".as_ref())?;
 /// let options = LoadOptions { self_draft: Some(Precision::Q5_1), ..LoadOptions::default() };
 /// let cache = SelfDraftCache::in_user_folder();
-/// let file = cache.and_then(|cache| cache.place(&opened.description, &options));
+/// let file = cache.and_then(|cache| cache.file_for(&opened.description, &options));
 /// let loaded = opened.load_with(options, file.as_ref())?;
 /// if let (Some(file), Some(draft)) = (&file, &loaded.self_draft) {
-///     file.keep(draft, loaded.was_cached)?;
+///     file.save_or_touch(draft, loaded.was_cached)?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct SelfDraftCache {
     folder: PathBuf,
-    /// Bytes of a self-draft that is cached, at least.
-    least: u64,
+    /// Minimum bytes of a self-draft to be cached.
+    min_bytes: u64,
 }
 
 impl SelfDraftCache {
-    /// In this folder, which need not be there yet.
-    pub fn at(folder: PathBuf) -> Self {
-        Self { folder, least: 0 }
+    /// A cache in `folder`, which is created when needed, for self-drafts of any size.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder, min_bytes: 0 }
     }
 
-    /// In the user's cache folder, if there is one: self-drafts that take some time to make.
+    /// A cache in the user's cache folder, if there is one, for self-drafts of 16 MiB or more.
     pub fn in_user_folder() -> Option<Self> {
         Some(Self {
             folder: polydraft_files::cache_dir()?.join("polydraft/copies"),
-            least: WORTH_KEEPING,
+            min_bytes: MIN_BYTES,
         })
     }
 
-    /// The file of the self-draft that these options ask for, if it is worth one.
-    pub fn place(&self, target: &Description, options: &LoadOptions) -> Option<SelfDraftFile> {
-        options
-            .self_draft
-            .filter(|copy| (self.least..=KEPT).contains(&target.self_draft_bytes(*copy)))?;
+    /// The cache file for the self-draft that `options` request; `None` if it is too small or too
+    /// large for this cache, or as for [`SelfDraftFile::new`].
+    pub fn file_for(&self, target: &Description, options: &LoadOptions) -> Option<SelfDraftFile> {
+        let sizes = self.min_bytes..=MAX_TOTAL_BYTES;
+        options.self_draft.filter(|kind| sizes.contains(&target.self_draft_bytes(*kind)))?;
         SelfDraftFile::new(&self.folder, target, options)
     }
 }
 
 impl SelfDraftFile {
-    /// Caches a self-draft for the next start, and removes those used longest ago where there are
-    /// too many; of one that was read from the cache, notes that it was used.
+    /// Saves a self-draft for the next start and evicts the least recently used files. If the
+    /// self-draft was read from the cache, only updates the file's time of last use.
     ///
     /// # Errors
-    /// It cannot be written.
-    pub fn keep(&self, copy: &TransformerModel, was_cached: bool) -> io::Result<()> {
+    /// The file cannot be written.
+    pub fn save_or_touch(&self, self_draft: &TransformerModel, was_cached: bool) -> io::Result<()> {
         let path = self.path();
         if was_cached {
-            // Should that fail, it counts as older than it is.
+            // On failure the file only seems older than it is.
             let _ = fs::File::options()
                 .append(true)
                 .open(path)
                 .and_then(|f| f.set_modified(SystemTime::now()));
             return Ok(());
         }
-        let written = self.write(copy);
+        let written = self.write(self_draft);
         if let Some(folder) = path.parent() {
-            make_room(folder, KEPT);
+            evict(folder, MAX_TOTAL_BYTES);
         }
         written
     }
 }
 
-/// Removes self-drafts that were used longest ago until no more than so many bytes of them are
-/// left.
-fn make_room(folder: &Path, most: u64) {
+/// Removes the least recently used self-drafts until at most `max_bytes` bytes remain.
+fn evict(folder: &Path, max_bytes: u64) {
     let files = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| {
         let (metadata, path) = (entry.metadata().ok().filter(fs::Metadata::is_file)?, entry.path());
-        let is_copy = path.extension().is_some_and(|end| end == SelfDraftFile::EXTENSION);
-        is_copy.then_some((metadata.modified().ok()?, metadata.len(), path))
+        let is_draft = path.extension().is_some_and(|end| end == SelfDraftFile::EXTENSION);
+        is_draft.then_some((metadata.modified().ok()?, metadata.len(), path))
     });
     let mut files: Vec<_> = files.collect();
     files.sort();
     let mut bytes = 0;
     for (_, length, path) in files.into_iter().rev() {
         bytes += length;
-        if bytes > most {
+        if bytes > max_bytes {
             // Another program may have removed it.
             let _ = fs::remove_file(path);
         }
@@ -111,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_files_used_last_stay() {
+    fn evicts_least_recently_used_files_first() {
         let folder = tempfile::tempdir().unwrap();
         for (age, (name, length)) in [
             ("old.polydraft", 10),
@@ -129,8 +128,8 @@ mod tests {
             fs::File::options().append(true).open(&path).unwrap().set_modified(time).unwrap();
         }
         fs::write(folder.path().join("x.safetensors"), "a model").unwrap();
-        let left = |most| {
-            make_room(folder.path(), most);
+        let left = |max_bytes| {
+            evict(folder.path(), max_bytes);
             let files = fs::read_dir(folder.path())
                 .unwrap()
                 .map(|file| file.unwrap().file_name().into_string().unwrap());

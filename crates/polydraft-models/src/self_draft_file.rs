@@ -1,9 +1,9 @@
-//! A quantised self-draft in a file: its scales need not be searched for again at the next start.
+//! A quantised self-draft in a file, so that the next start need not search for its scales again.
 //!
-//! Format: safetensors, each matrix as it lies in memory, as a tensor of bytes; in its metadata of
-//! what, how and by which program it was made, and a sum of each matrix. A file of which any of
-//! that is not as expected is ignored, and another takes its place. Were it wrong all the same, its
-//! drafts would be worse, and the output's distribution the same.
+//! Format: safetensors with each matrix as in memory, as a tensor of bytes. The metadata has the
+//! source (model files, options, program version) and a checksum of each matrix. A file that does
+//! not match is ignored and replaced. If a wrong file passed, drafts would be worse, and the output
+//! would still have the target's distribution.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,15 +14,15 @@ use std::time::SystemTime;
 
 use safetensors::tensor::{Dtype, TensorView};
 
-use crate::copy_reader::{CopyReader, SOURCE, sum};
 use crate::description::{Description, LoadOptions};
 use crate::error::Result;
 use crate::model::TransformerModel;
+use crate::self_draft_reader::{SOURCE, SelfDraftReader, sum};
 
-/// To be raised when the layout of matrices in memory, or their rounding, changes.
+/// Version of the layout of matrices in memory and of their rounding: increment on a change.
 const LAYOUT: u32 = 1;
 
-/// Where a self-draft is cached, and what it must have been made of.
+/// Cache file of a quantised self-draft, with the source that it must have been made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelfDraftFile {
     path: PathBuf,
@@ -30,21 +30,21 @@ pub struct SelfDraftFile {
 }
 
 impl SelfDraftFile {
-    /// How its name ends, also while it is written.
+    /// File extension, also of the temporary file during a write.
     pub const EXTENSION: &str = "polydraft";
 
-    /// The place in `folder` of the self-draft that these options ask for. None where there is to
-    /// be no self-draft, where it is made as fast as it would be read, and where it is unknown
-    /// whether the model is still the same.
+    /// The cache file in `folder` for the self-draft that `options` request. `None` if they request
+    /// none, if its type is made as fast as it is read, or if the model's files cannot be
+    /// identified.
     pub fn new(folder: &Path, model: &Description, options: &LoadOptions) -> Option<Self> {
-        let copy = options.self_draft.filter(|copy| copy.is_searched())?;
-        let place = model.directory.canonicalize().ok()?;
-        let held = format!("{copy} of {} in {}", place.display(), options.precision);
+        let copy = options.self_draft.filter(|copy| copy.searches_scales())?;
+        let path = model.directory.canonicalize().ok()?;
+        let key = format!("{copy} of {} in {}", path.display(), options.precision);
         let mut hasher = DefaultHasher::new();
-        held.hash(&mut hasher);
-        let stem = place.file_stem().unwrap_or_default().to_string_lossy();
+        key.hash(&mut hasher);
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = format!("{stem}-{copy}-{:016x}.{}", hasher.finish(), Self::EXTENSION);
-        let mut source = format!("{}, layout {LAYOUT}: {held}", env!("CARGO_PKG_VERSION"));
+        let mut source = format!("{}, layout {LAYOUT}: {key}", env!("CARGO_PKG_VERSION"));
         for file in &model.files {
             let metadata = fs::metadata(file).ok()?;
             let changed = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
@@ -54,19 +54,19 @@ impl SelfDraftFile {
         Some(Self { path: folder.join(name), source })
     }
 
-    /// Where it is, or would be.
+    /// Path of the file, which need not exist.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a self-draft, whole or not at all, in the place of another.
+    /// Writes a self-draft, atomically replacing an older file.
     ///
     /// # Errors
     /// Failures of the file system.
     pub fn write(&self, copy: &TransformerModel) -> io::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
-        let matrices = copy.transformer().held_matrices();
+        let matrices = copy.transformer().stored_matrices();
         let mut metadata = HashMap::from([(SOURCE.to_owned(), self.source.clone())]);
         metadata.extend(matrices.iter().map(|(name, bytes)| (name.clone(), sum(bytes))));
         let other = |error: safetensors::SafeTensorError| io::Error::other(error);
@@ -81,8 +81,8 @@ impl SelfDraftFile {
         file.persist(&self.path).map_err(|error| error.error).map(|_| ())
     }
 
-    /// Opens it, if it is of this model as it is now.
-    pub(crate) fn open(&self) -> Result<CopyReader> {
-        CopyReader::open(&self.path, &self.source)
+    /// Opens the file if it matches the current model files and options.
+    pub(crate) fn open(&self) -> Result<SelfDraftReader> {
+        SelfDraftReader::open(&self.path, &self.source)
     }
 }

@@ -7,9 +7,9 @@
 //! (grouped queries), Miao et al. 2024 (SpecInfer, section 4: tree attention); for the rest see
 //! `family/`. Layout and names as in Hugging Face transformers.
 
-mod dense_and_experts;
 mod delta;
 mod dense;
+mod dense_and_experts;
 mod experts;
 mod heads;
 mod latent;
@@ -33,7 +33,7 @@ mod state_space;
 use std::sync::Arc;
 
 use polydraft_engine::HiddenState;
-use polydraft_kernels::{CacheType, PageLayout, Norm, Rows};
+use polydraft_kernels::{CacheType, Norm, PageLayout, Rows};
 
 use crate::cache::{Cache, CacheLayout, StateShape};
 use crate::config::{Config, Frequencies, Mixer, Rope};
@@ -41,7 +41,7 @@ use crate::error::Result;
 use crate::importance::Importance;
 use crate::linear::Matrix;
 use layer::Layer;
-use pass::{SequenceTokens, begin, end, drop_unwanted, positions, tokens, wanted};
+use pass::{SequenceTokens, begin, drop_unwanted, end, positions, tokens, wanted};
 use per_layer::PerLayer;
 use rotations::Rotations;
 
@@ -134,9 +134,17 @@ impl Transformer {
     pub fn new_cache(&self) -> Cache {
         let mut layouts: Vec<PageLayout> = Vec::new();
         for [heads, head] in self.layers.iter().filter_map(|layer| layer.cached(&self.config)) {
-            match layouts.iter_mut().find(|layout| [layout.heads, layout.head_size] == [heads, head]) {
+            match layouts
+                .iter_mut()
+                .find(|layout| [layout.heads, layout.head_size] == [heads, head])
+            {
                 Some(layout) => layout.layers += 1,
-                None => layouts.push(PageLayout { layers: 1, heads, head_size: head, cache_type: self.cache_type }),
+                None => layouts.push(PageLayout {
+                    layers: 1,
+                    heads,
+                    head_size: head,
+                    cache_type: self.cache_type,
+                }),
             }
         }
         let recurrent = self.layers.iter().filter(|layer| layer.is_recurrent()).count();
@@ -262,7 +270,9 @@ impl Transformer {
     pub fn rotations(&self, positions: &[usize]) -> Rotations {
         match &self.positions {
             PositionEncoding::Learned(..) => Rotations::NONE,
-            PositionEncoding::Rotary(all, windowed) => Rotations::new(positions, all, windowed.as_ref()),
+            PositionEncoding::Rotary(all, windowed) => {
+                Rotations::new(positions, all, windowed.as_ref())
+            }
         }
     }
 

@@ -72,7 +72,7 @@ impl Weights {
         names: TensorNames,
         permuted: BTreeMap<String, usize>,
     ) -> Result<Self> {
-        Ok(Self::Gguf(gguf::GgufFile::unchecked(gguf, permuted)?.named(names)))
+        Ok(Self::Gguf(gguf::GgufFile::unchecked(gguf, permuted)?.with_names(names)))
     }
 
     /// Whether the weights are in a GGUF file.
@@ -170,10 +170,10 @@ impl Weights {
             let (stored, first) = match part.orientation {
                 Orientation::AsStored => {
                     (self.source(&part.name, &part.shape(columns))?, part.first)
-                },
+                }
                 Orientation::Transposed { from, width } => {
                     self.transposed(part, [from, width], columns)?
-                },
+                }
             };
             rows.parts.push(SourceRows { stored, first, step: part.step, count: part.count });
         }
@@ -198,7 +198,10 @@ impl Weights {
         let stored = self.source(&part.name, &part.shape(columns))?;
         let mut values = vec![0f32; columns * width];
         stored.read(from, width, &mut values)?;
-        Ok((MatrixSource::Transposed(TransposedMatrix::new(&values, width, stored.exact())), part.first))
+        Ok((
+            MatrixSource::Transposed(TransposedMatrix::new(&values, width, stored.exact())),
+            part.first,
+        ))
     }
 
     /// Opens a tensor of this shape in whatever form it is stored.

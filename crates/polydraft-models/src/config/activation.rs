@@ -1,4 +1,4 @@
-//! The functions inside of feed-forward blocks, by the names of Hugging Face.
+//! Activation functions by their names in Hugging Face transformers.
 
 use polydraft_kernels::Activation;
 use polydraft_text::Fields;
@@ -12,7 +12,7 @@ const ALL: [(&str, Activation); 6] = [
     ("relu2", Activation::ReluSquared),
 ];
 
-/// The one that a field names.
+/// Reads the activation from a field of `config.json`.
 pub(crate) fn activation(
     fields: &Fields,
     field: &str,

@@ -1,106 +1,106 @@
-//! How queries attend to keys.
+//! Configuration of attention.
 
 use super::{HeadShape, Rope};
 
-/// How queries attend to keys.
+/// Configuration of attention.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attention {
-    /// Scores are multiplied by this.
+    /// Factor of attention scores.
     pub scale: f64,
-    /// Scores x become c · tanh(x / c).
+    /// Soft cap c of scores: x becomes c · tanh(x / c).
     pub softcap: Option<f64>,
-    /// The norms of queries and keys before they are rotated.
-    pub head_norms: HeadNorms,
-    /// How many tokens, itself included, a token sees in the layers of `windowed`.
+    /// Norms of queries and keys before rotation.
+    pub qk_norm: QkNorm,
+    /// Size of the sliding window in tokens, including the query's own.
     pub window: Option<usize>,
-    /// Which layers have the window; empty without one.
+    /// Which layers have the sliding window; empty without one.
     pub windowed: Vec<bool>,
-    /// The rotation in those layers, if another.
+    /// Rotary embedding in layers with the window, if it differs.
     pub window_rope: Option<Rope>,
-    /// The heads in layers without the window, if others.
+    /// Heads in layers without the window, if they differ.
     pub full: Option<HeadShape>,
-    /// Whether values are normed too, those of each head, without a weight.
+    /// Whether the values of each head are normed, without weights.
     pub value_norms: bool,
-    /// So many of the last layers have no KV cache: each attends to that of the last layer
-    /// before them with a window, or without one, as it has itself.
-    pub borrowing: usize,
-    /// Which layers know nothing of positions; empty where all do.
+    /// Number of last layers without a KV cache of their own. Each attends to the cache of the last
+    /// layer before them of the same kind (with or without the window).
+    pub shared_kv_layers: usize,
+    /// Which layers have no rotary embedding; empty if all have it.
     pub unrotated: Vec<bool>,
-    /// What queries are multiplied by at their positions.
-    pub stretch: Option<Stretch>,
-    /// Whether every head gives a weight to nothing, which is learned.
+    /// Factor of queries that depends on their position.
+    pub query_scaling: Option<QueryScaling>,
+    /// Whether heads have learned attention sinks.
     pub sinks: bool,
-    /// Whether what a head finds is multiplied by the sigmoid of a product of its own, whose rows
-    /// follow each head's queries'.
+    /// Whether the output of each head is multiplied by the sigmoid of a gate. Rows of the gate's
+    /// projection follow those of each head's queries.
     pub gated: bool,
-    /// How the KV cache is compressed, if it is.
-    pub latent: Option<Latent>,
+    /// Shape of multi-head latent attention, if the KV cache is compressed.
+    pub latent: Option<LatentShape>,
 }
 
 /// Norms of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeadNorms {
-    /// None.
+pub enum QkNorm {
+    /// No norm.
     None,
-    /// Of each head, with the weights that all heads share.
-    Each,
-    /// Of all heads together.
-    Whole,
+    /// Each head is normed, with weights that all heads share.
+    PerHead,
+    /// All heads are normed as one vector.
+    AcrossHeads,
 }
 
-/// Queries at position p are multiplied by 1 + beta · ln(1 + ⌊p / original⌋).
+/// Factor of queries at position p: 1 + beta · ln(1 + ⌊p / original⌋).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stretch {
-    /// By how much.
+pub struct QueryScaling {
+    /// Strength of the scaling.
     pub beta: f64,
-    /// The context of the training.
+    /// Context length of the training.
     pub original: usize,
 }
 
-impl Stretch {
-    /// The factor at a position.
+impl QueryScaling {
+    /// Factor at a position.
     pub fn at(self, position: usize) -> f32 {
         (1.0 + self.beta * ((1 + position / self.original) as f64).ln()) as f32
     }
 }
 
-/// The KV cache of all heads is one vector a token (multi-head latent attention).
+/// Shape of multi-head latent attention, whose KV cache is one vector per token for all heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Latent {
-    /// Width of the vector that queries are made of, if they are made of one.
+pub struct LatentShape {
+    /// Width of the compressed queries, if they are compressed.
     pub query_rank: Option<usize>,
-    /// Width of that vector.
+    /// Width of the compressed keys and values.
     pub rank: usize,
-    /// Numbers of a query's head that are not rotated,
+    /// Width of the part of a query's head that is not rotated.
     pub plain: usize,
-    /// and those that are; keys share them.
+    /// Width of the rotated part, whose key is shared by all heads.
     pub rotated: usize,
-    /// Width of a value's head.
+    /// Width of a value head.
     pub value: usize,
 }
 
-impl Latent {
-    /// Numbers that are cached of a token.
+impl LatentShape {
+    /// Width of the cached vector of a token.
     pub fn cached(&self) -> usize {
         self.rank + self.rotated
     }
 }
 
 impl Attention {
-    /// Of heads of this width, with nothing special.
+    /// Plain attention with heads of width `head`.
     pub(crate) fn plain(head: usize) -> Self {
         Self {
             scale: (head as f64).powf(-0.5),
             softcap: None,
-            head_norms: HeadNorms::None,
+            qk_norm: QkNorm::None,
             window: None,
             windowed: Vec::new(),
             window_rope: None,
             full: None,
             value_norms: false,
-            borrowing: 0,
+            shared_kv_layers: 0,
             unrotated: Vec::new(),
-            stretch: None,
+            query_scaling: None,
             sinks: false,
             gated: false,
             latent: None,

@@ -1,71 +1,71 @@
-//! Feed-forward blocks of which a token uses a few (mixture of experts).
+//! Configuration of mixtures of experts.
 
-/// The experts of a layer, and how a token's are chosen.
+/// Experts of a layer, and the routing of tokens to them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experts {
-    /// How many there are.
+    /// Number of experts.
     pub count: usize,
-    /// How many of them compute a token.
+    /// Number of experts that compute a token.
     pub used: usize,
-    /// Width inside of one.
+    /// Inner width of an expert.
     pub intermediate: usize,
-    /// Width of what they read and give, where that is not the model's: products of all experts
-    /// lead down to it and up again.
+    /// Width of the experts' inputs and outputs, if it differs from the model's. Two projections,
+    /// shared by all experts, lead to it and back.
     pub latent: Option<usize>,
-    /// What becomes of the router's logits.
-    pub scores: Scores,
-    /// Whether those of the chosen ones are divided by their sum.
+    /// Function from router logits to scores.
+    pub scores: RouterScores,
+    /// Whether the scores of the selected experts are divided by their sum.
     pub normalised: bool,
-    /// What they are multiplied by then.
+    /// Factor of the scores after that.
     pub scale: f64,
-    /// Whether there are numbers that are added to scores to choose by, and only for that.
+    /// Whether a bias is added to scores for the selection of experts only.
     pub corrected: bool,
-    /// Groups of experts, of which some are chosen first.
-    pub groups: Option<Groups>,
-    /// An expert that computes every token.
-    pub shared: Option<Shared>,
-    /// Whether they are beside a layer's feed-forward block, with norms of their own, and not in
-    /// its place. Their router has a norm too then.
-    pub beside: bool,
-    /// Whether what an expert gives is multiplied by a number of its own.
+    /// Groups of experts, if only experts of the best groups are selected.
+    pub groups: Option<ExpertGroups>,
+    /// Expert that computes every token.
+    pub shared: Option<SharedExpert>,
+    /// Whether experts run in parallel with a layer's feed-forward block, instead of replacing it.
+    /// They then have separate norms, also before the router.
+    pub parallel: bool,
+    /// Whether the output of each expert is multiplied by a learned scalar.
     pub scaled: bool,
-    /// Whether router and experts have biases.
+    /// Whether the router and the experts have biases.
     pub biased: bool,
     /// Which layers have experts.
     pub layers: Vec<bool>,
 }
 
-/// What becomes of a router's logits.
+/// Function from router logits to scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scores {
+pub enum RouterScores {
     /// e^x / Σ e^x
     Softmax,
     /// 1 / (1 + e^−x)
     Sigmoid,
 }
 
-/// Groups of neighbouring experts.
+/// Groups of adjacent experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Groups {
-    /// How many there are.
+pub struct ExpertGroups {
+    /// Number of groups.
     pub count: usize,
-    /// From how many of them experts are chosen.
+    /// Number of groups that experts are selected from.
     pub used: usize,
-    /// How many of its best scores say how good a group is.
-    pub best: usize,
+    /// Number of highest scores whose sum ranks a group.
+    pub best_scores: usize,
 }
 
-/// An expert that computes every token.
+/// Expert that computes every token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shared {
-    /// Width inside.
+pub struct SharedExpert {
+    /// Inner width.
     pub intermediate: usize,
-    /// Whether what it gives is multiplied by the sigmoid of a product of its own.
+    /// Whether its output is multiplied by the sigmoid of a learned projection.
     pub gated: bool,
 }
 
 impl Experts {
-    /// That the numbers fit together.
+    /// Checks that the numbers are consistent.
     pub(super) fn check(&self, layers: usize) -> Result<(), String> {
         if self.used > self.count {
             let (count, used) = (self.count, self.used);
@@ -75,12 +75,12 @@ impl Experts {
             let got = self.layers.len();
             return Err(format!("layers with experts: expected {layers} entries, got {got}"));
         }
-        let Some(Groups { count, used, best }) = self.groups else { return Ok(()) };
+        let Some(ExpertGroups { count, used, best_scores }) = self.groups else { return Ok(()) };
         let within = self.count / count.max(1);
-        if count == 0 || !self.count.is_multiple_of(count) || within < best {
+        if count == 0 || !self.count.is_multiple_of(count) || within < best_scores {
             let experts = self.count;
             return Err(format!(
-                "n_group: expected a divisor of the {experts} experts, with {best} or more in a \
+                "n_group: expected a divisor of the {experts} experts, with {best_scores} or more in a \
                  group, got {count}"
             ));
         }

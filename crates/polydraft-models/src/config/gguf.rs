@@ -1,18 +1,18 @@
-//! The shape of a decoder from the description in a GGUF file, and what tensors are called there.
+//! The shape of a decoder from the metadata of a GGUF file, and the names of its tensors.
 
 use polydraft_gguf::{ModelDescription, RopeScaling, RopeSettings};
 
 use polydraft_kernels::Activation;
 
 use super::{
-    Attention, Biases, Config, FedBack, FeedForward, HeadNorms, NormKind, NormOrder, Positions,
-    Rope, Scaling,
+    Attention, Biases, Config, FeedForward, Feedback, NormKind, NormOrder, Positions, QkNorm, Rope,
+    Scaling,
 };
 use crate::names::{
-    ExpertNames, FurtherNames, LatentNames, Layout, Names, PerLayerNames, Rates, RecurrentNames,
+    ExpertNames, LatentNames, Layout, MtpNames, Names, PerLayerNames, Rates, RecurrentNames,
 };
 
-/// The names of every architecture; those in a layer without its number.
+/// Names of tensors in GGUF files of any architecture.
 pub(crate) const NAMES: Names = Names {
     embedding: "token_embd",
     positions: "",
@@ -20,8 +20,8 @@ pub(crate) const NAMES: Names = Names {
     project_out: "",
     layers: "blk",
     query_key_value: &["attn_q", "attn_k", "attn_v"],
-    output: "attn_output",
-    head_norms: ["attn_q_norm", "attn_k_norm"],
+    attention_output: "attn_output",
+    qk_norms: ["attn_q_norm", "attn_k_norm"],
     sinks: "attn_sinks.weight",
     latent: LatentNames {
         query_down: "attn_q_a",
@@ -31,7 +31,7 @@ pub(crate) const NAMES: Names = Names {
         down: "attn_kv_a_mqa",
         norm: "attn_kv_a_norm",
         up: "attn_kv_b",
-        apart: ["attn_k_b.weight", "attn_v_b.weight"],
+        split_up: ["attn_k_b.weight", "attn_v_b.weight"],
     },
     attention_norms: ["attn_norm", "post_attention_norm"],
     mlp_norms: ["ffn_norm", "post_ffw_norm"],
@@ -53,7 +53,7 @@ pub(crate) const NAMES: Names = Names {
     },
     per_layer: PerLayerNames {
         table: "per_layer_token_embd",
-        from: "per_layer_model_proj",
+        projection: "per_layer_model_proj",
         norm: "per_layer_proj_norm",
         gate: "inp_gate",
         back: "proj",
@@ -68,12 +68,12 @@ pub(crate) const NAMES: Names = Names {
         rate: "ssm_a",
         rates: Rates::Plain,
         shift: "ssm_dt.bias",
-        past: "ssm_d",
+        skip: "ssm_d",
         convolution: "ssm_conv1d",
         norm: "ssm_norm",
         output: "ssm_out",
     },
-    further: FurtherNames {
+    mtp: MtpNames {
         token_norm: "nextn.enorm",
         state_norm: "nextn.hnorm",
         join: "nextn.eh_proj",
@@ -82,16 +82,16 @@ pub(crate) const NAMES: Names = Names {
         copies: &["nextn.embed_tokens.", "nextn.shared_head_head."],
     },
     norm: "output_norm",
-    head: "output",
+    lm_head: "output",
 };
 
 impl Config {
-    /// From what a GGUF file says of its model. Tokens that end a sequence are the tokenizer's
-    /// there.
+    /// Builds a configuration from the description of a GGUF file. End tokens are left empty: they
+    /// are in the tokenizer's metadata.
     ///
     /// # Errors
-    /// What the format allows and no decoder here has: expected and got.
-    pub(crate) fn of_gguf(model: &ModelDescription) -> Result<Self, String> {
+    /// Features of the format that are not supported, with the expected and the actual value.
+    pub(crate) fn from_gguf(model: &ModelDescription) -> Result<Self, String> {
         if model.key_head != model.value_head {
             return Err(format!(
                 "{}.attention.value_length: expected the width of a key's head, {}, got {}",
@@ -110,31 +110,31 @@ impl Config {
             layers: model.layers,
             heads: model.heads,
             key_value_heads: model.key_value_heads,
-            head: model.key_head,
+            head_dim: model.key_head,
             context: model.context,
             positions: Positions::Rotary(rope(&model.rope)),
             attention: Attention {
                 scale: model.attention_scale,
                 softcap: model.attention_softcap,
-                head_norms: match model.head_norms {
-                    true => HeadNorms::Each,
-                    false => HeadNorms::None,
+                qk_norm: match model.head_norms {
+                    true => QkNorm::PerHead,
+                    false => QkNorm::None,
                 },
                 window: model.window.filter(|_| model.windowed.contains(&true)),
                 windowed: model.windowed.clone(),
                 window_rope: model.window_rope.as_ref().map(rope),
                 ..Attention::plain(model.key_head)
             },
-            // Where a weight counts from one, the file has the sum.
+            // Weights that are offsets from one are stored with the one added.
             norm: NormKind::Rms,
             norm_epsilon: model.norm_epsilon,
-            norm_order: if model.post_norms { NormOrder::Around } else { NormOrder::Before },
+            norm_order: if model.post_norms { NormOrder::Sandwich } else { NormOrder::Pre },
             final_norm: true,
             feed_forward: FeedForward {
                 activation: if model.gelu { Activation::GeluTanh } else { Activation::Silu },
                 gated: true,
             },
-            widened: false,
+            double_wide_mlp: false,
             experts: None,
             blocks: Vec::new(),
             recurrent: None,
@@ -151,10 +151,10 @@ impl Config {
             logit_softcap: model.logit_softcap,
             tied: model.tied,
             end_tokens: Vec::new(),
-            extra_layers: 0,
-            further: Vec::new(),
-            fed_back: FedBack::BeforeNorm,
-            is_nested: false,
+            mtp_modules: 0,
+            mtp_layers: Vec::new(),
+            feedback: Feedback::BeforeNorm,
+            is_multimodal: false,
             names: &NAMES,
         };
         config.check()?;
@@ -174,7 +174,7 @@ fn rope(settings: &RopeSettings) -> Rope {
         scaling,
         divisors: settings.factors.clone().unwrap_or_default(),
         amplitude: settings.amplitude,
-        ..Rope::plain(settings.base)
+        ..Rope::unscaled(settings.base)
     }
 }
 
@@ -185,16 +185,16 @@ mod tests {
     use super::NAMES;
 
     #[test]
-    fn names_are_those_of_the_roles() {
+    fn tensor_names_match_tensor_roles() {
         let [query, key, value] = NAMES.query_key_value[..] else { panic!() };
         let named = [
             (NAMES.embedding, TokenEmbedding),
             (query, Query),
             (key, Key),
             (value, Value),
-            (NAMES.output, AttentionOutput),
-            (NAMES.head_norms[0], QueryNorm),
-            (NAMES.head_norms[1], KeyNorm),
+            (NAMES.attention_output, AttentionOutput),
+            (NAMES.qk_norms[0], QueryNorm),
+            (NAMES.qk_norms[1], KeyNorm),
             (NAMES.attention_norms[0], AttentionNorm),
             (NAMES.attention_norms[1], AttentionPostNorm),
             (NAMES.mlp_norms[0], FeedForwardNorm),
@@ -203,7 +203,7 @@ mod tests {
             (NAMES.mlp_in[1], Up),
             (NAMES.mlp_out, Down),
             (NAMES.norm, OutputNorm),
-            (NAMES.head, Output),
+            (NAMES.lm_head, Output),
         ];
         for (name, role) in named {
             assert_eq!(name, role.base());

@@ -1,58 +1,57 @@
-//! The heads of each layer, and whose KV cache it attends to.
+//! Attention heads and KV cache of each layer.
 
-use super::{Blocks, Config};
-use crate::cache::CachePlace;
+use super::{Config, LayerBlocks};
+use crate::cache::CacheIndex;
 
-/// The heads of a layer.
+/// Attention heads of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadShape {
-    /// Heads of keys and of values; it divides those of queries.
+    /// Key and value heads, a divisor of the number of query heads.
     pub key_value_heads: usize,
     /// Width of a head.
-    pub head: usize,
-    /// Whether values are what keys are before these are normed and turned.
+    pub head_dim: usize,
+    /// Whether values equal the keys before norm and rotation.
     pub values_are_keys: bool,
 }
 
 impl Config {
-    /// Those of layers with the window, or of those without.
-    pub fn heads_when(&self, windowed: bool) -> HeadShape {
-        let Self { key_value_heads, head, .. } = *self;
-        let plain = HeadShape { key_value_heads, head, values_are_keys: false };
+    /// Heads of layers with the sliding window, or of layers without it.
+    pub fn head_shape_for(&self, windowed: bool) -> HeadShape {
+        let Self { key_value_heads, head_dim, .. } = *self;
+        let plain = HeadShape { key_value_heads, head_dim, values_are_keys: false };
         self.attention.full.filter(|_| !windowed).unwrap_or(plain)
     }
 
-    /// Those of a layer.
-    pub(crate) fn heads_of(&self, layer: usize) -> HeadShape {
-        self.heads_when(self.is_windowed(layer))
+    /// Heads of a layer.
+    pub(crate) fn head_shape(&self, layer: usize) -> HeadShape {
+        self.head_shape_for(self.is_windowed(layer))
     }
 
-    /// Whether a layer attends to the KV cache of another one.
-    pub(crate) fn borrows(&self, layer: usize) -> bool {
-        layer < self.layers && layer >= self.layers - self.attention.borrowing
+    /// Whether a layer attends to the KV cache of another layer.
+    pub(crate) fn shares_kv_cache(&self, layer: usize) -> bool {
+        layer < self.layers && layer >= self.layers - self.attention.shared_kv_layers
     }
 
-    /// Whose KV cache a layer attends to; `None` where a layer that borrows finds none.
-    fn lender_of(&self, layer: usize) -> Option<usize> {
-        if !self.borrows(layer) {
+    /// The layer whose KV cache a layer attends to; `None` if a sharing layer finds none.
+    fn kv_cache_layer(&self, layer: usize) -> Option<usize> {
+        if !self.shares_kv_cache(layer) {
             return Some(layer);
         }
-        self.lender_when(self.is_windowed(layer))
+        self.last_cached_layer(self.is_windowed(layer))
     }
 
-    /// The last layer with a KV cache of its own, and with a window or without one.
-    pub(crate) fn lender_when(&self, windowed: bool) -> Option<usize> {
-        let own = 0..self.layers - self.attention.borrowing;
+    /// The last layer that has its own KV cache and is of the given kind (with a window or not).
+    pub(crate) fn last_cached_layer(&self, windowed: bool) -> Option<usize> {
+        let own = 0..self.layers - self.attention.shared_kv_layers;
         own.rev().find(|layer| self.is_windowed(*layer) == windowed)
     }
 
-    /// What of queries, keys and values a layer makes, by the names of their matrices with their
-    /// rows.
-    pub(crate) fn made_in(&self, layer: usize) -> Vec<(&'static str, usize)> {
-        let HeadShape { key_value_heads, head, values_are_keys } = self.heads_of(layer);
-        let (queries, keys) = (self.heads * head, key_value_heads * head);
+    /// Names of the matrices that project to queries, keys and values in a layer, with their rows.
+    pub(crate) fn qkv_matrices(&self, layer: usize) -> Vec<(&'static str, usize)> {
+        let HeadShape { key_value_heads, head_dim, values_are_keys } = self.head_shape(layer);
+        let (queries, keys) = (self.heads * head_dim, key_value_heads * head_dim);
         let (mut rows, names) = (vec![queries], self.names.query_key_value);
-        if !self.borrows(layer) {
+        if !self.shares_kv_cache(layer) {
             rows.push(keys);
             rows.extend((!values_are_keys).then_some(keys));
         }
@@ -62,31 +61,32 @@ impl Config {
         }
     }
 
-    /// The layers that have a KV cache of their own.
+    /// Layers that have their own KV cache.
     pub(crate) fn cached_layers(&self) -> impl Iterator<Item = usize> {
-        let own = (0..self.layers).filter(|layer| !self.borrows(*layer));
-        let own = own.filter(|layer| self.blocks_of(*layer) != Blocks::FeedForward);
+        let own = (0..self.layers).filter(|layer| !self.shares_kv_cache(*layer));
+        let own = own.filter(|layer| self.blocks_of(*layer) != LayerBlocks::FeedForward);
         own.filter(|layer| self.recurrent_of(*layer).is_none())
     }
 
-    /// Heads of a layer in the KV cache, and their width.
+    /// Number and width of the heads of a layer in the KV cache.
     pub(crate) fn cached_heads(&self, layer: usize) -> [usize; 2] {
         match &self.attention.latent {
             Some(latent) => [1, latent.cached()],
             None => {
-                let HeadShape { key_value_heads, head, .. } = self.heads_of(layer);
-                [key_value_heads, head]
+                let HeadShape { key_value_heads, head_dim, .. } = self.head_shape(layer);
+                [key_value_heads, head_dim]
             }
         }
     }
 
-    /// Where what a layer attends to is; of a layer that keeps a state, which of those it is.
-    pub(crate) fn place_of(&self, layer: usize) -> CachePlace {
+    /// Index in the cache of the layer that a layer attends to; for a recurrent layer, its number
+    /// among the recurrent layers.
+    pub(crate) fn cache_index(&self, layer: usize) -> CacheIndex {
         if self.recurrent_of(layer).is_some() {
             let before = (0..layer).filter(|other| self.recurrent_of(*other).is_some());
-            return CachePlace { shape: 0, layer: before.count() };
+            return CacheIndex { shape: 0, layer: before.count() };
         }
-        let lender = self.lender_of(layer).unwrap_or(layer);
+        let lender = self.kv_cache_layer(layer).unwrap_or(layer);
         let own = self.cached_heads(lender);
         let mut shapes: Vec<[usize; 2]> = Vec::new();
         let mut before = 0;
@@ -98,19 +98,19 @@ impl Config {
             }
         }
         let shape = shapes.iter().position(|shape| *shape == own).unwrap_or(shapes.len());
-        CachePlace { shape, layer: before }
+        CacheIndex { shape, layer: before }
     }
 
-    /// Bytes that the KV cache of one token takes, at `width` bytes a number.
+    /// Bytes of the KV cache per token, at `width` bytes per number.
     pub fn cache_bytes(&self, width: usize) -> u64 {
         let numbers = |layer| self.cached_heads(layer).iter().product::<usize>();
         2 * (self.cached_layers().map(numbers).sum::<usize>() * width) as u64
     }
 
-    /// That each layer has heads that fit together, and something to attend to.
+    /// Checks that each layer has consistent heads and a KV cache to attend to.
     pub(super) fn check_heads(&self) -> Result<(), String> {
         let heads = self.heads;
-        for HeadShape { key_value_heads, .. } in [true, false].map(|is| self.heads_when(is)) {
+        for HeadShape { key_value_heads, .. } in [true, false].map(|is| self.head_shape_for(is)) {
             if !heads.is_multiple_of(key_value_heads) {
                 return Err(format!(
                     "num_key_value_heads: expected a divisor of num_attention_heads = {heads}, \
@@ -119,13 +119,13 @@ impl Config {
             }
         }
         let Self { layers, attention, .. } = self;
-        let borrowing = attention.borrowing;
+        let borrowing = attention.shared_kv_layers;
         if borrowing >= *layers {
             return Err(format!(
                 "num_kv_shared_layers: expected fewer than the {layers} layers, got {borrowing}"
             ));
         }
-        match (0..*layers).find(|layer| self.lender_of(*layer).is_none()) {
+        match (0..*layers).find(|layer| self.kv_cache_layer(*layer).is_none()) {
             None => Ok(()),
             Some(layer) => Err(format!(
                 "num_kv_shared_layers: expected a layer before the last {borrowing} of the kind of \

@@ -1,10 +1,10 @@
-//! The input that every layer has of a token, besides what the layers before it leave.
+//! Per-layer embeddings: an additional input of each layer that depends on the token alone.
 
-/// A small embedding of each token for each layer.
+/// Shape of per-layer embeddings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PerLayer {
-    /// Its width.
+    /// Width of the embedding for one layer.
     pub width: usize,
-    /// Tokens that have one.
+    /// Number of tokens with such embeddings.
     pub vocabulary: usize,
 }

@@ -1,43 +1,43 @@
-//! Layers that keep a state of fixed size in the place of a KV cache.
+//! Configuration of recurrent layers.
 
 use polydraft_kernels::{DeltaRule, StateSpace};
 
-/// Layers that keep a state of fixed size in the place of a KV cache.
+/// Layers with a recurrent state of fixed size instead of a KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recurrent {
-    /// What they do.
+    /// Kind of the recurrence.
     pub mixer: Mixer,
-    /// Tokens that their convolution reads, the token's own included.
+    /// Number of tokens that the convolution reads, including the token itself.
     pub kernel: usize,
-    /// Which layers they are.
+    /// Which layers are recurrent.
     pub layers: Vec<bool>,
 }
 
-/// What a recurrent layer does.
+/// Kinds of recurrent layers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mixer {
     /// The gated delta rule, after a convolution.
     Delta(DeltaRule),
     /// A convolution between two gates.
     Convolution {
-        /// Whether its products and the convolution add biases.
+        /// Whether the linear layers and the convolution have biases.
         biased: bool,
     },
     /// A state space, after a convolution.
     StateSpace {
-        /// The shape of its state.
+        /// Shape of the state.
         rule: StateSpace,
-        /// The least and the most that a step is.
+        /// Minimum and maximum of the time step.
         steps: [f32; 2],
-        /// Whether its products add biases,
+        /// Whether the linear layers have biases.
         biased: bool,
-        /// and whether the convolution does.
+        /// Whether the convolution has biases.
         convolution_biased: bool,
     },
 }
 
 impl Recurrent {
-    /// Numbers of a token that the convolution reads, in a model of this width.
+    /// Channels of the convolution in a model of width `hidden`.
     pub(crate) fn channels(&self, hidden: usize) -> usize {
         match &self.mixer {
             Mixer::Delta(rule) => rule.mixed_width(),
@@ -46,7 +46,7 @@ impl Recurrent {
         }
     }
 
-    /// Numbers of the state of one layer.
+    /// Size of the state of one layer.
     pub(crate) fn state(&self, hidden: usize) -> usize {
         let window = (self.kernel - 1) * self.channels(hidden);
         match &self.mixer {
@@ -56,7 +56,7 @@ impl Recurrent {
         }
     }
 
-    /// That the numbers fit together.
+    /// Checks that the numbers are consistent.
     pub(super) fn check(&self, layers: usize) -> Result<(), String> {
         if self.layers.len() != layers {
             let got = self.layers.len();

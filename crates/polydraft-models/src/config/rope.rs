@@ -1,4 +1,4 @@
-//! Rotary embedding: at which frequencies queries and keys turn.
+//! Rotary position embedding (RoPE): the frequencies at which queries and keys are rotated.
 //!
 //! Source: Su et al. 2021 (RoFormer); Chen et al. 2023 (linear); Peng et al. 2023 (YaRN); Dubey et
 //! al. 2024 (Llama 3); Ding et al. 2024 (LongRoPE). Field names and defaults as in Hugging Face
@@ -10,108 +10,108 @@ use polydraft_text::Fields;
 
 type Result<T> = std::result::Result<T, String>;
 
-/// How queries and keys are rotated.
+/// Rotary position embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f64,
-    /// What is done to them for contexts longer than those of the training.
+    /// Change of the frequencies for contexts longer than the training's.
     pub scaling: Scaling,
-    /// What they are divided by before that, `[head / 2]`; empty where by nothing.
+    /// Divisors of the frequencies before scaling, `[head_dim / 2]`; empty if there are none.
     pub divisors: Vec<f32>,
-    /// Cosines and sines are multiplied by this.
+    /// Factor of cosines and sines.
     pub amplitude: f64,
-    /// How many numbers of a head are turned, from its first, if not all.
+    /// Number of leading dimensions of a head that are rotated, if not all.
     pub dimensions: Option<usize>,
-    /// Which numbers are turned together.
-    pub pairs: Pairs,
+    /// Pairing of the dimensions.
+    pub pairs: RotaryPairs,
 }
 
-/// Which numbers of a head are turned together.
+/// Pairs of dimensions of a head that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Pairs {
-    /// Number i with number i + half.
+pub enum RotaryPairs {
+    /// Dimension i with dimension i + half.
     #[default]
     Halves,
-    /// Number 2i with number 2i + 1.
+    /// Dimension 2i with dimension 2i + 1.
     Neighbours,
 }
 
-/// A change of the frequencies θ^(−2i/head).
+/// Change of the frequencies θ^(−2i/head_dim).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scaling {
-    /// None.
+    /// No change.
     None,
     /// All frequencies divided by `factor`.
     Linear {
-        /// By how much the context is longer.
+        /// Ratio of the extended context to the training's.
         factor: f64,
     },
-    /// Low frequencies divided by `factor`, high ones kept, those between mixed by their
-    /// wavelength.
+    /// Low frequencies are divided by `factor`, high ones are unchanged, and those between are
+    /// interpolated by wavelength.
     Llama3 {
-        /// By how much the context is longer.
+        /// Ratio of the extended context to the training's.
         factor: f64,
         /// Wavelengths above `original / low` are scaled.
         low: f64,
-        /// Wavelengths below `original / high` are kept.
+        /// Wavelengths below `original / high` are unchanged.
         high: f64,
-        /// The context of the training.
+        /// Context length of the training.
         original: f64,
     },
-    /// As `Llama3`, but mixed by the index of the frequency; all rotations are scaled, by
-    /// [`Rope::amplitude`].
+    /// As `Llama3`, but interpolated by the index of the frequency, with scaled rotations
+    /// ([`Rope::amplitude`]).
     Yarn {
-        /// By how much the context is longer.
+        /// Ratio of the extended context to the training's.
         factor: f64,
-        /// Rotations over the training's context above which a frequency is kept.
+        /// Rotations over the training's context above which a frequency is unchanged.
         fast: f64,
-        /// Rotations below which it is scaled.
+        /// Rotations over the training's context below which a frequency is scaled.
         slow: f64,
-        /// The context of the training.
+        /// Context length of the training.
         original: f64,
-        /// Whether the range between is widened to whole indices.
+        /// Whether the bounds of the interpolated range are rounded outwards to integers.
         truncate: bool,
     },
-    /// Every frequency divided by a number of its own (LongRoPE), by [`Rope::divisors`] in
-    /// sequences as long as the training's: longer ones have others.
+    /// LongRoPE: each frequency has its own divisor. [`Rope::divisors`] are those of sequences up to
+    /// the training's length; longer sequences have other divisors.
     Long {
-        /// The divisors of sequences up to `original`.
+        /// Divisors for sequences of up to `original` tokens.
         short: Vec<f32>,
-        /// The context of the training.
+        /// Context length of the training.
         original: usize,
     },
 }
 
-/// The frequencies of a head, and a factor for all cosines and sines.
+/// Frequencies of a head, with the factor of cosines and sines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Frequencies {
-    /// Radians per position, of every pair.
+    /// Radians per position for every pair.
     pub values: Vec<f64>,
-    /// Cosines and sines are multiplied by this.
+    /// Factor of cosines and sines.
     pub amplitude: f64,
-    /// Which numbers are pairs.
-    pub pairs: Pairs,
+    /// Pairing of the dimensions.
+    pub pairs: RotaryPairs,
 }
 
-/// What a file says of contexts outside of the scaling.
+/// Context lengths that a file has outside of its RoPE scaling.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lengths {
-    /// Tokens of the context.
+    /// Context length.
     pub context: usize,
-    /// Those of the training.
+    /// Context length of the training.
     pub original: f64,
 }
 
 impl Lengths {
-    /// Where nothing is said of the training.
-    pub fn of(context: usize) -> Self {
+    /// Lengths for a file that does not state the context length of the training.
+    pub fn new(context: usize) -> Self {
         Self { context, original: context as f64 }
     }
 }
 
 impl Rope {
-    /// That of a family whose heads are turned whole.
+    /// Reads the embedding of a family that rotates all dimensions of a head.
     pub(crate) fn read(fields: &Fields, context: usize) -> Result<Self> {
         match Self::read_part(fields, context)? {
             (rope, None | Some(1.0)) => Ok(rope),
@@ -119,7 +119,8 @@ impl Rope {
         }
     }
 
-    /// That of a family which turns a part of each head.
+    /// Reads the embedding of a family that rotates a part of each head, by default the fraction
+    /// `default`.
     pub(crate) fn partial(
         fields: &Fields,
         context: usize,
@@ -127,14 +128,14 @@ impl Rope {
         default: f64,
     ) -> Result<Self> {
         let (rope, part) = Self::read_part(fields, context)?;
-        let turned = (head as f64 * part.unwrap_or(default)) as usize;
-        Ok(Self { dimensions: Some(turned).filter(|turned| *turned != head), ..rope })
+        let rotated = (head as f64 * part.unwrap_or(default)) as usize;
+        Ok(Self { dimensions: Some(rotated).filter(|rotated| *rotated != head), ..rope })
     }
 
-    /// With the part of a head that is turned.
+    /// Reads the embedding and the rotated fraction of a head.
     fn read_part(fields: &Fields, context: usize) -> Result<(Self, Option<f64>)> {
-        // As transformers 5 reads them: the older object replaces the newer one, and what stands
-        // in it goes before a field of the same name outside.
+        // As in transformers 5: the older object replaces the newer one, and its fields take
+        // precedence over fields of the same name outside.
         let object = match fields.object("rope_scaling")? {
             Some(scaling) => Some(("rope_scaling", scaling)),
             None => fields.object("rope_parameters")?.map(|p| ("rope_parameters", p)),
@@ -148,30 +149,30 @@ impl Rope {
         let part = number("partial_rotary_factor")?;
         let original = fields.number("original_max_position_embeddings")?;
         let lengths = Lengths { context, original: original.unwrap_or(context as f64) };
-        Ok((Self::of(theta, object, lengths)?, part))
+        Ok((Self::new(theta, object, lengths)?, part))
     }
 
-    /// That heads of this width can be turned so.
+    /// Checks that heads of width `head` can be rotated this way.
     pub(crate) fn check(&self, head: usize) -> Result<()> {
-        let turned = self.dimensions.unwrap_or(head);
-        if !turned.is_multiple_of(2) || turned == 0 || turned > head {
+        let rotated = self.dimensions.unwrap_or(head);
+        if !rotated.is_multiple_of(2) || rotated == 0 || rotated > head {
             return Err(match self.dimensions {
                 None => format!("head_dim: expected an even number, got {head}"),
                 Some(_) => format!(
                     "partial_rotary_factor: expected an even part of the {head} numbers of a head, \
-                     got {turned}"
+                     got {rotated}"
                 ),
             });
         }
         let got = self.divisors.len();
-        if got != 0 && got != turned / 2 {
-            return Err(format!("short_factor: expected {} numbers, got {got}", turned / 2));
+        if got != 0 && got != rotated / 2 {
+            return Err(format!("short_factor: expected {} numbers, got {got}", rotated / 2));
         }
         Ok(())
     }
 
-    /// From a base, and the fields of a scaling with the name of the object that they are in.
-    pub(crate) fn of(
+    /// Builds the embedding from its base and the scaling: the name and the fields of its object.
+    pub(crate) fn new(
         theta: f64,
         scaling: Option<(&str, Fields)>,
         lengths: Lengths,
@@ -182,7 +183,7 @@ impl Rope {
                 Scaling::read(fields, lengths).map_err(|e| format!("{name}: {e}"))?
             }
         };
-        let plain = Self::plain(theta);
+        let plain = Self::unscaled(theta);
         let divisors = match &scaling {
             Scaling::Long { short, .. } => short.clone(),
             _ => Vec::new(),
@@ -190,45 +191,45 @@ impl Rope {
         Ok(Self { scaling, amplitude, divisors, ..plain })
     }
 
-    /// That of heads of which the first pairs are turned as if all were, by so large a part, and
-    /// the others are not (`proportional`).
+    /// The `proportional` kind: a fraction of the pairs, from the first on, is rotated with the
+    /// frequencies of a fully rotated head, and the others are not rotated.
     pub(crate) fn proportional(fields: &Fields, theta: f64, head: usize) -> Result<Self> {
         let part = fields.number("partial_rotary_factor")?.unwrap_or(1.0);
         if part > 1.0 {
             return Err(format!("partial_rotary_factor: expected at most 1, got {part}"));
         }
-        let turned = (part * head as f64 / 2.0) as usize;
-        let divisors = (0..head / 2).map(|pair| if pair < turned { 1.0 } else { f32::INFINITY });
+        let rotated = (part * head as f64 / 2.0) as usize;
+        let divisors = (0..head / 2).map(|pair| if pair < rotated { 1.0 } else { f32::INFINITY });
         let factor = fields.number("factor")?.unwrap_or(1.0);
         let scaling = match factor == 1.0 {
             true => Scaling::None,
             false => Scaling::Linear { factor },
         };
-        Ok(Self { scaling, divisors: divisors.collect(), ..Self::plain(theta) })
+        Ok(Self { scaling, divisors: divisors.collect(), ..Self::unscaled(theta) })
     }
 
-    /// Without a scaling.
-    pub(crate) fn plain(theta: f64) -> Self {
+    /// An embedding without scaling.
+    pub(crate) fn unscaled(theta: f64) -> Self {
         Self {
             theta,
             scaling: Scaling::None,
             divisors: Vec::new(),
             amplitude: 1.0,
             dimensions: None,
-            pairs: Pairs::Halves,
+            pairs: RotaryPairs::Halves,
         }
     }
 
-    /// The context that it can be used in, of the one that the file says: LongRoPE's short
-    /// frequencies are those of sequences as long as the training's.
-    pub(crate) fn within(&self, context: usize) -> usize {
+    /// Usable context length, at most `context`: LongRoPE's short divisors are valid only up to the
+    /// training's length.
+    pub(crate) fn max_context(&self, context: usize) -> usize {
         match &self.scaling {
             Scaling::Long { original, .. } => context.min(*original),
             _ => context,
         }
     }
 
-    /// The frequencies of heads of this width.
+    /// Frequencies for heads of width `head`.
     pub fn frequencies(&self, head: usize) -> Frequencies {
         let head = self.dimensions.unwrap_or(head);
         let divisor = |i| self.divisors.get(i).map_or(1.0, |divisor| f64::from(*divisor));
@@ -239,16 +240,16 @@ impl Rope {
             Scaling::Linear { factor } => plain.map(|f| f / factor).collect(),
             Scaling::Llama3 { factor, low, high, original } => plain
                 .map(|f| {
-                    // Rotations over the training's context, between the two bounds.
-                    let kept = ((original * f / TAU - low) / (high - low)).clamp(0.0, 1.0);
-                    kept * f + (1.0 - kept) * f / factor
+                    // Position of the rotations over the training's context between the bounds.
+                    let unscaled = ((original * f / TAU - low) / (high - low)).clamp(0.0, 1.0);
+                    unscaled * f + (1.0 - unscaled) * f / factor
                 })
                 .collect(),
             Scaling::Yarn { factor, fast, slow, original, truncate } => {
-                // The index at which a frequency makes so many rotations over the training's
+                // Index of the frequency with this number of rotations over the training's
                 // context.
-                let index = |turns: f64| {
-                    head as f64 * (original / (turns * TAU)).ln() / (2.0 * self.theta.ln())
+                let index = |rotations: f64| {
+                    head as f64 * (original / (rotations * TAU)).ln() / (2.0 * self.theta.ln())
                 };
                 let (mut from, mut to) = (index(fast), index(slow));
                 if truncate {
@@ -272,7 +273,7 @@ impl Rope {
 impl Scaling {
     const KNOWN: &str = "default, linear, dynamic, llama3, yarn, longrope";
 
-    /// With the amplitude.
+    /// Reads the scaling and the amplitude.
     fn read(fields: &Fields, Lengths { context, original }: Lengths) -> Result<(Self, f64)> {
         let kind = fields.get::<String>("rope_type")?;
         let kind = match kind {
@@ -287,8 +288,8 @@ impl Scaling {
             |field: &str, default: f64| Ok::<_, String>(fields.number(field)?.unwrap_or(default));
         let original = or("original_max_position_embeddings", original)?;
         match kind.as_str() {
-            // Of one with three kinds of positions all are the same in text. What is dynamic
-            // changes beyond the context only, which no sequence exceeds.
+            // The three positions of "mrope" are equal in text. "dynamic" changes frequencies only
+            // beyond the context length, which no sequence exceeds.
             "default" | "mrope" | "dynamic" => Ok((Self::None, 1.0)),
             "linear" => Ok((Self::Linear { factor: needed("factor")? }, 1.0)),
             "llama3" => {

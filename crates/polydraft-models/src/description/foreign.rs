@@ -1,5 +1,5 @@
-//! What a directory is that holds no model as this program reads them: said before its files are,
-//! whose contents would say less.
+//! Recognizes directories and files that are not supported models, to report a more useful error
+//! than reading them would.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,52 +9,50 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::quantisation;
 
-/// What a file of Git LFS begins with that was not fetched.
+/// First bytes of a Git LFS pointer, a file that was not fetched.
 pub(crate) const POINTER: &[u8] = b"version https://git-lfs";
 
-/// That the directory's files are a model's, and its weights such as are read here.
+/// Checks that a directory has the files of a model whose weights have a supported format.
 ///
 /// # Errors
-/// An adapter; weights in a form that is not read; files that are not here, only their names; no
-/// `config.json`.
+/// An adapter; an unsupported weight format; Git LFS pointers; no `config.json`.
 pub(super) fn check(directory: &Path) -> Result<()> {
     let config = directory.join("config.json");
-    let wrong = |path: &Path, problem: String| Err(Error::File { path: path.to_owned(), problem });
+    let fail = |path: &Path, problem: String| Err(Error::File { path: path.to_owned(), problem });
     if !config.exists() {
         let adapter = directory.join("adapter_config.json");
         if adapter.exists() {
             let problem = "this is an adapter (LoRA), not a model: merge it into its base model \
                            (peft's merge_and_unload), and give the merged model's directory";
-            return wrong(&adapter, problem.to_owned());
+            return fail(&adapter, problem.to_owned());
         }
-        if let Some(file) = a_gguf(directory) {
-            let problem = format!("expected config.json here; give the file {file} itself");
-            return wrong(directory, problem);
+        if let Some(file) = first_gguf(directory) {
+            let problem = format!("expected config.json here; pass the path of {file} instead");
+            return fail(directory, problem);
         }
         return Err(Error::Missing { directory: directory.to_owned(), expected: "config.json" });
     }
     if let Some(file) = pointer(directory) {
         let problem = "this is a pointer of Git LFS, not the file itself: run 'git lfs pull' in \
                        this directory";
-        return wrong(&directory.join(file), problem.to_owned());
+        return fail(&directory.join(file), problem.to_owned());
     }
     let text = polydraft_files::read(&config, polydraft_files::FileKind::CONFIG).ok();
-    let said = text.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
-    match said.and_then(|config| quantisation::unsupported_method(&config)) {
-        Some(method) => wrong(
+    let json = text.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+    match json.and_then(|config| quantisation::unsupported_method(&config)) {
+        Some(method) => fail(
             &config,
             format!(
-                "weights that were quantised by {method} are not read: take the model as it was \
-                 published before that (the weight type q4_k quantises on loading), or a GGUF file \
-                 of it"
+                "weights quantised with {method} are not supported: use the original model (the \
+                 weight type q4_k quantises on loading), or a GGUF file of it"
             ),
         ),
         None => Ok(()),
     }
 }
 
-/// The name of a GGUF file here.
-fn a_gguf(directory: &Path) -> Option<String> {
+/// Name of the first GGUF file in a directory, in alphabetical order.
+fn first_gguf(directory: &Path) -> Option<String> {
     let files = std::fs::read_dir(directory).ok()?.flatten();
     let mut names: Vec<String> = files
         .filter(|file| super::is_gguf(&file.path()))
@@ -64,7 +62,7 @@ fn a_gguf(directory: &Path) -> Option<String> {
     names.into_iter().next()
 }
 
-/// A file of weights, or the tokenizer, that is only a pointer.
+/// Name of a file of weights or of a tokenizer that is a Git LFS pointer.
 fn pointer(directory: &Path) -> Option<String> {
     let files = std::fs::read_dir(directory).ok()?.flatten();
     let is_large = |name: &str| {
@@ -75,7 +73,7 @@ fn pointer(directory: &Path) -> Option<String> {
         .find(|name| is_large(name) && is_pointer(&directory.join(name)))
 }
 
-/// Whether a file is a pointer of Git LFS.
+/// Whether a file is a Git LFS pointer.
 pub(crate) fn is_pointer(path: &Path) -> bool {
     let mut begin = [0; POINTER.len()];
     let read = polydraft_files::open(path).and_then(|mut file| file.read_exact(&mut begin));
@@ -97,14 +95,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_model_is_named() {
+    fn rejects_directories_without_a_model() {
         assert_eq!(problem(&[("config.json", "{}")]), "");
         assert!(problem(&[("adapter_config.json", "{}")]).contains("LoRA"));
         assert!(problem(&[("b.gguf", ""), ("a.gguf", "")]).contains("a.gguf"));
         assert!(problem(&[]).contains("config.json"));
+    }
+
+    #[test]
+    fn rejects_git_lfs_pointers() {
         let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n";
         let files = [("config.json", "{}"), ("model.safetensors", pointer)];
         assert!(problem(&files).contains("git lfs pull"));
+    }
+
+    #[test]
+    fn rejects_unsupported_quantisation() {
         for (config, method) in [
             (r#"{"quantization_config": {"quant_method": "aqlm"}}"#, "aqlm"),
             (r#"{"quantization_config": {"quant_method": "gptq", "bits": 3}}"#, "gptq (3 bits)"),

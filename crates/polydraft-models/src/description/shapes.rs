@@ -1,23 +1,21 @@
-//! Whether a directory's tensors are those of its configuration: what of a wrong one can be seen
-//! from headers alone.
+//! Checks the tensors of a directory against its configuration, by headers alone.
 
 use std::path::Path;
 
-use crate::config::{Blocks, Config};
+use crate::config::{Config, LayerBlocks};
 use crate::error::{Error, Result};
 use crate::weights::Weights;
 
-/// That there are tensors of as many layers as the configuration says, and matrices of the shapes
-/// that it says.
+/// Checks that tensors and configuration agree on the number of layers and the shapes of matrices.
 ///
 /// # Errors
-/// The field, or the tensor with the shape that was expected and the one that it has.
+/// The message names the field, or the tensor with its expected and its actual shape.
 pub(super) fn check(directory: &Path, config: &Config, weights: &Weights) -> Result<()> {
     check_layers(directory, config, weights)?;
-    matrices(config).try_for_each(|(name, shape)| weights.expect(&name, &shape))
+    matrices(config).try_for_each(|(name, shape)| weights.check_shape(&name, &shape))
 }
 
-/// The number of layers, in terms of the field that is wrong.
+/// Checks the number of layers.
 fn check_layers(directory: &Path, config: &Config, weights: &Weights) -> Result<()> {
     let layer = |name: &str| name.split('.').find_map(|part| part.parse::<usize>().ok());
     let layers = weights
@@ -36,34 +34,34 @@ fn check_layers(directory: &Path, config: &Config, weights: &Weights) -> Result<
     Err(Error::File {
         path: directory.join("config.json"),
         problem: format!(
-            "num_hidden_layers: expected {layers}, as there are tensors for, got {}",
+            "num_hidden_layers: expected {layers}, the number of layers with tensors, got {}",
             config.layers
         ),
     })
 }
 
-/// The matrices of a model, with their shapes.
+/// Matrices of a model, with their shapes.
 fn matrices(config: &Config) -> impl Iterator<Item = (String, [usize; 2])> {
     let Config { vocabulary, embedding, hidden, names, .. } = *config;
-    let tables = [(names.embedding, false), (names.head, config.tied)];
+    let tables = [(names.embedding, false), (names.lm_head, config.tied)];
     let tables = tables.into_iter().filter(|(_, is_other)| !is_other);
     let tables = tables.map(move |(name, _)| (format!("{name}.weight"), [vocabulary, embedding]));
     let layers = (0..config.layers).flat_map(move |layer| {
         let mut all: Vec<(&str, [usize; 2])> = Vec::new();
         let blocks = config.blocks_of(layer);
         let is_plain = config.attention.latent.is_none() && config.recurrent_of(layer).is_none();
-        if is_plain && blocks != Blocks::FeedForward {
-            let queries = config.heads * config.heads_of(layer).head;
-            let made = config.made_in(layer).into_iter().enumerate();
+        if is_plain && blocks != LayerBlocks::FeedForward {
+            let queries = config.heads * config.head_shape(layer).head_dim;
+            let projections = config.qkv_matrices(layer).into_iter().enumerate();
             let gates = if config.attention.gated { queries } else { 0 };
-            all.extend(made.map(|(place, (name, rows))| match place {
+            all.extend(projections.map(|(index, (name, rows))| match index {
                 0 => (name, [rows + gates, hidden]),
                 _ => (name, [rows, hidden]),
             }));
-            all.push((names.output, [hidden, queries]));
+            all.push((names.attention_output, [hidden, queries]));
         }
-        let has_block = config.experts_of(layer).is_none_or(|experts| experts.beside);
-        if has_block && blocks != Blocks::Attention {
+        let has_block = config.experts_of(layer).is_none_or(|experts| experts.parallel);
+        if has_block && blocks != LayerBlocks::Attention {
             let intermediate = config.intermediate_of(layer);
             let sides = if config.feed_forward.gated { 2 } else { 1 };
             let rows = sides * intermediate / names.mlp_in.len();

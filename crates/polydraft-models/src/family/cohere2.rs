@@ -1,12 +1,12 @@
-//! Cohere 2 (Command R7B, Command A, Aya): attention and feed-forward side by side after one layer
-//! norm, a window in three of four layers, and no positions in the others.
+//! Cohere 2 (Command R7B, Command A, Aya): attention and feed-forward in parallel after one layer
+//! norm, a sliding window in three of four layers, and no positions in the others.
 //!
 //! Source: Cohere 2025.
 
 use polydraft_text::Fields;
 
 use super::common::{Family, Result, llama_like, set_window, sliding_window};
-use crate::config::{Config, NormKind, NormOrder, Pairs, Positions};
+use crate::config::{Config, NormKind, NormOrder, Positions, RotaryPairs};
 
 pub(super) const FAMILY: Family = Family { architecture: "Cohere2ForCausalLM", read };
 
@@ -28,7 +28,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let rotated = |layer: usize| windowed && listed.get(layer) == Some(&true);
     config.attention.unrotated = (0..config.layers).map(|layer| !rotated(layer)).collect();
     if let Positions::Rotary(rope) = &mut config.positions {
-        rope.pairs = Pairs::Neighbours;
+        rope.pairs = RotaryPairs::Neighbours;
     }
     Ok(config)
 }

@@ -1,12 +1,12 @@
-//! EXAONE 4: norms after the blocks and of every head's queries and keys; the 32B has a window in
-//! three of four layers, and no positions in the others.
+//! EXAONE 4: norms after the blocks and of each head's queries and keys; the 32B model has a sliding
+//! window in three of four layers, and no positions in the others.
 //!
 //! Source: LG AI Research 2025.
 
 use polydraft_text::Fields;
 
 use super::common::{Family, Result, llama_like, set_window};
-use crate::config::{Config, HeadNorms, NormOrder};
+use crate::config::{Config, NormOrder, QkNorm};
 use crate::names::{LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "Exaone4ForCausalLM", read };
@@ -20,8 +20,8 @@ const NAMES: Names = Names {
 fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = llama_like(family, fields)?;
     config.norm_epsilon = fields.number("rms_norm_eps")?.unwrap_or(1e-5);
-    config.norm_order = NormOrder::Behind;
-    config.attention.head_norms = HeadNorms::Each;
+    config.norm_order = NormOrder::BlockOutput;
+    config.attention.qk_norm = QkNorm::PerHead;
     let window = fields.get::<usize>("sliding_window")?;
     let pattern = match window.is_some() && fields.get::<Vec<String>>("layer_types")?.is_none() {
         true => pattern(fields, config.layers)?,
@@ -36,8 +36,8 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// Which layers have the window: all but each so manieth, or as letters say over and over, the last
-/// one never.
+/// Which layers have the window. `sliding_window_pattern` is a number n, for all but every n-th
+/// layer, or a repeated string with L for layers with a window; then the last layer has none.
 fn pattern(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     const FIELD: &str = "sliding_window_pattern";
     if let Ok(Some(letters)) = fields.get::<String>(FIELD) {

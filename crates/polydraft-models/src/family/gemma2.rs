@@ -1,5 +1,5 @@
-//! Gemma 2: norms around each block with weights counted from one, soft caps on scores and logits,
-//! a window in every other layer, scaled embeddings.
+//! Gemma 2: norms around each block whose weights are offsets from one, soft caps on scores and
+//! logits, a sliding window in every other layer, scaled embeddings.
 //!
 //! Source: Gemma Team 2024.
 
@@ -19,9 +19,9 @@ pub(super) const NAMES: Names = Names {
 
 fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = gemma_like(family, fields)?;
-    // A default that holds for a missing field only: null is no cap.
+    // The default is for a missing field only; null is no cap.
     let cap = |field: &str, default| match fields.number(field)? {
-        None if !fields.given(field) => Ok(Some(default)),
+        None if !fields.contains(field) => Ok(Some(default)),
         given => Ok::<_, String>(given),
     };
     config.attention.softcap = cap("attn_logit_softcapping", 50.0)?;
@@ -30,16 +30,16 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// What Gemma 2 and 3 share.
+/// Reads the fields that Gemma 2, 3 and 4 share.
 pub(super) fn gemma_like(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = llama_like(family, fields)?;
-    // Published files carry a hidden_act too, which is not what the model computes.
+    // Published files have a hidden_act too, which the model does not use.
     config.feed_forward.activation = activation(fields, "hidden_activation", "gelu_pytorch_tanh")?;
-    config.head = fields.size_or("head_dim", 256, 1 << 12)?;
+    config.head_dim = fields.size_or("head_dim", 256, 1 << 12)?;
     let scalar = fields.number("query_pre_attn_scalar")?.unwrap_or(256.0);
     config.attention.scale = scalar.powf(-0.5);
     config.norm = NormKind::RmsPlusOne;
-    config.norm_order = NormOrder::Around;
+    config.norm_order = NormOrder::Sandwich;
     config.embedding_scale = (config.hidden as f64).sqrt();
     config.tied = fields.flag("tie_word_embeddings", true)?;
     let bias = fields.flag("attention_bias", false)?;

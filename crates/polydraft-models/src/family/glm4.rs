@@ -1,12 +1,12 @@
-//! GLM-4 (0414): norms around the blocks, half of each head turned, in pairs of neighbours; gate
-//! and up in one matrix.
+//! GLM-4 (0414): norms around the blocks, half of each head rotated, in pairs of neighbours; gate
+//! and up projections in one matrix.
 //!
 //! Source: GLM Team 2024; Zhipu AI 2025.
 
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, llama_turned};
-use crate::config::{Config, NormOrder, Pairs, Positions};
+use super::common::{Family, Result, llama_with_partial_rope};
+use crate::config::{Config, NormOrder, Positions, RotaryPairs};
 use crate::names::{LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "Glm4ForCausalLM", read };
@@ -21,16 +21,16 @@ const NAMES: Names = Names {
 
 fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let config = read_glm(family, fields)?;
-    Ok(Config { norm_order: NormOrder::Around, names: &NAMES, ..config })
+    Ok(Config { norm_order: NormOrder::Sandwich, names: &NAMES, ..config })
 }
 
 /// GLM-4 of 2024, with norms before the blocks.
 fn read_glm(family: &Family, fields: &Fields) -> Result<Config> {
-    let mut config = llama_turned(family, fields, 0.5)?;
+    let mut config = llama_with_partial_rope(family, fields, 0.5)?;
     config.norm_epsilon = fields.number("rms_norm_eps")?.unwrap_or(1.5625e-7);
     config.biases.query_key_value = fields.flag("attention_bias", true)?;
     if let Positions::Rotary(rope) = &mut config.positions {
-        rope.pairs = Pairs::Neighbours;
+        rope.pairs = RotaryPairs::Neighbours;
     }
     config.names = &GLM_NAMES;
     Ok(config)

@@ -1,5 +1,5 @@
-//! gpt-oss: experts with biases and a clamped gate in four bits, heads that give a learned weight
-//! to nothing, and a window in every other layer.
+//! gpt-oss: experts with biases and a clamped gate in four bits, attention sinks, and a sliding
+//! window in every other layer.
 //!
 //! Source: OpenAI 2025.
 
@@ -26,8 +26,8 @@ const NAMES: Names = Names {
 fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = llama_like(family, fields)?;
     config.norm_epsilon = fields.number("rms_norm_eps")?.unwrap_or(1e-5);
-    if !fields.given("rope_theta")
-        && fields.object("rope_parameters")?.is_none_or(|rope| !rope.given("rope_theta"))
+    if !fields.contains("rope_theta")
+        && fields.object("rope_parameters")?.is_none_or(|rope| !rope.contains("rope_theta"))
         && let Positions::Rotary(Rope { theta, .. }) = &mut config.positions
     {
         *theta = 150_000.0;

@@ -16,7 +16,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// The factors that all Granites have.
+/// Reads the factors that all Granite models have.
 pub(super) fn multipliers(config: &mut Config, fields: &Fields) -> Result<()> {
     let factor = |field: &str| Ok::<_, String>(fields.number(field)?.unwrap_or(1.0));
     config.attention.scale = factor("attention_multiplier")?;

@@ -1,5 +1,5 @@
-//! Granite 4: most layers keep a state by a state space, the others have attention, mostly without
-//! positions; a block for every token, with or without experts beside it.
+//! Granite 4: most layers are state spaces, the others have attention, mostly without positions; a
+//! dense block for every token, with or without experts.
 //!
 //! Source: Granite Team 2025; Dao, Gu 2024 (Mamba-2).
 
@@ -10,7 +10,7 @@ use super::common::{Family, Result, llama_like, local_experts};
 use super::granite::multipliers;
 use super::granite_moe;
 use super::state_spaces::step_limits;
-use crate::config::{Config, Mixer, Recurrent, Shared};
+use crate::config::{Config, Mixer, Recurrent, SharedExpert};
 use crate::names::{Names, RecurrentNames};
 
 pub(super) const FAMILY: Family = Family { architecture: "GraniteMoeHybridForCausalLM", read };
@@ -22,7 +22,7 @@ const NAMES: Names = Names {
         into: "mamba.in_proj",
         rate: "mamba.A_log",
         shift: "mamba.dt_bias",
-        past: "mamba.D",
+        skip: "mamba.D",
         convolution: "mamba.conv1d",
         norm: "mamba.norm",
         output: "mamba.out_proj",
@@ -40,7 +40,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     match fields.get::<usize>("num_local_experts")?.unwrap_or(8) {
         0 => config.intermediate = shared,
         _ => {
-            let shared = Some(Shared { intermediate: shared, gated: false });
+            let shared = Some(SharedExpert { intermediate: shared, gated: false });
             let mut experts = local_experts(&config, fields)?;
             experts.shared = shared;
             config.experts = Some(experts);
@@ -59,7 +59,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// As listed; all where nothing is.
+/// Recurrent layers as listed; all if there is no list.
 fn recurrent_layers(config: &Config, fields: &Fields) -> Result<Vec<bool>> {
     let types = match fields.get::<Vec<String>>("layer_types")? {
         Some(types) => types,
@@ -80,12 +80,12 @@ fn state_space(config: &Config, fields: &Fields) -> Result<Mixer> {
     let heads = fields.size_or("mamba_n_heads", 128, 1 << 14)?;
     let inner = fields.size_or("mamba_expand", 2, 1 << 8)? * config.hidden;
     let is_auto =
-        fields.get::<serde_json::Value>("mamba_d_head")?.is_none_or(|said| said == "auto");
+        fields.get::<serde_json::Value>("mamba_d_head")?.is_none_or(|value| value == "auto");
     let value = if is_auto { inner / heads } else { fields.size("mamba_d_head", WIDEST)? };
     if value * heads != inner {
         return Err(format!(
-            "mamba_d_head: expected a width of which mamba_n_heads = {heads} are mamba_expand \
-             times hidden_size = {inner}, got {value}"
+            "mamba_d_head: expected mamba_expand * hidden_size / mamba_n_heads = \
+             {inner} / {heads}, got {value}"
         ));
     }
     Ok(Mixer::StateSpace {

@@ -1,4 +1,4 @@
-//! Granite 3 with experts, also with one that computes every token.
+//! Granite 3 with experts, optionally with a shared expert.
 //!
 //! Source: Granite Team 2024.
 
@@ -6,7 +6,7 @@ use polydraft_text::Fields;
 
 use super::common::{Family, Result, llama_like, local_experts};
 use super::granite::multipliers;
-use crate::config::{Config, Shared};
+use crate::config::{Config, SharedExpert};
 use crate::names::{ExpertNames, LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "GraniteMoeForCausalLM", read };
@@ -40,7 +40,7 @@ fn read_shared(family: &Family, fields: &Fields) -> Result<Config> {
     let width = fields.get::<usize>("shared_intermediate_size")?.unwrap_or(1024);
     if let Some(experts) = config.experts.as_mut().filter(|_| width > 0) {
         let intermediate = fields.size_or("shared_intermediate_size", 1024, 1 << 20)?;
-        experts.shared = Some(Shared { intermediate, gated: false });
+        experts.shared = Some(SharedExpert { intermediate, gated: false });
     }
     Ok(config)
 }

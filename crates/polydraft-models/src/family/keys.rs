@@ -1,17 +1,17 @@
-//! The keys of a GGUF file's architecture, as the fields that `config.json` would have.
+//! Translation of the metadata keys of a GGUF file to the fields of `config.json`.
 
 use polydraft_gguf::{Gguf, Metadata, Value as Key};
 use serde_json::{Map, Value, json};
 
 use super::common::Result;
 
-/// Keys that begin with the architecture's name.
+/// Metadata keys with the prefix of an architecture. Methods take keys without the prefix.
 pub(super) struct Keys<'g> {
     gguf: &'g Gguf,
     name: &'static str,
 }
 
-/// Keys of one number and the fields that they become.
+/// Keys with a single number, and the fields that they are translated to.
 const COMMON: [(&str, &[&str]); 20] = [
     ("embedding_length", &["hidden_size"]),
     ("context_length", &["max_position_embeddings"]),
@@ -44,7 +44,7 @@ impl<'g> Keys<'g> {
         format!("{}.{key}", self.name)
     }
 
-    /// A key's value, if it is there.
+    /// Value of a key, if present.
     fn get<T>(
         &self,
         key: &str,
@@ -57,8 +57,8 @@ impl<'g> Keys<'g> {
         }
     }
 
-    /// A number that is one for all layers: of a list, what all its entries are; the entries of
-    /// layers that have none are zeros.
+    /// Non-negative integer for all layers. In a list with an entry per layer, all entries other
+    /// than 0 must be equal.
     pub fn size(&self, key: &str) -> Result<Option<u64>> {
         let full = self.key(key);
         if let Some(Key::Array(_)) = self.gguf.metadata().get(&full) {
@@ -72,8 +72,8 @@ impl<'g> Keys<'g> {
         self.get(key, |metadata, key| metadata.u64(key))
     }
 
-    /// One that must be there.
-    pub fn needed(&self, key: &str) -> Result<u64> {
+    /// As [`size`](Self::size), for a key that must be present.
+    pub fn required(&self, key: &str) -> Result<u64> {
         let value = self.size(key)?;
         value.ok_or_else(|| format!("key {}: expected a number, got no such key", self.key(key)))
     }
@@ -90,12 +90,12 @@ impl<'g> Keys<'g> {
         self.get(key, |metadata, key| metadata.str(key))
     }
 
-    /// A list of whole numbers, if there is one.
+    /// List of integers, if present.
     pub fn list(&self, key: &str) -> Result<Option<Vec<i32>>> {
         self.get(key, |metadata, key| metadata.i32s(key))
     }
 
-    /// A list with an entry for each layer, if there is one.
+    /// List of flags with an entry per layer, if present.
     pub fn bools(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>> {
         let Some(Key::Array(_)) = self.gguf.metadata().get(&self.key(key)) else {
             return Ok(None);
@@ -109,7 +109,7 @@ impl<'g> Keys<'g> {
         Ok(Some(all))
     }
 
-    /// Of a list with an entry for each layer, which ones are zeros.
+    /// Which entries are zero in a list with an entry per layer, if present.
     pub fn zeros(&self, key: &str, layers: usize) -> Result<Option<Vec<bool>>> {
         let Some(Key::Array(_)) = self.gguf.metadata().get(&self.key(key)) else {
             return Ok(None);
@@ -117,10 +117,10 @@ impl<'g> Keys<'g> {
         Ok(Some(self.sizes(key, layers)?.into_iter().map(|value| value == 0).collect()))
     }
 
-    /// A number for each layer, of a list or one for all.
+    /// An integer per layer, from a list or from one number for all layers.
     pub fn sizes(&self, key: &str, layers: usize) -> Result<Vec<u64>> {
         let Some(Key::Array(_)) = self.gguf.metadata().get(&self.key(key)) else {
-            return Ok(vec![self.needed(key)?; layers]);
+            return Ok(vec![self.required(key)?; layers]);
         };
         let all = self.get(key, |metadata, key| metadata.i32s(key))?.unwrap_or_default();
         if all.len() != layers {
@@ -138,11 +138,11 @@ impl<'g> Keys<'g> {
         self.gguf.find(name).is_some()
     }
 
-    /// The numbers of a small tensor that divide frequencies, if there is one.
+    /// Positive values of a small tensor, such as divisors of RoPE frequencies, if present.
     pub fn numbers(&self, tensor: &str) -> Result<Option<Vec<f32>>> {
-        const MOST: usize = 1 << 14;
+        const MAX_LENGTH: usize = 1 << 14;
         let Some(tensor) = self.gguf.find(tensor) else { return Ok(None) };
-        if tensor.columns() > MOST || tensor.rows() != 1 {
+        if tensor.columns() > MAX_LENGTH || tensor.rows() != 1 {
             let got = format!("shape {:?}", tensor.shape());
             return Err(format!("tensor {}: expected a vector, got {got}", tensor.name()));
         }
@@ -159,20 +159,22 @@ impl<'g> Keys<'g> {
     pub fn head(&self) -> Result<u64> {
         Ok(match self.size("attention.key_length")? {
             Some(head) => head.max(1),
-            None => self.needed("embedding_length")? / self.needed("attention.head_count")?.max(1),
+            None => {
+                self.required("embedding_length")? / self.required("attention.head_count")?.max(1)
+            }
         })
     }
 
-    /// What no decoder here has.
-    pub fn refuse_others(&self) -> Result<()> {
+    /// Rejects features that no decoder here supports.
+    pub fn reject_unsupported(&self) -> Result<()> {
         if self.flag("attention.causal")? == Some(false) {
             return Err(format!("key {}: expected true, got false", self.key("attention.causal")));
         }
         Ok(())
     }
 
-    /// What no draft head here has.
-    pub fn refuse_unusual(&self) -> Result<()> {
+    /// Rejects features that no draft head here supports.
+    pub fn reject_unsupported_in_head(&self) -> Result<()> {
         let head = self.head()?;
         let usual = (head.max(1) as f64).powf(-0.5);
         for (key, expected) in [("attention.scale", usual), ("attention.value_scale", 1.0)] {
@@ -196,15 +198,19 @@ impl<'g> Keys<'g> {
         Ok(())
     }
 
-    /// The fields that all families have, but those of these keys.
-    pub fn common(&self, others: &[&str]) -> Result<Map<String, Value>> {
-        self.common_of(others, self.vocabulary()?)
+    /// Translates the keys that all families have, except those in `excluded`.
+    pub fn common(&self, excluded: &[&str]) -> Result<Map<String, Value>> {
+        self.common_with_vocabulary(excluded, self.vocabulary()?)
     }
 
-    /// The same of a file whose embedding has so many rows, if there is one.
-    pub fn common_of(&self, others: &[&str], vocabulary: usize) -> Result<Map<String, Value>> {
+    /// As [`common`](Self::common), for files whose embedding may be missing.
+    pub fn common_with_vocabulary(
+        &self,
+        excluded: &[&str],
+        vocabulary: usize,
+    ) -> Result<Map<String, Value>> {
         let mut fields = Map::new();
-        for (key, names) in COMMON.into_iter().filter(|(key, _)| !others.contains(key)) {
+        for (key, names) in COMMON.into_iter().filter(|(key, _)| !excluded.contains(key)) {
             let value =
                 match key.ends_with("epsilon") || key.ends_with("scale") || key.contains("base") {
                     true => self.number(key)?.map(|number| json!(number)),
@@ -215,11 +221,11 @@ impl<'g> Keys<'g> {
             }
         }
         let extra = self.size("nextn_predict_layers")?.unwrap_or(0);
-        let layers = self.needed("block_count")?;
+        let layers = self.required("block_count")?;
         fields.insert("num_hidden_layers".into(), json!(layers.saturating_sub(extra)));
         fields.insert("vocab_size".into(), json!(vocabulary));
         fields.entry("rope_theta").or_insert(json!(10_000.0));
-        // Where all layers have experts, nothing is said of a width without.
+        // If all layers have experts, the dense width may be missing.
         if let (None, Some(width)) =
             (fields.get("intermediate_size"), fields.get("moe_intermediate_size").cloned())
         {
@@ -249,7 +255,7 @@ impl<'g> Keys<'g> {
         }
     }
 
-    /// The stretching of positions; LongRoPE's is in tensors.
+    /// Translates the RoPE scaling, except LongRoPE's, which is in tensors.
     fn scaling(&self) -> Result<Option<Value>> {
         let factor = self.number("rope.scaling.factor")?.filter(|factor| *factor != 0.0);
         let mut scaling = Map::new();

@@ -1,20 +1,20 @@
-//! LFM2 and LFM2-MoE: most layers mix neighbouring tokens by a short convolution between two gates,
-//! a few have attention.
+//! LFM2 and LFM2-MoE: most layers are a short convolution over tokens between two gates, the others
+//! have attention.
 //!
 //! Source: Liquid AI 2025.
 
 use polydraft_text::Fields;
 
 use super::common::{Family, Result, layers_of_kind, llama_like, plain_experts};
-use crate::config::{Config, Experts, HeadNorms, Mixer, Recurrent, Scores};
+use crate::config::{Config, Experts, Mixer, QkNorm, Recurrent, RouterScores};
 use crate::names::{ExpertNames, LLAMA_NAMES, Names, RecurrentNames};
 
 pub(super) const FAMILY: Family = Family { architecture: "Lfm2ForCausalLM", read };
 pub(super) const MOE: Family = Family { architecture: "Lfm2MoeForCausalLM", read: read_moe };
 
 const NAMES: Names = Names {
-    output: "self_attn.out_proj",
-    head_norms: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
+    attention_output: "self_attn.out_proj",
+    qk_norms: ["self_attn.q_layernorm", "self_attn.k_layernorm"],
     attention_norms: ["operator_norm", ""],
     mlp_norms: ["ffn_norm", ""],
     mlp_in: &["feed_forward.w1", "feed_forward.w3"],
@@ -36,11 +36,11 @@ const NAMES: Names = Names {
     ..LLAMA_NAMES
 };
 
-/// What both share.
-fn like(family: &Family, fields: &Fields) -> Result<Config> {
+/// Reads the fields that both share.
+fn read_common(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = llama_like(family, fields)?;
     config.norm_epsilon = fields.number("norm_eps")?.unwrap_or(1e-5);
-    config.attention.head_norms = HeadNorms::Each;
+    config.attention.qk_norm = QkNorm::PerHead;
     config.tied = fields.flag("tie_embedding", fields.flag("tie_word_embeddings", true)?)?;
     config.recurrent = Some(Recurrent {
         mixer: Mixer::Convolution { biased: fields.flag("conv_bias", false)? },
@@ -61,13 +61,13 @@ fn convolutions(config: &Config, fields: &Fields) -> Result<Vec<bool>> {
 }
 
 fn read(family: &Family, fields: &Fields) -> Result<Config> {
-    let mut config = like(family, fields)?;
+    let mut config = read_common(family, fields)?;
     let inner = fields.size_or("block_ff_dim", config.intermediate, 1 << 20)?;
     config.intermediate = inner;
     if fields.flag("block_auto_adjust_ff_dim", true)? {
         let factor = fields.number("block_ffn_dim_multiplier")?.unwrap_or(1.0);
         let multiple = fields.size_or("block_multiple_of", 256, 1 << 20)?;
-        // Rounded down twice, then up, as it was when the models were made.
+        // Rounded down twice, then up, as in the training of the models.
         let inner = (factor * (2 * inner / 3) as f64) as usize;
         config.intermediate = inner.min(1 << 22).next_multiple_of(multiple);
     }
@@ -75,7 +75,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
 }
 
 fn read_moe(family: &Family, fields: &Fields) -> Result<Config> {
-    let mut config = like(family, fields)?;
+    let mut config = read_common(family, fields)?;
     let shape = [
         fields.size_or("num_experts", 32, 1 << 12)?,
         fields.size_or("num_experts_per_tok", 4, 1 << 12)?,
@@ -83,7 +83,7 @@ fn read_moe(family: &Family, fields: &Fields) -> Result<Config> {
     ];
     let dense = fields.get::<usize>("num_dense_layers")?.unwrap_or(2);
     config.experts = Some(Experts {
-        scores: Scores::Sigmoid,
+        scores: RouterScores::Sigmoid,
         normalised: fields.flag("norm_topk_prob", true)?,
         scale: fields.number("routed_scaling_factor")?.unwrap_or(1.0),
         corrected: fields.flag("use_expert_bias", true)?,

@@ -1,4 +1,4 @@
-//! Llama 1 to 3 and the many models of their shape.
+//! Llama 1 to 3 and the many models with the same architecture.
 //!
 //! Source: Touvron et al. 2023; Dubey et al. 2024.
 

@@ -1,12 +1,12 @@
-//! Ministral: Mistral with a window in the layers that its file lists. Ministral 3: Mistral with
-//! YaRN, and queries that grow with their position.
+//! Ministral: Mistral with a sliding window in the listed layers. Ministral 3: Mistral with YaRN, and
+//! queries that are scaled by position.
 //!
 //! Source: Mistral AI 2024 and 2025.
 
 use polydraft_text::Fields;
 
 use super::common::{Family, Result, llama_like, set_window, sliding_window};
-use crate::config::{Config, Stretch};
+use crate::config::{Config, QueryScaling};
 
 pub(super) const FAMILY: Family = Family { architecture: "MinistralForCausalLM", read };
 pub(super) const MINISTRAL3: Family =
@@ -31,7 +31,7 @@ fn read_ministral3(family: &Family, fields: &Fields) -> Result<Config> {
         && let Some(beta) = rope.number("llama_4_scaling_beta")?
     {
         let original = rope.size("original_max_position_embeddings", 1 << 30)?;
-        config.attention.stretch = Some(Stretch { beta, original });
+        config.attention.query_scaling = Some(QueryScaling { beta, original });
     }
     Ok(config)
 }

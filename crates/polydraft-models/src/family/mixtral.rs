@@ -1,4 +1,4 @@
-//! Mixtral: Mistral with eight experts a layer, of which two compute a token.
+//! Mixtral: Mistral with eight experts per layer, two per token.
 //!
 //! Source: Jiang et al. 2024.
 

@@ -1,19 +1,18 @@
-//! Nemotron-H and Nemotron 3: every layer is one block, which is a state space, attention without
-//! positions, a feed-forward block of ReLU squared, or experts of such, which may work in a
-//! narrower width. What predicts further tokens (MTP) is made of such layers too, mostly of two:
-//! attention, then experts.
+//! Nemotron-H and Nemotron 3: each layer is a single block: a state space, attention without
+//! positions, a feed-forward block with ReLU squared, or experts of that kind, possibly with a
+//! narrower width. MTP modules have such layers too, usually attention, then experts.
 //!
 //! Source: NVIDIA 2025 (Nemotron-H; Nemotron 3); Dao, Gu 2024 (Mamba-2).
 
 use polydraft_kernels::StateSpace;
 use polydraft_text::Fields;
 
-use super::common::{Family, LAYERS, Result, mtp_modules, llama_of, sigmoid_experts};
+use super::common::{Family, MAX_LAYERS, Result, llama_with_layers, mtp_modules, sigmoid_experts};
 use crate::config::{
-    Attention, Biases, LayerBlocks, Config, Feedback, FeedForward, MtpLayer, Mixer, Recurrent, Rope,
-    SharedExpert, activation,
+    Attention, Biases, Config, FeedForward, Feedback, LayerBlocks, Mixer, MtpLayer, Recurrent,
+    Rope, SharedExpert, activation,
 };
-use crate::names::{ExpertNames, MtpNames, LLAMA_NAMES, Names, RecurrentNames};
+use crate::names::{ExpertNames, LLAMA_NAMES, MtpNames, Names, RecurrentNames};
 
 pub(super) const FAMILY: Family = Family { architecture: "NemotronHForCausalLM", read };
 
@@ -50,14 +49,14 @@ const NAMES: Names = Names {
     ..LLAMA_NAMES
 };
 
-/// What a layer is.
+/// Kind of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     StateSpace,
     Attention,
     Dense,
     Experts,
-    /// Both in one, as GGUF files have what predicts further tokens.
+    /// Both in one layer, in the MTP modules of GGUF files.
     AttentionAndExperts,
 }
 
@@ -70,7 +69,7 @@ impl Kind {
         }
     }
 
-    fn further(self) -> MtpLayer {
+    fn mtp_layer(self) -> MtpLayer {
         MtpLayer {
             blocks: self.blocks(),
             experts: matches!(self, Self::Experts | Self::AttentionAndExperts),
@@ -81,9 +80,9 @@ impl Kind {
 
 fn read(family: &Family, fields: &Fields) -> Result<Config> {
     const WIDEST: usize = 1 << 12;
-    let kinds = listed(fields, ["layers_block_type", "hybrid_override_pattern"], None)?;
-    let is = |kind: Kind| kinds.iter().map(|own| *own == kind).collect::<Vec<bool>>();
-    let mut config = llama_of(family, fields, Rope::unscaled(10_000.0), kinds.len())?;
+    let kinds = layer_kinds(fields, ["layers_block_type", "hybrid_override_pattern"], None)?;
+    let is = |kind: Kind| kinds.iter().map(|other| *other == kind).collect::<Vec<bool>>();
+    let mut config = llama_with_layers(family, fields, Rope::unscaled(10_000.0), kinds.len())?;
     config.head_dim = fields.size_or("head_dim", 128, WIDEST)?;
     config.key_value_heads = fields.size_or("num_key_value_heads", 8, WIDEST)?;
     config.attention = Attention::plain(config.head_dim);
@@ -97,8 +96,8 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     config.mtp_modules = mtp_modules(fields)?;
     if config.mtp_modules > 0 {
         let names = ["mtp_layers_block_type", "mtp_hybrid_override_pattern"];
-        let further = listed(fields, names, Some(&[Kind::Attention, Kind::Experts]))?;
-        config.mtp_layers = further.into_iter().map(Kind::further).collect();
+        let kinds = layer_kinds(fields, names, Some(&[Kind::Attention, Kind::Experts]))?;
+        config.mtp_layers = kinds.into_iter().map(Kind::mtp_layer).collect();
         config.feedback = Feedback::AfterNorm;
     }
     let has_experts =
@@ -128,36 +127,36 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// A letter a layer, or a name: by the first of the two fields or, where that is missing, by the
-/// second; by the `usual` ones where nothing is said.
-fn listed(
+/// Reads the kinds of layers from the field `names`, a list of names, or else from the field
+/// `letters`, a string with a letter per layer. `default` is used if both are missing.
+fn layer_kinds(
     fields: &Fields,
     [names, letters]: [&str; 2],
-    usual: Option<&[Kind]>,
+    default: Option<&[Kind]>,
 ) -> Result<Vec<Kind>> {
-    let of = |field: &str, said: &str| match said {
+    let parse = |field: &str, name: &str| match name {
         "M" | "mamba" | "linear_attention" => Ok(Kind::StateSpace),
         "*" | "attention" | "full_attention" => Ok(Kind::Attention),
         "-" | "mlp" => Ok(Kind::Dense),
         "E" | "moe" => Ok(Kind::Experts),
-        "attention_and_moe" if usual.is_some() => Ok(Kind::AttentionAndExperts),
+        "attention_and_moe" if default.is_some() => Ok(Kind::AttentionAndExperts),
         other => Err(format!("{field}: expected mamba, attention, mlp or moe, got {other:?}")),
     };
     let listed: Vec<Kind> = match fields.get::<Vec<String>>(names)? {
-        Some(listed) => listed.iter().map(|said| of(names, said)).collect::<Result<_>>()?,
-        None => match (fields.get::<String>(letters)?, usual) {
-            (None, None) => return Err(format!("{letters}: expected a text, got none")),
-            (None, Some(usual)) => usual.to_vec(),
+        Some(listed) => listed.iter().map(|name| parse(names, name)).collect::<Result<_>>()?,
+        None => match (fields.get::<String>(letters)?, default) {
+            (None, None) => return Err(format!("{letters}: expected a string, got none")),
+            (None, Some(default)) => default.to_vec(),
             (Some(pattern), _) => {
-                let mut each = [0u8; 4];
-                let letter = |letter: char| of(letters, letter.encode_utf8(&mut each));
+                let mut bytes = [0u8; 4];
+                let letter = |letter: char| parse(letters, letter.encode_utf8(&mut bytes));
                 pattern.chars().map(letter).collect::<Result<_>>()?
             }
         },
     };
     match listed.len() {
-        1..=LAYERS => Ok(listed),
-        got => Err(format!("{letters}: expected 1 to {LAYERS} layers, got {got}")),
+        1..=MAX_LAYERS => Ok(listed),
+        got => Err(format!("{letters}: expected 1 to {MAX_LAYERS} layers, got {got}")),
     }
 }
 

@@ -1,12 +1,12 @@
-//! OLMo 2 and 3: norms after the blocks, and norms of all queries and of all keys together; OLMo 3
-//! with a window in three of four layers, whose rotations are never scaled.
+//! OLMo 2 and 3: norms after the blocks, and norms of queries and keys across heads; OLMo 3 has a
+//! sliding window in three of four layers, whose RoPE frequencies are never scaled.
 //!
 //! Source: OLMo Team 2024 and 2025.
 
 use polydraft_text::Fields;
 
 use super::common::{Family, Result, llama_biases, llama_like, set_window, sliding_window};
-use crate::config::{Config, HeadNorms, Lengths, NormOrder, Positions, Rope};
+use crate::config::{Config, Lengths, NormOrder, Positions, QkNorm, Rope};
 use crate::names::{LLAMA_NAMES, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "Olmo2ForCausalLM", read };
@@ -23,8 +23,8 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     let attention = llama_biases(fields)?.output;
     (config.biases.query_key_value, config.biases.output) = (attention, attention);
     config.norm_epsilon = fields.number("rms_norm_eps")?.unwrap_or(1e-5);
-    config.norm_order = NormOrder::Behind;
-    config.attention.head_norms = HeadNorms::Whole;
+    config.norm_order = NormOrder::BlockOutput;
+    config.attention.qk_norm = QkNorm::AcrossHeads;
     config.names = &NAMES;
     Ok(config)
 }
@@ -39,8 +39,8 @@ fn read_olmo3(family: &Family, fields: &Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// Of the layers that see everything, and of those with a window: said by kind of layer, or of all
-/// with a scaling that is the former's.
+/// Rotary embeddings of the layers with full attention, and of those with a window. Files have an
+/// object per kind of layer, or one for all, whose scaling applies to full attention only.
 fn rotations(fields: &Fields, context: usize) -> Result<[Rope; 2]> {
     const NEW: &str = "rope_parameters";
     let theta = fields.number("rope_theta")?.unwrap_or(500_000.0);
@@ -52,7 +52,7 @@ fn rotations(fields: &Fields, context: usize) -> Result<[Rope; 2]> {
             (None, old) => ("rope_scaling", old),
         };
         let theta = object.map(|o| o.number("rope_theta")).transpose()?.flatten().unwrap_or(theta);
-        Rope::of(theta, object.map(|object| (name, object)), Lengths::of(context))
+        Rope::new(theta, object.map(|object| (name, object)), Lengths::new(context))
     };
     let scaling = fields.object("rope_scaling")?;
     Ok([rotation("full_attention", scaling)?, rotation("sliding_attention", None)?])

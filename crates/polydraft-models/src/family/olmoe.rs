@@ -1,11 +1,11 @@
-//! OLMoE: OLMo with experts, and norms of all queries and of all keys together.
+//! OLMoE: OLMo with experts, and norms of queries and keys across heads.
 //!
 //! Source: Muennighoff et al. 2024.
 
 use polydraft_text::Fields;
 
 use super::common::{Family, Result, llama_like, plain_experts};
-use crate::config::{Config, Experts, HeadNorms};
+use crate::config::{Config, Experts, QkNorm};
 
 pub(super) const FAMILY: Family = Family { architecture: "OlmoeForCausalLM", read };
 
@@ -15,7 +15,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         return Err(format!("clip_qkv: expected null, got {cap}"));
     }
     config.norm_epsilon = fields.number("rms_norm_eps")?.unwrap_or(1e-5);
-    config.attention.head_norms = HeadNorms::Whole;
+    config.attention.qk_norm = QkNorm::AcrossHeads;
     let bias = fields.flag("attention_bias", false)?;
     (config.biases.query_key_value, config.biases.output) = (bias, bias);
     let experts = plain_experts(

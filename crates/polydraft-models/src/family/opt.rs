@@ -1,6 +1,6 @@
-//! OPT: learned positions, layer norms with biases, ReLU without a gate. The 350M has its norms
-//! after the blocks and projections around a narrower embedding; Galactica, of the same shape,
-//! learns neither biases nor norms.
+//! OPT: learned positions, layer norms with biases, ReLU without a gate. The 350M model has norms
+//! after the blocks and projections around a narrower embedding. Galactica has the same architecture
+//! without biases and with norms that have no weights.
 //!
 //! Source: Zhang et al. 2022.
 
@@ -8,7 +8,7 @@ use polydraft_text::{Fields, end_tokens};
 
 use super::common::{Family, Result};
 use crate::config::{
-    Attention, Biases, Config, FedBack, FeedForward, NormKind, NormOrder, Positions, activation,
+    Attention, Biases, Config, FeedForward, Feedback, NormKind, NormOrder, Positions, activation,
 };
 use crate::names::{LLAMA_NAMES, Names};
 
@@ -21,8 +21,8 @@ const NAMES: Names = Names {
     project_out: "model.decoder.project_out",
     layers: "model.decoder.layers",
     query_key_value: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-    output: "self_attn.out_proj",
-    head_norms: ["", ""],
+    attention_output: "self_attn.out_proj",
+    qk_norms: ["", ""],
     attention_norms: ["self_attn_layer_norm", ""],
     mlp_norms: ["final_layer_norm", ""],
     mlp_in: &["fc1"],
@@ -51,20 +51,20 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         layers: fields.size("num_hidden_layers", 1 << 12)?,
         heads,
         key_value_heads: heads,
-        head: hidden / heads,
+        head_dim: hidden / heads,
         context: fields.size("max_position_embeddings", 1 << 30)?,
-        // The rows before belonged to padding once.
+        // The first two rows are padding.
         positions: Positions::Learned { offset: 2 },
         attention: Attention::plain(hidden / heads),
         norm: if learned_norms { NormKind::Layer } else { NormKind::LayerPlain },
         norm_epsilon: 1e-5,
-        norm_order: if before { NormOrder::Before } else { NormOrder::After },
+        norm_order: if before { NormOrder::Pre } else { NormOrder::Post },
         final_norm: before && !fields.flag("_remove_final_layer_norm", false)?,
         feed_forward: FeedForward {
             activation: activation(fields, "activation_function", "relu")?,
             gated: false,
         },
-        widened: false,
+        double_wide_mlp: false,
         experts: None,
         blocks: Vec::new(),
         recurrent: None,
@@ -77,10 +77,10 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         logit_softcap: None,
         tied: fields.flag("tie_word_embeddings", true)?,
         end_tokens: end_tokens(fields)?,
-        extra_layers: 0,
-        further: Vec::new(),
-        fed_back: FedBack::BeforeNorm,
-        is_nested: false,
+        mtp_modules: 0,
+        mtp_layers: Vec::new(),
+        feedback: Feedback::BeforeNorm,
+        is_multimodal: false,
         names: &NAMES,
     })
 }

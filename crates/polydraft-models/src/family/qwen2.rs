@@ -1,20 +1,19 @@
 //! Qwen2 and Qwen2.5: Llama with biases on queries, keys and values, and a sliding window in the
-//! upper layers that published models switch off. MiMo: the same, with a layer that predicts
-//! further tokens.
+//! upper layers that published models switch off. MiMo: Qwen2 with an MTP module.
 //!
 //! Sources: Yang et al. 2024; Xiaomi 2025 (MiMo).
 
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, extra_layers, llama_like, set_window, sliding_window};
-use crate::config::{Config, FedBack};
-use crate::names::{FurtherNames, LLAMA_NAMES, Names};
+use super::common::{Family, Result, llama_like, mtp_modules, set_window, sliding_window};
+use crate::config::{Config, Feedback};
+use crate::names::{LLAMA_NAMES, MtpNames, Names};
 
 pub(super) const FAMILY: Family = Family { architecture: "Qwen2ForCausalLM", read };
 pub(super) const MIMO: Family = Family { architecture: "MiMoForCausalLM", read: read_mimo };
 
 const MIMO_NAMES: Names = Names {
-    further: FurtherNames {
+    mtp: MtpNames {
         token_norm: "token_layernorm",
         state_norm: "hidden_layernorm",
         join: "input_proj",
@@ -34,13 +33,13 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
 
 fn read_mimo(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = read(family, fields)?;
-    config.extra_layers = extra_layers(fields)?;
-    config.fed_back = FedBack::AfterNorm;
+    config.mtp_modules = mtp_modules(fields)?;
+    config.feedback = Feedback::AfterNorm;
     config.names = &MIMO_NAMES;
     Ok(config)
 }
 
-/// The window of the layers from `max_window_layers` on.
+/// Reads the sliding window of the layers from `max_window_layers` on.
 pub(super) fn upper_windows(config: &mut Config, fields: &Fields) -> Result<()> {
     let window = match fields.flag("use_sliding_window", false)? {
         true => sliding_window(fields)?,

@@ -1,15 +1,16 @@
-//! Qwen3-Next and Qwen3.5: three of four layers keep a state by the gated delta rule, the fourth
-//! has gated attention; experts with a shared one, or dense. Norms count from one.
+//! Qwen3-Next and Qwen3.5: three of four layers are recurrent with the gated delta rule, the fourth
+//! has gated attention; experts with a shared one, or dense blocks. Norm weights are offsets from
+//! one.
 //!
 //! Source: Qwen Team 2025 and 2026; Yang, Kautz, Hatamizadeh 2025 (Gated Delta Networks).
 
 use polydraft_kernels::{DeltaRule, KeyHeadOrder};
 use polydraft_text::Fields;
 
-use super::common::{Family, Result, layers_of_kind, llama_with, plain_experts};
+use super::common::{Family, Result, layers_of_kind, llama_with_rope, plain_experts};
 use super::qwen_moe;
 use crate::config::{
-    Biases, Config, Experts, Feedback, QkNorm, Mixer, NormKind, Recurrent, Rope, SharedExpert,
+    Biases, Config, Experts, Feedback, Mixer, NormKind, QkNorm, Recurrent, Rope, SharedExpert,
 };
 use crate::names::{Names, RecurrentNames};
 
@@ -17,7 +18,7 @@ pub(super) const NEXT: Family = Family { architecture: "Qwen3NextForCausalLM", r
 pub(super) const DENSE: Family = Family { architecture: "Qwen3_5ForCausalLM", read };
 pub(super) const MOE: Family = Family { architecture: "Qwen3_5MoeForCausalLM", read: read_moe };
 
-/// One tensor has what the others have in two.
+/// Names with merged projections: one tensor in place of two.
 const NEXT_NAMES: Names = Names {
     recurrent: RecurrentNames {
         into: "linear_attn.in_proj_qkvz",
@@ -33,7 +34,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     const WIDEST: usize = 1 << 12;
     let context = fields.size("max_position_embeddings", 1 << 30)?;
     let head = fields.size_or("head_dim", 256, WIDEST)?;
-    let mut config = llama_with(family, fields, Rope::partial(fields, context, head, 0.25)?)?;
+    let mut config = llama_with_rope(family, fields, Rope::partial(fields, context, head, 0.25)?)?;
     config.head_dim = head;
     config.attention.scale = (head as f64).powf(-0.5);
     config.attention.qk_norm = QkNorm::PerHead;
@@ -56,13 +57,13 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         kernel: fields.size_or("linear_conv_kernel_dim", 4, 1 << 8)?,
         layers: recurrent_layers(&config, fields)?,
     });
-    // Left away where no tensors are there.
+    // Modules without tensors are dropped later.
     config.mtp_modules = fields.get::<usize>("mtp_num_hidden_layers")?.unwrap_or(1).min(1 << 8);
     config.feedback = Feedback::AfterNorm;
     Ok(config)
 }
 
-/// As listed, or all but every so manieth.
+/// Recurrent layers as listed, or all but every `full_attention_interval`-th.
 fn recurrent_layers(config: &Config, fields: &Fields) -> Result<Vec<bool>> {
     if let Some(listed) = layers_of_kind(fields, "linear_attention")? {
         return Ok(listed);
@@ -82,7 +83,7 @@ fn read_next(family: &Family, fields: &Fields) -> Result<Config> {
 }
 
 fn read_moe(family: &Family, fields: &Fields) -> Result<Config> {
-    // All layers have experts: there is no width without.
+    // All layers have experts.
     let mut config = read(family, fields)?;
     let shape = [
         fields.size_or("num_experts", 256, 1 << 12)?,
@@ -95,7 +96,7 @@ fn read_moe(family: &Family, fields: &Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// The expert of every token.
+/// Reads the shared expert.
 fn shared(fields: &Fields) -> Result<SharedExpert> {
     let intermediate = fields.size_or("shared_expert_intermediate_size", 512, 1 << 20)?;
     Ok(SharedExpert { intermediate, gated: true })

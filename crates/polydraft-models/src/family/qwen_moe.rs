@@ -1,12 +1,11 @@
-//! Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts, of which Qwen2's have one that computes
-//! every token, by a gate of its own.
+//! Qwen2-MoE and Qwen3-MoE: Qwen2 and Qwen3 with experts; Qwen2-MoE has a gated shared expert too.
 //!
 //! Source: Qwen Team 2024; Yang et al. 2025.
 
 use polydraft_text::Fields;
 
 use super::common::{Family, Result, llama_like, plain_experts, set_window, sliding_window};
-use crate::config::{Config, Experts, HeadNorms, Shared};
+use crate::config::{Config, Experts, QkNorm, SharedExpert};
 use crate::names::{ExpertNames, LLAMA_NAMES, Names};
 
 pub(super) const QWEN2: Family = Family { architecture: "Qwen2MoeForCausalLM", read: read_qwen2 };
@@ -29,7 +28,7 @@ fn read_qwen2(family: &Family, fields: &Fields) -> Result<Config> {
     let window = window(fields)?;
     set_window(&mut config, fields, window, |layer| layer % 2 == 0 && layer < first)?;
     let intermediate = fields.size_or("shared_expert_intermediate_size", 5632, 1 << 20)?;
-    let shared = Some(Shared { intermediate, gated: true });
+    let shared = Some(SharedExpert { intermediate, gated: true });
     config.experts = Some(Experts { shared, ..experts(&config, fields, [60, 4, 1408])? });
     config.names = &NAMES;
     Ok(config)
@@ -37,7 +36,7 @@ fn read_qwen2(family: &Family, fields: &Fields) -> Result<Config> {
 
 fn read_qwen3(family: &Family, fields: &Fields) -> Result<Config> {
     let mut config = llama_like(family, fields)?;
-    config.attention.head_norms = HeadNorms::Each;
+    config.attention.qk_norm = QkNorm::PerHead;
     let bias = fields.flag("attention_bias", false)?;
     (config.biases.query_key_value, config.biases.output) = (bias, bias);
     let window = window(fields)?;
@@ -54,11 +53,11 @@ fn window(fields: &Fields) -> Result<Option<usize>> {
     }
 }
 
-/// The experts of every so manieth layer that is not named as one without; `defaults` are their
-/// number, how many compute a token, and their width.
+/// Reads experts in every `decoder_sparse_step`-th layer that is not in `mlp_only_layers`. `defaults`
+/// are the number of experts, the number that compute a token, and their inner width.
 pub(super) fn experts(config: &Config, fields: &Fields, defaults: [usize; 3]) -> Result<Experts> {
-    // transformers 5 writes the second name.
-    let count = match fields.given("num_experts") {
+    // transformers 5 writes `num_local_experts`.
+    let count = match fields.contains("num_experts") {
         true => fields.size("num_experts", 1 << 12)?,
         false => fields.size_or("num_local_experts", defaults[0], 1 << 12)?,
     };

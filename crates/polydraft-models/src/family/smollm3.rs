@@ -1,4 +1,4 @@
-//! SmolLM3: Llama, of which every fourth layer knows nothing of positions.
+//! SmolLM3: Llama without positions in every fourth layer.
 //!
 //! Source: Bakouch et al. 2025.
 
@@ -15,7 +15,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
     config.biases = llama_biases(fields)?;
     let interval = fields.size_or("no_rope_layer_interval", 4, 1 << 12)?;
     config.attention.unrotated = match fields.get::<Vec<u8>>("no_rope_layers")? {
-        // 1 is a layer that has them.
+        // 1 is a layer with rotation, despite the name of the field.
         Some(listed) if listed.len() >= config.layers => {
             listed[..config.layers].iter().map(|rotated| *rotated == 0).collect()
         }
@@ -25,7 +25,7 @@ fn read(family: &Family, fields: &Fields) -> Result<Config> {
         }
         None => (0..config.layers).map(|layer| (layer + 1).is_multiple_of(interval)).collect(),
     };
-    // Where layers are listed, the list counts.
+    // A list of layers overrides `use_sliding_window`.
     let listed = fields.get::<Vec<String>>("layer_types")?.is_some();
     let window = match listed || fields.flag("use_sliding_window", false)? {
         true => sliding_window(fields)?,

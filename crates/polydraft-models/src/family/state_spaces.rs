@@ -1,25 +1,26 @@
-//! What families with state spaces share.
+//! Helpers for families with state spaces.
 
 use polydraft_text::Fields;
 use serde_json::Value;
 
 use super::common::Result;
 
-/// The least and the most that a step is; nothing is said of no bounds.
+/// Reads the bounds of the time step. Without the field there are none.
 pub(super) fn step_limits(fields: &Fields) -> Result<[f32; 2]> {
     const FIELD: &str = "time_step_limit";
-    let wrong = |got: &str| format!("{FIELD}: expected two numbers from 0 on, in order, got {got}");
+    let invalid =
+        |got: &str| format!("{FIELD}: expected two ascending non-negative numbers, got {got}");
     let Some(listed) = fields.get::<Value>(FIELD)? else { return Ok([0.0, f32::INFINITY]) };
-    let Some([least, most]) = listed.as_array().map(Vec::as_slice) else {
-        return Err(wrong(&listed.to_string()));
+    let Some([min, max]) = listed.as_array().map(Vec::as_slice) else {
+        return Err(invalid(&listed.to_string()));
     };
-    match [least, most].map(number) {
-        [Some(least), Some(most)] if 0.0 <= least && least <= most => Ok([least, most]),
-        _ => Err(wrong(&listed.to_string())),
+    match [min, max].map(number) {
+        [Some(min), Some(max)] if 0.0 <= min && min <= max => Ok([min, max]),
+        _ => Err(invalid(&listed.to_string())),
     }
 }
 
-/// A number, or one of the ways in which such files write one that JSON has not.
+/// Parses a number, including the notations for infinity in such files.
 fn number(value: &Value) -> Option<f32> {
     match value.get("__float__").unwrap_or(value) {
         Value::Number(number) => number.as_f64().map(|number| number as f32),
@@ -28,8 +29,8 @@ fn number(value: &Value) -> Option<f32> {
     }
 }
 
-/// JSON as Python writes it, with a word for what is larger than every number: that as a string.
-pub(super) fn with_words_for_numbers(text: &str) -> String {
+/// Quotes the word `Infinity`, which Python writes as a number, so that the text is valid JSON.
+pub(super) fn quote_infinity(text: &str) -> String {
     const WORD: &str = "Infinity";
     let (mut out, mut rest, mut quoted) = (String::with_capacity(text.len()), text, false);
     while let Some(next) = rest.chars().next() {
@@ -45,9 +46,9 @@ pub(super) fn with_words_for_numbers(text: &str) -> String {
             other => other.len_utf8(),
         };
         quoted ^= next == '"';
-        let own;
-        (own, rest) = rest.split_at(length);
-        out.push_str(own);
+        let copied;
+        (copied, rest) = rest.split_at(length);
+        out.push_str(copied);
     }
     out
 }
@@ -59,25 +60,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn infinity_is_read_in_all_spellings() {
+    fn reads_infinity_in_all_notations() {
         let text = r#"{"a": [0.0, Infinity], "b\"": "Infinity \\", "c": {"__float__": Infinity}}"#;
-        let found: Value = serde_json::from_str(&with_words_for_numbers(text)).unwrap();
+        let found: Value = serde_json::from_str(&quote_infinity(text)).unwrap();
         let expected = json!({
             "a": [0.0, "Infinity"], "b\"": "Infinity \\", "c": { "__float__": "Infinity" },
         });
         assert_eq!(found, expected);
         for most in [json!("inf"), json!("Infinity"), json!({ "__float__": "Infinity" })] {
             let fields = json!({ "time_step_limit": [0.5, most] });
-            let found = step_limits(&Fields::of(&fields).unwrap());
+            let found = step_limits(&Fields::new(&fields).unwrap());
             assert_eq!(found, Ok([0.5, f32::INFINITY]));
         }
         let nothing = json!({ "time_step_limit": null });
-        let found = step_limits(&Fields::of(&nothing).unwrap());
+        let found = step_limits(&Fields::new(&nothing).unwrap());
         assert_eq!(found, Ok([0.0, f32::INFINITY]));
-        for wrong in [json!(1), json!([1]), json!([2, 1]), json!([-1, 1]), json!([0, "x"])] {
-            let fields = json!({ "time_step_limit": wrong });
-            let error = step_limits(&Fields::of(&fields).unwrap()).unwrap_err();
-            assert!(error.contains("time_step_limit: expected two numbers"), "{error}");
+    }
+
+    #[test]
+    fn rejects_invalid_time_step_limits() {
+        for limits in [json!(1), json!([1]), json!([2, 1]), json!([-1, 1]), json!([0, "x"])] {
+            let fields = json!({ "time_step_limit": limits });
+            let error = step_limits(&Fields::new(&fields).unwrap()).unwrap_err();
+            assert!(error.contains("time_step_limit: expected two ascending"), "{error}");
         }
     }
 }

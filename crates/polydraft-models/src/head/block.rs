@@ -1,14 +1,14 @@
-//! Block heads: drafters of a few layers that predict a whole block of tokens in one pass.
+//! Block heads: drafters of a few layers that predict a block of tokens in one pass.
 //!
 //! Problem: an EAGLE head computes one pass for each token of a path; its cost grows with depth.
-//! Sources: Chen et al. 2026 (DFlash); what DSpark and DFlash-2 add to it, as their
-//! published configurations and vLLM's and llama.cpp's forward passes say. See `net.rs` for what is
-//! computed, and `link.rs` for how a block's tokens hang together.
-//! Deviations: 1. Engines draw one chain from a block. Here every node of a tree gets its whole
-//! distribution: that of its level, given its parent where the format has a link. So any number of
-//! paths costs one pass, and every verifier works at every temperature. 2. A block is always
-//! computed as long as it was trained, however shallow the tree is; logits are made for the levels
-//! that are asked for. 3. Confidence heads are not read.
+//! Sources: Chen et al. 2026 (DFlash); additions of DSpark and DFlash-2 from their published
+//! configurations and the forward passes of vLLM and llama.cpp. See `net.rs` for the forward pass
+//! and `link.rs` for the dependencies between the tokens of a block.
+//! Deviations: 1. Engines draw one chain from a block. Here every node of a tree gets a full
+//! distribution: that of its level, conditional on its parent if the format has a link. So any
+//! number of paths costs one pass, and every verifier works at every temperature. 2. A block always
+//! has its trained length, however shallow the tree is; logits are computed for the requested levels
+//! only. 3. Confidence heads are not read.
 //! Complexity: one pass over the block and the new tokens, then the output matrix.
 
 pub(super) mod config;
@@ -16,7 +16,7 @@ mod convolution;
 mod link;
 pub(crate) mod load;
 mod net;
-mod text;
+mod sequence;
 
 use polydraft::{Distribution, DraftTree, NodeId, Sampling, Token};
 use polydraft_engine::{
@@ -24,36 +24,36 @@ use polydraft_engine::{
     Slots,
 };
 
-use super::reads::states;
+use super::hidden_states::target_states;
 use crate::error;
 use net::{Net, Work};
-use text::Text;
+use sequence::SequenceState;
 
-/// Tokens of the context that one pass takes in at most.
-const PASS: usize = 256;
+/// Maximum context tokens of a pass.
+const MAX_PASS_TOKENS: usize = 256;
 
 /// A block head with the sequences that it drafts for.
 #[derive(Debug)]
 pub struct BlockHead {
     name: String,
-    /// Tokens of the target.
+    /// Size of the target's vocabulary.
     vocabulary: usize,
     context: usize,
     net: Net,
-    texts: Slots<Text>,
+    sequences: Slots<SequenceState>,
 }
 
 impl BlockHead {
     fn new(name: String, vocabulary: usize, context: usize, net: Net) -> Self {
-        Self { name, vocabulary, context, net, texts: Slots::default() }
+        Self { name, vocabulary, context, net, sequences: Slots::default() }
     }
 
-    /// The tokens that it can draft, ascending.
+    /// Tokens that it can draft, ascending.
     pub fn tokens(&self) -> &[Token] {
         &self.net.tokens
     }
 
-    /// The hidden states of the target that it reads, in order.
+    /// Hidden states of the target that it reads, in order.
     pub fn hidden_states(&self) -> &[HiddenState] {
         &self.net.reads
     }
@@ -62,54 +62,55 @@ impl BlockHead {
         EngineError::Model { model: self.name.clone(), source: Box::new(source) }
     }
 
-    /// Takes states of the target into the caches, at most so many of each of these sequences, and
-    /// computes blocks where that is all.
+    /// Writes target states of the given sequences to the caches, at most `most` tokens of each. With
+    /// `blocks`, also computes the blocks of sequences whose states are then all in the cache.
     fn compute(&mut self, sequences: &[Sequence], most: usize, blocks: bool) -> error::Result<()> {
-        let mut chosen: Vec<&mut Text> = Vec::with_capacity(sequences.len());
-        for (sequence, text) in self.texts.iter_mut() {
+        let mut chosen: Vec<&mut SequenceState> = Vec::with_capacity(sequences.len());
+        for (sequence, state) in self.sequences.iter_mut() {
             if sequences.contains(&sequence) {
-                chosen.push(text);
+                chosen.push(state);
             }
         }
         let width = self.net.features;
         let mut work: Vec<Work> =
-            chosen.iter_mut().map(|text| text.work(width, most, blocks)).collect();
-        let found = self.net.forward(&mut work)?;
-        let taken: Vec<usize> = work.iter().map(|work| work.states).collect();
+            chosen.iter_mut().map(|state| state.work(width, most, blocks)).collect();
+        let outputs = self.net.forward(&mut work)?;
+        let written: Vec<usize> = work.iter().map(|work| work.states).collect();
         drop(work);
-        let mut found = found.chunks_exact(self.net.levels() * self.net.width());
-        for (text, taken) in chosen.into_iter().zip(taken) {
-            let is_whole = text.took(taken, width);
-            if blocks && is_whole {
-                text.found(found.next().unwrap_or_default().to_vec());
+        let mut outputs = outputs.chunks_exact(self.net.levels() * self.net.width());
+        for (state, written) in chosen.into_iter().zip(written) {
+            let is_complete = state.finish_states(written, width);
+            if blocks && is_complete {
+                state.set_block(outputs.next().unwrap_or_default().to_vec());
             }
         }
         Ok(())
     }
 
-    /// Makes logits of levels, of all sequences in one product, and of nodes, of which there are
-    /// none yet.
+    /// Computes the missing logits of levels, for all sequences in one product, and of nodes.
     fn read_out(&mut self, batch: &[(Sequence, &DraftTree)]) -> error::Result<()> {
-        let Self { net, texts, .. } = self;
+        let Self { net, sequences, .. } = self;
         let mut ready = Vec::with_capacity(batch.len());
-        for (sequence, text) in texts.iter_mut().filter(|(_, text)| text.is_ready()) {
-            if let Some((_, tree)) = batch.iter().find(|(own, _)| *own == sequence) {
-                ready.push((text, *tree));
+        for (sequence, state) in sequences.iter_mut().filter(|(_, state)| state.is_ready()) {
+            if let Some((_, tree)) = batch.iter().find(|(other, _)| *other == sequence) {
+                ready.push((state, *tree));
             }
         }
         loop {
             let mut states = Vec::new();
-            let counts: Vec<usize> =
-                ready.iter().map(|(text, tree)| text.add_states(net, tree, &mut states)).collect();
+            let counts: Vec<usize> = ready
+                .iter()
+                .map(|(state, tree)| state.add_states(net, tree, &mut states))
+                .collect();
             if states.is_empty() {
                 break;
             }
             let mut levels = net.read_out(states)?.into_iter();
-            for ((text, _), count) in ready.iter_mut().zip(counts) {
-                text.levels.extend(levels.by_ref().take(count));
+            for ((state, _), count) in ready.iter_mut().zip(counts) {
+                state.levels.extend(levels.by_ref().take(count));
             }
         }
-        ready.into_iter().try_for_each(|(text, tree)| text.link(net, tree))
+        ready.into_iter().try_for_each(|(state, tree)| state.link(net, tree))
     }
 }
 
@@ -120,15 +121,15 @@ impl Sequences for BlockHead {
 
     fn open(&mut self) -> Result<Sequence> {
         let cache = self.net.decoder.new_cache();
-        Ok(self.texts.open(Text::new(cache)))
+        Ok(self.sequences.open(SequenceState::new(cache)))
     }
 
     fn close(&mut self, sequence: Sequence) {
-        self.texts.close(sequence);
+        self.sequences.close(sequence);
     }
 
     fn len(&self, sequence: Sequence) -> usize {
-        self.texts[sequence].len()
+        self.sequences[sequence].len()
     }
 
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
@@ -136,44 +137,44 @@ impl Sequences for BlockHead {
         if let Some(&got) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
             return Err(polydraft::Error::Token { operation: "draft head", vocabulary, got }.into());
         }
-        self.texts[sequence].extend(tokens.iter().copied());
+        self.sequences[sequence].extend(tokens.iter().copied());
         Ok(())
     }
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
         let width = self.net.features;
-        self.texts[sequence].truncate(length, width);
+        self.sequences[sequence].truncate(length, width);
     }
 
     fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
         let mut left = most;
-        while left > 0 && self.texts[sequence].untaken() > 0 {
-            let now = left.min(PASS);
+        while left > 0 && self.sequences[sequence].unwritten() > 0 {
+            let now = left.min(MAX_PASS_TOKENS);
             self.compute(&[sequence], now, false).map_err(|e| self.failed(e))?;
             left -= now;
         }
-        Ok(self.texts[sequence].untaken())
+        Ok(self.sequences[sequence].unwritten())
     }
 
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
         for (sequence, _) in batch {
-            while self.texts[*sequence].untaken() > PASS {
-                self.compute(&[*sequence], PASS, false).map_err(|e| self.failed(e))?;
+            while self.sequences[*sequence].unwritten() > MAX_PASS_TOKENS {
+                self.compute(&[*sequence], MAX_PASS_TOKENS, false).map_err(|e| self.failed(e))?;
             }
         }
         let unknown: Vec<Sequence> = batch
             .iter()
             .map(|(sequence, _)| *sequence)
-            .filter(|sequence| self.texts[*sequence].wants_block())
+            .filter(|sequence| self.sequences[*sequence].needs_block())
             .collect();
         if !unknown.is_empty() {
-            self.compute(&unknown, PASS, true).map_err(|e| self.failed(e))?;
+            self.compute(&unknown, MAX_PASS_TOKENS, true).map_err(|e| self.failed(e))?;
         }
         self.read_out(batch).map_err(|e| self.failed(e))
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {
-        self.texts[sequence].extend(path.iter().map(|&node| tree.token(node)));
+        self.sequences[sequence].extend(path.iter().map(|&node| tree.token(node)));
         Ok(())
     }
 }
@@ -191,7 +192,7 @@ impl Drafter for BlockHead {
         self.net.levels()
     }
 
-    fn inputs(&self) -> DrafterInput {
+    fn input(&self) -> DrafterInput {
         DrafterInput::HiddenStates
     }
 
@@ -202,13 +203,13 @@ impl Drafter for BlockHead {
         of: Sequence,
         known: usize,
     ) -> Result<()> {
-        let told = self.texts[sequence].told();
-        if known <= told {
+        let received = self.sequences[sequence].received();
+        if known <= received {
             return Ok(());
         }
         let (width, length) = (self.net.features, self.len(sequence));
-        let features = states(target, of, [told, known, length], width)?;
-        self.texts[sequence].tell(&features, width);
+        let features = target_states(target, of, [received, known, length], width)?;
+        self.sequences[sequence].receive(&features, width);
         Ok(())
     }
 
@@ -220,16 +221,16 @@ impl Drafter for BlockHead {
         spare: Option<Distribution>,
     ) -> Result<Distribution> {
         let tokens = &self.net.tokens;
-        let unknown;
-        let (tokens, logits) = match self.texts[sequence].logits(node, tokens) {
+        let uniform;
+        let (tokens, logits) = match self.sequences[sequence].logits(node, tokens) {
             Some(found) => found,
-            // An empty sequence, or below the last level: any token, as good as another.
+            // An empty sequence, or a node below the last level: a uniform distribution.
             None => {
-                unknown = vec![0.0; tokens.len()];
-                (&tokens[..], &unknown[..])
+                uniform = vec![0.0; tokens.len()];
+                (&tokens[..], &uniform[..])
             }
         };
-        let probs = Distribution::drafted(spare, self.vocabulary, Some(tokens), logits, sampling);
+        let probs = Distribution::for_draft(spare, self.vocabulary, Some(tokens), logits, sampling);
         probs.map_err(|source| EngineError::Logits {
             role: "draft",
             model: self.name.clone(),

@@ -1,10 +1,9 @@
-//! `config.json` of a draft head: which kind it is, and every variant that changes what is
-//! computed.
+//! `config.json` of a draft head: its kind, and all options that change the computation.
 //!
-//! Three formats: the original heads', that of SpecForge (choices nested in `eagle_config`), and
-//! that of speculators (the layer nested in `transformer_layer_config`). What is not known is
-//! refused by name: with a head that is read wrongly the output has still the target's
-//! distribution, only slowly, and nobody would notice why.
+//! Three formats: of the original EAGLE heads, of SpecForge (options nested in `eagle_config`), and
+//! of speculators (the layer nested in `transformer_layer_config`). Unknown options are rejected by
+//! name: a misread draft head still gives output with the target's distribution, but slowly, and the
+//! cause would be hard to find.
 
 use std::path::Path;
 
@@ -13,63 +12,63 @@ use polydraft_text::Fields;
 use serde_json::Value;
 
 use super::block::config::{Block, FORMATS, is_block};
-use super::reads::in_order;
+use super::hidden_states::in_order;
 use super::source;
-use crate::config::{Biases, Config, FedBack, Positions};
+use crate::config::{Biases, Config, Feedback, Positions};
 use crate::error::{Error, Result};
 use crate::family::common::{Family, llama_like};
 use crate::names::{LLAMA_NAMES, Names};
 
-/// Names of the tensors once they are brought into one form.
+/// Names of the tensors after [renaming](super::load) to a common form.
 pub(super) const NAMES: Names = Names {
     embedding: "embed_tokens",
     layers: "layers",
     norm: "norm",
-    head: "lm_head",
+    lm_head: "lm_head",
     ..LLAMA_NAMES
 };
 
-/// What a head is.
+/// Configuration of a draft head.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct HeadConfig {
-    /// Its decoder layers; the vocabulary is the target's.
+    /// Configuration of its decoder layers, with the target's vocabulary.
     pub layers: Config,
     pub kind: Kind,
-    /// Hidden width of the target, where the file says it.
+    /// Hidden width of the target, if the file has it.
     pub target_hidden: Option<usize>,
-    /// The layers that it reads, if the file says so.
+    /// Hidden states that it reads, if the file lists them.
     pub features: Option<Vec<HiddenState>>,
-    /// How many it reads, if the file says so.
+    /// Number of hidden states that it reads, if the file has it.
     pub feature_count: Option<usize>,
-    /// Tokens that it has logits of; the target's all where the file does not say.
+    /// Size of the draft vocabulary; `None` for the target's whole vocabulary.
     pub draft_vocabulary: Option<usize>,
-    /// Whether the projection of the inputs has a bias, if the file says so.
+    /// Whether the projection of the inputs has a bias, if the file has the field.
     pub bias: Option<bool>,
-    /// Logits are multiplied by this.
+    /// Factor of logits.
     pub logit_scale: f64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {
-    /// Li et al. 2024, the weights of EAGLE-2 too.
+    /// Li et al. 2024; EAGLE-2 has the same weights.
     Eagle1,
-    /// Li et al. 2025, with what came after it.
-    Eagle3 { norms: FeatureNorms, residual: Residual, fed_back: FedBack },
-    /// Several tokens at once.
+    /// Li et al. 2025, with later options.
+    Eagle3 { norms: FeatureNorms, residual: Residual, feedback: Feedback },
+    /// Several tokens in one pass.
     Block(Block),
 }
 
-/// How the target's states are normed before they are joined.
+/// Norms of the target's states before they are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FeatureNorms {
     None,
-    /// All in one.
-    Together,
-    /// Each by itself.
-    Each,
+    /// One norm of all states concatenated.
+    Concatenated,
+    /// One norm per state.
+    PerState,
 }
 
-/// What the first block adds to.
+/// Residual stream that the first block adds to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Residual {
     State,
@@ -81,20 +80,20 @@ type Read<T> = std::result::Result<T, String>;
 
 impl HeadConfig {
     pub fn read(directory: &Path, fc_columns: Option<usize>) -> Result<Self> {
-        let (said, divisors) = source::config_and_divisors(directory)?;
-        let wrong = |problem| Error::File { path: source::settings(directory), problem };
-        let mut config = Self::parse(&said, fc_columns).map_err(wrong)?;
+        let (json, divisors) = source::config_and_divisors(directory)?;
+        let invalid = |problem| Error::File { path: source::settings(directory), problem };
+        let mut config = Self::parse(&json, fc_columns).map_err(invalid)?;
         if let (Positions::Rotary(rope), Some(divisors)) = (&mut config.layers.positions, divisors)
         {
             rope.divisors = divisors;
-            config.layers.check().map_err(wrong)?;
+            config.layers.check().map_err(invalid)?;
         }
         Ok(config)
     }
 
-    /// `fc_columns` tells kinds apart where the file does not.
+    /// Parses a configuration; `fc_columns` decides the kind if the fields do not.
     fn parse(value: &Value, fc_columns: Option<usize>) -> Read<Self> {
-        let fields = Fields::of(value)?;
+        let fields = Fields::new(value)?;
         let nested = fields.object("eagle_config")?;
         if let Some(nested) = value.get("eagle_config").and_then(Value::as_object) {
             check_nested(nested)?;
@@ -122,7 +121,7 @@ impl HeadConfig {
             feed_forward: layer.flag("mlp_bias", false)?,
         };
         if !is_block {
-            refuse_windows(&layer)?;
+            reject_windows(&layer)?;
         }
         let draft_vocabulary = fields.get::<usize>("draft_vocab_size")?;
         if let Some(got) = draft_vocabulary.filter(|size| !(1..=layers.vocabulary).contains(size)) {
@@ -164,7 +163,7 @@ impl HeadConfig {
     }
 }
 
-/// Heads are no models of their own: this is the name in messages.
+/// Family for reading the layers; the name appears in messages.
 const FAMILY: Family = Family { architecture: "draft head", read: llama_like };
 
 fn eagle3(fields: &Fields, nested: Option<&Fields>, speculators: bool) -> Read<Kind> {
@@ -177,11 +176,11 @@ fn eagle3(fields: &Fields, nested: Option<&Fields>, speculators: bool) -> Read<K
         (true, true) => {
             return Err("norm_before_fc: expected false beside fc_norm, got true".to_owned());
         }
-        (true, false) => FeatureNorms::Together,
-        (false, true) => FeatureNorms::Each,
+        (true, false) => FeatureNorms::Concatenated,
+        (false, true) => FeatureNorms::PerState,
         (false, false) => FeatureNorms::None,
     };
-    // Readers of this format disagree on what it means to leave it out.
+    // Engines disagree on the default.
     if speculators && fields.get::<bool>("norm_before_residual")?.is_none() {
         return Err(
             "norm_before_residual: expected true or false in this format, got none".to_owned()
@@ -189,12 +188,13 @@ fn eagle3(fields: &Fields, nested: Option<&Fields>, speculators: bool) -> Read<K
     }
     let residual =
         if anywhere("norm_before_residual")? { Residual::NormedState } else { Residual::State };
-    let fed_back = if anywhere("norm_output")? { FedBack::AfterNorm } else { FedBack::BeforeNorm };
-    Ok(Kind::Eagle3 { norms, residual, fed_back })
+    let feedback =
+        if anywhere("norm_output")? { Feedback::AfterNorm } else { Feedback::BeforeNorm };
+    Ok(Kind::Eagle3 { norms, residual, feedback })
 }
 
-/// The layers to read, in one of two conventions: at the top level number n is the input of layer
-/// n, inside `eagle_config` its output.
+/// Hidden states to read, in one of two conventions: at the top level number n is the input of layer
+/// n, inside `eagle_config` the output of layer n.
 fn features(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<HiddenState>>> {
     const FIELD: &str = "eagle_aux_hidden_state_layer_ids";
     let inner = nested.map_or(Ok(None), |nested| nested.get::<Vec<usize>>(FIELD))?;
@@ -210,7 +210,7 @@ fn features(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<HiddenS
     }
 }
 
-/// Choices that exist in `eagle_config`, and the values that the forward pass knows.
+/// Rejects options in `eagle_config` that the forward pass does not support.
 fn check_nested(nested: &serde_json::Map<String, Value>) -> Read<()> {
     for (name, value) in nested {
         let expected = match name.as_str() {
@@ -224,7 +224,7 @@ fn check_nested(nested: &serde_json::Map<String, Value>) -> Read<()> {
             | "use_input_layernorm_in_first_layer"
             | "use_last_layernorm" => true,
             "use_mtp_layernorm" => false,
-            other => return Err(format!("eagle_config: expected no unknown choice, got {other}")),
+            other => return Err(format!("eagle_config: expected known options, got {other}")),
         };
         if *value != Value::Bool(expected) {
             return Err(format!("eagle_config: {name}: expected {expected}, got {value}"));
@@ -233,7 +233,7 @@ fn check_nested(nested: &serde_json::Map<String, Value>) -> Read<()> {
     Ok(())
 }
 
-fn refuse_windows(layer: &Fields) -> Read<()> {
+fn reject_windows(layer: &Fields) -> Read<()> {
     let types = layer.get::<Vec<String>>("layer_types")?.unwrap_or_default();
     match types.iter().find(|kind| *kind != "full_attention") {
         Some(other) => Err(format!("layer_types: expected full_attention, got {other:?}")),

@@ -1,41 +1,41 @@
-//! What a head is, from its files' headers.
+//! Description of a draft head from the headers of its files.
 
 use std::path::Path;
 
 use polydraft_engine::HiddenState;
 
-use super::assistant::Files;
+use super::assistant::AssistantFiles;
 use super::config::Kind;
 use super::load::Headers;
 use super::source;
 use crate::config::Config;
 use crate::error::Result;
-use crate::weights::Listed;
+use crate::weights::TensorHeader;
 
-/// A draft head beside the target that it is meant for.
+/// Description of a draft head for a target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadDescription {
-    /// Such as `EAGLE-3`.
+    /// Name of the kind, such as `EAGLE-3`.
     pub kind: &'static str,
-    /// Of its own files; what it borrows from the target is not counted.
+    /// Number of parameters in its files, without tensors that it shares with the target.
     pub parameters: u64,
     /// Decoder layers.
     pub layers: usize,
-    /// Tokens that it can draft.
+    /// Number of tokens that it can draft.
     pub tokens: usize,
-    /// The hidden states of the target that it reads, in order.
+    /// Hidden states of the target that it reads, in order.
     pub reads: Vec<HiddenState>,
 }
 
 impl HeadDescription {
-    /// Reads the configuration and the headers of the weights. `target` is what the head is for,
-    /// and `vocabulary` the number of its tokens.
+    /// Reads the configuration and the headers of the weights. `target` is the configuration of the
+    /// target, `vocabulary` the size of its vocabulary.
     ///
     /// # Errors
-    /// As of [`load_head`](crate::load_head), as far as headers tell.
+    /// As for [`load_head`](crate::load_head), except errors that only the weights reveal.
     pub fn read(directory: &Path, target: &Config, vocabulary: usize) -> Result<Self> {
-        if let Some(said) = source::assistant(directory)? {
-            let files = Files::open(directory, &said, target, vocabulary)?;
+        if let Some(json) = source::assistant(directory)? {
+            let files = AssistantFiles::open(directory, &json, target, vocabulary)?;
             return Ok(Self {
                 kind: "an assistant on the target's KV cache",
                 parameters: files.parameters(),
@@ -46,7 +46,8 @@ impl HeadDescription {
         }
         let Headers { weights, config, reads, tokens } =
             Headers::read(directory, target, vocabulary, None, None)?;
-        let parameters = weights.tensors().iter().map(Listed::numbers).fold(0, u64::saturating_add);
+        let parameters =
+            weights.tensors().iter().map(TensorHeader::numbers).fold(0, u64::saturating_add);
         let kind = match config.kind {
             Kind::Eagle1 => "EAGLE-1",
             Kind::Eagle3 { .. } => "EAGLE-3",

@@ -1,4 +1,4 @@
-//! Kinds of draft heads, told apart by their files.
+//! Kinds of draft heads.
 
 use std::path::Path;
 
@@ -9,12 +9,11 @@ use super::source;
 /// A kind of draft head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadKind {
-    /// One token after the other, from the target's hidden states: EAGLE
-    /// ([`load_head`](crate::load_head)).
+    /// Token by token, from the target's hidden states: EAGLE ([`load_head`](crate::load_head)).
     Autoregressive,
-    /// Several tokens at once: DFlash, DSpark ([`load_block_head`](crate::load_block_head)).
+    /// Several tokens in one pass: DFlash, DSpark ([`load_block_head`](crate::load_block_head)).
     Block,
-    /// A small model on the target's KV cache ([`load_head`](crate::load_head)).
+    /// A small model that reads the target's KV cache ([`load_head`](crate::load_head)).
     Assistant,
 }
 

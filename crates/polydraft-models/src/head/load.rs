@@ -1,4 +1,4 @@
-//! From a head's directory to a drafter, with what it borrows from its target.
+//! Loading of EAGLE heads, with the tensors that they share with the target.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,42 +8,42 @@ use polydraft::Token;
 use polydraft_engine::{HiddenState, ModelInfo};
 use polydraft_kernels::{CacheType, available_memory};
 
-use super::Head;
+use super::DraftHead;
 use super::assistant;
 use super::block::config::Block;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES};
+use super::hidden_states::{default_features, in_order};
 use super::net::{Combine, Join, Net};
 use super::options::HeadOptions;
-use super::reads::{default_features, in_order};
 use super::source;
 use super::target::HeadTarget;
-use crate::config::{Config, HeadNorms, Positions};
-use crate::description::{Sizes, check_memory, is_gguf};
+use crate::config::{Config, Positions, QkNorm};
+use crate::description::{TensorSizes, check_memory, is_gguf};
 use crate::error::{Error, Result};
-use crate::family::file::eagle3;
+use crate::family::gguf::eagle3;
 use crate::linear::{Linear, Matrix};
 use crate::precision::Precision;
 use crate::transformer::load::Loader;
 use crate::transformer::norms::Norms;
-use crate::transformer::{Place, Transformer};
-use crate::weights::{Part, Weights};
+use crate::transformer::{PositionEncoding, Transformer};
+use crate::weights::{TensorRows, Weights};
 
-/// Whether a directory, or a GGUF file, holds a draft head, and not a model of its own.
+/// Whether a directory or a GGUF file has a draft head rather than a model.
 pub fn is_head(directory: &Path) -> bool {
     if is_gguf(directory) {
         return source::is_head_file(directory);
     }
     let config = source::config(directory).unwrap_or_default();
-    let says = ["draft_vocab_size", "speculators_model_type", "eagle_config", "dflash_config"];
+    let markers = ["draft_vocab_size", "speculators_model_type", "eagle_config", "dflash_config"];
     Config::is_assistant(&config)
-        || says.iter().any(|field| config.get(field).is_some())
+        || markers.iter().any(|field| config.get(field).is_some())
         || open(directory).is_ok_and(|weights| weights.shape("fc.weight").is_some())
 }
 
-/// Loads an EAGLE head, or the assistant of a model: `config.json` with `model.safetensors` (or
-/// shards with an index) or `pytorch_model.bin`, or a GGUF file (EAGLE-3, assistants). From then on
-/// the target captures the hidden states that the head reads; tensors that the head's files leave
-/// out are the target's.
+/// Loads an EAGLE head or an assistant from a directory with `config.json` and `model.safetensors`
+/// (or shards with an index) or `pytorch_model.bin`, or from a GGUF file (EAGLE-3, assistants). From
+/// then on the target captures the hidden states that the draft head reads. Tensors that its files
+/// omit are shared with the target.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,19 +57,19 @@ pub fn is_head(directory: &Path) -> bool {
 /// ```
 ///
 /// # Errors
-/// Files that are missing or no such files; choices that are not known; tensors of other shapes
-/// than the configuration says; another target's head; one that is too large for the memory; a
-/// target on another backend that does not give the hidden states that the head reads, or whose KV
-/// cache an assistant would read. Field or tensor are named.
+/// Missing or invalid files; unknown options; tensors whose shapes do not match the configuration; a
+/// draft head for another target, or one that does not fit into memory; a target on another backend
+/// that does not provide the hidden states, or the KV cache for an assistant. The message names the
+/// field or the tensor.
 pub fn load_head<'a>(
     directory: &Path,
     target: impl Into<HeadTarget<'a>>,
     options: &HeadOptions,
-) -> Result<Head> {
+) -> Result<DraftHead> {
     let mut target = target.into();
     let head = match (source::assistant(directory)?, &mut target) {
-        (Some(said), HeadTarget::Native(model)) => {
-            assistant::read(directory, &said, model, options)?
+        (Some(json), HeadTarget::Native(model)) => {
+            assistant::read(directory, &json, model, options)?
         }
         (Some(_), HeadTarget::Other(..)) => {
             let problem =
@@ -87,7 +87,7 @@ fn read(
     trunk: &Transformer,
     info: &ModelInfo,
     options: &HeadOptions,
-) -> Result<Head> {
+) -> Result<DraftHead> {
     let vocabulary = info.vocabulary.size();
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
     let Headers { weights, config, reads, tokens } =
@@ -103,7 +103,7 @@ fn read(
             let fc = fc(&mut loader, 2 * hidden, config.bias.unwrap_or(true))?;
             (Join::Embedding(fc), loader.block(0, Norms::default(), hidden)?)
         }
-        Kind::Eagle3 { norms, residual, fed_back } => {
+        Kind::Eagle3 { norms, residual, feedback } => {
             let combine =
                 combine(&mut loader, *norms, reads.len(), width, config.bias.unwrap_or(false))?;
             let join = Join::Features {
@@ -111,12 +111,13 @@ fn read(
                 token_norm: loader.norm("layers.0.input_layernorm", hidden)?,
                 state_norm: loader.norm("layers.0.hidden_norm", hidden)?,
                 residual: *residual,
-                fed_back: *fed_back,
+                feedback: *feedback,
             };
             (join, loader.block(0, Norms::default(), 2 * hidden)?)
         }
         Kind::Block(Block { name, .. }) => {
-            let problem = format!("expected a head of single tokens, got {name}, one of blocks");
+            let problem =
+                format!("expected an autoregressive draft head, got {name}, a block head");
             return Err(Error::File { path: source::settings(directory), problem });
         }
     };
@@ -134,12 +135,12 @@ fn read(
         let problem = "expected rotary positions".to_owned();
         return Err(Error::File { path: source::settings(directory), problem });
     };
-    let place = Place::Rotary(rope.frequencies(config.layers.head), None);
-    loader.weights.finish(is_unread)?;
+    let place = PositionEncoding::Rotary(rope.frequencies(config.layers.head_dim), None);
+    loader.weights.check_all_read(is_unread)?;
 
-    let mut decoder = Transformer::of_parts(config.layers.clone(), embedding, place, layers);
+    let mut decoder = Transformer::from_parts(config.layers.clone(), embedding, place, layers);
     decoder.set_norm(norm);
-    decoder.set_head(output);
+    decoder.set_lm_head(output);
     let net = Net {
         decoder,
         join,
@@ -150,10 +151,10 @@ fn read(
     };
     let name =
         directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
-    Ok(Head::new(name, vocabulary, info.context, net))
+    Ok(DraftHead::new(name, vocabulary, info.context, net))
 }
 
-/// That there is memory enough for its weights and a context of 1,000 tokens.
+/// Checks that the available memory is enough for the weights and a context of 1,000 tokens.
 pub(super) fn check_size(
     directory: &Path,
     info: &ModelInfo,
@@ -161,9 +162,9 @@ pub(super) fn check_size(
     weights: &Weights,
     config: &Config,
 ) -> Result<()> {
-    let mut sizes = Sizes::default();
+    let mut sizes = TensorSizes::default();
     for tensor in weights.tensors().iter().filter(|tensor| !is_unread(&tensor.name)) {
-        sizes.add(tensor, config.use_of(&tensor.name));
+        sizes.add(tensor, config.matrix_use(&tensor.name));
     }
     let cache = config.cache_bytes(CacheType::default().bytes());
     let cache = cache.saturating_mul(info.context.min(1_000) as u64);
@@ -171,25 +172,25 @@ pub(super) fn check_size(
     check_memory(directory, options.precision, options.memory.or_else(available_memory), needed)
 }
 
-/// Whether a tensor of this name is not needed.
+/// Whether a tensor with this name is not loaded.
 pub(super) fn is_unread(name: &str) -> bool {
     ["t2d", eagle3::DIVISORS].contains(&name)
         || name.ends_with("rotary_emb.inv_freq")
         || name.starts_with("verifier_")
 }
 
-/// What a head's files say before weights are read.
+/// Configuration and tensor headers of a draft head.
 pub(super) struct Headers {
     pub weights: Weights,
     pub config: HeadConfig,
-    /// The hidden states of the target that it reads.
+    /// Hidden states of the target that it reads.
     pub reads: Vec<HiddenState>,
     pub tokens: Tokens,
 }
 
 impl Headers {
-    /// `trunk` is the target, of so many tokens; `layers` are read and tokens `allowed` where the
-    /// files are overruled.
+    /// Reads the headers and checks them against the target: its configuration `trunk` and the size
+    /// of its vocabulary. `layers` and `allowed` override the layers and tokens of the files.
     pub fn read(
         directory: &Path,
         trunk: &Config,
@@ -201,27 +202,25 @@ impl Headers {
         let fc_columns = weights.shape("fc.weight").and_then(|shape| shape.get(1).copied());
         let mut config = HeadConfig::read(directory, fc_columns)?;
         if weights.shape("mask_hidden").is_some() {
-            let expected =
-                "no such tensor: a head that drafts one token after the other".to_owned();
-            return Err(weights.wrong(
+            let expected = "no such tensor, as in an autoregressive draft head".to_owned();
+            return Err(weights.tensor_error(
                 "mask_hidden",
                 expected,
-                "a head that drafts several at once".to_owned(),
+                "a draft head that drafts several tokens in one pass".to_owned(),
             ));
         }
         let reads = check(&config, trunk, vocabulary, layers)
             .map_err(|problem| Error::File { path: source::settings(directory), problem })?;
-        config.layers.attention.head_norms = match weights.shape("layers.0.self_attn.q_norm.weight")
-        {
-            Some(_) => HeadNorms::Each,
-            None => HeadNorms::None,
+        config.layers.attention.qk_norm = match weights.shape("layers.0.self_attn.q_norm.weight") {
+            Some(_) => QkNorm::PerHead,
+            None => QkNorm::None,
         };
         let tokens = tokens(&mut weights, &config, vocabulary, allowed)?;
         Ok(Self { weights, config, reads, tokens })
     }
 }
 
-/// The tensors of a head under the names of one form.
+/// Opens the tensors of a draft head and renames them to a common form.
 fn open(directory: &Path) -> Result<Weights> {
     let mut weights = source::weights(directory)?;
     weights.rename(|name| {
@@ -241,7 +240,7 @@ fn open(directory: &Path) -> Result<Weights> {
     Ok(weights)
 }
 
-/// That the head is for this target; the states that it reads.
+/// Checks that the draft head is for this target; returns the hidden states that it reads.
 fn check(
     config: &HeadConfig,
     trunk: &Config,
@@ -282,13 +281,13 @@ fn check(
     }
 }
 
-/// Which tokens the head has logits of.
+/// Draft vocabulary: the tokens that the draft head has logits for.
 pub(super) struct Tokens {
-    /// Ascending.
+    /// Token ids, ascending.
     pub ids: Vec<Token>,
-    /// The row of each in the output matrix,
+    /// Row of each token in the output matrix.
     pub rows: Vec<u32>,
-    /// which has so many.
+    /// Number of rows of the output matrix.
     pub count: usize,
 }
 
@@ -300,8 +299,8 @@ fn tokens(
 ) -> Result<Tokens> {
     let all = config.layers.vocabulary;
     let count = config.draft_vocabulary.unwrap_or(all);
-    // A directory has how far each token is from its row's number.
-    let is_file = weights.is_file();
+    // Directories store the difference of each token id and its row number.
+    let is_file = weights.is_gguf();
     let from = |row: i64| if is_file { 0 } else { row };
     let ids: Vec<i64> = match weights.shape("d2t").is_some() || count != all {
         true => (0..)
@@ -314,11 +313,11 @@ fn tokens(
     for (j, id) in ids.iter().enumerate() {
         if !(0..all as i64).contains(id) {
             let expected = format!("tokens below the target's {all}");
-            return Err(weights.wrong("d2t", expected, format!("{id} at entry {j}")));
+            return Err(weights.tensor_error("d2t", expected, format!("{id} at entry {j}")));
         }
         if !seen.insert(*id) {
             let expected = "every token once".to_owned();
-            return Err(weights.wrong("d2t", expected, format!("{id} again at entry {j}")));
+            return Err(weights.tensor_error("d2t", expected, format!("{id} again at entry {j}")));
         }
     }
     let allowed: Option<BTreeSet<Token>> = allowed.map(|allowed| allowed.iter().copied().collect());
@@ -329,7 +328,7 @@ fn tokens(
         .collect();
     if pairs.is_empty() {
         let expected = "at least one token that may be drafted".to_owned();
-        return Err(weights.wrong("lm_head.weight", expected, "none".to_owned()));
+        return Err(weights.tensor_error("lm_head.weight", expected, "none".to_owned()));
     }
     pairs.sort_unstable();
     let (ids, rows) = pairs.into_iter().unzip();
@@ -349,8 +348,8 @@ fn combine(
 ) -> Result<Combine> {
     let norms = match norms {
         FeatureNorms::None => Vec::new(),
-        FeatureNorms::Together => vec![loader.norm("input_norm", width)?],
-        FeatureNorms::Each => {
+        FeatureNorms::Concatenated => vec![loader.norm("input_norm", width)?],
+        FeatureNorms::PerState => {
             let each = (0..count).map(|i| loader.norm(&format!("fc_norm.{i}"), width / count));
             each.collect::<Result<_>>()?
         }
@@ -358,7 +357,7 @@ fn combine(
     Ok(Combine { norms, fc: fc(loader, width, biased)? })
 }
 
-/// The head's own embedding, or the target's.
+/// Loads the embedding, or shares the target's.
 pub(super) fn embedding(
     loader: &mut Loader,
     trunk: &Transformer,
@@ -368,56 +367,59 @@ pub(super) fn embedding(
     let name = format!("{}.weight", NAMES.embedding);
     if loader.weights.shape(&name).is_some() {
         let wanted = vocabulary.min(rows);
-        return Ok(Arc::new(loader.looked_up(&[Part::of(name, rows, wanted)], hidden)?));
+        return Ok(Arc::new(
+            loader.unquantised_matrix(&[TensorRows::first_rows(name, rows, wanted)], hidden)?,
+        ));
     }
     match trunk.config.embedding == hidden {
         true => Ok(Arc::clone(trunk.embedding())),
-        false => Err(borrowed(loader, &name, trunk.config.embedding)),
+        false => Err(cannot_share(loader, &name, trunk.config.embedding)),
     }
 }
 
-/// The head's own output matrix, or rows of the target's.
+/// Loads the output matrix, or takes rows of the target's.
 pub(super) fn output(
     loader: &mut Loader,
     trunk: &Transformer,
     tokens: &Tokens,
 ) -> Result<Arc<Matrix>> {
     let hidden = loader.config.hidden;
-    let name = format!("{}.weight", NAMES.head);
+    let name = format!("{}.weight", NAMES.lm_head);
     if loader.weights.shape(&name).is_some() {
-        let all = loader.stacked(&[Part::of(name, tokens.count, tokens.count)], hidden)?;
+        let all =
+            loader.stacked(&[TensorRows::first_rows(name, tokens.count, tokens.count)], hidden)?;
         return Ok(Arc::new(match tokens.rows.len() == tokens.count && tokens.rows.is_sorted() {
             true => all,
             false => all.select(&tokens.rows)?,
         }));
     }
     if trunk.config.embedding != hidden {
-        return Err(borrowed(loader, &name, trunk.config.embedding));
+        return Err(cannot_share(loader, &name, trunk.config.embedding));
     }
     let every = (0..trunk.config.vocabulary as Token).eq(tokens.ids.iter().copied());
     match every {
-        true => Ok(Arc::clone(trunk.head())),
-        false => of_target(trunk, &tokens.ids, loader.precision),
+        true => Ok(Arc::clone(trunk.lm_head())),
+        false => target_output_rows(trunk, &tokens.ids, loader.precision),
     }
 }
 
-/// Rows of the target's output matrix, in fewer bits where that is less.
-pub(super) fn of_target(
+/// Copies rows of the target's output matrix, quantised if that takes fewer bytes.
+pub(super) fn target_output_rows(
     trunk: &Transformer,
     ids: &[Token],
     precision: Precision,
 ) -> Result<Arc<Matrix>> {
-    let own = trunk.head().select(ids)?;
-    let rounded = own.rounded(precision, None)?;
-    Ok(Arc::new(if rounded.bytes() < own.bytes() { rounded } else { own }))
+    let rows = trunk.lm_head().select(ids)?;
+    let rounded = rows.rounded(precision, None)?;
+    Ok(Arc::new(if rounded.bytes() < rows.bytes() { rounded } else { rows }))
 }
 
-/// The error of a tensor that the target cannot stand in for.
-fn borrowed(loader: &Loader, name: &str, width: usize) -> Error {
+/// Error for a missing tensor whose counterpart in the target has another width.
+fn cannot_share(loader: &Loader, name: &str, width: usize) -> Error {
     let expected = format!("one of {} columns", loader.config.hidden);
-    loader.weights.wrong(
+    loader.weights.tensor_error(
         name,
         expected,
-        format!("no tensor of that name, and a target's of {width}"),
+        format!("no tensor with that name, and {width} columns in the target"),
     )
 }

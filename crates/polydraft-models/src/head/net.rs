@@ -1,20 +1,18 @@
-//! The forward pass of a draft head: one decoder layer, or a few, on the target's hidden states.
+//! Forward pass of a draft head: one decoder layer, or a few, on the target's hidden states.
 //!
-//! Problem: the distribution of the next token but one, from the target's states of a token and the
-//! token that followed it.
-//! Source: Li et al. 2024 (EAGLE), Li et al. 2025 (EAGLE-3), and what their heads' configurations
-//! have since added.
+//! Problem: predict token i + 2 from the target's states of token i and from token i + 1.
+//! Source: Li et al. 2024 (EAGLE), Li et al. 2025 (EAGLE-3), and later options in the configurations
+//! of published draft heads.
 //! Method: position i joins the target's states F of token i with the embedding e of token i + 1.
 //! With EAGLE-3
-//!     s = fc·F, later the state that the step before left;   n = rms(s);   r = s or n
+//!     s = fc·F, in later steps the output state of the previous step;   n = rms(s);   r = s or n
 //!     x = r + attention([rms(e), n]);   x = x + mlp(rms(x));   logits = output·rms(x);
-//!     the state left: x or rms(x)
-//! with EAGLE-1, F the target's last normed state: u = fc·[e, s], x = u + attention(u), x = x +
-//! mlp(rms(x)), logits = the target's output·x, the state left: x;
-//! with layers of the model's own (DeepSeek-AI 2024, V3, section 2.2), F as with EAGLE-1: x =
-//! fc·[rms(e), rms(s)], then the layers, logits = output·rms(x), the state left: x, or rms(x) with
-//! Qwen's, MiMo's and Nemotron 3's.
-//! Complexity: that of a layer and of the output matrix, for each token.
+//!     output state: x or rms(x)
+//! with EAGLE-1, where F is the target's last normed state: u = fc·[e, s], x = u + attention(u), x =
+//! x + mlp(rms(x)), logits = the target's output·x, output state: x;
+//! with MTP modules (DeepSeek-AI 2024, V3, section 2.2), F as with EAGLE-1: x = fc·[rms(e), rms(s)],
+//! then the layers, logits = output·rms(x), output state: x, or rms(x) in Qwen, MiMo and Nemotron 3.
+//! Complexity: a layer and the output matrix for each token.
 
 use polydraft::Token;
 use polydraft_engine::HiddenState;
@@ -27,22 +25,22 @@ use crate::linear::Linear;
 use crate::transformer::Transformer;
 use crate::transformer::pass::{SequenceTokens, begin, positions, tokens, wanted};
 
-/// Weights and shape.
+/// Weights and shape of a draft head.
 #[derive(Debug)]
 pub(super) struct Net {
-    /// The layers, the embedding, the norm after them and the output matrix.
+    /// Layers, embedding, last norm and output matrix.
     pub decoder: Transformer,
     pub join: Join,
-    /// The tokens that logits are of, ascending.
+    /// Draft vocabulary, ascending.
     pub tokens: Vec<Token>,
     pub logit_scale: f64,
-    /// The target's states that are read,
+    /// Hidden states of the target that it reads.
     pub reads: Vec<HiddenState>,
-    /// and how many numbers that is for a token.
+    /// Width of these states for a token, all together.
     pub features: usize,
 }
 
-/// How states and tokens come together.
+/// Combination of states and embedded tokens.
 #[derive(Debug)]
 pub(super) enum Join {
     /// EAGLE-1.
@@ -55,21 +53,21 @@ pub(super) enum Join {
         residual: Residual,
         feedback: Feedback,
     },
-    /// A layer of the model's own that predicts further tokens (MTP).
-    Further {
+    /// MTP module.
+    Mtp {
         fc: Linear,
         token_norm: Norm,
         state_norm: Norm,
-        /// Whether the state is the first of both.
+        /// Whether the state comes before the token.
         state_first: bool,
         feedback: Feedback,
     },
-    /// An assistant, which attends to the target's KV cache: what joins the target's embedding,
-    /// times `scale`, with its state, and what makes such a state of its own.
+    /// Assistant, which attends to the target's KV cache. `before` projects the target's embedding,
+    /// times `scale`, and its state to the assistant's width; `after` projects back to a state.
     Assistant { before: Linear, after: Linear, scale: f64 },
 }
 
-/// From the target's states of a token to one state.
+/// Projection of the target's states of a token to one state.
 #[derive(Debug)]
 pub(super) struct Combine {
     pub norms: Vec<Norm>,
@@ -77,7 +75,7 @@ pub(super) struct Combine {
 }
 
 impl Combine {
-    /// `[rows, features]` to `[rows, hidden]`.
+    /// Maps `[rows, features]` to `[rows, hidden]`.
     fn forward(&self, x: Rows) -> Result<Rows> {
         let x = match self.norms.len() {
             0 => x,
@@ -94,30 +92,30 @@ impl Combine {
     }
 }
 
-/// What a pass gives for the rows that want it.
+/// Output of a pass for the wanted rows.
 #[derive(Debug)]
 pub(super) struct NetOutput {
     /// `[wanted, draft vocabulary]`
     pub logits: Vec<f32>,
-    /// What the steps of their children begin with, `[wanted, hidden]`.
+    /// Output states, `[wanted, hidden]`: the input states of children.
     pub states: Vec<f32>,
 }
 
 impl Net {
     /// Width of a state.
     pub fn width(&self) -> usize {
-        match self.follows() {
+        match self.uses_target_cache() {
             true => self.features,
             false => self.decoder.config.hidden,
         }
     }
 
-    /// Whether it attends to the target's KV cache, and has none.
-    pub fn follows(&self) -> bool {
+    /// Whether it attends to the target's KV cache instead of its own.
+    pub fn uses_target_cache(&self) -> bool {
         matches!(self.join, Join::Assistant { .. })
     }
 
-    /// The states that steps begin with, of the target's states `[rows, features]`.
+    /// Input states from the target's states `[rows, features]`.
     pub fn combine(&self, features: Vec<f32>) -> Result<Vec<f32>> {
         let Join::Features { combine, .. } = &self.join else { return Ok(features) };
         if features.is_empty() {
@@ -126,12 +124,12 @@ impl Net {
         Ok(combine.forward(Rows::new(features, self.features))?.into_numbers())
     }
 
-    /// Computes the tokens of all parts from states `[tokens, hidden]`.
+    /// Computes the tokens of all parts from input states `[tokens, hidden]`.
     pub fn forward(&self, parts: &mut [SequenceTokens], states: Vec<f32>) -> Result<NetOutput> {
         let decoder = &self.decoder;
         let config = &decoder.config;
         if let Join::Assistant { before, scale, .. } = &self.join {
-            // As the last token, of which the target's cache has nothing yet.
+            // Queries are at the position of the last token, which is not in the target's cache.
             let positions: Vec<usize> = positions(parts).into_iter().map(|at| at + 1).collect();
             let rotations = decoder.rotations(&positions);
             let token = decoder.embedding().rows(&tokens(parts))?.scaled(*scale);
@@ -139,7 +137,7 @@ impl Net {
             let mut x = before.forward(&Rows::concat_columns(&[token, state])?)?;
             for layer in &decoder.layers {
                 x = layer.forward(config, x, &rotations, parts)?;
-                x = layer.end(config, x, None)?;
+                x = layer.finish(config, x, None)?;
             }
             return self.read_out(x, parts);
         }

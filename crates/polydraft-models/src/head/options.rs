@@ -1,4 +1,4 @@
-//! How a head is loaded.
+//! Options of loading a draft head.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,23 +8,23 @@ use polydraft::Token;
 use crate::error::{Error, Result};
 use crate::precision::Precision;
 
-/// How to load a head.
+/// Options of loading a draft head.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HeadOptions {
-    /// The type of its weight matrices.
+    /// Type of the weight matrices.
     pub precision: Precision,
-    /// The layers of the target whose inputs it reads, where its files say something else than it
-    /// was trained with. Files number the same layers in two conventions. A wrong choice costs
-    /// acceptance.
+    /// Layers of the target whose inputs it reads, if its files differ from its training (files
+    /// number layers in two conventions). Wrong layers lower the acceptance rate.
     pub layers: Option<Vec<usize>>,
-    /// Tokens that it may draft, of those that it can; all if none.
+    /// Tokens that it may draft; `None` for all that it can draft.
     pub tokens: Option<Vec<Token>>,
-    /// Bytes that it may take; `None` is what the system says is free, if it says.
+    /// Maximum bytes; `None` is the free memory that the system reports, or no limit if it reports
+    /// none.
     pub memory: Option<u64>,
 }
 
 impl HeadOptions {
-    /// The tokens that may be drafted, ascending.
+    /// Allowed tokens of a vocabulary, ascending.
     pub(super) fn drafted(&self, path: &Path, vocabulary: usize) -> Result<Vec<Token>> {
         let all = 0..vocabulary as Token;
         let Some(allowed) = &self.tokens else { return Ok(all.collect()) };

@@ -3,16 +3,16 @@
 use polydraft_engine::{HiddenState, HiddenStates, Model, ModelInfo, capture_hidden_states};
 
 use crate::error::Result;
-use crate::load::EmbeddingAndHead;
+use crate::load::EmbeddingAndOutput;
 use crate::model::TransformerModel;
 use crate::transformer::Transformer;
 
-/// The target of a draft head, with the tensors that the head may share with it.
+/// The target of a draft head, with the tensors that the draft head may share with it.
 pub enum HeadTarget<'a> {
     /// A target on the CPU kernels.
     Native(&'a mut TransformerModel),
     /// A target on another backend, with the embedding and the output matrix of its file.
-    Other(&'a mut dyn Model, &'a EmbeddingAndHead),
+    Other(&'a mut dyn Model, &'a EmbeddingAndOutput),
 }
 
 impl<'a> From<&'a mut TransformerModel> for HeadTarget<'a> {
@@ -22,7 +22,7 @@ impl<'a> From<&'a mut TransformerModel> for HeadTarget<'a> {
 }
 
 impl HeadTarget<'_> {
-    /// Returns the weights that the head may share.
+    /// Returns the weights that the draft head may share.
     pub(super) fn trunk(&self) -> &Transformer {
         match self {
             Self::Native(model) => model.transformer(),

@@ -1,13 +1,13 @@
-//! The limits of a model's caches.
+//! Limits of a model's caches.
 
-/// How many sequences a model keeps in memory.
+/// Limits on the sequences that a model has in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceLimits {
-    /// Sequences that may be open at once.
+    /// Maximum number of open sequences.
     pub open: usize,
-    /// Closed sequences that stay cached, for sequences with the same beginning.
+    /// Maximum number of closed sequences that stay cached for later ones with the same prefix.
     pub closed: usize,
-    /// Bytes that those may take.
+    /// Maximum bytes of the closed sequences.
     pub closed_bytes: usize,
 }
 

@@ -1,30 +1,31 @@
-//! The logits of a sequence's tree, where a pass computed them beside those of other sequences.
+//! Logits of a sequence's tree, stored in the output of the passes that computed them.
 //!
-//! Nothing is copied: in a batch of 32 with a vocabulary of 262,144 tokens a copy for each sequence
-//! was a tenth of the time in which one thread works.
+//! Sequences of a pass share its output. In a batch of 32 with a vocabulary of 262,144 tokens,
+//! copying the logits of each sequence took a tenth of the single-threaded time.
 
 use std::mem;
 use std::sync::Arc;
 
 use polydraft::NodeId;
 
-/// The logits of the nodes that are scored.
+/// Logits of the scored nodes.
 #[derive(Debug, Default)]
 pub(super) struct Logits {
-    /// What passes computed, by the nodes that they scored: `[nodes, vocabulary]`.
+    /// Outputs of the passes, in the order of the nodes that they scored.
     passes: Vec<Scored>,
 }
 
 #[derive(Debug)]
 struct Scored {
     first: NodeId,
+    /// `[nodes, vocabulary]`, of all sequences of the pass.
     logits: Arc<Vec<f32>>,
-    /// Where the first node's begin.
+    /// Index of the first logit of node `first`.
     from: usize,
 }
 
 impl Logits {
-    /// Adds those of the nodes from `first` on, which begin at `from`.
+    /// Adds the logits of the nodes from `first` on, which begin at index `from`.
     pub fn add(&mut self, first: NodeId, logits: Arc<Vec<f32>>, from: usize) {
         self.passes.push(Scored { first, logits, from });
     }
@@ -33,35 +34,35 @@ impl Logits {
         self.passes.clear();
     }
 
-    /// Those of a node that is scored.
-    pub fn of(&self, node: NodeId, vocabulary: usize) -> &[f32] {
+    /// Logits of a scored node.
+    pub fn get(&self, node: NodeId, vocabulary: usize) -> &[f32] {
         let pass = self.passes.partition_point(|pass| pass.first <= node) - 1;
         let Scored { first, logits, from } = &self.passes[pass];
         &logits[from + (node - first) * vocabulary..][..vocabulary]
     }
 }
 
-/// Memory is used again where it has so many times the numbers that are needed, at most.
-const MOST: usize = 4;
+/// A buffer is reused only if its capacity is at most this many times the required size.
+const MAX_EXCESS: usize = 4;
 
-/// Memory for the logits of one pass after the other: new memory would be touched page by page.
+/// Buffer for logits that is reused from pass to pass, which avoids page faults of new memory.
 #[derive(Debug, Default)]
-pub(super) struct Room(Arc<Vec<f32>>);
+pub(super) struct LogitsBuffer(Arc<Vec<f32>>);
 
-impl Room {
-    /// Memory for so many numbers: the last pass's, if it fits and no sequence needs what lies in
-    /// it. Of few sizes, so that it mostly fits.
+impl LogitsBuffer {
+    /// Takes a buffer for `size` logits: the one of the last pass if its capacity fits and no
+    /// sequence needs its contents. Sizes are rounded up to powers of two, so that most fit.
     pub fn take(&mut self, size: usize) -> Vec<f32> {
         if size == 0 {
             return Vec::new();
         }
         let size = size.next_power_of_two();
         Arc::into_inner(mem::take(&mut self.0))
-            .filter(|room| (size..=MOST * size).contains(&room.capacity()))
+            .filter(|buffer| (size..=MAX_EXCESS * size).contains(&buffer.capacity()))
             .unwrap_or_else(|| Vec::with_capacity(size))
     }
 
-    /// Notes what a pass put there, if it made logits.
+    /// Stores the logits of a pass for later reuse, unless they are empty.
     pub fn put(&mut self, logits: Vec<f32>) -> Arc<Vec<f32>> {
         let logits = Arc::new(logits);
         if !logits.is_empty() {
@@ -76,21 +77,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_found_in_the_pass_that_scored_them_and_memory_is_used_again() {
-        let (mut room, mut logits) = (Room::default(), Logits::default());
-        // Another sequence's come first.
-        logits.add(0, room.put((0..8).map(|i| i as f32).collect()), 2);
+    fn finds_nodes_in_the_pass_that_scored_them() {
+        let mut logits = Logits::default();
+        // The logits of another sequence come first.
+        logits.add(0, Arc::new((0..8).map(|i| i as f32).collect()), 2);
         logits.add(3, Arc::new(vec![10.0, 11.0, 12.0, 13.0]), 0);
-        let found: Vec<&[f32]> = (0..5).map(|node| logits.of(node, 2)).collect();
+        let found: Vec<&[f32]> = (0..5).map(|node| logits.get(node, 2)).collect();
         assert_eq!(found, [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0], [10.0, 11.0], [12.0, 13.0]]);
-        assert!(room.take(6).is_empty());
-        drop(room.put(vec![1.0; 8]));
-        // A pass without logits leaves it alone.
-        assert!(room.take(0).is_empty());
-        drop(room.put(Vec::new()));
-        assert_eq!(room.take(6), [1.0; 8]);
-        // Much less is needed.
-        drop(room.put(vec![1.0; 8]));
-        assert_eq!(room.take(1).capacity(), 1);
+    }
+
+    #[test]
+    fn reuses_a_buffer_that_is_free_and_fits() {
+        let mut buffer = LogitsBuffer::default();
+        let in_use = buffer.put(vec![0.0; 8]);
+        assert!(buffer.take(6).is_empty());
+        drop(in_use);
+        drop(buffer.put(vec![1.0; 8]));
+        // A pass without logits does not change the buffer.
+        assert!(buffer.take(0).is_empty());
+        drop(buffer.put(Vec::new()));
+        assert_eq!(buffer.take(6), [1.0; 8]);
+        // The buffer is much too large.
+        drop(buffer.put(vec![1.0; 8]));
+        assert_eq!(buffer.take(1).capacity(), 1);
     }
 }

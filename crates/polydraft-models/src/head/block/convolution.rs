@@ -1,11 +1,11 @@
 //! Convolutions around the blocks of DFlash-2's layers.
 //!
-//! Problem: the positions of a block see each other by attention alone.
+//! Problem: without convolutions the positions of a block interact in attention only.
 //! Source: DFlash-2 as published with its weights and computed by vLLM (`qwen3_dflash2.py`).
 //! Method: with K taps, before and after attention and feed-forward, y_i = Σ_k (c_k + d_ik) x_{i−k}
-//! over positions of the same block, in each channel; c is learned, d = P x_i, one number for every
-//! group of channels, P x being that of what comes in for both sides.
-//! Complexity: K multiplications a channel.
+//! over positions of the same block, in each channel; c is learned, and d = P x_i has one number for
+//! every group of channels. The convolution after a block uses the P x of the block's input too.
+//! Complexity: K multiplications per channel.
 
 use polydraft_kernels::Rows;
 
@@ -14,23 +14,24 @@ use crate::linear::Linear;
 
 #[derive(Debug)]
 pub(super) struct Convolution {
-    /// `[2, taps, hidden]`
+    /// c, `[2, taps, hidden]`.
     pub base: Vec<f32>,
-    /// `[2 · taps · groups, hidden]`
+    /// P, `[2 · taps · groups, hidden]`.
     pub project: Linear,
     pub taps: usize,
-    /// Channels that share a number.
+    /// Number of channels in a group.
     pub group: usize,
 }
 
 impl Convolution {
-    /// Of what comes into a block; what to finish with comes with it. `length` is that of a block.
+    /// Convolves the input of an attention or feed-forward block. Also returns P x, for
+    /// [`after`](Self::after). `length` is the number of positions of a token block.
     pub fn before(&self, x: &Rows, length: usize) -> Result<(Rows, Rows)> {
         let moving = self.project.forward(x)?;
         Ok((self.apply(0, x, &moving, length), moving))
     }
 
-    /// Of what a block gives.
+    /// Convolves the output of an attention or feed-forward block.
     pub fn after(&self, x: &Rows, moving: &Rows, length: usize) -> Rows {
         self.apply(1, x, moving, length)
     }

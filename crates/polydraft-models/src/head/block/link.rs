@@ -1,54 +1,56 @@
-//! How the tokens of a block hang together.
+//! Dependencies between the tokens of a block.
 //!
-//! Problem: a pass over a block predicts each of its tokens without knowing the others, so that
-//! paths through it contradict themselves.
+//! Problem: a pass over a block predicts its tokens independently, so that paths of sampled tokens
+//! are inconsistent.
 //! Source: DSpark's Markov head and DFlash-2's candidate selector, as published with their weights
 //! and computed by vLLM (`qwen3_dspark.py`, `qwen3_dflash2.py`).
-//! Method: to the logits of a level comes, after token t,
-//!     Markov:   W2 · w1[t], with w1[t] and the rows of W2 of a small rank;
-//!     lattice:  Σ_r a[t]_r (P h)_r b[c]_r for each of the level's k likeliest tokens c, h being
-//!               the state of the level; no other token is drafted.
-//! In both the distribution given the path depends on its last token alone, and is known exactly.
-//! Complexity: rank × vocabulary for a node of the first, rank × k of the second.
+//! Method: after token t, this term is added to the logits of a level:
+//!     Markov:   W2 · w1[t], where w1[t] and the rows of W2 have a small rank;
+//!     lattice:  Σ_r a[t]_r (P h)_r b[c]_r for each of the level's k most likely tokens c, where h
+//!               is the state of the level; other tokens are not drafted.
+//! In both, the distribution given the path depends on its last token alone, and is known exactly.
+//! Complexity: rank × vocabulary per node for Markov, rank × k for the lattice.
 
 use polydraft::Token;
 
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
 
-/// What a level says without its parent.
+/// A level of the block, without the dependency on a parent.
 #[derive(Debug)]
 pub(super) struct Level {
-    /// Of all tokens that can be drafted, or of the candidates.
+    /// Logits of the draft vocabulary or of the candidates.
     pub logits: Vec<f32>,
-    /// The tokens that come into question, ascending, where that is not all.
+    /// Tokens that can be drafted, ascending; `None` for the full draft vocabulary.
     pub candidates: Option<Vec<Token>>,
-    /// What weighs the candidates' pairs with a parent, `[rank]`.
+    /// Weights P h of pairs of a parent and a candidate, `[rank]`.
     weights: Vec<f32>,
 }
 
 #[derive(Debug)]
 pub(super) enum Link {
-    /// Tokens depend on nothing but the context.
+    /// Tokens depend on the context alone.
     None,
     Markov {
-        /// Rows by token.
+        /// w1, one row per token.
         from: Matrix,
-        /// Rows of the tokens that can be drafted.
+        /// W2, with rows of the draft vocabulary.
         to: Linear,
     },
     Lattice {
-        /// How many candidates a level has.
+        /// Number of candidates of a level.
         candidates: usize,
-        /// Rows by token, of what comes before and of what follows.
+        /// a, one row per parent token.
         before: Matrix,
+        /// b, one row per candidate token.
         after: Matrix,
+        /// P.
         project: Linear,
     },
 }
 
 impl Link {
-    /// Levels, of their states `[levels, hidden]` and logits `[levels, tokens]`.
+    /// Builds levels from states `[levels, hidden]` and logits `[levels, tokens]`.
     pub fn levels(
         &self,
         tokens: &[Token],
@@ -74,7 +76,8 @@ impl Link {
         Ok(rows.zip(weights).map(level).collect())
     }
 
-    /// The logits after tokens at their levels, where they are not the levels' own.
+    /// Logits of nodes, given as level and parent token, on levels with logits. `None` if they equal
+    /// the logits of the level.
     pub fn after(
         &self,
         levels: &[Level],
@@ -91,8 +94,8 @@ impl Link {
                 }
                 let bias = to.forward(&from.rows(&parents)?)?.scaled(scale).into_numbers();
                 let sum = |((level, _), bias): (&(usize, Token), &[f32])| {
-                    let own = &levels[*level].logits;
-                    Some(own.iter().zip(bias).map(|(x, b)| x + b).collect())
+                    let logits = &levels[*level].logits;
+                    Some(logits.iter().zip(bias).map(|(x, b)| x + b).collect())
                 };
                 let width = bias.len() / parents.len();
                 Ok(known().zip(bias.chunks_exact(width.max(1))).map(sum).collect())
@@ -103,12 +106,12 @@ impl Link {
                     let Level { logits, candidates, weights } = &levels[*level];
                     let candidates = candidates.as_deref().unwrap_or_default();
                     let (parent, children) = (before.rows(&[*token])?, after.rows(candidates)?);
-                    let weighed: Vec<f32> =
+                    let weighted: Vec<f32> =
                         parent.numbers().iter().zip(weights).map(|(a, h)| a * h).collect();
                     let edge = |(unary, row): (&f32, &[f32])| {
-                        unary + row.iter().zip(&weighed).map(|(b, w)| b * w).sum::<f32>()
+                        unary + row.iter().zip(&weighted).map(|(b, w)| b * w).sum::<f32>()
                     };
-                    let rows = children.numbers().chunks_exact(weighed.len().max(1));
+                    let rows = children.numbers().chunks_exact(weighted.len().max(1));
                     all.push(Some(logits.iter().zip(rows).map(edge).collect()));
                 }
                 Ok(all)
@@ -117,17 +120,17 @@ impl Link {
     }
 }
 
-/// Places of the largest numbers, at most so many, ascending; of equals the first.
+/// Indices of the `count` largest numbers, ascending. The first of equal numbers take precedence.
 fn largest(numbers: &[f32], count: usize) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..numbers.len()).collect();
-    let count = count.min(places.len());
+    let mut indices: Vec<usize> = (0..numbers.len()).collect();
+    let count = count.min(indices.len());
     let order = |a: &usize, b: &usize| numbers[*b].total_cmp(&numbers[*a]).then(a.cmp(b));
-    if count < places.len() {
-        places.select_nth_unstable_by(count, order);
-        places.truncate(count);
+    if count < indices.len() {
+        indices.select_nth_unstable_by(count, order);
+        indices.truncate(count);
     }
-    places.sort_unstable();
-    places
+    indices.sort_unstable();
+    indices
 }
 
 #[cfg(test)]
@@ -135,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn candidates_are_the_largest_in_order_of_tokens() {
+    fn largest_returns_ascending_indices_and_prefers_the_first_of_equals() {
         assert_eq!(largest(&[1.0, 5.0, -2.0, 5.0, 3.0], 3), [1, 3, 4]);
         assert_eq!(largest(&[1.0, 5.0, 5.0, 5.0], 2), [1, 2]);
         assert_eq!(largest(&[1.0, 2.0], 5), [0, 1]);

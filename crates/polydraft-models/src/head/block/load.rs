@@ -1,4 +1,4 @@
-//! From a block head's directory to a drafter, with what it borrows from its target.
+//! Loading of block heads, with the tensors that they share with the target.
 
 use std::path::Path;
 
@@ -18,11 +18,10 @@ use crate::head::options::HeadOptions;
 use crate::head::source;
 use crate::head::target::HeadTarget;
 use crate::transformer::load::Loader;
-use crate::transformer::{Place, Transformer};
-use crate::weights::{Part, Weights};
+use crate::transformer::{PositionEncoding, Transformer};
+use crate::weights::{TensorRows, Weights};
 
-/// Whether a directory holds a head that predicts blocks, by its `config.json`, or a GGUF file, by
-/// its architecture.
+/// Whether a directory has a block head, by its `config.json`, or a GGUF file, by its architecture.
 pub fn is_block_head(directory: &Path) -> bool {
     match is_gguf(directory) {
         true => source::is_block_file(directory),
@@ -30,9 +29,8 @@ pub fn is_block_head(directory: &Path) -> bool {
     }
 }
 
-/// Loads a head that predicts blocks (DFlash, DFlash-2, DSpark) for a target, whose files are in
-/// `path`. As with [`load_head`](crate::load_head), the target then captures the hidden states that
-/// the head reads.
+/// Loads a block head (DFlash, DFlash-2, DSpark) for a target with files in `path`. As with
+/// [`load_head`](crate::load_head), the target then captures the hidden states that it reads.
 ///
 /// # Errors
 /// As for [`load_head`](crate::load_head).
@@ -59,9 +57,9 @@ fn read(
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
     let Headers { weights, config, reads, tokens } =
         Headers::read(directory, &trunk.config, vocabulary, layers, allowed)?;
-    let file = |problem: String| Error::File { path: source::settings(directory), problem };
+    let invalid = |problem: String| Error::File { path: source::settings(directory), problem };
     let Kind::Block(block) = &config.kind else {
-        return Err(file("expected a head that predicts blocks, got one of single tokens".into()));
+        return Err(invalid("expected a block head, got an autoregressive draft head".into()));
     };
     let other = directory.join("mask_embedding.pt");
     if other.exists() {
@@ -93,19 +91,21 @@ fn read(
     let link = link(&mut loader, block, &tokens.rows, tokens.count)?;
     let output = output(&mut loader, trunk, &tokens)?;
     let Positions::Rotary(rope) = &config.layers.positions else {
-        return Err(file("expected rotary positions".to_owned()));
+        return Err(invalid("expected rotary positions".to_owned()));
     };
-    let place = Place::rotary(&config.layers, rope);
-    loader.weights.finish(|name| is_unread(name) || name.starts_with("confidence_head."))?;
+    let place = PositionEncoding::rotary(&config.layers, rope);
+    loader
+        .weights
+        .check_all_read(|name| is_unread(name) || name.starts_with("confidence_head."))?;
 
-    let mut decoder = Transformer::of_parts(config.layers.clone(), embedding, place, layers);
+    let mut decoder = Transformer::from_parts(config.layers.clone(), embedding, place, layers);
     decoder.set_norm(Some(norm));
-    decoder.set_head(output);
+    decoder.set_lm_head(output);
     let net = Net {
         decoder,
         fc,
         context_norm,
-        sights: block.sights.clone(),
+        block_attention: block.block_attention.clone(),
         convolutions,
         link,
         mask,
@@ -136,14 +136,19 @@ fn convolution(
     Ok(Convolution { base, project: loader.linear(&[project], hidden, false)?, taps, group })
 }
 
-/// What links the tokens of a block; of the output's `count` rows those of `rows` can be drafted.
+/// Loads the link between the tokens of a block. `rows` are the rows of the draft vocabulary among
+/// the `count` rows of the output matrix.
 fn link(loader: &mut Loader, block: &Block, rows: &[u32], count: usize) -> Result<Link> {
     let (hidden, vocabulary) = (loader.config.hidden, loader.config.vocabulary);
     match block.link {
         LinkShape::None => Ok(Link::None),
         LinkShape::Markov { rank } => {
-            let from = Part::of("markov_head.markov_w1.weight".to_owned(), vocabulary, vocabulary);
-            let from = loader.looked_up(&[from], rank)?;
+            let from = TensorRows::first_rows(
+                "markov_head.markov_w1.weight".to_owned(),
+                vocabulary,
+                vocabulary,
+            );
+            let from = loader.unquantised_matrix(&[from], rank)?;
             let mut to =
                 loader.linear(&[("markov_head.markov_w2".to_owned(), count)], rank, false)?;
             if rows.len() != count || !rows.is_sorted() {
@@ -154,7 +159,10 @@ fn link(loader: &mut Loader, block: &Block, rows: &[u32], count: usize) -> Resul
         LinkShape::Lattice { rank, candidates } => {
             let mut table = |name: &str| {
                 let name = format!("candidate_selector.{name}_codebook");
-                loader.looked_up(&[Part::of(name, vocabulary, vocabulary)], rank)
+                loader.unquantised_matrix(
+                    &[TensorRows::first_rows(name, vocabulary, vocabulary)],
+                    rank,
+                )
             };
             let (before, after) = (table("predecessor")?, table("successor")?);
             let project = ("candidate_selector.hidden_projection".to_owned(), rank);
@@ -164,8 +172,8 @@ fn link(loader: &mut Loader, block: &Block, rows: &[u32], count: usize) -> Resul
     }
 }
 
-/// The embedding of "not known": a row of the head's own embedding, or of the target's, whose rows
-/// beyond its tokenizer's tokens are on disk only.
+/// Loads the embedding of the mask token: a row of the block head's embedding, or of the target's,
+/// which is read from disk because rows beyond the tokenizer's tokens are not in memory.
 fn mask(loader: &mut Loader, trunk: &Transformer, path: &Path, token: usize) -> Result<Vec<f32>> {
     let hidden = loader.config.hidden;
     let name = format!("{}.weight", NAMES.embedding);
@@ -175,8 +183,11 @@ fn mask(loader: &mut Loader, trunk: &Transformer, path: &Path, token: usize) -> 
     }
     if trunk.config.embedding != hidden {
         let expected = format!("one of {hidden} columns");
-        let got = format!("no tensor of that name, and a target's of {}", trunk.config.embedding);
-        return Err(loader.weights.wrong(&name, expected, got));
+        let got = format!(
+            "no tensor with that name, and {} columns in the target",
+            trunk.config.embedding
+        );
+        return Err(loader.weights.tensor_error(&name, expected, got));
     }
     let (description, mut weights) = Description::open(path)?;
     let names = description.config.names;
@@ -185,7 +196,7 @@ fn mask(loader: &mut Loader, trunk: &Transformer, path: &Path, token: usize) -> 
     row(&mut weights, &name, description.config.vocabulary, token, hidden)
 }
 
-/// One row of a matrix.
+/// Reads one row of a matrix.
 fn row(
     weights: &mut Weights,
     name: &str,
@@ -195,9 +206,13 @@ fn row(
 ) -> Result<Vec<f32>> {
     if token >= rows {
         let expected = format!("a row for mask_token_id = {token}");
-        return Err(weights.wrong(name, expected, format!("{rows} rows")));
+        return Err(weights.tensor_error(name, expected, format!("{rows} rows")));
     }
-    let part = Part { first: token, wanted: 1, ..Part::of(name.to_owned(), rows, rows) };
+    let part = TensorRows {
+        first: token,
+        count: 1,
+        ..TensorRows::first_rows(name.to_owned(), rows, rows)
+    };
     let mut numbers = vec![0f32; width];
     weights.stacked(&[part], width)?.read(0, &mut numbers)?;
     Ok(numbers)

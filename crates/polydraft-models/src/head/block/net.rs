@@ -1,18 +1,18 @@
-//! The forward pass of a block head.
+//! Forward pass of a block head.
 //!
-//! Problem: the tokens that follow a sequence, all in one pass, from the target's states of it.
+//! Problem: predict the tokens that follow a sequence, all in one pass, from the target's states.
 //! Source: Chen et al. 2026 (DFlash).
-//! Method: with the target's states F_i of token i, H_i = rms(fc·F_i) is what the head knows of the
-//! context. Its layers are Qwen3's; in each, the KV cache of the context is made of H, whatever the
-//! layer below left. Then the block: the embedding of the last token, and of a token
-//! for "not known" at each of the positions after it. Their queries see the whole context and each
-//! other. After the last norm the output matrix gives the logits of the token *at* a position, or,
-//! in heads that begin with the last token's, of the token after it.
-//! Deviations: what is new of the context goes through the same product as the block.
+//! Method: with the target's states F_i of token i, H_i = rms(fc·F_i) represents the context. The
+//! layers are those of Qwen3; in each of them, the KV cache of the context is made from H, not from
+//! the output of the layer below. The block follows: the embedding of the last token, and that of a
+//! mask token at each of the positions after it. Its queries attend to the context and to the block.
+//! After the last norm, the output matrix gives the logits of the token *at* a position, or, in
+//! heads with `sample_from_anchor`, of the token after it.
+//! Deviations: new context tokens go through the same matrix product as the block.
 
 use polydraft::Token;
 use polydraft_engine::HiddenState;
-use polydraft_kernels::{Mask, Norm, SequenceInput as Seen, Rows};
+use polydraft_kernels::{Mask, Norm, Rows, SequenceInput as Seen};
 
 use super::convolution::Convolution;
 use super::link::{Level, Link};
@@ -24,53 +24,53 @@ use crate::transformer::layer::Attention;
 use crate::transformer::pass::{SequenceTokens, begin};
 use crate::transformer::rotations::Rotations;
 
-/// What positions of a block see of it in one layer: all, or those before them.
+/// Attention within a block in one layer: to all positions or, if causal, to the preceding ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::head) struct BlockAttention {
     pub causal: bool,
     pub window: Option<usize>,
 }
 
-/// Weights and shape.
+/// Weights and shape of a block head.
 #[derive(Debug)]
 pub(super) struct Net {
-    /// The layers, the embedding, the norm after them and the output matrix.
+    /// Layers, embedding, last norm and output matrix.
     pub decoder: Transformer,
-    /// From the target's states to what is known of the context.
+    /// Projection of the target's states to the context representation.
     pub fc: Linear,
     pub context_norm: Norm,
-    /// Of each layer.
+    /// One entry per layer.
     pub block_attention: Vec<BlockAttention>,
-    /// Of each layer, around attention and around feed-forward.
+    /// Convolutions around attention and around feed-forward, one pair per layer if any.
     pub convolutions: Vec<[Convolution; 2]>,
     pub link: Link,
-    /// The embedding of "not known".
+    /// Embedding of the mask token.
     pub mask: Vec<f32>,
     pub embedding_scale: f64,
-    /// Positions of a block, the last token's included.
+    /// Positions of a block, including that of the last token.
     pub block: usize,
-    /// Whether the last token's position predicts too.
+    /// Whether the position of the last token has a prediction.
     pub from_anchor: bool,
     pub logit_scale: f64,
     pub softcap: Option<f64>,
-    /// The tokens that logits are of, ascending.
+    /// Draft vocabulary, ascending.
     pub tokens: Vec<Token>,
-    /// The target's states that are read,
+    /// Hidden states of the target that it reads.
     pub reads: Vec<HiddenState>,
-    /// and how many numbers that is for a token.
+    /// Width of these states for a token, all together.
     pub features: usize,
 }
 
-/// What a pass does for one sequence.
+/// Work of a pass for one sequence.
 #[derive(Debug)]
 pub(super) struct Work<'a> {
-    /// Tokens in the cache.
+    /// Number of tokens in the cache.
     pub start: usize,
-    /// So many are taken into it,
+    /// Number of tokens to write to the cache.
     pub states: usize,
-    /// `[states, features]`
+    /// Target states, `[states, features]`.
     pub features: &'a [f32],
-    /// The last token, where a block is computed.
+    /// The last token, if the block is to be computed.
     pub anchor: Option<Token>,
     pub cache: &'a mut Cache,
 }
@@ -80,16 +80,16 @@ impl Net {
         self.decoder.config.hidden
     }
 
-    /// Levels of a tree that have a distribution.
+    /// Number of levels of a tree that have a distribution.
     pub fn levels(&self) -> usize {
         self.block - usize::from(!self.from_anchor)
     }
 
-    /// Computes; the states of the levels of each block, `[blocks, levels, hidden]`.
+    /// Computes a pass. Returns the output states of the blocks, `[blocks, levels, hidden]`.
     pub fn forward(&self, work: &mut [Work]) -> Result<Vec<f32>> {
         let (width, config) = (self.width(), &self.decoder.config);
         let features: Vec<f32> = work.iter().flat_map(|work| work.features).copied().collect();
-        let known = match features.is_empty() {
+        let context = match features.is_empty() {
             true => Rows::new(Vec::new(), width),
             false => {
                 let joined = self.fc.forward(&Rows::new(features, self.features))?;
@@ -98,32 +98,40 @@ impl Net {
         };
         let mut x = self.embed(work)?;
 
-        // Of each sequence the rows of its context, then those of its block.
-        let (mut parts, mut both) = (Vec::with_capacity(work.len()), Vec::new());
+        // For each sequence the rows of its context, then those of its block.
+        let (mut parts, mut block_masks) = (Vec::with_capacity(work.len()), Vec::new());
         let (mut positions, mut blocks) = (Vec::new(), Vec::new());
         for Work { start, states, anchor, cache, .. } in work {
             let end = *start + *states;
             let block = if anchor.is_some() { self.block } else { 0 };
             blocks.extend(positions.len() + *states..positions.len() + *states + block);
             positions.extend(*start..end + block);
-            let alone = |context: usize| Mask { context, path: Vec::new() };
-            let context = (*start..end).map(|slot| alone(slot + 1));
-            let masks: Vec<Mask> = context.chain((0..block).map(|_| alone(end + block))).collect();
-            both.push([
+            let up_to = |context: usize| Mask { context, path: Vec::new() };
+            let of_context = (*start..end).map(|slot| up_to(slot + 1));
+            let of_block = (0..block).map(|_| up_to(end + block));
+            let masks: Vec<Mask> = of_context.chain(of_block).collect();
+            block_masks.push([
                 masks[*states..].to_vec(),
-                (0..block).map(|at| alone(end + at + 1)).collect::<Vec<Mask>>(),
+                (0..block).map(|at| up_to(end + at + 1)).collect::<Vec<Mask>>(),
             ]);
             let tokens = vec![0; masks.len()];
-            parts.push(SequenceTokens { cache, start: *start, tokens, masks, wanted: block, committed: 0 });
+            parts.push(SequenceTokens {
+                cache,
+                start: *start,
+                tokens,
+                masks,
+                wanted: block,
+                committed: 0,
+            });
         }
         begin(&mut parts)?;
         let rotations = self.decoder.rotations(&positions);
 
         for (number, layer) in self.decoder.layers.iter().enumerate() {
-            if x.count() == 0 && known.count() == 0 {
+            if x.count() == 0 && context.count() == 0 {
                 break;
             }
-            let normed = match &layer.attention_norms.before {
+            let normed = match &layer.attention_norms.pre {
                 Some(norm) if x.count() > 0 => norm.forward(&x)?,
                 _ => x.clone(),
             };
@@ -135,16 +143,17 @@ impl Net {
                 }
                 _ => (normed, None),
             };
-            let rows = joined(&parts, &known, &normed);
-            let seen = self.attend(number, &rows, &rotations, &mut parts, (&blocks, &both))?;
+            let rows = joined(&parts, &context, &normed);
+            let attended =
+                self.attend(number, &rows, &rotations, &mut parts, (&blocks, &block_masks))?;
             if x.count() == 0 {
                 continue;
             }
-            let found = match (convolutions, &moving) {
-                (Some([around, _]), Some(moving)) => around.after(&seen, moving, self.block),
-                _ => seen,
+            let attended = match (convolutions, &moving) {
+                (Some([around, _]), Some(moving)) => around.after(&attended, moving, self.block),
+                _ => attended,
             };
-            x = x.plus(&found)?;
+            x = x.plus(&attended)?;
             x = layer.mlp_norms.around_both(x, |residual, x| {
                 let Some([_, around]) = convolutions else {
                     return layer.feed_forward(config, residual, x);
@@ -159,11 +168,11 @@ impl Net {
         }
         let normed = self.decoder.normed(x)?;
         let skipped = self.block - self.levels();
-        let own = normed.numbers().chunks_exact(self.block * width);
-        Ok(own.flat_map(|block| &block[skipped * width..]).copied().collect())
+        let blocks = normed.numbers().chunks_exact(self.block * width);
+        Ok(blocks.flat_map(|block| &block[skipped * width..]).copied().collect())
     }
 
-    /// Of every block the last token, and what is not known.
+    /// Embeddings of all blocks: the last token, then mask tokens.
     fn embed(&self, work: &[Work]) -> Result<Rows> {
         let anchors: Vec<Token> = work.iter().filter_map(|work| work.anchor).collect();
         let width = self.width();
@@ -179,7 +188,8 @@ impl Net {
         Ok(Rows::new(x, width).scaled(self.embedding_scale))
     }
 
-    /// Attention in a layer: everything is written, and blocks see.
+    /// Attention in a layer: writes keys and values of all rows to the caches, and returns the output
+    /// for the rows of blocks.
     fn attend(
         &self,
         number: usize,
@@ -212,7 +222,7 @@ impl Net {
         heads.attend(layer.place, config, &mixed.select(blocks), (&seen, layout), window)
     }
 
-    /// Levels of states `[levels, hidden]`.
+    /// Computes levels from output states `[levels, hidden]`.
     pub fn read_out(&self, states: Vec<f32>) -> Result<Vec<Level>> {
         let states = Rows::new(states, self.width());
         let logits = self.decoder.lm_head().forward(&states)?.capped(self.softcap);
@@ -220,7 +230,8 @@ impl Net {
         self.link.levels(&self.tokens, &states, &logits)
     }
 
-    /// The logits after tokens at levels that have some, where they are not the levels' own.
+    /// Logits of nodes, given as level and token, on levels with logits. `None` if they equal the
+    /// logits of the level.
     pub fn linked(
         &self,
         levels: &[Level],
@@ -230,10 +241,10 @@ impl Net {
     }
 }
 
-/// What layers see: of each sequence what is known of its new tokens, then its block.
-fn joined(parts: &[SequenceTokens], known: &Rows, block: &Rows) -> Rows {
-    let width = known.width();
-    let (mut of_context, mut of_block) = (known.numbers(), block.numbers());
+/// Inputs of a layer: for each sequence the new rows of its context, then its block.
+fn joined(parts: &[SequenceTokens], context: &Rows, block: &Rows) -> Rows {
+    let width = context.width();
+    let (mut of_context, mut of_block) = (context.numbers(), block.numbers());
     let mut all = Vec::with_capacity(of_context.len() + of_block.len());
     for part in parts {
         let (context, blocks);

@@ -1,17 +1,15 @@
-//! Layers that a model brings to predict further tokens (MTP), as its drafter.
+//! Multi-token prediction (MTP): a model's own module for further tokens, as its drafter.
 //!
-//! Problem: a draft head that was trained with the model itself lies in its files, and is left
-//! unused.
+//! Problem: the model's files have a draft head that was trained with the model.
 //! Source: DeepSeek-AI 2024 (V3, section 2.2: multi-token prediction); GLM-4.5 Team 2025; NVIDIA
 //! 2025 (Nemotron 3, whose layers have one block each, so that it takes two). Names as published,
 //! and as llama.cpp has them (`nextn`).
-//! Method: the first such layer, unrolled: what it leaves for a token is what the next step begins
-//! with. It reads the target's state after its last norm, and shares the target's embedding and
+//! Method: the first module, unrolled: its output state for a token is the input state of the next
+//! step. It reads the target's state after its last norm, and shares the target's embedding and
 //! output matrix, of which files have copies.
-//! Deviations: 1. Models with several such layers, one for each further token, are drafted for with
-//! the first alone. 2. It gives its whole distribution at every node of a tree, where published
-//! engines run it as one chain of its most likely tokens. 3. The last norm of Nemotron 3's is by
-//! the root mean square, as in vLLM, SGLang and TensorRT-LLM; llama.cpp takes the mean away too.
+//! Deviations: 1. In models with several modules, one per further token, only the first is used. 2.
+//! It returns its full distribution at every node of a tree. 3. The last norm of Nemotron 3's module
+//! is RMS, as in vLLM, SGLang and TensorRT-LLM; llama.cpp also subtracts the mean.
 //! Complexity: a layer and the output matrix for each drafted token.
 
 use std::ops::RangeInclusive;
@@ -21,68 +19,72 @@ use std::sync::Arc;
 use polydraft_engine::{HiddenState, HiddenStates, Model};
 use polydraft_kernels::available_memory;
 
-use super::Head;
-use super::load::of_target;
+use super::DraftHead;
+use super::load::target_output_rows;
 use super::net::{Join, Net};
 use super::options::HeadOptions;
-use crate::cache::CachePlace;
+use crate::cache::CacheIndex;
 use crate::config::{Config, Positions};
-use crate::description::{Sizes, check_memory, open};
+use crate::description::{TensorSizes, check_memory, open};
 use crate::error::{Error, Result};
 use crate::model::TransformerModel;
-use crate::precision::Use;
+use crate::precision::MatrixUse;
 use crate::transformer::load::Loader;
-use crate::transformer::{Place, Transformer};
+use crate::transformer::{PositionEncoding, Transformer};
 use crate::weights::Weights;
 
-/// Loads the layer that predicts further tokens from the target's own files. From then on the
-/// target captures the hidden states that it reads.
+/// Loads the first MTP module from the target's files. From then on the target captures the hidden
+/// states that it reads.
 ///
 /// # Errors
-/// A model without such a layer; what [`load_head`](crate::load_head) says.
-pub fn load_mtp(path: &Path, target: &mut TransformerModel, options: &HeadOptions) -> Result<Head> {
+/// A model without an MTP module; otherwise as for [`load_head`](crate::load_head).
+pub fn load_mtp(
+    path: &Path,
+    target: &mut TransformerModel,
+    options: &HeadOptions,
+) -> Result<DraftHead> {
     let (config, _, weights) = open(path)?;
-    if config.extra_layers == 0 {
+    if config.mtp_modules == 0 {
         let problem = "expected a model with layers that predict further tokens (MTP), got none: \
                        its own weights in fewer bits (self), n-grams, a smaller model or a head \
                        can draft for it";
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
-    if !config.drafts_itself() {
+    if !config.can_draft_with_mtp() {
         let problem = "expected layers that predict further tokens (MTP) of attention, experts or \
                        feed-forward blocks, got one that keeps a state: its own weights in fewer \
                        bits (self), n-grams, a smaller model or a head can draft for it";
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
     let first = config.layers;
-    let config = config.with_further();
+    let config = config.with_first_mtp_module();
     let last = config.layers - 1;
     let within = |number: usize, part: &str| format!("{}.{number}.{part}", config.names.layers);
     let name = |part: &str| within(first, part);
-    let further = &config.names.further;
+    let names = &config.names.mtp;
     let hidden = config.hidden;
     check_size(path, &config, first..=last, &weights, options)?;
     let mut loader = Loader { config: &config, weights, precision: options.precision };
-    let fc = loader.linear(&[(name(further.join), hidden)], 2 * hidden, false)?;
-    let token_norm = loader.norm(&name(further.token_norm), hidden)?;
-    let state_norm = loader.norm(&name(further.state_norm), hidden)?;
-    let norm = loader.norm(&within(last, further.norm), hidden)?;
+    let fc = loader.linear(&[(name(names.join), hidden)], 2 * hidden, false)?;
+    let token_norm = loader.norm(&name(names.token_norm), hidden)?;
+    let state_norm = loader.norm(&name(names.state_norm), hidden)?;
+    let norm = loader.norm(&within(last, names.norm), hidden)?;
     let mut layers = (first..=last).map(|i| loader.layer(i)).collect::<Result<Vec<_>>>()?;
-    // Its KV cache has no other layers.
+    // The module's KV cache has only its own layers.
     let attending = layers.iter_mut().filter(|layer| layer.attention.is_some());
     for (number, layer) in attending.enumerate() {
-        layer.place = CachePlace { shape: 0, layer: number };
+        layer.place = CacheIndex { shape: 0, layer: number };
     }
 
     let vocabulary = target.info().vocabulary.size();
     let (tokens, trunk) = (options.drafted(path, vocabulary)?, target.transformer());
     let output = match tokens.len() == vocabulary {
-        true => Arc::clone(trunk.head()),
-        false => of_target(trunk, &tokens, options.precision)?,
+        true => Arc::clone(trunk.lm_head()),
+        false => target_output_rows(trunk, &tokens, options.precision)?,
     };
     let place = match &config.positions {
         Positions::Rotary(rope) => {
-            Place::Rotary(rope.frequencies(config.heads_when(false).head), None)
+            PositionEncoding::Rotary(rope.frequencies(config.head_shape_for(false).head_dim), None)
         }
         Positions::Learned { .. } => {
             let problem = "expected rotary positions".to_owned();
@@ -91,19 +93,13 @@ pub fn load_mtp(path: &Path, target: &mut TransformerModel, options: &HeadOption
     };
     let logit_scale = config.logit_scale;
     let embedding = Arc::clone(trunk.embedding());
-    let fed_back = config.fed_back;
-    let mut decoder = Transformer::of_parts(config.further_alone(), embedding, place, layers);
+    let feedback = config.feedback;
+    let mut decoder = Transformer::from_parts(config.mtp_layers_only(), embedding, place, layers);
     decoder.set_norm(Some(norm));
-    decoder.set_head(output);
+    decoder.set_lm_head(output);
     let net = Net {
         decoder,
-        join: Join::Further {
-            fc,
-            token_norm,
-            state_norm,
-            state_first: further.state_first,
-            fed_back,
-        },
+        join: Join::Mtp { fc, token_norm, state_norm, state_first: names.state_first, feedback },
         tokens,
         logit_scale,
         reads: vec![HiddenState::Output],
@@ -111,10 +107,10 @@ pub fn load_mtp(path: &Path, target: &mut TransformerModel, options: &HeadOption
     };
     let context = target.info().context;
     target.capture_hidden_states(&net.reads)?;
-    Ok(Head::new("mtp".to_owned(), vocabulary, context, net))
+    Ok(DraftHead::new("mtp".to_owned(), vocabulary, context, net))
 }
 
-/// That there is memory enough for the layer's weights.
+/// Checks that the available memory is enough for the module's weights.
 fn check_size(
     path: &Path,
     config: &Config,
@@ -122,14 +118,14 @@ fn check_size(
     weights: &Weights,
     options: &HeadOptions,
 ) -> Result<()> {
-    let own: Vec<String> =
+    let prefixes: Vec<String> =
         numbers.map(|number| format!("{}.{number}.", config.names.layers)).collect();
-    let copies = config.names.further.copies;
-    let mut sizes = Sizes::default();
+    let copies = config.names.mtp.copies;
+    let mut sizes = TensorSizes::default();
     for tensor in weights.tensors() {
-        let inner = own.iter().find_map(|own| tensor.name.strip_prefix(own));
+        let inner = prefixes.iter().find_map(|prefix| tensor.name.strip_prefix(prefix));
         if inner.is_some_and(|inner| !copies.iter().any(|copy| inner.starts_with(copy))) {
-            sizes.add(&tensor, Use::Products);
+            sizes.add(&tensor, MatrixUse::Product);
         }
     }
     let available = options.memory.or_else(available_memory);

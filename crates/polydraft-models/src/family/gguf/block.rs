@@ -1,5 +1,5 @@
-//! Heads that predict blocks (DFlash, DFlash-2, DSpark) in GGUF files: their keys become the fields
-//! that `config.json` would have, and their tensors have the names that directories have for them.
+//! Block heads (DFlash, DFlash-2, DSpark) in GGUF files: translation of metadata keys and tensor
+//! names to those of directories.
 //!
 //! Source: llama.cpp's converter (`DFlashModel`, `DSparkModel`) and its architecture `dflash`
 //! (October 2026).
@@ -9,14 +9,14 @@ use serde_json::{Map, Value, json};
 
 use super::super::common::Result;
 use super::super::keys::Keys;
-use super::MOST_LAYERS;
-use crate::weights::OtherNames;
+use super::MAX_LAYERS;
+use crate::weights::TensorNames;
 
-/// As `general.architecture` names them.
+/// Value of `general.architecture`.
 const ARCHITECTURE: &str = "dflash";
 
-/// As directories have them, and as files do; EAGLE-3 heads have some of them.
-pub(crate) const NAMES: OtherNames = &[
+/// Names of tensors in directories and in GGUF files, including those of EAGLE-3 heads.
+pub(crate) const NAMES: TensorNames = &[
     ("embed_tokens", "token_embd"),
     ("lm_head", "output"),
     ("norm", "output_norm"),
@@ -47,22 +47,22 @@ pub(crate) const NAMES: OtherNames = &[
     ("candidate_selector.hidden_projection", "selector_hidden"),
 ];
 
-/// Whether a file is that of such a head.
+/// Whether a GGUF file is a block head.
 pub(crate) fn is_block(gguf: &Gguf) -> bool {
     gguf.metadata().str("general.architecture").is_ok_and(|name| name == ARCHITECTURE)
 }
 
-/// The fields that `config.json` would have.
+/// Translates the metadata to the fields of `config.json`.
 pub(crate) fn fields(gguf: &Gguf) -> Result<Value> {
     let keys = Keys::new(gguf, ARCHITECTURE);
-    keys.refuse_unusual()?;
-    refuse_others(&keys)?;
+    keys.reject_unsupported_in_head()?;
+    reject_unsupported(&keys)?;
     let rows = match gguf.metadata().array("tokenizer.ggml.tokens") {
         Ok(tokens) => tokens.len(),
         Err(_) => gguf.tensor("token_embd.weight").map_err(|e| e.to_string())?.rows(),
     };
-    let mut fields = keys.common_of(&[], rows)?;
-    let layers = keys.needed("block_count")?.min(MOST_LAYERS as u64) as usize;
+    let mut fields = keys.common_with_vocabulary(&[], rows)?;
+    let layers = keys.required("block_count")?.min(MAX_LAYERS as u64) as usize;
     let mask = gguf.metadata().u64("tokenizer.ggml.mask_token_id").map_err(|e| e.to_string())?;
     let columns = |name: &str| gguf.find(name).map(|tensor| tensor.columns());
 
@@ -91,7 +91,7 @@ pub(crate) fn fields(gguf: &Gguf) -> Result<Value> {
     for (field, value) in [
         ("layer_types", json!(types.collect::<Vec<_>>())),
         ("is_causal", json!(keys.flag("attention.causal")?)),
-        // Numbered by the layers whose inputs they are.
+        // Number n is the input of layer n.
         ("aux_hidden_state_layer_ids", json!(keys.list("target_layers")?)),
         ("draft_vocab_size", json!(columns("d2t"))),
         ("attention_bias", json!(gguf.find("blk.0.attn_q.bias").is_some())),
@@ -102,8 +102,8 @@ pub(crate) fn fields(gguf: &Gguf) -> Result<Value> {
     Ok(Value::Object(fields))
 }
 
-/// What files can say and no such head here has.
-fn refuse_others(keys: &Keys) -> Result<()> {
+/// Rejects features that block heads here do not support.
+fn reject_unsupported(keys: &Keys) -> Result<()> {
     match keys.text("hidden_activation")? {
         None | Some("silu") => Ok(()),
         Some(got) => {

@@ -1,5 +1,5 @@
-//! Assistants of Gemma 4 in GGUF files: their keys become the fields that `config.json` would have,
-//! and their tensors have the names that directories have for them.
+//! Assistants of Gemma 4 in GGUF files: translation of metadata keys and tensor names to those of
+//! directories.
 //!
 //! Source: llama.cpp's converter (`Gemma4AssistantModel`) and its architecture `gemma4-assistant`
 //! (October 2026).
@@ -11,13 +11,13 @@ use super::super::common::Result;
 use super::super::keys::Keys;
 use super::gemma4;
 use crate::config::{Config, Positions};
-use crate::weights::OtherNames;
+use crate::weights::TensorNames;
 
-/// As `general.architecture` names them.
+/// Value of `general.architecture`.
 const ARCHITECTURE: &str = "gemma4-assistant";
 
-/// As directories have them, and as files do.
-pub(crate) const NAMES: OtherNames = &[
+/// Names of tensors in directories and in GGUF files.
+pub(crate) const NAMES: TensorNames = &[
     ("model.embed_tokens", "token_embd"),
     ("model.norm", "output_norm"),
     ("lm_head", "output"),
@@ -36,32 +36,32 @@ pub(crate) const NAMES: OtherNames = &[
     ("model.layers.#.layer_scalar", "blk.#.layer_output_scale.weight"),
 ];
 
-/// Whether a file is an assistant's.
+/// Whether a GGUF file is an assistant.
 pub(crate) fn is_assistant(gguf: &Gguf) -> bool {
     gguf.metadata().str("general.architecture").is_ok_and(|name| name == ARCHITECTURE)
 }
 
-/// The fields that `config.json` would have.
+/// Translates the metadata to the fields of `config.json`.
 pub(crate) fn fields(gguf: &Gguf) -> Result<Value> {
     let keys = Keys::new(gguf, ARCHITECTURE);
     let mut text = keys.common(&["attention.head_count_kv", "feed_forward_length"])?;
-    // All its layers are counted as such that predict further tokens.
-    text.insert("num_hidden_layers".into(), json!(keys.needed("block_count")?));
+    // The file counts all layers as MTP layers.
+    text.insert("num_hidden_layers".into(), json!(keys.required("block_count")?));
     let named = |e: String| e.replace("key gemma4.", &format!("key {ARCHITECTURE}."));
-    gemma4::more(&keys, &mut text).map_err(named)?;
+    gemma4::extra_fields(&keys, &mut text).map_err(named)?;
     text.insert("model_type".into(), json!("gemma4_text"));
     let mut fields = Map::new();
     fields.insert("architectures".into(), json!(["Gemma4AssistantForCausalLM"]));
-    fields.insert("backbone_hidden_size".into(), json!(keys.needed("embedding_length_out")?));
+    fields.insert("backbone_hidden_size".into(), json!(keys.required("embedding_length_out")?));
     fields.insert("text_config".into(), Value::Object(text));
     Ok(Value::Object(fields))
 }
 
-/// The layers that such fields describe, with what a tensor says of their rotation.
+/// Reads the layers from such fields, and the RoPE divisors from a tensor.
 pub(crate) fn config(gguf: &Gguf, fields: &Value) -> Result<Config> {
-    let mut config = Config::of_assistant(fields)?;
+    let mut config = Config::from_assistant(fields)?;
     let divisors = Keys::new(gguf, ARCHITECTURE).numbers("rope_freqs.weight")?;
-    let head = config.heads_when(false).head;
+    let head = config.head_shape_for(false).head_dim;
     if let (Positions::Rotary(rope), Some(divisors)) = (&mut config.positions, divisors) {
         rope.divisors = divisors;
         rope.check(head)?;

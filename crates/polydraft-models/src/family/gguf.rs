@@ -1,10 +1,10 @@
-//! GGUF files of the families: their keys become the fields that `config.json` would have, and the
-//! family reads those.
+//! GGUF files of the families: metadata keys are translated to the fields of `config.json`, which
+//! the family then reads.
 //!
-//! Source: llama.cpp's converter and its models' `load_arch_hparams` (commit of October 2026). What
-//! the converter changes in tensors is here too: queries and keys in another order of rows, several
-//! tensors in one. Deviations: where llama.cpp computes something else than transformers (groups of
-//! DeepSeek V2's experts, Phi-3's window), transformers counts.
+//! Source: llama.cpp's converter and its models' `load_arch_hparams` (commit of October 2026). This
+//! module also has the converter's changes of tensors: permuted rows of queries and keys, merged
+//! tensors. Deviations: where llama.cpp and transformers differ (groups of DeepSeek V2's experts,
+//! Phi-3's window), this follows transformers.
 
 pub(crate) mod assistant;
 pub(crate) mod block;
@@ -21,108 +21,114 @@ use serde_json::{Map, Value, json};
 use super::FAMILIES;
 use super::common::Result;
 use super::keys::Keys;
-use crate::config::{Config, FILE_NAMES, NormKind, Positions};
+use crate::config::{Config, GGUF_NAMES, NormKind, Positions};
 use crate::names::{Names, RecurrentNames};
 
-/// A family in GGUF files.
-struct InFile {
-    /// As `general.architecture` names it.
+/// An architecture in GGUF files.
+struct GgufFamily {
+    /// Name in `general.architecture`.
     name: &'static str,
-    /// The family that reads it; of several the one that the keys say.
+    /// Architecture in `config.json` of the family that reads the fields.
     family: fn(&Keys) -> &'static str,
     names: &'static Names,
-    /// Whether rows of queries and keys are in the order of neighbours, where the family's own is
-    /// that of halves.
+    /// Whether rows of queries and keys are permuted for rotation of neighbours, while the family
+    /// rotates halves.
     permuted: bool,
-    /// Common keys that are lists there, which `more` reads.
+    /// Common keys that are lists in this architecture, which `extra` reads.
     lists: &'static [&'static str],
-    /// What it has besides the common keys.
-    more: fn(&Keys, &mut Map<String, Value>) -> Result<()>,
+    /// Translates keys that are not common to all architectures.
+    extra: fn(&Keys, &mut Map<String, Value>) -> Result<()>,
 }
 
-/// No more are listed: a file's number is a stranger's claim.
-const MOST_LAYERS: usize = 1 << 12;
+/// Maximum number of layers that lists are made for, since files are not trusted.
+const MAX_LAYERS: usize = 1 << 12;
 
-const BEHIND: Names = Names {
+const BLOCK_OUTPUT_NORMS: Names = Names {
     attention_norms: ["post_attention_norm", ""],
     mlp_norms: ["post_ffw_norm", ""],
-    ..FILE_NAMES
+    ..GGUF_NAMES
 };
-const POST: Names = Names { mlp_norms: ["post_attention_norm", ""], ..FILE_NAMES };
-const UP: Names = Names { mlp_in: &["ffn_up"], ..FILE_NAMES };
+const PRE_MLP_NORM: Names = Names { mlp_norms: ["post_attention_norm", ""], ..GGUF_NAMES };
+const UP: Names = Names { mlp_in: &["ffn_up"], ..GGUF_NAMES };
 const PHI3: Names = Names { query_key_value: &["attn_qkv"], ..UP };
 
-const PLAIN: InFile = InFile {
+const PLAIN: GgufFamily = GgufFamily {
     name: "",
     family: |_| "",
-    names: &FILE_NAMES,
+    names: &GGUF_NAMES,
     permuted: false,
     lists: &[],
-    more: |_, _| Ok(()),
+    extra: |_, _| Ok(()),
 };
 
-const FILES: &[InFile] = &[
-    InFile { name: "llama", family: |_| "MixtralForCausalLM", permuted: true, ..PLAIN },
-    InFile { name: "smollm3", family: |_| "SmolLM3ForCausalLM", permuted: true, ..PLAIN },
-    InFile {
+const FILES: &[GgufFamily] = &[
+    GgufFamily { name: "llama", family: |_| "MixtralForCausalLM", permuted: true, ..PLAIN },
+    GgufFamily { name: "smollm3", family: |_| "SmolLM3ForCausalLM", permuted: true, ..PLAIN },
+    GgufFamily {
         name: "granite",
         family: |_| "GraniteForCausalLM",
         permuted: true,
-        more: granite,
+        extra: granite,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "granitemoe",
         family: |keys| match keys.size("expert_shared_feed_forward_length") {
             Ok(Some(1..)) => "GraniteMoeSharedForCausalLM",
             _ => "GraniteMoeForCausalLM",
         },
         permuted: true,
-        more: granite,
+        extra: granite,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "granitehybrid",
         family: |_| "GraniteMoeHybridForCausalLM",
         names: &hybrid::STATE_SPACE,
         permuted: true,
-        more: hybrid::granite,
+        extra: hybrid::granite,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "nemotron_h",
         family: |_| "NemotronHForCausalLM",
         names: &hybrid::ONE_BLOCK,
-        more: hybrid::nemotron,
+        extra: hybrid::nemotron,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "nemotron_h_moe",
         family: |_| "NemotronHForCausalLM",
         names: &hybrid::ONE_BLOCK,
-        more: hybrid::nemotron,
+        extra: hybrid::nemotron,
         ..PLAIN
     },
-    InFile { name: "arcee", family: |_| "ArceeForCausalLM", names: &UP, permuted: true, ..PLAIN },
-    InFile {
+    GgufFamily {
+        name: "arcee",
+        family: |_| "ArceeForCausalLM",
+        names: &UP,
+        permuted: true,
+        ..PLAIN
+    },
+    GgufFamily {
         name: "mistral3",
         family: |_| "Ministral3ForCausalLM",
         permuted: true,
-        more: ministral3,
+        extra: ministral3,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "olmo2",
         family: |keys| match keys.size("attention.sliding_window") {
             Ok(Some(1..)) => "Olmo3ForCausalLM",
             _ => "Olmo2ForCausalLM",
         },
-        names: &BEHIND,
-        more: olmo3,
+        names: &BLOCK_OUTPUT_NORMS,
+        extra: olmo3,
         ..PLAIN
     },
-    InFile { name: "phi3", family: |_| "Phi3ForCausalLM", names: &PHI3, more: phi3, ..PLAIN },
-    InFile {
+    GgufFamily { name: "phi3", family: |_| "Phi3ForCausalLM", names: &PHI3, extra: phi3, ..PLAIN },
+    GgufFamily {
         name: "glm4",
         family: |_| "Glm4ForCausalLM",
         names: &Names {
@@ -130,24 +136,24 @@ const FILES: &[InFile] = &[
             mlp_norms: ["ffn_norm", "post_ffw_norm"],
             ..UP
         },
-        more: partial,
+        extra: partial,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "cohere2",
         family: |_| "Cohere2ForCausalLM",
-        more: |keys, fields| {
+        extra: |keys, fields| {
             fields.extend(keys.number("logit_scale")?.map(|n| ("logit_scale".into(), json!(n))));
             windows(keys, fields, Some(4))
         },
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "exaone4",
         family: |_| "Exaone4ForCausalLM",
-        names: &BEHIND,
-        more: |keys, fields| {
-            // Of the small ones llama.cpp has no window, whatever the file says.
+        names: &BLOCK_OUTPUT_NORMS,
+        extra: |keys, fields| {
+            // In small models llama.cpp has no window, whatever the file has.
             match keys.size("block_count")? == Some(64) {
                 true => windows(keys, fields, Some(4)),
                 false => windows(keys, fields, None),
@@ -155,43 +161,48 @@ const FILES: &[InFile] = &[
         },
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "gemma4",
         family: |_| "Gemma4ForCausalLM",
         names: &gemma4::NAMES,
         lists: &["attention.head_count_kv", "feed_forward_length"],
-        more: gemma4::more,
+        extra: gemma4::extra_fields,
         ..PLAIN
     },
-    InFile { name: "seed_oss", family: |_| "SeedOssForCausalLM", names: &POST, ..PLAIN },
-    InFile { name: "qwen2vl", family: |_| "Qwen2ForCausalLM", ..PLAIN },
-    InFile { name: "qwen3vl", family: |_| "Qwen3ForCausalLM", ..PLAIN },
-    InFile { name: "qwen2moe", family: |_| "Qwen2MoeForCausalLM", ..PLAIN },
-    InFile {
+    GgufFamily {
+        name: "seed_oss",
+        family: |_| "SeedOssForCausalLM",
+        names: &PRE_MLP_NORM,
+        ..PLAIN
+    },
+    GgufFamily { name: "qwen2vl", family: |_| "Qwen2ForCausalLM", ..PLAIN },
+    GgufFamily { name: "qwen3vl", family: |_| "Qwen3ForCausalLM", ..PLAIN },
+    GgufFamily { name: "qwen2moe", family: |_| "Qwen2MoeForCausalLM", ..PLAIN },
+    GgufFamily {
         name: "qwen3moe",
         family: |_| "Qwen3MoeForCausalLM",
-        more: |_, fields| {
+        extra: |_, fields| {
             fields.insert("norm_topk_prob".into(), json!(true));
             Ok(())
         },
         ..PLAIN
     },
-    InFile { name: "olmoe", family: |_| "OlmoeForCausalLM", ..PLAIN },
-    InFile {
+    GgufFamily { name: "olmoe", family: |_| "OlmoeForCausalLM", ..PLAIN },
+    GgufFamily {
         name: "glm4moe",
         family: |_| "Glm4MoeForCausalLM",
-        names: &POST,
-        more: |keys, fields| {
+        names: &PRE_MLP_NORM,
+        extra: |keys, fields| {
             fields.insert("use_qk_norm".into(), json!(keys.has_tensor("blk.0.attn_q_norm.weight")));
             partial(keys, fields)
         },
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "gpt-oss",
         family: |_| "GptOssForCausalLM",
-        names: &POST,
-        more: |keys, fields| {
+        names: &PRE_MLP_NORM,
+        extra: |keys, fields| {
             if let Some(rope) = fields.get_mut("rope_scaling").and_then(Value::as_object_mut) {
                 rope.insert("truncate".into(), json!(false));
             }
@@ -199,97 +210,97 @@ const FILES: &[InFile] = &[
         },
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "deepseek2",
         family: |keys| match keys.size("expert_gating_func") {
             Ok(Some(2)) => "DeepseekV3ForCausalLM",
             _ => "DeepseekV2ForCausalLM",
         },
-        more: deepseek,
+        extra: deepseek,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "qwen3next",
         family: |_| "Qwen3NextForCausalLM",
         names: &Names {
-            recurrent: RecurrentNames { strength: "ssm_ba", decay: "", ..FILE_NAMES.recurrent },
-            ..POST
+            recurrent: RecurrentNames { strength: "ssm_ba", decay: "", ..GGUF_NAMES.recurrent },
+            ..PRE_MLP_NORM
         },
-        more: hybrid::qwen3_next,
+        extra: hybrid::qwen3_next,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "qwen35",
         family: |_| "Qwen3_5ForCausalLM",
-        names: &POST,
-        more: hybrid::qwen3_5,
+        names: &PRE_MLP_NORM,
+        extra: hybrid::qwen3_5,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "qwen35moe",
         family: |_| "Qwen3_5MoeForCausalLM",
-        names: &POST,
-        more: hybrid::qwen3_5,
+        names: &PRE_MLP_NORM,
+        extra: hybrid::qwen3_5,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "lfm2",
         family: |_| "Lfm2ForCausalLM",
         names: &hybrid::LFM2,
-        more: hybrid::lfm2,
+        extra: hybrid::lfm2,
         ..PLAIN
     },
-    InFile {
+    GgufFamily {
         name: "lfm2moe",
         family: |_| "Lfm2MoeForCausalLM",
         names: &hybrid::LFM2,
-        more: hybrid::lfm2,
+        extra: hybrid::lfm2,
         ..PLAIN
     },
 ];
 
-/// The architectures that are read here, as `general.architecture` names them.
-pub fn file_architectures() -> impl Iterator<Item = &'static str> {
+/// Supported architectures in GGUF files, by their names in `general.architecture`.
+pub fn gguf_architectures() -> impl Iterator<Item = &'static str> {
     FILES.iter().skip(1).map(|file| file.name)
 }
 
-/// A configuration, and of tensors whose rows are in another order the width of a head.
-pub(crate) type Found = (Config, BTreeMap<String, usize>);
+/// A configuration, and the head widths of tensors whose rows are permuted.
+pub(crate) type GgufConfig = (Config, BTreeMap<String, usize>);
 
-/// The configuration of a file's model, if it is of an architecture that is read here.
-pub(crate) fn of_gguf(gguf: &Gguf) -> Option<Result<Found>> {
+/// Configuration of a file's model; `None` if this module does not read its architecture.
+pub(crate) fn config_from_gguf(gguf: &Gguf) -> Option<Result<GgufConfig>> {
     let name = gguf.metadata().str("general.architecture").ok()?;
     let file = FILES.iter().find(|file| file.name == name)?;
     let keys = Keys::new(gguf, file.name);
-    // Without experts this one is described elsewhere.
+    // `polydraft_gguf::ModelDescription` reads Llama without experts.
     let experts = keys.size("expert_count").ok().flatten().unwrap_or(0);
     (file.name != "llama" || experts > 0).then(|| read(file, &keys))
 }
 
-fn read(file: &InFile, keys: &Keys) -> Result<Found> {
-    keys.refuse_others()?;
+fn read(file: &GgufFamily, keys: &Keys) -> Result<GgufConfig> {
+    keys.reject_unsupported()?;
     let mut fields = keys.common(file.lists)?;
-    (file.more)(keys, &mut fields)?;
+    (file.extra)(keys, &mut fields)?;
     let architecture = (file.family)(keys);
     let family = FAMILIES.iter().find(|family| family.architecture == architecture);
     let family = family.ok_or_else(|| format!("{architecture}: expected a known family"))?;
     let fields = Value::Object(fields);
-    let mut config = (family.read)(family, &Fields::of(&fields)?)?;
+    let mut config = (family.read)(family, &Fields::new(&fields)?)?;
     config.architecture = file.name;
     config.names = file.names;
-    // What is there counts.
+    // Biases are detected by their tensors.
     let attention = config.cached_layers().next().unwrap_or(0);
     let has_bias = |part: &str| keys.has_tensor(&format!("blk.{attention}.{part}.bias"));
     config.biases.query_key_value = ["attn_q", "attn_qkv", "attn_q_a"].into_iter().any(has_bias);
     config.biases.output = has_bias("attn_output");
-    // A file has the sum where a weight counts from one.
+    // Files store 1 + weight for such norms.
     if config.norm == NormKind::RmsPlusOne {
         config.norm = NormKind::Rms;
     }
     config.biases.feed_forward =
         (0..config.layers).any(|layer| keys.has_tensor(&format!("blk.{layer}.ffn_up.bias")));
     config.layer_scales &= keys.has_tensor("blk.0.layer_output_scale.weight");
-    let all = config.further_numbers().end;
+    let all = config.mtp_layer_numbers().end;
     if let Some(experts) = &mut config.experts {
         experts.scaled &= keys.has_tensor("blk.0.ffn_down_exps.scale");
         experts.corrected =
@@ -305,7 +316,7 @@ fn read(file: &InFile, keys: &Keys) -> Result<Found> {
     if file.permuted {
         for layer in 0..config.layers {
             for part in ["attn_q.weight", "attn_q.bias", "attn_k.weight", "attn_k.bias"] {
-                permuted.insert(format!("blk.{layer}.{part}"), config.head);
+                permuted.insert(format!("blk.{layer}.{part}"), config.head_dim);
             }
         }
     }
@@ -319,7 +330,7 @@ fn granite(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
         ("residual_scale", "residual_multiplier"),
         ("logit_scale", "logits_scaling"),
     ] {
-        // 0 is none.
+        // 0 stands for a missing value.
         let value = keys.number(key)?.filter(|value| *value != 0.0);
         fields.extend(value.map(|value| (field.to_owned(), json!(value))));
     }
@@ -337,7 +348,7 @@ fn ministral3(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     let Some(rope) = fields.get_mut("rope_scaling").and_then(Value::as_object_mut) else {
         return Ok(());
     };
-    // The two weights of the gain are alike in all such models: it is one.
+    // The two YaRN multipliers are equal in all such models.
     if let Some(weight) = keys.number("rope.scaling.yarn_log_multiplier")?.filter(|w| *w != 0.0) {
         rope.extend(["mscale", "mscale_all_dim"].map(|name| (name.to_owned(), json!(weight))));
     }
@@ -347,8 +358,8 @@ fn ministral3(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// The window of the layers that a pattern lists: in turn, the last of every `period` sees
-/// everything where nothing else is said; without a period no layer has it.
+/// Sets the sliding window of the layers that the file's pattern lists; by default the last of every
+/// `period` layers has full attention. Without `period` no layer has a window.
 fn windows(keys: &Keys, fields: &mut Map<String, Value>, period: Option<u64>) -> Result<()> {
     const PATTERN: &str = "attention.sliding_window_pattern";
     let layers = fields.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
@@ -361,7 +372,7 @@ fn windows(keys: &Keys, fields: &mut Map<String, Value>, period: Option<u64>) ->
         Some(listed) => listed,
         None => {
             let period = keys.size(PATTERN)?.unwrap_or(period);
-            (0..layers.min(MOST_LAYERS) as u64)
+            (0..layers.min(MAX_LAYERS) as u64)
                 .map(|layer| period == 0 || layer % period < period - 1)
                 .collect()
         }
@@ -375,7 +386,7 @@ fn windows(keys: &Keys, fields: &mut Map<String, Value>, period: Option<u64>) ->
     Ok(())
 }
 
-/// Windows, whose layers turn without a scaling.
+/// Sliding windows; layers with a window have no RoPE scaling.
 fn olmo3(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     if keys.size("attention.sliding_window")?.is_none_or(|window| window == 0) {
         return Ok(());
@@ -393,11 +404,11 @@ fn olmo3(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// The part of a head that is turned.
+/// Partial rotation of heads.
 fn partial(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     let head = keys.head()?;
-    if let Some(turned) = keys.size("rope.dimension_count")? {
-        fields.insert("partial_rotary_factor".into(), json!(turned as f64 / head as f64));
+    if let Some(rotated) = keys.size("rope.dimension_count")? {
+        fields.insert("partial_rotary_factor".into(), json!(rotated as f64 / head as f64));
     }
     Ok(())
 }
@@ -424,11 +435,11 @@ fn deepseek(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
         Some(size) => Ok(Some(size)),
         None => keys.size(other),
     };
-    let rotated = keys.needed("rope.dimension_count")?;
+    let rotated = keys.required("rope.dimension_count")?;
     let key = or("attention.key_length_mla", "attention.key_length")?.unwrap_or(0);
     for (field, value) in [
         ("q_lora_rank", keys.size("attention.q_lora_rank")?.filter(|rank| *rank > 0)),
-        ("kv_lora_rank", Some(keys.needed("attention.kv_lora_rank")?)),
+        ("kv_lora_rank", Some(keys.required("attention.kv_lora_rank")?)),
         ("qk_nope_head_dim", Some(key.saturating_sub(rotated))),
         ("qk_rope_head_dim", Some(rotated)),
         ("v_head_dim", or("attention.value_length_mla", "attention.value_length")?),
@@ -445,7 +456,7 @@ fn deepseek(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     if !is_v2 && !fields.contains_key("norm_topk_prob") {
         fields.insert("norm_topk_prob".into(), json!(false));
     }
-    // A tenth of the weight of the gain; the other weight is the same in all such models.
+    // The key is a tenth of the YaRN multiplier; both multipliers are equal in all such models.
     if let (Some(weight), Some(rope)) = (
         keys.number("rope.scaling.yarn_log_multiplier")?,
         fields.get_mut("rope_scaling").and_then(Value::as_object_mut),

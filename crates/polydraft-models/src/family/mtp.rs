@@ -1,16 +1,15 @@
-//! What layers that predict further tokens (MTP) are called where their tensors have a prefix of
-//! their own, and not the numbers after the model's layers.
+//! Names of MTP tensors in directories where they have a prefix instead of layer numbers.
 
 use std::ops::Range;
 
-/// The name of a tensor of such a layer as other families have it, whose layers' names begin with
-/// `layers`: those of these numbers. Of layers beyond them no name is known.
-pub(crate) fn renamed_further(name: &str, layers: &str, numbers: Range<usize>) -> Option<String> {
+/// Name of an MTP tensor in the form `layers.NUMBER.…`, with layer numbers from `numbers`. `None`
+/// for other tensors and for layers beyond `numbers`.
+pub(crate) fn rename_mtp_tensor(name: &str, layers: &str, numbers: Range<usize>) -> Option<String> {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    // MiMo's and Nemotron-H's have all of theirs inside the layers.
+    // In MiMo and Nemotron-H all MTP tensors are inside layers.
     let inner = name.strip_prefix("mtp.").or_else(|| name.strip_prefix("mtp_"))?;
-    if let Some(own) = inner.strip_prefix("layers.") {
-        let (number, rest) = own.split_once('.')?;
+    if let Some(inside) = inner.strip_prefix("layers.") {
+        let (number, rest) = inside.split_once('.')?;
         let number = numbers.start.checked_add(number.parse().ok()?)?;
         return numbers.contains(&number).then(|| format!("{layers}.{number}.{rest}"));
     }

@@ -1,8 +1,9 @@
-//! EAGLE-3 heads in GGUF files: their keys become the fields that `config.json` would have. Their
-//! tensors have the names of those that predict blocks.
+//! EAGLE-3 heads in GGUF files: translation of metadata keys to the fields of `config.json`. Tensors
+//! have the names of block heads.
 //!
 //! Source: llama.cpp's converter (`LlamaModel` with a `draft_vocab_size`) and its architecture
-//! `eagle3` (October 2026). As in files of Llama, the rows of queries and keys are in pairs.
+//! `eagle3` (October 2026). As in files of Llama, the rows of queries and keys are permuted for
+//! rotation of neighbours.
 
 use std::collections::BTreeMap;
 
@@ -12,22 +13,22 @@ use serde_json::{Value, json};
 use super::super::common::Result;
 use super::super::keys::Keys;
 
-/// As `general.architecture` names them.
+/// Value of `general.architecture`.
 const ARCHITECTURE: &str = "eagle3";
 
-/// Numbers that divide the frequencies of positions.
+/// Tensor with the divisors of RoPE frequencies.
 pub(crate) const DIVISORS: &str = "rope_freqs.weight";
 
-/// Whether a file is that of such a head.
+/// Whether a GGUF file is an EAGLE-3 head.
 pub(crate) fn is_eagle3(gguf: &Gguf) -> bool {
     gguf.metadata().str("general.architecture").is_ok_and(|name| name == ARCHITECTURE)
 }
 
-/// The fields that `config.json` would have.
+/// Translates the metadata to the fields of `config.json`.
 pub(crate) fn fields(gguf: &Gguf) -> Result<Value> {
     let keys = Keys::new(gguf, ARCHITECTURE);
-    keys.refuse_unusual()?;
-    // The target's.
+    keys.reject_unsupported_in_head()?;
+    // The size of the target's vocabulary.
     let rows = match (keys.size("vocab_size")?, gguf.metadata().array("tokenizer.ggml.tokens")) {
         (Some(size), _) => usize::try_from(size).unwrap_or(usize::MAX),
         (None, tokens) => tokens.map_err(|e| e.to_string())?.len(),
@@ -35,11 +36,11 @@ pub(crate) fn fields(gguf: &Gguf) -> Result<Value> {
     let layers = keys.list("target_layers")?.ok_or_else(|| {
         format!("key {ARCHITECTURE}.target_layers: expected layers of the target, got no such key")
     })?;
-    let mut fields = keys.common_of(&[], rows)?;
-    let said = gguf.find("d2t").map_or(rows, |tensor| tensor.columns());
+    let mut fields = keys.common_with_vocabulary(&[], rows)?;
+    let draft_vocabulary = gguf.find("d2t").map_or(rows, |tensor| tensor.columns());
     for (field, value) in [
-        ("draft_vocab_size", json!(said)),
-        // Numbered by the layers whose inputs they are.
+        ("draft_vocab_size", json!(draft_vocabulary)),
+        // Number n is the input of layer n.
         ("eagle_aux_hidden_state_layer_ids", json!(layers)),
         ("target_hidden_size", json!(keys.size("target_hidden_size")?)),
         ("norm_before_residual", json!(keys.flag("norm_before_residual")?.unwrap_or(false))),
@@ -53,12 +54,12 @@ pub(crate) fn fields(gguf: &Gguf) -> Result<Value> {
     Ok(Value::Object(fields))
 }
 
-/// What divides the frequencies of positions, if the file says so.
+/// Divisors of RoPE frequencies, if the file has them.
 pub(crate) fn divisors(gguf: &Gguf) -> Result<Option<Vec<f32>>> {
     Keys::new(gguf, ARCHITECTURE).numbers(DIVISORS)
 }
 
-/// Tensors whose rows are in another order, with the width of a head.
+/// Tensors whose rows are permuted, with the width of a head.
 pub(crate) fn permuted(gguf: &Gguf) -> Result<BTreeMap<String, usize>> {
     let keys = Keys::new(gguf, ARCHITECTURE);
     let head = usize::try_from(keys.head()?).map_err(|e| e.to_string())?;

@@ -4,22 +4,22 @@ use serde_json::{Map, Value, json};
 
 use super::super::common::Result;
 use super::super::keys::Keys;
-use super::{MOST_LAYERS, windows};
-use crate::config::FILE_NAMES;
+use super::{MAX_LAYERS, windows};
+use crate::config::GGUF_NAMES;
 use crate::names::{ExpertNames, Names};
 
-/// Gate and up of all experts are one tensor.
+/// Names with a merged tensor for gate and up projections of all experts.
 pub(super) const NAMES: Names = Names {
-    experts: ExpertNames { mlp_in: &["ffn_gate_up_exps"], ..FILE_NAMES.experts },
-    ..FILE_NAMES
+    experts: ExpertNames { mlp_in: &["ffn_gate_up_exps"], ..GGUF_NAMES.experts },
+    ..GGUF_NAMES
 };
 
-pub(super) fn more(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
+pub(super) fn extra_fields(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     const HEADS: &str = "attention.head_count_kv";
     const WIDTHS: &str = "feed_forward_length";
     windows(keys, fields, Some(6))?;
     let layers = fields.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
-    let layers = layers.min(MOST_LAYERS as u64) as usize;
+    let layers = layers.min(MAX_LAYERS as u64) as usize;
     let Some(kinds) = fields.get("layer_types").and_then(Value::as_array) else {
         return Err("key gemma4.attention.sliding_window: expected a size, got none".to_owned());
     };

@@ -1,11 +1,11 @@
-//! Families of which some layers keep a state, in GGUF files.
+//! Families with recurrent layers in GGUF files.
 
 use serde_json::{Map, Value, json};
 
 use super::super::common::Result;
 use super::super::keys::Keys;
-use super::{MOST_LAYERS, granite as granite_factors, partial};
-use crate::config::FILE_NAMES;
+use super::{MAX_LAYERS, granite as granite_factors, partial};
+use crate::config::GGUF_NAMES;
 use crate::names::{ExpertNames, Names, RecurrentNames};
 
 pub(super) const LFM2: Names = Names {
@@ -13,36 +13,36 @@ pub(super) const LFM2: Names = Names {
         into: "shortconv.in_proj",
         convolution: "shortconv.conv",
         output: "shortconv.out_proj",
-        ..FILE_NAMES.recurrent
+        ..GGUF_NAMES.recurrent
     },
     norm: "token_embd_norm",
-    ..FILE_NAMES
+    ..GGUF_NAMES
 };
 
 pub(super) const STATE_SPACE: Names =
-    Names { recurrent: RecurrentNames { into: "ssm_in", ..FILE_NAMES.recurrent }, ..FILE_NAMES };
+    Names { recurrent: RecurrentNames { into: "ssm_in", ..GGUF_NAMES.recurrent }, ..GGUF_NAMES };
 
-/// Of one block a layer, with one norm; what predicts further tokens has both, each with its own.
+/// Names for one block with one norm per layer. MTP layers have both blocks, each with its norm.
 pub(super) const ONE_BLOCK: Names = Names {
     mlp_norms: ["post_attention_norm", ""],
     mlp_in: &["ffn_up"],
     experts: ExpertNames {
         mlp_in: &["ffn_up_exps"],
         shared_in: &["ffn_up_shexp"],
-        ..FILE_NAMES.experts
+        ..GGUF_NAMES.experts
     },
     ..STATE_SPACE
 };
 
-/// Of the gated delta rule: a file has one width for a key and a value.
+/// Keys of the gated delta rule: sizes of keys and values, and the recurrent layers.
 pub(super) fn qwen3_next(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
-    let values = keys.needed("ssm.time_step_rank")?;
+    let values = keys.required("ssm.time_step_rank")?;
     for (field, size) in [
-        ("linear_conv_kernel_dim", keys.needed("ssm.conv_kernel")?),
-        ("linear_num_key_heads", keys.needed("ssm.group_count")?),
+        ("linear_conv_kernel_dim", keys.required("ssm.conv_kernel")?),
+        ("linear_num_key_heads", keys.required("ssm.group_count")?),
         ("linear_num_value_heads", values),
-        ("linear_key_head_dim", keys.needed("ssm.state_size")?),
-        ("linear_value_head_dim", keys.needed("ssm.inner_size")? / values.max(1)),
+        ("linear_key_head_dim", keys.required("ssm.state_size")?),
+        ("linear_value_head_dim", keys.required("ssm.inner_size")? / values.max(1)),
     ] {
         fields.insert(field.to_owned(), json!(size));
     }
@@ -57,15 +57,15 @@ pub(super) fn qwen3_next(keys: &Keys, fields: &mut Map<String, Value>) -> Result
     partial(keys, fields)
 }
 
-/// As [`qwen3_next`], with heads of values that take those of keys in turn.
+/// As [`qwen3_next`]; value heads use the key heads in rotation instead of in groups.
 pub(super) fn qwen3_5(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     fields.insert("linear_heads_in_turn".into(), json!(true));
     qwen3_next(keys, fields)
 }
 
-/// Layers with attention are those that have heads of keys.
+/// LFM2: layers without key heads are convolutions.
 pub(super) fn lfm2(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
-    fields.insert("conv_L_cache".into(), json!(keys.needed("shortconv.l_cache")?));
+    fields.insert("conv_L_cache".into(), json!(keys.required("shortconv.l_cache")?));
     fields.insert("block_auto_adjust_ff_dim".into(), json!(false));
     let epsilon = fields.get("rms_norm_eps").cloned();
     fields.extend(epsilon.map(|epsilon| ("norm_eps".to_owned(), epsilon)));
@@ -79,18 +79,18 @@ pub(super) fn lfm2(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// Granite's factors, and a state space in layers that have no heads of keys.
+/// Granite's factors; layers without key heads are state spaces.
 pub(super) fn granite(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     granite_factors(keys, fields)?;
     fields.entry("num_local_experts").or_insert(json!(0));
     let is_rotated = keys.flag("rope.scaling.finetuned")?.unwrap_or(true);
     fields.insert("position_embedding_type".into(), json!(is_rotated.then_some("rope")));
-    let (inner, hidden) = (keys.needed("ssm.inner_size")?, keys.needed("embedding_length")?);
+    let (inner, hidden) = (keys.required("ssm.inner_size")?, keys.required("embedding_length")?);
     for (field, size) in [
-        ("mamba_d_conv", keys.needed("ssm.conv_kernel")?),
-        ("mamba_d_state", keys.needed("ssm.state_size")?),
-        ("mamba_n_groups", keys.needed("ssm.group_count")?),
-        ("mamba_n_heads", keys.needed("ssm.time_step_rank")?),
+        ("mamba_d_conv", keys.required("ssm.conv_kernel")?),
+        ("mamba_d_state", keys.required("ssm.state_size")?),
+        ("mamba_n_groups", keys.required("ssm.group_count")?),
+        ("mamba_n_heads", keys.required("ssm.time_step_rank")?),
         ("mamba_expand", inner / hidden.max(1)),
     ] {
         fields.insert(field.to_owned(), json!(size));
@@ -103,16 +103,16 @@ pub(super) fn granite(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()
     Ok(())
 }
 
-/// Layers with attention are those that have heads of keys, layers with a feed-forward block or
-/// experts those that have a width inside.
+/// Nemotron-H: layers with key heads have attention, layers with an inner width have a feed-forward
+/// block or experts.
 pub(super) fn nemotron(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
-    let heads = keys.needed("ssm.time_step_rank")?;
+    let heads = keys.required("ssm.time_step_rank")?;
     for (field, size) in [
-        ("conv_kernel", keys.needed("ssm.conv_kernel")?),
-        ("ssm_state_size", keys.needed("ssm.state_size")?),
-        ("n_groups", keys.needed("ssm.group_count")?),
+        ("conv_kernel", keys.required("ssm.conv_kernel")?),
+        ("ssm_state_size", keys.required("ssm.state_size")?),
+        ("n_groups", keys.required("ssm.group_count")?),
         ("mamba_num_heads", heads),
-        ("mamba_head_dim", keys.needed("ssm.inner_size")? / heads.max(1)),
+        ("mamba_head_dim", keys.required("ssm.inner_size")? / heads.max(1)),
     ] {
         fields.insert(field.to_owned(), json!(size));
     }
@@ -127,7 +127,7 @@ pub(super) fn nemotron(keys: &Keys, fields: &mut Map<String, Value>) -> Result<(
     let latent = keys.size("moe_latent_size")?;
     fields.extend(latent.map(|size| ("moe_latent_size".to_owned(), json!(size))));
     let count = layers(fields);
-    // The lists go on with the layer that predicts further tokens.
+    // The lists include the MTP layers.
     let all = count + keys.size("nextn_predict_layers")?.unwrap_or(0).min(1 << 8) as usize;
     fields.insert("mtp_layers_block_type".into(), json!(["attention_and_moe"]));
     let (cached, inner) =
@@ -148,7 +148,7 @@ pub(super) fn nemotron(keys: &Keys, fields: &mut Map<String, Value>) -> Result<(
 
 fn layers(fields: &Map<String, Value>) -> usize {
     let layers = fields.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0);
-    layers.min(MOST_LAYERS as u64) as usize
+    layers.min(MAX_LAYERS as u64) as usize
 }
 
 fn set_types(fields: &mut Map<String, Value>, recurrent: Vec<bool>, kind: &str) {

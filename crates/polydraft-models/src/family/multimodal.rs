@@ -1,5 +1,5 @@
-//! Models that see or hear: of them the text part is computed, which is a family of its own. Its
-//! fields are in `text_config`, or between the others; its tensors have a prefix.
+//! Multimodal models: only the text part is loaded, which belongs to one of the families. Its
+//! fields are in `text_config` or at the top level; its tensors have a prefix.
 
 use serde_json::{Map, Value, json};
 
@@ -7,9 +7,9 @@ use super::common::Result;
 
 /// A model around a text part.
 pub(super) struct Wrapper {
-    /// As `config.json` names it.
+    /// Name of the architecture in `config.json`.
     pub architecture: &'static str,
-    /// The `model_type` of its text part where that is not said.
+    /// Default of the text part's `model_type`.
     pub text: &'static str,
 }
 
@@ -31,14 +31,14 @@ pub(super) const WRAPPERS: &[Wrapper] = &[
     Wrapper { architecture: "Idefics3ForConditionalGeneration", text: "llama" },
 ];
 
-/// Drafters that come with a model and read its KV cache, around layers of a text part.
+/// Assistants: drafters that are published with a model and read its KV cache.
 pub(super) const ASSISTANTS: &[Wrapper] = &[
     Wrapper { architecture: "Gemma4AssistantForCausalLM", text: "gemma4_text" },
     Wrapper { architecture: "Gemma4UnifiedAssistantForCausalLM", text: "gemma4_unified_text" },
 ];
 
-/// The architectures of text parts by their `model_type`.
-const TEXTS: &[(&str, &str)] = &[
+/// Architectures of text parts by their `model_type`.
+const TEXT_ARCHITECTURES: &[(&str, &str)] = &[
     ("llama", "LlamaForCausalLM"),
     ("mistral", "MistralForCausalLM"),
     ("ministral3", "Ministral3ForCausalLM"),
@@ -57,9 +57,9 @@ const TEXTS: &[(&str, &str)] = &[
     ("cohere2", "Cohere2ForCausalLM"),
 ];
 
-/// Fields of the text part that a published file leaves out, by its `model_type`.
-fn defaults(text: &str) -> Value {
-    match text {
+/// Fields of the text part that published files omit, by its `model_type`.
+fn defaults(model_type: &str) -> Value {
+    match model_type {
         "gemma3_text" => json!({
             "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4,
             "head_dim": 256, "max_position_embeddings": 131_072,
@@ -67,25 +67,29 @@ fn defaults(text: &str) -> Value {
         "gemma4_text" | "gemma4_unified_text" => json!({
             "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216,
             "num_hidden_layers": 30, "num_attention_heads": 8, "num_key_value_heads": 4,
-            "max_position_embeddings": if text == "gemma4_text" { 131_072 } else { 262_144 },
+            "max_position_embeddings": if model_type == "gemma4_text" { 131_072 } else { 262_144 },
         }),
         "mistral" | "llama" => json!({ "vocab_size": 32_000, "num_attention_heads": 32 }),
         _ => json!({}),
     }
 }
 
-/// The architecture of the text part, and its fields.
-pub(super) fn text_of(wrapper: &Wrapper, outer: &Map<String, Value>) -> Result<(String, Value)> {
+/// Architecture and fields of the text part.
+pub(super) fn text_config(
+    wrapper: &Wrapper,
+    outer: &Map<String, Value>,
+) -> Result<(String, Value)> {
     let inner = match outer.get("text_config") {
         Some(Value::Object(inner)) => inner,
         Some(Value::Null) | None => outer,
         Some(other) => return Err(format!("text_config: expected an object, got {other}")),
     };
-    // Of files with all fields in one place the type is the whole model's.
-    let of_text = inner.get("model_type").and_then(Value::as_str).filter(|_| inner != outer);
-    let kind = of_text.unwrap_or(wrapper.text);
-    let Some((_, architecture)) = TEXTS.iter().find(|(known, _)| *known == kind) else {
-        let known: Vec<&str> = TEXTS.iter().map(|(known, _)| *known).collect();
+    // At the top level, `model_type` is that of the multimodal model.
+    let model_type = inner.get("model_type").and_then(Value::as_str).filter(|_| inner != outer);
+    let kind = model_type.unwrap_or(wrapper.text);
+    let Some((_, architecture)) = TEXT_ARCHITECTURES.iter().find(|(known, _)| *known == kind)
+    else {
+        let known: Vec<&str> = TEXT_ARCHITECTURES.iter().map(|(known, _)| *known).collect();
         return Err(format!(
             "text_config: model_type: expected one of {}, got {kind:?}; llama.cpp may run a GGUF \
              file of it (a build with --features llama, and the backend llama)",
@@ -103,8 +107,8 @@ pub(super) fn text_of(wrapper: &Wrapper, outer: &Map<String, Value>) -> Result<(
     Ok(((*architecture).to_owned(), Value::Object(fields)))
 }
 
-/// The name of a tensor of the text part as its family has it.
-pub(crate) fn renamed(name: &str) -> String {
+/// Name of a tensor of the text part in its family.
+pub(crate) fn rename_text_tensor(name: &str) -> String {
     const PREFIXES: [(&str, &str); 5] = [
         ("language_model.model.", "model."),
         ("model.language_model.", "model."),
