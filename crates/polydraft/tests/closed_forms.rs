@@ -1,4 +1,4 @@
-//! Acceptances that are known in closed form.
+//! Acceptances known in closed form.
 
 use polydraft::coupling::Problem;
 use polydraft::drafting::{draws_within_budget, expected_distinct};
@@ -20,7 +20,7 @@ fn optimal(target: &Distribution, draft: &Distribution, scheme: Drafting, count:
 
 /// SpecTr, appendix B.
 #[test]
-fn bernoulli() {
+fn optimal_acceptance_of_bernoulli_distributions() {
     for b_p in [0.0, 0.1, 0.37, 0.9, 1.0] {
         for b_q in [0.0, 0.05, 0.5, 0.8, 1.0] {
             for n in 1..=12 {
@@ -35,14 +35,14 @@ fn bernoulli() {
 
 /// SpecTr, appendix B: the draft uniform on d tokens, the target on d/r of them.
 #[test]
-fn uniform() {
+fn optimal_acceptance_of_uniform_distributions() {
     for (d, r) in [(6, 2), (6, 3), (60, 5), (64, 64)] {
         for n in 1..=5 {
             let draft = probs(&vec![1.0 / f64::from(d); d as usize]);
-            let part = d / r;
+            let covered = d / r;
             let target = probs(
                 &(0..d)
-                    .map(|t| if t < part { 1.0 / f64::from(part) } else { 0.0 })
+                    .map(|t| if t < covered { 1.0 / f64::from(covered) } else { 0.0 })
                     .collect::<Vec<_>>(),
             );
             close(
@@ -55,9 +55,10 @@ fn uniform() {
 
 /// Khisti et al., theorem 2: two drafts suffice if and only if p(S) ≥ q(S)² for all S.
 #[test]
-fn two_drafts() {
+fn two_drafts_suffice_iff_every_set_is_covered() {
     let draft = probs(&[0.5, 0.3, 0.2]);
-    // p = the distribution of the highest in the order 0, 1, 2 has p(S) = q(S)² on the prefixes.
+    // p is the distribution of the highest draft in the order 0, 1, 2, which has p(S) = q(S)² on
+    // the prefixes.
     let target = probs(&[0.25, 0.39, 0.36]);
     assert!(acceptance::two_drafts_suffice(&target, &draft));
     close(optimal(&target, &draft, Drafting::Iid, 2), 1.0);
@@ -68,7 +69,7 @@ fn two_drafts() {
 
 /// Without replacement, from uniform distributions every set of drafts is equally likely.
 #[test]
-fn without_replacement() {
+fn optimal_acceptance_without_replacement() {
     let draft = probs(&[0.25; 4]);
     let target = probs(&[0.7, 0.1, 0.1, 0.1]);
     // H = {1, 2, 3}: p(H) = 0.3, two of four drafts within it with probability 3/6.
@@ -77,14 +78,14 @@ fn without_replacement() {
     close(optimal(&target, &draft, Drafting::WithoutReplacement, 9), 1.0);
     let large = probs(&vec![1.0 / 1000.0; 1000]);
     let half: Vec<f64> = (0..1000).map(|t| if t < 500 { 0.0 } else { 1.0 / 500.0 }).collect();
-    // Three of 1000 within the 500 that the target lacks.
+    // All three of 1000 tokens lie within the 500 that the target lacks.
     let missed = (500.0 * 499.0 * 498.0) / (1000.0 * 999.0 * 998.0);
     close(optimal(&probs(&half), &large, Drafting::WithoutReplacement, 3), 1.0 - missed);
 }
 
 /// SpecHub's example (figure 5): q = (0.5, 0.3, 0.2), p = (0.1, 0.6, 0.3).
 #[test]
-fn spechub_example() {
+fn optimal_acceptance_of_the_spechub_example() {
     let (target, draft) = (probs(&[0.1, 0.6, 0.3]), probs(&[0.5, 0.3, 0.2]));
     for scheme in [Drafting::Hub, Drafting::Greedy] {
         close(optimal(&target, &draft, scheme, 2), 0.1 + 0.6 + 0.3);
@@ -99,7 +100,7 @@ fn spechub_example() {
 
 /// K-SEQ on Bernoulli distributions: ρ and α from their defining equation.
 #[test]
-fn k_seq() {
+fn k_seq_acceptance_on_bernoulli_distributions() {
     let (target, draft) = (probs(&[0.2, 0.8]), probs(&[0.6, 0.4]));
     let n = 3;
     let (mut low, mut high) = (1.0_f64, 3.0);
@@ -118,7 +119,7 @@ fn k_seq() {
 }
 
 #[test]
-fn distinct_tokens() {
+fn expected_distinct_tokens_and_budgets() {
     let draft = probs(&[0.5, 0.25, 0.25]);
     close(expected_distinct(&draft, 1), 1.0);
     close(expected_distinct(&draft, 2), 0.75 + 2.0 * 0.4375);
@@ -131,7 +132,7 @@ fn distinct_tokens() {
 }
 
 #[test]
-fn rules_by_name_and_as_json() {
+fn rules_round_trip_by_name_and_json() {
     for name in RuleKind::NAMES {
         let rule: RuleKind = name.parse().unwrap();
         assert_eq!(rule.name(), *name);

@@ -1,5 +1,5 @@
-//! Every rule, every scheme it supports, every vocabulary and number of drafts up to four, by exact
-//! enumeration.
+//! Exact enumeration of every rule with every scheme it supports, for vocabularies and numbers of
+//! drafts up to four.
 
 use polydraft::conformance::{Case, Report, TOLERANCE, case_count, cases};
 use polydraft::coupling::priority::{Form, Settings};
@@ -9,12 +9,12 @@ use polydraft::{RuleKind, acceptance};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// Runs `rule` on all cases; `also` looks at every report.
+/// Checks `rule` on all cases; `check` inspects every report.
 fn conform(
     rule: &RuleKind,
     schemes: &[Drafting],
     counts: std::ops::RangeInclusive<usize>,
-    also: impl Fn(&Case, Report),
+    check: impl Fn(&Case, Report),
 ) {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let mut rule = rule.build().unwrap();
@@ -24,7 +24,7 @@ fn conform(
                 let random = case_count(if count < 4 { 200 } else { 60 });
                 for case in cases(vocabulary, scheme, count, random, &mut rng).unwrap() {
                     match case.check(rule.as_mut()) {
-                        Ok(report) => also(&case, report),
+                        Ok(report) => check(&case, report),
                         Err(failure) => panic!("{} {scheme}: {failure}\n{case:?}", rule.name()),
                     }
                 }
@@ -36,11 +36,11 @@ fn conform(
 fn is_optimal(case: &Case, report: Report) {
     let gap = report.optimal - report.acceptance;
     assert!(gap.abs() <= TOLERANCE, "{gap:e} below the optimum {}\n{case:?}", report.optimal);
-    no_lucky_hits(case, report);
+    rejected_tokens_are_not_drafts(case, report);
 }
 
-/// The last draw of the rule never hits a draft.
-fn no_lucky_hits(case: &Case, report: Report) {
+/// Checks that a rejected token never equals a draft.
+fn rejected_tokens_are_not_drafts(case: &Case, report: Report) {
     let hits = report.contained - report.acceptance;
     assert!(hits.abs() <= TOLERANCE, "{hits:e}\n{case:?}");
 }
@@ -50,20 +50,19 @@ fn named(name: &str) -> RuleKind {
 }
 
 #[test]
-fn single() {
+fn single_is_exact_and_optimal() {
     conform(&named("single"), &Drafting::DRAWN, 1..=1, is_optimal);
 }
 
 #[test]
-fn priority_exact() {
+fn priority_is_exact_and_optimal() {
     let rule = RuleKind::Priority(Settings { form: Form::Exact, ..Settings::default() });
     conform(&rule, &[Drafting::Iid], 1..=4, is_optimal);
 }
 
-/// The pooled form is meant for large supports; on tiny ones its distribution must be exact all the
-/// same.
+/// The pooled form is for large supports; on tiny ones its distribution must be exact too.
 #[test]
-fn priority_pooled() {
+fn pooled_priority_is_exact_and_nearly_optimal() {
     for individual_above in [1e-3, 0.3, 1.0] {
         let rule = RuleKind::Priority(Settings {
             form: Form::Pooled,
@@ -77,7 +76,7 @@ fn priority_pooled() {
 }
 
 #[test]
-fn k_seq() {
+fn k_seq_is_exact_and_within_its_bound() {
     conform(&named("k-seq"), &[Drafting::Iid], 1..=4, |case, report| {
         assert!(
             report.acceptance >= (1.0 - (-1.0_f64).exp()) * report.optimal - TOLERANCE,
@@ -86,9 +85,9 @@ fn k_seq() {
     });
 }
 
-/// Any ρ that is given: as good as none where it is below the best one, worse above.
+/// A given ρ: equal to the best one if it is below, worse if above.
 #[test]
-fn k_seq_with_a_given_factor() {
+fn k_seq_with_a_given_rho_is_exact_and_no_better() {
     for rho in [1.0, 1.7, 4.0, 1e3] {
         let rule = RuleKind::KSeq(k_seq::Settings { rho: Some(rho) });
         conform(&rule, &[Drafting::Iid], 1..=4, |case, report| {
@@ -105,26 +104,26 @@ fn k_seq_with_a_given_factor() {
 }
 
 #[test]
-fn recursive() {
+fn recursive_is_exact_for_all_its_schemes() {
     conform(
         &named("recursive"),
         &[Drafting::Iid, Drafting::WithoutReplacement, Drafting::Distinct],
         1..=4,
-        no_lucky_hits,
+        rejected_tokens_are_not_drafts,
     );
 }
 
 #[test]
-fn naive() {
-    conform(&named("naive"), &Drafting::ALL, 1..=4, no_lucky_hits);
+fn naive_is_exact_for_all_schemes() {
+    conform(&named("naive"), &Drafting::ALL, 1..=4, rejected_tokens_are_not_drafts);
 }
 
 #[test]
-fn hub() {
+fn hub_is_exact_and_optimal() {
     conform(&named("hub"), &[Drafting::Hub, Drafting::Greedy], 1..=4, is_optimal);
 }
 
-/// The formulas for the optimum against the minimum over all sets, and the tuples' stated
+/// The formulas of the optimum agree with the minimum over all sets, and tuples have their stated
 /// probabilities.
 #[test]
 fn optimal_acceptance_and_tuple_probabilities() {

@@ -1,4 +1,4 @@
-//! Ways to draw drafts at a node, as `docs/theory.md` compares them: races by shared clocks, and
+//! Drawing schemes compared in `docs/theory.md`: Gumbel coupling by shared arrival times, and
 //! i.i.d. draws against draws without replacement at the same expected number of distinct tokens.
 
 mod common;
@@ -24,11 +24,11 @@ fn sum_over(set: usize, values: &[f64]) -> f64 {
         .sum()
 }
 
-/// Proposition 19: how often `invariant` accepts one of `count` drafts. Given that the target's
-/// first is i and rings at s, k comes before it in the draft's race with probability 1 − e^(−s·c),
-/// c = (q_k·p_i/q_i − p_k)+, independently; the mean over s of products of these is a sum of 1/(1 +
-/// Σc).
-fn race_acceptance(p: &[f64], q: &[f64], count: usize) -> (f64, f64) {
+/// Proposition 19: the probability that `invariant` accepts one of `count` drafts, and a lower
+/// bound. Given that the target's first token is i and arrives at s, k comes before it in the
+/// draft's order with probability 1 − e^(−s·c), c = (q_k·p_i/q_i − p_k)+, independently; the mean
+/// over s of products of these is a sum of 1/(1 + Σc).
+fn gumbel_acceptance(p: &[f64], q: &[f64], count: usize) -> (f64, f64) {
     let (mut acceptance, mut bound) = (0.0, 0.0);
     for i in (0..p.len()).filter(|&i| p[i] > 0.0 && q[i] > 0.0) {
         let c: Vec<f64> = (0..p.len()).map(|k| (q[k] * p[i] / q[i] - p[k]).max(0.0)).collect();
@@ -47,15 +47,14 @@ fn race_acceptance(p: &[f64], q: &[f64], count: usize) -> (f64, f64) {
 }
 
 #[test]
-fn races_accept_as_often_as_the_formula_says() {
+fn gumbel_acceptance_matches_proposition_19() {
     for (vocabulary, count) in [(2, 1), (3, 1), (3, 2), (4, 1), (4, 2), (4, 3)] {
         for pair in pairs((vocabulary, 1, 0, 12), 55) {
             let (p, q) = (pair.target[&vec![]].to_vec(), pair.draft[&vec![]].to_vec());
             let found = run(&named("invariant"), &PolicyKind::paths(count, 1), &pair);
-            let (expected, bound) = race_acceptance(&p, &q, count);
+            let (expected, bound) = gumbel_acceptance(&p, &q, count);
             let got = found.block_efficiency - 1.0;
-            // Sums of many signs lose digits where distributions have probabilities next to
-            // nothing.
+            // Alternating sums lose digits where distributions have tiny probabilities.
             assert!((got - expected).abs() < 1e-10, "{got} {expected}\n{pair:?}");
             assert!(
                 got > bound - 1e-10 && (count > 1 || (got - bound).abs() < 1e-10),
@@ -67,9 +66,8 @@ fn races_accept_as_often_as_the_formula_says() {
     }
 }
 
-/// Pr(all drafts lie in a set), by set: for `count` draws without replacement, and for i.i.d.
-/// draws, of a number that may lie between two whole ones, that give as many distinct tokens on
-/// average.
+/// Pr(all drafts lie in a set), per set: for `count` draws without replacement, and for a (possibly
+/// fractional) number of i.i.d. draws with as many distinct tokens on average.
 fn within(q: &[f64], count: usize) -> [Vec<f64>; 2] {
     let probs = Distribution::new(q.to_vec()).unwrap();
     let draws = Draws { scheme: Drafting::WithoutReplacement, count };
@@ -79,18 +77,18 @@ fn within(q: &[f64], count: usize) -> [Vec<f64>; 2] {
         .map(|set| tuples.iter().filter(|(_, tuple)| inside(set, tuple)).map(|(p, _)| p).sum())
         .collect();
     let draws = drafting::draws_for_distinct(&probs, count as f64, 1 << 40);
-    let more = draws.fract();
+    let fraction = draws.fract();
     let iid = sets(q.len()).map(|set| {
         let mass = sum_over(set, q).min(1.0);
-        (1.0 - more) * mass.powf(draws.floor()) + more * mass.powf(draws.floor() + 1.0)
+        (1.0 - fraction) * mass.powf(draws.floor()) + fraction * mass.powf(draws.floor() + 1.0)
     });
     [without, iid.collect()]
 }
 
-/// Proposition 21: at the same expected number of distinct tokens neither more i.i.d. draws nor
-/// draws without replacement are always better. Its pairs.
+/// Proposition 21: at the same expected number of distinct tokens, neither more i.i.d. draws nor
+/// draws without replacement are always better. Tests its pairs.
 #[test]
-fn more_draws_or_distinct_ones() {
+fn neither_more_iid_draws_nor_distinct_draws_always_win() {
     let optima = |p: &[f64], q: &[f64], count: usize| {
         let (target, draft) =
             (Distribution::new(p.to_vec()).unwrap(), Distribution::new(q.to_vec()).unwrap());
@@ -106,7 +104,7 @@ fn more_draws_or_distinct_ones() {
     let [without, iid] = optima(&[1.0, 0.0, 0.0], &[0.6, 0.2, 0.2], 2);
     println!("without replacement {without:.6}, i.i.d. {iid:.6}");
     assert!((without - 0.9).abs() < 1e-12 && (iid - 0.949_895).abs() < 1e-6);
-    // A draft that is sure of what the target never says: the ratio comes to 1 − (1 − 1/k)^k.
+    // A draft confident in a token that the target excludes: the ratio approaches 1 − (1 − 1/k)^k.
     for k in 2..9 {
         let small = 1e-7 / k as f64;
         let q = [&[1.0 - 1e-7][..], &vec![small; k]].concat();
@@ -118,8 +116,8 @@ fn more_draws_or_distinct_ones() {
             "{k}: {without} {iid}"
         );
     }
-    // A token that the target wants and the draft hardly knows, behind two of which one is rare: no
-    // ratio is the most.
+    // The target's only token has tiny draft probability, behind two others of which one is rare:
+    // the ratio is unbounded.
     let mut ratios = Vec::new();
     for small in [1e-3, 1e-6, 1e-12] {
         let [without, iid] = optima(&[0.0, 0.0, 1.0], &[0.9 - small, 0.1, small], 2);
@@ -132,23 +130,23 @@ fn more_draws_or_distinct_ones() {
     );
 }
 
-/// The optimum of a random number of i.i.d. draws is that of a prefix; and conjecture D, over all
-/// sets: i.i.d. draws meet a set at least 1 − (1 − 1/k)^k times as often as draws without
-/// replacement, k = V − n + 1. Where fewer than n tokens are outside of the set (Proposition 20) it
-/// is 1 − 1/e.
+/// The optimum of a random number of i.i.d. draws is attained at a prefix; and conjecture D, over
+/// all sets: i.i.d. draws hit a set at least 1 − (1 − 1/k)^k times as often as draws without
+/// replacement, k = V − n + 1. Where fewer than n tokens are outside the set (Proposition 20) the
+/// factor is 1 − 1/e.
 #[test]
-fn iid_draws_meet_sets_nearly_as_often() {
+fn iid_draws_hit_sets_nearly_as_often_as_draws_without_replacement() {
     let mut rng = ChaCha8Rng::seed_from_u64(56);
-    let mut least = [f64::INFINITY; 8];
+    let mut smallest = [f64::INFINITY; 8];
     for round in 0..3000 {
         let size = 3 + round % 4;
         let count = 2 + rng.next_u32() as usize % (size - 2);
         let mut q = probs(size, &mut rng);
         if round % 3 == 0 {
-            // One token, or two, with nearly all of it.
+            // One or two tokens with nearly all of the mass.
             (0..1 + round % 2).for_each(|token| q[token] += 10_f64.powf(4.0 * uniform(&mut rng)));
         }
-        // Rarer tokens take so many draws that their powers have no digits left.
+        // Rarer tokens would take so many draws that powers lose all digits.
         let sum: f64 = q.iter().sum();
         q.iter_mut().for_each(|q| *q = (*q / sum + 1e-5) / (1.0 + 1e-5 * size as f64));
         let p = probs(size, &mut rng);
@@ -158,37 +156,38 @@ fn iid_draws_meet_sets_nearly_as_often() {
         let number = drafting::draws_for_distinct(&draft, count as f64, 1 << 40);
         let slack = sets(size).map(|set| sum_over(set, &p) - iid[set]).fold(0.0, f64::min);
         let stated = acceptance::optimal_iid(&target, &draft, number);
-        // A power keeps the rounding of its base as often as it multiplies it.
+        // A power multiplies the rounding error of its base.
         assert!((stated - 1.0 - slack).abs() < 1e-12 + 1e-15 * number, "{stated} {slack}");
         let k = (size - count + 1) as i32;
-        let part = 1.0 - (1.0 - 1.0 / f64::from(k)).powi(k);
+        let factor = 1.0 - (1.0 - 1.0 / f64::from(k)).powi(k);
         for set in sets(size) {
             let (without, iid) = (1.0 - without[set], 1.0 - iid[set]);
-            assert!(iid > part * without - 1e-9, "{q:?}, {count}: {iid} {without}");
+            assert!(iid > factor * without - 1e-9, "{q:?}, {count}: {iid} {without}");
             if (set.count_ones() as usize) < count && set + 1 < 1 << size {
                 assert!(iid > 1.0 - (-1_f64).exp() - 1e-9, "{q:?}, {count}: {iid}");
             }
             if without > 1e-9 {
-                least[k as usize] = least[k as usize].min(iid / without);
+                smallest[k as usize] = smallest[k as usize].min(iid / without);
             }
         }
     }
-    println!("least ratios by V - n + 1: {:.4?}", &least[2..6]);
-    assert!(least[2] < 0.76 && least[3] < 0.72);
+    println!("smallest ratios by V - n + 1: {:.4?}", &smallest[2..6]);
+    assert!(smallest[2] < 0.76 && smallest[3] < 0.72);
 }
 
-/// One race for all drafts against clocks of each draft's own (Rowan et al. 2025), whose least the
-/// target takes: simulated on distributions of 100 tokens, each with its number of distinct drafts.
+/// One set of arrival times for all drafts, against one per draft (Rowan et al. 2025) whose minimum
+/// the target takes: simulated on distributions over 100 tokens, with the number of distinct
+/// drafts.
 #[test]
-fn one_set_of_clocks_accepts_more_than_one_for_each_draft() {
+fn shared_arrival_times_accept_more_than_times_per_draft() {
     let mut rng = ChaCha8Rng::seed_from_u64(57);
-    let first = |clocks: &[f64], probs: &[f64]| {
-        let time = |token: &usize| clocks[*token] / probs[*token];
+    let first = |times: &[f64], probs: &[f64]| {
+        let time = |token: &usize| times[*token] / probs[*token];
         (0..probs.len()).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap()
     };
     for (name, spread) in [("peaked", 3.0), ("middling", 2.0), ("flat", 1.0)] {
         for count in [2, 4] {
-            let [mut one, mut own, mut distinct, runs] = [0.0, 0.0, 0.0, 6000.0];
+            let [mut shared, mut separate, mut distinct, runs] = [0.0, 0.0, 0.0, 6000.0];
             let (mut p, mut q) = (vec![], vec![]);
             for run in 0..runs as usize {
                 if run % 300 == 0 {
@@ -203,29 +202,29 @@ fn one_set_of_clocks_accepts_more_than_one_for_each_draft() {
                         levels.iter().map(|level| (level + 0.7 * normal()).exp()).collect(),
                     );
                 }
-                let clocks: Vec<Vec<f64>> = (0..count)
+                let times: Vec<Vec<f64>> = (0..count)
                     .map(|_| (0..100).map(|_| -(1.0 - uniform(&mut rng)).ln()).collect())
                     .collect();
-                let token = first(&clocks[0], &p);
-                let time = |k: usize| clocks[0][k] / q[k];
-                one += f64::from(u8::from(
+                let token = first(&times[0], &p);
+                let time = |k: usize| times[0][k] / q[k];
+                shared += f64::from(u8::from(
                     (0..100).filter(|&k| time(k) < time(token)).count() < count,
                 ));
-                let least: Vec<f64> = (0..100)
-                    .map(|k| clocks.iter().map(|own| own[k]).fold(f64::INFINITY, f64::min))
+                let minimum: Vec<f64> = (0..100)
+                    .map(|k| times.iter().map(|times| times[k]).fold(f64::INFINITY, f64::min))
                     .collect();
-                let mut drafts: Vec<usize> = clocks.iter().map(|own| first(own, &q)).collect();
-                own += f64::from(u8::from(drafts.contains(&first(&least, &p))));
+                let mut drafts: Vec<usize> = times.iter().map(|times| first(times, &q)).collect();
+                separate += f64::from(u8::from(drafts.contains(&first(&minimum, &p))));
                 drafts.sort_unstable();
                 drafts.dedup();
                 distinct += drafts.len() as f64;
             }
-            let [one, own, distinct] = [one, own, distinct].map(|sum| sum / runs);
+            let [shared, separate, distinct] = [shared, separate, distinct].map(|sum| sum / runs);
             println!(
-                "{name}, {count} drafts: one race {one:.3}; clocks of their own {own:.3}, \
+                "{name}, {count} drafts: shared times {shared:.3}; times per draft {separate:.3}, \
                  {distinct:.2} distinct"
             );
-            assert!(one > own + 0.02, "{name} {count}: {one} {own}");
+            assert!(shared > separate + 0.02, "{name} {count}: {shared} {separate}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! How many tokens verifiers emit, against closed forms, an independent program and each other.
+//! Block efficiencies of verifiers, against closed forms, an independent implementation, and each
+//! other.
 
 mod common;
 
@@ -14,59 +15,61 @@ use polydraft::{
     Token, Verifier, VerifierKind, couple, enumerate,
 };
 
-/// Probability of a text under a table of distributions.
-fn probability(distributions: &HashMap<Vec<Token>, Distribution>, text: &[Token]) -> f64 {
-    (0..text.len()).map(|i| distributions[&text[..i]].probability(text[i])).product()
+/// Probability of a sequence under a table of distributions.
+fn probability(distributions: &HashMap<Vec<Token>, Distribution>, sequence: &[Token]) -> f64 {
+    (0..sequence.len()).map(|i| distributions[&sequence[..i]].probability(sequence[i])).product()
 }
 
-/// The distribution of the path that GBV takes, from its definition: F and q of a prefix.
-fn greedy_distribution(pair: &Pair, count: i32, text: &[Token]) -> f64 {
-    let (mut below, mut own) = (0.0, 1.0);
-    for i in 0..text.len() {
-        let (p, q) = (&pair.target[&text[..i]], &pair.draft[&text[..i]]);
+/// The probability that the path selected by GBV starts with `sequence`, from its definition by F
+/// and q of the prefix.
+fn greedy_distribution(pair: &Pair, count: i32, sequence: &[Token]) -> f64 {
+    let (mut below, mut mass) = (0.0, 1.0);
+    for i in 0..sequence.len() {
+        let (p, q) = (&pair.target[&sequence[..i]], &pair.draft[&sequence[..i]]);
         let rank = |token: Token| (p.probability(token) / q.probability(token), token);
-        let lower = q.support().filter(|(token, _)| rank(*token) < rank(text[i]));
-        below += own * lower.map(|(_, q)| q).sum::<f64>();
-        own *= q.probability(text[i]);
+        let lower = q.support().filter(|(token, _)| rank(*token) < rank(sequence[i]));
+        below += mass * lower.map(|(_, q)| q).sum::<f64>();
+        mass *= q.probability(sequence[i]);
     }
-    f64::powi(below + own, count) - f64::powi(below, count)
+    f64::powi(below + mass, count) - f64::powi(below, count)
 }
 
 #[test]
-fn efficiencies_have_their_closed_forms() {
+fn block_and_greedy_block_match_closed_forms() {
     for size in SIZES {
         let (_, depth, count, _) = size;
         for pair in pairs(size, 14) {
             let block = |selection: &dyn Fn(&[Token]) -> f64| {
-                block_efficiency(depth, &pair.target, &mut |text| Ok(selection(text))).unwrap()
+                block_efficiency(depth, &pair.target, &mut |sequence| Ok(selection(sequence)))
+                    .unwrap()
             };
             let got = run(&named("block"), &PolicyKind::paths(1, depth), &pair).block_efficiency;
-            close(got, block(&|text| probability(&pair.draft, text)));
+            close(got, block(&|sequence| probability(&pair.draft, sequence)));
             let got = run(&named("greedy-block"), &PolicyKind::paths(count, depth), &pair)
                 .block_efficiency;
-            close(got, block(&|text| greedy_distribution(&pair, count as i32, text)));
+            close(got, block(&|sequence| greedy_distribution(&pair, count as i32, sequence)));
         }
     }
 }
 
-/// Recursive rejection goes through the drafts in the order in which they were drawn: below the
-/// first one a laid-down tree goes on.
+/// Recursive rejection tries the drafts in the order of their draws: in the fixed tree only the
+/// first one has a child.
 #[test]
-fn the_first_draw_is_tried_first() {
+fn recursive_rejection_tries_the_first_draw_first() {
     let tree: PolicyKind = "fixed:0,0,1/iid".parse().unwrap();
     for pair in pairs((3, 2, 0, 60), 15) {
-        let at = |text: &[Token], token: Token| {
-            (pair.target[text].probability(token), pair.draft[text].probability(token))
+        let at = |sequence: &[Token], token: Token| {
+            (pair.target[sequence].probability(token), pair.draft[sequence].probability(token))
         };
-        let first = |text: &[Token], token: Token| {
-            let (p, q) = at(text, token);
+        let first = |sequence: &[Token], token: Token| {
+            let (p, q) = at(sequence, token);
             p.min(q)
         };
-        let one = |text: &[Token]| (0..3).map(|token| first(text, token)).sum::<f64>();
-        let left = 1.0 - one(&[]);
+        let one = |sequence: &[Token]| (0..3).map(|token| first(sequence, token)).sum::<f64>();
+        let rejected = 1.0 - one(&[]);
         let second = |token| {
             let (p, q) = at(&[], token);
-            (p - q).max(0.0).min(left * q)
+            (p - q).max(0.0).min(rejected * q)
         };
         let second: f64 = (0..3).map(second).sum();
         let below: f64 = (0..3).map(|token| first(&[], token) * one(&[token])).sum();
@@ -75,10 +78,10 @@ fn the_first_draw_is_tried_first() {
     }
 }
 
-/// The closed form of the nested verifier's efficiency, computed by an independent program (plain
-/// numpy, bisection).
+/// The closed form of the block efficiency of `nested-priority`, computed by an independent program
+/// (plain numpy, bisection).
 #[test]
-fn nested_priority_agrees_with_an_independent_program() {
+fn nested_priority_matches_independent_implementation() {
     #[derive(serde::Deserialize)]
     struct Case {
         vocabulary: usize,
@@ -91,11 +94,12 @@ fn nested_priority_agrees_with_an_independent_program() {
         draft: HashMap<String, Vec<f64>>,
     }
     let distributions = |table: &HashMap<String, Vec<f64>>| -> HashMap<Vec<Token>, Distribution> {
-        let text =
-            |text: &str| text.split_whitespace().map(|token| token.parse().unwrap()).collect();
+        let sequence = |sequence: &str| {
+            sequence.split_whitespace().map(|token| token.parse().unwrap()).collect()
+        };
         table
             .iter()
-            .map(|(key, probs)| (text(key), Distribution::new(probs.clone()).unwrap()))
+            .map(|(key, probs)| (sequence(key), Distribution::new(probs.clone()).unwrap()))
             .collect()
     };
     let cases: Vec<Case> = serde_json::from_str(include_str!("data/nested.json")).unwrap();
@@ -119,10 +123,10 @@ fn nested_priority_agrees_with_an_independent_program() {
     }
 }
 
-/// The distribution of what a verifier emits, given a draft.
+/// The exact distribution of a verifier's outcome, given a draft.
 fn outcomes(kind: &str, draft: &Draft, pair: &Pair) -> HashMap<(Vec<NodeId>, Token), f64> {
     let kind = match kind {
-        // With the rule's own masses.
+        // With the masses of the rule `priority`.
         "nested-priority" => VerifierKind::NestedPriority(Settings {
             sharing: priority::Settings::default(),
             ..Settings::default()
@@ -143,39 +147,39 @@ fn drawn(policy: &PolicyKind, pair: &Pair) -> Vec<(f64, Draft)> {
     drafts(policy.build().unwrap().as_ref(), &pair.draft).unwrap()
 }
 
-fn same(a: &HashMap<(Vec<NodeId>, Token), f64>, b: &HashMap<(Vec<NodeId>, Token), f64>) {
+fn assert_equal(a: &HashMap<(Vec<NodeId>, Token), f64>, b: &HashMap<(Vec<NodeId>, Token), f64>) {
     for key in a.keys().chain(b.keys()) {
         let probability = |all: &HashMap<_, f64>| all.get(key).copied().unwrap_or(0.0);
         close(probability(a), probability(b));
     }
 }
 
-/// Tree by tree, not only on average.
+/// Compared for every tree, not only on average.
 #[test]
-fn one_path_is_block_verification_and_one_level_priority_coupling() {
+fn one_path_equals_block_and_one_level_equals_priority_coupling() {
     for size in [(3, 3, 1, 20), (2, 2, 1, 40)] {
         for pair in pairs(size, 15) {
             for (_, draft) in drawn(&PolicyKind::chain(size.1), &pair) {
                 let block = outcomes("block", &draft, &pair);
                 for name in ["nested-priority", "priority-block", "greedy-block", "traversal"] {
-                    same(&block, &outcomes(name, &draft, &pair));
+                    assert_equal(&block, &outcomes(name, &draft, &pair));
                 }
             }
         }
     }
     for size in [(3, 1, 2, 40), (4, 1, 3, 20), (2, 1, 4, 40)] {
         for pair in pairs(size, 16) {
-            // Trees that are next to never drawn are decided by roundings.
+            // Excludes trees of tiny probability, which are decided by rounding.
             let drawn = drawn(&PolicyKind::paths(size.2, 1), &pair);
             for (_, draft) in drawn.into_iter().filter(|draft| draft.0 > 1e-6) {
                 let walk = outcomes("walk:priority", &draft, &pair);
                 for name in ["nested-priority", "priority-block"] {
-                    same(&walk, &outcomes(name, &draft, &pair));
+                    assert_equal(&walk, &outcomes(name, &draft, &pair));
                 }
             }
         }
     }
-    // The walk is the rule: the distribution of the emitted token given the drafts.
+    // The walk is the rule: compares with the distribution of the emitted token given the drafts.
     let pair = pairs((3, 1, 2, 1), 17).next().unwrap();
     let (target, draft) = (&pair.target[&[][..]], &pair.draft[&[][..]]);
     let mut rule = "priority".parse::<RuleKind>().unwrap().build().unwrap();
@@ -191,7 +195,7 @@ fn one_path_is_block_verification_and_one_level_priority_coupling() {
         let probs = coupling.distribution(&drafts).unwrap();
         let walk = outcomes("nested-priority", &draft, &pair);
         for token in 0..3 {
-            // Emitted as the accepted child or as the token after nothing.
+            // The first emitted token: the accepted child, or the token emitted without one.
             let first = |(path, last): &(Vec<NodeId>, Token)| {
                 path.first().map_or(*last, |&node| tree.token(node))
             };
@@ -202,19 +206,19 @@ fn one_path_is_block_verification_and_one_level_priority_coupling() {
     }
 }
 
-/// The flagship against the others, on the pairs of the conformance test: at or above nearly
-/// always.
+/// Compares `nested-priority` with the others on the pairs of the conformance test: at least as
+/// good nearly always.
 #[test]
-fn nested_priority_is_the_best() {
+fn nested_priority_is_rarely_beaten_on_random_pairs() {
     let others =
         ["walk:priority", "greedy-block", "traversal", "specinfer", "spectr", "priority-block"];
-    // Sizes side by side: this takes longest of all tests here.
-    let of_size = |size: Size| {
+    // Sizes in parallel, because this is the slowest test here.
+    let compare_size = |size: Size| {
         let (mut pairs_seen, mut beaten) = (0, Vec::new());
         let policy = PolicyKind::paths(size.2, size.1);
         for (index, pair) in pairs(size, 18).chain(pairs(size, 118)).enumerate() {
-            // Exact sharing everywhere, and balanced masses, which are the best on models as small
-            // as these: what is measured is the algorithm.
+            // Exact sharing everywhere, and balanced masses, which are the best on such small
+            // models: this measures the algorithm.
             let nested = VerifierKind::NestedPriority(Settings {
                 proportional_below: 0.0,
                 sharing: priority::Settings::default(),
@@ -227,7 +231,7 @@ fn nested_priority_is_the_best() {
             if nested < best - TOLERANCE {
                 beaten.push((size, index, nested - best));
             }
-            // Never worse than the walk with the optimal rule is the node-by-node form.
+            // The node-by-node form is never worse than the walk with the optimal rule.
             let walk = run(&named("walk:priority"), &policy, &pair).block_efficiency;
             assert!(
                 run(&named("priority-block"), &policy, &pair).block_efficiency >= walk - TOLERANCE
@@ -237,7 +241,7 @@ fn nested_priority_is_the_best() {
     };
     let (mut pairs_seen, mut beaten) = (0, Vec::new());
     std::thread::scope(|scope| {
-        for size in SIZES.map(|size| scope.spawn(move || of_size(size))) {
+        for size in SIZES.map(|size| scope.spawn(move || compare_size(size))) {
             let (seen, more) = size.join().unwrap();
             pairs_seen += seen;
             beaten.extend(more);
@@ -248,13 +252,13 @@ fn nested_priority_is_the_best() {
     assert!(beaten.iter().all(|(.., gap)| *gap > -1e-2), "{beaten:?}");
 }
 
-/// Where draws begin anew at every node, nested priorities are priority block verification.
+/// Where every node has fresh draws, `nested-priority` is priority block verification.
 #[test]
-fn fresh_draws_everywhere_are_priority_block_verification() {
+fn fresh_draws_at_every_node_equal_priority_block() {
     for (vocabulary, counts) in [(2, &[2, 2][..]), (3, &[3, 1]), (3, &[2, 2]), (2, &[2, 1, 2])] {
         let policy = PolicyKind::levels(counts, polydraft::Drafting::Iid);
         for pair in pairs((vocabulary, counts.len(), 0, 8), 20) {
-            // The same settings: what differs is only where a selection ends.
+            // The same settings: only the extent of the segments differs.
             let sharing = priority::Settings::default();
             let nested = Settings { sharing: sharing.clone(), proportional_below: 0.0 };
             let nested =

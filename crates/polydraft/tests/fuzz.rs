@@ -1,5 +1,4 @@
-//! The fuzz targets on random bytes, for a short fixed time: a smoke test where cargo-fuzz is not
-//! at hand.
+//! The fuzz targets on random bytes for a short fixed time: a smoke test without cargo-fuzz.
 
 mod fuzz_bodies;
 
@@ -7,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::{Duration, Instant};
 
-/// Bytes in which numbers that are special for floats are as common as random ones.
+/// Bytes in which special floats are as common as random ones.
 fn bytes(rng: &mut ChaCha8Rng, length: usize, single: bool) -> Vec<u8> {
     const SPECIAL: [f64; 20] = [
         0.0,
@@ -64,30 +63,30 @@ fn drive(body: impl Fn(&[u8]), seed: u64, single: bool) {
 }
 
 #[test]
-fn distribution() {
+fn fuzz_distribution_smoke_test() {
     drive(fuzz_bodies::distribution, 1, true);
     drive(fuzz_bodies::distribution, 2, false);
 }
 
 #[test]
-fn priority() {
+fn fuzz_priority_smoke_test() {
     drive(fuzz_bodies::priority, 3, false);
 }
 
 #[test]
-fn rules() {
+fn fuzz_rules_smoke_test() {
     drive(fuzz_bodies::rules, 4, false);
 }
 
 #[test]
-fn verifiers() {
+fn fuzz_verifiers_smoke_test() {
     drive(fuzz_bodies::verifiers, 5, false);
 }
 
-/// What once did not come back, or was emitted by another distribution: a probability whose
-/// reciprocal is no number counts as 0.
+/// Inputs on which solvers once did not terminate, or the distribution was wrong: probabilities
+/// whose reciprocals overflow count as 0.
 #[test]
-fn subnormal_probabilities() {
+fn subnormal_probabilities_count_as_zero() {
     use polydraft::{Distribution, Drafting, Draws, Problem, Proposal, acceptance};
     for (target, draft, expected) in [
         ([0.2, 0.3, 0.5], [1e-310, 1.0, 0.0], 0.3),

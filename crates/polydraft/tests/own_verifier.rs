@@ -1,5 +1,5 @@
-//! What it takes to add a verifier: its file, and one line. Here is the one of the example, through
-//! the same registry macro and the same runner as those of the library.
+//! Tests the verifier of the `own_verifier` example with the same registry macro and conformance
+//! runner as the library's verifiers: adding one takes a file and one line.
 
 #[path = "../examples/own_verifier/random_draft.rs"]
 mod random_draft;
@@ -14,7 +14,7 @@ use polydraft::{Drafting, PolicyKind, enumerate};
 use registry::OwnVerifier;
 
 #[test]
-fn the_examples_verifier_is_exact_wherever_it_says_so() {
+fn example_verifier_is_exact_on_supported_policies() {
     let mut combinations = 0;
     for kind in OwnVerifier::all() {
         let mut verifier = kind.build().unwrap();
@@ -41,13 +41,13 @@ fn the_examples_verifier_is_exact_wherever_it_says_so() {
 }
 
 #[test]
-fn it_refuses_what_it_is_not_made_for() {
+fn example_verifier_rejects_unsupported_drafts() {
     let mut verifier = OwnVerifier::named("random-draft").unwrap().build().unwrap();
     let policy = PolicyKind::levels(&[2, 2], Drafting::WithoutReplacement).build().unwrap();
     let pair = pairs((3, 2, 0, 1), 32).next().unwrap();
-    let refused = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ());
-    assert!(refused.unwrap_err().to_string().contains("expected i.i.d. draws"));
-    // Also where it is given the draft without having been asked.
+    let result = exact(verifier.as_mut(), policy.as_ref(), &pair.target, &pair.draft, &mut |_| ());
+    assert!(result.unwrap_err().to_string().contains("expected i.i.d. draws"));
+    // Also without a preceding call of `supports`.
     for (_, draft) in drafts(policy.as_ref(), &pair.draft).unwrap() {
         let distributions = NodeTargets::new(draft.tree(), &pair.target);
         let decisions = enumerate(|rng| verifier.verify(&draft, &distributions, rng));
@@ -55,9 +55,9 @@ fn it_refuses_what_it_is_not_made_for() {
     }
 }
 
-/// Its settings are in the record, under its name.
+/// The serialized form contains the name and the settings.
 #[test]
-fn it_has_a_record() {
+fn example_verifier_round_trips_as_json() {
     let kind = OwnVerifier::named("random-draft").unwrap();
     let record = serde_json::to_string(&kind).unwrap();
     assert_eq!(record, r#"{"verifier":"random-draft"}"#);

@@ -1,4 +1,4 @@
-//! The conformance runner must fail on wrong rules: here are some, each wrong in one way.
+//! Checks that the conformance runner detects wrong rules, each with one planted fault.
 
 use polydraft::conformance::{Case, Failure, cases};
 use polydraft::coupling::{Emission, EmittedDistribution, Problem, Rule};
@@ -7,11 +7,10 @@ use polydraft::{Distribution, Drafting, Draws, Result, Token};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// The draft of the highest id is selected; then single-draft speculative sampling against the
-/// distribution of that.
+/// Selects the draft of the highest id, then uses single-draft speculative sampling against the
+/// distribution of the selection.
 ///
-/// Token i is selected with probability m_i = Z_i^n − Z_{i−1}^n. The faults change what is done
-/// with it.
+/// Token i is selected with probability m_i = Z_i^n − Z_{i−1}^n. The faults change what follows.
 struct HighestId {
     fault: Fault,
 }
@@ -19,16 +18,16 @@ struct HighestId {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
     None,
-    /// A rejection draws from the target instead of the residual.
+    /// After a rejection, draws from the target instead of the residual.
     WrongResidual,
-    /// Accepts a tenth more often than it may.
-    AcceptsTooMuch,
-    /// m is off by 1e-6, in one token.
+    /// Accepts ten per cent more often than allowed.
+    AcceptsTooOften,
+    /// m is wrong by a factor of 1 + 1e-6 for one token.
     WrongMass,
-    /// `probs` forgets to renormalise the residual.
+    /// `distribution` does not renormalise the residual.
     WrongDistribution,
-    /// `acceptance` overstates.
-    Boasts,
+    /// `acceptance` reports a value that is too large.
+    OverstatedAcceptance,
     /// The accepted index is not that of the token.
     WrongIndex,
 }
@@ -45,7 +44,7 @@ impl HighestId {
     fn accept(&self, problem: &Problem, token: Token) -> f64 {
         let (p, m) = (problem.target.probability(token), self.mass(problem, token));
         let accept = if p >= m { 1.0 } else { p / m };
-        if self.fault == Fault::AcceptsTooMuch { (1.1 * accept).min(1.0) } else { accept }
+        if self.fault == Fault::AcceptsTooOften { (1.1 * accept).min(1.0) } else { accept }
     }
 }
 
@@ -65,7 +64,7 @@ impl Rule for HighestId {
     fn acceptance(&mut self, problem: &Problem) -> Option<f64> {
         let tokens = 0..problem.target.vocabulary() as Token;
         let sum: f64 = tokens.map(|t| self.mass(problem, t) * self.accept(problem, t)).sum();
-        Some(if self.fault == Fault::Boasts { sum + 1e-9 } else { sum })
+        Some(if self.fault == Fault::OverstatedAcceptance { sum + 1e-9 } else { sum })
     }
 
     fn emit(
@@ -107,7 +106,7 @@ impl Rule for HighestId {
     }
 }
 
-/// The failures over many cases.
+/// All failures over many cases.
 fn failures(fault: Fault) -> Vec<Failure> {
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     let mut rule = HighestId { fault };
@@ -127,7 +126,7 @@ fn the_rule_without_fault_passes() {
 
 #[test]
 fn wrong_distributions_are_caught() {
-    for fault in [Fault::WrongResidual, Fault::AcceptsTooMuch, Fault::WrongMass] {
+    for fault in [Fault::WrongResidual, Fault::AcceptsTooOften, Fault::WrongMass] {
         let failures = failures(fault);
         let caught = failures
             .iter()
@@ -139,7 +138,7 @@ fn wrong_distributions_are_caught() {
 
 #[test]
 fn wrong_statements_are_caught() {
-    for fault in [Fault::WrongDistribution, Fault::Boasts, Fault::WrongIndex] {
+    for fault in [Fault::WrongDistribution, Fault::OverstatedAcceptance, Fault::WrongIndex] {
         let failures = failures(fault);
         let caught = failures
             .iter()
@@ -188,7 +187,7 @@ impl Rule for Liar {
 }
 
 #[test]
-fn accepting_what_was_not_drafted_is_caught() {
+fn detects_acceptance_of_tokens_that_were_not_drafted() {
     let probs = |values: [f64; 2]| Distribution::new(values.to_vec()).unwrap();
     let (target, draft) = (probs([0.5, 0.5]), probs([0.9, 0.1]));
     let case = Case { target, drafts: vec![draft], scheme: Drafting::Iid, count: 1 };

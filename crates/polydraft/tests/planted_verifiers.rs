@@ -1,5 +1,5 @@
-//! The conformance runner must find verifiers and policies that are wrong: here are some, each
-//! wrong in one way.
+//! Checks that the conformance runner detects wrong verifiers and policies, each with one planted
+//! fault.
 
 mod common;
 
@@ -15,21 +15,20 @@ use polydraft::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-/// Verifiers that are wrong in one way each.
+/// Planted faults of verifiers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fault {
-    /// It takes the path of the first draw, but verifies against the distribution of the selection.
+    /// Emits the path of the first draw, but verifies against the distribution of the selection.
     WrongPath,
-    /// It takes the first token that the target believes most, and emits as if that one had been
+    /// Selects the first token that is most likely under the target, and verifies as if it had been
     /// drawn alone.
     Biased,
-    /// It emits a token that the target never emits, once in 10^7.
-    Leaks,
-    /// After a rejection it draws from the target instead of what is left of it.
+    /// Emits a token that the target never emits, once in 10^7.
+    EmitsExcludedToken,
+    /// After a rejection, draws from the target instead of the residual.
     WrongResidual,
-    /// It asks for a decision by weights that are no numbers, behind drafts of the first token
-    /// alone.
-    NoNumber,
+    /// Makes a decision with NaN weights, for drafts that start with token 0.
+    NanWeights,
 }
 
 struct Faulty(Fault);
@@ -69,7 +68,7 @@ impl Verifier for Faulty {
                     }
                 };
             }
-            Fault::Leaks => {
+            Fault::EmitsExcludedToken => {
                 if rng.coin(1e-7) {
                     let token =
                         (0..probs.vocabulary() as Token).find(|t| probs.probability(*t) == 0.0);
@@ -80,7 +79,7 @@ impl Verifier for Faulty {
                 let end = outcome.accepted.last().copied().unwrap_or(DraftTree::ROOT);
                 outcome.token = target.target(end)?.sample(rng);
             }
-            Fault::NoNumber => {
+            Fault::NanWeights => {
                 if tree.children(0).next().is_some_and(|child| tree.token(child) == 0) {
                     rng.pick(&[f64::NAN, 1.0]);
                 }
@@ -91,7 +90,7 @@ impl Verifier for Faulty {
 }
 
 #[test]
-fn planted_faults_are_found() {
+fn detects_planted_verifier_faults() {
     let mut rng = ChaCha8Rng::seed_from_u64(19);
     let pair = random_pair(3, 2, 0.3, false, &mut rng).unwrap();
     let policy = PolicyKind::paths(2, 2).build().unwrap();
@@ -99,29 +98,29 @@ fn planted_faults_are_found() {
         exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap().deviation
     };
     assert!(found(named("nested-priority").build().unwrap().as_mut()) < TOLERANCE);
-    for fault in [Fault::WrongPath, Fault::Biased, Fault::Leaks, Fault::WrongResidual] {
+    for fault in [Fault::WrongPath, Fault::Biased, Fault::EmitsExcludedToken, Fault::WrongResidual]
+    {
         assert!(found(&mut Faulty(fault)) > 10.0 * TOLERANCE, "{fault:?}");
     }
     assert!(found(&mut Faulty(Fault::WrongResidual)) > 1e-3);
-    assert!(found(&mut Faulty(Fault::NoNumber)).is_nan());
+    assert!(found(&mut Faulty(Fault::NanWeights)).is_nan());
 }
 
-/// Policies that look at what they must not.
+/// Planted dependencies of policies on draws elsewhere in the tree.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Peek {
-    /// It goes on only at the first node of a level that it is asked about: that depends on how
-    /// many others were drawn.
-    FirstAsked,
-    /// It goes on only below the token with the smallest id among those it has been asked about in
-    /// this tree.
+    /// Continues only at the first node of a level for which it is called: this depends on the
+    /// number of other draws.
+    FirstCalled,
+    /// Continues only below the smallest token id among the nodes of this tree it was called for.
     SmallestSeen,
-    /// Of paths, only the one that was drawn first goes on: places are for draws that begin anew.
+    /// Continues only the path that was drawn first: ranks may only be used with fresh draws.
     FirstPath,
 }
 
 struct Peeking {
     peek: Peek,
-    /// What it has seen of the tree at work, which the signature does not give it.
+    /// First tokens of the nodes seen in the current tree, which the signature does not provide.
     seen: Mutex<Vec<Token>>,
 }
 
@@ -132,14 +131,14 @@ impl Policy for Peeking {
             seen.clear();
             return Some(Growth::Fresh(Draws::iid(2)));
         }
-        let own = path.tokens()[0];
+        let token = path.tokens()[0];
         let others = seen.clone();
-        seen.push(own);
+        seen.push(token);
         match self.peek {
-            Peek::FirstAsked => others.is_empty().then_some(Growth::Continue),
+            Peek::FirstCalled => others.is_empty().then_some(Growth::Continue),
             Peek::FirstPath => (path.ranks() == [0]).then_some(Growth::Continue),
             Peek::SmallestSeen => {
-                others.iter().all(|other| own < *other).then_some(Growth::Continue)
+                others.iter().all(|other| token < *other).then_some(Growth::Continue)
             }
         }
     }
@@ -153,11 +152,10 @@ impl Policy for Peeking {
     }
 }
 
-/// A policy that looks at what was drawn elsewhere in the tree is found out, by some verifier on
-/// some pair.
+/// A policy that depends on draws elsewhere in the tree is detected, by some verifier on some pair.
 #[test]
-fn policies_that_look_elsewhere_are_found() {
-    for peek in [Peek::FirstAsked, Peek::SmallestSeen, Peek::FirstPath] {
+fn detects_policies_that_depend_on_other_draws() {
+    for peek in [Peek::FirstCalled, Peek::SmallestSeen, Peek::FirstPath] {
         let policy = Peeking { peek, seen: Mutex::default() };
         let mut worst = 0.0_f64;
         for pair in pairs((3, 2, 0, 12), 21) {
@@ -175,9 +173,9 @@ fn policies_that_look_elsewhere_are_found() {
     }
 }
 
-/// A verifier must not be given what it is not exact for, however it was made, and says so.
+/// Verifiers reject drafts for which they are not exact, however they were made.
 #[test]
-fn unfit_drafts_are_refused() {
+fn verifiers_reject_unsupported_drafts() {
     let levels = |counts: &[usize], drafting| PolicyKind::levels(counts, drafting);
     for (name, policy) in [
         ("token", PolicyKind::paths(2, 2)),
@@ -195,7 +193,7 @@ fn unfit_drafts_are_refused() {
         ("traversal", "distinct:2,2".parse().unwrap()),
     ] {
         assert!(!supports(&named(name), &policy), "{name} {policy}");
-        // Handed over all the same: nothing but the draft itself says what it is.
+        // Verifies the draft directly: only the draft itself describes its form.
         let policy = policy.build().unwrap();
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let pair = random_pair(3, policy.depth(), 0.3, false, &mut rng).unwrap();
@@ -239,7 +237,7 @@ fn unfit_drafts_are_refused() {
 }
 
 #[test]
-fn names_and_settings_are_read_back() {
+fn names_and_settings_round_trip() {
     assert!("walk:nonsense".parse::<VerifierKind>().unwrap_err().to_string().contains("k-seq"));
     assert!("nested".parse::<VerifierKind>().unwrap_err().to_string().contains("nested-priority"));
     for kind in VerifierKind::all() {
@@ -269,11 +267,11 @@ fn names_and_settings_are_read_back() {
     );
 }
 
-/// Decides at every depth by the clocks of the first token: what comes later depends on what came
-/// before.
-struct OldClocks;
+/// Decides at every depth by the arrival times of the first token, so later tokens depend on
+/// earlier ones.
+struct ReusedTimes;
 
-impl Verifier for OldClocks {
+impl Verifier for ReusedTimes {
     fn supports(&self, _: &Form) -> Result<()> {
         Ok(())
     }
@@ -301,7 +299,7 @@ impl Verifier for OldClocks {
 }
 
 #[test]
-fn clocks_that_are_used_twice_are_found() {
+fn detects_reuse_of_arrival_times_at_several_depths() {
     let mut rng = ChaCha8Rng::seed_from_u64(20);
     let pair = random_pair(3, 2, 0.3, false, &mut rng).unwrap();
     let policy = PolicyKind::paths(2, 2).build().unwrap();
@@ -309,12 +307,12 @@ fn clocks_that_are_used_twice_are_found() {
         exact(verifier, policy.as_ref(), &pair.target, &pair.draft, &mut |_| ()).unwrap().deviation
     };
     assert!(found(named("invariant").build().unwrap().as_mut()) < TOLERANCE);
-    assert!(found(&mut OldClocks) > 1e-2);
+    assert!(found(&mut ReusedTimes) > 1e-2);
 }
 
-/// Who does not know the clocks that a draft was drawn by refuses it.
+/// Verifiers that do not share the randomness of a draft reject it.
 #[test]
-fn drafts_by_shared_clocks_are_for_those_who_know_them() {
+fn rejects_drafts_by_shared_randomness_unless_the_verifier_shares_it() {
     let mut rng = ChaCha8Rng::seed_from_u64(21);
     let probs = Distribution::new(vec![0.5, 0.3, 0.2]).unwrap();
     for count in [1, 2] {
@@ -336,23 +334,28 @@ fn drafts_by_shared_clocks_are_for_those_who_know_them() {
     }
 }
 
-/// Tokens of two vocabularies are not compared: the distribution would be silently another.
+/// Tokens of two vocabularies are not compared, which would silently change the distribution.
 #[test]
-fn a_draft_over_another_vocabulary_is_refused() {
+fn rejects_drafts_over_another_vocabulary_size() {
     let mut rng = ChaCha8Rng::seed_from_u64(22);
     let uniform = |size: usize| Distribution::new(vec![1.0 / size as f64; size]).unwrap();
     for kind in VerifierKind::all() {
-        for (ours, theirs) in [(10, 7), (7, 10)] {
+        for (target_size, draft_size) in [(10, 7), (7, 10)] {
             for paths in [1, 2] {
                 let mut draft = Draft::new();
-                draft.draw(0, uniform(theirs), Growth::Fresh(Draws::iid(paths)), &mut rng).unwrap();
+                draft
+                    .draw(0, uniform(draft_size), Growth::Fresh(Draws::iid(paths)), &mut rng)
+                    .unwrap();
                 let mut verifier = kind.build().unwrap();
                 if verifier.supports(draft.form()).is_err() {
                     continue;
                 }
-                let target = vec![uniform(ours); draft.tree().len()];
+                let target = vec![uniform(target_size); draft.tree().len()];
                 let error = verifier.verify(&draft, &target, &mut rng).unwrap_err().to_string();
-                assert!(error.contains(&format!("{ours} as the target has")), "{kind}: {error}");
+                assert!(
+                    error.contains(&format!("{target_size} as the target has")),
+                    "{kind}: {error}"
+                );
             }
         }
     }

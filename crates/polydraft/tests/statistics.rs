@@ -1,5 +1,5 @@
-//! Rules at vocabularies that cannot be enumerated: emitted tokens are counted, distributions and
-//! acceptances are compared.
+//! Tests of rules on vocabularies too large to enumerate: emitted tokens are counted, and
+//! distributions and acceptances are compared.
 
 use polydraft::conformance::statistics::GTest;
 use polydraft::coupling::Problem;
@@ -38,12 +38,13 @@ fn combinations() -> Vec<(RuleKind, Drafting)> {
     combinations
 }
 
-/// Whether counts of tokens may come from a distribution. A right one fails once in a million.
+/// True if counts of tokens agree with a distribution; a correct one fails once in a million.
 fn agree(counts: &[u64], probs: &[f64]) -> bool {
     GTest::new(probs.iter().copied().zip(counts.iter().copied())).p_value() > 1e-6
 }
 
-/// A distribution with logits of the given spread; some tokens have none.
+/// A random distribution whose logits have the standard deviation `spread`; some tokens have
+/// probability 0.
 fn probs(vocabulary: usize, spread: f64, rng: &mut ChaCha8Rng) -> Distribution {
     let mut normal =
         || (0..12).map(|_| f64::from(rng.next_u32()) / f64::from(u32::MAX)).sum::<f64>() - 6.0;
@@ -55,7 +56,7 @@ fn probs(vocabulary: usize, spread: f64, rng: &mut ChaCha8Rng) -> Distribution {
 }
 
 #[test]
-fn emitted_tokens_follow_target_and_distribution() {
+fn emitted_tokens_follow_target_and_stated_distribution() {
     let mut rng = ChaCha8Rng::seed_from_u64(10);
     let vocabulary = 40;
     let target = probs(vocabulary, 1.5, &mut rng);
@@ -73,7 +74,7 @@ fn emitted_tokens_follow_target_and_distribution() {
         let name = format!("{} {scheme}", rule.name());
         let runs = 60_000;
 
-        // Over all drafts: the target, and the stated acceptance.
+        // Over all drafts: the target's distribution and the stated acceptance.
         let (mut drafts, mut counts, mut accepted) = (Vec::new(), vec![0; vocabulary], 0);
         for _ in 0..runs {
             problem.proposal.draw(&mut rng, &mut drafts);
@@ -102,10 +103,11 @@ fn emitted_tokens_follow_target_and_distribution() {
     }
 }
 
-/// The stated distributions, over all tuples, are the target: at a vocabulary where many tokens
-/// share the cells of the pooled form, and near agreement, where none of them has slack.
+/// The stated distributions, averaged over all tuples, are the target's: for vocabularies where
+/// many tokens share the cells of the pooled form, and for nearly equal distributions, where no
+/// token has slack.
 #[test]
-fn distributions_over_all_drafts_are_the_target() {
+fn stated_distributions_average_to_the_target() {
     let mut rng = ChaCha8Rng::seed_from_u64(12);
     for (vocabulary, count, agreement) in [(40, 2, 0.0), (40, 2, 0.9), (12, 3, 0.5), (70, 2, 0.999)]
     {
@@ -146,9 +148,9 @@ fn distributions_over_all_drafts_are_the_target() {
     }
 }
 
-/// The statistic can tell a wrong distribution from a right one.
+/// The test distinguishes a wrong distribution from a right one.
 #[test]
-fn counts_of_another_distribution_do_not_agree() {
+fn g_test_rejects_counts_of_another_distribution() {
     let mut rng = ChaCha8Rng::seed_from_u64(11);
     let (one, other) = (probs(40, 1.0, &mut rng), probs(40, 1.0, &mut rng));
     let mut counts = vec![0; 40];
@@ -166,7 +168,7 @@ fn counts_of_another_distribution_do_not_agree() {
 }
 
 #[test]
-fn a_seed_reproduces_a_run() {
+fn same_seed_gives_same_tokens() {
     let run = |seed| -> Vec<Token> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let (target, draft) = (probs(5000, 2.0, &mut rng), probs(5000, 2.0, &mut rng));
@@ -187,10 +189,10 @@ fn a_seed_reproduces_a_run() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
-    /// Every distribution is one; no acceptance is above the optimum; for i.i.d. drafts `priority`
-    /// reaches it, SpecTr's bounds hold, and more drafts never hurt.
+    /// Stated distributions sum to 1; no acceptance exceeds the optimum; for i.i.d. drafts
+    /// `priority` reaches it, SpecTr's bounds hold, and more drafts never hurt.
     #[test]
-    fn distributions_and_acceptances(
+    fn acceptances_are_bounded_by_the_optimum(
         vocabulary in 1_usize..300,
         count in 1_usize..7,
         spread in 0.0_f64..3.0,
@@ -220,8 +222,8 @@ proptest! {
             prop_assert!(probs.probabilities.iter().all(|p| *p >= 0.0));
             let got = coupling.acceptance(&mut rng);
             if let Ok(optimal) = acceptance::optimal(&problem) {
-                let most = optimal + 1e-11 + 6.0 * got.standard_error.unwrap_or(0.0);
-                prop_assert!(got.probability <= most, "{} {}", rule.name(), scheme);
+                let max = optimal + 1e-11 + 6.0 * got.standard_error.unwrap_or(0.0);
+                prop_assert!(got.probability <= max, "{} {}", rule.name(), scheme);
                 if rule.name() == "priority" {
                     prop_assert!(optimal - got.probability < 1e-7);
                 }

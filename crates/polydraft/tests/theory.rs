@@ -1,4 +1,4 @@
-//! What `docs/theory.md` proves and no other test checks, and its counterexamples.
+//! Propositions of `docs/theory.md` that no other test checks, and its counterexamples.
 
 mod common;
 
@@ -15,8 +15,8 @@ use polydraft::{
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The distribution of the draft that a random order of the tokens ranks highest: a corner of the
-/// polytope.
+/// The distribution of the highest draft in a random order of the tokens: a corner of the polytope
+/// of selection distributions.
 fn corner(q: &[f64], count: i32, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let mut order: Vec<usize> = (0..q.len()).collect();
     for index in (1..order.len()).rev() {
@@ -31,9 +31,9 @@ fn corner(q: &[f64], count: i32, rng: &mut ChaCha8Rng) -> Vec<f64> {
 }
 
 /// Theorem 5: mixtures of corners, which are all distributions that a selection can have, are met
-/// exactly by intervals of what is free; and what no selection can have is not.
+/// exactly by intervals of the free part; other distributions are not.
 #[test]
-fn every_distribution_of_a_selection_is_a_partition() {
+fn every_selection_distribution_is_met_by_shares() {
     let mut rng = ChaCha8Rng::seed_from_u64(51);
     let mut shares = Shares::default();
     for round in 0..4000 {
@@ -69,8 +69,8 @@ fn every_distribution_of_a_selection_is_a_partition() {
         ] {
             let met = laid_out(&m, choice, layout);
             assert!((met - 1.0).abs() < 1e-11, "round {round}, {choice:?}, {layout:?}: {met}");
-            // All of one token is more than any selection can have of it, by Π(1 − q): it is not
-            // drafted.
+            // All mass on one token exceeds what any selection can have by Π(1 − q), the
+            // probability that it is not drafted.
             let mut one = vec![0.0; size];
             one[0] = 1.0;
             let most = 1.0 - (1.0 - q[0]).powi(count);
@@ -80,11 +80,10 @@ fn every_distribution_of_a_selection_is_a_partition() {
     }
 }
 
-/// Proposition 23(b): if what comes below is the same for all tokens on average, no law of a
-/// selection accepts more with the second token than the masses that shares have, with the first
-/// included.
+/// Proposition 23(b): if the distributions of the second token are the same for all first tokens on
+/// average, no selection accepts more tokens, first and second, than the masses of the shares.
 #[test]
-fn masses_are_the_best_on_average() {
+fn masses_are_optimal_for_the_second_token_on_average() {
     let mut rng = ChaCha8Rng::seed_from_u64(55);
     let mut shares = Shares::default();
     let (mut nearest, mut draft_nearest) = (f64::INFINITY, f64::INFINITY);
@@ -97,17 +96,17 @@ fn masses_are_the_best_on_average() {
             let sum: f64 = q.iter().sum();
             q.iter_mut().for_each(|q| *q /= sum);
         }
-        // Below every token it is one of these pairs, each as likely.
+        // Below every token it is one of these pairs, equally likely.
         let below: Vec<_> = (0..3).map(|_| (probs(3, &mut rng), probs(3, &mut rng))).collect();
         let tokens = |m: &[f64]| -> f64 {
-            let of = |(&p, &m): (&f64, &f64)| {
+            let expected = |(&p, &m): (&f64, &f64)| {
                 let b = p.min(m);
                 let next = below.iter().map(|(target, draft)| {
                     target.iter().zip(draft).map(|(p, q)| (b * p).min(m * q)).sum::<f64>()
                 });
                 b + next.sum::<f64>() / below.len() as f64
             };
-            p.iter().zip(m).map(of).sum()
+            p.iter().zip(m).map(expected).sum()
         };
         let drafted: Vec<usize> = (0..size).filter(|&token| q[token] > 0.0).collect();
         let mut masses = |choice| {
@@ -134,14 +133,16 @@ fn masses_are_the_best_on_average() {
             assert!(tokens(&m) <= best + 1e-11, "round {round}: {} {best}", tokens(&m));
         }
     }
-    println!("nearest of random laws {nearest:.1e}, nearest to the draft {draft_nearest:.1e}");
+    println!(
+        "nearest of random selections {nearest:.1e}, nearest to the draft {draft_nearest:.1e}"
+    );
     assert!(draft_nearest > -1e-11);
 }
 
-/// Proposition 7: pooling all tokens on the coarse grid, without a second pass, costs at most what
-/// the theory says of its cells.
+/// Proposition 7: pooling all tokens on the coarse grid, without a second pass, loses at most the
+/// bound of the theory.
 #[test]
-fn pooling_costs_no_more_than_its_cells_allow() {
+fn pooling_loss_is_within_proposition_7() {
     let mut rng = ChaCha8Rng::seed_from_u64(52);
     let (mut worst, mut largest) = (0.0_f64, 0.0_f64);
     for round in 0..400 {
@@ -149,7 +150,7 @@ fn pooling_costs_no_more_than_its_cells_allow() {
         let (p, q) = (probs(size, &mut rng), probs(size, &mut rng));
         let mix = uniform(&mut rng);
         let p: Vec<f64> = p.iter().zip(&q).map(|(p, q)| mix * p + (1.0 - mix) * q).collect();
-        // The cell of a ratio: 8 of equal width for each factor of two, one from 0 to 2^-24.
+        // The cell of a ratio: 8 of equal width per factor of two, one from 0 to 2^-24.
         let mut cells: HashMap<u64, (f64, f64)> = HashMap::new();
         for (p, q) in p.iter().zip(&q) {
             let ratio = (p / q).min(count as f64);
@@ -182,7 +183,7 @@ fn pooling_costs_no_more_than_its_cells_allow() {
         (worst, largest) = (worst.max(loss), largest.max(bound));
     }
     println!("largest loss {worst:.2e}, largest bound {largest:.2e}");
-    // Not because there was nothing to lose.
+    // Pooling did lose acceptance, so the bound was tested.
     assert!(worst > 1e-5);
 }
 
@@ -191,47 +192,50 @@ fn nested(proportional_below: f64, layout: Layout) -> VerifierKind {
     VerifierKind::NestedPriority(Settings { proportional_below, sharing })
 }
 
-/// Proposition 14: what proportional sharing from a variation of δ on loses is at most the part δ
-/// of what it accepts.
+/// Proposition 14: proportional sharing below a variation of δ loses at most the fraction δ of what
+/// it accepts.
 #[test]
-fn proportional_sharing_costs_at_most_its_variation() {
+fn proportional_sharing_loses_at_most_its_threshold() {
     for below in [1e-3, 0.05, 0.5, 1.0] {
-        let (mut most, mut sum, mut cases) = (0.0_f64, 0.0, 0);
+        let (mut largest, mut sum, mut cases) = (0.0_f64, 0.0, 0);
         for size in [(2, 3, 2, 12), (3, 2, 2, 24), (2, 2, 3, 24), (2, 4, 2, 3)] {
             let policy = PolicyKind::paths(size.2, size.1);
             for pair in pairs(size, 53) {
                 let accepted = |kind| run(&kind, &policy, &pair).block_efficiency - 1.0;
-                let cut = accepted(nested(below, Layout::Spread));
-                let whole = accepted(nested(0.0, Layout::Spread));
-                assert!(whole <= (1.0 + below) * cut + 1e-10, "{below}: {whole} {cut}\n{pair:?}");
-                most = most.max(whole - cut);
-                sum += whole - cut;
+                let proportional = accepted(nested(below, Layout::Spread));
+                let exact = accepted(nested(0.0, Layout::Spread));
+                assert!(
+                    exact <= (1.0 + below) * proportional + 1e-10,
+                    "{below}: {exact} {proportional}\n{pair:?}"
+                );
+                largest = largest.max(exact - proportional);
+                sum += exact - proportional;
                 cases += 1;
             }
         }
         println!(
-            "proportional below {below}: tokens lost, mean {:.1e}, most {most:.1e}",
+            "proportional below {below}: tokens lost, mean {:.1e}, largest {largest:.1e}",
             sum / f64::from(cases)
         );
     }
 }
 
-/// Conjecture A of section 8, on random models of the last token.
+/// Conjecture A of section 8, on random Markov models.
 #[test]
-fn nested_priority_is_not_below_the_walk_with_the_optimal_rule() {
+fn nested_priority_accepts_at_least_as_much_as_the_priority_walk() {
     let mut rng = ChaCha8Rng::seed_from_u64(54);
-    let mut least = f64::INFINITY;
+    let mut smallest = f64::INFINITY;
     for round in 0..600 {
         let (vocabulary, depth, paths) = [(3, 2, 2), (2, 3, 2), (2, 2, 3), (3, 2, 2)][round % 4];
         let mut distributions = || -> Vec<Vec<f64>> {
-            // Tenths, so that zeros, ties and equal distributions are not rare.
+            // Multiples of 0.1, so that zeros, ties and equal distributions are common.
             let mut tenths = || {
                 let mut counts = vec![0.0; vocabulary];
                 (0..10).for_each(|_| counts[rng.next_u32() as usize % vocabulary] += 0.1);
                 if rng.next_u32() % 3 == 0 {
-                    let gone = rng.next_u32() as usize % vocabulary;
-                    counts[(gone + 1) % vocabulary] += counts[gone];
-                    counts[gone] = 0.0;
+                    let removed = rng.next_u32() as usize % vocabulary;
+                    counts[(removed + 1) % vocabulary] += counts[removed];
+                    counts[removed] = 0.0;
                 }
                 counts
             };
@@ -243,10 +247,13 @@ fn nested_priority_is_not_below_the_walk_with_the_optimal_rule() {
         };
         let pair = Pair { target: table(&target), draft: table(&draft) };
         let policy = PolicyKind::paths(paths, depth);
-        let own = run(&nested(0.0, Layout::Spread), &policy, &pair).block_efficiency;
+        let nested_efficiency = run(&nested(0.0, Layout::Spread), &policy, &pair).block_efficiency;
         let walk = run(&named("walk:priority"), &policy, &pair).block_efficiency;
-        least = least.min(own - walk);
-        assert!(own > walk - 1e-9, "{own} {walk}\n{target:?}\n{draft:?}");
+        smallest = smallest.min(nested_efficiency - walk);
+        assert!(
+            nested_efficiency > walk - 1e-9,
+            "{nested_efficiency} {walk}\n{target:?}\n{draft:?}"
+        );
     }
-    println!("least difference {least:e}");
+    println!("smallest difference {smallest:e}");
 }

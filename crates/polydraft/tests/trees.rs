@@ -1,4 +1,4 @@
-//! Every verifier, on trees of every policy it supports, by exact enumeration.
+//! Exact enumeration of every verifier on trees of every policy that it supports.
 
 mod common;
 
@@ -12,7 +12,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 #[test]
-fn every_verifier_emits_the_targets_distribution_on_paths() {
+fn every_verifier_is_exact_on_paths() {
     for size in SIZES {
         let policy = PolicyKind::paths(size.2, size.1);
         let count = case_count(size.3);
@@ -26,10 +26,10 @@ fn every_verifier_emits_the_targets_distribution_on_paths() {
     }
 }
 
-/// Large vocabularies are pooled; on tiny ones the distribution must be exact all the same. So must
-/// it be with sharing that is proportional from the first or the second token on.
+/// Large vocabularies are pooled; on tiny ones the distribution must be exact too. The same holds
+/// for sharing that is proportional from the first or second token on.
 #[test]
-fn approximate_sharing_costs_acceptance_only() {
+fn approximate_sharing_keeps_the_distribution_exact() {
     for size in [(3, 2, 2, 20), (2, 3, 3, 2), (4, 1, 3, 30), (2, 4, 2, 3)] {
         let policy = PolicyKind::paths(size.2, size.1);
         for pair in pairs(size, 12) {
@@ -52,10 +52,10 @@ fn approximate_sharing_costs_acceptance_only() {
     }
 }
 
-/// Draft tokens so unlikely that the places of their shares are lost to rounding: the distribution
-/// loses nothing, neither where the target wants them nor where it does not, at the root or below.
+/// Draft tokens so unlikely that the positions of their shares are lost to rounding: the
+/// distribution stays exact, whether or not the target has them, at the root or below.
 #[test]
-fn slivers_lose_nothing_of_the_distribution() {
+fn tiny_draft_probabilities_keep_the_distribution_exact() {
     let mut rng = ChaCha8Rng::seed_from_u64(77);
     for (vocabulary, depth, paths) in
         [(2, 1, 3), (3, 1, 2), (2, 2, 2), (3, 2, 2), (2, 2, 3), (2, 3, 2)]
@@ -63,10 +63,11 @@ fn slivers_lose_nothing_of_the_distribution() {
         let policy = PolicyKind::paths(paths, depth);
         for sliver in [1e-13, 1e-14, 1e-15, 1e-16, 1e-17, 1e-100, 1e-300] {
             let mut pair = random_pair(vocabulary, depth, 0.3, false, &mut rng).unwrap();
-            for (text, probs) in &mut pair.draft {
+            for (sequence, probs) in &mut pair.draft {
                 let mut values = probs.to_vec();
-                // Another token after every text, and the same one all along the way of zeros.
-                values[text.iter().sum::<u32>() as usize % vocabulary] = sliver;
+                // A different token after every sequence, and the same one after sequences of
+                // zeros.
+                values[sequence.iter().sum::<u32>() as usize % vocabulary] = sliver;
                 let sum: f64 = values.iter().sum();
                 *probs = Distribution::new(values.into_iter().map(|value| value / sum).collect())
                     .unwrap();
@@ -81,12 +82,12 @@ fn slivers_lose_nothing_of_the_distribution() {
     }
 }
 
-/// Which verifiers support which trees; each pair that does is enumerated.
+/// Checks which verifiers support which trees, and enumerates every supported combination.
 #[test]
-fn other_trees() {
+fn supported_verifiers_are_exact_on_other_trees() {
     let levels = |counts: &[usize], drafting| PolicyKind::levels(counts, drafting);
     let tree = |text: &str| text.parse::<PolicyKind>().unwrap();
-    // Independent draws that begin anew below the root.
+    // Verifiers of independent draws that start below the root.
     let iid = [
         "specinfer",
         "spectr",
@@ -121,7 +122,7 @@ fn other_trees() {
         (tree("fixed:0,0,0,1,2/hub"), &["walk:hub", "walk:naive"]),
         (tree("fixed:0,0,1,1,2/greedy"), &["walk:hub", "walk:naive"]),
         (tree("fixed:0,0,0,1,3/greedy"), &["walk:hub", "walk:naive"]),
-        // Which i.i.d. verifiers do not take.
+        // Not i.i.d.
         (tree("distinct:2,2"), &["specinfer", "walk:naive"]),
         (tree("distinct:3,1"), &["specinfer", "walk:naive"]),
         (tree("stop-below:0.8,distinct:2,2"), &["specinfer", "walk:naive"]),
@@ -141,18 +142,18 @@ fn other_trees() {
     ] {
         let supported: Vec<_> =
             VerifierKind::all().into_iter().filter(|kind| supports(kind, &policy)).collect();
-        // Whose text does not depend on the draft.
-        let always = [&"invariant"];
+        // The verifier whose output does not depend on the draft.
+        let draft_independent = [&"invariant"];
         let mut expected: Vec<VerifierKind> =
-            names.iter().chain(always).map(|name| named(name)).collect();
+            names.iter().chain(draft_independent).map(|name| named(name)).collect();
         expected.sort_by_key(|kind| VerifierKind::all().iter().position(|other| other == kind));
         assert_eq!(supported, expected, "{policy}");
         let depth = policy.build().unwrap().depth();
         for vocabulary in [2, 3] {
-            // A peaked distribution allows many draws, too many to enumerate.
+            // A peaked distribution allows too many draws to enumerate.
             let budgets = matches!(policy, PolicyKind::Budget(_));
             let pairs = pairs((vocabulary, depth, 0, case_count(8)), 13);
-            for pair in pairs.filter(|pair| !budgets || pair.draft.values().all(spread_out)) {
+            for pair in pairs.filter(|pair| !budgets || pair.draft.values().all(is_flat)) {
                 for kind in &supported {
                     run(kind, &policy, &pair);
                 }
@@ -161,13 +162,13 @@ fn other_trees() {
     }
 }
 
-fn spread_out(probs: &Distribution) -> bool {
+fn is_flat(probs: &Distribution) -> bool {
     probs.support_size() == 1 || probs.support().all(|(_, q)| q > 0.15 && probs.vocabulary() == 2)
 }
 
-/// Paths of drafts that are unlike each other, supports that have nothing in common included.
+/// Paths of different drafts, including drafts with disjoint supports.
 #[test]
-fn paths_of_several_drafts() {
+fn verifiers_are_exact_on_paths_of_several_drafts() {
     for (vocabulary, depth, drafts, count) in
         [(2, 1, 3, 40), (3, 2, 2, 30), (2, 3, 2, 20), (2, 2, 3, 12), (4, 2, 2, 6), (3, 1, 1, 10)]
     {
@@ -176,7 +177,7 @@ fn paths_of_several_drafts() {
         let size = (vocabulary, depth, 0, drafts * case_count(count));
         let all: Vec<Pair> = pairs(size, 16).collect();
         for group in all.chunks_exact(drafts) {
-            // The first target with the draft of each.
+            // The first pair's target with the drafts of all pairs.
             let tables: Vec<_> = group.iter().map(|pair| pair.draft.clone()).collect();
             let mut most = 0.0_f64;
             for kind in VerifierKind::all().iter().filter(|kind| supports(kind, &policy)) {
@@ -190,20 +191,21 @@ fn paths_of_several_drafts() {
             assert!(most >= 1.0, "{policy}");
         }
         let fewer = all[0].draft.clone();
-        let alone = &mut |_| ();
+        let progress = &mut |_| ();
         let mut verifier = named("specinfer").build().unwrap();
-        let found = exact(verifier.as_mut(), grown.as_ref(), &all[0].target, &vec![fewer], alone);
+        let found =
+            exact(verifier.as_mut(), grown.as_ref(), &all[0].target, &vec![fewer], progress);
         assert_eq!(found.is_err(), drafts > 1, "{policy}");
     }
 }
 
-/// Trees like those that have too many draws by default to be enumerated.
+/// Smaller trees of policies whose default trees have too many draws to enumerate.
 const SMALLER: [&str; 3] = ["auto:3", "budget:1.5,1.2", "stop-below:0.7,paths:2,2"];
 
-/// The registries drive this: every verifier on every policy with its default settings, or smaller
-/// ones, where it says that it is exact.
+/// Iterates over the registries: every verifier on every policy with default or smaller settings
+/// for which it reports to be exact.
 #[test]
-fn every_registered_verifier_and_policy() {
+fn every_registered_verifier_is_exact_on_every_registered_policy() {
     for policy in PolicyKind::all() {
         let name = policy.to_string();
         let name = name.split(':').next().unwrap();
@@ -219,8 +221,10 @@ fn every_registered_verifier_and_policy() {
         let depth = policy.build().unwrap().depth();
         let budget = matches!(policy, PolicyKind::Budget(_));
         let mut combinations = 0;
-        let few = |pair: &Pair| !budget || pair.draft.values().all(spread_out);
-        for pair in pairs((2, depth.min(4), 0, case_count(64)), 23).filter(few).take(case_count(4))
+        let is_enumerable = |pair: &Pair| !budget || pair.draft.values().all(is_flat);
+        for pair in pairs((2, depth.min(4), 0, case_count(64)), 23)
+            .filter(is_enumerable)
+            .take(case_count(4))
         {
             for kind in VerifierKind::all().into_iter().filter(|kind| supports(kind, &policy)) {
                 run(&kind, &policy, &pair);

@@ -1,6 +1,6 @@
-//! Pairs of models to enumerate verifiers on, shared by the tests.
+//! Pairs of models for exact enumeration of verifiers, shared by the tests.
 
-#![allow(dead_code)] // each test uses its own part
+#![allow(dead_code)] // not every test uses everything
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 pub const TOLERANCE: f64 = 1e-10;
 
-/// The exact distribution and block efficiency, having seen that the distribution is the target's.
+/// Returns the exact result of a verifier, after checking that its distribution is the target's.
 pub fn run(kind: &VerifierKind, policy: &PolicyKind, pair: &Pair) -> Exact {
     let (mut verifier, grown) = (kind.build().unwrap(), policy.build().unwrap());
     let exact =
@@ -20,7 +20,7 @@ pub fn run(kind: &VerifierKind, policy: &PolicyKind, pair: &Pair) -> Exact {
     exact
 }
 
-/// Whether a verifier says that it is exact for a policy.
+/// True if a verifier reports that it is exact for a policy.
 pub fn supports(kind: &VerifierKind, policy: &PolicyKind) -> bool {
     kind.build().unwrap().supports(&policy.build().unwrap().form()).is_ok()
 }
@@ -56,7 +56,7 @@ pub const SIZES: [Size; 17] = [
     (2, 4, 3, 1),
 ];
 
-/// Half of them adversarial.
+/// Random pairs of a size, half of them adversarial.
 pub fn pairs((vocabulary, depth, _, count): Size, seed: u64) -> impl Iterator<Item = Pair> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..count).map(move |i| {
@@ -69,7 +69,7 @@ pub fn uniform(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A distribution of `size` tokens, more or less peaked.
+/// A random distribution over `size` tokens, more or less peaked.
 pub fn probs(size: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let flatness = [0.5, 1.0, 4.0, 12.0][rng.next_u32() as usize % 4];
     let weights: Vec<f64> = (0..size).map(|_| uniform(rng).powf(flatness) + 1e-9).collect();
@@ -77,21 +77,22 @@ pub fn probs(size: usize, rng: &mut ChaCha8Rng) -> Vec<f64> {
     weights.iter().map(|weight| weight / sum).collect()
 }
 
-/// Distributions of a next token that depend on the last token only: the first one after nothing,
-/// then those after token 0, 1, ..
+/// Next-token distributions that depend on the last token only: the first one at the start, then
+/// those after token 0, 1, ..
 pub fn markov(distributions: &[&[f64]], depth: usize) -> HashMap<Vec<Token>, Distribution> {
     let mut all = HashMap::new();
-    let mut texts = vec![Vec::new()];
+    let mut sequences = vec![Vec::new()];
     for _ in 0..=depth {
         let mut longer = Vec::new();
-        for text in texts {
-            let own = text.last().map_or(0, |last: &Token| *last as usize + 1);
-            all.insert(text.clone(), Distribution::new(distributions[own].to_vec()).unwrap());
+        for sequence in sequences {
+            let state = sequence.last().map_or(0, |last: &Token| *last as usize + 1);
+            all.insert(sequence.clone(), Distribution::new(distributions[state].to_vec()).unwrap());
             longer.extend(
-                (0..distributions[0].len() as Token).map(|token| [&text[..], &[token]].concat()),
+                (0..distributions[0].len() as Token)
+                    .map(|token| [&sequence[..], &[token]].concat()),
             );
         }
-        texts = longer;
+        sequences = longer;
     }
     all
 }

@@ -1,7 +1,6 @@
-//! What the fuzz targets do with arbitrary bytes. Ordinary functions, so that a test on stable Rust
-//! drives them too.
+//! Bodies of the fuzz targets. Ordinary functions, so that a test on stable Rust runs them too.
 
-#![allow(dead_code)] // each target uses its own part
+#![allow(dead_code)] // not every target uses everything
 
 use std::collections::HashMap;
 
@@ -16,7 +15,7 @@ use polydraft::{
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-fn is_a_distribution(probs: &Distribution) {
+fn check_distribution(probs: &Distribution) {
     let all = probs.to_vec();
     let sum: f64 = all.iter().sum();
     assert!((sum - 1.0).abs() < 1e-9, "sum {sum}");
@@ -28,7 +27,8 @@ fn is_a_distribution(probs: &Distribution) {
     }
 }
 
-/// Any bytes as settings and logits, and as probabilities: an error, or a distribution.
+/// Interprets bytes as settings and logits, and as probabilities: the result must be an error or a
+/// valid distribution.
 pub fn distribution(bytes: &[u8]) {
     let Some((settings, rest)) = bytes.split_first_chunk::<4>() else { return };
     let [temperature, top_k, top_p, min_p] = *settings;
@@ -42,7 +42,7 @@ pub fn distribution(bytes: &[u8]) {
         rest.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     for sampling in [sampling, Sampling::default()] {
         if let Ok(probs) = Distribution::from_logits(&logits, &sampling) {
-            is_a_distribution(&probs);
+            check_distribution(&probs);
             assert!(logits.iter().all(|logit| *logit < f32::INFINITY));
             assert!(probs.support_size() <= sampling.top_k.unwrap_or(usize::MAX));
         }
@@ -50,11 +50,11 @@ pub fn distribution(bytes: &[u8]) {
     let values: Vec<f64> =
         rest.as_chunks::<8>().0.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect();
     if let Ok(probs) = Distribution::new(values) {
-        is_a_distribution(&probs);
+        check_distribution(&probs);
     }
 }
 
-/// A distribution from any floats: magnitudes, scaled to sum 1; None if that is impossible.
+/// A distribution from any floats: magnitudes, scaled to sum 1; `None` if that is impossible.
 fn probs(values: &[f64]) -> Option<Distribution> {
     let values: Vec<f64> =
         values.iter().map(|v| if v.is_finite() { v.abs() } else { 0.0 }).collect();
@@ -64,8 +64,8 @@ fn probs(values: &[f64]) -> Option<Distribution> {
     Distribution::new(scaled.iter().map(|v| v / sum).collect()).ok()
 }
 
-/// Any bytes as a number of drafts and two distributions: `priority` never fails, its distribution
-/// is exact, its acceptance next to the optimum.
+/// Interprets bytes as a number of drafts and two distributions: `priority` must not fail, its
+/// distribution must be exact, its acceptance nearly optimal.
 pub fn priority(bytes: &[u8]) {
     let Some((&[count, form], rest)) = bytes.split_first_chunk::<2>() else { return };
     let count = 1 + count as usize % 64;
@@ -97,7 +97,7 @@ pub fn priority(bytes: &[u8]) {
         let probs = coupling.distribution(&drafts).expect("drafts that were drawn");
         assert!((probs.probabilities.iter().sum::<f64>() - 1.0).abs() < 1e-9);
     }
-    // Where all tuples can be enumerated, the distribution must be the target.
+    // If all tuples can be enumerated, the distribution must be the target's.
     if count <= 3 && target.vocabulary() <= 3 {
         let case = Case {
             target: target.clone(),
@@ -118,16 +118,15 @@ pub fn priority(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a rule, a number of drafts, a scheme and distributions: the rule says that the
-/// problem is not for it, or its distribution is the target's, and its acceptance no more than any
-/// rule can have.
+/// Interprets bytes as a rule, a number of drafts, a scheme and distributions: the rule must reject
+/// the problem, or its distribution must be the target's and its acceptance at most the optimum.
 pub fn rules(bytes: &[u8]) {
     let Some((&[rule, scheme, count, size], rest)) = bytes.split_first_chunk::<4>() else { return };
     let kind = RuleKind::NAMES[rule as usize % RuleKind::NAMES.len()];
     let mut rule =
         RuleKind::named(kind).expect("a name of the registry").build().expect("default settings");
     let scheme = Drafting::ALL[scheme as usize % Drafting::ALL.len()];
-    // One large problem in four; only small ones can be enumerated.
+    // One in four problems is large; only small ones can be enumerated.
     let small = !size.is_multiple_of(4);
     let count = 1 + count as usize % if small { 3 } else { 9 };
     let values: Vec<f64> =
@@ -185,8 +184,8 @@ pub fn rules(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a verifier, paths and tables of distributions: the verifier says that the tree is
-/// not for it, or its distribution, enumerated, is the target's.
+/// Interprets bytes as a verifier, paths and tables of distributions: the verifier must reject the
+/// tree, or its enumerated distribution must be the target's.
 pub fn verifiers(bytes: &[u8]) {
     let Some((&[verifier, paths, depth, size], rest)) = bytes.split_first_chunk::<4>() else {
         return;
@@ -194,7 +193,7 @@ pub fn verifiers(bytes: &[u8]) {
     let all = VerifierKind::all();
     let kind = &all[verifier as usize % all.len()];
     let mut verifier = kind.build().expect("default settings");
-    // As many draws as can be enumerated in no time.
+    // Few enough draws for a fast enumeration.
     let (paths, depth) = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)][(paths ^ depth) as usize % 5];
     let vocabulary = 1 + size as usize % 3;
     let policy = PolicyKind::paths(paths, depth).build().expect("valid settings");
@@ -214,16 +213,16 @@ pub fn verifiers(bytes: &[u8]) {
     let mut distributions = distributions.iter().cycle();
     let mut table = || {
         let mut table = HashMap::new();
-        let mut texts = vec![Vec::new()];
+        let mut sequences = vec![Vec::new()];
         for _ in 0..=depth {
-            let next = |text: &Vec<Token>| {
+            let next = |sequence: &Vec<Token>| {
                 (0..vocabulary as Token)
-                    .map(|token| [&text[..], &[token]].concat())
+                    .map(|token| [&sequence[..], &[token]].concat())
                     .collect::<Vec<_>>()
             };
-            let longer = texts.iter().flat_map(next).collect();
-            table.extend(texts.into_iter().zip(distributions.by_ref().cloned()));
-            texts = longer;
+            let longer = sequences.iter().flat_map(next).collect();
+            table.extend(sequences.into_iter().zip(distributions.by_ref().cloned()));
+            sequences = longer;
         }
         table
     };

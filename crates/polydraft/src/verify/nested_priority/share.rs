@@ -295,7 +295,7 @@ mod tests {
                 // of a share: 36 neighbouring numbers near 0.7 may be all of it. This is harmless:
                 // the distribution consists of weights, lengths and densities, which keep all their
                 // digits, and no density changes over a rounding.
-                // `slivers_lose_nothing_of_the_distribution` enumerates it.
+                // `tiny_draft_probabilities_keep_the_distribution_exact` enumerates it.
                 let below = |share: &Share, position: f64| -> f64 {
                     let part = |interval: &WeightedInterval| match interval.length {
                         0.0 => f64::from(u8::from(interval.start < position)),
