@@ -24,7 +24,7 @@ mod value;
 
 pub use dequantize::{
     DEQUANTIZED, DequantizeError, IQ4_CODEBOOK, Integers, MXFP4_BLOCK_SIZE, dequantize,
-    iq4_xs_steps, mxfp4_to_q5_0, to_memory_type,
+    iq4_xs_sub_scales, mxfp4_to_q5_0, to_memory_type,
 };
 pub use error::{Error, Location, Result};
 pub use gguf::Gguf;

@@ -1,12 +1,16 @@
-//! Products with a large matrix, stored in 32, 16, 8 or 4 bits: most of the work of decoding.
+//! Matrix products with packed weights of 2 to 32 bits, which are most of the work of decoding.
 //!
-//! Reading the weights is the cost of decoding. A product that packs or streams them more than once
-//! makes a tree of eight nodes several times as dear as one token, and fewer bits are less time. So
-//! they are laid out once, on loading, as the products want them (`tiles`): in f32, bf16 or f16
-//! (`exact`), or in blocks of integers (`blocks` and `planes`, rounded in `quantise`), for products
-//! with inputs in f32 (`exact`) or rounded to 8 bits too (`inputs`, `integer`). Threads share the
-//! tiles (`pool`). Every product gives a row of inputs the same result, to the bit, whatever other
-//! rows there are: trees of different shapes give a node the same logits.
+//! The cost of decoding is reading the weights, so fewer bits take less time. A product that packs
+//! or streams the weights more than once makes a tree of eight nodes several times as expensive as
+//! one token. Therefore:
+//! - Weights are packed once, on loading, in the order in which products read them: tiles of 32 rows
+//!   (`tiles`), which threads share (`pool`).
+//! - Weights in f32, bf16 and f16 are multiplied with inputs in f32 (`exact`).
+//! - Quantized weights (`blocks` and `planes`, rounded in `quantise`) are multiplied with inputs
+//!   rounded to 8 bits (`inputs`, `integer`), or in f32 (`exact`).
+//!
+//! Every product gives a row of inputs bitwise the same result, whatever other rows there are. So
+//! trees of different shapes give a node the same logits.
 
 mod block;
 mod blocks;
@@ -34,58 +38,58 @@ pub use format::Format;
 use format::with_format;
 use matrix::{Exact, Integer, Matrix, Selected, Tiled};
 use planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
-use read::{Aside, Lost};
+use read::{ErrorSlot, Failed};
 pub use read::{ReadBlocks, ReadRows};
-use tiles::{Fill, Tiles};
+use tiles::{Encode, Tiles};
 
-/// A matrix `[out, in]`, and how it is stored.
+/// A packed matrix `[out, in]`.
 #[derive(Debug)]
 pub struct Packed(Box<dyn Matrix>, Format);
 
 impl Packed {
-    /// Reads rows, a tile at a time on all threads, straight into their place; formats of fewer
-    /// bits round them, unless they lie in the file in the same blocks.
+    /// Loads a matrix, one tile at a time on all threads. Numbers are rounded to `format`, unless
+    /// the source has blocks of this format, which are loaded without loss.
     ///
     /// # Errors
     /// Rows that cannot be read.
     ///
     /// # Panics
-    /// Columns that are no multiple of the format's [`Format::block_columns`].
+    /// A number of columns that is not a multiple of [`Format::block_columns`].
     pub fn load<E: Send>(
         format: Format,
         out: usize,
         columns: usize,
         rows: impl ReadRows<E>,
     ) -> std::result::Result<Self, E> {
-        let errors = Aside::new();
+        let errors = ErrorSlot::new();
         let rows = &read::Rows::new(&rows, &errors);
-        let loaded = Self::load_weighed(format, Source { out, columns, rows, weights: None });
-        loaded.map_err(|lost| errors.found(lost))
+        let loaded = Self::load_weighted(format, Source { out, columns, rows, weights: None });
+        loaded.map_err(|failed| errors.take(failed))
     }
 
-    fn load_weighed(format: Format, from: Source) -> std::result::Result<Self, Lost> {
+    fn load_weighted(format: Format, from: Source) -> std::result::Result<Self, Failed> {
         let columns = from.columns;
         assert!(columns.is_multiple_of(format.block_columns()), "{format} of {columns} columns");
         macro_rules! make {
-            ($products:ident, $piece:ident, $make:ident) => {
-                $make::<$products<$piece>>(from)?
+            ($products:ident, $chunk:ident, $make:ident) => {
+                $make::<$products<$chunk>>(from)?
             };
         }
         Ok(Self(with_format!(format, make), format))
     }
 
-    /// The stored numbers, rounded to another format; errors count by column as `weights` say, if
-    /// they are given.
+    /// Rounds the stored numbers to another format. `weights`, if given, are the weights of squared
+    /// errors by column.
     pub fn rounded(&self, format: Format, weights: Option<&[f32]>) -> Self {
         let [out, columns] = self.0.shape();
         let weights = weights.filter(|weights| weights.len() == columns);
-        let rows = &Selected { of: &*self.0, numbers: |row: usize| row };
-        let rounded = Self::load_weighed(format, Source { out, columns, rows, weights });
+        let rows = &Selected { matrix: &*self.0, index: |row: usize| row };
+        let rounded = Self::load_weighted(format, Source { out, columns, rows, weights });
         rounded.expect("rows in memory can be read")
     }
 
-    /// A matrix as it lay in memory before ([`as_bytes`](Self::as_bytes)): `read` takes the place
-    /// of the first byte and the bytes.
+    /// Restores a matrix from the bytes of [`as_bytes`](Self::as_bytes). `read` takes an offset, and
+    /// the bytes to fill from there.
     ///
     /// # Errors
     /// Bytes that cannot be read.
@@ -94,44 +98,45 @@ impl Packed {
         [out, columns]: [usize; 2],
         read: impl Fn(usize, &mut [u8]) -> std::result::Result<(), E> + Sync,
     ) -> std::result::Result<Self, E> {
-        let errors = Aside::new();
-        let read =
-            |first: usize, bytes: &mut [u8]| read(first, bytes).map_err(|error| errors.keep(error));
-        let matrix = Self::made_of(format, [out, columns], &read);
-        matrix.map_err(|lost| errors.found(lost))
+        let errors = ErrorSlot::new();
+        let read = |first: usize, bytes: &mut [u8]| {
+            read(first, bytes).map_err(|error| errors.store(error))
+        };
+        let matrix = Self::restore(format, [out, columns], &read);
+        matrix.map_err(|failed| errors.take(failed))
     }
 
-    fn made_of(
+    fn restore(
         format: Format,
         [out, columns]: [usize; 2],
         read: &ReadBytes,
-    ) -> std::result::Result<Self, Lost> {
+    ) -> std::result::Result<Self, Failed> {
         macro_rules! make {
-            ($products:ident, $piece:ident, $make:ident) => {
-                Box::new($products::of(Tiles::<$piece>::from_bytes(out, columns, read)?))
+            ($products:ident, $chunk:ident, $make:ident) => {
+                Box::new($products::new(Tiles::<$chunk>::from_bytes(out, columns, read)?))
             };
         }
         let matrix: Box<dyn Matrix> = with_format!(format, make);
         Ok(Self(matrix, format))
     }
 
-    /// As it lies in memory: for this program on this machine.
+    /// Returns the memory of the matrix, which is specific to this build and machine.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }
 
-    /// Rows, and the width of one.
+    /// Returns `[out, in]`.
     pub fn shape(&self) -> [usize; 2] {
         self.0.shape()
     }
 
-    /// Bytes that it takes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.0.bytes()
     }
 
-    /// That these are numbers of rows.
-    fn check(&self, ids: &[u32]) -> Result<()> {
+    /// Checks that row numbers are in range.
+    fn check_rows(&self, ids: &[u32]) -> Result<()> {
         let [out, _] = self.0.shape();
         match ids.iter().find(|id| **id as usize >= out) {
             None => Ok(()),
@@ -143,35 +148,35 @@ impl Packed {
         }
     }
 
-    /// The rows of the matrix at `ids [n]`: `[n, in]`.
+    /// Returns the rows with the given numbers in f32: `[ids, in]`.
     ///
     /// # Errors
-    /// Rows that it does not have.
+    /// Row numbers out of range.
     pub fn rows(&self, ids: &[u32]) -> Result<Rows> {
-        self.check(ids)?;
+        self.check_rows(ids)?;
         let [_, columns] = self.0.shape();
         let mut numbers = Vec::with_capacity(ids.len() * columns);
         ids.iter().for_each(|id| self.0.row(*id as usize, &mut numbers));
         Ok(Rows::new(numbers, columns))
     }
 
-    /// The rows at `ids` as a matrix of their own, stored in the same format where numbers can be
-    /// rounded to it, else in `Q8_0`.
+    /// Copies the rows with the given numbers to a new matrix. It has the same format if numbers
+    /// can be rounded to it, else `Q8_0`.
     ///
     /// # Errors
-    /// Rows that it does not have.
+    /// Row numbers out of range.
     pub fn select(&self, ids: &[u32]) -> Result<Self> {
-        self.check(ids)?;
+        self.check_rows(ids)?;
         let [_, columns] = self.0.shape();
         let format = if self.1.is_only_read() { Format::Q8_0 } else { self.1 };
-        let rows = Selected { of: &*self.0, numbers: |row: usize| ids[row] as usize };
+        let rows = Selected { matrix: &*self.0, index: |row: usize| ids[row] as usize };
         match Self::load::<Infallible>(format, ids.len(), columns, rows) {
             Ok(selected) => Ok(selected),
             Err(never) => match never {},
         }
     }
 
-    /// y `[rows, out]` for x `[rows, in]`.
+    /// Returns the product y `[rows, out]` for x `[rows, in]`.
     ///
     /// # Panics
     /// An x of another length.
@@ -180,7 +185,7 @@ impl Packed {
         self.0.product(x, rows, Vec::new())
     }
 
-    /// Likewise.
+    /// Returns the product with rows of inputs.
     ///
     /// # Errors
     /// Rows of another width.
@@ -188,11 +193,12 @@ impl Packed {
         self.forward_into(x, Vec::new())
     }
 
-    /// Likewise, in `room` where that is large enough; what it holds is lost.
+    /// Returns the product with rows of inputs, in `buffer` if its capacity suffices. Previous
+    /// contents of the buffer are discarded.
     ///
     /// # Errors
     /// Rows of another width.
-    pub fn forward_into(&self, x: &Rows, room: Vec<f32>) -> Result<Rows> {
+    pub fn forward_into(&self, x: &Rows, buffer: Vec<f32>) -> Result<Rows> {
         let [out, columns] = self.0.shape();
         if x.width() != columns {
             return Err(Error::Shape {
@@ -201,43 +207,43 @@ impl Packed {
                 got: x.width().to_string(),
             });
         }
-        Ok(Rows::new(self.0.product(x.numbers(), x.count(), room), out))
+        Ok(Rows::new(self.0.product(x.numbers(), x.count(), buffer), out))
     }
 }
 
-/// Reads bytes from a place on.
-type ReadBytes<'a> = dyn Fn(usize, &mut [u8]) -> std::result::Result<(), Lost> + Sync + 'a;
+/// Reads bytes, starting at an offset.
+type ReadBytes<'a> = dyn Fn(usize, &mut [u8]) -> std::result::Result<(), Failed> + Sync + 'a;
 
-/// What a matrix is made of.
+/// Source of a matrix, with its shape.
 struct Source<'a> {
     out: usize,
     columns: usize,
-    rows: &'a dyn ReadRows<Lost>,
-    /// How much errors count, by column.
+    rows: &'a dyn ReadRows<Failed>,
+    /// Weights of squared errors, by column.
     weights: Option<&'a [f32]>,
 }
 
-/// Formats in which every number of the file can be stored, at most rounded by itself.
-fn plain<M: Tiled<Piece: Fill>>(
+/// Loads formats without blocks: each number is stored, or rounded, on its own.
+fn plain<M: Tiled<Chunk: Encode>>(
     Source { out, columns, rows, weights }: Source,
-) -> std::result::Result<Box<dyn Matrix>, Lost> {
-    Ok(Box::new(M::of(Tiles::load(out, columns, rows, weights)?)))
+) -> std::result::Result<Box<dyn Matrix>, Failed> {
+    Ok(Box::new(M::new(Tiles::load(out, columns, rows, weights)?)))
 }
 
-/// In blocks as a file has them, or rounded to such.
-fn rounded<M: Tiled<Piece: Block + Fill>>(
+/// Loads quantized formats that numbers can be rounded to.
+fn rounded<M: Tiled<Chunk: Block + Encode>>(
     Source { out, columns, rows, weights }: Source,
-) -> std::result::Result<Box<dyn Matrix>, Lost> {
-    Ok(Box::new(M::of(Tiles::held(out, columns, rows, weights)?)))
+) -> std::result::Result<Box<dyn Matrix>, Failed> {
+    Ok(Box::new(M::new(Tiles::load_blocks_or_round(out, columns, rows, weights)?)))
 }
 
-/// In blocks as a file has them; in f32 what it has otherwise.
-fn filed<M: Tiled<Piece: Block>>(
+/// Loads formats that only files have. Sources without such blocks are loaded in f32.
+fn from_blocks<M: Tiled<Chunk: Block>>(
     Source { out, columns, rows, .. }: Source,
-) -> std::result::Result<Box<dyn Matrix>, Lost> {
-    Ok(match rows.blocks(<M::Piece as Block>::KIND) {
-        Some(blocks) => Box::new(M::of(Tiles::from_file(out, columns, blocks)?)),
-        None => Box::new(Exact::of(Tiles::<F32>::load(out, columns, rows, None)?)),
+) -> std::result::Result<Box<dyn Matrix>, Failed> {
+    Ok(match rows.blocks(<M::Chunk as Block>::KIND) {
+        Some(blocks) => Box::new(M::new(Tiles::from_file(out, columns, blocks)?)),
+        None => Box::new(Exact::new(Tiles::<F32>::load(out, columns, rows, None)?)),
     })
 }
 

@@ -62,7 +62,7 @@ pub(super) fn iq4_nl(block: &[u8; 18], values: &mut [f32; 32]) {
 
 /// What the scale of each of the eight parts is multiplied with, and 32 more: of 6 bits, the lower
 /// four after the upper two.
-pub fn iq4_xs_steps(block: &[u8]) -> [u8; 8] {
+pub fn iq4_xs_sub_scales(block: &[u8]) -> [u8; 8] {
     let high = u16::from_le_bytes([block[2], block[3]]);
     std::array::from_fn(|part| {
         let low = block[4 + part / 2] >> (4 * (part % 2)) & 15;
@@ -73,7 +73,7 @@ pub fn iq4_xs_steps(block: &[u8]) -> [u8; 8] {
 /// A scale, steps, eight times 16 bytes.
 #[inline(always)]
 pub(super) fn iq4_xs(block: &[u8; 136], values: &mut [f32; 256]) {
-    let (d, steps) = (scale(block, 0), iq4_xs_steps(block));
+    let (d, steps) = (scale(block, 0), iq4_xs_sub_scales(block));
     let numbers = block[8..].as_chunks::<16>().0;
     for ((values, bytes), step) in values.as_chunks_mut::<32>().0.iter_mut().zip(numbers).zip(steps)
     {

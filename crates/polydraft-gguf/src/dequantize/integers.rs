@@ -16,7 +16,7 @@ pub struct Integers {
     /// What the scale is multiplied with for every 16 numbers. `Q2_K`: the lower half of each byte,
     /// the upper is the minimum's. `Q3_K`, `Q6_K`: signed bytes. `Q5_K`: 8 for every 32 numbers,
     /// then 8 for their minima. Else nothing.
-    pub steps: [u8; 16],
+    pub sub_scales: [u8; 16],
     /// The scale, as the bits of an f16.
     pub scale: u16,
     /// The minimum: to be subtracted (`Q2_K`, `Q5_K`) or added (`Q5_1`); 0 where there is none.
@@ -28,7 +28,7 @@ impl Integers {
     pub fn new(kind: TensorType, block: &[u8]) -> Option<Self> {
         let mut numbers = [0; 256];
         let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_bits();
-        let (steps, scale, minimum) = match kind {
+        let (sub_scales, scale, minimum) = match kind {
             TensorType::Q5_0 => {
                 numbers[..32].copy_from_slice(&plain::q5_0_numbers(block.try_into().ok()?));
                 ([0; 16], half(0), 0)
@@ -51,7 +51,7 @@ impl Integers {
             }
             _ => return None,
         };
-        Some(Self { numbers, steps, scale, minimum })
+        Some(Self { numbers, sub_scales, scale, minimum })
     }
 
     /// What is to be subtracted from a number as it is stored.

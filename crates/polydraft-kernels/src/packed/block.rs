@@ -1,116 +1,128 @@
-//! What a block is: numbers of few bits that share a scale, and for some a minimum. A number is
-//! `scale · q` or `scale · q + minimum`.
+//! Quantized blocks: integers q of few bits that share a scale, and in some formats a minimum. The
+//! number is `scale · q` or `scale · q + minimum`.
+//!
+//! A block has one sub-block of 32 columns, or eight with a two-level scale: the scale of a sub-block
+//! is an integer multiple of the block's. A sub-block has one span of 32 columns that share a scale,
+//! or two of 16.
 
 use polydraft_gguf::{IQ4_CODEBOOK, TensorType};
 
-use super::tiles::{Piece, TILE};
+use super::tiles::{Chunk, TILE};
 use crate::halves::f16_to_f32;
 
-/// Columns that share a scale; an input is rounded in blocks of as many.
+/// Number of columns of a sub-block, and of a block of rounded inputs.
 pub(super) const COLUMNS: usize = 32;
 
-/// The integers of 32 columns.
+/// Integers of a sub-block, for all rows of a tile. A word holds one byte per column.
 pub(super) enum Numbers<'a> {
-    /// Word j of a row: columns 4j to 4j + 3, a signed byte each.
-    Eight(&'a [[u32; TILE]; 8]),
-    /// Word j of a row: columns 4j to 4j + 3 in the lower halves of its bytes, 16 columns on in the
-    /// upper ones; 0 to 15.
-    Four(&'a [[u32; TILE]; 4]),
-    /// As before, places in [`IQ4_CODEBOOK`].
-    Coded(&'a [[u32; TILE]; 4]),
-    /// Of 2 to 6 bits, in planes.
-    Cut(Cut<'a>),
+    /// Signed bytes: word j of a row holds columns 4j to 4j + 3.
+    Bits8(&'a [[u32; TILE]; 8]),
+    /// Numbers from 0 to 15: word j of a row holds columns 4j to 4j + 3 in the low nibbles of its
+    /// bytes, and columns 4j + 16 to 4j + 19 in the high nibbles.
+    Bits4(&'a [[u32; TILE]; 4]),
+    /// Indices into [`IQ4_CODEBOOK`], in the layout of `Bits4`.
+    Codebook(&'a [[u32; TILE]; 4]),
+    /// Numbers of 2, 3, 5 or 6 bits, in bit planes.
+    Planes(BitPlanes<'a>),
 }
 
-/// Numbers cut into planes of bits, the lowest bits first.
-pub(super) struct Cut<'a> {
-    /// A plane of b bits has b words a row: word j mod b, shifted right by b · (j div b), holds
-    /// columns 4j to 4j + 3, one a byte.
+/// Numbers that are split into a plane of their low bits and a plane of their high bits.
+pub(super) struct BitPlanes<'a> {
+    /// Words of the low plane, then of the high plane. A plane of b bits has b words per row: word
+    /// j mod b, shifted right by b · (j div b), holds columns 4j to 4j + 3, one per byte.
     pub words: &'a [[u32; TILE]],
-    /// Bits of the two planes; of the second there may be none.
+    /// Number of bits of each plane; 0 for a missing high plane.
     pub widths: [usize; 2],
 }
 
-/// Some bits of every byte of some words.
-pub(super) struct Bits<'a> {
+/// The bits of four columns in a plane.
+pub(super) struct PlaneBits<'a> {
     pub words: &'a [u32; TILE],
-    /// How far to the right they are to be shifted; to the left, if negative.
+    /// Right shift that moves the bits into place; a left shift if negative.
     pub shift: i32,
-    /// What is then to be kept.
+    /// Mask of the bits after the shift.
     pub mask: u32,
 }
 
-/// So many bits of every byte.
+/// Returns a mask of the lowest `bits` bits of every byte.
 pub(super) const fn mask(bits: usize) -> u32 {
     0x0101_0101 * ((1 << bits) - 1)
 }
 
-impl Bits<'_> {
-    /// Of one row.
-    fn of(&self, row: usize) -> u32 {
+impl PlaneBits<'_> {
+    /// Returns the bits of one row.
+    fn get(&self, row: usize) -> u32 {
         let words = self.words[row];
         self.mask & if self.shift < 0 { words << -self.shift } else { words >> self.shift }
     }
 }
 
-impl<'a> Cut<'a> {
-    /// What columns 4j to 4j + 3 are put together of: the lower bits, and the upper ones if there
-    /// are any.
+impl<'a> BitPlanes<'a> {
+    /// Returns the low bits of columns 4j to 4j + 3, and the high bits if there is a high plane. The
+    /// columns are the bitwise or of both.
     #[inline(always)]
-    pub fn bits(&self, j: usize) -> (Bits<'a>, Option<Bits<'a>>) {
+    pub fn bits(&self, j: usize) -> (PlaneBits<'a>, Option<PlaneBits<'a>>) {
         let [low, high] = self.widths;
-        let first =
-            Bits { words: &self.words[j % low], shift: (low * (j / low)) as i32, mask: mask(low) };
+        let first = PlaneBits {
+            words: &self.words[j % low],
+            shift: (low * (j / low)) as i32,
+            mask: mask(low),
+        };
         if high == 0 {
             return (first, None);
         }
         let shift = (high * (j / high)) as i32 - low as i32;
-        (first, Some(Bits { words: &self.words[low + j % high], shift, mask: mask(high) << low }))
+        (
+            first,
+            Some(PlaneBits { words: &self.words[low + j % high], shift, mask: mask(high) << low }),
+        )
     }
 }
 
-/// What every row's numbers, or its minimum, are multiplied with.
+/// Scales or minima of all rows of a tile.
 pub(super) enum Factors<'a> {
-    /// In f16.
+    /// Numbers in f16.
     Plain(&'a [u16; TILE]),
-    /// In f16, times an integer less an offset.
-    Stepped(&'a [u16; TILE], [u8; TILE], u8),
+    /// Numbers in f16, each multiplied by (integer − offset).
+    TwoLevel(&'a [u16; TILE], [u8; TILE], u8),
 }
 
-/// A piece that products in integers take.
-pub(super) trait Block: Piece {
-    /// Parts of 32 columns.
-    const PARTS: usize = 1;
-    /// A part has a scale and a minimum for all its columns, or two for 16 each.
+/// A chunk of quantized blocks, one per row, for products in integers.
+pub(super) trait Block: Chunk {
+    /// Number of sub-blocks of 32 columns.
+    const SUB_BLOCKS: usize = 1;
+    /// Number of spans of a sub-block: 1 with 32 columns, or 2 with 16 columns each.
     const SPANS: usize = 1;
-    /// What is to be subtracted from a number as it is stored, for kernels that take it as an
-    /// unsigned byte.
+    /// Offset of a number that a kernel loads as an unsigned byte: the byte is number + offset.
     const OFFSET: i32;
-    /// The largest number, of [`Numbers::Cut`].
-    const MOST: u8 = 1;
-    /// What ggml calls it.
+    /// Largest stored number of [`Numbers::Planes`].
+    const MAX_NUMBER: u8 = 1;
+    /// Block type in ggml files.
     const KIND: TensorType;
 
-    fn numbers(&self, part: usize) -> Numbers<'_>;
-    fn scales(&self, part: usize, span: usize) -> Factors<'_>;
-    fn minima(&self, _part: usize, _span: usize) -> Option<Factors<'_>> {
+    /// Returns the integers of a sub-block.
+    fn numbers(&self, sub_block: usize) -> Numbers<'_>;
+    /// Returns the scales of a span.
+    fn scales(&self, sub_block: usize, span: usize) -> Factors<'_>;
+    /// Returns the minima of a span, if the format has minima.
+    fn minima(&self, _sub_block: usize, _span: usize) -> Option<Factors<'_>> {
         None
     }
 
-    /// Puts a row's block in its place, from its bytes in a ggml file.
+    /// Stores a row's block, given its bytes in a ggml file.
     ///
     /// # Errors
-    /// A scale or minimum that is not finite, as it was read.
-    fn set_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32>;
+    /// A scale or minimum that is not finite; its value is returned.
+    fn set_from_file(&mut self, row: usize, bytes: &[u8]) -> Result<(), f32>;
 }
 
 impl Factors<'_> {
-    /// Of one row.
+    /// Returns the factor of one row.
     #[inline(always)]
-    pub fn of(&self, row: usize) -> f32 {
+    pub fn get(&self, row: usize) -> f32 {
         match self {
             Self::Plain(halves) => f16_to_f32(halves[row]),
-            Self::Stepped(halves, steps, offset) => {
+            Self::TwoLevel(halves, steps, offset) => {
                 f16_to_f32(halves[row]) * (f32::from(steps[row]) - f32::from(*offset))
             }
         }
@@ -118,17 +130,17 @@ impl Factors<'_> {
 }
 
 impl Numbers<'_> {
-    /// One row's, with what is to be subtracted from those of 4 bits.
+    /// Returns the integers of one row. `offset` is subtracted from unsigned numbers.
     #[inline(always)]
-    pub fn of(&self, row: usize, offset: i32) -> [i32; COLUMNS] {
+    pub fn get(&self, row: usize, offset: i32) -> [i32; COLUMNS] {
         let mut out = [0; COLUMNS];
         match self {
-            Self::Eight(words) => {
+            Self::Bits8(words) => {
                 for (words, out) in words.iter().zip(out.as_chunks_mut::<4>().0) {
                     *out = words[row].to_le_bytes().map(|b| i32::from(b as i8));
                 }
             }
-            Self::Four(words) => {
+            Self::Bits4(words) => {
                 let (low, high) = out.split_at_mut(COLUMNS / 2);
                 for (j, words) in words.iter().enumerate() {
                     for (i, byte) in words[row].to_le_bytes().into_iter().enumerate() {
@@ -137,8 +149,8 @@ impl Numbers<'_> {
                     }
                 }
             }
-            Self::Coded(words) => {
-                let number = |place: u8| i32::from(IQ4_CODEBOOK[usize::from(place)]);
+            Self::Codebook(words) => {
+                let number = |code: u8| i32::from(IQ4_CODEBOOK[usize::from(code)]);
                 let (low, high) = out.split_at_mut(COLUMNS / 2);
                 for (j, words) in words.iter().enumerate() {
                     for (i, byte) in words[row].to_le_bytes().into_iter().enumerate() {
@@ -147,10 +159,10 @@ impl Numbers<'_> {
                     }
                 }
             }
-            Self::Cut(cut) => {
+            Self::Planes(planes) => {
                 for (j, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-                    let (low, high) = cut.bits(j);
-                    let word = low.of(row) | high.map_or(0, |bits| bits.of(row));
+                    let (low, high) = planes.bits(j);
+                    let word = low.get(row) | high.map_or(0, |bits| bits.get(row));
                     *out = word.to_le_bytes().map(|b| i32::from(b) - offset);
                 }
             }
@@ -159,16 +171,16 @@ impl Numbers<'_> {
     }
 }
 
-/// A row of a block in f32.
-pub(super) fn values<B: Block>(block: &B, row: usize, values: &mut [f32]) {
-    for (part, values) in values.chunks_exact_mut(COLUMNS).enumerate() {
-        let numbers = block.numbers(part).of(row, B::OFFSET);
+/// Writes a row of a block to `values` in f32.
+pub(super) fn decode_row<B: Block>(block: &B, row: usize, values: &mut [f32]) {
+    for (sub_block, values) in values.chunks_exact_mut(COLUMNS).enumerate() {
+        let numbers = block.numbers(sub_block).get(row, B::OFFSET);
         let spans = values.chunks_exact_mut(COLUMNS / B::SPANS);
         for (span, (values, numbers)) in
             spans.zip(numbers.chunks_exact(COLUMNS / B::SPANS)).enumerate()
         {
-            let scale = block.scales(part, span).of(row);
-            let minimum = block.minima(part, span).map(|m| m.of(row));
+            let scale = block.scales(sub_block, span).get(row);
+            let minimum = block.minima(sub_block, span).map(|m| m.get(row));
             for (value, q) in values.iter_mut().zip(numbers) {
                 let exact = scale * *q as f32;
                 *value = minimum.map_or(exact, |minimum| exact + minimum);
@@ -177,16 +189,16 @@ pub(super) fn values<B: Block>(block: &B, row: usize, values: &mut [f32]) {
     }
 }
 
-/// Words of four bytes.
+/// Stores the bytes of a row in words of four.
 #[inline(always)]
-pub(super) fn put<const N: usize>(words: &mut [[u32; TILE]; N], row: usize, bytes: &[u8]) {
+pub(super) fn put_words<const N: usize>(words: &mut [[u32; TILE]; N], row: usize, bytes: &[u8]) {
     for (words, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
         words[row] = u32::from_le_bytes(*bytes);
     }
 }
 
-/// A finite number of f16's from a file.
-pub(super) fn half(bytes: &[u8]) -> Result<u16, f32> {
+/// Reads an f16 from a file; the error is its value if it is not finite.
+pub(super) fn finite_f16(bytes: &[u8]) -> Result<u16, f32> {
     let half = half::f16::from_le_bytes([bytes[0], bytes[1]]);
     if half.is_finite() { Ok(half.to_bits()) } else { Err(half.to_f32()) }
 }

@@ -1,28 +1,30 @@
-//! Products in f32 with weights of any width: every number of the weights is used exactly as it is
-//! stored.
+//! Products in f32, with weights that are used exactly as they are stored.
 //!
-//! Problem: y = x · wᵀ for x `[rows, in]` in f32 and w `[out, in]`, where reading w is the cost.
-//! Method: ours. A word of a tile holds one to four neighbouring columns of a row. Its numbers are
-//! widened to f32, exactly, and multiplied with one number of x for all the rows of the tile at
-//! once: no sum across a vector. A row's result does not depend on the other rows of x, so that
-//! trees of different shapes give a node the same logits.
-//! 1. Few rows: widened in registers, in one stream through memory while the registers hold the
-//!    sums of a whole tile. Strides through a tile cost more than sums that do not find room: one
-//!    row in bf16 took 1.4 times as long.
-//! 2. A few more, whose sums do not find room: some vectors of the tile's rows at a time, in panels
-//!    so small ([`PANEL`]) that the first cache has them when it is the next vectors' turn. Each
-//!    turn asks the memory for its share of what lies ahead, in the order of addresses ([`PassPrefetch`]).
-//!    In bf16, which is widened in every turn, rows beyond five are two groups, whose turns widen
-//!    two vectors at once; with more registers up to [`Words::FEW`] are few, in groups of eight.
-//!    Against no panels and one group, four rows in bf16 cost 0.91 of one where it were 1.36, eight
-//!    1.34 and 2.0 (AVX2, two threads, weights from memory).
-//! 3. Many rows: [`DEEP`] columns of a tile are widened once, and stay in a core's fastest cache
-//!    for all groups of rows. While one is at that the memory waits, so for some rows more it is
-//!    dearer than to widen again: sixteen in bf16 took 7.0 passes of one, and 4.8 as few (an EPYC
-//!    with AVX-512, one thread).
+//! Problem: compute y = x · wᵀ for x `[rows, in]` in f32 and w `[out, in]` in 8 to 32 bits. The cost
+//! is reading w.
 //!
-//! Complexity: `rows · out · in` multiply-adds; `out · in` conversions and one read of w from
-//! memory.
+//! Method: our own. A vector holds one column of w for several rows of a tile. It is widened to f32,
+//! exactly, and multiplied by one number of x, so there is no sum across a vector. The sums for a
+//! group of rows of x stay in registers: a group of N rows with V vectors of the tile takes N · V
+//! accumulators. A row's result does not depend on the other rows of x, so trees of different shapes
+//! give a node the same logits. There are three regimes:
+//! 1. Few rows, whose sums with a full tile fit into the registers. Each weight is widened once, in
+//!    one pass over the tile. Strides through a tile cost more than a few spilled sums: one row in
+//!    bf16 took 1.4 times as long with strides.
+//! 2. A few more rows, in several passes. A pass computes a group of rows with some vectors of the
+//!    tile. Passes alternate over panels of columns that stay in the L1 cache ([`PANEL`]), so w is
+//!    still read from memory once. The passes share the prefetching of the next panel, in order of
+//!    addresses ([`PassPrefetch`]). Weights are widened in every pass. So with 16 registers, more
+//!    than five rows in bf16 are divided into two groups, whose passes can hold two vectors; with 32
+//!    registers, groups have eight rows, up to [`ExactWeights::SMALL_BATCH`] rows. Compared with one
+//!    group and no panels, four rows in bf16 took 0.91 instead of 1.36 times as long as one, and
+//!    eight 1.34 instead of 2.0 times (AVX2, two threads, weights from memory).
+//! 3. Many rows. [`DEPTH`] columns of a tile are widened once, and stay in the L1 cache while all
+//!    groups of rows use them. Memory is idle meanwhile, so this pays off only above a number of
+//!    rows: sixteen rows in bf16 took 7.0 times as long as one this way, and 4.8 times as a small
+//!    batch (EPYC with AVX-512, one thread).
+//!
+//! Complexity: `rows · out · in` multiply-adds, `out · in` conversions and one read of w from memory.
 
 #![allow(unsafe_code)]
 
@@ -41,60 +43,68 @@ use super::output::Output;
 use super::tiles::{TILE, Tiles};
 use crate::fetch::{CacheLevel, PassPrefetch};
 use crate::{pool, stack};
-use step::{FEW, MOST, STEP};
-use sums::Add;
-pub(super) use sums::Words;
+use step::{MAX_GROUP, MAX_SMALL_BATCH, STEP};
+use sums::AddProducts;
+pub(super) use sums::ExactWeights;
 pub(super) use words::{Bf16, F16, F32};
 
-/// Multiply-adds that are worth another thread.
-const GRAIN: usize = 1 << 16;
-/// Columns that are widened together, a multiple of every piece's.
-const DEEP: usize = 256;
-/// Bytes of a panel, about. With half as many four rows in bf16 took a seventh longer.
+/// Minimum number of multiply-adds per thread.
+const MIN_WORK: usize = 1 << 16;
+/// Number of columns that are widened at a time for large batches; a multiple of all chunk widths.
+const DEPTH: usize = 256;
+/// Approximate size of a panel in bytes. With half of it, four rows in bf16 took a seventh longer.
 const PANEL: usize = 1 << 12;
 
-/// y `[rows, out]` for x `[rows, in]`, in `room` where that is large enough.
-pub(super) fn product<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize, room: Vec<f32>) -> Vec<f32> {
+/// Returns y `[rows, out]` for x `[rows, in]`, in `buffer` if its capacity suffices.
+pub(super) fn product<W: ExactWeights>(
+    w: &Tiles<W>,
+    x: &[f32],
+    rows: usize,
+    buffer: Vec<f32>,
+) -> Vec<f32> {
     if rows * w.out == 0 || w.columns == 0 {
         return vec![0.0; rows * w.out];
     }
-    let (x, output) = (&Rows::new::<W>(x, rows, w.columns), Output::new(rows, w.out, room));
-    pool::parallel_ranges(w.tiles(), GRAIN / (rows * x.padded * TILE) + 1, &|tiles| {
+    let (x, output) =
+        (&PackedInputs::new::<W>(x, rows, w.columns), Output::new(rows, w.out, buffer));
+    pool::parallel_ranges(w.tiles(), MIN_WORK / (rows * x.padded * TILE) + 1, &|tiles| {
         Arch::new().dispatch(Multiply { x, w, output: &output, tiles });
     });
-    // SAFETY: each tile was some thread's, and put with all rows.
-    unsafe { output.written() }
+    // SAFETY: the ranges cover all tiles, and each tile was written with all rows.
+    unsafe { output.assume_written() }
 }
 
-/// Rows of x: some columns of all rows one after the other; in those the rows in groups; in a group
-/// the rows' numbers of one column side by side. Columns are padded with zeros.
-pub(super) struct Rows {
+/// Rows of x, packed for products: `[depth blocks, groups, columns, rows of the group]`.
+///
+/// Columns are padded with zeros to a multiple of [`STEP`]. A small batch has one depth block with
+/// all columns.
+pub(super) struct PackedInputs {
     numbers: Vec<f32>,
     count: usize,
-    /// Rows of a group; the last may have fewer.
+    /// Number of rows of a group; the last one may have fewer.
     group: usize,
+    /// Number of columns, with padding.
     padded: usize,
-    /// Whether they are few.
-    few: bool,
-    /// Columns that lie together: of few rows all.
-    deep: usize,
+    is_small_batch: bool,
+    /// Number of columns of a depth block.
+    depth: usize,
 }
 
-impl Rows {
-    pub fn new<W: Words>(x: &[f32], count: usize, columns: usize) -> Self {
+impl PackedInputs {
+    pub fn new<W: ExactWeights>(x: &[f32], count: usize, columns: usize) -> Self {
         assert_eq!(x.len(), count * columns);
-        let [group, few] = Arch::new().dispatch(Group { count, words: PhantomData::<W> });
+        let (group, is_small_batch) =
+            Arch::new().dispatch(GroupRows { count, weights: PhantomData::<W> });
         let padded = columns.next_multiple_of(STEP);
-        let few = count <= few;
-        let deep = if few { padded } else { DEEP };
+        let depth = if is_small_batch { padded } else { DEPTH };
         let mut numbers = Vec::with_capacity(count * padded);
-        let room = &mut numbers.spare_capacity_mut()[..count * padded];
-        let parts: Vec<_> = room.chunks_mut(deep * count).enumerate().collect();
-        pool::parallel_for_each(parts, GRAIN / (deep * count) + 1, |(part, out)| {
-            let (from, deep) = (part * deep, out.len() / count);
-            for (x, out) in x.chunks(group * columns).zip(out.chunks_mut(group * deep)) {
+        let spare = &mut numbers.spare_capacity_mut()[..count * padded];
+        let blocks: Vec<_> = spare.chunks_mut(depth * count).enumerate().collect();
+        pool::parallel_for_each(blocks, MIN_WORK / (depth * count) + 1, |(block, out)| {
+            let (first, depth) = (block * depth, out.len() / count);
+            for (x, out) in x.chunks(group * columns).zip(out.chunks_mut(group * depth)) {
                 let rows = x.len() / columns;
-                for (column, out) in (from..).zip(out.chunks_exact_mut(rows)) {
+                for (column, out) in (first..).zip(out.chunks_exact_mut(rows)) {
                     if column >= columns {
                         out.fill(MaybeUninit::new(0.0));
                         continue;
@@ -105,117 +115,121 @@ impl Rows {
                 }
             }
         });
-        // SAFETY: each number was written: the parts are all columns, with the padding, and in each
-        // the groups are all rows.
+        // SAFETY: all `count * padded` numbers were written: depth blocks cover all columns with
+        // their padding, and the groups of each block cover all rows.
         unsafe { numbers.set_len(count * padded) };
-        Self { numbers, count, group, padded, few, deep }
+        Self { numbers, count, group, padded, is_small_batch, depth }
     }
 
-    /// All rows' part of some columns, by group.
-    fn groups(&self, part: usize) -> impl Iterator<Item = &[f32]> {
-        let deep = self.deep.min(self.padded - part * self.deep);
-        self.numbers[part * self.deep * self.count..][..deep * self.count].chunks(self.group * deep)
+    /// Returns the groups of a depth block, each `[columns, rows]`.
+    fn groups(&self, block: usize) -> impl Iterator<Item = &[f32]> {
+        let depth = self.depth.min(self.padded - block * self.depth);
+        let start = block * self.depth * self.count;
+        self.numbers[start..][..depth * self.count].chunks(self.group * depth)
     }
 }
 
-/// How many of so many rows a group has, and how many are few: few are one, or two if only so many
-/// are to be together; of many there are as many as there are registers for their sums with two
-/// vectors of a tile's rows, beside what they need.
-struct Group<W> {
+/// Splits `count` rows into groups: returns the number of rows per group, and whether `count` is a
+/// small batch.
+///
+/// With 16 registers, a small batch is one group, or two if it exceeds [`ExactWeights::MAX_ROWS`];
+/// groups of a large batch have as many rows as there are registers for their sums with two vectors.
+/// With 32 registers, groups have up to [`MAX_GROUP`] rows.
+struct GroupRows<W> {
     count: usize,
-    words: PhantomData<W>,
+    weights: PhantomData<W>,
 }
 
-impl<W: Words> WithSimd for Group<W> {
-    type Output = [usize; 2];
+impl<W: ExactWeights> WithSimd for GroupRows<W> {
+    type Output = (usize, bool);
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) -> [usize; 2] {
-        let group = match eight_lanes::<S>() {
-            true if self.count > MOST => 6,
-            true if self.count > W::TOGETHER => self.count.div_ceil(2),
+    fn with_simd<S: Simd>(self, _simd: S) -> (usize, bool) {
+        let group = match has_16_registers::<S>() {
+            true if self.count > MAX_GROUP => 6,
+            true if self.count > W::MAX_ROWS => self.count.div_ceil(2),
             true => self.count,
-            false => self.count.min(MOST),
+            false => self.count.min(MAX_GROUP),
         };
-        let few = if eight_lanes::<S>() { MOST } else { W::FEW };
-        [group, few]
+        let small_batch = if has_16_registers::<S>() { MAX_GROUP } else { W::SMALL_BATCH };
+        (group, self.count <= small_batch)
     }
 }
 
-/// CPUs with eight lanes have sixteen registers; those with more lanes, or fewer, have thirty-two.
+/// Whether the CPU has 16 vector registers, as with 8 lanes (AVX2). Others have 32 (AVX-512, NEON).
 #[inline(always)]
-const fn eight_lanes<S: Simd>() -> bool {
+const fn has_16_registers<S: Simd>() -> bool {
     S::F32_LANES == 8
 }
 
-/// Some tiles with all rows of x.
+/// Multiplies tiles with all rows of x.
 pub(super) struct Multiply<'a, W> {
-    pub x: &'a Rows,
+    pub x: &'a PackedInputs,
     pub w: &'a Tiles<W>,
     pub output: &'a Output,
-    /// Nobody else may put these.
+    /// Tiles to compute; no other thread may write them.
     pub tiles: Range<usize>,
 }
 
-impl<W: Words> WithSimd for Multiply<'_, W> {
+impl<W: ExactWeights> WithSimd for Multiply<'_, W> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         stack::align();
-        if self.x.few { self.few(simd) } else { self.many(simd) }
+        if self.x.is_small_batch { self.small_batch(simd) } else { self.large_batch(simd) }
     }
 }
 
-impl<W: Words> Multiply<'_, W> {
-    /// All tiles with few rows.
+impl<W: ExactWeights> Multiply<'_, W> {
+    /// Computes the tiles for a small batch (regimes 1 and 2).
     #[inline(always)]
-    fn few<S: Simd>(&self, simd: S) {
-        const { assert!(MOST <= W::FEW && W::FEW <= FEW) };
+    fn small_batch<S: Simd>(&self, simd: S) {
+        const { assert!(MAX_GROUP <= W::SMALL_BATCH && W::SMALL_BATCH <= MAX_SMALL_BATCH) };
         let (rows, group) = (self.x.count, self.x.group);
-        // Where lanes are not eight there are thirty-two registers: for two vectors' sums with any
-        // number of rows.
-        let vectors = match eight_lanes::<S>() {
-            true if group * 4 <= W::SUMS[0] => 4,
-            true if group * 2 > W::SUMS[1] => 1,
+        // Vectors of the tile per pass. 32 registers hold the sums of any group with two.
+        let vectors = match has_16_registers::<S>() {
+            true if group * 4 <= W::MAX_SUMS[0] => 4,
+            true if group * 2 > W::MAX_SUMS[1] => 1,
             _ => 2,
         };
-        let each = (TILE / S::F32_LANES / vectors).max(1);
-        let turns = rows.div_ceil(group) * each;
-        let mut y = [[0f32; TILE]; FEW];
+        let passes_per_group = (TILE / S::F32_LANES / vectors).max(1);
+        let passes = rows.div_ceil(group) * passes_per_group;
+        let mut y = [[0f32; TILE]; MAX_SMALL_BATCH];
         for tile in self.tiles.clone() {
             let (w, y) = (self.w.tile(tile), &mut y[..rows]);
             y.fill([0.0; TILE]);
-            let panel = if turns > 1 { (PANEL / size_of::<W>()).max(1) } else { w.len() };
+            let panel = if passes > 1 { (PANEL / size_of::<W>()).max(1) } else { w.len() };
             for (number, w) in w.chunks(panel).enumerate() {
                 let column = number * panel * W::COLUMNS;
-                for (turn, (x, y)) in self.x.groups(0).zip(y.chunks_mut(group)).enumerate() {
-                    let (x, turn) = (&x[column * y.len()..], [turn * each, turns]);
+                for (group_index, (x, y)) in self.x.groups(0).zip(y.chunks_mut(group)).enumerate() {
+                    let (x, pass) =
+                        (&x[column * y.len()..], [group_index * passes_per_group, passes]);
                     match vectors {
-                        4 => multiply::<S, W, 4>(simd, x, w, y, 0..TILE, turn),
-                        2 => multiply::<S, W, 2>(simd, x, w, y, 0..TILE, turn),
-                        _ => multiply::<S, W, 1>(simd, x, w, y, 0..TILE, turn),
+                        4 => multiply::<S, W, 4>(simd, x, w, y, 0..TILE, pass),
+                        2 => multiply::<S, W, 2>(simd, x, w, y, 0..TILE, pass),
+                        _ => multiply::<S, W, 1>(simd, x, w, y, 0..TILE, pass),
                     }
                 }
             }
-            // SAFETY: the tiles are this thread's alone.
-            unsafe { self.output.put(tile, 0, y) };
+            // SAFETY: no other thread writes these tiles.
+            unsafe { self.output.write(tile, 0, y) };
         }
     }
 
-    /// All tiles with several groups.
+    /// Computes the tiles for a large batch (regime 3).
     #[inline(always)]
-    fn many<S: Simd>(&self, simd: S) {
-        const { assert!(DEEP.is_multiple_of(W::COLUMNS)) };
+    fn large_batch<S: Simd>(&self, simd: S) {
+        const { assert!(DEPTH.is_multiple_of(W::COLUMNS)) };
         let vectors = 2 * S::F32_LANES;
-        let mut room = Vec::new();
+        let mut scratch = Vec::new();
         let mut sums = vec![[0f32; TILE]; self.x.count];
         for tile in self.tiles.clone() {
             sums.fill([0.0; TILE]);
-            for (part, w) in self.w.tile(tile).chunks(DEEP / W::COLUMNS).enumerate() {
-                let wide = W::widened(simd, w, &mut room);
+            for (block, w) in self.w.tile(tile).chunks(DEPTH / W::COLUMNS).enumerate() {
+                let wide = W::widened(simd, w, &mut scratch);
                 for first in (0..TILE).step_by(vectors) {
-                    for (x, sums) in self.x.groups(part).zip(sums.chunks_mut(self.x.group)) {
+                    for (x, sums) in self.x.groups(block).zip(sums.chunks_mut(self.x.group)) {
                         multiply::<S, W::Wide, 2>(
                             simd,
                             x,
@@ -227,49 +241,50 @@ impl<W: Words> Multiply<'_, W> {
                     }
                 }
             }
-            // SAFETY: the tiles are this thread's alone.
-            unsafe { self.output.put(tile, 0, &sums) };
+            // SAFETY: no other thread writes these tiles.
+            unsafe { self.output.write(tile, 0, &sums) };
         }
     }
 }
 
-/// Adds the products of one group with `rows` of a tile, V vectors of them at a time. Each is a
-/// turn with these pieces; the first's number is given, and how many turns there are in all.
+/// Adds the products of one group of x with `rows` of a tile to y, V vectors of the tile per pass.
+///
+/// `pass` holds the number of the first pass over these chunks, and the total number of passes.
 #[inline(always)]
-fn multiply<S: Simd, W: Add, const V: usize>(
+fn multiply<S: Simd, W: AddProducts, const V: usize>(
     simd: S,
     x: &[f32],
     w: &[W],
     y: &mut [[f32; TILE]],
     rows: Range<usize>,
-    turn: [usize; 2],
+    pass: [usize; 2],
 ) {
     match y.len() {
-        1 => multiply_rows::<S, W, 1, V>(simd, x, w, y, rows, turn),
-        2 => multiply_rows::<S, W, 2, V>(simd, x, w, y, rows, turn),
-        3 => multiply_rows::<S, W, 3, V>(simd, x, w, y, rows, turn),
-        4 => multiply_rows::<S, W, 4, V>(simd, x, w, y, rows, turn),
-        5 => multiply_rows::<S, W, 5, V>(simd, x, w, y, rows, turn),
-        6 => multiply_rows::<S, W, 6, V>(simd, x, w, y, rows, turn),
-        7 => multiply_rows::<S, W, 7, V>(simd, x, w, y, rows, turn),
-        _ => multiply_rows::<S, W, MOST, V>(simd, x, w, y, rows, turn),
+        1 => multiply_rows::<S, W, 1, V>(simd, x, w, y, rows, pass),
+        2 => multiply_rows::<S, W, 2, V>(simd, x, w, y, rows, pass),
+        3 => multiply_rows::<S, W, 3, V>(simd, x, w, y, rows, pass),
+        4 => multiply_rows::<S, W, 4, V>(simd, x, w, y, rows, pass),
+        5 => multiply_rows::<S, W, 5, V>(simd, x, w, y, rows, pass),
+        6 => multiply_rows::<S, W, 6, V>(simd, x, w, y, rows, pass),
+        7 => multiply_rows::<S, W, 7, V>(simd, x, w, y, rows, pass),
+        _ => multiply_rows::<S, W, MAX_GROUP, V>(simd, x, w, y, rows, pass),
     }
 }
 
-/// With N rows of x.
+/// Adds the products of a group of N rows of x.
 #[inline(always)]
-fn multiply_rows<S: Simd, W: Add, const N: usize, const V: usize>(
+fn multiply_rows<S: Simd, W: AddProducts, const N: usize, const V: usize>(
     simd: S,
     x: &[f32],
     w: &[W],
     y: &mut [[f32; TILE]],
     rows: Range<usize>,
-    [turn, turns]: [usize; 2],
+    [pass, passes]: [usize; 2],
 ) {
     let steps = x.as_chunks::<N>().0.as_chunks::<STEP>().0;
-    let cache = CacheLevel::choose(size_of_val(steps), size_of_val(w));
+    let level = CacheLevel::choose(size_of_val(steps), size_of_val(w));
     let vectors = (rows.start / S::F32_LANES..rows.end / S::F32_LANES).step_by(V);
-    for (turn, first) in (turn..).zip(vectors) {
+    for (pass, first) in (pass..).zip(vectors) {
         let mut sums = [[simd.splat_f32s(0.0); V]; N];
         for (y, sums) in y.iter().zip(&mut sums) {
             sums.copy_from_slice(&S::as_simd_f32s(y).0[first..first + V]);
@@ -279,7 +294,7 @@ fn multiply_rows<S: Simd, W: Add, const N: usize, const V: usize>(
             steps,
             w,
             first,
-            PassPrefetch::new(w, turn, turns, cache),
+            PassPrefetch::new(w, pass, passes, level),
             &mut sums,
         );
         for (y, sums) in y.iter_mut().zip(sums) {

@@ -1,4 +1,4 @@
-//! The formats that matrices are stored in: the one table that says what each is made of.
+//! Storage formats of matrices. [`with_format`] is the one table of their chunks and products.
 
 use std::fmt;
 
@@ -7,20 +7,21 @@ use polydraft_gguf::TensorType;
 use super::blocks::{Iq4Nl, Iq4Xs, Q4_0, Q4_1, Q4K, Q8_0};
 use super::exact::{Bf16, F16, F32};
 use super::planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
-use super::tiles::{Piece, TILE};
+use super::tiles::{Chunk, TILE};
 
-/// How a matrix is stored, and multiplied.
+/// Storage format of a matrix, and the arithmetic of its products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// 32 bits.
     F32,
-    /// 16 bits with the range of 32.
+    /// 16 bits with the exponent range of f32.
     Bf16,
     /// 16 bits.
     F16,
     /// 8 bits in blocks of 32 with a scale; products in f32.
     Q8_0F32,
-    /// The same blocks; products of these and all below in integers, with inputs rounded to 8 bits.
+    /// 8 bits in blocks of 32 with a scale. Products of this format and all below are computed in
+    /// integers, with inputs rounded to 8 bits.
     Q8_0,
     /// 4 bits in blocks of 32 with a scale.
     Q4_0,
@@ -30,8 +31,8 @@ pub enum Format {
     Q4K,
     /// 5 bits in blocks of 32 with a scale and a minimum.
     Q5_1,
-    /// 5 bits in blocks of 32 with a scale. This one and all below are stored as a file has them:
-    /// nothing is rounded to these.
+    /// 5 bits in blocks of 32 with a scale. This format and all below are only loaded from files:
+    /// numbers cannot be rounded to them.
     Q5_0,
     /// 2 bits in blocks of 256 with two levels of scales and minima.
     Q2K,
@@ -41,14 +42,13 @@ pub enum Format {
     Q5K,
     /// 6 bits in blocks of 256 with two levels of scales.
     Q6K,
-    /// Places in a table of 16 numbers, in blocks of 32 with a scale.
+    /// 4-bit indices into a codebook of 16 numbers, in blocks of 32 with a scale.
     Iq4Nl,
-    /// The same in blocks of 256 with two levels of scales.
+    /// 4-bit indices into the same codebook, in blocks of 256 with two levels of scales.
     Iq4Xs,
 }
 
-/// Calls the macro `$use` with what a format is made of: which products it has, of which pieces,
-/// and the function that makes its tiles of rows.
+/// Calls the macro `$use` with the matrix type, the chunk type and the load function of a format.
 macro_rules! with_format {
     ($format:expr, $use:ident) => {
         match $format {
@@ -61,20 +61,20 @@ macro_rules! with_format {
             Format::Q4_1 => $use!(Integer, Q4_1, rounded),
             Format::Q4K => $use!(Integer, Q4K, rounded),
             Format::Q5_1 => $use!(Integer, Q5_1, rounded),
-            Format::Q5_0 => $use!(Integer, Q5_0, filed),
-            Format::Q2K => $use!(Integer, Q2K, filed),
-            Format::Q3K => $use!(Integer, Q3K, filed),
-            Format::Q5K => $use!(Integer, Q5K, filed),
-            Format::Q6K => $use!(Integer, Q6K, filed),
-            Format::Iq4Nl => $use!(Integer, Iq4Nl, filed),
-            Format::Iq4Xs => $use!(Integer, Iq4Xs, filed),
+            Format::Q5_0 => $use!(Integer, Q5_0, from_blocks),
+            Format::Q2K => $use!(Integer, Q2K, from_blocks),
+            Format::Q3K => $use!(Integer, Q3K, from_blocks),
+            Format::Q5K => $use!(Integer, Q5K, from_blocks),
+            Format::Q6K => $use!(Integer, Q6K, from_blocks),
+            Format::Iq4Nl => $use!(Integer, Iq4Nl, from_blocks),
+            Format::Iq4Xs => $use!(Integer, Iq4Xs, from_blocks),
         }
     };
 }
 pub(super) use with_format;
 
 impl Format {
-    /// The formats that any numbers can be rounded to.
+    /// Formats that arbitrary numbers can be rounded to.
     pub const ROUNDED: [Self; 9] = [
         Self::F32,
         Self::Bf16,
@@ -87,8 +87,8 @@ impl Format {
         Self::Q4K,
     ];
 
-    /// The format that a block of a file is stored in without loss; f32 for types that have no
-    /// blocks here.
+    /// Returns the format that stores tensors of a type without loss; f32 for types without a
+    /// format of their own.
     pub fn from_tensor_type(kind: TensorType) -> Self {
         match kind.memory_type() {
             TensorType::F16 => Self::F16,
@@ -109,7 +109,7 @@ impl Format {
         }
     }
 
-    /// Its usual name, in small letters.
+    /// Returns the name in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -131,34 +131,34 @@ impl Format {
         }
     }
 
-    /// Whether numbers are only read from files in it, and none is rounded to it.
+    /// Whether the format is only loaded from files, because numbers cannot be rounded to it.
     pub(super) fn is_only_read(self) -> bool {
         !Self::ROUNDED.contains(&self)
     }
 
-    /// Columns must be a multiple of this.
+    /// Returns the number of columns of a block; a matrix must have a multiple of it.
     pub fn block_columns(self) -> usize {
         match self {
             Self::F32 | Self::Bf16 | Self::F16 => 1,
-            _ => self.piece().0,
+            _ => self.chunk_size().0,
         }
     }
 
-    /// Columns of a piece of a tile, and its bytes.
-    fn piece(self) -> (usize, usize) {
+    /// Returns the number of columns of a chunk, and its size in bytes.
+    fn chunk_size(self) -> (usize, usize) {
         macro_rules! size {
-            ($products:ident, $piece:ident, $make:ident) => {
-                (<$piece as Piece>::COLUMNS, size_of::<$piece>())
+            ($products:ident, $chunk:ident, $make:ident) => {
+                (<$chunk as Chunk>::COLUMNS, size_of::<$chunk>())
             };
         }
         with_format!(self, size)
     }
 
-    /// Bytes that so many rows take: tiles are whole.
+    /// Returns the number of bytes of a matrix, with rows padded to full tiles.
     pub fn bytes(self, rows: usize, columns: usize) -> u64 {
-        let (width, bytes) = self.piece();
-        let pieces = (rows.div_ceil(TILE) as u64).saturating_mul(columns.div_ceil(width) as u64);
-        pieces.saturating_mul(bytes as u64)
+        let (width, bytes) = self.chunk_size();
+        let chunks = (rows.div_ceil(TILE) as u64).saturating_mul(columns.div_ceil(width) as u64);
+        chunks.saturating_mul(bytes as u64)
     }
 }
 

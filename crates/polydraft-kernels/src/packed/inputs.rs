@@ -1,10 +1,9 @@
-//! Inputs of products in integers: rows of x, rounded to 8 bits in blocks of 32 columns with a
-//! scale each.
+//! Inputs of products in integers: rows of x, rounded to 8 bits in blocks of 32 columns.
 //!
-//! A block of x becomes `scale · q`, q from −127 to 127, scale = largest / 127: each number is off
-//! by at most half a scale. What a block becomes depends on nothing else. A block with a number
-//! that is not finite makes every sum with it NaN; one whose numbers are all below 3.8e-37 counts
-//! as zeros.
+//! A block of x becomes `scale · q` with q from −127 to 127 and scale = max |x| / 127, so the error of
+//! a number is at most half the scale. A block does not depend on other blocks. Every sum with a block
+//! that has a non-finite number is NaN. A block whose numbers are all below 3.8e-37 is rounded to
+//! zeros.
 
 #![allow(unsafe_code)]
 
@@ -16,34 +15,35 @@ use super::block::{Block, COLUMNS};
 use super::round::{ROUND, largest};
 use crate::pool;
 
-/// A block of a row of x.
+/// A rounded block of a row of x.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Input {
     pub numbers: [i8; COLUMNS],
     pub scale: f32,
-    /// Of all its numbers, or of 16 each, as the weights have scales.
+    /// Sums of the spans; as in the weights, one span of 32 columns or two of 16.
     pub spans: [Span; 2],
 }
 
-/// Numbers of a block together.
+/// Sums over the numbers of a span.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Span {
-    /// What sums begin with where the weights' numbers are stored with an offset: −offset · Σ
-    /// numbers.
+    /// Initial value of a sum of products that corrects the offset of the weights' numbers:
+    /// −offset · Σ numbers.
     pub shift: i32,
-    /// scale · Σ numbers: what a minimum is multiplied with.
+    /// scale · Σ numbers, the factor of the weights' minimum.
     pub sum: f32,
 }
 
 const ZERO: Input =
     Input { numbers: [0; COLUMNS], scale: 0.0, spans: [Span { shift: 0, sum: 0.0 }; 2] };
-/// Blocks that are worth another thread.
-const GRAIN: usize = 1 << 8;
+/// Minimum number of blocks per thread.
+const MIN_WORK: usize = 1 << 8;
 
+/// Rounds one block of x.
 #[inline(always)]
-fn rounded(x: &[f32; COLUMNS], offset: i32, spans: usize) -> Input {
+fn round_block(x: &[f32; COLUMNS], offset: i32, spans: usize) -> Input {
     let largest = largest(x);
     let inverse = 127.0 / largest;
     if !largest.is_finite() {
@@ -71,30 +71,30 @@ fn rounded(x: &[f32; COLUMNS], offset: i32, spans: usize) -> Input {
     out
 }
 
-/// Rows of x in groups; in each, the rows' parts of one block of columns side by side.
+/// Rows of x in groups: within a group, the blocks of all its rows for the same columns are adjacent.
 pub(super) struct Inputs {
     blocks: Vec<Input>,
-    /// Rows of a group; the last may have fewer.
+    /// Number of rows of a group; the last one may have fewer.
     pub group: usize,
-    /// Blocks of a row.
+    /// Number of blocks of a row.
     width: usize,
 }
 
 impl Inputs {
-    /// x `[rows, columns]`, columns a multiple of [`COLUMNS`].
+    /// Rounds x `[rows, columns]`. `columns` must be a multiple of [`COLUMNS`].
     pub fn new<B: Block>(x: &[f32], columns: usize, group: usize) -> Self {
-        // What is not written below would not be numbers.
+        // Required for all blocks to be written below.
         assert!(columns.is_multiple_of(COLUMNS) && x.len().is_multiple_of(columns));
         let width = columns / COLUMNS;
         let length = x.len() / COLUMNS;
         let mut blocks = Vec::with_capacity(length);
-        let parts = Parts { blocks: blocks.spare_capacity_mut().as_mut_ptr(), length };
+        let shared = SharedBlocks { blocks: blocks.spare_capacity_mut().as_mut_ptr(), length };
         let groups = x.len().div_ceil(group * columns);
-        pool::parallel_ranges(groups, GRAIN / (group * width) + 1, &|groups| {
+        pool::parallel_ranges(groups, MIN_WORK / (group * width) + 1, &|groups| {
             let (from, to) = (groups.start * group, groups.end * group);
             let x = &x[from * columns..(to * columns).min(x.len())];
-            // SAFETY: groups are split between threads.
-            let blocks = unsafe { parts.slice(from * width, x.len() / COLUMNS) };
+            // SAFETY: each group belongs to one thread, so slices do not overlap.
+            let blocks = unsafe { shared.slice(from * width, x.len() / COLUMNS) };
             Arch::new().dispatch(Round {
                 x,
                 blocks,
@@ -104,44 +104,46 @@ impl Inputs {
                 spans: B::SPANS,
             });
         });
-        // SAFETY: so many were allocated, and each group of them written.
+        // SAFETY: the capacity is `length`, and every group was written.
         unsafe { blocks.set_len(length) };
         Self { blocks, group, width }
     }
 
-    /// The groups in order: blocks, in each the group's rows.
+    /// Returns the groups in order, each `[blocks, rows]`.
     pub fn groups(&self) -> impl Iterator<Item = &[Input]> {
         self.blocks.chunks(self.group * self.width)
     }
 
-    /// Blocks of a row.
+    /// Returns the number of blocks of a row.
     pub fn width(&self) -> usize {
         self.width
     }
 }
 
-/// Room that threads share, each its own part.
-struct Parts {
+/// Uninitialized blocks that several threads write, each a different range.
+struct SharedBlocks {
     blocks: *mut MaybeUninit<Input>,
     length: usize,
 }
 
-// SAFETY: it is reached by `slice` only.
-unsafe impl Sync for Parts {}
+// SAFETY: the pointer is only used by `slice`, whose slices do not overlap.
+unsafe impl Sync for SharedBlocks {}
 
-impl Parts {
+impl SharedBlocks {
+    /// Returns a range of blocks.
+    ///
     /// # Safety
-    /// While the slice lives, no other may overlap it, and what it was made from must live and not
-    /// be used.
-    #[expect(clippy::mut_from_ref, reason = "parts that do not overlap, as the caller promises")]
+    /// - No other slice overlaps this one while it is alive.
+    /// - The underlying vector outlives the slice, and is not accessed meanwhile.
+    #[expect(clippy::mut_from_ref, reason = "slices do not overlap, by the caller's guarantee")]
     unsafe fn slice(&self, from: usize, count: usize) -> &mut [MaybeUninit<Input>] {
         assert!(from + count <= self.length);
-        // SAFETY: within the bounds, and the caller's promise.
+        // SAFETY: in bounds by the assertion; unaliased by the caller's guarantee.
         unsafe { std::slice::from_raw_parts_mut(self.blocks.add(from), count) }
     }
 }
 
-/// Whole groups.
+/// Rounds full groups of rows.
 struct Round<'a> {
     x: &'a [f32],
     blocks: &'a mut [MaybeUninit<Input>],
@@ -157,12 +159,12 @@ impl NullaryFnOnce for Round<'_> {
     #[inline(always)]
     fn call(self) {
         let Self { x, blocks, columns, group, offset, spans } = self;
-        let parts = x.chunks(group * columns).zip(blocks.chunks_mut(group * columns / COLUMNS));
-        for (x, blocks) in parts {
+        let groups = x.chunks(group * columns).zip(blocks.chunks_mut(group * columns / COLUMNS));
+        for (x, blocks) in groups {
             let rows = x.len() / columns;
             for (row, x) in x.chunks_exact(columns).enumerate() {
                 for (x, blocks) in x.as_chunks().0.iter().zip(blocks.chunks_exact_mut(rows)) {
-                    blocks[row].write(rounded(x, offset, spans));
+                    blocks[row].write(round_block(x, offset, spans));
                 }
             }
         }

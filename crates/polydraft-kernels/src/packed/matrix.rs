@@ -1,40 +1,41 @@
-//! A matrix in memory, whatever it is made of.
+//! Matrices behind a trait object, independent of their format.
 
 use std::fmt::Debug;
 
 use half::{bf16, f16};
 
 use super::block::Block;
-use super::exact::{self, Words};
+use super::exact::{self, ExactWeights};
 use super::integer;
 use super::read::ReadRows;
-use super::tiles::{Piece, Tiles};
+use super::tiles::{Chunk, Tiles};
 
-/// What a matrix can do, in whatever format it is stored.
+/// A matrix in any format.
 pub(super) trait Matrix: Debug + Send + Sync {
-    /// Rows and columns.
+    /// Returns the number of rows and of columns.
     fn shape(&self) -> [usize; 2];
+    /// Returns the size in bytes.
     fn bytes(&self) -> usize;
-    /// As it lies in memory.
+    /// Returns the memory of the matrix.
     fn as_bytes(&self) -> &[u8];
-    /// Appends a row in f32.
+    /// Appends a row in f32 to `values`.
     fn row(&self, row: usize, values: &mut Vec<f32>);
-    /// y `[rows, out]` for x `[rows, in]`, in `room` where that is large enough.
-    fn product(&self, x: &[f32], rows: usize, room: Vec<f32>) -> Vec<f32>;
+    /// Returns y `[rows, out]` for x `[rows, in]`, in `buffer` if its capacity suffices.
+    fn product(&self, x: &[f32], rows: usize, buffer: Vec<f32>) -> Vec<f32>;
 }
 
-/// One that is made of tiles.
+/// A matrix of tiles.
 pub(super) trait Tiled: Matrix + Sized + 'static {
-    type Piece: Piece;
+    type Chunk: Chunk;
 
-    fn of(tiles: Tiles<Self::Piece>) -> Self;
+    fn new(tiles: Tiles<Self::Chunk>) -> Self;
 }
 
-/// With products in f32.
+/// A matrix whose products are computed in f32.
 #[derive(Debug)]
 pub(super) struct Exact<P>(Tiles<P>);
 
-/// With products in integers.
+/// A matrix whose products are computed in integers.
 #[derive(Debug)]
 pub(super) struct Integer<P>(Tiles<P>);
 
@@ -57,38 +58,38 @@ macro_rules! matrix {
                 self.0.row(row, values);
             }
 
-            fn product(&self, x: &[f32], rows: usize, room: Vec<f32>) -> Vec<f32> {
-                $product(&self.0, x, rows, room)
+            fn product(&self, x: &[f32], rows: usize, buffer: Vec<f32>) -> Vec<f32> {
+                $product(&self.0, x, rows, buffer)
             }
         }
 
         impl<P: $bound> Tiled for $name<P> {
-            type Piece = P;
+            type Chunk = P;
 
-            fn of(tiles: Tiles<P>) -> Self {
+            fn new(tiles: Tiles<P>) -> Self {
                 Self(tiles)
             }
         }
     };
 }
-matrix!(Exact, Words, exact::product);
+matrix!(Exact, ExactWeights, exact::product);
 matrix!(Integer, Block, integer::product);
 
-/// Some rows of a matrix.
+/// Rows of a matrix, selected and reordered.
 pub(super) struct Selected<'a, N> {
-    pub of: &'a dyn Matrix,
-    /// The number of each row.
-    pub numbers: N,
+    pub matrix: &'a dyn Matrix,
+    /// Maps a row of the selection to a row of the matrix.
+    pub index: N,
 }
 
 impl<N: Fn(usize) -> usize> Selected<'_, N> {
     fn copy<T>(&self, first: usize, values: &mut [T], convert: impl Fn(f32) -> T) {
-        let [_, columns] = self.of.shape();
+        let [_, columns] = self.matrix.shape();
         let mut row = Vec::with_capacity(columns);
         for (number, values) in values.chunks_exact_mut(columns.max(1)).enumerate() {
             row.clear();
-            self.of.row((self.numbers)(first + number), &mut row);
-            values.iter_mut().zip(&row).for_each(|(value, held)| *value = convert(*held));
+            self.matrix.row((self.index)(first + number), &mut row);
+            values.iter_mut().zip(&row).for_each(|(value, stored)| *value = convert(*stored));
         }
     }
 }

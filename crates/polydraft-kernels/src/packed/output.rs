@@ -1,68 +1,70 @@
-//! Where threads leave their parts of a product.
+//! Output buffer of a product, written by several threads.
 //!
-//! It is not filled with zeros first: for a long prompt that would be a tenth of the time, on one
+//! The buffer is not zeroed first. For a long prompt that would take a tenth of the time, on one
 //! thread while the others wait.
 
 #![allow(unsafe_code)]
 
 use super::tiles::TILE;
 
-/// y `[rows, out]`, written by several threads, each its own tiles.
+/// Output y `[rows, out]`. Each thread writes the columns of its own tiles.
 pub(super) struct Output {
-    /// Of no length, with room for all.
-    room: Vec<f32>,
+    /// Empty, with capacity for all of y.
+    buffer: Vec<f32>,
     y: *mut f32,
     rows: usize,
     out: usize,
 }
 
-// SAFETY: threads write through it only by `put`, which no two of them call for the same tile.
+// SAFETY: `y` is only written by `write`, whose callers never write the same tile from two threads.
 unsafe impl Sync for Output {}
 
 impl Output {
-    /// In `room`, if it is large enough.
-    pub fn new(rows: usize, out: usize, mut room: Vec<f32>) -> Self {
+    /// Creates an output in `buffer` if its capacity suffices, else in a new buffer.
+    pub fn new(rows: usize, out: usize, mut buffer: Vec<f32>) -> Self {
         let size = rows * out;
-        if room.capacity() < size {
-            room = Vec::with_capacity(size);
+        if buffer.capacity() < size {
+            buffer = Vec::with_capacity(size);
         }
-        room.clear();
-        Self { y: room.as_mut_ptr(), room, rows, out }
+        buffer.clear();
+        Self { y: buffer.as_mut_ptr(), buffer, rows, out }
     }
 
-    /// Leaves a tile's sums with some rows of x, from row `first` on.
+    /// Writes the sums of a tile with rows of x, starting at row `first`.
     ///
     /// # Safety
-    /// No two threads may write the same tile of one output. ([`crate::pool::parallel_ranges`] gives each
-    /// number to one thread.)
+    /// - No two threads write the same tile of an output at the same time.
+    ///   [`parallel_ranges`](crate::pool::parallel_ranges) gives each index to one thread.
     #[inline(always)]
-    pub unsafe fn put(&self, tile: usize, first: usize, sums: &[[f32; TILE]]) {
+    pub unsafe fn write(&self, tile: usize, first: usize, sums: &[[f32; TILE]]) {
         let start = tile * TILE;
         assert!(start < self.out && first + sums.len() <= self.rows);
-        let wide = TILE.min(self.out - start);
+        let width = TILE.min(self.out - start);
         for (row, sums) in (first..).zip(sums) {
-            // SAFETY: `row < rows` and `start + wide <= out`, so it lies in the room, which nothing
-            // else touches; other threads write other tiles, as the caller promised.
+            // SAFETY:
+            // - `row < rows` and `start + width <= out`, so the range is inside the buffer.
+            // - No other thread writes this tile, by the caller's guarantee.
             unsafe {
                 let y = self.y.add(row * self.out + start);
-                match wide {
-                    // So that the compiler writes it out: a call for every tile would cost a
+                match width {
+                    // A constant length, so that the copy is inlined: a call per tile took a
                     // hundredth of a pass.
                     TILE => y.copy_from_nonoverlapping(sums.as_ptr(), TILE),
-                    _ => y.copy_from_nonoverlapping(sums.as_ptr(), wide),
+                    _ => y.copy_from_nonoverlapping(sums.as_ptr(), width),
                 }
             };
         }
     }
 
-    /// The numbers.
+    /// Returns y.
     ///
     /// # Safety
-    /// Every tile was put with every row.
-    pub unsafe fn written(self) -> Vec<f32> {
-        let Self { mut room, rows, out, .. } = self;
-        // SAFETY: so many were allocated, and written as the caller promises.
-        unsafe { room.set_len(rows * out) };
-        room
+    /// - Every tile was written with every row.
+    pub unsafe fn assume_written(self) -> Vec<f32> {
+        let Self { mut buffer, rows, out, .. } = self;
+        // SAFETY: the capacity is at least `rows * out` (`new`), and all of it is initialized by the
+        // caller's guarantee.
+        unsafe { buffer.set_len(rows * out) };
+        buffer
     }
 }

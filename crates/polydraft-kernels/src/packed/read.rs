@@ -1,123 +1,127 @@
-//! Where a matrix's rows come from.
+//! Sources of a matrix's rows.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use half::{bf16, f16};
 use polydraft_gguf::TensorType;
 
-/// Where rows come from, in the type that a matrix is stored in.
+/// Source of a matrix's rows.
 pub trait ReadRows<E>: Sync {
-    /// Reads whole rows from row `first` on.
+    /// Reads full rows in f32, starting at row `first`.
     ///
     /// # Errors
     /// Rows that cannot be read.
     fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), E>;
 
-    /// Likewise.
+    /// Reads full rows in f16, starting at row `first`.
     ///
     /// # Errors
-    /// As for [`f32`](Self::f32).
+    /// Rows that cannot be read.
     fn f16(&self, first: usize, values: &mut [f16]) -> Result<(), E>;
 
-    /// Likewise.
+    /// Reads full rows in bf16, starting at row `first`.
     ///
     /// # Errors
-    /// As for [`f32`](Self::f32).
+    /// Rows that cannot be read.
     fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<(), E>;
 
-    /// The rows in blocks of this type, if a file has them so.
+    /// Returns a reader of quantized blocks, if the rows are stored as blocks of this type.
     fn blocks(&self, _kind: TensorType) -> Option<&dyn ReadBlocks<E>> {
         None
     }
 }
 
-/// Rows in blocks, as a ggml file has them.
+/// Source of rows in quantized blocks of a ggml file.
 pub trait ReadBlocks<E>: Sync {
-    /// Reads whole rows, of `width` bytes each, from row `first` on.
+    /// Reads full rows of `width` bytes each, starting at row `first`.
     ///
     /// # Errors
     /// Rows that cannot be read.
     fn read(&self, first: usize, width: usize, bytes: &mut [u8]) -> Result<(), E>;
 
-    /// The error of a scale that is not finite.
-    fn not_finite(&self, row: usize, got: f32) -> E;
+    /// Returns the error for a scale that is not finite.
+    fn not_finite_error(&self, row: usize, got: f32) -> E;
 }
 
-/// Something failed, and the error was put aside.
+/// Marker for an error that is stored in an [`ErrorSlot`].
 #[derive(Debug)]
-pub(super) struct Lost;
+pub(super) struct Failed;
 
-/// The first error, put aside: so matrices are made by functions that know of none, which are
-/// compiled here, with all products, and not once more in every crate that loads.
+/// Storage for the first error of a load.
+///
+/// It keeps the error type of the caller out of the functions that build matrices. So these are
+/// compiled once in this crate, together with the products, instead of again in every crate that
+/// loads matrices.
 #[derive(Debug)]
-pub(super) struct Aside<E>(Mutex<Option<E>>);
+pub(super) struct ErrorSlot<E>(Mutex<Option<E>>);
 
-impl<E> Aside<E> {
+impl<E> ErrorSlot<E> {
     pub fn new() -> Self {
         Self(Mutex::new(None))
     }
 
-    /// Keeps an error if it is the first.
-    pub fn keep(&self, error: E) -> Lost {
+    /// Stores an error if it is the first.
+    pub fn store(&self, error: E) -> Failed {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        Lost
+        Failed
     }
 
-    /// The error that was lost.
+    /// Returns the stored error.
     ///
     /// # Panics
-    /// None was kept, by whoever made a [`Lost`].
-    pub fn found(self, Lost: Lost) -> E {
-        let kept = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        kept.expect("what is lost was kept")
+    /// No error was stored.
+    pub fn take(self, Failed: Failed) -> E {
+        let error = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        error.expect("every `Failed` comes from `store`")
     }
 }
 
-/// Rows whose errors are put aside.
+/// Rows whose errors are stored in an [`ErrorSlot`].
 pub(super) struct Rows<'r, E, R> {
     rows: &'r R,
-    /// The type of the blocks that are asked for.
+    /// Type of the blocks that are read.
     kind: OnceLock<TensorType>,
-    errors: &'r Aside<E>,
+    errors: &'r ErrorSlot<E>,
 }
 
 impl<'r, E, R: ReadRows<E>> Rows<'r, E, R> {
-    pub fn new(rows: &'r R, errors: &'r Aside<E>) -> Self {
+    pub fn new(rows: &'r R, errors: &'r ErrorSlot<E>) -> Self {
         Self { rows, kind: OnceLock::new(), errors }
     }
 
-    fn of(&self) -> Option<&dyn ReadBlocks<E>> {
+    fn block_reader(&self) -> Option<&dyn ReadBlocks<E>> {
         self.rows.blocks(*self.kind.get()?)
     }
 }
 
-impl<E: Send, R: ReadRows<E>> ReadRows<Lost> for Rows<'_, E, R> {
-    fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), Lost> {
-        self.rows.f32(first, values).map_err(|error| self.errors.keep(error))
+impl<E: Send, R: ReadRows<E>> ReadRows<Failed> for Rows<'_, E, R> {
+    fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), Failed> {
+        self.rows.f32(first, values).map_err(|error| self.errors.store(error))
     }
 
-    fn f16(&self, first: usize, values: &mut [f16]) -> Result<(), Lost> {
-        self.rows.f16(first, values).map_err(|error| self.errors.keep(error))
+    fn f16(&self, first: usize, values: &mut [f16]) -> Result<(), Failed> {
+        self.rows.f16(first, values).map_err(|error| self.errors.store(error))
     }
 
-    fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<(), Lost> {
-        self.rows.bf16(first, values).map_err(|error| self.errors.keep(error))
+    fn bf16(&self, first: usize, values: &mut [bf16]) -> Result<(), Failed> {
+        self.rows.bf16(first, values).map_err(|error| self.errors.store(error))
     }
 
-    fn blocks(&self, kind: TensorType) -> Option<&dyn ReadBlocks<Lost>> {
+    fn blocks(&self, kind: TensorType) -> Option<&dyn ReadBlocks<Failed>> {
         self.rows.blocks(kind)?;
-        // A format has blocks of one type.
+        // A format has one block type, so later calls ask for the same one.
         (*self.kind.get_or_init(|| kind) == kind).then_some(self)
     }
 }
 
-impl<E: Send, R: ReadRows<E>> ReadBlocks<Lost> for Rows<'_, E, R> {
-    fn read(&self, first: usize, width: usize, bytes: &mut [u8]) -> Result<(), Lost> {
-        let blocks = self.of().expect("blocks were there");
-        blocks.read(first, width, bytes).map_err(|error| self.errors.keep(error))
+impl<E: Send, R: ReadRows<E>> ReadBlocks<Failed> for Rows<'_, E, R> {
+    fn read(&self, first: usize, width: usize, bytes: &mut [u8]) -> Result<(), Failed> {
+        let blocks = self.block_reader().expect("checked by `blocks`");
+        blocks.read(first, width, bytes).map_err(|error| self.errors.store(error))
     }
 
-    fn not_finite(&self, row: usize, got: f32) -> Lost {
-        self.errors.keep(self.of().expect("blocks were there").not_finite(row, got))
+    fn not_finite_error(&self, row: usize, got: f32) -> Failed {
+        let blocks = self.block_reader().expect("checked by `blocks`");
+        self.errors.store(blocks.not_finite_error(row, got))
     }
 }

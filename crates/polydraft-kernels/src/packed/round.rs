@@ -1,11 +1,12 @@
-//! What all that rounds to few bits has in common.
+//! Helpers for rounding to few bits.
 
 use super::block::COLUMNS;
 
-/// 1.5 · 2^23: added to a small number, it leaves that number, rounded to even, in the lowest bits.
+/// 1.5 · 2^23: the sum of it and a small number has that number, rounded half to even, in its lowest
+/// bits.
 pub(super) const ROUND: f32 = 12_582_912.0;
 
-/// The largest size; a maximum of bits, which vectors have.
+/// Returns the largest absolute value. Compares bit patterns as integers, which vectorizes.
 #[inline(always)]
 pub(super) fn largest(values: &[f32; COLUMNS]) -> f32 {
     let mut largest = 0u32;

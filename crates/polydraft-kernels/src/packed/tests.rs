@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use polydraft_gguf::TensorType;
 use pulp::WithSimd;
 
-use super::exact::Words;
+use super::exact::ExactWeights;
 use super::output::Output;
 use super::tiles::TILE;
 use super::*;
@@ -76,7 +76,7 @@ impl ReadBlocks<String> for Stored {
         Ok(())
     }
 
-    fn not_finite(&self, row: usize, got: f32) -> String {
+    fn not_finite_error(&self, row: usize, got: f32) -> String {
         format!("row {row}: {got}")
     }
 }
@@ -138,13 +138,13 @@ fn rows_are_what_was_packed() {
 }
 
 /// y by this CPU's best vectors, and by none.
-fn both<W: Words>(w: &Tiles<W>, x: &[f32], rows: usize) -> [Vec<f32>; 2] {
+fn both<W: ExactWeights>(w: &Tiles<W>, x: &[f32], rows: usize) -> [Vec<f32>; 2] {
     let best = exact::product(w, x, rows, Vec::new());
     let output = Output::new(rows, w.out, Vec::new());
-    let x = &exact::Rows::new::<W>(x, rows, w.columns);
+    let x = &exact::PackedInputs::new::<W>(x, rows, w.columns);
     exact::Multiply { x, w, output: &output, tiles: 0..w.tiles() }.with_simd(pulp::Scalar::new());
     // SAFETY: all tiles at once.
-    [best, unsafe { output.written() }]
+    [best, unsafe { output.assume_written() }]
 }
 
 #[test]

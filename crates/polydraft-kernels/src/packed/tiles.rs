@@ -1,4 +1,8 @@
-//! A matrix in tiles: thirty-two rows side by side, so that a product has no sum across a vector.
+//! Tiles: the packed layout of matrices.
+//!
+//! A tile holds 32 rows of a matrix, interleaved: lanes of a vector are rows. So a product never sums
+//! across a vector. A tile is divided into chunks of a few columns, whose layout depends on the
+//! format.
 
 #![allow(unsafe_code)]
 
@@ -10,83 +14,82 @@ use rayon::prelude::*;
 use super::read::ReadRows;
 use crate::memory::ArenaSlice;
 
-/// Rows of a matrix side by side.
+/// Number of rows of a tile.
 pub(super) const TILE: usize = 32;
-/// Columns that are packed together: of 32 rows at a time this is little enough for the fastest
-/// cache.
-const TOGETHER: usize = 64;
+/// Number of columns that are packed at a time. For 32 rows these fit into the L1 cache.
+const PACK_COLUMNS: usize = 64;
 
-/// A few columns of a tile's rows.
+/// A few columns of the rows of a tile.
 ///
 /// # Safety
-/// It lies in memory without gaps, and any bytes there are one.
-pub(super) unsafe trait Piece:
+/// - The type has no padding.
+/// - Every bit pattern is a valid value.
+pub(super) unsafe trait Chunk:
     Copy + Send + Sync + std::fmt::Debug + 'static
 {
     const COLUMNS: usize;
     const ZERO: Self;
 
-    /// A row's numbers, `COLUMNS` of them.
+    /// Writes the `COLUMNS` numbers of a row to `values`.
     fn get(&self, row: usize, values: &mut [f32]);
 }
 
-/// A piece that any numbers can be put into, rounded to its format.
-pub(super) trait Fill: Piece {
-    /// What rows are read in.
+/// A chunk that arbitrary numbers can be rounded to.
+pub(super) trait Encode: Chunk {
+    /// Number type in which rows are read.
     type Value: Copy + Default + Send;
 
-    /// Reads whole rows from row `first` on.
+    /// Reads full rows, starting at row `first`.
     fn read<E>(
         rows: &(impl ReadRows<E> + ?Sized),
         first: usize,
         values: &mut [Self::Value],
     ) -> Result<(), E>;
 
-    /// Puts a row's numbers in their place; where there are fewer than [`Piece::COLUMNS`], zeros
-    /// follow them. Where weights are given, one a number, and scales can be searched for, those
-    /// that lose least count.
+    /// Stores a row's numbers, padded with zeros to [`Chunk::COLUMNS`]. With weights of squared
+    /// errors, one per number, formats with scales search the scale with the least error.
     fn set(&mut self, row: usize, values: &[Self::Value], weights: Option<&[f32]>);
 }
 
-/// A matrix `[out, columns]` of tiles; in each, its pieces from the first column to the last.
+/// A matrix `[out, columns]`, tile by tile; the chunks of a tile are in the order of columns.
 #[derive(Debug)]
 pub(super) struct Tiles<P> {
-    pieces: ArenaSlice<P>,
+    chunks: ArenaSlice<P>,
     pub out: usize,
     pub columns: usize,
 }
 
-impl<P: Piece> Tiles<P> {
-    /// Makes a tile at a time, on all threads, each straight in its place.
+impl<P: Chunk> Tiles<P> {
+    /// Builds tiles on all threads, in place.
     ///
-    /// `fill` takes the first row, the number of rows, room of its thread's own and the tile's
-    /// pieces, which are zero.
+    /// `fill` takes the first row of a tile, its number of rows, the thread's scratch value (from
+    /// `scratch`) and the tile's chunks, which are zeroed.
     pub fn build<E: Send, T: Send>(
         out: usize,
         columns: usize,
-        room: impl Fn() -> T + Sync + Send,
+        scratch: impl Fn() -> T + Sync + Send,
         fill: impl Fn(usize, usize, &mut T, &mut [P]) -> Result<(), E> + Sync,
     ) -> Result<Self, E> {
         let per_tile = columns.div_ceil(P::COLUMNS);
         let count = out.div_ceil(TILE) * per_tile;
-        let mut pieces = ArenaSlice::new(count);
-        pieces.par_chunks_exact_mut(per_tile.max(1)).enumerate().try_for_each_init(
-            room,
-            |room, (tile, empty)| {
-                empty.iter_mut().for_each(|piece| {
-                    piece.write(P::ZERO);
+        let mut chunks = ArenaSlice::new(count);
+        chunks.par_chunks_exact_mut(per_tile.max(1)).enumerate().try_for_each_init(
+            scratch,
+            |scratch, (tile, empty)| {
+                empty.iter_mut().for_each(|chunk| {
+                    chunk.write(P::ZERO);
                 });
                 let first = tile * TILE;
-                fill(first, TILE.min(out - first), room, written(empty))
+                fill(first, TILE.min(out - first), scratch, assume_init(empty))
             },
         )?;
-        // SAFETY: every piece was written: the chunks cover them all.
-        let pieces = unsafe { pieces.assume_init() };
-        Ok(Self { pieces, out, columns })
+        // SAFETY: every chunk was written: the slices of the tiles cover all of them.
+        let chunks = unsafe { chunks.assume_init() };
+        Ok(Self { chunks, out, columns })
     }
 
-    /// Reads rows, and rounds them to the format of the pieces, errors weighed by column if
-    /// `weights` are given.
+    /// Reads rows and rounds them to the format of the chunks. `weights`, if given, are the weights
+    /// of squared errors by column.
     pub fn load<E: Send>(
         out: usize,
         columns: usize,
@@ -94,19 +97,19 @@ impl<P: Piece> Tiles<P> {
         weights: Option<&[f32]>,
     ) -> Result<Self, E>
     where
-        P: Fill,
+        P: Encode,
     {
-        Self::build(out, columns, Vec::new, |first, count, values, pieces| {
+        Self::build(out, columns, Vec::new, |first, count, values, chunks| {
             values.resize(count * columns, P::Value::default());
             P::read(rows, first, values)?;
-            // With the widest vectors of this CPU.
-            Arch::new().dispatch(Pack { pieces, values, columns, weights });
+            // Compiled for the widest vectors of this CPU.
+            Arch::new().dispatch(Pack { chunks, values, columns, weights });
             Ok(())
         })
     }
 
-    /// A matrix as it lay in memory before ([`as_bytes`](Self::as_bytes)), a tile at a time on all
-    /// threads: `read` takes the place of the first byte and the bytes.
+    /// Restores a matrix from the bytes of [`as_bytes`](Self::as_bytes), one tile at a time on all
+    /// threads. `read` takes an offset, and the bytes to fill from there.
     pub fn from_bytes<E: Send>(
         out: usize,
         columns: usize,
@@ -116,90 +119,92 @@ impl<P: Piece> Tiles<P> {
             out,
             columns,
             || (),
-            |first, _, (), pieces| {
-                let size = size_of_val(pieces);
-                // SAFETY: the same memory, of pieces without gaps that any bytes are.
+            |first, _, (), chunks| {
+                let size = size_of_val(chunks);
+                // SAFETY: the same memory as bytes; `Chunk` guarantees no padding, and that any
+                // bytes are valid.
                 let bytes = unsafe {
-                    std::slice::from_raw_parts_mut(pieces.as_mut_ptr().cast::<u8>(), size)
+                    std::slice::from_raw_parts_mut(chunks.as_mut_ptr().cast::<u8>(), size)
                 };
                 read(first / TILE * size, bytes)
             },
         )
     }
 
-    /// The pieces as they lie in memory.
+    /// Returns the memory of the chunks.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: all of it was written, for pieces have no gaps.
-        unsafe { std::slice::from_raw_parts(self.pieces.as_ptr().cast(), self.bytes()) }
+        // SAFETY: all bytes are initialized, because `Chunk` guarantees no padding.
+        unsafe { std::slice::from_raw_parts(self.chunks.as_ptr().cast(), self.bytes()) }
     }
 
-    /// The pieces of a tile.
+    /// Returns the chunks of a tile.
     pub fn tile(&self, tile: usize) -> &[P] {
         let count = self.columns.div_ceil(P::COLUMNS);
-        &self.pieces[tile * count..][..count]
+        &self.chunks[tile * count..][..count]
     }
 
-    /// How many there are.
+    /// Returns the number of tiles.
     pub fn tiles(&self) -> usize {
         self.out.div_ceil(TILE)
     }
 
-    /// Bytes that they take.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
-        size_of_val(&self.pieces[..])
+        size_of_val(&self.chunks[..])
     }
 
-    /// Appends a row in f32.
+    /// Appends a row in f32 to `values`.
     pub fn row(&self, row: usize, values: &mut Vec<f32>) {
         let start = values.len();
-        for piece in self.tile(row / TILE) {
+        for chunk in self.tile(row / TILE) {
             let end = values.len();
             values.resize(end + P::COLUMNS, 0.0);
-            piece.get(row % TILE, &mut values[end..]);
+            chunk.get(row % TILE, &mut values[end..]);
         }
         values.truncate(start + self.columns);
     }
 }
 
-/// Pieces that were written.
-fn written<P: Copy>(pieces: &mut [MaybeUninit<P>]) -> &mut [P] {
-    // SAFETY: the only caller has just written each of them, and `MaybeUninit<P>` lies in memory as
-    // `P` does.
-    unsafe { &mut *(std::ptr::from_mut(pieces) as *mut [P]) }
+/// Converts chunks that were written to initialized ones.
+fn assume_init<P: Copy>(chunks: &mut [MaybeUninit<P>]) -> &mut [P] {
+    // SAFETY:
+    // - The only caller has just written every chunk.
+    // - `MaybeUninit<P>` has the layout of `P`.
+    unsafe { &mut *(std::ptr::from_mut(chunks) as *mut [P]) }
 }
 
-/// Rows `[rows, columns]` into a tile.
-struct Pack<'a, P: Fill> {
-    pieces: &'a mut [P],
+/// Packs rows `[rows, columns]` into a tile.
+struct Pack<'a, P: Encode> {
+    chunks: &'a mut [P],
     values: &'a [P::Value],
     columns: usize,
-    /// By column.
+    /// Weights of squared errors, by column.
     weights: Option<&'a [f32]>,
 }
 
-impl<P: Fill> pulp::NullaryFnOnce for Pack<'_, P> {
+impl<P: Encode> pulp::NullaryFnOnce for Pack<'_, P> {
     type Output = ();
 
     #[inline(always)]
     fn call(self) {
-        let Self { pieces, values, columns, weights } = self;
-        let together = (TOGETHER / P::COLUMNS).max(1);
-        for (number, pieces) in pieces.chunks_mut(together).enumerate() {
-            let first = number * together * P::COLUMNS;
+        let Self { chunks, values, columns, weights } = self;
+        let count = (PACK_COLUMNS / P::COLUMNS).max(1);
+        for (number, chunks) in chunks.chunks_mut(count).enumerate() {
+            let first = number * count * P::COLUMNS;
             let weights = weights.map(|weights| &weights[first..]);
             for (row, values) in values.chunks_exact(columns).enumerate() {
                 let values = values[first..].chunks(P::COLUMNS);
-                // Loops, for closures have no vectors to round with.
+                // Loops, because closures do not inherit target features.
                 match weights {
                     None => {
-                        for (piece, values) in pieces.iter_mut().zip(values) {
-                            piece.set(row, values, None);
+                        for (chunk, values) in chunks.iter_mut().zip(values) {
+                            chunk.set(row, values, None);
                         }
                     }
                     Some(weights) => {
-                        let weighed = values.zip(weights.chunks(P::COLUMNS));
-                        for (piece, (values, weights)) in pieces.iter_mut().zip(weighed) {
-                            piece.set(row, values, Some(weights));
+                        let weighted = values.zip(weights.chunks(P::COLUMNS));
+                        for (chunk, (values, weights)) in chunks.iter_mut().zip(weighted) {
+                            chunk.set(row, values, Some(weights));
                         }
                     }
                 }

@@ -10,13 +10,13 @@ use super::codebook::Codebook;
 use super::element::Element;
 use super::fp8::Fp8;
 use super::gguf::GgufTensor;
-use super::transposed_matrix::TransposedMatrix;
 use super::mxfp4::Mxfp4;
 use super::packed::Packed;
 use super::stored;
+use super::transposed_matrix::TransposedMatrix;
 use crate::error::{Error, Result};
 
-/// Rows of a tensor, in the order in which a matrix has them.
+/// Rows of a stored tensor, in the order in which a matrix has them.
 pub(super) struct SourceRows {
     pub stored: MatrixSource,
     pub first: usize,
@@ -25,26 +25,26 @@ pub(super) struct SourceRows {
 }
 
 impl SourceRows {
-    /// Reads what is count in pieces that lie together in the file: `read` takes the first row of
-    /// one and the room for it.
-    fn each<T>(
+    /// Reads rows in runs that are contiguous in the file: `read` gets the first row of a run and
+    /// the buffer for it.
+    fn read_runs<T>(
         &self,
         first: usize,
         width: usize,
-        room: &mut [T],
+        buffer: &mut [T],
         read: impl Fn(&MatrixSource, usize, &mut [T]) -> Result<()>,
     ) -> Result<()> {
         if self.step == 1 {
-            return read(&self.stored, self.first + first, room);
+            return read(&self.stored, self.first + first, buffer);
         }
-        for (row, room) in (first..).zip(room.chunks_exact_mut(width)) {
-            read(&self.stored, self.first + row * self.step, room)?;
+        for (row, buffer) in (first..).zip(buffer.chunks_exact_mut(width)) {
+            read(&self.stored, self.first + row * self.step, buffer)?;
         }
         Ok(())
     }
 }
 
-/// A tensor in its file.
+/// Matrix in a file, in any of the stored forms.
 pub(crate) enum MatrixSource {
     Plain(stored::StoredTensor),
     Gguf(GgufTensor),
@@ -66,25 +66,25 @@ impl MatrixSource {
             Self::Packed(stored) => stored.read(first, columns, values),
             Self::Codebook(stored) => stored.read(first, columns, values),
             Self::Transposed(matrix) => {
-                memory.read(first, columns, values);
+                matrix.read(first, columns, values);
                 Ok(())
             }
         }
     }
 
-    /// In which it loses nothing.
+    /// Format that stores the matrix exactly.
     pub fn exact(&self) -> Format {
         match self {
             Self::Plain(stored) => stored.exact(),
             Self::Gguf(stored) => stored.exact(),
             Self::Mxfp4(stored) => stored.exact(),
-            // A number of four bits, or of nine, times one of up to 24.
+            // A number of 4 or 9 significant bits times one of up to 24.
             Self::Fp8(_) | Self::Packed(_) | Self::Codebook(_) => Format::F32,
-            Self::Transposed(matrix) => memory.exact(),
+            Self::Transposed(matrix) => matrix.exact(),
         }
     }
 
-    /// The type of its blocks, if it is in such.
+    /// Type of the blocks in memory, if the matrix is stored in blocks.
     fn kind(&self) -> Option<TensorType> {
         match self {
             Self::Gguf(stored) => Some(stored.kind().memory_type()),
@@ -94,19 +94,19 @@ impl MatrixSource {
     }
 }
 
-/// Rows of matrices on disk, one matrix after the other.
+/// Rows of several matrices on disk, one matrix after the other.
 pub(crate) struct Rows {
     pub(super) parts: Vec<SourceRows>,
     pub columns: usize,
 }
 
 impl Rows {
-    /// How many there are.
+    /// Number of rows.
     pub fn count(&self) -> usize {
         self.parts.iter().map(|part| part.count).sum()
     }
 
-    /// Runs of neighbours that are exact in the same format, with it.
+    /// Splits the rows into runs that are exact in the same format, with that format.
     pub fn runs_by_format(self) -> Vec<(Format, Self)> {
         let columns = self.columns;
         let mut runs: Vec<(Format, Self)> = Vec::new();
@@ -120,28 +120,28 @@ impl Rows {
         runs
     }
 
-    /// Reads rows from `first` on into `values`, whole rows of them.
+    /// Reads complete rows from `first` on into `values`.
     pub fn read<T: Element>(&self, first: usize, values: &mut [T]) -> Result<()> {
         let columns = self.columns;
-        self.each(first, columns, values, |stored, first, values| {
+        self.read_parts(first, columns, values, |stored, first, values| {
             stored.read(first, columns, values)
         })
     }
 
-    /// Shares `room`, of `width` entries a row, out among the parts that its rows are in.
-    fn each<T>(
+    /// Splits `buffer`, with `width` entries per row, among the parts that its rows are in.
+    fn read_parts<T>(
         &self,
         mut first: usize,
         width: usize,
-        mut room: &mut [T],
+        mut buffer: &mut [T],
         read: impl Fn(&MatrixSource, usize, &mut [T]) -> Result<()>,
     ) -> Result<()> {
         for part in &self.parts {
             if first < part.count {
-                let here = (part.count - first).min(room.len() / width);
-                let (now, later) = room.split_at_mut(here * width);
-                part.each(first, width, now, &read)?;
-                room = later;
+                let rows = (part.count - first).min(buffer.len() / width);
+                let (part_buffer, later) = buffer.split_at_mut(rows * width);
+                part.read_runs(first, width, part_buffer, &read)?;
+                buffer = later;
             }
             first = first.saturating_sub(part.count);
         }
@@ -169,15 +169,15 @@ impl ReadRows<Error> for &Rows {
 
 impl ReadBlocks<Error> for Rows {
     fn read(&self, first: usize, width: usize, bytes: &mut [u8]) -> Result<()> {
-        self.each(first, width, bytes, |stored, first, bytes| match stored {
+        self.read_parts(first, width, bytes, |stored, first, bytes| match stored {
             MatrixSource::Gguf(stored) => stored.blocks(first, bytes),
             MatrixSource::Mxfp4(stored) => stored.blocks(first, bytes),
-            // Not asked for: `ReadRows::blocks` looks at every part.
+            // Not reached: `ReadRows::blocks` checks every part.
             _ => Ok(()),
         })
     }
 
-    fn not_finite(&self, mut row: usize, got: f32) -> Error {
+    fn not_finite_error(&self, mut row: usize, got: f32) -> Error {
         for SourceRows { stored, first, step, count } in &self.parts {
             match stored {
                 MatrixSource::Gguf(stored) if row < *count => {
@@ -189,7 +189,7 @@ impl ReadBlocks<Error> for Rows {
                 _ => row = row.saturating_sub(*count),
             }
         }
-        // A row of some part was asked about.
+        // Not reached: the row is in one of the parts.
         let problem = format!("expected finite scales, got {got}");
         Error::File { path: PathBuf::new(), problem }
     }

@@ -1,11 +1,11 @@
-//! Columns of the inputs, four at a time.
+//! Constants and types of the blocking of inputs.
 
-/// Rows of x at once, at most.
-pub(super) const MOST: usize = 8;
-/// Rows that are few, at most.
-pub(super) const FEW: usize = 32;
-/// Columns of x are padded to a multiple of this.
+/// Maximum number of rows of x in a group.
+pub(super) const MAX_GROUP: usize = 8;
+/// Maximum number of rows of a small batch.
+pub(super) const MAX_SMALL_BATCH: usize = 32;
+/// Number of columns of x that are processed at a time; columns are padded to a multiple of it.
 pub(super) const STEP: usize = 4;
 
-/// Four columns of N rows of x.
+/// [`STEP`] columns of N rows of x.
 pub(in crate::packed) type Step<const N: usize> = [[f32; N]; STEP];

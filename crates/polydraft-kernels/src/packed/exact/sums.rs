@@ -1,16 +1,17 @@
-//! Sums of products, and how the numbers of a matrix in any format enter them.
+//! Sums of products, and the traits of weights that are added to them.
 
 use pulp::Simd;
 
 use super::step::{STEP, Step};
 use crate::fetch::PassPrefetch;
-use crate::packed::tiles::{Piece, TILE};
+use crate::packed::tiles::{Chunk, TILE};
 
-/// Sums over columns in their order, which is thus the same for every N and V.
+/// Accumulators of N rows of x with V vectors of a tile. Every sum runs over the columns in order, so
+/// its result does not depend on N and V.
 pub(super) type Sums<S, const N: usize, const V: usize> = [[<S as Simd>::f32s; V]; N];
 
-// Below there are loops where closures would be shorter: a closure is a function of its own, which
-// the compiler does not give the CPU's vectors.
+// Loops are used instead of closures, which do not inherit the target features of the function around
+// them.
 
 /// Adds the products of four columns.
 #[inline(always)]
@@ -45,73 +46,73 @@ pub(super) fn add_column<S: Simd, const N: usize, const V: usize>(
     }
 }
 
-/// Vector `v` of a tile's words.
+/// Returns vector `v` of a tile's words.
 #[inline(always)]
 pub(super) fn word<S: Simd>(words: &[u32; TILE], v: usize) -> S::u32s {
     S::as_simd_u32s(words).0[v]
 }
 
-/// Some columns of a tile that can be multiplied.
-pub(in crate::packed) trait Add: Sized {
-    /// Adds the products of all columns, for V vectors of a tile's rows from `first` on; what comes
-    /// from memory asks `ahead`.
+/// Weights of a few columns of a tile, which can be multiplied.
+pub(in crate::packed) trait AddProducts: Sized {
+    /// Adds the products of all columns with V vectors of the tile's rows, starting at vector `first`.
+    /// Weights in memory (not in scratch buffers) prefetch with `prefetch`.
     fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: PassPrefetch,
+        prefetch: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     );
 }
 
-/// Pieces that are widened in registers, or beforehand.
-pub(in crate::packed) trait Words: Piece + Add {
-    /// The same numbers in f32.
-    type Wide: Add;
+/// Chunks that are widened in registers, or to a scratch buffer first.
+pub(in crate::packed) trait ExactWeights: Chunk + AddProducts {
+    /// The chunk type in f32.
+    type Wide: AddProducts;
 
-    /// The most sums with four vectors of a tile at a time, and with two, beyond which fewer
-    /// vectors are faster: with sixteen registers, where some sums lie in memory then. Measured.
-    const SUMS: [usize; 2];
+    /// Maximum number of sums with four vectors of a tile per pass, and with two. With more sums, fewer
+    /// vectors are faster. Applies with 16 registers, where some sums are spilled. Measured.
+    const MAX_SUMS: [usize; 2];
 
-    /// Rows of x that have a turn with some pieces together, at most, where there are sixteen
-    /// registers: more are two groups, if that leaves room for the sums of more vectors. Measured.
-    const TOGETHER: usize;
+    /// Maximum number of rows of a group of a small batch with 16 registers. More rows are divided
+    /// into two groups, if registers then hold the sums of more vectors. Measured.
+    const MAX_ROWS: usize;
 
-    /// Rows that are widened in registers, at most, where there are thirty-two registers, up to
-    /// [`FEW`](super::step::FEW). Measured.
-    const FEW: usize;
+    /// Maximum number of rows of a small batch with 32 registers, up to
+    /// [`MAX_SMALL_BATCH`](super::step::MAX_SMALL_BATCH). Measured.
+    const SMALL_BATCH: usize;
 
-    /// The pieces in f32, in `room` where they are not so already.
+    /// Returns the chunks in f32, widened into `scratch` unless they are in f32 already.
     fn widened<'a, S: Simd>(
         simd: S,
         w: &'a [Self],
-        room: &'a mut Vec<Self::Wide>,
+        scratch: &'a mut Vec<Self::Wide>,
     ) -> &'a [Self::Wide];
 }
 
-/// Pieces of four columns each of whose numbers is one of f32's.
-pub(super) trait Widen: Piece {
-    const SUMS: [usize; 2];
-    const TOGETHER: usize;
-    const FEW: usize;
+/// Chunks of four columns that are widened number by number.
+pub(super) trait Widen: Chunk {
+    const MAX_SUMS: [usize; 2];
+    const MAX_ROWS: usize;
+    const SMALL_BATCH: usize;
 
-    /// Vector `v` of the rows, by column.
+    /// Returns vector `v` of the rows in f32, by column.
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP];
 }
 
-impl<W: Widen> Add for W {
+impl<W: Widen> AddProducts for W {
     #[inline(always)]
     fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: PassPrefetch,
+        prefetch: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
-        for (piece, (x, w)) in x.iter().zip(w).enumerate() {
-            ahead.step(piece);
+        for (chunk, (x, w)) in x.iter().zip(w).enumerate() {
+            prefetch.step(chunk);
             let mut wide = [[simd.splat_f32s(0.0); STEP]; V];
             for (v, wide) in wide.iter_mut().enumerate() {
                 *wide = w.widen(simd, first + v);

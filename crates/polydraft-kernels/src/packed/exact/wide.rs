@@ -1,14 +1,14 @@
-//! Columns in f32, in a core's fastest cache while many rows are multiplied with them.
+//! Widened weights in f32, which stay in the L1 cache while large batches are multiplied.
 
 use pulp::Simd;
 
 use super::step::{STEP, Step};
-use super::sums::{Add, Sums, Widen, Words, add_column, add_step};
+use super::sums::{AddProducts, ExactWeights, Sums, Widen, add_column, add_step};
 use crate::fetch::{CacheLevel, PassPrefetch, prefetch_ahead};
 use crate::packed::block::COLUMNS;
 use crate::packed::tiles::TILE;
 
-/// Four columns of a tile.
+/// Four columns of a tile in f32.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(in crate::packed) struct Wide([[f32; TILE]; STEP]);
@@ -16,16 +16,17 @@ pub(in crate::packed) struct Wide([[f32; TILE]; STEP]);
 impl Wide {
     pub const ZERO: Self = Self([[0.0; TILE]; STEP]);
 
-    /// Vector `v` of the rows.
+    /// Stores vector `v` of the rows.
     #[inline(always)]
-    pub fn put<S: Simd>(&mut self, v: usize, columns: [S::f32s; STEP]) {
+    pub fn store<S: Simd>(&mut self, v: usize, columns: [S::f32s; STEP]) {
         for (numbers, column) in self.0.iter_mut().zip(columns) {
             S::as_mut_simd_f32s(numbers).0[v] = column;
         }
     }
 
+    /// Loads vector `v` of the rows.
     #[inline(always)]
-    fn vectors<S: Simd>(&self, v: usize) -> [S::f32s; STEP] {
+    fn load<S: Simd>(&self, v: usize) -> [S::f32s; STEP] {
         let [a, b, c, d] = &self.0;
         [
             S::as_simd_f32s(a).0[v],
@@ -35,8 +36,8 @@ impl Wide {
         ]
     }
 
-    /// Adds the products of the four columns. A column is loaded when it is needed, and not kept in
-    /// registers.
+    /// Adds the products of the four columns. Each column is loaded just before its use, so that the
+    /// columns do not occupy registers.
     #[inline(always)]
     pub fn add_to<S: Simd, const N: usize, const V: usize>(
         &self,
@@ -53,14 +54,14 @@ impl Wide {
     }
 }
 
-impl Add for Wide {
+impl AddProducts for Wide {
     #[inline(always)]
     fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        _ahead: PassPrefetch,
+        _prefetch: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
         for (x, w) in x.iter().zip(w) {
@@ -69,49 +70,52 @@ impl Add for Wide {
     }
 }
 
-impl<W: Widen> Words for W {
+impl<W: Widen> ExactWeights for W {
     type Wide = Wide;
-    const SUMS: [usize; 2] = W::SUMS;
-    const TOGETHER: usize = W::TOGETHER;
-    const FEW: usize = W::FEW;
+    const MAX_SUMS: [usize; 2] = W::MAX_SUMS;
+    const MAX_ROWS: usize = W::MAX_ROWS;
+    const SMALL_BATCH: usize = W::SMALL_BATCH;
 
     #[inline(always)]
-    fn widened<'a, S: Simd>(simd: S, w: &'a [Self], room: &'a mut Vec<Wide>) -> &'a [Wide] {
-        room.resize(w.len(), Wide::ZERO);
-        for (w, room) in w.iter().zip(&mut *room) {
+    fn widened<'a, S: Simd>(simd: S, w: &'a [Self], scratch: &'a mut Vec<Wide>) -> &'a [Wide] {
+        scratch.resize(w.len(), Wide::ZERO);
+        for (w, scratch) in w.iter().zip(&mut *scratch) {
             prefetch_ahead(w, 0, 1, CacheLevel::L2);
             for v in 0..TILE / S::F32_LANES {
-                room.put::<S>(v, w.widen(simd, v));
+                scratch.store::<S>(v, w.widen(simd, v));
             }
         }
-        room
+        scratch
     }
 }
 
-/// Blocks whose numbers are multiplied before their scale: each block has sums of its own.
+/// Blocks with a scale. Their numbers are multiplied first: each block has separate sums, which are
+/// then multiplied by the scale.
 pub(super) trait Scaled {
-    /// Of four columns.
+    /// Number of steps of four columns in a block.
     const STEPS: usize;
-    /// Whether it comes from memory.
-    const FAR: bool;
-    /// Vector `v` of the rows as four columns, without the scale.
+    /// Whether blocks are read from memory, rather than from a scratch buffer.
+    const STREAMED: bool;
+    /// Returns vector `v` of the rows for four columns, without the scale.
     fn numbers<S: Simd>(&self, simd: S, step: usize, v: usize) -> [S::f32s; STEP];
+    /// Returns the scales of the rows.
     fn scales(&self) -> [f32; TILE];
 }
 
+/// Adds the products of blocks with scales.
 #[inline(always)]
 pub(super) fn add_scaled<S: Simd, W: Scaled, const N: usize, const V: usize>(
     simd: S,
     x: &[Step<N>],
     w: &[W],
     first: usize,
-    ahead: PassPrefetch,
+    prefetch: PassPrefetch,
     out: &mut Sums<S, N, V>,
 ) {
     let zero = simd.splat_f32s(0.0);
-    for (piece, (x, w)) in x.chunks_exact(W::STEPS).zip(w).enumerate() {
-        if W::FAR {
-            ahead.step(piece);
+    for (chunk, (x, w)) in x.chunks_exact(W::STEPS).zip(w).enumerate() {
+        if W::STREAMED {
+            prefetch.step(chunk);
         }
         let mut sums: Sums<S, N, V> = [[zero; V]; N];
         for (step, x) in x.iter().enumerate() {
@@ -131,7 +135,7 @@ pub(super) fn add_scaled<S: Simd, W: Scaled, const N: usize, const V: usize>(
     }
 }
 
-/// A block of integers in f32, and its scale.
+/// A block of integers, widened to f32, with its scales.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(in crate::packed) struct WideBlock {
@@ -145,11 +149,11 @@ impl WideBlock {
 
 impl Scaled for WideBlock {
     const STEPS: usize = COLUMNS / STEP;
-    const FAR: bool = false;
+    const STREAMED: bool = false;
 
     #[inline(always)]
     fn numbers<S: Simd>(&self, _simd: S, step: usize, v: usize) -> [S::f32s; STEP] {
-        self.numbers[step].vectors::<S>(v)
+        self.numbers[step].load::<S>(v)
     }
 
     #[inline(always)]
@@ -158,16 +162,16 @@ impl Scaled for WideBlock {
     }
 }
 
-impl Add for WideBlock {
+impl AddProducts for WideBlock {
     #[inline(always)]
     fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: PassPrefetch,
+        prefetch: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
-        add_scaled(simd, x, w, first, ahead, sums);
+        add_scaled(simd, x, w, first, prefetch, sums);
     }
 }

@@ -1,35 +1,36 @@
-//! How numbers of 32, 16 and 8 bits lie in words, and how they are widened to f32.
+//! Chunks of weights in f32, bf16 and f16, and the widening of these and of Q8_0 to f32.
 
 #![allow(unsafe_code)]
 
 use half::{bf16, f16};
 use pulp::Simd;
 
-use super::step::{MOST, STEP, Step};
-use super::sums::{Add, Sums, Widen, Words, word};
+use super::step::{MAX_GROUP, STEP, Step};
+use super::sums::{AddProducts, ExactWeights, Sums, Widen, word};
 use super::wide::{Scaled, Wide, WideBlock, add_scaled};
 use crate::fetch::{CacheLevel, PassPrefetch, prefetch_ahead};
 use crate::halves::f16_to_f32;
 use crate::packed::blocks::Q8_0;
 use crate::packed::read::ReadRows;
-use crate::packed::tiles::{Fill, Piece, TILE};
+use crate::packed::tiles::{Chunk, Encode, TILE};
 
-/// A row's numbers in four columns. Mostly there are all, and the compiler need not ask for each.
+/// Returns a row's numbers for four columns, padded with zeros. The common case of four numbers
+/// compiles to one load.
 #[inline(always)]
 fn padded<T: Copy + Default>(values: &[T]) -> [T; STEP] {
     match values.first_chunk() {
-        Some(whole) => *whole,
+        Some(full) => *full,
         None => std::array::from_fn(|column| values.get(column).copied().unwrap_or_default()),
     }
 }
 
-/// Four columns, one number a word.
+/// Four columns in f32, one per word.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(in crate::packed) struct F32([[u32; TILE]; STEP]);
 
-// SAFETY: one array of whole numbers.
-unsafe impl Piece for F32 {
+// SAFETY: an integer array: no padding, and every bit pattern is valid.
+unsafe impl Chunk for F32 {
     const COLUMNS: usize = STEP;
     const ZERO: Self = Self([[0; TILE]; STEP]);
 
@@ -40,7 +41,7 @@ unsafe impl Piece for F32 {
     }
 }
 
-impl Fill for F32 {
+impl Encode for F32 {
     type Value = f32;
 
     fn read<E>(
@@ -60,37 +61,37 @@ impl Fill for F32 {
 }
 
 /// Pieces that are stored in f32.
-fn in_f32(pieces: &[F32]) -> &[Wide] {
+fn in_f32(chunks: &[F32]) -> &[Wide] {
     const {
         assert!(size_of::<Wide>() == size_of::<F32>() && align_of::<Wide>() == align_of::<F32>());
     }
-    // SAFETY: both are as many numbers of 32 bits, and all bits are numbers of f32.
-    unsafe { std::slice::from_raw_parts(pieces.as_ptr().cast(), pieces.len()) }
+    // SAFETY: equal size and alignment (asserted), and every bit pattern is a valid f32.
+    unsafe { std::slice::from_raw_parts(chunks.as_ptr().cast(), chunks.len()) }
 }
 
-/// As [`Wide`], straight from memory.
-impl Add for F32 {
+/// Multiplies like [`Wide`], directly from memory.
+impl AddProducts for F32 {
     #[inline(always)]
     fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: PassPrefetch,
+        prefetch: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
-        for (piece, (x, w)) in x.iter().zip(in_f32(w)).enumerate() {
-            ahead.step(piece);
+        for (chunk, (x, w)) in x.iter().zip(in_f32(w)).enumerate() {
+            prefetch.step(chunk);
             w.add_to(simd, x, first, sums);
         }
     }
 }
 
-impl Words for F32 {
+impl ExactWeights for F32 {
     type Wide = Wide;
-    const SUMS: [usize; 2] = [20, 12];
-    const TOGETHER: usize = MOST;
-    const FEW: usize = MOST;
+    const MAX_SUMS: [usize; 2] = [20, 12];
+    const MAX_ROWS: usize = MAX_GROUP;
+    const SMALL_BATCH: usize = MAX_GROUP;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(_simd: S, w: &'a [Self], _room: &'a mut Vec<Wide>) -> &'a [Wide] {
@@ -98,20 +99,20 @@ impl Words for F32 {
     }
 }
 
-/// Four columns, two numbers a word.
+/// Four columns in bf16, two per word.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(in crate::packed) struct Bf16([[u32; TILE]; STEP / 2]);
 
-/// As [`Bf16`].
+/// Four columns in f16, two per word.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub(in crate::packed) struct F16([[u32; TILE]; STEP / 2]);
 
 macro_rules! sixteen {
-    ($piece:ident, $value:ty, $read:ident) => {
-        // SAFETY: one array of whole numbers.
-        unsafe impl Piece for $piece {
+    ($chunk:ident, $value:ty, $read:ident) => {
+        // SAFETY: an integer array: no padding, and every bit pattern is valid.
+        unsafe impl Chunk for $chunk {
             const COLUMNS: usize = STEP;
             const ZERO: Self = Self([[0; TILE]; STEP / 2]);
 
@@ -123,7 +124,7 @@ macro_rules! sixteen {
             }
         }
 
-        impl Fill for $piece {
+        impl Encode for $chunk {
             type Value = $value;
 
             fn read<E>(
@@ -148,9 +149,9 @@ sixteen!(Bf16, bf16, bf16);
 sixteen!(F16, f16, f16);
 
 impl Widen for Bf16 {
-    const SUMS: [usize; 2] = [12, 10];
-    const TOGETHER: usize = 5;
-    const FEW: usize = 32;
+    const MAX_SUMS: [usize; 2] = [12, 10];
+    const MAX_ROWS: usize = 5;
+    const SMALL_BATCH: usize = 32;
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
@@ -166,18 +167,20 @@ impl Widen for Bf16 {
 }
 
 impl F16 {
-    /// From the exponent and fraction in their places in an f32, which make the number times
-    /// 2^-112, subnormals included, and the sign in its.
+    /// Converts f16 to f32. `magnitude` has the exponent and fraction shifted to their position in an
+    /// f32, which is the number times 2^-112, including subnormals; `signed` has the sign bit on top.
+    /// Other bits of both are masked.
     #[inline(always)]
-    fn number<S: Simd>(simd: S, moved: S::u32s, signed: S::u32s) -> S::f32s {
+    fn number<S: Simd>(simd: S, magnitude: S::u32s, signed: S::u32s) -> S::f32s {
         let (bits, sign) = (simd.splat_u32s(0x0fff_e000), simd.splat_u32s(1 << 31));
         let scale = simd.splat_f32s(f32::from_bits((127 + 112) << 23));
-        let size = simd.mul_f32s(simd.transmute_f32s_u32s(simd.and_u32s(moved, bits)), scale);
+        let size = simd.mul_f32s(simd.transmute_f32s_u32s(simd.and_u32s(magnitude, bits)), scale);
         simd.transmute_f32s_u32s(
             simd.or_u32s(simd.transmute_u32s_f32s(size), simd.and_u32s(signed, sign)),
         )
     }
 
+    /// Converts the two f16 of each word.
     #[inline(always)]
     fn pair<S: Simd>(simd: S, w: S::u32s) -> [S::f32s; 2] {
         let up = simd.wrapping_dyn_shl_u32s(w, simd.splat_u32s(13));
@@ -188,9 +191,9 @@ impl F16 {
 }
 
 impl Widen for F16 {
-    const SUMS: [usize; 2] = [4, 8];
-    const TOGETHER: usize = MOST;
-    const FEW: usize = 32;
+    const MAX_SUMS: [usize; 2] = [4, 8];
+    const MAX_ROWS: usize = MAX_GROUP;
+    const SMALL_BATCH: usize = 32;
 
     #[inline(always)]
     fn widen<S: Simd>(&self, simd: S, v: usize) -> [S::f32s; STEP] {
@@ -200,10 +203,10 @@ impl Widen for F16 {
     }
 }
 
-/// Vector `v` of words of four integers, widened.
+/// Converts vector `v` of words of four signed bytes to f32.
 #[inline(always)]
 fn integers<S: Simd>(simd: S, words: &[u32; TILE], v: usize) -> [S::f32s; STEP] {
-    // A byte b of 128 + q, under the exponent of 2^23, is the number 2^23 + b.
+    // With the exponent of 2^23 above it, the byte b = 128 + q is the f32 number 2^23 + b.
     let (byte, exponent) = (simd.splat_u32s(0xff), simd.splat_u32s(0x4b00_0000));
     let offset = simd.splat_f32s(8_388_608.0 + 128.0);
     let w = simd.xor_u32s(word::<S>(words, v), simd.splat_u32s(0x8080_8080));
@@ -217,7 +220,7 @@ fn integers<S: Simd>(simd: S, words: &[u32; TILE], v: usize) -> [S::f32s; STEP] 
 
 impl Scaled for Q8_0 {
     const STEPS: usize = Self::COLUMNS / STEP;
-    const FAR: bool = true;
+    const STREAMED: bool = true;
 
     #[inline(always)]
     fn numbers<S: Simd>(&self, simd: S, step: usize, v: usize) -> [S::f32s; STEP] {
@@ -234,42 +237,42 @@ impl Scaled for Q8_0 {
     }
 }
 
-impl Add for Q8_0 {
+impl AddProducts for Q8_0 {
     #[inline(always)]
     fn add<S: Simd, const N: usize, const V: usize>(
         simd: S,
         x: &[Step<N>],
         w: &[Self],
         first: usize,
-        ahead: PassPrefetch,
+        prefetch: PassPrefetch,
         sums: &mut Sums<S, N, V>,
     ) {
-        add_scaled(simd, x, w, first, ahead, sums);
+        add_scaled(simd, x, w, first, prefetch, sums);
     }
 }
 
-impl Words for Q8_0 {
+impl ExactWeights for Q8_0 {
     type Wide = WideBlock;
-    const SUMS: [usize; 2] = [4, 10];
-    const TOGETHER: usize = MOST;
-    const FEW: usize = 16;
+    const MAX_SUMS: [usize; 2] = [4, 10];
+    const MAX_ROWS: usize = MAX_GROUP;
+    const SMALL_BATCH: usize = 16;
 
     #[inline(always)]
     fn widened<'a, S: Simd>(
         simd: S,
         w: &'a [Self],
-        room: &'a mut Vec<Self::Wide>,
+        scratch: &'a mut Vec<Self::Wide>,
     ) -> &'a [Self::Wide] {
-        room.resize(w.len(), WideBlock::ZERO);
-        for (w, room) in w.iter().zip(&mut *room) {
+        scratch.resize(w.len(), WideBlock::ZERO);
+        for (w, scratch) in w.iter().zip(&mut *scratch) {
             prefetch_ahead(w, 0, 1, CacheLevel::L2);
-            for (step, room) in room.numbers.iter_mut().enumerate() {
+            for (step, scratch) in scratch.numbers.iter_mut().enumerate() {
                 for v in 0..TILE / S::F32_LANES {
-                    room.put::<S>(v, w.numbers(simd, step, v));
+                    scratch.store::<S>(v, w.numbers(simd, step, v));
                 }
             }
-            room.scales = w.scales();
+            scratch.scales = w.scales();
         }
-        room
+        scratch
     }
 }

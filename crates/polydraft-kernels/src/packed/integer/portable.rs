@@ -1,5 +1,5 @@
-//! The product of a tile in plain Rust, for CPUs without a kernel of their own, and what kernels
-//! are tested against.
+//! The product of a tile in scalar Rust: the kernel for CPUs without a vector kernel, and the
+//! reference for tests of the others.
 
 use crate::packed::block::{Block, COLUMNS};
 use crate::packed::inputs::Input;
@@ -8,14 +8,14 @@ use crate::packed::tiles::TILE;
 pub(super) fn tile<B: Block>(w: &[B], x: &[Input], y: &mut [[f32; TILE]]) {
     let rows = y.len();
     y.fill([0.0; TILE]);
-    for (w, x) in w.iter().zip(x.chunks_exact(rows * B::PARTS)) {
-        for (part, x) in x.chunks_exact(rows).enumerate() {
-            let numbers = w.numbers(part);
+    for (w, x) in w.iter().zip(x.chunks_exact(rows * B::SUB_BLOCKS)) {
+        for (sub_block, x) in x.chunks_exact(rows).enumerate() {
+            let numbers = w.numbers(sub_block);
             for lane in 0..TILE {
-                let numbers: [i32; COLUMNS] = numbers.of(lane, B::OFFSET);
+                let numbers: [i32; COLUMNS] = numbers.get(lane, B::OFFSET);
                 for (span, numbers) in numbers.chunks_exact(COLUMNS / B::SPANS).enumerate() {
-                    let scale = w.scales(part, span).of(lane);
-                    let minimum = w.minima(part, span).map(|m| m.of(lane));
+                    let scale = w.scales(sub_block, span).get(lane);
+                    let minimum = w.minima(sub_block, span).map(|m| m.get(lane));
                     for (x, y) in x.iter().zip(&mut *y) {
                         let inputs = &x.numbers[span * numbers.len()..];
                         let products = numbers.iter().zip(inputs).map(|(w, x)| w * i32::from(*x));

@@ -6,7 +6,7 @@ use crate::packed::blocks::{Iq4Nl, Iq4Xs, Q4_0, Q4_1, Q4K, Q8_0};
 use crate::packed::planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 use crate::packed::tests::reference::{blocks, quantised, widened};
 use crate::packed::tests::{Memory, Stored, values};
-use crate::packed::tiles::Fill;
+use crate::packed::tiles::Encode;
 
 /// Rows of inputs that are hard in one way or another, `columns` each, in turn.
 fn inputs(rows: usize, columns: usize) -> Vec<f32> {
@@ -72,12 +72,12 @@ fn held(x: &[f32]) -> Vec<f64> {
 }
 
 /// The numbers, rounded to these blocks.
-fn load<B: Block + Fill<Value = f32>>(w: Vec<f32>, columns: usize) -> Tiles<B> {
+fn load<B: Block + Encode<Value = f32>>(w: Vec<f32>, columns: usize) -> Tiles<B> {
     Tiles::load(w.len() / columns, columns, &Memory(w, columns), None).unwrap()
 }
 
 /// Blocks of a file, of every kind that there can be.
-fn filed<B: Block>(out: usize, columns: usize) -> Tiles<B> {
+fn from_blocks<B: Block>(out: usize, columns: usize) -> Tiles<B> {
     let bytes = blocks(B::KIND, out * columns / B::COLUMNS);
     Tiles::from_file(out, columns, &Stored { kind: B::KIND, bytes, columns }).unwrap()
 }
@@ -103,7 +103,7 @@ macro_rules! every_kind {
 fn kernels_agree<B: Block>() {
     for (out, parts) in [(1, 1), (16, 2), (33, 3), (70, 1), (95, 5)] {
         let columns = parts * B::COLUMNS;
-        let w = filed::<B>(out, columns);
+        let w = from_blocks::<B>(out, columns);
         for rows in 1..=40 {
             let x = inputs(rows, columns);
             let plain = bits(&product_by(Kernel::Portable, &w, &x, rows, Vec::new()));
@@ -125,20 +125,20 @@ fn kernels_give_the_same_bits() {
 #[test]
 fn kernels_take_every_number_of_a_file() {
     fn check<B: Block>(bytes: &[u8], x: f32) {
-        let mut piece = B::ZERO;
-        (0..TILE).for_each(|row| piece.set_file(row, bytes).unwrap());
+        let mut chunk = B::ZERO;
+        (0..TILE).for_each(|row| chunk.set_from_file(row, bytes).unwrap());
         let values = vec![x; B::COLUMNS * 20];
         let inputs = Inputs::new::<B>(&values, B::COLUMNS, 20);
         let rounded = Inputs::new::<B>(&values, B::COLUMNS, 1);
         let mut plain = [[0.0; TILE]; 1];
-        portable::tile(&[piece], rounded.groups().next().unwrap(), &mut plain);
+        portable::tile(&[chunk], rounded.groups().next().unwrap(), &mut plain);
         assert!(plain[0][0] != 0.0);
         assert_eq!(inputs.groups().count(), 1);
         for kernel in Kernel::available() {
-            for rows in 1..=kernel.rows() {
+            for rows in 1..=kernel.max_rows() {
                 let x = Inputs::new::<B>(&values[..rows * B::COLUMNS], B::COLUMNS, rows);
-                let mut y = [[0.0; TILE]; MOST];
-                kernel.tile(&[piece], x.groups().next().unwrap(), &mut y[..rows]);
+                let mut y = [[0.0; TILE]; MAX_ROWS];
+                kernel.tile(&[chunk], x.groups().next().unwrap(), &mut y[..rows]);
                 for y in &y[..rows] {
                     assert_eq!(bits(y), bits(&plain[0]), "{kernel:?}, {rows}");
                 }
@@ -153,10 +153,10 @@ fn kernels_take_every_number_of_a_file() {
     }
     for number in 0..16 {
         for x in [5.0, -5.0] {
-            let places = [number | (15 - number) << 4; 128];
-            check::<Iq4Nl>(&[&one[..], &places[..16]].concat(), x);
+            let codes = [number | (15 - number) << 4; 128];
+            check::<Iq4Nl>(&[&one[..], &codes[..16]].concat(), x);
             for steps in [0x00, 0xff] {
-                check::<Iq4Xs>(&[&one[..], &[steps; 6], &places].concat(), x);
+                check::<Iq4Xs>(&[&one[..], &[steps; 6], &codes].concat(), x);
             }
         }
     }
@@ -182,7 +182,7 @@ fn kernels_take_every_number_of_a_file() {
 /// that is itself a product is exact.
 fn near<B: Block>(kernel: Kernel) {
     let (out, columns) = (70, 3 * 256);
-    let tiles = filed::<B>(out, columns);
+    let tiles = from_blocks::<B>(out, columns);
     let rows = 20;
     let x = inputs(rows, columns);
     let y = product_by(kernel, &tiles, &x, rows, Vec::new());
@@ -286,7 +286,7 @@ fn rows<B: Block>(tiles: &Tiles<B>) -> Vec<u32> {
 
 #[test]
 fn rounding_is_ggmls_to_the_bit() {
-    fn check<B: Block + Fill<Value = f32>>() {
+    fn check<B: Block + Encode<Value = f32>>() {
         let (out, columns) = (64, 512);
         let w = weights(out, columns);
         let bytes = quantised(B::KIND, &w);

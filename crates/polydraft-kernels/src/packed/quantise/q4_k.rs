@@ -1,260 +1,269 @@
-//! Rounding to ggml's Q4_K: 256 columns in parts of 32, the scales and minima of the parts in steps
-//! of 6 bits.
+//! Rounding to ggml's Q4_K: blocks of 256 columns in eight sub-blocks of 32, with the scales and
+//! minima of sub-blocks stored as 6-bit multiples of a block scale and a block minimum.
 //!
-//! Source: ggml's `quantize_row_q4_K_ref` with `make_qkx1_quants`, and where it is known how much
-//! an error in each column counts `quantize_row_q4_K_impl` with `make_qkx3_quants` and
-//! `make_qp_quants` (Kawrakow 2023); the same sums in the same order as candle 0.11 has them, whose
-//! bits a test compares.
+//! Source: ggml's `quantize_row_q4_K_ref` with `make_qkx1_quants`; with weights of columns,
+//! `quantize_row_q4_K_impl` with `make_qkx3_quants` and `make_qp_quants` (Kawrakow 2023). Sums are in
+//! the same order as in candle 0.11, and a test compares the resulting bits.
 //! Method:
-//! 1. Each part's scale and minimum are searched for ([`line`], [`weighed_line`]).
-//! 2. They are rounded to steps of the largest ones, or to steps that lose least ([`steps`]).
-//! 3. Numbers are rounded to what the steps then say.
+//! 1. Search the scale and minimum of each sub-block ([`fit_line`], [`fit_line_weighted`]).
+//! 2. Round the scales to 6-bit multiples of the largest one, or with weights, to the multiples with
+//!    the least error ([`round_scales`]); minima likewise.
+//! 3. Round the numbers with the rounded scales and minima.
 //!
-//! Complexity: six passes over the numbers; with weights 38.
+//! Complexity: six passes over the numbers; 38 with weights.
 
 use half::f16;
 
 use crate::packed::block::COLUMNS;
 
-/// Parts of a block.
-const PARTS: usize = 8;
-/// The largest number.
-const MOST: i32 = 15;
-/// The largest step.
-const LAST: u8 = 63;
-/// Passes of the search without weights, at most.
-const TURNS: usize = 5;
-/// Widths of the grid that are tried with weights: how many, by how much it is wider than the range
-/// at first, and by how much more each time.
+/// Number of sub-blocks of a block.
+const SUB_BLOCKS: usize = 8;
+/// Largest number of a block.
+const MAX_NUMBER: i32 = 15;
+/// Largest 6-bit scale of a sub-block.
+const MAX_SUB_SCALE: u8 = 63;
+/// Maximum number of iterations of the searches.
+const MAX_ITERATIONS: usize = 5;
+/// Widths of the grid that the weighted search tries, in steps beyond the range of the values:
+/// number of widths, first width, increment.
 const GRIDS: (usize, f32, f32) = (37, -0.9, 0.05);
 
-/// A row of a block.
+/// One row of a block.
 pub(super) struct Rounded {
     pub scale: f16,
-    /// To be subtracted.
+    /// Block minimum, which is subtracted.
     pub minimum: f16,
-    /// Of the scale, and of the minimum.
-    pub steps: [[u8; PARTS]; 2],
-    pub numbers: [u8; PARTS * COLUMNS],
+    /// Multiples of the scale, and of the minimum, by sub-block.
+    pub sub_scales: [[u8; SUB_BLOCKS]; 2],
+    pub numbers: [u8; SUB_BLOCKS * COLUMNS],
 }
 
-/// Rounds a row's numbers; errors count by column as `weights` say, if they are given.
+/// Rounds a row's numbers. `weights`, if given, are the weights of squared errors by column.
 pub(super) fn rounded(
-    values: &[f32; PARTS * COLUMNS],
-    weights: Option<&[f32; PARTS * COLUMNS]>,
+    values: &[f32; SUB_BLOCKS * COLUMNS],
+    weights: Option<&[f32; SUB_BLOCKS * COLUMNS]>,
 ) -> Rounded {
-    let parts = values.as_chunks::<COLUMNS>().0;
-    let ([scale, minimum], steps) = match weights {
-        None => plain(parts),
-        Some(weights) => weighed(values, parts, weights.as_chunks::<COLUMNS>().0),
+    let sub_blocks = values.as_chunks::<COLUMNS>().0;
+    let ([scale, minimum], sub_scales) = match weights {
+        None => unweighted(sub_blocks),
+        Some(weights) => weighted(values, sub_blocks, weights.as_chunks::<COLUMNS>().0),
     };
     let [scale, minimum] = [scale, minimum].map(f16::from_f32);
-    let mut numbers = [0; PARTS * COLUMNS];
-    for (part, (values, numbers)) in
-        parts.iter().zip(numbers.as_chunks_mut::<COLUMNS>().0).enumerate()
+    let mut numbers = [0; SUB_BLOCKS * COLUMNS];
+    for (sub_block, (values, numbers)) in
+        sub_blocks.iter().zip(numbers.as_chunks_mut::<COLUMNS>().0).enumerate()
     {
-        let own = scale.to_f32() * f32::from(steps[0][part]);
-        if own != 0.0 {
-            let minimum = minimum.to_f32() * f32::from(steps[1][part]);
+        let scale = scale.to_f32() * f32::from(sub_scales[0][sub_block]);
+        if scale != 0.0 {
+            let minimum = minimum.to_f32() * f32::from(sub_scales[1][sub_block]);
             for (number, value) in numbers.iter_mut().zip(values) {
-                *number = nearest((value + minimum) / own).clamp(0, MOST) as u8;
+                *number = nearest((value + minimum) / scale).clamp(0, MAX_NUMBER) as u8;
             }
         }
     }
-    Rounded { scale, minimum, steps, numbers }
+    Rounded { scale, minimum, sub_scales, numbers }
 }
 
 fn nearest(value: f32) -> i32 {
     value.round() as i32
 }
 
-type Found = ([f32; 2], [[u8; PARTS]; 2]);
+/// Block scale and minimum, and their multiples by sub-block.
+type Scales = ([f32; 2], [[u8; SUB_BLOCKS]; 2]);
 
-/// Every column counts the same.
-fn plain(parts: &[[f32; COLUMNS]]) -> Found {
-    let mut lines = [[0.0; PARTS]; 2];
-    for (part, values) in parts.iter().enumerate() {
-        [lines[0][part], lines[1][part]] = line(values);
+/// Searches scales with equal weights for all columns.
+fn unweighted(sub_blocks: &[[f32; COLUMNS]]) -> Scales {
+    let mut lines = [[0.0; SUB_BLOCKS]; 2];
+    for (sub_block, values) in sub_blocks.iter().enumerate() {
+        [lines[0][sub_block], lines[1][sub_block]] = fit_line(values);
     }
-    let largest = lines.map(|of| of.iter().fold(0.0, |most: f32, value| value.max(most)));
-    let mut steps = [[0; PARTS]; 2];
-    for ((steps, values), largest) in steps.iter_mut().zip(lines).zip(largest) {
-        let inverse = if largest > 0.0 { f32::from(LAST) / largest } else { 0.0 };
-        for (step, value) in steps.iter_mut().zip(values) {
-            *step = nearest(inverse * value).min(i32::from(LAST)) as u8 & LAST;
+    let largest = lines.map(|values| values.iter().fold(0.0, |max: f32, value| value.max(max)));
+    let mut sub_scales = [[0; SUB_BLOCKS]; 2];
+    for ((sub_scales, values), largest) in sub_scales.iter_mut().zip(lines).zip(largest) {
+        let inverse = if largest > 0.0 { f32::from(MAX_SUB_SCALE) / largest } else { 0.0 };
+        for (sub_scale, value) in sub_scales.iter_mut().zip(values) {
+            *sub_scale =
+                nearest(inverse * value).min(i32::from(MAX_SUB_SCALE)) as u8 & MAX_SUB_SCALE;
         }
     }
-    (largest.map(|largest| largest / f32::from(LAST)), steps)
+    (largest.map(|largest| largest / f32::from(MAX_SUB_SCALE)), sub_scales)
 }
 
-/// Scale and minimum, to be subtracted, of numbers from 0 to [`MOST`]: the integers of the grid so
-/// far, the scale that suits them best, the minimum that then does, and so on.
-fn line(values: &[f32; COLUMNS]) -> [f32; 2] {
-    let least = values.iter().copied().min_by(f32::total_cmp).unwrap_or(0.0);
-    let most = values.iter().copied().max_by(f32::total_cmp).unwrap_or(0.0);
-    if most == least {
+/// Returns the scale, and the minimum to subtract, of numbers from 0 to [`MAX_NUMBER`]. Alternates
+/// between rounding to the grid and the best scale, then minimum, for the rounded numbers.
+fn fit_line(values: &[f32; COLUMNS]) -> [f32; 2] {
+    let min = values.iter().copied().min_by(f32::total_cmp).unwrap_or(0.0);
+    let max = values.iter().copied().max_by(f32::total_cmp).unwrap_or(0.0);
+    if max == min {
         return [0.0, 0.0];
     }
-    let mut least = least.min(0.0);
-    let mut inverse = MOST as f32 / (most - least);
+    let mut min = min.min(0.0);
+    let mut inverse = MAX_NUMBER as f32 / (max - min);
     let mut scale = 1.0 / inverse;
     let mut numbers = [0; COLUMNS];
-    for _ in 0..TURNS {
-        let (mut with, mut squares, mut changed) = (0.0, 0, false);
+    for _ in 0..MAX_ITERATIONS {
+        let (mut products, mut squares, mut changed) = (0.0, 0, false);
         for (number, value) in numbers.iter_mut().zip(values) {
-            let new = nearest(inverse * (value - least)).clamp(0, MOST);
+            let new = nearest(inverse * (value - min)).clamp(0, MAX_NUMBER);
             changed |= new != *number;
             *number = new;
-            with += (value - least) * new as f32;
+            products += (value - min) * new as f32;
             squares += new * new;
         }
-        scale = with / squares as f32;
+        scale = products / squares as f32;
         let rest: f32 = values.iter().zip(&numbers).map(|(v, n)| v - scale * *n as f32).sum();
-        least = rest / COLUMNS as f32;
-        if least > 0.0 {
-            least = 0.0;
+        min = rest / COLUMNS as f32;
+        if min > 0.0 {
+            min = 0.0;
         }
         inverse = 1.0 / scale;
         if !changed {
             break;
         }
     }
-    [scale, -least]
+    [scale, -min]
 }
 
-/// A column counts the more, the larger its number is beside the others of the block.
-fn weighed(
-    values: &[f32; PARTS * COLUMNS],
-    parts: &[[f32; COLUMNS]],
+/// Searches scales with weights of columns, each multiplied by a factor that grows with the size of
+/// the column's value relative to the block.
+fn weighted(
+    values: &[f32; SUB_BLOCKS * COLUMNS],
+    sub_blocks: &[[f32; COLUMNS]],
     columns: &[[f32; COLUMNS]],
-) -> Found {
+) -> Scales {
     let squares = values.iter().map(|value| value * value).sum::<f32>();
     let mean = 2.0 * squares / values.len() as f32;
-    let (mut lines, mut sums) = ([[0.0; PARTS]; 2], [0.0; PARTS]);
-    for (part, (values, columns)) in parts.iter().zip(columns).enumerate() {
+    let (mut lines, mut sums) = ([[0.0; SUB_BLOCKS]; 2], [0.0; SUB_BLOCKS]);
+    for (sub_block, (values, columns)) in sub_blocks.iter().zip(columns).enumerate() {
         let mut weights = [0.0; COLUMNS];
         for ((weight, value), column) in weights.iter_mut().zip(values).zip(columns) {
             *weight = column * (mean + value * value).sqrt();
         }
-        sums[part] = weights.iter().sum();
-        [lines[0][part], lines[1][part]] = weighed_line(values, &weights);
+        sums[sub_block] = weights.iter().sum();
+        [lines[0][sub_block], lines[1][sub_block]] = fit_line_weighted(values, &weights);
     }
-    let [(scale, scales), (minimum, minima)] = lines.map(|of| steps(&of, &sums));
+    let [(scale, scales), (minimum, minima)] = lines.map(|values| round_scales(&values, &sums));
     ([scale, minimum], [scales, minima])
 }
 
-/// As [`line`]: of some widths of the grid the one whose scale and minimum of least squares lose
-/// least.
-fn weighed_line(values: &[f32; COLUMNS], weights: &[f32; COLUMNS]) -> [f32; 2] {
-    let (mut least, mut most) = (values[0], values[0]);
+/// Returns a scale and a minimum like [`fit_line`], but tries several widths of the grid. For each,
+/// the numbers are rounded, and scale and minimum are fitted to them by weighted least squares. The
+/// fit with the least error is returned.
+fn fit_line_weighted(values: &[f32; COLUMNS], weights: &[f32; COLUMNS]) -> [f32; 2] {
+    let (mut min, mut max) = (values[0], values[0]);
     let mut all = weights[0];
     let mut first = all * values[0];
     for (value, weight) in values.iter().zip(weights).skip(1) {
-        least = if *value < least { *value } else { least };
-        most = if *value > most { *value } else { most };
+        min = if *value < min { *value } else { min };
+        max = if *value > max { *value } else { max };
         all += weight;
         first += weight * value;
     }
-    if least > 0.0 {
-        least = 0.0;
+    if min > 0.0 {
+        min = 0.0;
     }
-    if most <= least {
-        return [0.0, -least];
+    if max <= min {
+        return [0.0, -min];
     }
-    let lost = |numbers: &[u8; COLUMNS], scale: f32, least: f32| {
-        let mut lost = 0.0;
+    let error_of = |numbers: &[u8; COLUMNS], scale: f32, min: f32| {
+        let mut error = 0.0;
         for ((value, weight), number) in values.iter().zip(weights).zip(numbers) {
-            let off = scale * f32::from(*number) + least - value;
-            lost += weight * (off * off);
+            let off = scale * f32::from(*number) + min - value;
+            error += weight * (off * off);
         }
-        lost
+        error
     };
-    let on_grid = |inverse: f32, least: f32| {
+    let on_grid = |inverse: f32, min: f32| {
         let mut numbers = [0; COLUMNS];
         for (number, value) in numbers.iter_mut().zip(values) {
-            *number = nearest(inverse * (value - least)).clamp(0, MOST) as u8;
+            *number = nearest(inverse * (value - min)).clamp(0, MAX_NUMBER) as u8;
         }
         numbers
     };
-    let inverse = MOST as f32 / (most - least);
-    let mut best = [1.0 / inverse, least];
-    let mut fewest = lost(&on_grid(inverse, least), best[0], best[1]);
+    let inverse = MAX_NUMBER as f32 / (max - min);
+    let mut best = [1.0 / inverse, min];
+    let mut least_error = error_of(&on_grid(inverse, min), best[0], best[1]);
     let (count, start, step) = GRIDS;
     for grid in 0..count {
-        // The grid begins where the best one so far does.
-        let inverse = (start + step * grid as f32 + MOST as f32) / (most - best[1]);
+        // The grid starts at the best minimum so far.
+        let inverse = (start + step * grid as f32 + MAX_NUMBER as f32) / (max - best[1]);
         let numbers = on_grid(inverse, best[1]);
-        let (mut of, mut squares, mut with) = (0.0, 0.0, 0.0);
+        let (mut sum, mut squares, mut products) = (0.0, 0.0, 0.0);
         for ((value, weight), number) in values.iter().zip(weights).zip(&numbers) {
             let number = f32::from(*number);
-            of += weight * number;
+            sum += weight * number;
             squares += weight * (number * number);
-            with += weight * number * value;
+            products += weight * number * value;
         }
-        let determinant = all * squares - of * of;
+        let determinant = all * squares - sum * sum;
         if determinant > 0.0 {
-            let mut scale = (all * with - first * of) / determinant;
-            let mut least = (squares * first - of * with) / determinant;
-            if least > 0.0 {
-                least = 0.0;
-                scale = with / squares;
+            let mut scale = (all * products - first * sum) / determinant;
+            let mut min = (squares * first - sum * products) / determinant;
+            if min > 0.0 {
+                min = 0.0;
+                scale = products / squares;
             }
-            let error = lost(&numbers, scale, least);
-            if error < fewest {
-                (fewest, best) = (error, [scale, least]);
+            let error = error_of(&numbers, scale, min);
+            if error < least_error {
+                (least_error, best) = (error, [scale, min]);
             }
         }
     }
     [best[0], -best[1]]
 }
 
-/// A scale, and steps from 0 to [`LAST`] of it, for what is not below zero.
-fn steps(values: &[f32; PARTS], weights: &[f32; PARTS]) -> (f32, [u8; PARTS]) {
-    let most = values.iter().copied().fold(0.0, f32::max);
-    if most == 0.0 {
-        return (0.0, [0; PARTS]);
+/// Approximates non-negative values by multiples from 0 to [`MAX_SUB_SCALE`] of one scale; returns
+/// the scale and the multiples.
+fn round_scales(
+    values: &[f32; SUB_BLOCKS],
+    weights: &[f32; SUB_BLOCKS],
+) -> (f32, [u8; SUB_BLOCKS]) {
+    let max = values.iter().copied().fold(0.0, f32::max);
+    if max == 0.0 {
+        return (0.0, [0; SUB_BLOCKS]);
     }
-    let lost = |inverse: f32, last: u8| {
+    let error_of = |inverse: f32, last: u8| {
         let scale = 1.0 / inverse;
         let off = |(value, weight): (&f32, &f32)| {
-            let step = (nearest(inverse * value) as u8).min(last);
-            let off = value - scale * f32::from(step);
+            let multiple = (nearest(inverse * value) as u8).min(last);
+            let off = value - scale * f32::from(multiple);
             weight * off * off
         };
         values.iter().zip(weights).map(off).sum::<f32>()
     };
-    let mut inverse = f32::from(LAST) / most;
-    let mut fewest = lost(inverse, u8::MAX);
+    let mut inverse = f32::from(MAX_SUB_SCALE) / max;
+    let mut least_error = error_of(inverse, u8::MAX);
     for wider in (-4..=4).filter(|wider| *wider != 0) {
-        let other = (0.1 * wider as f32 + f32::from(LAST)) / most;
-        let error = lost(other, LAST);
-        if error < fewest {
-            (fewest, inverse) = (error, other);
+        let other = (0.1 * wider as f32 + f32::from(MAX_SUB_SCALE)) / max;
+        let error = error_of(other, MAX_SUB_SCALE);
+        if error < least_error {
+            (least_error, inverse) = (error, other);
         }
     }
-    let mut steps = [0; PARTS];
-    let (mut with, mut squares) = (0.0, 0.0);
-    for ((step, value), weight) in steps.iter_mut().zip(values).zip(weights) {
-        *step = ((inverse * value).round() as u8).min(LAST);
-        let size = f32::from(*step);
-        with += weight * value * size;
+    let mut multiples = [0; SUB_BLOCKS];
+    let (mut products, mut squares) = (0.0, 0.0);
+    for ((multiple, value), weight) in multiples.iter_mut().zip(values).zip(weights) {
+        *multiple = ((inverse * value).round() as u8).min(MAX_SUB_SCALE);
+        let size = f32::from(*multiple);
+        products += weight * value * size;
         squares += weight * (size * size);
     }
-    // One after the other to where it suits the scale of the others.
-    for _ in 0..TURNS {
+    // Move each multiple to its optimum for the scale that the others determine, until none changes.
+    for _ in 0..MAX_ITERATIONS {
         let mut changed = false;
-        for ((step, value), weight) in steps.iter_mut().zip(values).zip(weights) {
-            let size = f32::from(*step);
-            let mut own_with = with - weight * value * size;
-            let mut own_squares = squares - weight * (size * size);
-            if own_with > 0.0 && own_squares > 0.0 {
-                let new = (nearest(value * own_squares / own_with) as u8).min(LAST);
-                if new != *step {
+        for ((multiple, value), weight) in multiples.iter_mut().zip(values).zip(weights) {
+            let size = f32::from(*multiple);
+            let mut new_products = products - weight * value * size;
+            let mut new_squares = squares - weight * (size * size);
+            if new_products > 0.0 && new_squares > 0.0 {
+                let new = (nearest(value * new_squares / new_products) as u8).min(MAX_SUB_SCALE);
+                if new != *multiple {
                     let size = f32::from(new);
-                    own_with += weight * value * size;
-                    own_squares += weight * (size * size);
-                    if own_with * own_with * squares > with * with * own_squares {
-                        (*step, with, squares, changed) = (new, own_with, own_squares, true);
+                    new_products += weight * value * size;
+                    new_squares += weight * (size * size);
+                    if new_products * new_products * squares > products * products * new_squares {
+                        (*multiple, products, squares, changed) =
+                            (new, new_products, new_squares, true);
                     }
                 }
             }
@@ -263,5 +272,5 @@ fn steps(values: &[f32; PARTS], weights: &[f32; PARTS]) -> (f32, [u8; PARTS]) {
             break;
         }
     }
-    (with / squares, steps)
+    (products / squares, multiples)
 }
