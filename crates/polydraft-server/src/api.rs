@@ -1,18 +1,17 @@
-//! The protocols: requests and answers of OpenAI's, Anthropic's, Ollama's and llama.cpp's
-//! interfaces.
+//! Protocols: requests and answers of the interfaces of OpenAI, Anthropic, Ollama and llama.cpp.
 //!
-//! Each has a folder with its routes and the types of its requests and answers; Anthropic's and
-//! Ollama's requests are translated into OpenAI's conversations, and llama.cpp's into OpenAI's
-//! completions. What several protocols use is in `shared`, which uses none of them.
+//! Each has a folder with its routes and the types of its requests and answers. Requests of
+//! Anthropic and Ollama are translated into OpenAI's conversations, and those of llama.cpp into
+//! OpenAI's completions. `shared` has the parts that several protocols use; it uses none of them.
 //!
-//! From its body to its session a request has five forms:
-//! 1. the body's parameters, typed as its protocol has them: OpenAI's `Common` with `Chat`,
-//!    `Completion` or `Responses`, and their like in the folders of the others;
-//! 2. [`Prepared`], which the web side hands over: [`RequestParams`] for every prompt, with the
-//!    verifiers and trees of all sequences built, beside how the answer looks;
-//! 3. the `Job` in the queue of the engine's thread: the [`RequestParams`] of one prompt, moved
-//!    there, and where their events go;
-//! 4. the engine's `Request`, of one sequence;
+//! A request takes five forms between its body and its session:
+//! 1. the parameters of the body, typed as its protocol defines them: OpenAI's `Common` with
+//!    `Chat`, `Completion` or `Responses`, and their counterparts in the other folders;
+//! 2. [`Prepared`], which the web side submits: [`RequestParams`] for every prompt, with the
+//!    verifiers and trees of all sequences built, and the form of the answer;
+//! 3. the `Job` in the queue of the engine thread: the [`RequestParams`] of one prompt, and the
+//!    channel of its events;
+//! 4. the engine's `Request` of one sequence;
 //! 5. the running `Session`.
 
 pub mod anthropic;
@@ -27,68 +26,68 @@ use crate::grammar::Form;
 use crate::worker::{Event, RequestParams};
 use shared::error::Problem;
 
-/// A request that was checked, ready for the engine.
+/// A checked request, ready for the engine.
 pub struct Prepared<A> {
-    /// Parameters for the engine, prompt by prompt.
+    /// Parameters for the engine, one entry per prompt.
     pub requests: Vec<RequestParams>,
-    /// The form that all its outputs must have: its grammar is still to be built.
+    /// Form of all outputs; its grammar is not built yet.
     pub form: Option<Form>,
-    /// How its answer looks.
+    /// The answer, in the form of its route.
     pub answer: A,
-    /// Whether it is sent as it is decided.
+    /// Whether to stream the answer.
     pub stream: bool,
-    /// Parameters that it had and that nothing was done about.
+    /// Names of parameters that were ignored.
     pub ignored: Vec<String>,
 }
 
 impl<A> Prepared<A> {
-    /// The same with its answer in another form.
+    /// Converts the answer.
     pub fn map_answer<B>(self, change: impl FnOnce(A) -> B) -> Prepared<B> {
         let Self { requests, form, answer, stream, ignored } = self;
         Prepared { requests, form, answer: change(answer), stream, ignored }
     }
 }
 
-/// An answer as it grows, in the form of its route.
+/// An answer that grows with events, in the form of its route.
 pub trait Reply: Send {
-    /// Takes an event; returns the number of its sequence.
+    /// Applies an event. Returns the number of its sequence.
     ///
     /// # Errors
     /// The request failed.
-    fn take(&mut self, event: Event) -> Result<usize, Problem>;
+    fn apply(&mut self, event: Event) -> Result<usize, Problem>;
 
-    /// Whether all its sequences are complete.
+    /// Whether all sequences are complete.
     fn is_complete(&self) -> bool;
 
-    /// All of it, written.
-    fn whole(self: Box<Self>) -> Response;
+    /// Returns the full answer as one response.
+    fn full_response(self: Box<Self>) -> Response;
 
-    /// What a stream begins with.
-    fn begin(&mut self) -> Vec<Sent> {
+    /// First events of a stream.
+    fn stream_start(&mut self) -> Vec<StreamEvent> {
         Vec::new()
     }
 
-    /// What is new of one sequence.
-    fn more(&mut self, text: usize) -> Vec<Sent>;
+    /// Events for the news of one sequence.
+    fn stream_events(&mut self, sequence: usize) -> Vec<StreamEvent>;
 
-    /// What a stream ends with.
-    fn end(&mut self) -> Vec<Sent>;
+    /// Last events of a stream.
+    fn stream_end(&mut self) -> Vec<StreamEvent>;
 
-    /// What a stream that failed ends with: its status was sent before.
-    fn broken(&mut self, problem: &Problem) -> Vec<Sent>;
+    /// Last events of a stream that failed after its status was sent.
+    fn stream_error(&mut self, problem: &Problem) -> Vec<StreamEvent>;
 }
 
 /// One event of a stream.
-pub struct Sent {
-    /// Its name, on routes whose events have one.
+pub struct StreamEvent {
+    /// Name, on routes whose events have one.
     pub name: Option<&'static str>,
-    /// Its data.
+    /// Data.
     pub data: String,
 }
 
-impl Sent {
-    /// One without a name.
-    pub fn data(data: impl ToString) -> Self {
+impl StreamEvent {
+    /// Creates an event without a name.
+    pub fn unnamed(data: impl ToString) -> Self {
         Self { name: None, data: data.to_string() }
     }
 }

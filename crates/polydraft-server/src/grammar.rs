@@ -1,22 +1,21 @@
-//! Constrained decoding: JSON of a schema, calls of tools, as a mask of the target's distribution
-//! at every node.
+//! Constrained decoding: JSON schemas, tool calls and grammars as a mask of the target's
+//! distribution at every node.
 //!
-//! Problem: the output shall be JSON of a schema, and otherwise have the target's distribution: at
-//! each position the tokens with which it cannot go on are forbidden, and the others share their
+//! Problem: the output must match a grammar, and otherwise keep the target's distribution: at each
+//! position the tokens that cannot continue it are forbidden, and the others share their
 //! probability.
 //! Source: masks of the library llguidance, which keeps an Earley parser over the tokenizer's
 //! bytes.
-//! Method: 1. one matcher follows the decided tokens; 2. at a node of the draft's tree a copy of it
-//! takes the path's tokens, and its mask is the node's (copies share the lexer's automaton, which a
-//! request's sequences extend together, and which is much larger than what is copied); 3. the mask
-//! is a function of the tokens before the node alone, so that every verifier is exact for the
-//! masked target; 4. where the bytes that come are certain, the mask leaves one token, the
-//! tokenizer's own for them: such tokens need no pass ([`LogitsProcessor::forced`]). After a
-//! drafted token that the grammar forbids the distribution has no meaning, for the target never
-//! goes there: nothing is masked.
-//! Complexity: a copy of the parser and a mask for each node that is drawn from or that a verifier
-//! looks at.
-//! Deviations: after a hundred digits in a row a number of JSON ends ([`digits`]).
+//! Method: 1. one matcher follows the decided tokens; 2. at a node of the draft tree a copy of it
+//! consumes the tokens of the path, and its mask is the node's (copies share the lexer's automaton,
+//! which all sequences of a request extend, and which is much larger than the copied state); 3. the
+//! mask is a function of the tokens before the node alone, so every verifier is exact for the
+//! masked target; 4. where the next bytes are certain, the mask leaves one token, as the tokenizer
+//! encodes them: such tokens need no pass ([`LogitsProcessor::forced`]). After a drafted token that
+//! the grammar forbids nothing is masked: the target never continues there, so its distribution has
+//! no meaning.
+//! Complexity: a copy of the parser and a mask for each node that is sampled from or verified.
+//! Deviations: numbers in JSON end after a hundred digits in a row ([`digits`]).
 
 mod calls;
 mod digits;
@@ -41,19 +40,19 @@ pub use calls::CallGrammar;
 pub use form::Form;
 pub use mask::{Grammar, Mask};
 
-/// Makes grammars for one tokenizer and its end tokens.
+/// Builds grammars for one tokenizer and its end tokens.
 pub struct Grammars {
     factory: ParserFactory,
     digits: Arc<Digits>,
 }
 
-/// Certain bytes in which the next token is searched.
-const NEAR: usize = 256;
+/// Number of certain bytes in which the next token is searched.
+const MAX_BYTES_AHEAD: usize = 256;
 
-/// The tokenizer, as the library needs it.
+/// The tokenizer, as the library requires it.
 struct Tokens {
     trie: TokTrie,
-    text: Option<Tokenizer>,
+    tokenizer: Option<Tokenizer>,
 }
 
 impl TokenizerEnv for Tokens {
@@ -61,26 +60,27 @@ impl TokenizerEnv for Tokens {
         &self.trie
     }
 
-    /// Tokenized as in training, if that decodes to the same string: some tokenizers put a blank
-    /// before it.
+    /// Tokenizes as in training if that decodes to the same bytes: some tokenizers prepend a space.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
         let text = std::str::from_utf8(bytes).ok();
-        let tokens = text.and_then(|text| self.text.as_ref()?.encode_plain(text).ok());
+        let tokens = text.and_then(|text| self.tokenizer.as_ref()?.encode_plain(text).ok());
         let tokens = tokens.filter(|tokens| self.trie.decode_raw(tokens) == bytes);
         tokens.unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
     }
 
-    /// The first tokens only: a mask takes one, and what comes may be certain for as long as a
-    /// schema's longest string. The end of so short a part is none, and the library is not to look
-    /// for what could come of it: all its tokens are final.
+    /// Tokenizes the first bytes only: a mask takes one token, while the certain bytes may be as
+    /// long as a schema's longest string. All returned tokens count as final, so that the library
+    /// does not search for continuations at the cut.
     fn tokenize_bytes_marker(&self, bytes: &[u8]) -> (Vec<TokenId>, usize) {
-        let most = NEAR.max(2 * self.trie.max_token_len());
-        if bytes.len() <= most {
+        let max_bytes = MAX_BYTES_AHEAD.max(2 * self.trie.max_token_len());
+        if bytes.len() <= max_bytes {
             return (self.tokenize_bytes(bytes), 0);
         }
-        // Where a character begins.
-        let cut =
-            (0..4).map(|back| most - back).find(|at| bytes[*at] & 0xc0 != 0x80).unwrap_or(most);
+        // Start of a character.
+        let cut = (0..4)
+            .map(|back| max_bytes - back)
+            .find(|at| bytes[*at] & 0xc0 != 0x80)
+            .unwrap_or(max_bytes);
         let tokens = self.tokenize_bytes(&bytes[..cut]);
         let settled = tokens.len();
         (tokens, settled)
@@ -88,24 +88,28 @@ impl TokenizerEnv for Tokens {
 }
 
 impl Grammars {
-    /// For this tokenizer and these end tokens.
+    /// Creates a builder for this tokenizer and these end tokens.
     ///
     /// # Errors
-    /// A tokenizer whose tokens' bytes are unknown; no end token.
-    pub fn new(text: &Tokenizer, vocabulary: usize, end_tokens: &[Token]) -> Result<Self, String> {
-        let json = text.to_json().map_err(|error| error.to_string())?;
+    /// A tokenizer whose tokens have unknown bytes; no end token.
+    pub fn new(
+        tokenizer: &Tokenizer,
+        vocabulary: usize,
+        end_tokens: &[Token],
+    ) -> Result<Self, String> {
+        let json = tokenizer.to_json().map_err(|error| error.to_string())?;
         let json: Value = serde_json::from_str(&json).map_err(|error| error.to_string())?;
-        // It assumes of some tokenizers what is not true.
+        // The library panics on some tokenizers.
         let bytes = catch_unwind(|| token_bytes_from_tokenizer_json(&json));
-        let bytes = bytes.map_err(|_| "a tokenizer of an unknown kind".to_owned())?;
+        let bytes = bytes.map_err(|_| "unsupported kind of tokenizer".to_owned())?;
         let bytes = bytes.map_err(|error| error.to_string())?;
-        Self::of(bytes, Some(text.clone()), vocabulary, end_tokens)
+        Self::from_token_bytes(bytes, Some(tokenizer.clone()), vocabulary, end_tokens)
     }
 
-    /// From the bytes of every token.
-    fn of(
+    /// Creates a builder from the bytes of every token.
+    fn from_token_bytes(
         mut bytes: Vec<Vec<u8>>,
-        text: Option<Tokenizer>,
+        tokenizer: Option<Tokenizer>,
         vocabulary: usize,
         end_tokens: &[Token],
     ) -> Result<Self, String> {
@@ -123,23 +127,23 @@ impl Grammars {
         }
         let trie = TokTrie::from(&TokRxInfo::new(vocabulary as u32, end), &bytes)
             .with_eos_tokens(end_tokens);
-        let digits = Arc::new(Digits::of(&trie));
-        let environment: TokEnv = Arc::new(Tokens { trie, text });
+        let digits = Arc::new(Digits::new(&trie));
+        let environment: TokEnv = Arc::new(Tokens { trie, tokenizer });
         let mut factory =
             ParserFactory::new_simple(&environment).map_err(|error| error.to_string())?;
         factory.quiet().limits_mut().verbose_errors = false;
         Ok(Self { factory, digits })
     }
 
-    /// The outputs of a form.
+    /// Builds the grammar of a form.
     ///
     /// # Errors
-    /// What is no schema, is too large, or has parts that cannot be enforced.
-    pub fn make(&self, form: Form) -> Result<Grammar, String> {
+    /// A schema that is invalid, too large, or has unsupported parts.
+    pub fn build(&self, form: Form) -> Result<Grammar, String> {
         let param = form.param;
         let digits = form.is_json().then(|| self.digits.clone());
-        let made = catch_unwind(AssertUnwindSafe(|| {
-            let mut matcher = Matcher::new(self.factory.create_parser(form.library_grammar()));
+        let built = catch_unwind(AssertUnwindSafe(|| {
+            let mut matcher = Matcher::new(self.factory.create_parser(form.into_library_grammar()));
             match matcher.get_error() {
                 Some(error) => Err(error),
                 None => matcher
@@ -148,7 +152,8 @@ impl Grammars {
                     .map_err(|error| error.to_string()),
             }
         }));
-        let matcher = made.map_err(|_| "a schema that the library broke down on".to_owned())??;
+        let matcher =
+            built.map_err(|_| "the grammar library failed on this schema".to_owned())??;
         Ok(Grammar { matcher, param, digits })
     }
 }
@@ -158,7 +163,7 @@ mod tests {
     use polydraft_engine::LogitsProcessor;
     use serde_json::json;
 
-    use super::mask::{FORCED, Masked, only};
+    use super::mask::{MAX_FORCED, NodeMask, single_token};
     use super::*;
 
     const END: Token = 13;
@@ -167,14 +172,15 @@ mod tests {
 
     fn grammar() -> Grammar {
         let bytes = TOKENS.iter().map(|token| token.as_bytes().to_vec()).chain([b"<end>".to_vec()]);
-        let grammars = Grammars::of(bytes.collect(), None, TOKENS.len() + 1, &[END]).unwrap();
+        let grammars =
+            Grammars::from_token_bytes(bytes.collect(), None, TOKENS.len() + 1, &[END]).unwrap();
         let schema = json!({ "type": "object", "properties": { "a": { "type": "integer",
             "maximum": 99 } },
             "required": ["a"], "additionalProperties": false });
-        grammars.make(json_of(schema)).unwrap()
+        grammars.build(json_form(schema)).unwrap()
     }
 
-    fn json_of(schema: Value) -> Form {
+    fn json_form(schema: Value) -> Form {
         Form::json(schema, "response_format").unwrap()
     }
 
@@ -184,10 +190,9 @@ mod tests {
         (0..=END).filter(|token| logits[*token as usize] == 0.0).collect()
     }
 
-    /// However a text is cut into what is decided and what is drafted, and whatever was asked
-    /// before.
+    /// Holds for any division into decided and drafted tokens, and after any earlier masks.
     #[test]
-    fn a_mask_depends_on_the_tokens_before_it_alone() {
+    fn mask_depends_only_on_the_preceding_tokens() {
         let grammar = grammar();
         // {"a":112}
         let text: Vec<Token> = vec![9, 10, 11];
@@ -199,7 +204,7 @@ mod tests {
         );
         assert_eq!(expected[1], [5, 10]);
         let mask = Mask::new(&grammar);
-        // One that is forbidden is no harm to the others.
+        // A forbidden token does not affect later masks.
         assert_eq!(allowed(&mask, &[], &[END]).len(), TOKENS.len() + 1);
         assert_eq!(allowed(&mask, &[], &[9, 12, 1]).len(), TOKENS.len() + 1);
         for decided in 0..2 {
@@ -210,22 +215,22 @@ mod tests {
                 );
             }
         }
-        // {"a":12} is complete: nothing but the end.
+        // {"a":12} is complete: only the end token is left.
         assert_eq!(allowed(&Mask::new(&grammar), &[9, 5], &[11]), [END]);
         assert_eq!(allowed(&Mask::new(&grammar), &[0, 2, 5, 6, 7], &[1]), [END]);
     }
 
-    /// A token for every byte of ASCII, and some words.
+    /// A token for every ASCII byte, and some words.
     fn bytes() -> Grammars {
         let words = ["<tool_call>", "</tool_call>", "{\"name\"", ": ", "arguments", "add", "\"}"];
         let words = words.into_iter().map(|word| word.as_bytes().to_vec());
         let bytes = (0..128u8).map(|byte| vec![byte]).chain(words).chain([b"<end>".to_vec()]);
         let bytes: Vec<Vec<u8>> = bytes.collect();
         let end = bytes.len() - 1;
-        Grammars::of(bytes, None, end + 1, &[end as Token]).unwrap()
+        Grammars::from_token_bytes(bytes, None, end + 1, &[end as Token]).unwrap()
     }
 
-    /// Whether a text is one of the grammar's, token by token.
+    /// Returns whether the grammar accepts a text, token by token.
     fn accepts(grammars: &Grammars, grammar: &Grammar, text: &str) -> bool {
         let (mask, trie) = (Mask::new(grammar), grammars.factory.tok_env().tok_trie());
         let tokens = [trie.greedy_tokenize(text.as_bytes()), vec![trie.eos_token()]].concat();
@@ -237,31 +242,31 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_of_their_form() {
+    fn accepts_exactly_the_calls_of_the_form() {
         use polydraft_text::CallForm::{Hermes, Llama};
         let grammars = bytes();
         let one = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/n" } },
             "required": ["a"],
             "additionalProperties": false, "$defs": { "n": { "type": "integer" } } });
-        let of = |form, several, free| {
+        let calls_grammar = |form, several, free| {
             let tools = vec![("add", one.clone()), ("now", json!({ "type": "object" }))];
-            let calls = CallGrammar { form, tools, several, free };
-            grammars.make(Form::calls(&calls, "tools").unwrap()).unwrap()
+            let calls = CallGrammar { form, tools, allow_several: several, allow_text: free };
+            grammars.build(Form::calls(&calls, "tools").unwrap()).unwrap()
         };
         let add = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
         let now = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
-        let wrong = add.replace("1", "true");
+        let invalid_add = add.replace("1", "true");
         let both = format!("{add}\n{now}");
         for (several, free, text, expected) in [
             (false, false, add, true),
             (false, false, &both, false),
             (false, false, "Hello", false),
-            (false, false, &wrong, false),
+            (false, false, &invalid_add, false),
             (true, false, &both, true),
             (true, false, now, true),
             (true, true, add, true),
             (true, true, &format!("Let me <see>.\n{both}"), true),
-            (true, true, &format!("Hello {wrong}"), false),
+            (true, true, &format!("Hello {invalid_add}"), false),
             (true, true, "Hello <tool", true),
             (true, true, "", true),
             (true, true, &format!("{add}\nThere."), true),
@@ -270,7 +275,7 @@ mod tests {
             (false, true, "There.", true),
         ] {
             assert_eq!(
-                accepts(&grammars, &of(Hermes, several, free), text),
+                accepts(&grammars, &calls_grammar(Hermes, several, free), text),
                 expected,
                 "{several} {free} {text}"
             );
@@ -283,25 +288,31 @@ mod tests {
             (true, &llama.replace("12", "\"\""), false),
             (false, "Hello", false),
         ] {
-            assert_eq!(accepts(&grammars, &of(Llama, true, free), text), expected, "{free} {text}");
+            assert_eq!(
+                accepts(&grammars, &calls_grammar(Llama, true, free), text),
+                expected,
+                "{free} {text}"
+            );
         }
-        // What is certain is known beforehand, up to the first choice.
+        // Certain tokens are forced, up to the first choice.
         let tools = vec![("add", one.clone())];
-        let calls = CallGrammar { form: Hermes, tools, several: false, free: false };
-        let grammar = grammars.make(Form::calls(&calls, "tools").unwrap()).unwrap();
+        let calls = CallGrammar { form: Hermes, tools, allow_several: false, allow_text: false };
+        let grammar = grammars.build(Form::calls(&calls, "tools").unwrap()).unwrap();
         let forced = Mask::new(&grammar).forced(&[]);
         let text =
             String::from_utf8(grammars.factory.tok_env().tok_trie().decode(&forced)).unwrap();
         assert_eq!(text, add[..add.find("1").unwrap()]);
     }
 
-    /// JSON and others as llama.cpp's notation has them.
+    /// Grammars in llama.cpp's notation, JSON among them.
     #[test]
-    fn grammars_in_gbnf_mean_what_they_say() {
+    fn gbnf_grammars_accept_what_they_describe() {
         let grammars = bytes();
-        let of =
-            |text: &str| grammars.make(Form::grammar(text.to_owned(), "grammar").unwrap()).unwrap();
-        let json = of(r#"
+        let from_gbnf = |text: &str| {
+            grammars.build(Form::grammar(text.to_owned(), "grammar").unwrap()).unwrap()
+        };
+        let json = from_gbnf(
+            r#"
             # As in llama.cpp's examples.
             root   ::= object
             value  ::= object | array | string | number | ("true" | "false" | "null") ws
@@ -310,10 +321,12 @@ mod tests {
             string ::= "\"" ( [^"\\\x7F\x00-\x1F] |
                 "\\" (["\\bfnrt] | "u" [0-9a-fA-F]{4}) )* "\"" ws
             number ::= ("-"? ([0-9] | [1-9] [0-9]{0,15})) ("." [0-9]+)? ws
-            ws ::= | " " | "\n" [ \t]{0,20}"#);
-        let pairs = of("root ::= pair+\npair ::= \"(\" pair* \")\"\n       | \"[\" pair \"]\"");
+            ws ::= | " " | "\n" [ \t]{0,20}"#,
+        );
+        let pairs =
+            from_gbnf("root ::= pair+\npair ::= \"(\" pair* \")\"\n       | \"[\" pair \"]\"");
         let words =
-            of("root ::= \"yes\" | \"no\" [!.]? | any-other\nany-other ::= [a-c]{2,3} \"\"");
+            from_gbnf("root ::= \"yes\" | \"no\" [!.]? | any-other\nany-other ::= [a-c]{2,3} \"\"");
         for (grammar, text, expected) in [
             (&json, "{}", true),
             (&json, "{\"a\": [1, -2.5, {\"b\":null}], \"c\": \"\\u00e4\\n\"}", true),
@@ -335,10 +348,9 @@ mod tests {
         }
     }
 
-    /// Draft, verifier and what is certain leave the distribution of plain decoding with the mask,
-    /// enumerated.
+    /// Enumerates the distribution: drafts, verifiers and forced tokens do not change it.
     #[test]
-    fn the_distribution_is_that_of_plain_decoding_with_the_mask() {
+    fn speculation_keeps_the_masked_distribution_of_plain_decoding() {
         use polydraft::{PolicyKind, VerifierKind, enumerate};
         use polydraft_engine::{
             Engine, Limits, ModelDrafter, Request, Speculation, TableModel, Vocabulary,
@@ -376,58 +388,63 @@ mod tests {
                 let request = Request::new([0]).speculation(speculation).limits(limits);
                 let mut session = engine.open(request.rng(rng)).unwrap();
                 let mask = Mask::new(&grammar);
-                session.process(if forced { Box::new(mask) } else { Box::new(Unforced(mask)) });
+                session.set_processor(if forced {
+                    Box::new(mask)
+                } else {
+                    Box::new(Unforced(mask))
+                });
                 while !session.is_done() {
                     engine.step(&mut [&mut session]).unwrap();
                 }
-                let made = engine.close(session).unwrap();
-                (made.tokens, made.statistics.target_calls)
+                let built = engine.close(session).unwrap();
+                (built.tokens, built.statistics.target_calls)
             }) {
                 *distributions.entry(tokens).or_insert(0.0) += probability;
                 calls += probability * target_calls as f64;
             }
             (distributions, calls)
         };
-        let (plain, many) = distributions(None, false);
+        let (plain, plain_calls) = distributions(None, false);
         assert!(plain.len() > 15, "{}", plain.len());
         let kinds = [None, Some(("block", "paths:1,2")), Some(("nested-priority", "paths:2,2"))];
         for kind in kinds {
             for forced in [false, true] {
                 let (found, calls) = distributions(kind, forced);
                 let worst =
-                    plain.iter().map(|(text, p)| (p - found.get(text).unwrap_or(&0.0)).abs());
+                    plain.iter().map(|(output, p)| (p - found.get(output).unwrap_or(&0.0)).abs());
                 let worst = worst.fold(0.0_f64, f64::max);
                 assert!(worst < 1e-7 && found.len() == plain.len(), "{kind:?}, {forced}: {worst}");
                 assert!(
-                    calls < many || (kind.is_none() && !forced),
-                    "{kind:?}, {forced}: {calls} of {many}"
+                    calls < plain_calls || (kind.is_none() && !forced),
+                    "{kind:?}, {forced}: {calls} of {plain_calls}"
                 );
             }
         }
     }
 
-    /// However far ahead it is certain, a step takes a few tokens of it, and the mask at each is
-    /// the same one by one.
+    /// A step takes at most a few forced tokens, and their masks are the same one by one.
     #[test]
-    fn a_long_literal_is_taken_in_parts() {
+    fn takes_a_long_literal_in_bounded_steps() {
         let grammars = bytes();
         let literal = "ab: ".repeat(500);
-        let grammar = grammars.make(json_of(json!({ "enum": [literal] }))).unwrap();
+        let grammar = grammars.build(json_form(json!({ "enum": [literal] }))).unwrap();
         let (mask, trie) = (Mask::new(&grammar), grammars.factory.tok_env().tok_trie());
         let mut decided = Vec::new();
         while decided.last() != Some(&trie.eos_token()) {
             let forced = mask.forced(&decided);
             assert!(
-                (1..=FORCED).contains(&forced.len()),
-                "{} behind {}",
+                (1..=MAX_FORCED).contains(&forced.len()),
+                "{} after {}",
                 forced.len(),
                 decided.len()
             );
             for length in (0..forced.len()).step_by(10) {
-                let Masked::But(at) = Mask::new(&grammar).at(&decided, &forced[..length]) else {
+                let NodeMask::Allowed(allowed) =
+                    Mask::new(&grammar).node_mask(&decided, &forced[..length])
+                else {
                     panic!()
                 };
-                assert_eq!(only(&at), Some(forced[length]));
+                assert_eq!(single_token(&allowed), Some(forced[length]));
             }
             decided.extend(forced);
         }
@@ -435,12 +452,12 @@ mod tests {
         assert_eq!(trie.decode(&decided), json!(literal).to_string().as_bytes());
     }
 
-    /// Where a pattern takes more than the parser is given, the mask says so.
+    /// A pattern that exceeds the parser's limits is reported.
     #[test]
-    fn a_parser_that_gave_up_says_why() {
+    fn reports_a_parser_that_exceeded_its_limits() {
         let grammars = bytes();
         let grammar =
-            grammars.make(json_of(json!({ "type": "string", "pattern": "^(a{1000}){1000}$" })));
+            grammars.build(json_form(json!({ "type": "string", "pattern": "^(a{1000}){1000}$" })));
         let mask = Mask::new(&grammar.unwrap());
         let mut logits = vec![0.0; grammars.factory.tok_env().tok_trie().vocab_size()];
         mask.process(&[], &[], &mut logits);
@@ -450,11 +467,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_schema_is_refused() {
-        let grammars = Grammars::of(vec![b"a".to_vec(), b"".to_vec()], None, 2, &[1]).unwrap();
-        assert!(grammars.make(json_of(json!({ "type": "wrong" }))).is_err());
-        let wrong = json!({ "type": "string", "contentEncoding": "x", "pattern": "(" });
-        assert!(grammars.make(json_of(wrong)).is_err());
-        assert!(Grammars::of(vec![b"a".to_vec()], None, 1, &[]).is_err());
+    fn rejects_invalid_schemas_and_models_without_end_token() {
+        let grammars =
+            Grammars::from_token_bytes(vec![b"a".to_vec(), b"".to_vec()], None, 2, &[1]).unwrap();
+        assert!(grammars.build(json_form(json!({ "type": "wrong" }))).is_err());
+        let invalid_pattern = json!({ "type": "string", "contentEncoding": "x", "pattern": "(" });
+        assert!(grammars.build(json_form(invalid_pattern)).is_err());
+        assert!(Grammars::from_token_bytes(vec![b"a".to_vec()], None, 1, &[]).is_err());
     }
 }

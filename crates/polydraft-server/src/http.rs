@@ -1,4 +1,4 @@
-//! The web side: routes, and what stands before them.
+//! Web side: routes, access control, pages and connections.
 
 pub mod guard;
 mod pages;

@@ -1,26 +1,26 @@
-//! polydraft as a server with OpenAI's interface: many requests in one pass of the target, each
-//! with exactly the distribution, and with a seed exactly the output, that it has alone.
+//! Polydraft as a server with OpenAI's interface. One pass of the target serves many requests; each
+//! keeps exactly the distribution, and with a seed exactly the output, that it has alone.
 //!
-//! Two sides that never wait for each other: one thread owns the models and steps all sequences
-//! together (`worker`); the web side (`http`, `api`) parses requests, hands them over, and passes
-//! on the events.
+//! The server has two sides that never block each other: one thread owns the models and steps all
+//! sequences in a batch (`worker`); the web side (`http`, `api`) parses requests, submits them, and
+//! forwards the events.
 #![forbid(unsafe_code)]
 
 mod api;
-mod app;
-mod fleet;
 mod grammar;
 mod http;
+mod loaded_model;
+mod models;
 mod options;
 mod serve;
 mod telemetry;
 mod worker;
 
-pub use app::{Defaults, ServedModel};
 pub use http::server::Server;
+pub use loaded_model::{Defaults, ServedModel};
 pub use log::LevelFilter as LogLevel;
-pub use options::{Offered, ServerOptions};
-pub use serve::{is_key, origin, serve};
+pub use options::{OfferedModel, ServerOptions};
+pub use serve::{is_valid_key, parse_origin, serve};
 pub use worker::{Capacity, CostsToUse};
 
-pub(crate) use app::App;
+pub(crate) use loaded_model::LoadedModel;

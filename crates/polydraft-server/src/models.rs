@@ -1,9 +1,7 @@
-//! The models of a server by their names: loaded, being loaded, or to be loaded when a request asks
-//! for one.
+//! Models of a server by name: loaded, loading, or unloaded until a request names them.
 //!
-//! A model that is loaded has an engine's thread of its own. Before another one is loaded, those
-//! that nobody has used for longest are unloaded, as far as memory asks for it; and any is when
-//! nobody has used it for so long.
+//! Each loaded model has an engine thread of its own. Loading evicts least recently used models
+//! until the new one fits; idle models are unloaded after a timeout.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -20,20 +18,20 @@ use crate::loaded_model::ServedModel;
 use crate::options::ServerOptions;
 use crate::telemetry::Metrics;
 
-/// Loads a model. It may be called again after the model was unloaded.
+/// Loads a model. Called again if the model is needed after it was unloaded.
 pub(crate) type Loader = Box<dyn Fn() -> anyhow::Result<ServedModel> + Send + Sync>;
 
-/// One model, as it is described before it is loaded.
+/// A model as it is described before it is loaded.
 pub(crate) struct ModelEntry {
-    /// Its names for clients, the first one being its own; `*` stands for any.
+    /// Names for clients; the first is the model's own, and `*` matches any name.
     pub names: Vec<String>,
-    /// Bytes of its weights, about.
+    /// Approximate bytes of the weights.
     pub bytes: u64,
-    /// Loads it.
+    /// Loads the model.
     pub load: Loader,
 }
 
-/// What became of loading a model; none while it is loaded.
+/// Result of loading a model; `None` while it is loading.
 type Outcome = Option<Result<Arc<LoadedModel>, Arc<anyhow::Error>>>;
 
 enum State {
@@ -48,27 +46,27 @@ struct Slot {
     last_used: Mutex<Instant>,
 }
 
-/// All of them.
+/// All models of a server.
 pub(crate) struct Models {
     slots: Arc<[Arc<Slot>]>,
     options: Arc<ServerOptions>,
     metrics: Arc<Metrics>,
 }
 
-/// How a model stands.
+/// State of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// Nobody has asked for it.
+    /// Not loaded.
     Unloaded,
-    /// It is being loaded.
+    /// Being loaded.
     Loading,
-    /// It answers.
+    /// Serves requests.
     Loaded,
-    /// Its engine's thread is being stopped.
+    /// The engine thread is being stopped.
     Stopping,
 }
 
-/// Memory that is left free besides a model's weights, for KV caches and the rest.
+/// Memory to leave free for KV caches and the rest, as a fraction of a model's weights.
 const MEMORY_MARGIN: f64 = 0.2;
 
 impl Slot {
@@ -89,24 +87,25 @@ impl Slot {
     }
 
     fn is_named(&self, name: &str) -> bool {
-        // Ollama's clients name a version too.
+        // Ollama's clients append a version.
         let name = name.strip_suffix(":latest").unwrap_or(name);
         self.entry.names.iter().any(|known| known == name || known == "*")
     }
 
-    /// Unloads it if nobody uses it; whether it was.
+    /// Unloads the model if no request uses it. Returns whether it was unloaded.
     fn unload_if_unused(&self) -> bool {
         let mut state = self.state();
         match &*state {
-            // Whoever looks for it takes the same lock.
-            State::Loaded(model, _) if model.engine.request_count() == 0 && Arc::strong_count(model) == 1 => {}
+            // `get_or_load` takes the same lock, so the count cannot grow meanwhile.
+            State::Loaded(model, _)
+                if model.engine.request_count() == 0 && Arc::strong_count(model) == 1 => {}
             _ => return false,
         }
         let State::Loaded(model, thread) = std::mem::replace(&mut *state, State::Unloaded) else {
             return false;
         };
         log::info!("unloaded {}", model.name());
-        // Its thread has nothing left to do, and ends.
+        // The engine thread has no requests left, and ends.
         model.engine.stop(Duration::ZERO);
         drop(model);
         thread.join().is_ok()
@@ -114,7 +113,7 @@ impl Slot {
 }
 
 impl Models {
-    /// Of these models, none of which is loaded yet.
+    /// Creates the models, all unloaded.
     pub fn new(entry: Vec<ModelEntry>, options: Arc<ServerOptions>) -> Self {
         let slot = |entry| {
             let (state, last_used) = (Mutex::new(State::Unloaded), Mutex::new(Instant::now()));
@@ -124,10 +123,10 @@ impl Models {
         Self { slots, options, metrics: Metrics::new() }
     }
 
-    /// Of one model, which is loaded already.
+    /// Creates a single model that is already loaded.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The engine thread cannot be started.
     pub fn with_loaded(
         served: ServedModel,
         names: Vec<String>,
@@ -135,8 +134,9 @@ impl Models {
     ) -> std::io::Result<Self> {
         let metrics = Metrics::new();
         let telemetry = metrics.for_model(None);
-        let (model, thread) = LoadedModel::start(served, names.clone(), options.clone(), telemetry)?;
-        let load: Loader = Box::new(|| Err(anyhow::anyhow!("it was given to the server loaded")));
+        let (model, thread) =
+            LoadedModel::start(served, names.clone(), options.clone(), telemetry)?;
+        let load: Loader = Box::new(|| Err(anyhow::anyhow!("this model cannot be loaded again")));
         let slot = Slot {
             entry: ModelEntry { names, bytes: 0, load },
             state: Mutex::new(State::Loaded(model, thread)),
@@ -150,12 +150,12 @@ impl Models {
         &self.metrics
     }
 
-    /// How the server is set up.
+    /// Options of the server.
     pub fn options(&self) -> &ServerOptions {
         &self.options
     }
 
-    /// Every model's names, how it stands, and the model itself where it is loaded.
+    /// Names and status of every model, and the model itself if it is loaded.
     pub fn all(&self) -> impl Iterator<Item = (&[String], Status, Option<Arc<LoadedModel>>)> {
         self.slots.iter().map(|slot| {
             let (status, model) = match &*slot.state() {
@@ -170,10 +170,10 @@ impl Models {
         })
     }
 
-    /// The model of this name, the first one where none is named; loaded if it was not.
+    /// Returns the model of this name, or the first one if no name is given. Loads it if necessary.
     ///
     /// # Errors
-    /// There is no such model; it cannot be loaded.
+    /// Unknown name; the model cannot be loaded.
     pub async fn get_or_load(&self, name: Option<&str>) -> Result<Arc<LoadedModel>, Problem> {
         let slot = match name {
             None => self.slots.first(),
@@ -191,7 +191,7 @@ impl Models {
     /// Loads the first model.
     ///
     /// # Errors
-    /// What went wrong.
+    /// Those of loading it.
     pub async fn load_first(&self) -> Result<(), Arc<anyhow::Error>> {
         match self.slots.first() {
             Some(slot) => self.wait_until_loaded(slot).await.map(drop),
@@ -199,7 +199,10 @@ impl Models {
         }
     }
 
-    async fn wait_until_loaded(&self, slot: &Arc<Slot>) -> Result<Arc<LoadedModel>, Arc<anyhow::Error>> {
+    async fn wait_until_loaded(
+        &self,
+        slot: &Arc<Slot>,
+    ) -> Result<Arc<LoadedModel>, Arc<anyhow::Error>> {
         let mut loading = {
             let mut state = slot.state();
             match &*state {
@@ -214,7 +217,7 @@ impl Models {
         };
         let outcome = loading.wait_for(Option::is_some).await;
         let outcome = outcome.ok().and_then(|outcome| outcome.clone());
-        outcome.unwrap_or_else(|| Err(Arc::new(anyhow::anyhow!("its loading broke off"))))
+        outcome.unwrap_or_else(|| Err(Arc::new(anyhow::anyhow!("loading was interrupted"))))
     }
 
     fn unknown_model(&self, name: &str) -> Problem {
@@ -222,11 +225,11 @@ impl Models {
         let known_names: Vec<String> = names.map(|name| format!("{name:?}")).collect();
         let known_names = known_names.join(", ");
         let problem =
-            Problem::invalid(format_args!("there is no model {name:?} here, only {known_names}"));
+            Problem::invalid(format_args!("unknown model {name:?}, expected one of {known_names}"));
         problem.with_param("model").with_code("model_not_found").with_status(StatusCode::NOT_FOUND)
     }
 
-    /// Begins to load a model; nobody who waits for it has to stay.
+    /// Starts loading a model. The load continues if no request waits for it any longer.
     fn start_loading(&self, slot: Arc<Slot>) -> watch::Receiver<Outcome> {
         let (sender, outcome) = watch::channel(None);
         let (slots, options, metrics) =
@@ -250,13 +253,13 @@ impl Models {
                 }
             };
             drop(state);
-            // Whoever waited may have gone.
+            // The requests that waited may have gone away.
             let _ = sender.send(Some(outcome));
         });
         outcome
     }
 
-    /// Unloads what nobody has used for so long.
+    /// Unloads models that have been idle for at least `after`.
     pub fn unload_idle(&self, after: Duration) {
         for slot in &*self.slots {
             if slot.is_busy() {
@@ -270,8 +273,8 @@ impl Models {
         }
     }
 
-    /// Takes no more requests, and lets those that are there end within this time; whether all
-    /// threads ended well.
+    /// Rejects new requests and lets running ones finish within this time. Returns whether all
+    /// engine threads ended without panic.
     pub async fn stop(&self, within: Duration) -> bool {
         let mut threads = Vec::new();
         for slot in &*self.slots {
@@ -285,7 +288,7 @@ impl Models {
             }
         }
         let ended = tokio::task::spawn_blocking(move || {
-            // Each is waited for, whatever became of the one before.
+            // Join every thread, even if an earlier one panicked.
             let failed = threads.into_iter().filter_map(|thread| thread.join().err()).count();
             failed == 0
         });
@@ -293,7 +296,7 @@ impl Models {
     }
 }
 
-/// Unloads models, those that nobody has used for longest first, until so many bytes fit.
+/// Evicts least recently used models until `bytes` and the margin fit into free memory.
 fn evict_until_fits(slots: &[Arc<Slot>], bytes: u64) {
     let required = (bytes as f64 * (1.0 + MEMORY_MARGIN)) as u64;
     let mut by_last_use: Vec<&Arc<Slot>> = slots.iter().filter(|slot| slot.is_loaded()).collect();

@@ -1,4 +1,4 @@
-//! Options of a server: fixed at its start.
+//! Options of a server, fixed when it starts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,67 +7,67 @@ use log::LevelFilter;
 use polydraft_runtime::Description;
 use serde_json::{Map, Value};
 
-use crate::worker::{Capacity, MOST_TOP};
+use crate::worker::{Capacity, MAX_ALTERNATIVES};
 
-/// A model that is offered.
+/// One model that the server offers.
 #[derive(Debug, Clone)]
-pub struct Offered {
-    /// Its names for clients, `*` for any; none are that of its directory or file.
+pub struct OfferedModel {
+    /// Names for clients, `*` for any. If empty, the name of the model's directory or file.
     pub names: Vec<String>,
-    /// The model, its draft, and the defaults of its requests.
+    /// Target, draft, and the default parameters of requests.
     pub description: Description,
 }
 
 /// Options of a server, with the default limits of requests.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
-    /// Addresses to listen on; those of port 0 share one that is free.
+    /// Addresses to listen on. Those with port 0 share one free port.
     pub addresses: Vec<SocketAddr>,
-    /// The models. The first one is loaded at the start, others when a request asks for them.
-    pub models: Vec<Offered>,
-    /// How much may run at once, of each model.
+    /// Models to offer. The first is loaded at the start, the others on first request.
+    pub models: Vec<OfferedModel>,
+    /// Limits on what runs at once, for each model.
     pub capacity: Capacity,
-    /// Bytes for the KV cache of all sequences of a model; none is half of what is free.
+    /// Bytes for the KV cache of all sequences of a model. Default: half of the free memory.
     pub cache_memory: Option<u64>,
-    /// The API key, if there is one.
+    /// API key that requests must present, if any.
     pub key: Option<String>,
-    /// Origins of pages that may send requests: none, or these, or `*` for all, or `localhost` for
-    /// those of the browser's own machine.
+    /// Origins whose pages may send requests: `*` allows all, `localhost` all of the browser's own
+    /// machine; empty allows none.
     pub origins: Vec<String>,
-    /// Tokens of a prompt and its output together at most; none is what the model's context holds.
+    /// Maximum tokens of a prompt and its output. Default: the model's context length.
     pub context: Option<usize>,
-    /// Bytes of a request's body at most.
+    /// Maximum bytes of a request's body.
     pub body: usize,
-    /// How long a stop waits for running requests.
+    /// Grace period of running requests when the server stops.
     pub grace: Duration,
-    /// Refuses parameters that there are none of, and those that would be ignored.
+    /// Rejects unknown parameters and those that would be ignored.
     pub strict: bool,
-    /// Parameters of requests that do not say them, as if their clients had.
+    /// Default request parameters, used where a request omits them.
     pub defaults: Map<String, Value>,
-    /// A prefix that paths may have besides, such as `/llm`; empty is none.
+    /// Additional path prefix, such as `/llm`; empty for none.
     pub root: String,
-    /// Continues a conversation's last message where that is an answer and its request does not
-    /// say otherwise.
+    /// Continues the last message of a conversation if it is an answer, unless the request sets
+    /// otherwise.
     pub prefill: bool,
-    /// Whether `/metrics` answers.
+    /// Serves `/metrics`.
     pub metrics: bool,
-    /// The most alternatives' log-probabilities that a request may ask for with each token; more
-    /// than the vocabulary has is all of it.
+    /// Maximum number of alternatives with log-probabilities per token. Values above the vocabulary
+    /// size allow all tokens.
     pub max_logprobs: usize,
-    /// How long a model stays loaded that nobody uses; none is for ever.
+    /// Time after which an idle model is unloaded; `None` keeps it loaded.
     pub unload_after: Option<Duration>,
-    /// Tokens of a completion or an answer at most, where the request does not say; 0 is up to the
-    /// end of the context, and none is 128 for completions and 0 for conversations.
+    /// Default maximum tokens of an output; 0 is up to the end of the context. If unset, 128 for
+    /// completions and 0 for conversations.
     pub max_tokens: Option<usize>,
-    /// Stop strings.
+    /// Default stop strings.
     pub stop: Vec<String>,
-    /// Ignores end tokens.
+    /// Ignores end tokens by default.
     pub ignore_end: bool,
     /// Ignores the published sampling settings, which are otherwise the defaults of conversations.
     pub ignore_published: bool,
-    /// The level of log messages.
+    /// Level of log messages.
     pub log: LevelFilter,
-    /// The exit code after a second signal to stop.
+    /// Exit code after a second signal to stop.
     pub interrupted: u8,
 }
 
@@ -76,7 +76,7 @@ impl Default for ServerOptions {
         Self {
             addresses: Vec::new(),
             models: Vec::new(),
-            capacity: Capacity { texts: 32, tokens: usize::MAX, queue: 1024 },
+            capacity: Capacity { sequences: 32, tokens: usize::MAX, queue: 1024 },
             cache_memory: None,
             key: None,
             origins: Vec::new(),
@@ -88,7 +88,7 @@ impl Default for ServerOptions {
             root: String::new(),
             prefill: false,
             metrics: true,
-            max_logprobs: MOST_TOP,
+            max_logprobs: MAX_ALTERNATIVES,
             unload_after: None,
             max_tokens: None,
             stop: Vec::new(),

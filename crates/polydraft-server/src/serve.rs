@@ -1,122 +1,124 @@
-//! A server from a run's start to its end: the models, the port, and the signals that stop it.
+//! Runs a server: loads the models, opens the port, and stops on signals.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, anyhow};
 use axum::http::{HeaderValue, Uri};
-use polydraft_runtime::costs::Found;
+use polydraft_runtime::costs::CostLookup;
 use polydraft_runtime::message::OptionName;
-use polydraft_runtime::{Listener, Run, SamplingOptions, Speculation, Usage, published};
+use polydraft_runtime::{
+    Listener, Run, SamplingOptions, Speculation, Usage, with_published_sampling,
+};
 
-use crate::api::shared::speculation::fits;
-use crate::app::{Defaults, ServedModel};
-use crate::fleet::{Described, Fleet};
-use crate::http::guard::LOCAL;
+use crate::api::shared::speculation::check_tree_size;
+use crate::http::guard::LOCALHOST;
 use crate::http::server::Server;
-use crate::options::{Offered, ServerOptions};
+use crate::loaded_model::{Defaults, ServedModel};
+use crate::models::{ModelEntry, Models};
+use crate::options::{OfferedModel, ServerOptions};
 use crate::worker::CostsToUse;
 
-/// The default token limit of a completion.
-const COMPLETION: usize = 128;
+/// Default token limit of a completion.
+const DEFAULT_COMPLETION_TOKENS: usize = 128;
 
 /// Serves until SIGINT or SIGTERM. The port opens at once; requests wait until their model is
 /// loaded.
 ///
 /// # Errors
-/// An address that cannot be had; what the first model fails with while it is loaded, a tree that
-/// is too large for all requests among it.
+/// An address that cannot be bound; errors of loading the first model, including a tree that is too
+/// large for all requests.
 pub fn serve(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -> Result<()> {
     let (addresses, interrupted) = (options.addresses.clone(), options.interrupted);
-    // What is ours, and not what libraries say. Another logger in this process stays.
+    // Log this program's messages only. A logger that the process already has stays.
     let _ = env_logger::Builder::new().filter_module("polydraft", options.log).try_init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(4)
         .enable_all()
         .build()?;
-    let fleet = Arc::new(fleet(options, listener));
+    let models = Arc::new(models(options, listener));
     let failure = Arc::new(Mutex::new(None));
     let failed = failure.clone();
-    let whole = runtime.block_on(async {
-        let server = Server::listen(&addresses, fleet.clone()).await?;
-        let at: Vec<String> =
+    let all_sent = runtime.block_on(async {
+        let server = Server::listen(&addresses, models.clone()).await?;
+        let addresses_text: Vec<String> =
             server.addresses()?.iter().map(|address| format!("http://{address}/v1")).collect();
-        let mut stops = Stops::new()?;
-        let (asked, stop) = tokio::sync::oneshot::channel();
+        let mut signals = StopSignals::new()?;
+        let (stop_sender, stop) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
-            let mut asked = Some(asked);
+            let mut stop_sender = Some(stop_sender);
             loop {
-                stops.next().await;
-                match asked.take() {
-                    Some(asked) => drop(asked.send(())),
+                signals.next().await;
+                match stop_sender.take() {
+                    Some(stop_sender) => drop(stop_sender.send(())),
                     None => polydraft_runtime::leave(interrupted.into()),
                 }
             }
         });
-        let (broke, broken) = tokio::sync::oneshot::channel();
+        let (failure_sender, failure) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
-            match fleet.load_first().await {
+            match models.load_first().await {
                 Ok(()) => {
-                    let note = format!("serving at {}; Ctrl-C stops", at.join(" and "));
+                    let note = format!("serving at {}; Ctrl-C stops", addresses_text.join(" and "));
                     listener.note(&note.into());
-                    // Kept until the end: dropped, it would stop the server.
+                    // Keep `failure_sender`: dropping it would stop the server.
                     std::future::pending::<()>().await;
                 }
                 Err(error) => {
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }
             }
-            drop(broke);
+            drop(failure_sender);
         });
         let stop = async {
-            let broken: std::result::Result<(), _> = tokio::select! {
+            let failure: std::result::Result<(), _> = tokio::select! {
                 _ = stop => return,
-                broken = broken => broken,
+                failure = failure => failure,
             };
-            drop(broken);
+            drop(failure);
         };
         anyhow::Ok(server.run(stop).await)
     });
-    // A thread may still be busy, with a grammar for example, but its result is not needed; all
-    // answers are sent.
+    // A thread may still be busy, for example with a grammar, but all answers are sent and its
+    // result is not needed.
     runtime.shutdown_background();
     if let Some(error) = failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
         return Err(Arc::try_unwrap(error).unwrap_or_else(|error| anyhow!("{error:#}")));
     }
-    if !whole? {
-        listener.note(&"stopped before every answer was sent".into());
+    if !all_sent? {
+        listener.note(&"stopped before all answers were sent".into());
     }
     Ok(())
 }
 
-/// The models, none of which is loaded yet.
-fn fleet(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -> Fleet {
+/// Describes the models; none is loaded yet.
+fn models(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -> Models {
     let options = Arc::new(options);
-    let describe = |offered: &Offered| {
-        let Offered { mut names, description } = offered.clone();
+    let entry = |offered: &OfferedModel| {
+        let OfferedModel { mut names, description } = offered.clone();
         if names.is_empty() {
             names.push(description.models.target_name());
         }
         let bytes = description.models.weight_bytes();
-        let (options, of_model) = (options.clone(), description);
+        let (options, description) = (options.clone(), description);
         let load = move || {
-            let run = Run::open(of_model.clone(), listener)?;
-            served(run, &options, listener)
+            let run = Run::open(description.clone(), listener)?;
+            into_served_model(run, &options, listener)
         };
-        Described { names, bytes, load: Box::new(load) }
+        ModelEntry { names, bytes, load: Box::new(load) }
     };
-    Fleet::new(options.models.iter().map(describe).collect(), options.clone())
+    Models::new(options.models.iter().map(entry).collect(), options.clone())
 }
 
-/// What asks the server to stop: Ctrl-C, and where there are signals SIGTERM too.
+/// Signals that stop the server: Ctrl-C, and SIGTERM on Unix.
 #[cfg(unix)]
-struct Stops {
+struct StopSignals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
 }
 
 #[cfg(unix)]
-impl Stops {
+impl StopSignals {
     fn new() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
@@ -132,10 +134,10 @@ impl Stops {
 }
 
 #[cfg(windows)]
-struct Stops(tokio::signal::windows::CtrlC);
+struct StopSignals(tokio::signal::windows::CtrlC);
 
 #[cfg(windows)]
-impl Stops {
+impl StopSignals {
     fn new() -> std::io::Result<Self> {
         tokio::signal::windows::ctrl_c().map(Self)
     }
@@ -145,18 +147,22 @@ impl Stops {
     }
 }
 
-/// A loaded model, and the defaults of its requests.
-fn served(mut run: Run, options: &ServerOptions, listener: &dyn Listener) -> Result<ServedModel> {
+/// Returns a loaded model and the defaults of its requests.
+fn into_served_model(
+    mut run: Run,
+    options: &ServerOptions,
+    listener: &dyn Listener,
+) -> Result<ServedModel> {
     if let Some(Speculation { tree, .. }) = &run.settings.speculation {
-        fits(tree, run.models.engine.info().vocabulary.size()).map_err(|problem| {
+        check_tree_size(tree, run.models.engine.info().vocabulary.size()).map_err(|problem| {
             let message = format!("the tree of all requests: {problem}").into();
             Usage::unknown(OptionName::Tree, message)
         })?;
     }
-    // Where the tree is another one, a request may ask for the adaptive one all the same.
-    let costs = match run.known_costs()? {
-        // Measuring takes a sequence besides those of requests.
-        Some(Found::Unknown(measuring)) if run.models.engine.sequences() > 1 => {
+    // Requests may ask for an adaptive tree even if the default tree is another one.
+    let costs = match run.look_up_costs()? {
+        // The measurement takes one sequence in addition to those of requests.
+        Some(CostLookup::Pending(measuring)) if run.models.engine.max_sequences() > 1 => {
             CostsToUse::Measuring(measuring)
         }
         Some(found) => CostsToUse::Known(found.costs(&mut run.models.engine, listener)?),
@@ -164,35 +170,38 @@ fn served(mut run: Run, options: &ServerOptions, listener: &dyn Listener) -> Res
     };
     let speculation = run.settings.speculation.clone();
     let acceptance = run.description.acceptance()?;
-    let given = &run.description.sampling;
-    let makers = match options.ignore_published || run.models.language.chat.is_none() {
-        true => given.clone(),
-        false => published(given.clone(), &run.models, listener),
+    let configured = &run.description.sampling;
+    let published_sampling = match options.ignore_published || run.models.language.chat.is_none() {
+        true => configured.clone(),
+        false => with_published_sampling(configured.clone(), &run.models, listener),
     };
     let language = run.models.language;
-    let defaults = |sampling: &SamplingOptions, most: usize, end: Vec<polydraft::Token>| Defaults {
+    let defaults = |sampling: &SamplingOptions,
+                    max_tokens: usize,
+                    end_tokens: Vec<polydraft::Token>| Defaults {
         sampling: sampling.clone(),
-        max_tokens: Some(options.max_tokens.unwrap_or(most)).filter(|most| *most > 0),
+        max_tokens: Some(options.max_tokens.unwrap_or(max_tokens))
+            .filter(|max_tokens| *max_tokens > 0),
         stop: options.stop.clone(),
-        end_tokens: if options.ignore_end { Vec::new() } else { end },
+        end_tokens: if options.ignore_end { Vec::new() } else { end_tokens },
     };
-    let completions = defaults(given, COMPLETION, language.end_tokens.clone());
-    let chat = defaults(&makers, 0, language.answer_end_tokens());
+    let completions = defaults(configured, DEFAULT_COMPLETION_TOKENS, language.end_tokens.clone());
+    let chat = defaults(&published_sampling, 0, language.answer_end_tokens());
     let engine = run.models.engine;
     let tokens = options
         .cache_memory
-        // Half of what there is: sequences are not all that needs memory.
+        // Half of the free memory: sequences are not all that needs memory.
         .or_else(|| polydraft_runtime::available_memory().map(|memory| memory / 2))
         .map_or(usize::MAX, |memory| {
-            let states = engine.state_bytes().saturating_mul(engine.sequences() as u64);
-            // Seldom are as many sequences open as may be.
+            let states = engine.state_bytes().saturating_mul(engine.max_sequences() as u64);
+            // Rarely are all sequences open at once.
             let memory = memory.saturating_sub(states).max(memory / 2);
             usize::try_from(memory / engine.token_bytes().max(1)).unwrap_or(usize::MAX)
         });
-    let tokens = engine.room().map_or(tokens, |room| room.min(tokens));
-    // The demo pair's draft is not named, but has a name.
-    let draft = run.models.draft.or_else(|| engine.drafter().map(str::to_owned));
-    let learned = run.models.learned;
+    let tokens = engine.token_capacity().map_or(tokens, |room| room.min(tokens));
+    // The demo pair's draft was not given by name, but has one.
+    let draft = run.models.draft.or_else(|| engine.drafter_name().map(str::to_owned));
+    let learned = run.models.table_saver;
     Ok(ServedModel {
         engine,
         language,
@@ -207,29 +216,29 @@ fn served(mut run: Run, options: &ServerOptions, listener: &dyn Listener) -> Res
     })
 }
 
-/// Where a page is from, as a browser says it, or `*`, or `localhost` for any port of it.
+/// Parses an origin as browsers send it, or `*`, or `localhost` for any of its ports.
 ///
 /// # Errors
-/// What is neither.
-pub fn origin(text: &str) -> Result<String, String> {
+/// Any other string.
+pub fn parse_origin(text: &str) -> Result<String, String> {
     let uri = text.parse::<Uri>().unwrap_or_default();
-    let said =
+    let normalized =
         uri.scheme_str().zip(uri.authority()).map(|(scheme, host)| format!("{scheme}://{host}"));
-    match ["*", LOCAL].contains(&text)
-        || said.is_some_and(|said| said == text && said.to_lowercase() == said)
+    match ["*", LOCALHOST].contains(&text)
+        || normalized
+            .is_some_and(|normalized| normalized == text && normalized.to_lowercase() == normalized)
     {
         true => Ok(text.to_owned()),
         false => {
-            Err("expected '*', 'localhost', or scheme and host as browsers say them, such as \
+            Err("expected '*', 'localhost', or scheme and host as browsers send them, such as \
                       https://example.org or http://localhost:3000"
                 .to_owned())
         }
     }
 }
 
-/// Whether a key can be sent in a header.
-pub fn is_key(key: &str) -> bool {
-    // A key that a header cannot carry could never be sent.
+/// Returns whether a key can be sent in a header.
+pub fn is_valid_key(key: &str) -> bool {
     key.trim() == key && HeaderValue::from_str(key).is_ok()
 }
 
@@ -238,8 +247,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_are_as_browsers_say_them() {
-        for right in [
+    fn accepts_origins_as_browsers_send_them() {
+        for valid in [
             "*",
             "localhost",
             "https://example.org",
@@ -247,9 +256,9 @@ mod tests {
             "http://[::1]:80",
             "app://here",
         ] {
-            assert_eq!(origin(right), Ok(right.to_owned()));
+            assert_eq!(parse_origin(valid), Ok(valid.to_owned()));
         }
-        for wrong in [
+        for invalid in [
             "",
             "example.org",
             "https://example.org/",
@@ -258,7 +267,10 @@ mod tests {
             "https://a/b",
             "null",
         ] {
-            assert!(origin(wrong).unwrap_err().contains("https://example.org"), "{wrong}");
+            assert!(
+                parse_origin(invalid).unwrap_err().contains("https://example.org"),
+                "{invalid}"
+            );
         }
     }
 }

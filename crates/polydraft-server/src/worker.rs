@@ -1,18 +1,17 @@
-//! The engine's thread: it owns the models, and sequences join and leave between steps (continuous
-//! batching).
+//! Engine thread: owns the models; sequences join and leave between steps (continuous batching).
 //!
-//! Between two steps it takes new requests, ends those whose clients are gone, admits those that
-//! fit, and prefills a part of one prompt (chunked prefill), so that no sequence waits for a
-//! neighbour's prompt. A step is one pass of the target for all sequences whose prefill is done. A
-//! sequence does not depend on its neighbours, to the last bit: each has its own random decisions,
-//! and a model's logits for one token do not depend on the other tokens in the batch.
+//! Between two steps it receives new requests, ends those whose clients are gone, admits those that
+//! fit, and prefills a chunk of one prompt (chunked prefill), so that no sequence waits for
+//! another's prompt. A step is one pass of the target for all sequences whose prefill is done. A
+//! sequence does not depend on its neighbours, bit for bit: each has its own random decisions, and
+//! a model's logits for one token do not depend on the other tokens in the batch.
 //!
-//! Of a request's five forms ([`crate::api`] names them) the last three are here: the [`Job`] in
-//! the queue has the parameters of one prompt, and verifiers and trees that are already built; of
-//! it come the engine's `Request` of each sequence, which opens the [`Session`] that runs.
+//! Of a request's five forms (listed in [`crate::api`]) the last three are here: the [`Job`] in the
+//! queue, with the parameters of one prompt and its verifiers and trees already built; the engine's
+//! `Request` of each sequence; and the running [`Session`].
 //!
-//! What breaks one sequence, an error or a panic, ends its request only: if a pass for all fails,
-//! each goes on alone, with the same random decisions again.
+//! An error or panic in one sequence ends only its request: if a pass for all sequences fails, each
+//! is stepped alone, with the same random decisions again.
 
 mod costs;
 mod job;
@@ -38,31 +37,32 @@ pub use costs::CostsToUse;
 use costs::StepCosts;
 use job::{Command, Job};
 pub use job::{
-    EngineHandle, Event, Events, Failure, MAX_TOTAL_ALTERNATIVES, MAX_ALTERNATIVES, Refusal, RequestParams,
+    EngineHandle, Event, Events, Failure, MAX_ALTERNATIVES, MAX_TOTAL_ALTERNATIVES, Refusal,
+    RequestParams,
 };
 use pace::PrefillPace;
 use running::{PromptScorer, RunningRequest, Sequence};
 pub use speculation::BuiltSpeculation;
 
-/// Idle time before memory is given back.
+/// Idle time after which memory is returned to the system.
 const IDLE_BEFORE_RELEASE: Duration = Duration::from_secs(1);
 
-/// How much may run at once.
+/// Limits on what runs at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Capacity {
-    /// Sequences in a batch.
+    /// Maximum sequences in a batch.
     pub sequences: usize,
-    /// Tokens that all of them may have in the KV cache.
+    /// Maximum tokens of all sequences in the KV cache.
     pub tokens: usize,
-    /// Requests that may wait besides.
+    /// Maximum requests that wait.
     pub queue: usize,
 }
 
-/// Starts the thread. It ends when it is stopped, or when its handle is dropped, and everything is
+/// Starts the engine thread. It ends once it is stopped, or its handle is dropped, and all work is
 /// done.
 ///
 /// # Errors
-/// The system has no thread left.
+/// The thread cannot be started.
 pub fn start(
     engine: Engine,
     language: Language,
@@ -74,7 +74,7 @@ pub fn start(
     let (sender, inbox) = channel();
     let costs = StepCosts::new(costs);
     let handle = EngineHandle::new(sender, capacity.sequences.saturating_add(capacity.queue));
-    let handle = handle.with_costs(costs.is_final());
+    let handle = handle.with_costs(costs.known());
     let worker = Worker {
         engine,
         language,
@@ -101,21 +101,21 @@ struct Worker {
     costs: StepCosts,
     capacity: Capacity,
     inbox: Receiver<Command>,
-    /// In the order in which they came.
+    /// In order of arrival.
     waiting: VecDeque<Job>,
     running: Vec<RunningRequest>,
     pace: PrefillPace,
     prefill_round: usize,
-    /// When what is not done by then is ended.
+    /// Time at which unfinished requests are ended.
     deadline: Option<Instant>,
-    /// No more will come.
+    /// Set when no more requests will come.
     closing: bool,
     telemetry: Arc<Telemetry>,
 }
 
-/// Runs what may panic: a fault there is that request's, not the server's.
+/// Runs work that may panic, and returns a panic as the request's failure.
 fn catch_panic<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    // What is shared with the work is the engine, which `restore` puts right.
+    // The work shares only the engine, which `restore` resets.
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Failure::Panic))
 }
 
@@ -138,7 +138,7 @@ impl Worker {
         }
     }
 
-    /// Sequences and tokens that are reserved for running requests.
+    /// Sequences and tokens reserved for running requests.
     fn reserved(&self) -> (usize, usize) {
         let needs = self.running.iter().map(|running| self.required(&running.job));
         needs.fold((0, 0), |(a, b), (c, d)| (a + c, b.saturating_add(d)))
@@ -148,8 +148,8 @@ impl Worker {
         (job.params.count, job.params.tokens(self.engine.info().context))
     }
 
-    /// Takes new requests; waits where there is nothing else to do. Whether there is anything left
-    /// to do.
+    /// Receives new requests, and blocks while there is no other work. Returns whether work is
+    /// left.
     fn receive(&mut self) -> bool {
         loop {
             let idle = self.running.is_empty() && self.waiting.is_empty();
@@ -176,7 +176,7 @@ impl Worker {
         }
     }
 
-    /// Waits for new requests. Where that takes a while, memory is given back meanwhile.
+    /// Waits for a command. Returns memory to the system if that takes a while.
     fn wait_for_command(&self) -> Result<Command, RecvError> {
         match self.inbox.recv_timeout(IDLE_BEFORE_RELEASE) {
             Err(RecvTimeoutError::Timeout) => {
@@ -188,8 +188,7 @@ impl Worker {
         }
     }
 
-    /// Ends requests whose clients are gone or too slow, and all of them when the grace period is
-    /// over.
+    /// Ends requests whose clients are gone or too slow, and all requests after the grace period.
     fn end_abandoned(&mut self) {
         let is_overdue = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
         self.waiting.retain(|job| {
@@ -207,14 +206,14 @@ impl Worker {
         }
     }
 
-    /// Admits in the order of arrival as long as sequences and tokens fit: the first is never
-    /// overtaken.
+    /// Admits requests in order of arrival while their sequences and tokens fit: the first one is
+    /// never overtaken.
     fn admit(&mut self) {
         while let Some((sequences, tokens)) = self.waiting.front().map(|job| self.required(job)) {
             let reserved = self.reserved();
             let max_sequences = self.capacity.sequences.min(self.engine.max_sequences());
-            let fits =
-                reserved.0 + sequences <= max_sequences && reserved.1.saturating_add(tokens) <= self.capacity.tokens;
+            let fits = reserved.0 + sequences <= max_sequences
+                && reserved.1.saturating_add(tokens) <= self.capacity.tokens;
             if !fits && !self.running.is_empty() {
                 return;
             }
@@ -229,15 +228,15 @@ impl Worker {
         }
     }
 
-    /// Scores a part of each prompt whose scores were asked for.
+    /// Scores a part of each prompt whose log-probabilities were requested.
     fn score_prompts(&mut self) {
         for running in &mut self.running {
             running.score(&mut self.engine, &self.language, &mut self.costs);
         }
     }
 
-    /// Prefills a part of one prompt: in turn of the sequence that came first, and of the one with
-    /// the least left.
+    /// Prefills a chunk of one prompt, alternating between the sequence that came first and the one
+    /// with the fewest tokens left.
     fn prefill(&mut self) {
         let unprefilled = self.running.iter_mut().flat_map(|running| &mut running.sequences);
         let unprefilled = unprefilled.filter(|sequence| sequence.needs_prefill());
@@ -248,7 +247,9 @@ impl Worker {
         };
         let Some(sequence) = sequence else { return };
         let (before, started) = (sequence.unprefilled, Instant::now());
-        match catch_panic(|| Ok(self.engine.prepare(&mut sequence.session, self.pace.next_tokens())?)) {
+        match catch_panic(|| {
+            Ok(self.engine.prepare(&mut sequence.session, self.pace.next_tokens())?)
+        }) {
             Ok(left) => {
                 self.pace.record(before.saturating_sub(left), started.elapsed());
                 self.telemetry.add_prefill_pass(started.elapsed());
@@ -258,10 +259,12 @@ impl Worker {
         }
     }
 
-    /// Opens a request's other sequences once the prefill is done: they share its KV cache.
+    /// Opens the other sequences of a request once its prompt is prefilled: they share its KV
+    /// cache.
     fn open_remaining(&mut self) {
         for running in &mut self.running {
-            let prefilled = running.sequences.first().is_none_or(|sequence| !sequence.needs_prefill());
+            let prefilled =
+                running.sequences.first().is_none_or(|sequence| !sequence.needs_prefill());
             let prefilled = prefilled && running.scorer.is_none();
             while prefilled && running.opened < running.job.params.count {
                 let params = &mut running.job.params;
@@ -278,11 +281,15 @@ impl Worker {
         }
     }
 
-    /// One pass for all sequences whose prefill is done.
+    /// Runs one pass for all sequences whose prefill is done.
     fn step(&mut self) {
         let all = self.running.iter_mut().flat_map(|running| {
             let prompt = &running.job.params.prompt;
-            running.sequences.iter_mut().filter(|sequence| sequence.is_ready()).map(move |sequence| (prompt, sequence))
+            running
+                .sequences
+                .iter_mut()
+                .filter(|sequence| sequence.is_ready())
+                .map(move |sequence| (prompt, sequence))
         });
         let mut ready: Vec<_> = all.collect();
         if ready.is_empty() {
@@ -290,7 +297,8 @@ impl Worker {
         }
         ready.iter().for_each(|(_, sequence)| sequence.random.mark());
         let target_calls = |sequence: &Sequence| sequence.session.statistics().target_calls;
-        let calls_before: Vec<usize> = ready.iter().map(|(_, sequence)| target_calls(sequence)).collect();
+        let calls_before: Vec<usize> =
+            ready.iter().map(|(_, sequence)| target_calls(sequence)).collect();
         let mut sessions: Vec<&mut Session<'static>> =
             ready.iter_mut().map(|(_, sequence)| &mut sequence.session).collect();
         let (count, started) = (sessions.len(), Instant::now());
@@ -299,7 +307,7 @@ impl Worker {
             return;
         }
         for ((prompt, sequence), before) in ready.into_iter().zip(calls_before) {
-            // A sequence keeps what it has taken of the step, and the decisions of that are made.
+            // A sequence that has already taken its part of the step keeps its decisions.
             if target_calls(sequence) == before {
                 sequence.random.rewind();
             }
@@ -315,22 +323,22 @@ impl Worker {
         }
     }
 
-    /// Measures a part of what steps cost, if that is not known yet and one is due.
+    /// Measures a part of the cost of steps, if it is not known yet and a part is due.
     fn measure_costs(&mut self) {
         let idle = self.running.is_empty();
         let Self { engine, costs, .. } = self;
-        // What breaks there is no request's fault.
+        // A failure here is no request's fault.
         let is_final = catch_unwind(AssertUnwindSafe(|| costs.advance(engine, idle)));
         if is_final.is_ok_and(|is_final| is_final) {
             let sequences = self.running.iter_mut().flat_map(|running| {
                 let params = &running.job.params;
                 running.sequences.iter_mut().map(move |sequence| (params, sequence))
             });
-            sequences.for_each(|(params, sequence)| sequence.speculate(params, costs));
+            sequences.for_each(|(params, sequence)| sequence.use_final_costs(params, costs));
         }
     }
 
-    /// Sends all new events, and closes what is done.
+    /// Sends all new events, and closes finished requests.
     fn send_events(&mut self) {
         for running in &mut self.running {
             running.send_events(&mut self.engine, &self.telemetry);

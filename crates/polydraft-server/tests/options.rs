@@ -1,5 +1,4 @@
-//! What a server is started with: parameters that requests do not say, paths, origins, and the
-//! counts that it keeps.
+//! Options of a server: default parameters, paths, origins, and metrics.
 
 use crate::common;
 
@@ -10,12 +9,12 @@ use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;
 
-fn said(role: &str, content: &str) -> Value {
+fn message(role: &str, content: &str) -> Value {
     json!({ "role": role, "content": content })
 }
 
 #[test]
-fn requests_have_the_servers_parameters_where_they_say_none() {
+fn default_parameters_apply_to_requests_that_omit_them() {
     let defaults = json!({ "seed": 5, "max_tokens": 9, "return_token_ids": true,
         "stream_options": { "include_usage": true } });
     let server = start(NOW, |options| options.defaults = defaults.as_object().unwrap().clone());
@@ -23,15 +22,15 @@ fn requests_have_the_servers_parameters_where_they_say_none() {
     let body = json!({ "prompt": "a b", "max_tokens": 9, "seed": 5, "return_token_ids": true });
     let same = plain.complete(body)["choices"].clone();
     assert_eq!(server.complete(json!({ "prompt": "a b" }))["choices"], same);
-    // What a request says counts.
+    // A request's own parameters take precedence.
     let other = server.complete(json!({ "prompt": "a b", "seed": 6, "max_tokens": 30 }));
     assert_ne!(other["choices"], same);
-    // Options of streams are for streams.
+    // Default stream options apply to streams only.
     let events = server.post("/v1/completions", &json!({ "prompt": "a b", "stream": true }));
     let events = events.events();
     let last: Value = serde_json::from_str(events[events.len() - 2]).unwrap();
     assert_eq!(last["usage"]["prompt_tokens"], 2);
-    // llama.cpp's clients find the seed.
+    // llama.cpp's clients read the seed from here.
     assert_eq!(
         server.get("/props").json()["default_generation_settings"]["params"]["seed"],
         json!(5)
@@ -42,36 +41,36 @@ fn requests_have_the_servers_parameters_where_they_say_none() {
 }
 
 #[test]
-fn answers_may_be_gone_on_with() {
+fn prefill_option_continues_a_final_answer() {
     let server = start(NOW, |options| options.prefill = true);
     let plain = start(NOW, |_| ());
-    let messages = json!([said("user", "a"), said("assistant", "b c")]);
-    // An echo has what is gone on with.
-    let goes_on = |server: &common::Running, changes: Value| {
+    let messages = json!([message("user", "a"), message("assistant", "b c")]);
+    // An echo begins with the continued message.
+    let continues = |server: &common::TestServer, changes: Value| {
         let mut body = json!({ "messages": messages, "max_tokens": 1, "echo": true,
             "logit_bias": { "0": 100 } });
         body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         let answer = server.post("/v1/chat/completions", &body).json();
         answer["choices"][0]["message"]["content"].as_str().unwrap().starts_with("b c")
     };
-    assert!(goes_on(&plain, json!({ "continue_final_message": true })));
-    assert!(!goes_on(&plain, json!({})));
-    assert!(goes_on(&server, json!({})));
-    assert!(!goes_on(&server, json!({ "continue_final_message": false })));
-    assert!(!goes_on(&server, json!({ "add_generation_prompt": true })));
+    assert!(continues(&plain, json!({ "continue_final_message": true })));
+    assert!(!continues(&plain, json!({})));
+    assert!(continues(&server, json!({})));
+    assert!(!continues(&server, json!({ "continue_final_message": false })));
+    assert!(!continues(&server, json!({ "add_generation_prompt": true })));
     let mut other = json!({ "messages": messages, "max_tokens": 1 });
-    other["messages"].as_array_mut().unwrap().push(said("user", "a"));
+    other["messages"].as_array_mut().unwrap().push(message("user", "a"));
     assert_eq!(server.post("/v1/chat/completions", &other).status, 200);
-    // Of several none is the one.
-    let several = json!({ "messages": [said("user", "a"), said("assistant", "b"),
-        said("assistant", "c")], "max_tokens": 2 });
-    let refused = server.post("/v1/chat/completions", &several);
-    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("messages")));
-    assert_eq!(plain.post("/v1/chat/completions", &several).status, 200);
+    // Several answers cannot be continued.
+    let several_answers = json!({ "messages": [message("user", "a"), message("assistant", "b"),
+        message("assistant", "c")], "max_tokens": 2 });
+    let rejected = server.post("/v1/chat/completions", &several_answers);
+    assert_eq!((rejected.status, &rejected.json()["error"]["param"]), (400, &json!("messages")));
+    assert_eq!(plain.post("/v1/chat/completions", &several_answers).status, 200);
 }
 
 #[test]
-fn paths_may_begin_with_a_root() {
+fn serves_under_the_root_path_too() {
     let server = start(NOW, |options| {
         options.root = "/some/llm".to_owned();
         options.key = Some("secret".to_owned());
@@ -91,39 +90,39 @@ fn paths_may_begin_with_a_root() {
 }
 
 #[test]
-fn pages_are_told_the_methods() {
+fn preflight_lists_methods_and_headers() {
     let server = start(NOW, |options| options.origins = vec!["*".to_owned()]);
-    let asked = "OPTIONS /completion HTTP/1.1\r\nOrigin: http://page.example\r\n\
+    let preflight = "OPTIONS /completion HTTP/1.1\r\nOrigin: http://page.example\r\n\
                  Access-Control-Request-Method: POST\r\n\
                  Access-Control-Request-Headers: authorization";
-    let head = reply(server.send(asked, b"")).head;
+    let head = reply(server.send(preflight, b"")).head;
     assert!(
         head.contains("access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\n"),
         "{head}"
     );
-    // A * would not be for this one.
+    // `*` would not cover this header.
     assert!(head.contains("access-control-allow-headers: authorization\r\n"), "{head}");
     assert!(head.contains("access-control-allow-origin: http://page.example\r\n"), "{head}");
 }
 
 #[test]
-fn counts_may_be_kept_to_oneself() {
+fn metrics_can_be_turned_off() {
     let server = start(NOW, |options| options.metrics = false);
-    let refused = server.get("/metrics");
-    assert_eq!(refused.status, 501);
-    assert!(refused.json()["error"]["message"].is_string());
+    let rejected = server.get("/metrics");
+    assert_eq!(rejected.status, 501);
+    assert!(rejected.json()["error"]["message"].is_string());
 }
 
 #[test]
-fn counts_have_llama_cpps_names_too() {
+fn metrics_have_llama_cpp_names_too() {
     let server = start(NOW, |_| ());
-    let (mut read, mut cached, mut written) = (0, 0, 0);
+    let (mut prefilled, mut cached, mut generated) = (0, 0, 0);
     for _ in 0..2 {
         let body = json!({ "prompt": "a b c d a b c d", "n_predict": 6, "seed": 3 });
         let timings = server.post("/completion", &body).json()["timings"].clone();
-        let of = |name: &str| timings[name].as_u64().unwrap();
-        (read, cached) = (read + of("prompt_n"), cached + of("cache_n"));
-        written += of("predicted_n");
+        let count = |name: &str| timings[name].as_u64().unwrap();
+        (prefilled, cached) = (prefilled + count("prompt_n"), cached + count("cache_n"));
+        generated += count("predicted_n");
     }
     assert!(cached > 0);
     let metrics = server.get("/metrics");
@@ -132,10 +131,10 @@ fn counts_have_llama_cpps_names_too() {
         let line = metrics.body.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
         line.unwrap_or_else(|| panic!("{name}: {}", metrics.body)).parse().unwrap()
     };
-    assert_eq!(value("llamacpp:prompt_tokens_total"), read as f64);
+    assert_eq!(value("llamacpp:prompt_tokens_total"), prefilled as f64);
     assert_eq!(value("llamacpp:prompt_tokens_cached_total"), cached as f64);
-    assert_eq!(value("llamacpp:tokens_predicted_total"), written as f64);
-    assert_eq!(value("polydraft:generation_tokens_total"), written as f64);
+    assert_eq!(value("llamacpp:tokens_predicted_total"), generated as f64);
+    assert_eq!(value("polydraft:generation_tokens_total"), generated as f64);
     assert_eq!(
         value("llamacpp:spec_decode_num_draft_tokens_total"),
         value("polydraft:spec_decode_num_draft_tokens_total")

@@ -1,4 +1,4 @@
-//! Parameters that vLLM's clients send: tokens by id, prompts cut off, usage in every chunk.
+//! Parameters of vLLM's clients: tokens by id, truncation of prompts, usage in every chunk.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ fn chunks(events: &[&str]) -> Vec<Value> {
     events[..events.len() - 1].iter().map(|event| serde_json::from_str(event).unwrap()).collect()
 }
 
-/// Flags that clients send as strings; other strings are none (`refusals.rs`).
+/// Other strings are rejected (`refusals.rs`).
 #[test]
-fn flags_may_be_strings() {
+fn accepts_flags_as_strings() {
     let server = start(Duration::ZERO, |_| ());
     let body = |flag: Value| {
         json!({ "messages": [{ "role": "user", "content": "a" }], "logprobs": flag,
@@ -34,7 +34,7 @@ fn flags_may_be_strings() {
 }
 
 #[test]
-fn only_allowed_tokens_are_sampled() {
+fn allowed_token_ids_limit_sampling() {
     let server = start(NOW, |_| ());
     for speculation in [json!("none"), json!({ "verifier": "traversal" })] {
         let body = json!({ "prompt": "a", "seed": 3, "max_tokens": 60, "temperature": 1,
@@ -45,14 +45,14 @@ fn only_allowed_tokens_are_sampled() {
         assert!(words.contains(&"b") && words.contains(&"d"), "{text}");
         assert!(words.iter().all(|word| ["b", "d"].contains(word)), "{text}");
     }
-    // No limit, as nothing could be sampled.
+    // An empty list is no limit.
     server.complete(json!({ "prompt": "a", "max_tokens": 2, "allowed_token_ids": [] }));
 }
 
 #[test]
-fn named_tokens_have_their_log_probabilities() {
+fn logprob_token_ids_list_the_named_tokens() {
     let server = start(NOW, |_| ());
-    // After "c a" the target says 0.1, 0.6, 0.1, 0.1, 0.1, 0; b is the likeliest.
+    // The target's distribution after "c a" is 0.1, 0.6, 0.1, 0.1, 0.1, 0; b is the likeliest.
     let body = json!({ "prompt": "c a", "temperature": 0, "max_tokens": 1,
         "logprob_token_ids": [2, 5], "return_tokens_as_token_ids": true });
     let answer = server.complete(body.clone());
@@ -73,7 +73,7 @@ fn named_tokens_have_their_log_probabilities() {
 }
 
 #[test]
-fn prompts_are_cut_off_on_either_side() {
+fn truncates_prompts_on_either_side() {
     let server = start(NOW, |_| ());
     let ids = |changes: Value| {
         let mut body = json!({ "prompt": [0, 1, 2, 3, 0, 1, 2, 3], "max_tokens": 1,
@@ -82,12 +82,12 @@ fn prompts_are_cut_off_on_either_side() {
         let answer = server.complete(body);
         answer["choices"][0]["prompt_token_ids"].clone()
     };
-    let cut = |side| json!({ "truncate_prompt_tokens": 3, "truncation_side": side });
-    assert_eq!(ids(cut(json!("left"))), json!([1, 2, 3]));
-    assert_eq!(ids(cut(json!(null))), json!([1, 2, 3]));
-    assert_eq!(ids(cut(json!("right"))), json!([0, 1, 2]));
+    let truncation = |side| json!({ "truncate_prompt_tokens": 3, "truncation_side": side });
+    assert_eq!(ids(truncation(json!("left"))), json!([1, 2, 3]));
+    assert_eq!(ids(truncation(json!(null))), json!([1, 2, 3]));
+    assert_eq!(ids(truncation(json!("right"))), json!([0, 1, 2]));
     assert_eq!(ids(json!({ "truncate_prompt_tokens": 9 })).as_array().unwrap().len(), 8);
-    // Room for the output is left.
+    // -1 leaves room for the output.
     let long = json!({ "prompt": "a ".repeat(700), "truncate_prompt_tokens": -1,
         "max_tokens": 12 });
     assert_eq!(ids(long).as_array().unwrap().len(), 500);
@@ -99,7 +99,7 @@ fn prompts_are_cut_off_on_either_side() {
 }
 
 #[test]
-fn the_usage_may_come_with_every_chunk() {
+fn usage_in_every_chunk_on_request() {
     let server = start(NOW, |_| ());
     let options = json!({ "include_usage": true, "continuous_usage_stats": true });
     let messages = json!([{ "role": "user", "content": "a b" }]);
@@ -112,33 +112,33 @@ fn the_usage_may_come_with_every_chunk() {
         tokens += choice["logprobs"]["content"].as_array().map_or(0, Vec::len);
         let usage = &chunk["usage"];
         assert_eq!(usage["prompt_tokens"], 2);
-        // The chunk that says who speaks comes before the first tokens.
+        // The chunk with the role comes before the first tokens.
         assert_eq!(usage["completion_tokens"], tokens, "{chunk}");
-        let sum = ["prompt_tokens", "completion_tokens"].map(|of| usage[of].as_u64().unwrap());
+        let sum = ["prompt_tokens", "completion_tokens"].map(|name| usage[name].as_u64().unwrap());
         assert_eq!(usage["total_tokens"], sum.iter().sum::<u64>());
     }
     assert!(tokens > 0);
 }
 
 #[test]
-fn a_stream_says_who_speaks_before_it_says_what() {
+fn stream_sends_the_role_before_content() {
     let server = start(NOW, |_| ());
     let messages = json!([{ "role": "user", "content": "a b" }]);
     let body = json!({ "messages": messages, "max_tokens": 5, "n": 2, "stream": true });
     let reply = server.post("/v1/chat/completions", &body);
-    let mut begun = [false; 2];
+    let mut started = [false; 2];
     for chunk in chunks(&reply.events()) {
         let choice = &chunk["choices"][0];
         let index = choice["index"].as_u64().unwrap() as usize;
         let expected = json!({ "role": "assistant", "content": "" });
-        assert_eq!(choice["delta"] == expected, !begun[index], "{chunk}");
-        begun[index] = true;
+        assert_eq!(choice["delta"] == expected, !started[index], "{chunk}");
+        started[index] = true;
     }
-    assert_eq!(begun, [true; 2]);
+    assert_eq!(started, [true; 2]);
 }
 
 #[test]
-fn an_answer_may_begin_with_what_it_goes_on_with() {
+fn echo_repeats_the_continued_message() {
     let server = start(NOW, |_| ());
     let messages =
         json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": "b c" }]);
@@ -152,7 +152,7 @@ fn an_answer_may_begin_with_what_it_goes_on_with() {
 }
 
 #[test]
-fn a_shorter_context_ends_outputs_and_refuses_prompts() {
+fn context_option_limits_outputs_and_prompts() {
     let server = start(NOW, |options| options.context = Some(10));
     let body = |words: usize| {
         json!({ "prompt": "a ".repeat(words), "ignore_eos": true,

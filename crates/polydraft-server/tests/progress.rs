@@ -1,34 +1,34 @@
-//! How far a request is and how long it takes, and prompts and tokens as the model reads them.
+//! Progress and timings of requests, and prompts and tokens as the model reads them.
 
 use std::time::Duration;
 
-use crate::common::{Running, start};
+use crate::common::{TestServer, start};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;
 
-fn events(server: &Running, path: &str, body: &Value) -> Vec<Value> {
+fn events(server: &TestServer, path: &str, body: &Value) -> Vec<Value> {
     let reply = server.post(path, body);
     assert_eq!(reply.status, 200, "{reply:?}");
     let data = reply.events().into_iter().filter(|event| *event != "[DONE]");
     data.map(|event| serde_json::from_str(event).unwrap()).collect()
 }
 
-/// What is told of the prompt never goes back, begins with what was cached, and ends with all.
-fn check(told: &[&Value], total: u64) {
-    let of = |progress: &Value, name: &str| progress[name].as_u64().unwrap();
-    let (first, last) = (told[0], told[told.len() - 1]);
-    assert!(told.len() > 1);
-    assert_eq!(of(first, "processed"), of(first, "cache"));
-    assert_eq!((of(last, "processed"), of(last, "total")), (total, total));
-    for pair in told.windows(2) {
-        assert!(of(pair[0], "processed") < of(pair[1], "processed"));
-        assert!(of(pair[0], "time_ms") <= of(pair[1], "time_ms"));
+/// Progress begins with the cached tokens, increases strictly, and ends with all tokens.
+fn check_progress(reports: &[&Value], total: u64) {
+    let field = |progress: &Value, name: &str| progress[name].as_u64().unwrap();
+    let (first, last) = (reports[0], reports[reports.len() - 1]);
+    assert!(reports.len() > 1);
+    assert_eq!(field(first, "processed"), field(first, "cache"));
+    assert_eq!((field(last, "processed"), field(last, "total")), (total, total));
+    for pair in reports.windows(2) {
+        assert!(field(pair[0], "processed") < field(pair[1], "processed"));
+        assert!(field(pair[0], "time_ms") <= field(pair[1], "time_ms"));
     }
 }
 
 #[test]
-fn streams_tell_how_much_of_the_prompt_is_read() {
+fn streams_report_prompt_progress() {
     let server = start(NOW, |_| ());
     let words = "a b c d ".repeat(50);
     for path in ["/completion", "/v1/completions", "/v1/chat/completions", "/v1/responses"] {
@@ -41,13 +41,13 @@ fn streams_tell_how_much_of_the_prompt_is_read() {
             _ => body["prompt"] = json!(words),
         }
         let all = events(&server, path, &body);
-        let told: Vec<&Value> = all
+        let reports: Vec<&Value> = all
             .iter()
             .map(|event| &event["prompt_progress"])
-            .filter(|told| !told.is_null())
+            .filter(|reports| !reports.is_null())
             .collect();
-        check(&told, 200);
-        // Of one who did not ask, nothing.
+        check_progress(&reports, 200);
+        // Not without the parameter.
         body["return_progress"] = json!(false);
         let all = events(&server, path, &body);
         assert!(all.iter().all(|event| event["prompt_progress"].is_null()), "{path}");
@@ -56,7 +56,7 @@ fn streams_tell_how_much_of_the_prompt_is_read() {
 }
 
 #[test]
-fn answers_tell_their_times() {
+fn answers_have_timings_on_request() {
     let server = start(NOW, |_| ());
     let messages = json!([{ "role": "user", "content": "a b" }]);
     for stream in [false, true] {
@@ -68,12 +68,13 @@ fn answers_tell_their_times() {
         };
         let timings = &last["timings"];
         assert!(timings["predicted_n"].as_u64().unwrap() > 1, "{last}");
-        let read = timings["prompt_n"].as_u64().unwrap() + timings["cache_n"].as_u64().unwrap();
-        assert_eq!(read, 2);
+        let prompt_tokens =
+            timings["prompt_n"].as_u64().unwrap() + timings["cache_n"].as_u64().unwrap();
+        assert_eq!(prompt_tokens, 2);
         let (count, rate) = (&timings["predicted_n"], &timings["predicted_per_second"]);
-        let of_rest =
+        let rate_after_first =
             (count.as_f64().unwrap() - 1.0) * 1e3 / timings["predicted_ms"].as_f64().unwrap();
-        assert!((rate.as_f64().unwrap() / of_rest - 1.0).abs() < 1e-9, "{timings}");
+        assert!((rate.as_f64().unwrap() / rate_after_first - 1.0).abs() < 1e-9, "{timings}");
     }
     let native = json!({ "prompt": "a b", "n_predict": 1 });
     let timings = server.post("/completion", &native).json()["timings"].clone();
@@ -84,25 +85,25 @@ fn answers_tell_their_times() {
 }
 
 #[test]
-fn prompts_are_told_as_the_model_reads_them() {
+fn verbose_returns_the_prompt_as_the_model_reads_it() {
     let server = start(NOW, |_| ());
     let answer = server.complete(json!({ "prompt": [0, 4, 1], "max_tokens": 2, "verbose": true,
         "echo": true, "logprobs": 1, "seed": 1 }));
     assert_eq!(answer["__verbose"]["prompt"], "a end b");
-    // An echo of tokens has the special ones too, and so have their names.
+    // An echo of tokens includes special ones, in the text and in the list.
     let choice = &answer["choices"][0];
     assert!(choice["text"].as_str().unwrap().starts_with("a end b"), "{choice}");
     assert_eq!(choice["logprobs"]["tokens"].as_array().unwrap()[..3], ["a", "end", "b"]);
     let messages = json!([{ "role": "user", "content": "c d" }]);
     let body = json!({ "messages": messages, "max_tokens": 4, "verbose": true, "stream": true });
     let all = events(&server, "/v1/chat/completions", &body);
-    let told: Vec<&Value> =
-        all.iter().map(|event| &event["__verbose"]).filter(|told| !told.is_null()).collect();
-    assert_eq!(told, [&json!({ "prompt": "c d" })]);
+    let reports: Vec<&Value> =
+        all.iter().map(|event| &event["__verbose"]).filter(|reports| !reports.is_null()).collect();
+    assert_eq!(reports, [&json!({ "prompt": "c d" })]);
 }
 
 #[test]
-fn prompts_are_counted() {
+fn input_tokens_routes_count_prompts() {
     let server = start(NOW, |_| ());
     let messages = json!([{ "role": "user", "content": "c d a" }]);
     for (path, body) in [
@@ -116,41 +117,41 @@ fn prompts_are_counted() {
 }
 
 #[test]
-fn prompts_of_conversations_may_come_as_tokens() {
+fn kv_transfer_params_replace_the_prompt() {
     let server = start(NOW, |_| ());
     let messages = json!([{ "role": "user", "content": "c d" }]);
-    let ask = |transfer: Value| {
+    let post = |transfer: Value| {
         let body = json!({ "messages": messages, "max_tokens": 3, "return_token_ids": true,
             "seed": 4, "kv_transfer_params": transfer });
         server.post("/v1/chat/completions", &body)
     };
-    let whole = ask(json!({ "prompt_token_ids": [0, 1, 0] }));
-    assert_eq!(whole.json()["prompt_token_ids"], json!([0, 1, 0]));
-    assert!(whole.ignored().is_empty());
-    // What would transfer a KV cache is ignored, and said.
-    let other = ask(json!({ "do_remote_prefill": true }));
+    let full = post(json!({ "prompt_token_ids": [0, 1, 0] }));
+    assert_eq!(full.json()["prompt_token_ids"], json!([0, 1, 0]));
+    assert!(full.ignored().is_empty());
+    // Fields that would transfer a KV cache are reported as ignored.
+    let other = post(json!({ "do_remote_prefill": true }));
     assert_eq!(other.json()["prompt_token_ids"], json!([2, 3]));
     assert_eq!(other.ignored(), ["kv_transfer_params"]);
-    assert_eq!(ask(json!({ "prompt_token_ids": [0, 6] })).status, 400);
-    assert_eq!(ask(json!({ "prompt_token_ids": "a" })).status, 400);
+    assert_eq!(post(json!({ "prompt_token_ids": [0, 6] })).status, 400);
+    assert_eq!(post(json!({ "prompt_token_ids": "a" })).status, 400);
 }
 
 #[test]
-fn responses_tell_their_tokens() {
+fn responses_return_tokens_on_request() {
     let server = start(NOW, |_| ());
     let body = json!({ "input": "c d", "seed": 8, "max_output_tokens": 5,
         "enable_response_messages": true });
     let answer = server.post("/v1/responses", &body).json();
     let raw = json!([{ "type": "raw_message_tokens", "message": "c d", "tokens": [2, 3] }]);
     assert_eq!(answer["input_messages"], raw);
-    let written = answer["output_messages"][0]["tokens"].as_array().unwrap().len() as u64;
-    assert_eq!(answer["usage"]["output_tokens"], written);
-    // Nobody asked for log-probabilities.
+    let generated = answer["output_messages"][0]["tokens"].as_array().unwrap().len() as u64;
+    assert_eq!(answer["usage"]["output_tokens"], generated);
+    // Log-probabilities were not requested.
     assert_eq!(answer["output"][0]["content"][0]["logprobs"], json!([]));
 }
 
 #[test]
-fn fields_of_vllms_answers_are_there_as_null() {
+fn vllm_fields_are_null_where_not_requested() {
     let server = start(NOW, |_| ());
     let answer = server.complete(json!({ "prompt": "a", "max_tokens": 2 }));
     let choice = answer["choices"][0].as_object().unwrap();
@@ -162,7 +163,7 @@ fn fields_of_vllms_answers_are_there_as_null() {
     for name in ["prompt_logprobs", "prompt_token_ids"] {
         assert_eq!(answer.as_object().unwrap().get(name), Some(&Value::Null), "{name}");
     }
-    // In completions every chunk has lists where log-probabilities were asked for.
+    // In completions every chunk has lists if log-probabilities are requested.
     let body = json!({ "prompt": "a", "max_tokens": 4, "logprobs": 1, "stream": true });
     for chunk in events(&server, "/v1/completions", &body) {
         assert!(chunk["choices"][0]["logprobs"]["tokens"].is_array(), "{chunk}");

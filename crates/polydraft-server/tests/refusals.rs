@@ -1,15 +1,16 @@
-//! What is wrong is refused by name, and nothing that goes wrong takes others along.
+//! Errors: invalid requests are rejected with the parameter, and failures do not affect other
+//! requests.
 
 use std::io::{Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::common::{Running, reply, start, start_bytes, start_endless};
+use crate::common::{TestServer, reply, start, start_byte_tokens, start_without_end_tokens};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;
 
-fn refused(server: &Running, path: &str, body: &Value) -> (u16, Value) {
+fn rejected(server: &TestServer, path: &str, body: &Value) -> (u16, Value) {
     let reply = server.post(path, body);
     assert!(!reply.body.contains("secret"), "{reply:?}");
     let error = reply.json()["error"].clone();
@@ -20,7 +21,7 @@ fn refused(server: &Running, path: &str, body: &Value) -> (u16, Value) {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn names_the_invalid_parameter() {
     let server = start(NOW, |options| options.capacity.tokens = 300);
     let with = |name: &str, value: Value| {
         let mut body = json!({ "prompt": "a", "max_tokens": 4 });
@@ -83,7 +84,7 @@ fn what_is_wrong_is_named() {
         ("speculation", json!({ "draft": "other" })),
         ("speculation", json!({ "depth": 3 })),
     ] {
-        let (status, error) = refused(&server, "/v1/completions", &with(name, value.clone()));
+        let (status, error) = rejected(&server, "/v1/completions", &with(name, value.clone()));
         assert_eq!((status, &error["param"]), (400, &json!(name)), "{name} {value}: {error}");
         assert_eq!(error["type"], "invalid_request_error");
     }
@@ -94,25 +95,25 @@ fn what_is_wrong_is_named() {
         (json!({ "trees": "2" }), "speculation.trees: unknown field"),
         (json!({ "verifier": "block", "tree": "2,2" }), "verifiers for this tree: "),
     ] {
-        let (_, error) = refused(&server, "/v1/completions", &with("speculation", speculation));
+        let (_, error) = rejected(&server, "/v1/completions", &with("speculation", speculation));
         let message = error["message"].as_str().expect("a message");
         assert!(message.contains(expected), "{expected}: {message}");
     }
-    let wrong = json!({ "b": 1, "a": 2, "0": 3, "6": 4 });
-    let (_, error) = refused(&server, "/v1/completions", &with("logit_bias", wrong));
+    let biases = json!({ "b": 1, "a": 2, "0": 3, "6": 4 });
+    let (_, error) = rejected(&server, "/v1/completions", &with("logit_bias", biases));
     assert!(error["message"].as_str().unwrap().contains(r#"["6", "a", "b"]"#), "{error}");
     let mut both = with("allowed_token_ids", json!([0]));
     both["structured_outputs"] = json!({ "choice": ["a", "b"] });
-    assert_eq!(refused(&server, "/v1/completions", &both).1["param"], "allowed_token_ids");
-    let code = |body: &Value| refused(&server, "/v1/completions", body).1["code"].clone();
+    assert_eq!(rejected(&server, "/v1/completions", &both).1["param"], "allowed_token_ids");
+    let code = |body: &Value| rejected(&server, "/v1/completions", body).1["code"].clone();
     assert_eq!(code(&with("tools", json!([{}]))), "unsupported_parameter");
     assert_eq!(code(&with("prompt", json!(vec![0; 600]))), "context_length_exceeded");
-    assert_eq!(refused(&server, "/v1/completions", &with("model", json!("gpt"))).0, 404);
-    assert_eq!(refused(&server, "/v1/completions", &with("prompt", json!([9]))).0, 400);
-    // Before a stream has a status, too.
+    assert_eq!(rejected(&server, "/v1/completions", &with("model", json!("gpt"))).0, 404);
+    assert_eq!(rejected(&server, "/v1/completions", &with("prompt", json!([9]))).0, 400);
+    // Streams are rejected before they have a status, too.
     for prompt in [json!([9]), json!([0, 9]), json!([[0], [9]]), json!(vec![0; 600])] {
         let stream = json!({ "prompt": prompt, "stream": true });
-        assert_eq!(refused(&server, "/v1/completions", &stream).0, 400, "{stream}");
+        assert_eq!(rejected(&server, "/v1/completions", &stream).0, 400, "{stream}");
     }
     for (messages, param) in [
         (json!([]), "messages"),
@@ -127,40 +128,40 @@ fn what_is_wrong_is_named() {
         ),
     ] {
         let (status, error) =
-            refused(&server, "/v1/chat/completions", &json!({ "messages": messages }));
+            rejected(&server, "/v1/chat/completions", &json!({ "messages": messages }));
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{error}");
     }
-    // This model's template knows no tools.
+    // This model's chat template has no tools.
     let tool = json!({ "type": "function", "function": { "name": "f" } });
     let body = json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [tool],
         "max_tokens": 2 });
-    let (status, error) = refused(&server, "/v1/chat/completions", &body);
+    let (status, error) = rejected(&server, "/v1/chat/completions", &body);
     assert_eq!(
         (status, &error["param"], &error["code"]),
         (400, &json!("tools"), &json!("unsupported_parameter"))
     );
-    // What changes nothing is taken.
+    // Values without effect are accepted.
     let neutral = json!({ "prompt": "a", "frequency_penalty": 0, "logit_bias": {}, "stop": null,
         "best_of": 1, "stream": null });
     server.complete(neutral);
     let neutral = json!({ "prompt": "a", "metadata": { "a": "b" }, "safety_identifier": "me",
         "prompt_cache_key": "k", "store": false, "stream_options": null });
     server.complete(neutral);
-    // Options of a stream are for streams only, as in OpenAI's interface, whatever they ask for.
+    // Stream options need a stream, as in OpenAI's interface, whatever their values.
     let options = json!({ "include_usage": null, "include_obfuscation": false });
     let mut body = json!({ "prompt": "a", "max_tokens": 2, "stream_options": options });
-    let (status, error) = refused(&server, "/v1/completions", &body);
+    let (status, error) = rejected(&server, "/v1/completions", &body);
     assert_eq!((status, &error["param"]), (400, &json!("stream_options")));
     body["stream"] = true.into();
     assert_eq!(server.post("/v1/completions", &body).status, 200);
-    let named = json!({ "messages": [{ "role": "user", "content": "a", "name": "b", "weight": 1 }],
+    let listed = json!({ "messages": [{ "role": "user", "content": "a", "name": "b", "weight": 1 }],
             "max_tokens": 2 });
-    assert_eq!(server.post("/v1/chat/completions", &named).status, 200);
+    assert_eq!(server.post("/v1/chat/completions", &listed).status, 200);
 }
 
-/// What peers have and what nobody has is taken where it changes nothing, and named.
+/// Parameters of other servers and unknown ones are accepted if they have no effect, and reported.
 #[test]
-fn harmless_parameters_are_ignored_by_name() {
+fn ignores_harmless_parameters_by_name() {
     let server = start(NOW, |_| ());
     for stream in [false, true] {
         let body = json!({ "prompt": "a", "max_tokens": 4, "seed": 1, "stream": stream,
@@ -180,16 +181,16 @@ fn harmless_parameters_are_ignored_by_name() {
     let strict = start(NOW, |options| options.strict = true);
     let code = |name: &str, value: Value| {
         let body = json!({ "prompt": "a", name: value });
-        refused(&strict, "/v1/completions", &body).1["code"].clone()
+        rejected(&strict, "/v1/completions", &body).1["code"].clone()
     };
     assert_eq!(code("temprature", json!(1)), "unknown_parameter");
     assert_eq!(code("store", json!(true)), "unsupported_parameter");
 }
 
-/// Before it is begun where that can be told, and else where the parser gives up.
+/// Rejected before decoding where possible, else when the parser gives up.
 #[test]
-fn a_schema_that_takes_too_much_is_refused() {
-    let server = start_bytes();
+fn rejects_schemas_that_are_too_large() {
+    let server = start_byte_tokens();
     let with = |schema: Value| {
         let format =
             json!({ "type": "json_schema", "json_schema": { "name": "s", "schema": schema } });
@@ -197,18 +198,18 @@ fn a_schema_that_takes_too_much_is_refused() {
     };
     assert_eq!(server.post("/v1/completions", &with(json!({ "enum": ["a", "b"] }))).status, 200);
     let both = json!([{ "multipleOf": 997 }, { "multipleOf": 991 }]);
-    for (schema, why) in [
+    for (schema, expected) in [
         (json!({ "type": "integer", "multipleOf": 499_979 }), "multipleOf"),
         (json!({ "type": "integer", "allOf": both }), "multipleOf"),
         (json!({ "type": "string", "pattern": "^(a{1000}){1000}$" }), ""),
     ] {
-        let (status, error) = refused(&server, "/v1/completions", &with(schema.clone()));
+        let (status, error) = rejected(&server, "/v1/completions", &with(schema.clone()));
         assert_eq!(
             (status, &error["param"]),
             (400, &json!("response_format")),
             "{schema}: {error}"
         );
-        assert!(error["message"].as_str().unwrap().contains(why), "{error}");
+        assert!(error["message"].as_str().unwrap().contains(expected), "{error}");
     }
     let mut streamed = with(json!({ "type": "string", "pattern": "^(a{1000}){1000}$" }));
     streamed["stream"] = true.into();
@@ -251,14 +252,14 @@ fn routes_and_bodies() {
         (b"{\"prompt\": \"a\", \"stream_options\": [{\"a\": 1, \"a\": 1}]}", 400),
         (&[b'['; 9_000], 400),
         (&[b' '; 20_000], 413),
-        // Said to who is still sending, too.
+        // Also for a client that is still sending.
         (&vec![b' '; 4 << 20], 413),
     ] {
         let reply = reply(server.send("POST /v1/completions HTTP/1.1", body));
         assert_eq!(reply.status, status, "{reply:?}");
         assert!(reply.json()["error"]["message"].is_string());
     }
-    // Without a length it is cut off where it gets too large.
+    // A body without a length is cut off at the limit.
     let mut stream = server.connect();
     write!(
         stream,
@@ -270,7 +271,7 @@ fn routes_and_bodies() {
         write!(stream, "400\r\n{}\r\n", " ".repeat(1024)).unwrap();
     }
     assert_eq!(reply(stream).status, 413);
-    // One that is framed wrongly.
+    // Invalid chunk framing.
     let mut stream = server.connect();
     stream
         .write_all(
@@ -280,9 +281,9 @@ fn routes_and_bodies() {
         .unwrap();
     assert_eq!(reply(stream).status, 400);
     let twice = b"{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"content\": \"b\"}]}";
-    let refused = reply(server.send("POST /v1/chat/completions HTTP/1.1", twice));
-    assert!(refused.status == 400 && refused.body.contains("twice"), "{refused:?}");
-    // Not HTTP at all.
+    let rejected = reply(server.send("POST /v1/chat/completions HTTP/1.1", twice));
+    assert!(rejected.status == 400 && rejected.body.contains("twice"), "{rejected:?}");
+    // Not HTTP.
     let mut stream = server.connect();
     stream.write_all(b"\x16\x03\x01 hello\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -292,39 +293,40 @@ fn routes_and_bodies() {
 }
 
 #[test]
-fn a_key_opens_all_but_health() {
+fn requires_the_key_everywhere_but_health() {
     let server = start(NOW, |options| {
         options.key = Some("right".to_owned());
         options.origins = vec!["https://page.example".to_owned()];
     });
     assert_eq!(server.get("/health").status, 200);
-    for (shown, status) in
+    for (header, status) in
         [("", 401), ("Authorization: Bearer wrong\r\n", 401), ("Authorization: Bearer right", 200)]
     {
         for path in ["/v1/models", "/nowhere"] {
-            let head = format!("GET {path} HTTP/1.1\r\n{shown}");
+            let head = format!("GET {path} HTTP/1.1\r\n{header}");
             let reply = reply(server.send(head.trim_end(), b""));
             let expected = if status == 200 && path == "/nowhere" { 404 } else { status };
-            assert_eq!(reply.status, expected, "{shown}");
+            assert_eq!(reply.status, expected, "{header}");
         }
     }
-    // A page from elsewhere may ask only if it was named; its browser asks first, without the key.
-    let asks = |origin: &str| {
+    // Preflight requests carry no key. They are allowed for listed origins only.
+    let preflight = |origin: &str| {
         let head = format!(
             "OPTIONS /v1/models HTTP/1.1\r\nOrigin: {origin}\r\nAccess-Control-Request-Method: GET"
         );
         reply(server.send(&head, b"")).head.to_lowercase()
     };
     assert!(
-        asks("https://page.example").contains("access-control-allow-origin: https://page.example")
+        preflight("https://page.example")
+            .contains("access-control-allow-origin: https://page.example")
     );
-    assert!(!asks("https://other.example").contains("access-control-allow-origin"));
+    assert!(!preflight("https://other.example").contains("access-control-allow-origin"));
 }
 
-/// A browser sends a page's request without asking, where it looks like a form's.
+/// A browser sends a page's request without a preflight if it looks like a form's.
 #[test]
-fn pages_from_elsewhere_cannot_use_the_server() {
-    let named = start(NOW, |options| options.origins = vec!["https://page.example".to_owned()]);
+fn rejects_posts_from_other_origins() {
+    let listed = start(NOW, |options| options.origins = vec!["https://page.example".to_owned()]);
     let (closed, open) =
         (start(NOW, |_| ()), start(NOW, |options| options.origins = vec!["*".to_owned()]));
     let body = json!({ "prompt": "a", "max_tokens": 2 }).to_string();
@@ -334,8 +336,8 @@ fn pages_from_elsewhere_cannot_use_the_server() {
         (&closed, "http://here:81", 403),
         (&closed, "http://here", 200),
         (&closed, "https://HERE", 200),
-        (&named, "https://page.example", 200),
-        (&named, "https://other.example", 403),
+        (&listed, "https://page.example", 200),
+        (&listed, "https://other.example", 403),
         (&open, "https://other.example", 200),
     ] {
         let head = format!(
@@ -348,11 +350,11 @@ fn pages_from_elsewhere_cannot_use_the_server() {
             assert!(reply.body.contains("cors"), "{reply:?}");
         }
     }
-    // Those that may ask may send what headers they like.
+    // Allowed origins may send any headers.
     let head = "OPTIONS /v1/completions HTTP/1.1\r\nOrigin: \
         https://page.example\r\nAccess-Control-Request-Method: POST\r\n\
         Access-Control-Request-Headers: authorization,x-stainless-lang";
-    let allowed = reply(named.send(head, b"")).head.to_lowercase();
+    let allowed = reply(listed.send(head, b"")).head.to_lowercase();
     assert!(
         allowed.contains("access-control-allow-headers: authorization,x-stainless-lang"),
         "{allowed}"
@@ -360,22 +362,22 @@ fn pages_from_elsewhere_cannot_use_the_server() {
 }
 
 #[test]
-fn a_full_queue_sends_away() {
-    let server = start_endless(Duration::from_millis(20), |options| {
-        options.capacity.texts = 2;
+fn rejects_requests_when_the_queue_is_full() {
+    let server = start_without_end_tokens(Duration::from_millis(20), |options| {
+        options.capacity.sequences = 2;
         options.capacity.queue = 1;
     });
     let long = json!({ "prompt": "a", "max_tokens": 40, "speculation": "none", "stream": true });
-    let mut whole = long.clone();
-    whole["stream"] = false.into();
-    let bodies = [&long, &whole, &long].map(|body| body.to_string());
-    let held = bodies.map(|body| server.send("POST /v1/completions HTTP/1.1", body.as_bytes()));
+    let mut full = long.clone();
+    full["stream"] = false.into();
+    let bodies = [&long, &full, &long].map(|body| body.to_string());
+    let streams = bodies.map(|body| server.send("POST /v1/completions HTTP/1.1", body.as_bytes()));
     std::thread::sleep(Duration::from_millis(200));
     let reply = server.post("/v1/completions", &long);
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (429, &json!("queue_full")));
     assert!(reply.head.to_lowercase().contains("retry-after: 1"), "{}", reply.head);
-    // Who goes away makes room.
-    drop(held);
+    // Clients that disconnect free their slots.
+    drop(streams);
     let deadline = Instant::now() + Duration::from_secs(10);
     while server.open.load(Ordering::SeqCst) > 0 {
         assert!(Instant::now() < deadline, "what clients dropped goes on");
@@ -385,32 +387,33 @@ fn a_full_queue_sends_away() {
 }
 
 #[test]
-fn a_stop_lets_texts_end_within_the_grace() {
-    let mut server = start_endless(Duration::from_millis(10), |_| ());
+fn lets_running_requests_finish_within_the_grace_period() {
+    let mut server = start_without_end_tokens(Duration::from_millis(10), |_| ());
     let body = json!({ "prompt": "a", "max_tokens": 30, "speculation": "none" });
     let stream = server.send("POST /v1/completions HTTP/1.1", body.to_string().as_bytes());
     std::thread::sleep(Duration::from_millis(100));
-    server.ask_to_stop();
+    server.request_stop();
     let answer = reply(stream);
     assert_eq!(answer.json()["usage"]["completion_tokens"], 30, "{answer:?}");
     assert!(server.stop(), "all answers were sent");
-    // And no longer: who is cut off is told so.
+    // After the grace period, the rest gets an error.
     let grace = Duration::from_millis(100);
-    let mut server = start_endless(Duration::from_millis(50), |options| options.grace = grace);
-    let [whole, streamed] = [false, true].map(|stream| {
+    let mut server =
+        start_without_end_tokens(Duration::from_millis(50), |options| options.grace = grace);
+    let [full, streamed] = [false, true].map(|stream| {
         let body =
             json!({ "prompt": "d", "max_tokens": 500, "speculation": "none", "stream": stream });
         server.send("POST /v1/completions HTTP/1.1", body.to_string().as_bytes())
     });
     std::thread::sleep(Duration::from_millis(150));
-    let asked = Instant::now();
-    server.ask_to_stop();
-    let (whole, streamed) = (reply(whole), reply(streamed));
-    assert_eq!((whole.status, &whole.json()["error"]["code"]), (503, &json!("stopping")));
+    let stop_requested_at = Instant::now();
+    server.request_stop();
+    let (full, streamed) = (reply(full), reply(streamed));
+    assert_eq!((full.status, &full.json()["error"]["code"]), (503, &json!("stopping")));
     let events = streamed.events();
     assert!(
         events[events.len() - 2].contains("\"stopping\"") && events.ends_with(&["[DONE]"]),
         "{streamed:?}"
     );
-    assert!(server.stop() && asked.elapsed() < Duration::from_secs(5));
+    assert!(server.stop() && stop_requested_at.elapsed() < Duration::from_secs(5));
 }

@@ -1,9 +1,9 @@
-//! Roles of messages that are none of OpenAI's: the model's chat template has the last word.
+//! Roles of messages other than OpenAI's: the model's chat template decides.
 
-use crate::common::{Running, start_templated};
+use crate::common::{TestServer, start_with_template};
 use serde_json::{Value, json};
 
-/// One that refuses the role `judge`, leaves out `ghost`, and writes what others say.
+/// Rejects the role `judge`, omits `ghost`, and writes the content of others.
 const TEMPLATE: &str = "{% for m in messages %}\
     {% if m.role == 'judge' %}{{ raise_exception('no judges here') }}{% endif %}\
     {% if m.role == 'poet' %}{{ m.content | tojson }} d {% endif %}\
@@ -15,40 +15,40 @@ fn body(role: &str, content: Value) -> Value {
     json!({ "messages": messages, "max_tokens": 8, "seed": 3 })
 }
 
-fn refused(server: &Running, path: &str, body: Value) -> Value {
+fn rejected(server: &TestServer, path: &str, body: Value) -> Value {
     let reply = server.post(path, &body);
     assert_eq!(reply.status, 400, "{reply:?}");
     reply.json()["error"].clone()
 }
 
 #[test]
-fn the_template_reads_them() {
-    let server = start_templated(TEMPLATE, |_| ());
+fn custom_roles_are_passed_to_the_template() {
+    let server = start_with_template(TEMPLATE, |_| ());
     let answer = |body: &Value| {
         let reply = server.post("/v1/chat/completions", body);
         assert_eq!(reply.status, 200, "{reply:?}");
         let answer = reply.json();
         (answer["choices"][0]["message"].clone(), answer["usage"]["prompt_tokens"].clone())
     };
-    let own = answer(&body("critic", json!("a c")));
-    assert_eq!(own, answer(&body("user", json!("a c"))));
-    // Whatever the content's form.
-    assert_eq!(own, answer(&body("critic", json!([{ "type": "text", "text": "a c" }]))));
-    // A template may write it otherwise than it was sent.
+    let custom = answer(&body("critic", json!("a c")));
+    assert_eq!(custom, answer(&body("user", json!("a c"))));
+    // In either form of the content.
+    assert_eq!(custom, answer(&body("critic", json!([{ "type": "text", "text": "a c" }]))));
+    // A template may change the content.
     assert_eq!(server.post("/v1/chat/completions", &body("poet", json!("a\nc"))).status, 200);
     let applied = server.post("/apply-template", &body("critic", json!("a c"))).json();
     assert_eq!(applied["prompt"], "b a c ");
 }
 
 #[test]
-fn the_template_may_refuse_them_or_leave_them_out() {
-    let server = start_templated(TEMPLATE, |_| ());
+fn reports_roles_that_the_template_rejects_or_omits() {
+    let server = start_with_template(TEMPLATE, |_| ());
     let path = "/v1/chat/completions";
-    let error = refused(&server, path, body("judge", json!("a")));
+    let error = rejected(&server, path, body("judge", json!("a")));
     let expected = (&json!("messages"), &json!("invalid_request_error"));
     assert_eq!((&error["param"], &error["type"]), expected);
     assert!(error["message"].as_str().unwrap().contains("no judges here"), "{error}");
-    // What the model does not read is told, whole or as a stream.
+    // Omitted messages are reported, in full and streamed answers.
     let mut ghost = body("ghost", json!("a"));
     let reply = server.post(path, &ghost);
     assert_eq!((reply.status, reply.ignored()), (200, vec!["messages[1]"]), "{reply:?}");
@@ -56,18 +56,18 @@ fn the_template_may_refuse_them_or_leave_them_out() {
     ghost["stream"] = true.into();
     assert_eq!(server.post(path, &ghost).ignored(), ["messages[1]"]);
     assert!(server.post(path, &body("critic", json!("a"))).ignored().is_empty());
-    assert_eq!(refused(&server, path, body("", json!("a")))["param"], "messages[1].role");
-    // The other interfaces have roles of their own.
-    let wrong = refused(&server, "/v1/messages", body("critic", json!("a")));
-    assert!(wrong["message"].as_str().unwrap().contains("critic"), "{wrong}");
+    assert_eq!(rejected(&server, path, body("", json!("a")))["param"], "messages[1].role");
+    // Other interfaces have fixed roles.
+    let error = rejected(&server, "/v1/messages", body("critic", json!("a")));
+    assert!(error["message"].as_str().unwrap().contains("critic"), "{error}");
     let items = json!({ "input": [{ "role": "critic", "content": "a" }] });
-    assert_eq!(refused(&server, "/v1/responses", items)["param"], "input[0].role");
+    assert_eq!(rejected(&server, "/v1/responses", items)["param"], "input[0].role");
 }
 
 #[test]
-fn a_strict_server_has_openais_alone() {
-    let server = start_templated(TEMPLATE, |options| options.strict = true);
-    let error = refused(&server, "/v1/chat/completions", body("critic", json!("a")));
+fn strict_rejects_custom_roles() {
+    let server = start_with_template(TEMPLATE, |options| options.strict = true);
+    let error = rejected(&server, "/v1/chat/completions", body("critic", json!("a")));
     assert_eq!(error["param"], "messages[1].role");
     assert!(error["message"].as_str().unwrap().contains("developer"), "{error}");
     assert_eq!(server.post("/v1/chat/completions", &body("user", json!("a"))).status, 200);

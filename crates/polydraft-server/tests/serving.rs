@@ -1,15 +1,15 @@
-//! What is asked over loopback is answered, and as by the engine alone.
+//! Answers over loopback, equal to those of the engine alone.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{start, start_calling};
+use crate::common::{start, start_tool_calling_model};
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;
 
 #[test]
-fn completions_in_all_their_forms() {
+fn completions_in_all_forms() {
     let server = start(NOW, |_| ());
     let answer = server.complete(json!({ "prompt": "a b", "seed": 7, "max_tokens": 12 }));
     assert_eq!((&answer["object"], &answer["model"]), (&json!("text_completion"), &json!("table")));
@@ -20,22 +20,22 @@ fn completions_in_all_their_forms() {
     let tokens = usage["completion_tokens"].as_u64().unwrap();
     assert!(tokens <= 12 && usage["total_tokens"].as_u64() == Some(tokens + 2));
     assert!(usage["speculation"]["target_calls"].as_u64().unwrap() <= tokens);
-    // Token ids are as good as a text, and so are lists; n texts are the first and others; the
-    // prompt comes back.
+    // Token ids give the same output as a string. Of a list with `n` outputs each, the first equals
+    // the single one; echoed prompts come first.
     let same = server.complete(json!({ "prompt": [0, 1], "seed": 7, "max_tokens": 12 }));
     assert_eq!(same["choices"][0]["text"], *text);
     let body = json!({ "prompt": ["a b", "c"], "seed": 7, "max_tokens": 12, "n": 3, "echo": true,
         "user": "me" });
-    let many = server.complete(body);
-    let texts: Vec<&str> =
-        many["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap()).collect();
-    assert_eq!(texts.len(), 6);
-    assert_eq!(texts[0], format!("a b{text}"));
+    let batch = server.complete(body);
+    let outputs: Vec<&str> =
+        batch["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap()).collect();
+    assert_eq!(outputs.len(), 6);
+    assert_eq!(outputs[0], format!("a b{text}"));
     assert!(
-        texts[..3].iter().any(|other| *other != texts[0])
-            && texts[3..].iter().all(|text| text.starts_with('c'))
+        outputs[..3].iter().any(|other| *other != outputs[0])
+            && outputs[3..].iter().all(|text| text.starts_with('c'))
     );
-    // A stop string and an end token end it.
+    // A stop string ends the output.
     let body = json!({ "prompt": "a", "seed": 3, "max_tokens": 400, "stop": ["d a"] });
     let stopped = server.complete(body);
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
@@ -48,13 +48,13 @@ fn completions_in_all_their_forms() {
 }
 
 #[test]
-fn a_stream_says_what_the_whole_says() {
+fn completion_stream_equals_full_answer() {
     let server = start(NOW, |_| ());
     let body = |stream| {
         json!({ "prompt": "a b", "seed": 11, "max_tokens": 40, "n": 2,
         "logprobs": 2, "stream": stream })
     };
-    let whole = server.complete(body(false));
+    let full = server.complete(body(false));
     let mut streamed = body(true);
     streamed["stream_options"] = json!({ "include_usage": true });
     let reply = server.post("/v1/completions", &streamed);
@@ -66,7 +66,7 @@ fn a_stream_says_what_the_whole_says() {
         .map(|event| serde_json::from_str(event).unwrap())
         .collect();
     let (usage, chunks) = chunks.split_last().unwrap();
-    assert_eq!(usage["usage"]["completion_tokens"], whole["usage"]["completion_tokens"]);
+    assert_eq!(usage["usage"]["completion_tokens"], full["usage"]["completion_tokens"]);
     assert_eq!(usage["choices"], json!([]));
     for index in 0..2 {
         let choices = chunks
@@ -75,12 +75,12 @@ fn a_stream_says_what_the_whole_says() {
             .filter(|choice| choice["index"] == index);
         let choices: Vec<&Value> = choices.collect();
         let text: String = choices.iter().map(|choice| choice["text"].as_str().unwrap()).collect();
-        let expected = &whole["choices"][index];
+        let expected = &full["choices"][index];
         assert_eq!(expected["text"], text);
         for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
-            let parts = choices.iter().filter_map(|choice| choice["logprobs"][list].as_array());
-            let parts: Vec<Value> = parts.flatten().cloned().collect();
-            assert_eq!(expected["logprobs"][list], Value::Array(parts), "{list}");
+            let joined = choices.iter().filter_map(|choice| choice["logprobs"][list].as_array());
+            let joined: Vec<Value> = joined.flatten().cloned().collect();
+            assert_eq!(expected["logprobs"][list], Value::Array(joined), "{list}");
         }
         assert_eq!(choices.last().unwrap()["finish_reason"], expected["finish_reason"]);
         assert!(
@@ -90,7 +90,7 @@ fn a_stream_says_what_the_whole_says() {
 }
 
 #[test]
-fn a_token_has_the_targets_logprob() {
+fn logprobs_are_those_of_the_target() {
     let server = start(NOW, |_| ());
     let body =
         json!({ "prompt": "c a", "seed": 2, "max_tokens": 1, "logprobs": 5, "temperature": 0 });
@@ -102,10 +102,9 @@ fn a_token_has_the_targets_logprob() {
 }
 
 #[test]
-fn biases_and_penalties() {
+fn applies_logit_bias_and_penalties() {
     let server = start(NOW, |_| ());
-    // The end and all but two tokens are forbidden; at temperature 0 what was written gives way to
-    // what was not.
+    // Only two tokens are possible; at temperature 0 the penalties alternate them.
     let bias = json!({ "2": -100, "3": -100, "4": -100, "5": -100 });
     let mut body = json!({ "prompt": "a", "temperature": 0, "max_tokens": 6, "logit_bias": bias });
     let text = |body: &Value| {
@@ -122,7 +121,7 @@ fn biases_and_penalties() {
 }
 
 #[test]
-fn a_stream_tells_the_steps_where_that_is_asked_for() {
+fn streams_engine_steps_on_request() {
     let server = start(NOW, |_| ());
     let body = json!({ "prompt": "a b", "seed": 4, "max_tokens": 30, "stream": true, "steps": 3 });
     let reply = server.post("/v1/completions", &body);
@@ -137,13 +136,13 @@ fn a_stream_tells_the_steps_where_that_is_asked_for() {
     let usage =
         server.complete(json!({ "prompt": "a b", "seed": 4, "max_tokens": 30 }))["usage"].clone();
     assert_eq!(usage["speculation"]["target_calls"], steps.len());
-    // The last step may decide more than the text takes.
+    // The last step may decide more tokens than the output takes.
     assert!((tokens as u64) >= usage["completion_tokens"].as_u64().unwrap());
     assert_eq!(steps[0]["nodes"][0]["target"].as_array().unwrap().len(), 3);
 }
 
 #[test]
-fn conversations() {
+fn chat_answers_as_the_same_completion() {
     let server = start(NOW, |_| ());
     let messages = json!([{ "role": "developer", "content": "a" },
         { "role": "user", "content": [{ "type": "text", "text": "b" }] }]);
@@ -159,7 +158,7 @@ fn conversations() {
     let content = choice["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len() as u64, answer["usage"]["completion_tokens"].as_u64().unwrap());
     assert_eq!(content[0]["top_logprobs"].as_array().unwrap().len(), 2);
-    // The same tokens as a completion.
+    // The output equals that of a completion.
     let same = server.complete(json!({ "prompt": "a b", "seed": 5, "max_tokens": 9 }));
     assert_eq!(same["choices"][0]["text"], choice["message"]["content"]);
     let mut streamed = body;
@@ -178,7 +177,7 @@ fn conversations() {
 }
 
 #[test]
-fn responses() {
+fn responses_answer_as_the_same_completion() {
     let server = start(NOW, |_| ());
     let input = json!([{ "role": "user", "content": "b" },
         { "type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
@@ -192,10 +191,10 @@ fn responses() {
     let same = server.complete(json!({ "prompt": "a b c a", "seed": 5, "max_tokens": 9 }));
     let text = same["choices"][0]["text"].as_str().unwrap();
     assert_eq!(answer["output"][0]["content"][0]["text"], text);
-    let cut = same["choices"][0]["finish_reason"] == "length";
-    assert_eq!(answer["status"], if cut { "incomplete" } else { "completed" });
+    let truncated = same["choices"][0]["finish_reason"] == "length";
+    assert_eq!(answer["status"], if truncated { "incomplete" } else { "completed" });
     assert_eq!(answer["usage"]["output_tokens"], same["usage"]["completion_tokens"]);
-    // What is null is as good as missing, also within objects.
+    // null is equivalent to a missing field, also within objects.
     let mut unset = body.clone();
     unset["text"] = json!({ "verbosity": null, "format": { "type": "text" } });
     unset["reasoning"] = json!({ "effort": null, "summary": null });
@@ -240,7 +239,7 @@ fn responses() {
             "{reply:?}"
         );
     }
-    // What changes nothing, or asks for a report that is empty here.
+    // Parameters without effect are accepted.
     let harmless = json!({ "input": "a", "max_output_tokens": 2, "store": true,
         "text": { "verbosity": "low" }, "reasoning": { "effort": "low", "summary": null },
         "include": ["reasoning.encrypted_content"], "truncation": "auto" });
@@ -250,7 +249,7 @@ fn responses() {
 
 #[test]
 fn calls_of_tools_are_read_from_the_text() {
-    let server = start_calling();
+    let server = start_tool_calling_model();
     let tool = json!({ "type": "function", "function": { "name": "f",
         "parameters": { "type": "object" } } });
     let mut body = json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool],
@@ -269,9 +268,9 @@ fn calls_of_tools_are_read_from_the_text() {
     let ids: Vec<&Value> =
         (0..2).map(|n| &answer["choices"][n]["message"]["tool_calls"][0]["id"]).collect();
     assert_ne!(ids[0], ids[1]);
-    // What the tool said goes back: the template is given the call.
+    // The call and its result are sent back, and the template gets them.
     let mut call = answer["choices"][0]["message"].clone();
-    // As who puts a stream's chunks together has it.
+    // Clients that join a stream's chunks add an index.
     call["tool_calls"][0]["index"] = 0.into();
     let history = json!([{ "role": "user", "content": "b" }, call, { "role": "tool",
         "tool_call_id": ids[0], "content": "2" }]);
@@ -280,7 +279,7 @@ fn calls_of_tools_are_read_from_the_text() {
         .json();
     let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!((tokens(&answer), tokens(&again)), (2, 5), "{again}");
-    // So do arguments that the model wrote wrongly, as the text that they are.
+    // Invalid arguments are sent back as a string.
     for arguments in ["{\"city\":\"Os", "[1]", ""] {
         let call = json!({ "id": "1", "type": "function", "function": { "name": "f",
             "arguments": arguments } });
@@ -290,7 +289,7 @@ fn calls_of_tools_are_read_from_the_text() {
         assert_eq!(reply.status, 200, "{reply:?}");
         assert_eq!(tokens(&reply.json()), 3);
     }
-    // Streamed: the name first, then the arguments, and nothing of the text that they stand in.
+    // Streamed: first the name, then the arguments, and no text.
     body["stream"] = true.into();
     body["n"] = 1.into();
     let reply = server.post("/v1/chat/completions", &body);
@@ -313,8 +312,8 @@ fn calls_of_tools_are_read_from_the_text() {
         calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap()).collect();
     assert_eq!(arguments, "{\"a\":1}");
     assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
-    // A tool of another name: the text is text. So it is where no tool may be called, which the
-    // model is not told of then.
+    // A call of an unknown tool stays text, and so does any call if no tool may be called; the
+    // prompt has no tools then.
     for change in [
         json!({ "tools": [{ "type": "function", "function": { "name": "g" } }] }),
         json!({ "tool_choice": "none" }),
@@ -333,30 +332,34 @@ fn calls_of_tools_are_read_from_the_text() {
         );
         assert_eq!(tokens(&answer), if other["tool_choice"] == "none" { 1 } else { 2 });
     }
-    // In the newer form calls are items.
-    let own = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
-    let answer =
-        server.post("/v1/responses", &json!({ "input": "b", "tools": [own], "seed": 1 })).json();
+    // In `/v1/responses` calls are items.
+    let flat_tool = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
+    let answer = server
+        .post("/v1/responses", &json!({ "input": "b", "tools": [flat_tool], "seed": 1 }))
+        .json();
     let item = &answer["output"][0];
     assert_eq!(
         (&item["type"], &item["name"], &item["arguments"]),
         (&json!("function_call"), &json!("f"), &json!("{\"a\":1}"))
     );
     assert_eq!(answer["output"].as_array().unwrap().len(), 1);
-    let reply = server
-        .post("/v1/responses", &json!({ "input": "b", "tools": [own], "seed": 1, "stream": true }));
+    let reply = server.post(
+        "/v1/responses",
+        &json!({ "input": "b", "tools": [flat_tool], "seed": 1, "stream": true }),
+    );
     let events: Vec<Value> =
         reply.events().into_iter().map(|event| serde_json::from_str(event).unwrap()).collect();
-    let of = |name: &str| events.iter().filter(|event| event["type"] == name).count();
+    let count_of = |name: &str| events.iter().filter(|event| event["type"] == name).count();
     assert!(
-        of("response.function_call_arguments.delta") > 0 && of("response.output_text.delta") == 0
+        count_of("response.function_call_arguments.delta") > 0
+            && count_of("response.output_text.delta") == 0
     );
     assert_eq!(events.last().unwrap()["response"]["output"][0]["arguments"], "{\"a\":1}");
 }
 
-/// Alone, among eight others that come and go, and beside some that break: bit for bit.
+/// Alone, next to eight others, and next to some that fail: equal bit for bit.
 #[test]
-fn a_seed_gives_the_same_text_under_any_load() {
+fn same_output_for_a_seed_under_any_load() {
     let server = start(Duration::from_millis(1), |_| ());
     let verifiers = [
         json!("none"),
@@ -384,7 +387,7 @@ fn a_seed_gives_the_same_text_under_any_load() {
                     }
                 });
             }
-            // The first before it, the others in the middle of it.
+            // The first one fails before it, the others during it.
             for number in 0..4 {
                 let server = &server;
                 scope.spawn(move || {
@@ -399,6 +402,6 @@ fn a_seed_gives_the_same_text_under_any_load() {
             assert_eq!(among["usage"], alone["usage"]);
         });
     }
-    assert!(server.widest.load(Ordering::SeqCst) >= 6, "texts were decoded together");
+    assert!(server.max_batch.load(Ordering::SeqCst) >= 6, "texts were decoded together");
     assert_eq!(server.open.load(Ordering::SeqCst), 0);
 }

@@ -1,4 +1,4 @@
-//! The tests of this crate as one program: one is linked in place of nine.
+//! All tests of this crate as one program: linking one is faster than linking nine.
 
 mod alternatives;
 mod common;

@@ -1,4 +1,4 @@
-//! `polydraft serve`: models over HTTP.
+//! `polydraft serve`: serves models over HTTP.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -9,12 +9,14 @@ use anyhow::{Context, Result};
 use clap::builder::NonEmptyStringValueParser;
 use polydraft_models::Precision;
 use polydraft_runtime::{Description, ModelOptions};
-use polydraft_server::{Capacity, LogLevel, OfferedModel, ServerOptions, is_valid_key, parse_origin};
+use polydraft_server::{
+    Capacity, LogLevel, OfferedModel, ServerOptions, is_valid_key, parse_origin,
+};
 use serde_json::{Map, Value};
 
 use crate::args::{EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs, object};
 use crate::interrupts;
-use crate::output::{Terminal, Verbosity, note, says};
+use crate::output::{Terminal, Verbosity, note, prints};
 
 /// Serve models over HTTP, for clients of OpenAI, Anthropic, Ollama and llama.cpp.
 ///
@@ -48,7 +50,7 @@ pub struct Args {
     #[command(flatten)]
     template: TemplateArgs,
     #[command(flatten)]
-    texts: TextArgs,
+    limits: LimitArgs,
 }
 
 #[derive(clap::Args, Debug)]
@@ -180,7 +182,7 @@ struct ServerArgs {
 
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Limits")]
-struct TextArgs {
+struct LimitArgs {
     /// Default maximum number of tokens of a request; 0 continues to the end of the context.
     ///
     /// [default: 128 for completions, 0 for conversations]
@@ -193,20 +195,21 @@ struct TextArgs {
     ignore_published: bool,
 }
 
-/// Serves until it is stopped.
+/// Serves until stopped.
 ///
 /// # Errors
-/// Options that contradict each other; models that cannot be loaded; an address that cannot be had.
+/// Fails if options contradict each other, if a model cannot be loaded, or if the address is not
+/// available.
 pub fn run(args: Args) -> Result<()> {
     let key = args.server.key()?;
     let description = Description {
         models: ModelOptions { template: args.template.options(), ..args.models.options() },
         speculation: args.speculation.options(),
         sampling: args.sampling.options(),
-        // The server applies it to conversations only.
+        // The server applies published settings only to conversations.
         published_sampling: false,
     };
-    let models = args.offered(description)?;
+    let models = args.served_models(description)?;
     polydraft_server::serve(args.into_options(key, models), &Terminal)
 }
 
@@ -217,11 +220,11 @@ fn root_path(text: &str) -> Result<String, String> {
     match text.strip_prefix('/') {
         Some(rest) if rest.split('/').all(is_part) => Ok(text.to_owned()),
         None if text.is_empty() => Ok(String::new()),
-        _ => Err("expected a path such as /llm, of letters, digits and -._~".to_owned()),
+        _ => Err("expected a path of letters, digits and -._~, such as /llm".to_owned()),
     }
 }
 
-/// Parameters of requests.
+/// Default parameters of requests.
 #[derive(Debug, Clone)]
 struct Parameters(Map<String, Value>);
 
@@ -229,7 +232,7 @@ fn request_defaults(text: &str) -> Result<Parameters, String> {
     object(text, r#"{"seed": 1}"#).map(Parameters)
 }
 
-/// A model of several.
+/// One of several models.
 #[derive(Debug, Clone)]
 struct NamedModel {
     name: String,
@@ -241,7 +244,7 @@ struct NamedModel {
 }
 
 fn named_model(text: &str) -> Result<NamedModel, String> {
-    let expected = "expected NAME=MODEL, and after it ,draft=MODEL ,learn=FILE ,dtype=TYPE or \
+    let expected = "expected NAME=MODEL, optionally followed by ,draft=MODEL ,learn=FILE ,dtype=TYPE or \
                     ,draft-dtype=TYPE";
     let (name, rest) = text.split_once('=').ok_or(expected)?;
     let mut parts = rest.split(',');
@@ -270,8 +273,8 @@ fn named_model(text: &str) -> Result<NamedModel, String> {
     Ok(model)
 }
 
-/// The first that is there before.
-fn repeated<T: PartialEq>(all: &[T]) -> Option<&T> {
+/// Returns the first value that occurred before.
+fn first_duplicate<T: PartialEq>(all: &[T]) -> Option<&T> {
     all.iter().enumerate().find(|(number, one)| all[..*number].contains(one)).map(|(_, one)| one)
 }
 
@@ -292,12 +295,12 @@ impl ServerArgs {
         }
         if key.as_ref().is_some_and(|key| !is_valid_key(key)) {
             return Err(UsageError::error(
-                "the API key has blanks around it, or line ends or the like in it",
+                "the API key starts or ends with a space, or contains control characters",
             ));
         }
         if let Some(open) = self.host.iter().find(|host| key.is_none() && !host.is_loopback()) {
             note(format_args!(
-                "note: every client that reaches {open} may use this server: there is no --api-key"
+                "note: every client that reaches {open} can use this server, because there is no --api-key"
             ));
         }
         Ok(key)
@@ -305,24 +308,24 @@ impl ServerArgs {
 }
 
 impl Args {
-    /// The models, each as the common description has it, but for what is its own.
-    fn offered(&self, common: Description) -> Result<Vec<OfferedModel>> {
+    /// Returns the models: the common description with each model's own options.
+    fn served_models(&self, common: Description) -> Result<Vec<OfferedModel>> {
         let named = &self.server.models;
         if named.is_empty() {
             return Ok(vec![OfferedModel { names: self.server.name.clone(), description: common }]);
         }
         let names: Vec<&String> = named.iter().map(|model| &model.name).collect();
-        if let Some(twice) = repeated(&names) {
-            return Err(UsageError::error(format!("--model: {twice:?} is given twice")));
+        if let Some(duplicate) = first_duplicate(&names) {
+            return Err(UsageError::error(format!("--model: {duplicate:?} is given twice")));
         }
         let files: Vec<&PathBuf> = named.iter().filter_map(|model| model.learn.as_ref()).collect();
-        if let Some(twice) = repeated(&files) {
-            let file = twice.display();
+        if let Some(duplicate) = first_duplicate(&files) {
+            let file = duplicate.display();
             return Err(UsageError::error(format!(
-                "--model: two models learn {file}: expected one"
+                "--model: expected one model per table, got two models that learn {file}"
             )));
         }
-        let of = |model: &NamedModel| {
+        let served = |model: &NamedModel| {
             let mut description = common.clone();
             let models = &mut description.models;
             models.target = Some(model.target.clone());
@@ -332,11 +335,11 @@ impl Args {
             models.draft_dtype = model.draft_dtype.or(models.draft_dtype);
             OfferedModel { names: vec![model.name.clone()], description }
         };
-        Ok(named.iter().map(of).collect())
+        Ok(named.iter().map(served).collect())
     }
 
     fn into_options(self, key: Option<String>, models: Vec<OfferedModel>) -> ServerOptions {
-        let Self { server, texts, .. } = self;
+        let Self { server, limits, .. } = self;
         let idle = server.unload_after.unwrap_or(if models.len() > 1 { 5 } else { 0 });
         ServerOptions {
             addresses: server.host.iter().map(|host| SocketAddr::new(*host, server.port)).collect(),
@@ -359,11 +362,11 @@ impl Args {
             metrics: !server.no_metrics,
             max_logprobs: usize::try_from(server.max_logprobs).unwrap_or(usize::MAX),
             unload_after: (idle > 0).then(|| Duration::from_secs(60 * idle)),
-            max_tokens: texts.max_tokens,
-            stop: texts.ends.stop(),
-            ignore_end: texts.ends.ignores_end(),
-            ignore_published: texts.ignore_published,
-            log: match (says(Verbosity::Verbose), says(Verbosity::Normal)) {
+            max_tokens: limits.max_tokens,
+            stop: limits.ends.stop(),
+            ignore_end: limits.ends.ignores_end(),
+            ignore_published: limits.ignore_published,
+            log: match (prints(Verbosity::Verbose), prints(Verbosity::Normal)) {
                 (true, _) => LogLevel::Debug,
                 (false, true) => LogLevel::Info,
                 (false, false) => LogLevel::Error,

@@ -1,4 +1,4 @@
-//! Anthropic's interface, as far as a text model has it.
+//! Anthropic's interface, as far as it applies to text models.
 
 mod reply;
 mod request;
@@ -11,16 +11,16 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::routing::post;
 
-use crate::api::shared::answering::{compute, decodes};
+use crate::api::shared::answering::{decoding_route, respond_computed};
 use crate::api::shared::error::Dialect;
-use crate::fleet::Fleet;
+use crate::models::Models;
 
-/// The routes below `/v1`.
-pub fn routes() -> Router<Arc<Fleet>> {
-    let count = |State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body| {
-        compute(fleet, headers, body, request::count, Dialect::Anthropic)
+/// Routes below `/v1`.
+pub fn routes() -> Router<Arc<Models>> {
+    let count = |State(models): State<Arc<Models>>, headers: HeaderMap, body: Body| {
+        respond_computed(models, headers, body, request::count_tokens, Dialect::Anthropic)
     };
     Router::new()
-        .route("/messages", decodes(request::prepare, Dialect::Anthropic))
+        .route("/messages", decoding_route(request::prepare, Dialect::Anthropic))
         .route("/messages/count_tokens", post(count))
 }

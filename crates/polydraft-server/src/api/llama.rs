@@ -1,4 +1,4 @@
-//! llama.cpp's own routes, and vLLM's of the same kind.
+//! Routes of llama.cpp's own interface, and similar ones of vLLM.
 
 mod completion;
 mod props;
@@ -15,15 +15,15 @@ use axum::http::HeaderMap;
 use axum::routing::{MethodRouter, get, post};
 use serde_json::Value;
 
-use crate::App;
-use crate::api::shared::answering::{compute, decodes};
+use crate::LoadedModel;
+use crate::api::shared::answering::{decoding_route, respond_computed};
 use crate::api::shared::error::{Dialect, Problem};
-use crate::fleet::Fleet;
+use crate::models::Models;
 
-/// The routes.
-pub fn routes() -> Router<Arc<Fleet>> {
+/// All routes.
+pub fn routes() -> Router<Arc<Models>> {
     Router::new()
-        .route("/completion", decodes(completion::prepare, Dialect::OpenAi))
+        .route("/completion", decoding_route(completion::prepare, Dialect::OpenAi))
         .route("/tokenize", computes(tokenize::tokenize))
         .route("/detokenize", computes(tokenize::detokenize))
         .route("/apply-template", computes(tokenize::apply_template))
@@ -31,9 +31,9 @@ pub fn routes() -> Router<Arc<Fleet>> {
         .route("/props", get(props::props))
 }
 
-/// A route that decodes nothing.
-fn computes(work: fn(&App, Value) -> Result<Value, Problem>) -> MethodRouter<Arc<Fleet>> {
-    post(move |State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body| {
-        compute(fleet, headers, body, work, Dialect::OpenAi)
+/// Returns a route that computes its answer without decoding.
+fn computes(work: fn(&LoadedModel, Value) -> Result<Value, Problem>) -> MethodRouter<Arc<Models>> {
+    post(move |State(models): State<Arc<Models>>, headers: HeaderMap, body: Body| {
+        respond_computed(models, headers, body, work, Dialect::OpenAi)
     })
 }

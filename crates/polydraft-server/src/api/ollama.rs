@@ -1,4 +1,4 @@
-//! Ollama's interface, and what front ends ask of it besides.
+//! Ollama's interface, and the further routes that its front ends use.
 
 mod models;
 mod reply;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{get, post};
 
-use crate::api::shared::answering::decodes;
+use crate::api::shared::answering::decoding_route;
 use crate::api::shared::error::Dialect;
-use crate::fleet::Fleet;
+use crate::models::Models;
 
-/// The routes.
-pub fn routes() -> Router<Arc<Fleet>> {
+/// All routes.
+pub fn routes() -> Router<Arc<Models>> {
     Router::new()
-        .route("/api/chat", decodes(request::prepare_chat, Dialect::Ollama))
-        .route("/api/generate", decodes(request::prepare_generate, Dialect::Ollama))
+        .route("/api/chat", decoding_route(request::prepare_chat, Dialect::Ollama))
+        .route("/api/generate", decoding_route(request::prepare_generate, Dialect::Ollama))
         .route("/api/tags", get(models::tags))
-        .route("/api/ps", get(models::running))
+        .route("/api/ps", get(models::ps))
         .route("/api/show", post(models::show))
 }

@@ -12,19 +12,19 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 
-use crate::api::shared::answering::decodes;
+use crate::api::shared::answering::decoding_route;
 use crate::api::shared::error::Dialect;
-use crate::fleet::Fleet;
+use crate::models::Models;
 
-/// The routes below `/v1`.
-pub fn routes() -> Router<Arc<Fleet>> {
+/// Routes below `/v1`.
+pub fn routes() -> Router<Arc<Models>> {
     Router::new()
-        .route("/models", get(models::list))
-        .route("/models/{*name}", get(models::one))
-        .route("/completions", decodes(completions::prepare, Dialect::OpenAi))
-        .route("/chat/completions", decodes(chat::prepare, Dialect::OpenAi))
-        .route("/chat/completions/input_tokens", input_tokens::counts(chat::prepare))
-        .route("/responses/input_tokens", input_tokens::counts(responses::prepare))
-        .route("/responses", decodes(responses::prepare, Dialect::OpenAi))
-        .route("/responses/{id}", get(responses::stored).delete(responses::forget))
+        .route("/models", get(models::list_models))
+        .route("/models/{*name}", get(models::get_model))
+        .route("/completions", decoding_route(completions::prepare, Dialect::OpenAi))
+        .route("/chat/completions", decoding_route(chat::prepare, Dialect::OpenAi))
+        .route("/chat/completions/input_tokens", input_tokens::route(chat::prepare))
+        .route("/responses/input_tokens", input_tokens::route(responses::prepare))
+        .route("/responses", decoding_route(responses::prepare, Dialect::OpenAi))
+        .route("/responses/{id}", get(responses::get_stored).delete(responses::delete_stored))
 }

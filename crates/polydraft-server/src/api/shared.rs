@@ -1,4 +1,4 @@
-//! Parts that several protocols use. None of them uses a protocol.
+//! Parts used by several protocols. None of them depends on a protocol.
 
 pub mod alternatives;
 pub mod answer;
@@ -12,10 +12,10 @@ pub mod json;
 pub mod messages;
 pub mod models;
 pub mod params;
-pub mod part;
 pub mod read;
 mod reasoning;
 pub mod rest;
+pub mod sequence;
 pub mod speculation;
 mod steps;
 mod stream;

@@ -1,33 +1,33 @@
-//! Calls of tools as a grammar.
+//! Tool calls as a grammar.
 
 use polydraft_text::CallForm;
 use serde_json::{Value, json};
 
 use super::literal::literal;
 
-/// Which calls may be, in which form.
+/// The calls that are allowed, and their form.
 pub struct CallGrammar<'a> {
-    /// How the model writes them.
+    /// Form in which the model writes calls.
     pub form: CallForm,
     /// Tools by name, with the schemas of their arguments.
     pub tools: Vec<(&'a str, Value)>,
-    /// Whether there may be several.
-    pub several: bool,
-    /// Whether there may be none, and text; where there is a call it is as it should be.
-    pub free: bool,
+    /// Whether several calls are allowed.
+    pub allow_several: bool,
+    /// Whether text is allowed in place of calls, and between them. Calls must still be valid.
+    pub allow_text: bool,
 }
 
 impl CallGrammar<'_> {
-    /// In the library's form of Lark. Between two words of JSON stands what models were trained
-    /// with: one blank after a comma or a colon.
+    /// Grammar in the library's dialect of Lark. JSON has the spaces that models were trained with:
+    /// one after a comma or a colon.
     pub(super) fn lark(&self) -> String {
-        let Self { form, tools, several, free } = self;
+        let Self { form, tools, allow_several, allow_text } = self;
         let (opening, gap) = (form.opening(), form.gap());
         let open = literal(&format!("{opening}{gap}"));
         // After another call.
         let next = literal(&format!("{gap}{opening}{gap}"));
-        let several = *several && !opening.is_empty();
-        let start = match (free, opening, several) {
+        let allow_several = *allow_several && !opening.is_empty();
+        let start = match (allow_text, opening, allow_several) {
             (false, "", _) => "call".to_owned(),
             (false, _, false) => format!("{open} call"),
             (false, _, true) => format!("{open} call ({next} call)*"),
@@ -36,14 +36,14 @@ impl CallGrammar<'_> {
             (true, _, true) => format!("(before {gap} call)* TEXT?", gap = literal(gap)),
         };
         let text = match opening {
-            // What begins with a brace is a call.
+            // An answer that begins with a brace is a call.
             "" => r"TEXT: /(?s:\s*[^{\s].*)/".to_owned(),
             opening => {
                 format!("before[lazy]: /(?s:.*){opening}/\nTEXT: /(?s:.+)/ & ~/(?s:.*{opening}.*)/")
             }
         };
         let mut lark = format!("start: {start}\n");
-        if *free {
+        if *allow_text {
             lark += &format!("{text}\n");
         }
         let names: Vec<String> = (0..tools.len()).map(|number| format!("call_{number}")).collect();

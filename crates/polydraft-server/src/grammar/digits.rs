@@ -1,54 +1,53 @@
-//! Numbers of JSON end: a grammar allows any number of digits, and a model that has begun to repeat
-//! one would write nothing else.
+//! Limit on digits of JSON numbers: a grammar allows any number of digits, and a model that repeats
+//! one may never end.
 
 use llguidance::toktrie::{SimpleVob, TokTrie};
 use polydraft::Token;
 
-/// Digits in a row at most, where something else may come: more than any number that means
-/// something has, and fewer than a text that never ends.
-pub(super) const MOST: usize = 100;
+/// Maximum digits in a row where another token is possible: more than any meaningful number has.
+pub(super) const MAX_DIGITS: usize = 100;
 
-/// What a tokenizer's tokens do to a row of digits.
+/// Digits at the ends of each token, to count runs of digits.
 pub(super) struct Digits {
-    /// Tokens that begin with one.
-    first: SimpleVob,
-    /// By token, the digits it ends with, and whether it is nothing else.
-    ends: Vec<(u32, bool)>,
+    /// Tokens that begin with a digit.
+    start_with_digit: SimpleVob,
+    /// By token, the number of digits at its end, and whether it has only digits.
+    trailing: Vec<(u32, bool)>,
 }
 
 impl Digits {
-    /// Of the tokens of a tokenizer.
-    pub fn of(trie: &TokTrie) -> Self {
-        let mut first = trie.alloc_token_set();
+    /// Computes the digits of all tokens.
+    pub fn new(trie: &TokTrie) -> Self {
+        let mut start_with_digit = trie.alloc_token_set();
         let count = trie.vocab_size() as Token;
-        let of = |token: Token| {
+        let digits_of = |token: Token| {
             let bytes = trie.token(token);
             if bytes.first().is_some_and(u8::is_ascii_digit) {
-                first.allow_token(token);
+                start_with_digit.allow_token(token);
             }
             let digits = bytes.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
             (digits as u32, digits == bytes.len())
         };
-        let ends = (0..count).map(of).collect();
-        Self { first, ends }
+        let trailing = (0..count).map(digits_of).collect();
+        Self { start_with_digit, trailing }
     }
 
-    /// The digits in a row at the end of a text that ended with `row` of them, after more tokens.
-    pub fn after(&self, row: usize, tokens: &[Token]) -> usize {
-        tokens.iter().fold(row, |row, token| match self.ends.get(*token as usize) {
-            Some(&(digits, true)) => row.saturating_add(digits as usize),
+    /// Length of the run of digits after more tokens, given the run before them.
+    pub fn after(&self, run: usize, tokens: &[Token]) -> usize {
+        tokens.iter().fold(run, |run, token| match self.trailing.get(*token as usize) {
+            Some(&(digits, true)) => run.saturating_add(digits as usize),
             Some(&(digits, false)) => digits as usize,
             None => 0,
         })
     }
 
-    /// A mask after so many digits in a row, without further ones where it leaves other tokens.
-    pub fn bound(&self, mask: SimpleVob, row: usize) -> SimpleVob {
-        if row < MOST {
+    /// Forbids further digits after a run of `run`, unless the mask has no other tokens.
+    pub fn forbid_long_runs(&self, mask: SimpleVob, run: usize) -> SimpleVob {
+        if run < MAX_DIGITS {
             return mask;
         }
         let mut others = mask.clone();
-        others.sub(&self.first);
+        others.sub(&self.start_with_digit);
         if others.is_zero() { mask } else { others }
     }
 }
@@ -63,11 +62,11 @@ mod tests {
 
     const END: Token = 257;
 
-    /// Every byte is a token, and so are two digits.
+    /// A tokenizer with every byte as a token, and one token of two digits.
     fn grammars() -> Grammars {
         let mut bytes: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
         bytes.extend([b"12".to_vec(), b"<end>".to_vec()]);
-        Grammars::of(bytes, None, 258, &[END]).unwrap()
+        Grammars::from_token_bytes(bytes, None, 258, &[END]).unwrap()
     }
 
     fn allowed(grammar: &Grammar, text: &str, decided: usize) -> Vec<Token> {
@@ -79,15 +78,16 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_json_ends() {
+    fn json_numbers_end_after_a_maximum_of_digits() {
         let grammars = grammars();
-        let of = |schema: Value| grammars.make(Form::json(schema, "response_format").unwrap());
-        let number = of(json!({ "type": "number" })).unwrap();
+        let grammar_of =
+            |schema: Value| grammars.build(Form::json(schema, "response_format").unwrap());
+        let number = grammar_of(json!({ "type": "number" })).unwrap();
         let digit = Token::from(b'5');
         for (begin, rest) in [("-", "."), ("0.", "e"), ("1e-", "")] {
-            let row = |count: usize| begin.to_owned() + &"4".repeat(count);
-            assert!(allowed(&number, &row(MOST - 1), 0).contains(&digit));
-            let full = row(MOST);
+            let run = |count: usize| begin.to_owned() + &"4".repeat(count);
+            assert!(allowed(&number, &run(MAX_DIGITS - 1), 0).contains(&digit));
+            let full = run(MAX_DIGITS);
             for decided in [0, 1, 40, full.len()] {
                 let found = allowed(&number, &full, decided);
                 assert!(found.contains(&END) && !found.contains(&digit), "{begin} {found:?}");
@@ -96,22 +96,22 @@ mod tests {
                 assert!(others.clone().all(|token| found.contains(&token)), "{begin} {found:?}");
             }
         }
-        let list = of(json!({ "type": "array", "items": { "type": "number" } })).unwrap();
-        let row = format!("[1.{}", "0".repeat(MOST));
-        assert!(!allowed(&list, &row, 2).contains(&digit));
-        // A row begins anew.
-        assert!(allowed(&list, &(row + ", 1"), 2).contains(&digit));
+        let list = grammar_of(json!({ "type": "array", "items": { "type": "number" } })).unwrap();
+        let run = format!("[1.{}", "0".repeat(MAX_DIGITS));
+        assert!(!allowed(&list, &run, 2).contains(&digit));
+        // A new number starts a new run.
+        assert!(allowed(&list, &(run + ", 1"), 2).contains(&digit));
     }
 
     #[test]
-    fn what_needs_its_digits_has_them() {
+    fn required_digits_are_allowed_beyond_the_maximum() {
         let grammars = grammars();
-        let (row, digit) = ("7".repeat(MOST), Token::from(b'7'));
+        let (run, digit) = ("7".repeat(MAX_DIGITS), Token::from(b'7'));
         let only = json!({ "type": "string", "pattern": "^[0-9]{150}$" });
-        let only = grammars.make(Form::json(only, "response_format").unwrap()).unwrap();
-        assert!(allowed(&only, &format!("\"{row}"), 0).contains(&digit));
-        // Whoever writes an expression of his own says how many there may be.
-        let own = grammars.make(Form::regex("[0-9]{1,200}", "regex")).unwrap();
-        assert!(allowed(&own, &row, 0).contains(&digit));
+        let only = grammars.build(Form::json(only, "response_format").unwrap()).unwrap();
+        assert!(allowed(&only, &format!("\"{run}"), 0).contains(&digit));
+        // A regular expression sets its own limit.
+        let regex = grammars.build(Form::regex("[0-9]{1,200}", "regex")).unwrap();
+        assert!(allowed(&regex, &run, 0).contains(&digit));
     }
 }

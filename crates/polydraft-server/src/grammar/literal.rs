@@ -1,6 +1,6 @@
-//! Strings in the library's form of Lark.
+//! String literals in the library's dialect of Lark.
 
-/// A string as Lark has it.
+/// Formats a string as a Lark literal.
 pub(super) fn literal(text: &str) -> String {
     serde_json::json!(text).to_string()
 }

@@ -1,4 +1,4 @@
-//! A grammar at work: which tokens may come next, at every node of a draft.
+//! Masks of a grammar: the tokens allowed at every node of a draft.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,13 +11,13 @@ use polydraft_engine::LogitsProcessor;
 
 use super::digits::Digits;
 
-/// A grammar at the beginning of the output.
+/// A grammar at the start of the output.
 #[derive(Clone)]
 pub struct Grammar {
     pub(super) matcher: Matcher,
-    /// The parameter that asks for it.
+    /// Parameter that requests the grammar.
     pub param: &'static str,
-    /// Where numbers are to end.
+    /// Digits by token, if long numbers are limited.
     pub(super) digits: Option<Arc<Digits>>,
 }
 
@@ -27,118 +27,121 @@ impl fmt::Debug for Grammar {
     }
 }
 
-/// A grammar's state in one sequence. A clone is a second handle of the same.
+/// State of a grammar in one sequence. Clones share it.
 #[derive(Clone)]
-pub struct Mask(Arc<Mutex<Place>>);
+pub struct Mask(Arc<Mutex<MaskState>>);
 
-/// After so many tokens of the sequence.
-struct Place {
-    known: usize,
+/// State after the first `decided` tokens of the sequence.
+struct MaskState {
+    decided: usize,
     matcher: Matcher,
     digits: Option<Arc<Digits>>,
-    /// Digits in a row at their end.
-    row: usize,
-    /// By the drafted tokens after them: draft and target need the same masks.
-    masks: HashMap<Vec<Token>, Masked>,
-    /// Why the parser gave up, once it has.
+    /// Number of digits at the end of the decided tokens.
+    digit_run: usize,
+    /// Masks by drafted tokens: draft and target need the same ones.
+    masks: HashMap<Vec<Token>, NodeMask>,
+    /// Reason for which the parser gave up, if it has.
     failure: Option<String>,
 }
 
-/// What is forbidden at a node.
+/// Mask of a node.
 #[derive(Clone)]
-pub(super) enum Masked {
-    /// All but these.
-    But(Arc<SimpleVob>),
-    /// Nothing: after a token that was forbidden itself.
-    Nothing,
-    /// Everything: the parser failed.
-    Everything,
+pub(super) enum NodeMask {
+    /// Only these tokens are allowed.
+    Allowed(Arc<SimpleVob>),
+    /// All tokens are allowed: the path contains a forbidden token.
+    Unrestricted,
+    /// No token is allowed: the parser failed.
+    Failed,
 }
 
-/// Forced tokens in a row at most: other sequences wait meanwhile.
-pub(super) const FORCED: usize = 32;
+/// Maximum forced tokens in a row: other sequences wait meanwhile.
+pub(super) const MAX_FORCED: usize = 32;
 
 impl Mask {
-    /// At the beginning of the output.
+    /// State at the start of the output.
     pub fn new(grammar: &Grammar) -> Self {
         let Grammar { matcher, digits, .. } = grammar.clone();
         let masks = HashMap::new();
-        let place = Place { known: 0, matcher, digits, row: 0, masks, failure: None };
-        Self(Arc::new(Mutex::new(place)))
+        let state = MaskState { decided: 0, matcher, digits, digit_run: 0, masks, failure: None };
+        Self(Arc::new(Mutex::new(state)))
     }
 
-    /// Why there is no distribution after some token, where the parser gave up there: a form may
-    /// need more than its limits.
+    /// Reason for which the parser gave up, if it has: a form may exceed its limits. There is no
+    /// distribution then.
     pub fn failure(&self) -> Option<String> {
-        self.place().failure.clone()
+        self.lock().failure.clone()
     }
 
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn lock(&self) -> MutexGuard<'_, MaskState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After the decided tokens.
-    fn behind(&self, decided: &[Token]) -> MutexGuard<'_, Place> {
-        let mut place = self.place();
-        if decided.len() > place.known {
-            // What was decided had a mask: it is taken, or the parser has failed and says so below.
-            let new = &decided[place.known..];
-            let _ = place.matcher.consume_tokens(new);
-            if let Some(digits) = &place.digits {
-                place.row = digits.after(place.row, new);
+    /// Consumes decided tokens up to these.
+    fn advance_to(&self, decided: &[Token]) -> MutexGuard<'_, MaskState> {
+        let mut state = self.lock();
+        if decided.len() > state.decided {
+            // Decided tokens passed a mask, so consuming them succeeds, unless the parser has
+            // failed, which is reported below.
+            let new = &decided[state.decided..];
+            let _ = state.matcher.consume_tokens(new);
+            if let Some(digits) = &state.digits {
+                state.digit_run = digits.after(state.digit_run, new);
             }
-            place.known = decided.len();
-            place.masks.clear();
+            state.decided = decided.len();
+            state.masks.clear();
         }
-        place
+        state
     }
 
-    pub(super) fn at(&self, decided: &[Token], path: &[Token]) -> Masked {
-        let place = self.behind(decided);
-        if let Some(masked) = place.masks.get(path) {
+    pub(super) fn node_mask(&self, decided: &[Token], path: &[Token]) -> NodeMask {
+        let state = self.advance_to(decided);
+        if let Some(masked) = state.masks.get(path) {
             return masked.clone();
         }
-        let mut here = place.matcher.clone();
-        let (digits, row) = (place.digits.clone(), place.row);
-        drop(place);
-        let before = here.is_error();
+        let mut matcher = state.matcher.clone();
+        let (digits, digit_run) = (state.digits.clone(), state.digit_run);
+        drop(state);
+        let had_failed = matcher.is_error();
         let mut failure = None;
-        let masked = if !path.is_empty() && here.consume_tokens(path).is_err() && !before {
-            Masked::Nothing
+        let masked = if !path.is_empty() && matcher.consume_tokens(path).is_err() && !had_failed {
+            NodeMask::Unrestricted
         } else {
-            // No distribution at all: the request fails with an error, rather than to be sampled
-            // from another one.
-            here.compute_mask_or_eos().map_or_else(
+            // No distribution: the request fails with an error rather than sampling from another
+            // one.
+            matcher.compute_mask_or_eos().map_or_else(
                 |error| {
                     failure = Some(error.to_string());
-                    Masked::Everything
+                    NodeMask::Failed
                 },
                 |mask| {
-                    Masked::But(Arc::new(match digits {
-                        Some(digits) => digits.bound(mask, digits.after(row, path)),
+                    NodeMask::Allowed(Arc::new(match digits {
+                        Some(digits) => {
+                            digits.forbid_long_runs(mask, digits.after(digit_run, path))
+                        }
                         None => mask,
                     }))
                 },
             )
         };
-        let mut place = self.place();
-        place.failure = place.failure.take().or(failure);
-        place.masks.insert(path.to_vec(), masked.clone());
+        let mut state = self.lock();
+        state.failure = state.failure.take().or(failure);
+        state.masks.insert(path.to_vec(), masked.clone());
         masked
     }
 }
 
-/// The token that a mask leaves, if it is one.
-pub(super) fn only(mask: &SimpleVob) -> Option<Token> {
+/// Returns the only allowed token, if there is exactly one.
+pub(super) fn single_token(mask: &SimpleVob) -> Option<Token> {
     (mask.num_set() == 1).then(|| mask.first_bit_set()).flatten().map(|token| token as Token)
 }
 
 impl LogitsProcessor for Mask {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
-        match self.at(decided, path) {
-            Masked::Nothing => {}
-            Masked::Everything => logits.fill(f32::NEG_INFINITY),
-            Masked::But(mask) => {
+        match self.node_mask(decided, path) {
+            NodeMask::Unrestricted => {}
+            NodeMask::Failed => logits.fill(f32::NEG_INFINITY),
+            NodeMask::Allowed(mask) => {
                 let forbidden = |&(token, _): &(usize, &mut f32)| !mask.is_allowed(token as Token);
                 for (_, logit) in logits.iter_mut().enumerate().filter(forbidden) {
                     *logit = f32::NEG_INFINITY;
@@ -147,23 +150,23 @@ impl LogitsProcessor for Mask {
         }
     }
 
-    /// Token by token, each by its own mask: they are what decoding would come to, by definition.
-    /// One copy of the parser follows them.
+    /// Forced tokens, found one by one from their masks: decoding would sample the same. One copy
+    /// of the parser follows them.
     fn forced(&self, decided: &[Token]) -> Vec<Token> {
-        let Masked::But(mask) = self.at(decided, &[]) else { return Vec::new() };
-        let (mut next, mut forced) = (only(&mask), Vec::new());
+        let NodeMask::Allowed(mask) = self.node_mask(decided, &[]) else { return Vec::new() };
+        let (mut next, mut forced) = (single_token(&mask), Vec::new());
         if next.is_none() {
             return forced;
         }
-        let mut here = self.behind(decided).matcher.clone();
-        let ends = here.tok_env().ok().map(|tokens| tokens.tok_trie().eos_token_set());
+        let mut matcher = self.advance_to(decided).matcher.clone();
+        let end_tokens = matcher.tok_env().ok().map(|tokens| tokens.tok_trie().eos_token_set());
         while let Some(token) = next {
             forced.push(token);
-            let ended = ends.as_ref().is_some_and(|ends| ends.is_allowed(token));
-            if ended || forced.len() == FORCED || here.consume_token(token).is_err() {
+            let ended = end_tokens.as_ref().is_some_and(|end_tokens| end_tokens.is_allowed(token));
+            if ended || forced.len() == MAX_FORCED || matcher.consume_token(token).is_err() {
                 break;
             }
-            next = here.compute_mask_or_eos().ok().and_then(|mask| only(&mask));
+            next = matcher.compute_mask_or_eos().ok().and_then(|mask| single_token(&mask));
         }
         forced
     }

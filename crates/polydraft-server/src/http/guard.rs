@@ -10,35 +10,39 @@ use subtle::ConstantTimeEq;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::api::shared::error::{Dialect, Problem};
-use crate::fleet::Fleet;
+use crate::models::Models;
 
-/// Where Anthropic's clients put the key.
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Header in which Anthropic's clients send the key.
+const API_KEY_HEADER: HeaderName = HeaderName::from_static("x-api-key");
 
-/// What stands for all origins of the browser's own machine.
-pub const LOCAL: &str = "localhost";
+/// Stands for all origins of the browser's own machine.
+pub const LOCALHOST: &str = "localhost";
 
-/// Lets requests with the key through, if there is one. The comparison takes constant time.
-pub async fn key(State(fleet): State<Arc<Fleet>>, request: Request, next: Next) -> Response {
-    let Some(key) = &fleet.options().key else { return next.run(request).await };
-    if shows(request.headers(), key) {
+/// Middleware that requires the API key, if one is set. The comparison takes constant time.
+pub async fn require_key(
+    State(models): State<Arc<Models>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let Some(key) = &models.options().key else { return next.run(request).await };
+    if has_key(request.headers(), key) {
         return next.run(request).await;
     }
     let problem = Problem::invalid(
         "the API key is missing or wrong: expected 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'",
     );
-    let problem = problem.code("invalid_api_key").status(StatusCode::UNAUTHORIZED);
+    let problem = problem.with_code("invalid_api_key").with_status(StatusCode::UNAUTHORIZED);
     problem.response(dialect_of(request.uri().path()))
 }
 
-fn shows(headers: &HeaderMap, key: &str) -> bool {
+fn has_key(headers: &HeaderMap, key: &str) -> bool {
     let header = |name: HeaderName| headers.get(name).map(HeaderValue::as_bytes);
     let bearer = header(header::AUTHORIZATION).and_then(|value| value.strip_prefix(b"Bearer "));
-    let shown = bearer.or_else(|| header(API_KEY)).unwrap_or_default();
-    shown.ct_eq(key.as_bytes()).into()
+    let presented = bearer.or_else(|| header(API_KEY_HEADER)).unwrap_or_default();
+    presented.ct_eq(key.as_bytes()).into()
 }
 
-/// Whose interface a path belongs to.
+/// Returns the protocol to which a path belongs.
 pub fn dialect_of(path: &str) -> Dialect {
     match path.strip_prefix("/v1").unwrap_or(path) {
         path if path.starts_with("/messages") => Dialect::Anthropic,
@@ -47,40 +51,48 @@ pub fn dialect_of(path: &str) -> Dialect {
     }
 }
 
-/// Refuses what pages from elsewhere would have done: a browser sends a plain request before it
-/// asks whether it may, and the answer, which the page is not shown, would cost as much as any.
-/// Clients that are no browsers send no origin.
-pub async fn origin(State(fleet): State<Arc<Fleet>>, request: Request, next: Next) -> Response {
+/// Middleware that rejects POST requests of pages from other origins. A browser sends simple
+/// requests without a preflight; it hides the answer from the page, but computing it costs as much
+/// as any. Clients other than browsers send no origin.
+pub async fn check_origin(
+    State(models): State<Arc<Models>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let headers = request.headers();
     match headers.get(header::ORIGIN) {
         Some(origin)
             if request.method() == Method::POST
-                && !may_ask(&fleet.options().origins, origin, headers) =>
+                && !is_allowed_to_post(&models.options().origins, origin, headers) =>
         {
             let origin = String::from_utf8_lossy(origin.as_bytes());
             let problem = Problem::invalid(format_args!(
-                "pages of {origin} may not use this server: its operator can allow that origin \
-                 (option cors)"
+                "requests from pages of {origin} are not allowed; the server's operator can allow \
+                 this origin (option cors)"
             ));
-            problem.code("origin_not_allowed").status(StatusCode::FORBIDDEN).into_response()
+            problem
+                .with_code("origin_not_allowed")
+                .with_status(StatusCode::FORBIDDEN)
+                .into_response()
         }
         _ => next.run(request).await,
     }
 }
 
-/// Whether an origin is one of those, or this server as the browser knows it; before it may be a
-/// proxy that has TLS.
-fn may_ask(origins: &[String], origin: &HeaderValue, headers: &HeaderMap) -> bool {
+/// Whether an origin is in the list, or is this server as the browser addresses it, possibly
+/// through a proxy with TLS.
+fn is_allowed_to_post(origins: &[String], origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let (origin, host) = (origin.as_bytes(), headers.get(header::HOST).map(HeaderValue::as_bytes));
-    let own = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
-    let own = own.zip(host).is_some_and(|(own, host)| own.eq_ignore_ascii_case(host));
-    own || is_allowed(origins, origin)
+    let same_host = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    let same_host =
+        same_host.zip(host).is_some_and(|(same_host, host)| same_host.eq_ignore_ascii_case(host));
+    same_host || is_allowed(origins, origin)
 }
 
 fn is_allowed(origins: &[String], origin: &[u8]) -> bool {
     origins.iter().any(|allowed| match allowed.as_str() {
         "*" => true,
-        LOCAL => is_local(origin),
+        LOCALHOST => is_local(origin),
         allowed => allowed.as_bytes() == origin,
     })
 }
@@ -92,22 +104,21 @@ fn is_local(origin: &[u8]) -> bool {
     host.is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host))
 }
 
-/// Names the methods in answers that allow any: of pages that send cookies, which a proxy may need,
-/// browsers take * for a method of that name.
-pub async fn methods(mut answer: Response) -> Response {
+/// Lists the methods in preflight answers that allow any. For requests with cookies, which a proxy
+/// may need, browsers take `*` as a method of that name.
+pub async fn list_methods(mut answer: Response) -> Response {
     if let Some(methods) = answer.headers_mut().get_mut(header::ACCESS_CONTROL_ALLOW_METHODS) {
         *methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
     }
     answer
 }
 
-/// CORS, for the allowed origins.
+/// Returns the CORS layer for the allowed origins.
 pub fn cors(origins: &[String]) -> Option<CorsLayer> {
     if origins.is_empty() {
         return None;
     }
-    // Clients send headers of their own, such as x-stainless-lang: none of them means anything
-    // here.
+    // Clients send additional headers such as x-stainless-lang, which have no effect here.
     let layer = CorsLayer::new().allow_methods(Any).allow_headers(AllowHeaders::mirror_request());
     let origins = origins.to_vec();
     let allowed = AllowOrigin::predicate(move |origin, _| is_allowed(&origins, origin.as_bytes()));
@@ -119,8 +130,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_of_this_machine() {
-        let local = [LOCAL.to_owned()];
+    fn localhost_allows_only_origins_of_the_local_machine() {
+        let local = [LOCALHOST.to_owned()];
         for origin in
             ["http://localhost", "https://localhost:80", "http://127.0.0.1:3", "http://[::1]:9"]
         {

@@ -1,4 +1,4 @@
-//! The routes.
+//! All routes of the server.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::api::openai::openapi;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
 use crate::api::{anthropic, llama, ollama, openai};
-use crate::fleet::{Fleet, Status};
+use crate::models::{Models, Status};
 
-/// All routes.
-pub fn router(fleet: Arc<Fleet>) -> Router {
-    // Clients that were given an address without /v1 find the same.
+/// Returns the router.
+pub fn router(models: Arc<Models>) -> Router {
+    // Also serve clients whose base URL lacks /v1.
     let v1 = openai::routes().merge(anthropic::routes());
     let guarded = Router::new()
         .nest("/v1", v1.clone())
@@ -32,34 +32,34 @@ pub fn router(fleet: Arc<Fleet>) -> Router {
         .route("/version", get(version))
         .route("/metrics", get(metrics))
         .route("/openapi.json", get(|| async { Json(openapi::description()) }))
-        .fallback(nowhere)
-        .method_not_allowed_fallback(not_so)
-        .layer(from_fn_with_state(fleet.clone(), guard::key))
-        .layer(from_fn_with_state(fleet.clone(), guard::origin));
-    // Pages hold no secrets; their requests need the key.
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(models.clone(), guard::require_key))
+        .layer(from_fn_with_state(models.clone(), guard::check_origin));
+    // Pages hold no secrets; the requests that they send need the key.
     let open = Router::new().route("/health", get(health)).merge(pages::routes());
-    let open = open.method_not_allowed_fallback(not_so);
-    let routes = guarded.merge(open).layer(from_fn(caught));
-    let root = fleet.options().root.clone();
-    let all = match guard::cors(&fleet.options().origins) {
-        Some(layer) => routes.layer(layer).layer(map_response(guard::methods)),
+    let open = open.method_not_allowed_fallback(method_not_allowed);
+    let routes = guarded.merge(open).layer(from_fn(catch_panics));
+    let root = models.options().root.clone();
+    let all = match guard::cors(&models.options().origins) {
+        Some(layer) => routes.layer(layer).layer(map_response(guard::list_methods)),
         None => routes,
     };
-    let all: Router = all.with_state(fleet);
+    let all: Router = all.with_state(models);
     if root.is_empty() { all } else { Router::new().nest(&root, all.clone()).merge(all) }
 }
 
-/// A request that breaks the server is answered all the same.
-async fn caught(request: Request, next: Next) -> Response {
-    // It is dropped unfinished: nothing that it had is seen again.
+/// Middleware that answers requests whose handlers panic.
+async fn catch_panics(request: Request, next: Next) -> Response {
+    // The handler is dropped unfinished, and its state is not used again.
     let answer = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     answer.unwrap_or_else(|_| Problem::internal().into_response())
 }
 
-/// By the model that was asked for first: with several, others are loaded when they are asked for.
-async fn health(State(fleet): State<Arc<Fleet>>) -> Response {
-    let first = fleet.all().map(|(_, status, _)| status).next();
-    let loaded = fleet.all().any(|(_, status, _)| status == Status::Loaded);
+/// Reports the status of the first model; further models are loaded on request.
+async fn health(State(models): State<Arc<Models>>) -> Response {
+    let first = models.all().map(|(_, status, _)| status).next();
+    let loaded = models.all().any(|(_, status, _)| status == Status::Loaded);
     let status = match first {
         _ if polydraft_runtime::has_ended() => "failed",
         Some(Status::Stopping) => "stopping",
@@ -73,27 +73,28 @@ async fn version() -> Json<Value> {
     Json(json!({ "version": env!("CARGO_PKG_VERSION") }))
 }
 
-async fn metrics(State(fleet): State<Arc<Fleet>>) -> Response {
-    if !fleet.options().metrics {
-        let problem = Problem::invalid("this server was started without metrics");
-        return problem.status(StatusCode::NOT_IMPLEMENTED).into_response();
+async fn metrics(State(models): State<Arc<Models>>) -> Response {
+    if !models.options().metrics {
+        let problem = Problem::invalid("metrics are turned off on this server");
+        return problem.with_status(StatusCode::NOT_IMPLEMENTED).into_response();
     }
     let kind = (header::CONTENT_TYPE, "text/plain; version=0.0.4".to_owned());
-    // llama.cpp's clients tell by it whether counts have begun anew.
+    // llama.cpp's clients use it to detect that the counters were reset.
     let started = HeaderName::from_static("process-start-time-unix");
-    let started = (started, fleet.metrics().started().to_string());
-    ([kind, started], fleet.metrics().render()).into_response()
+    let started = (started, models.metrics().started().to_string());
+    ([kind, started], models.metrics().render()).into_response()
 }
 
-async fn nowhere(uri: Uri) -> Response {
-    Problem::invalid(format_args!("there is nothing at {}", uri.path()))
-        .status(StatusCode::NOT_FOUND)
+async fn not_found(uri: Uri) -> Response {
+    Problem::invalid(format_args!("unknown path {}", uri.path()))
+        .with_status(StatusCode::NOT_FOUND)
         .response(guard::dialect_of(uri.path()))
 }
 
-async fn not_so(method: Method, uri: Uri) -> Problem {
-    let problem = Problem::invalid(format_args!("{} does not answer to {method}", uri.path()));
-    problem.status(StatusCode::METHOD_NOT_ALLOWED)
+async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
+    let problem =
+        Problem::invalid(format_args!("{} does not allow the method {method}", uri.path()));
+    problem.with_status(StatusCode::METHOD_NOT_ALLOWED)
 }
 
 #[cfg(test)]
@@ -105,11 +106,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_request_that_breaks_the_server_is_answered() {
+    async fn answers_a_request_whose_handler_panics() {
         async fn broken() -> StatusCode {
             panic!("on purpose")
         }
-        let routes: Router = Router::new().route("/", get(broken)).layer(from_fn(caught));
+        let routes: Router = Router::new().route("/", get(broken)).layer(from_fn(catch_panics));
         let answer = TowerToHyperService::new(routes).call(Request::new(Body::empty())).await;
         assert_eq!(answer.unwrap().status(), StatusCode::INTERNAL_SERVER_ERROR);
     }

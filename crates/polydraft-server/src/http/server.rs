@@ -1,4 +1,4 @@
-//! Connections: accepted, limited in number and time, and ended in order.
+//! Connections: accepts them, limits their number and time, and closes them in order.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,35 +16,36 @@ use tokio::sync::Semaphore;
 use tokio_io_timeout::TimeoutStream;
 
 use super::routes;
-use crate::app::ServedModel;
-use crate::fleet::Fleet;
+use crate::loaded_model::ServedModel;
+use crate::models::Models;
 use crate::options::ServerOptions;
 
-/// How long a client may take to send the head of a request, and to take what it is sent. The first
-/// is also how long a connection may lie idle between two requests: hyper has one timeout for both.
-const HEAD: Duration = Duration::from_secs(10);
-const WRITE: Duration = Duration::from_secs(60);
-/// Bytes of a request's head.
-const HEAD_BYTES: usize = 64 << 10;
-/// Connections at once.
-const CONNECTIONS: usize = 1024;
-/// How often idle models are looked for.
-const LOOK: Duration = Duration::from_secs(1);
-/// What connections get after the engine is done, to send what there is.
-const FLUSH: Duration = Duration::from_secs(5);
+/// Timeouts of a client for sending the head of a request and for receiving what is written. The
+/// first also limits idle time between two requests: hyper has one timeout for both.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum bytes of a request's head.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// Maximum number of connections.
+const MAX_CONNECTIONS: usize = 1024;
+/// Interval of checks for idle models.
+const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for connections to flush after the engine has stopped.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server that listens.
 pub struct Server {
     /// At least one.
     listeners: Vec<TcpListener>,
-    fleet: Arc<Fleet>,
+    models: Arc<Models>,
 }
 
 impl Server {
-    /// Listens, with one loaded model of this name. Connections wait until [`run`](Self::run).
+    /// Binds an address to serve one loaded model under these names. Connections wait until
+    /// [`run`](Self::run).
     ///
     /// # Errors
-    /// An address that cannot be had; no thread left.
+    /// The address cannot be bound, or the engine thread cannot be started.
     pub async fn start(
         address: SocketAddr,
         served: ServedModel,
@@ -52,16 +53,19 @@ impl Server {
         options: ServerOptions,
     ) -> io::Result<Self> {
         let listeners = vec![TcpListener::bind(address).await?];
-        Ok(Self { listeners, fleet: Arc::new(Fleet::of_loaded(served, names, options.into())?) })
+        Ok(Self {
+            listeners,
+            models: Arc::new(Models::with_loaded(served, names, options.into())?),
+        })
     }
 
-    /// Listens, with models that are still to be loaded.
+    /// Binds the addresses to serve models that are still to be loaded.
     ///
     /// # Errors
-    /// An address that cannot be had.
+    /// An address that cannot be bound.
     pub(crate) async fn listen(
         addresses: &[SocketAddr],
-        fleet: Arc<Fleet>,
+        models: Arc<Models>,
     ) -> anyhow::Result<Self> {
         let mut listeners: Vec<TcpListener> = Vec::new();
         for &(mut address) in addresses {
@@ -71,10 +75,10 @@ impl Server {
             let listener = TcpListener::bind(address).await;
             listeners.push(listener.with_context(|| format!("cannot listen on {address}"))?);
         }
-        Ok(Self { listeners, fleet })
+        Ok(Self { listeners, models })
     }
 
-    /// Where it listens; the first of its addresses.
+    /// First address that the server listens on.
     ///
     /// # Errors
     /// Those of the system.
@@ -83,7 +87,7 @@ impl Server {
         first.ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// All of them.
+    /// All addresses that the server listens on.
     ///
     /// # Errors
     /// Those of the system.
@@ -91,62 +95,66 @@ impl Server {
         self.listeners.iter().map(TcpListener::local_addr).collect()
     }
 
-    /// Serves until `stop` is there: then nothing new is taken, and running requests may end within
-    /// the grace period; the others get an error. Returns whether all have ended.
+    /// Serves until `stop` resolves. Then new requests are rejected, and running ones may finish
+    /// within the grace period; the others get an error. Returns whether all have ended.
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
-        let Self { listeners, fleet } = self;
-        let (grace, unload_after) = (fleet.options().grace, fleet.options().unload_after);
-        let service = TowerToHyperService::new(routes::router(fleet.clone()));
+        let Self { listeners, models } = self;
+        let (grace, unload_after) = (models.options().grace, models.options().unload_after);
+        let service = TowerToHyperService::new(routes::router(models.clone()));
         let mut server = http1::Builder::new();
-        server.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
-        let (graceful, places) = (GracefulShutdown::new(), Arc::new(Semaphore::new(CONNECTIONS)));
-        let mut look = tokio::time::interval(LOOK);
+        server
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(MAX_HEAD_BYTES);
+        let (graceful, permits) =
+            (GracefulShutdown::new(), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+        let mut idle_check = tokio::time::interval(IDLE_CHECK_INTERVAL);
         tokio::pin!(stop);
         loop {
             let accepted = async {
-                // Closed never.
-                let place = places.clone().acquire_owned().await;
+                // Never closed.
+                let permit = permits.clone().acquire_owned().await;
                 let all = listeners.iter().map(|listener| Box::pin(listener.accept()));
-                (select_all(all).await.0, place)
+                (select_all(all).await.0, permit)
             };
-            let (stream, place) = tokio::select! {
+            let (stream, permit) = tokio::select! {
                 () = &mut stop => break,
-                _ = look.tick() => {
-                    unload_after.into_iter().for_each(|after| fleet.unload_idle(after));
+                _ = idle_check.tick() => {
+                    unload_after.into_iter().for_each(|after| models.unload_idle(after));
                     continue;
                 }
-                (accepted, place) = accepted => match accepted {
-                    Ok((stream, _)) => (stream, place),
+                (accepted, permit) = accepted => match accepted {
+                    Ok((stream, _)) => (stream, permit),
                     Err(error) => {
-                        // As a rule too many open files: others must be closed first.
-                        log::warn!("a connection was not accepted: {error}");
+                        // Usually too many open files: wait until others are closed.
+                        log::warn!("cannot accept a connection: {error}");
                         tokio::time::sleep(Duration::from_millis(100)).await;
                         continue;
                     }
                 },
             };
             let connection =
-                server.serve_connection(TokioIo::new(limited(stream)), service.clone());
+                server.serve_connection(TokioIo::new(with_timeouts(stream)), service.clone());
             let connection = graceful.watch(connection);
             tokio::spawn(async move {
-                // What goes wrong on a connection is its client's affair.
+                // Errors of a connection concern its client only.
                 if let Err(error) = connection.await {
-                    log::debug!("a connection broke: {error}");
+                    log::debug!("connection failed: {error}");
                 }
-                drop(place);
+                drop(permit);
             });
         }
         drop(listeners);
-        let whole = fleet.stop(grace).await;
-        whole && tokio::time::timeout(FLUSH, graceful.shutdown()).await.is_ok()
+        let all_ended = models.stop(grace).await;
+        all_ended && tokio::time::timeout(FLUSH_TIMEOUT, graceful.shutdown()).await.is_ok()
     }
 }
 
-/// A client that takes nothing for too long is not waited for.
-fn limited(stream: TcpStream) -> std::pin::Pin<Box<TimeoutStream<TcpStream>>> {
+/// Wraps a connection so that a client which stops receiving times out.
+fn with_timeouts(stream: TcpStream) -> std::pin::Pin<Box<TimeoutStream<TcpStream>>> {
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(WRITE));
+    stream.set_write_timeout(Some(WRITE_TIMEOUT));
     Box::pin(stream)
 }
 
@@ -155,26 +163,26 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_addresses_have_one_port() {
+    async fn listens_on_one_port_at_all_addresses() {
         if TcpListener::bind("[::1]:0").await.is_err() {
             return;
         }
         let addresses = ["127.0.0.1:0", "[::1]:0"].map(|address| address.parse().unwrap());
-        let fleet = Arc::new(Fleet::new(Vec::new(), Arc::default()));
-        let server = Server::listen(&addresses, fleet).await.unwrap();
+        let models = Arc::new(Models::new(Vec::new(), Arc::default()));
+        let server = Server::listen(&addresses, models).await.unwrap();
         let (first, all) = (server.address().unwrap(), server.addresses().unwrap());
         assert_eq!(all.iter().map(SocketAddr::port).collect::<Vec<_>>(), [first.port(); 2]);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let serving = tokio::spawn(server.run(async { stopped.await.unwrap_or_default() }));
         for address in all {
-            let asked = tokio::task::spawn_blocking(move || {
+            let response = tokio::task::spawn_blocking(move || {
                 use std::io::{Read, Write};
                 let mut stream = std::net::TcpStream::connect(address).unwrap();
                 write!(stream, "GET /version HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
                 let mut answer = String::new();
                 stream.read_to_string(&mut answer).map(|_| answer).unwrap()
             });
-            let answer = asked.await.unwrap();
+            let answer = response.await.unwrap();
             assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
         }
         stop.send(()).unwrap();

@@ -1,7 +1,6 @@
-//! Metrics as Prometheus reads them: its text format, version 0.0.4.
+//! Metrics in Prometheus's text format, version 0.0.4.
 //!
-//! By hand, and for llama.cpp's names and ours at once: the libraries for it bring ten crates, and
-//! do no more of what is needed here than these lines.
+//! Written by hand: the existing libraries bring ten crates, and do no more of what is needed here.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -14,50 +13,50 @@ const BUCKETS: [f64; 18] = [
     30.0, 60.0, 300.0,
 ];
 
-/// Counters by number; those beyond the last are zero.
+/// Vector of counters; those beyond the end are zero.
 #[derive(Debug, Default)]
-pub(super) struct Counts(Mutex<Vec<u64>>);
+pub(super) struct CounterVec(Mutex<Vec<u64>>);
 
-impl Counts {
-    /// Adds to one.
-    pub fn add(&self, number: usize, count: u64) {
+impl CounterVec {
+    /// Adds to one counter.
+    pub fn add(&self, index: usize, count: u64) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.len() <= number {
-            counts.resize(number + 1, 0);
+        if counts.len() <= index {
+            counts.resize(index + 1, 0);
         }
-        counts[number] += count;
+        counts[index] += count;
     }
 
-    /// Their sum.
+    /// Sum of all counters.
     pub fn sum(&self) -> u64 {
         self.all().into_iter().sum()
     }
 
-    /// All of them.
+    /// All counters.
     pub fn all(&self) -> Vec<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// How often something took how long.
+/// Histogram of durations.
 #[derive(Debug, Default)]
-pub(super) struct Times {
-    /// By bucket; the last is for what is above all.
+pub(super) struct DurationHistogram {
+    /// Counts by bucket; the last is for durations above all ends.
     counts: [AtomicU64; BUCKETS.len() + 1],
     /// Nanoseconds.
     sum: AtomicU64,
 }
 
-impl Times {
-    /// One more.
-    pub fn add(&self, took: Duration) {
-        let seconds = took.as_secs_f64();
+impl DurationHistogram {
+    /// Adds a duration.
+    pub fn add(&self, duration: Duration) {
+        let seconds = duration.as_secs_f64();
         self.counts[BUCKETS.partition_point(|end| *end < seconds)].fetch_add(1, Relaxed);
-        self.sum.fetch_add(took.as_nanos() as u64, Relaxed);
+        self.sum.fetch_add(duration.as_nanos() as u64, Relaxed);
     }
 }
 
-/// What a metric is.
+/// Type of a metric.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Counter,
@@ -65,37 +64,37 @@ pub(super) enum Kind {
     Histogram,
 }
 
-/// All that a model has under one name.
+/// All samples of a model under one name.
 #[derive(Debug)]
 pub(super) struct Family {
-    /// Its prefix and the rest of it.
+    /// Prefix and rest of the name.
     name: (&'static str, &'static str),
     kind: Kind,
-    what: &'static str,
+    help: &'static str,
     samples: Vec<Sample>,
 }
 
 #[derive(Debug)]
 struct Sample {
-    /// What is appended to the name.
+    /// Appended to the name.
     suffix: &'static str,
     label: Option<(&'static str, String)>,
     value: f64,
 }
 
 impl Family {
-    /// Without a sample yet.
-    pub fn new(name: (&'static str, &'static str), kind: Kind, what: &'static str) -> Self {
-        Self { name, kind, what, samples: Vec::new() }
+    /// Creates a family without samples.
+    pub fn new(name: (&'static str, &'static str), kind: Kind, help: &'static str) -> Self {
+        Self { name, kind, help, samples: Vec::new() }
     }
 
-    /// With this value.
+    /// Adds a sample with this value.
     pub fn value(mut self, value: f64) -> Self {
         self.samples.push(Sample { suffix: "", label: None, value });
         self
     }
 
-    /// With these counts by a label's value.
+    /// Adds samples by the value of a label.
     pub fn labelled(
         mut self,
         label: &'static str,
@@ -109,8 +108,8 @@ impl Family {
         self
     }
 
-    /// With these times: of each bucket what it and all below it have.
-    pub fn times(mut self, times: &Times) -> Self {
+    /// Adds the samples of a histogram, with cumulative buckets.
+    pub fn histogram(mut self, times: &DurationHistogram) -> Self {
         let ends = BUCKETS.map(|end| end.to_string()).into_iter().chain(["+Inf".to_owned()]);
         let mut count = 0;
         for (end, bucket) in ends.zip(&times.counts) {
@@ -125,26 +124,27 @@ impl Family {
     }
 }
 
-/// The families of all models, which have the same, each with its name where there are several.
+/// Renders the families of all models, which have the same names. With several models each sample
+/// has the model's label.
 pub(super) fn render(models: &[(Option<&str>, Vec<Family>)]) -> String {
     let mut text = String::new();
     let Some((_, first)) = models.first() else { return text };
-    for (number, Family { name: (prefix, name), kind, what, .. }) in first.iter().enumerate() {
+    for (index, Family { name: (prefix, name), kind, help, .. }) in first.iter().enumerate() {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
         // Writing to a string does not fail.
-        let _ = writeln!(text, "# HELP {prefix}{name} {what}\n# TYPE {prefix}{name} {kind}");
+        let _ = writeln!(text, "# HELP {prefix}{name} {help}\n# TYPE {prefix}{name} {kind}");
         for (model, families) in models {
-            for Sample { suffix, label, value } in &families[number].samples {
+            for Sample { suffix, label, value } in &families[index].samples {
                 let model = model.map(|model| ("model_name", model));
                 let label = label.as_ref().map(|(name, value)| (*name, value.as_str()));
                 let labels: Vec<String> = model
                     .into_iter()
                     .chain(label)
-                    .map(|(name, value)| quoted(name, value))
+                    .map(|(name, value)| label_pair(name, value))
                     .collect();
                 let labels = match labels.is_empty() {
                     true => String::new(),
@@ -157,8 +157,8 @@ pub(super) fn render(models: &[(Option<&str>, Vec<Family>)]) -> String {
     text
 }
 
-/// A label and its value.
-fn quoted(name: &str, value: &str) -> String {
+/// Formats a label and its value.
+fn label_pair(name: &str, value: &str) -> String {
     let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
     format!("{name}=\"{value}\"")
 }
@@ -168,17 +168,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_as_prometheus_reads_it() {
-        let (times, counts) = (Times::default(), Counts::default());
+    fn renders_prometheus_text_format() {
+        let (times, counts) = (DurationHistogram::default(), CounterVec::default());
         for millis in [1, 2, 400_000] {
             times.add(Duration::from_millis(millis));
         }
         counts.add(1, 7);
         let families = || {
             vec![
-                Family::new(("a:", "seconds"), Kind::Histogram, "Seconds").times(&times),
+                Family::new(("a:", "seconds"), Kind::Histogram, "Seconds").histogram(&times),
                 Family::new(("a:", "load"), Kind::Gauge, "Load").value(0.5),
-                Family::new(("b:", "total"), Kind::Counter, "By place").labelled(
+                Family::new(("b:", "total"), Kind::Counter, "By position").labelled(
                     "place",
                     counts.all().into_iter().enumerate().map(|(k, n)| (k.to_string(), n)),
                 ),
@@ -187,7 +187,7 @@ mod tests {
         let text = render(&[(None, families())]);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[..2], ["# HELP a:seconds Seconds", "# TYPE a:seconds histogram"]);
-        // A bucket's end belongs to it.
+        // A bucket includes its end.
         assert_eq!(
             lines[2..4],
             ["a:seconds_bucket{le=\"0.001\"} 1", "a:seconds_bucket{le=\"0.0025\"} 2"]
@@ -202,7 +202,7 @@ mod tests {
                 "# HELP a:load Load",
                 "# TYPE a:load gauge",
                 "a:load 0.5",
-                "# HELP b:total By place",
+                "# HELP b:total By position",
                 "# TYPE b:total counter",
                 "b:total{place=\"0\"} 0",
                 "b:total{place=\"1\"} 7",

@@ -1,4 +1,4 @@
-//! The same counts once more, under the names that llama.cpp's server has for them.
+//! The same counts under the names of llama.cpp's server.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,52 +7,52 @@ use super::families::Family;
 use super::families::Kind::{Counter, Gauge};
 
 pub(super) fn families(telemetry: &Telemetry) -> Vec<Family> {
-    let of = |count: &AtomicU64| count.load(Relaxed) as f64;
-    let seconds = |count: &AtomicU64| of(count) / 1e9;
+    let value = |count: &AtomicU64| count.load(Relaxed) as f64;
+    let seconds = |count: &AtomicU64| value(count) / 1e9;
     let rate = |count: f64, per: f64| if per > 0.0 { count / per } else { 0.0 };
     let steps = &telemetry.steps;
-    let (prefilled, generated) = (of(&steps.prefilled), of(&telemetry.generated_tokens));
+    let (prefilled, generated) = (value(&steps.prefilled), value(&telemetry.generated_tokens));
     let (prefill, decoding) = (seconds(&steps.prefill), seconds(&steps.decoding));
     let accepted = telemetry.accepted_by_position.sum() as f64;
-    let busy = rate(of(&steps.sequences), of(&steps.passes));
+    let busy = rate(value(&steps.sequences), value(&steps.passes));
     [
         ("prompt_tokens_total", Counter, prefilled, "Tokens of prompts that were prefilled"),
         (
             "prompt_tokens_cached_total",
             Counter,
-            of(&steps.cached),
+            value(&steps.cached),
             "Tokens of prompts that were in the prefix cache",
         ),
         (
             "prompt_seconds_total",
             Counter,
             prefill,
-            "Time in prefill, but for each prompt's last token",
+            "Seconds of prefill, without each prompt's last token",
         ),
         ("tokens_predicted_total", Counter, generated, "Generated tokens"),
-        ("tokens_predicted_seconds_total", Counter, decoding, "Time in steps"),
+        ("tokens_predicted_seconds_total", Counter, decoding, "Seconds of steps"),
         (
             "n_decode_total",
             Counter,
-            of(&steps.passes),
-            "Passes of the target, each for the whole batch",
+            value(&steps.passes),
+            "Passes of the target, each for one batch",
         ),
         (
             "n_tokens_max",
             Counter,
-            of(&steps.longest),
-            "Tokens of the longest sequence, its prompt's among them",
+            value(&steps.max_length),
+            "Tokens of the longest sequence, including its prompt",
         ),
         (
             "spec_decode_num_drafts_total",
             Counter,
-            of(&telemetry.drafts),
-            "Passes of the target that had drafts",
+            value(&telemetry.drafts),
+            "Passes of the target with drafts",
         ),
         (
             "spec_decode_num_draft_tokens_total",
             Counter,
-            of(&telemetry.draft_tokens),
+            value(&telemetry.draft_tokens),
             "Distinct drafted tokens",
         ),
         ("spec_decode_num_accepted_tokens_total", Counter, accepted, "Accepted drafted tokens"),
@@ -71,13 +71,18 @@ pub(super) fn families(telemetry: &Telemetry) -> Vec<Family> {
         (
             "requests_processing",
             Gauge,
-            of(&telemetry.running),
+            value(&telemetry.running),
             "Running requests, counted by prompt",
         ),
-        ("requests_deferred", Gauge, of(&telemetry.waiting), "Waiting requests, counted by prompt"),
-        ("n_busy_slots_per_decode", Gauge, busy, "Sequences in a pass, on average"),
+        (
+            "requests_deferred",
+            Gauge,
+            value(&telemetry.waiting),
+            "Waiting requests, counted by prompt",
+        ),
+        ("n_busy_slots_per_decode", Gauge, busy, "Mean number of sequences in a pass"),
     ]
-    .map(|(name, kind, value, what)| Family::new(("llamacpp:", name), kind, what).value(value))
+    .map(|(name, kind, value, help)| Family::new(("llamacpp:", name), kind, help).value(value))
     .into()
 }
 
@@ -90,25 +95,25 @@ mod tests {
     use super::super::Metrics;
 
     #[test]
-    fn each_name_has_its_count() {
+    fn counts_under_each_metric_name() {
         let metrics = Metrics::new();
-        let (model, _) = (metrics.of_model(Some("a".into())), metrics.of_model(Some("b".into())));
-        model.began(10);
-        model.prefilled(10, 4);
-        model.read(Duration::from_secs(2));
-        model.stepped(3, Duration::from_secs(4));
-        model.told(8, Instant::now(), None);
-        model.speculated(&Statistics {
+        let (model, _) = (metrics.for_model(Some("a".into())), metrics.for_model(Some("b".into())));
+        model.admit_prompt(10);
+        model.add_prefilled_prompt(10, 4);
+        model.add_prefill_pass(Duration::from_secs(2));
+        model.add_decode_pass(3, Duration::from_secs(4));
+        model.add_emitted_tokens(8, Instant::now(), None);
+        model.add_speculation(&Statistics {
             target_calls: 3,
             drafted: vec![2, 1],
             accepted: vec![2, 1],
             nodes: 5,
             ..Default::default()
         });
-        model.finished(Finish::MaxTokens, 18, Duration::from_secs(6));
-        model.load(1, 2, 0.25);
-        // One that is loaded again goes on.
-        metrics.of_model(Some("a".into())).finished(Finish::Stopped, 2, Duration::ZERO);
+        model.finish_sequence(Finish::MaxTokens, 18, Duration::from_secs(6));
+        model.set_load(1, 2, 0.25);
+        // A model that is loaded again continues with its counts.
+        metrics.for_model(Some("a".into())).finish_sequence(Finish::Stopped, 2, Duration::ZERO);
         let text = metrics.render();
         for line in [
             "# TYPE llamacpp:prompt_tokens_total counter",

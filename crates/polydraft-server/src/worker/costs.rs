@@ -1,27 +1,27 @@
-//! What steps cost, for adaptive trees: known, or measured between the steps of requests.
+//! Cost of steps for adaptive trees: known, or measured between the steps of requests.
 //!
-//! Problem: the first answer is not to wait until everything is measured, and a request with a seed
-//! is to get the same output before and after.
-//! Method: parts of the measurement come between steps, one after another while nothing else is to
-//! do. Until it is complete nothing is drafted for requests with an adaptive tree; one with a seed
-//! waits for it.
+//! Problem: the first answer should not wait until everything is measured, and a request with a
+//! seed must get the same output before and after.
+//! Method: parts of the measurement run between steps, and back to back while the engine is idle.
+//! Until it is complete, requests with an adaptive tree draft nothing; those with a seed wait for
+//! it.
 
 use std::sync::{Arc, OnceLock};
 
 use polydraft::policy::Costs;
 use polydraft_engine::Engine;
 use polydraft_runtime::Listener;
-use polydraft_runtime::costs::Measuring;
+use polydraft_runtime::costs::PendingCosts;
 use polydraft_runtime::message::Message;
 
 use super::job::RequestParams;
 
-/// Costs, or how they are measured.
+/// Source of the cost of steps.
 pub enum CostsToUse {
-    /// They are known.
+    /// Known costs.
     Known(Costs),
-    /// They are being measured.
-    Measuring(Box<Measuring>),
+    /// A measurement that is still running.
+    Measuring(Box<PendingCosts>),
 }
 
 impl Default for CostsToUse {
@@ -30,13 +30,13 @@ impl Default for CostsToUse {
     }
 }
 
-/// Steps of requests between two parts.
-const STEPS: usize = 4;
+/// Steps of requests between two parts of the measurement.
+const STEPS_BETWEEN_PARTS: usize = 4;
 
-/// What goes to the log.
-struct Log;
+/// Sends messages to the log.
+struct LogListener;
 
-impl Listener for Log {
+impl Listener for LogListener {
     fn note(&self, message: &Message) {
         log::info!("{message}");
     }
@@ -46,12 +46,12 @@ impl Listener for Log {
     }
 }
 
-/// The costs on the engine's thread.
+/// Cost of steps, owned by the engine thread.
 pub(super) struct StepCosts {
-    /// The final ones, once they are known.
+    /// Final costs, once they are known.
     known: Arc<OnceLock<Costs>>,
     /// The measurement, until it is complete.
-    measuring: Option<Box<Measuring>>,
+    measuring: Option<Box<PendingCosts>>,
     /// Steps since the last part.
     steps: usize,
 }
@@ -65,47 +65,48 @@ impl StepCosts {
         Self { known: Arc::new(known), measuring, steps: 0 }
     }
 
-    /// The final costs, for those who build trees elsewhere.
+    /// Handle on the final costs, for builders of trees outside this thread.
     pub fn known(&self) -> Arc<OnceLock<Costs>> {
         self.known.clone()
     }
 
-    /// Whether there is something left to measure.
+    /// Whether a part is left to measure.
     pub fn is_measuring(&self) -> bool {
         self.measuring.is_some()
     }
 
-    /// A step of requests was made, or there was nothing to do: measures a part, if one is due.
-    /// Whether the costs have become known by it.
+    /// Measures a part if one is due: the engine is idle, or enough steps were made. Returns
+    /// whether the final costs have just become known.
     pub fn advance(&mut self, engine: &mut Engine, idle: bool) -> bool {
         self.steps += 1;
-        let due = idle || self.steps >= STEPS;
-        due && self.is_measuring() && {
+        let is_due = idle || self.steps >= STEPS_BETWEEN_PARTS;
+        is_due && self.is_measuring() && {
             self.steps = 0;
             self.measure(engine)
         }
     }
 
-    /// Measures a part; whether it was the last one.
+    /// Measures a part. Returns whether it was the last one.
     fn measure(&mut self, engine: &mut Engine) -> bool {
         let Some(measuring) = &mut self.measuring else { return true };
         match measuring.advance(engine) {
             Ok(true) => return false,
             Ok(false) => {}
-            // What the models fail with, requests will fail with too, and say so.
-            Err(error) => log::warn!("what steps cost was not measured: {error:#}"),
+            // Requests will fail with the same error, and report it.
+            Err(error) => log::warn!("cannot measure the cost of steps: {error:#}"),
         }
-        let costs = self.measuring.take().map(|measuring| measuring.finish(&Log)).transpose();
+        let costs =
+            self.measuring.take().map(|measuring| measuring.finish(&LogListener)).transpose();
         let costs = costs.unwrap_or_else(|error| {
-            log::warn!("what steps cost was not stored: {error:#}");
+            log::warn!("cannot store the cost of steps: {error:#}");
             None
         });
         self.known.get_or_init(|| costs.unwrap_or_default());
         true
     }
 
-    /// Takes verifier and tree of a sequence; whether there are no other costs to come for them.
-    /// Those of a request with a seed wait for the final costs.
+    /// Takes the verifier and tree of a sequence. The flag is whether they already have the final
+    /// costs. For a request with a seed, completes the measurement first.
     pub fn take_speculation(
         &mut self,
         params: &mut RequestParams,
@@ -126,8 +127,8 @@ impl StepCosts {
         }
     }
 
-    /// Verifier and tree of a sequence that runs, with the final costs; none if these are not
-    /// known.
+    /// Builds the verifier and tree of a running sequence with the final costs; `None` if these are
+    /// not known.
     pub fn final_speculation(
         &self,
         params: &RequestParams,

@@ -1,4 +1,4 @@
-//! Requests of the web side to the engine's thread, and their events.
+//! Requests from the web side to the engine thread, and their events.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -16,47 +16,46 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::speculation::BuiltSpeculation;
 use crate::grammar::Grammar;
 
-/// One prompt, and the sequences that continue it.
+/// Parameters of one prompt and the sequences that continue it.
 pub struct RequestParams {
-    /// The prompt's tokens.
+    /// Tokens of the prompt.
     pub prompt: Vec<Token>,
-    /// How the target's logits become the sampled distribution.
+    /// Sampling settings of the target.
     pub sampling: Sampling,
     /// Biases and penalties.
     pub penalties: Penalties,
-    /// The only tokens that are possible; none is no limit.
+    /// The only tokens to sample, if limited.
     pub allowed: Option<AllowedTokens>,
-    /// Tokens of an output at least: before, nothing ends it.
-    pub least_tokens: usize,
-    /// The form that the outputs must have, if there is one.
+    /// Minimum tokens of an output: no end before.
+    pub min_tokens: usize,
+    /// Grammar of the outputs, if any.
     pub grammar: Option<Grammar>,
-    /// Verifiers and trees of the sequences; none is plain decoding.
+    /// Verifiers and trees of the sequences; `None` is plain decoding.
     pub speculation: Option<BuiltSpeculation>,
-    /// Where they end.
+    /// Limits that end a sequence.
     pub limits: Limits,
-    /// Seed of all random decisions: each sequence has a stream of its own from it, whatever else
-    /// runs.
+    /// Seed of all random decisions. Each sequence draws from its own stream of it, independent of
+    /// other work.
     pub seed: u64,
     /// Whether the client gave the seed: then neighbours change no bit of the output.
     pub seeded: bool,
-    /// Strings that are part of the output though they are special tokens.
-    pub marks: Vec<&'static str>,
-    /// How many sequences.
+    /// Special tokens that are part of the output, as strings.
+    pub visible_special_tokens: Vec<&'static str>,
+    /// Number of sequences.
     pub count: usize,
-    /// Which alternatives are sent with every token; none where they were not asked for.
+    /// Alternatives to send with every output token; `None` sends no scores.
     pub scores: Option<Alternatives>,
-    /// How many of the likeliest are sent with the prompt's tokens, but for the first.
+    /// Number of likeliest alternatives to send with the prompt's tokens after the first.
     pub prompt_scores: Option<usize>,
-    /// Whether it is told how much of the prompt is prefilled.
+    /// Whether to report the progress of the prefill.
     pub progress: bool,
-    /// How many tokens of each distribution are sent with every step; none where they were not
-    /// asked for.
+    /// Tokens of each distribution to send with every step; `None` sends no traces.
     pub traces: Option<usize>,
 }
 
 impl RequestParams {
-    /// The same for each of several prompts. The first has the verifiers and trees that are built;
-    /// the others get as many of their own.
+    /// Returns the same parameters for each of several prompts. The first takes the verifiers and
+    /// trees that are built; as many are built for each of the others.
     ///
     /// # Errors
     /// Verifiers and trees that cannot be built.
@@ -75,13 +74,13 @@ impl RequestParams {
             sampling: self.sampling,
             penalties: self.penalties.clone(),
             allowed: self.allowed.clone(),
-            least_tokens: self.least_tokens,
+            min_tokens: self.min_tokens,
             grammar: self.grammar.clone(),
             speculation: speculation.map(BuiltSpeculation::for_another_prompt).transpose()?,
             limits: self.limits.clone(),
             seed: self.seed,
             seeded: self.seeded,
-            marks: self.marks.clone(),
+            visible_special_tokens: self.visible_special_tokens.clone(),
             count: self.count,
             scores: self.scores.clone(),
             prompt_scores: self.prompt_scores,
@@ -90,29 +89,29 @@ impl RequestParams {
         })
     }
 
-    /// Tokens that its sequences may have in the KV cache, in a context of so many.
+    /// Maximum tokens of all sequences in the KV cache, for this context length.
     pub fn tokens(&self, context: usize) -> usize {
         let most = self.limits.max_tokens.unwrap_or(usize::MAX);
         self.prompt.len().saturating_add(most).min(context).saturating_mul(self.count)
     }
 
-    /// How many of the likeliest alternatives are sent with each token, and how many with each of
-    /// the prompt's; those that are named are few.
+    /// Number of alternatives to send with each token of the output and of the prompt. Tokens
+    /// listed by id count as 0: there are at most a few.
     fn alternatives(&self) -> [usize; 2] {
         let of_output = match &self.scores {
             Some(Alternatives::Likeliest(count) | Alternatives::Sampled(count)) => *count,
-            Some(Alternatives::These(_)) | None => 0,
+            Some(Alternatives::Tokens(_)) | None => 0,
         };
         [of_output, self.prompt_scores.unwrap_or(0)]
     }
 
-    /// The larger one of both.
-    pub fn most_alternatives(&self) -> usize {
+    /// Maximum number of alternatives of a token.
+    pub fn max_alternatives(&self) -> usize {
         self.alternatives().into_iter().max().unwrap_or(0)
     }
 
-    /// How many are sent with all tokens together, at most, in a context of so many.
-    pub fn all_alternatives(&self, context: usize) -> usize {
+    /// Maximum number of alternatives of all tokens, for this context length.
+    pub fn total_alternatives(&self, context: usize) -> usize {
         let [of_output, of_prompt] = self.alternatives();
         let prompt = self.prompt.len();
         let most = self.limits.max_tokens.unwrap_or(usize::MAX);
@@ -122,32 +121,43 @@ impl RequestParams {
     }
 }
 
-/// Events of a sequence, in order. Sequences of a request are numbered through, prompt by prompt.
+/// Events of a sequence, in order. Sequences are numbered through all prompts of a request.
 #[derive(Debug)]
 pub enum Event {
-    /// The scores of its prompt's tokens, but for the first; for all sequences of the prompt.
-    Prompt { text: usize, scores: Vec<Scored> },
-    /// So many of its prompt's tokens are prefilled, of which so many were cached, and so many are
-    /// to be.
-    Progress { text: usize, processed: usize, cached: usize, total: usize },
-    /// More of it is certain: so many tokens.
-    More { text: usize, tokens: usize, piece: String, scores: Vec<Scored>, traces: Vec<Trace> },
-    /// It is complete, having taken so many tokens; so many of its prompt's were cached.
-    End { text: usize, finish: Finish, tokens: usize, cached: usize, statistics: Box<Statistics> },
-    /// It cannot be, and neither can the others of the request.
+    /// Scores of the prompt's tokens after the first, for all sequences of the prompt.
+    PromptScores { sequence: usize, scores: Vec<Scored> },
+    /// Prefilled tokens of the prompt (`processed`), of which `cached` were in the prefix cache.
+    Progress { sequence: usize, processed: usize, cached: usize, total: usize },
+    /// New output of a sequence: decided tokens and their text.
+    Output {
+        sequence: usize,
+        tokens: usize,
+        output: String,
+        scores: Vec<Scored>,
+        traces: Vec<Trace>,
+    },
+    /// End of a sequence. `cached` counts tokens of its prompt that were in the prefix cache.
+    End {
+        sequence: usize,
+        finish: Finish,
+        tokens: usize,
+        cached: usize,
+        statistics: Box<Statistics>,
+    },
+    /// Failure, which ends all sequences of the request.
     Failed(Failure),
 }
 
 impl Event {
-    /// Its size, about, in bytes.
+    /// Approximate size in bytes.
     pub fn size(&self) -> usize {
         let tokens = size_of::<(Token, f64)>();
         let of_scores = |scores: &[Scored]| -> usize {
             scores.iter().map(|scored| size_of::<Scored>() + tokens * scored.top.len()).sum()
         };
-        let (piece, scores, traces) = match self {
-            Self::More { piece, scores, traces, .. } => (piece, scores, traces),
-            Self::Prompt { scores, .. } => return of_scores(scores),
+        let (output, scores, traces) = match self {
+            Self::Output { output, scores, traces, .. } => (output, scores, traces),
+            Self::PromptScores { scores, .. } => return of_scores(scores),
             Self::Progress { .. } | Self::End { .. } | Self::Failed(_) => return 0,
         };
         let nodes = traces.iter().flat_map(|trace| &trace.nodes).map(|node| {
@@ -155,45 +165,45 @@ impl Event {
             let distributions = node.draft.len() + node.target.len();
             size_of::<TracedNode>() + tokens * distributions + size_of::<[f64; 3]>() * intervals
         });
-        piece.len() + of_scores(scores) + nodes.sum::<usize>()
+        output.len() + of_scores(scores) + nodes.sum::<usize>()
     }
 }
 
-/// The events of a request's sequences, as the web side takes them. Dropping it ends the request.
+/// Events of a request's sequences, received by the web side. Dropping it ends the request.
 #[derive(Debug)]
 pub struct Events {
     receiver: UnboundedReceiver<Event>,
-    /// Bytes of what waits to be taken.
-    waiting: Arc<AtomicUsize>,
+    /// Bytes of events not received yet.
+    buffered: Arc<AtomicUsize>,
 }
 
 impl Events {
-    /// The next one; none if the engine's thread is gone.
+    /// Returns the next event; `None` if the engine thread is gone.
     pub async fn next(&mut self) -> Option<Event> {
         let event = self.receiver.recv().await?;
-        self.waiting.fetch_sub(event.size(), Ordering::SeqCst);
+        self.buffered.fetch_sub(event.size(), Ordering::SeqCst);
         Some(event)
     }
 
-    /// Takes no more: the request ends.
+    /// Stops receiving, which ends the request.
     pub fn close(&mut self) {
         self.receiver.close();
     }
 }
 
-/// Why a request broke off.
+/// Reason for which a request broke off.
 #[derive(Debug)]
 pub enum Failure {
-    /// What the engine objects to.
+    /// Error of the engine.
     Engine(polydraft_engine::Error),
-    /// A form that this parameter asks for, and that is not supported.
+    /// Output form that is not supported, and the parameter that requests it.
     Form { param: &'static str, problem: String },
-    /// A fault in this program.
+    /// Panic in this program.
     Panic,
-    /// The server is being stopped.
+    /// The server is stopping.
     Stopping,
-    /// The client takes less than it asks for.
-    Behind,
+    /// The client reads more slowly than the request decodes.
+    TooSlow,
 }
 
 impl From<polydraft_engine::Error> for Failure {
@@ -202,109 +212,111 @@ impl From<polydraft_engine::Error> for Failure {
     }
 }
 
-/// Why a request was not taken.
+/// Reason for which a request was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The queue is full.
     Full,
-    /// The server is being stopped.
+    /// The server is stopping.
     Stopping,
 }
 
-/// The number of requests, and its limit.
+/// Number of requests, and its limit.
 #[derive(Debug)]
 pub struct Load {
-    present: AtomicUsize,
-    most: usize,
+    requests: AtomicUsize,
+    max_requests: usize,
     stopping: AtomicBool,
 }
 
-/// A request's place among those that may be there at once; free again when it is dropped.
+/// Slot of a request in the queue, released on drop.
 #[derive(Debug)]
-pub struct Place(Arc<Load>);
+pub struct QueueSlot(Arc<Load>);
 
-impl Drop for Place {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
-        self.0.present.fetch_sub(1, Ordering::SeqCst);
+        self.0.requests.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Alternatives of each token at most, where the server was not started with another number.
-pub const MOST_TOP: usize = 20;
-/// Alternatives of all tokens of an answer together, where one of them has more than [`MOST_TOP`]:
-/// each takes 16 bytes while the answer grows, and about 80 in it.
-pub const MOST_OF_ALL: usize = 1 << 21;
+/// Default maximum of alternatives per token.
+pub const MAX_ALTERNATIVES: usize = 20;
+/// Maximum number of alternatives of all tokens of an answer, if a token has more than
+/// [`MAX_ALTERNATIVES`]. Each takes 16 bytes while the answer grows, and about 80 bytes in it.
+pub const MAX_TOTAL_ALTERNATIVES: usize = 1 << 21;
 
-/// Bytes of a request's answer that may wait for its client: no output has megabytes of text, but
-/// log-probabilities and steps take many bytes for each token.
-const BEHIND: usize = 8 << 20;
+/// Maximum bytes of events buffered for a client. No output has megabytes of text, but
+/// log-probabilities and traces take many bytes per token.
+const MAX_BUFFERED_BYTES: usize = 8 << 20;
 
-/// A request on the engine's thread.
+/// One prompt of a request, on the engine thread.
 pub(super) struct Job {
     pub params: RequestParams,
-    /// The number of its first sequence in the request.
+    /// Number of the first sequence in the request.
     pub first: usize,
     pub events: UnboundedSender<Event>,
-    /// Bytes of events that the client has not taken yet.
-    waiting: Arc<AtomicUsize>,
-    /// How many may be.
-    most_waiting: usize,
+    /// Bytes of events that the client has not received yet.
+    buffered: Arc<AtomicUsize>,
+    /// Maximum of `buffered`.
+    max_buffered: usize,
     pub arrived: Instant,
-    _place: Arc<Place>,
+    _slot: Arc<QueueSlot>,
 }
 
 impl Job {
-    /// Whether its client is gone.
+    /// Whether the client is gone.
     pub fn is_gone(&self) -> bool {
         self.events.is_closed()
     }
 
-    /// Whether more waits for its client than is buffered for one.
-    pub fn is_behind(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) > self.most_waiting
+    /// Whether more is buffered for the client than allowed.
+    pub fn is_backlogged(&self) -> bool {
+        self.buffered.load(Ordering::SeqCst) > self.max_buffered
     }
 
-    /// Tells how much of the prompt is prefilled.
-    pub fn progress(&self, cached: usize, processed: usize) {
-        let (text, total) = (self.first, self.params.prompt.len());
-        self.tell(Event::Progress { text, processed, cached, total });
+    /// Sends the progress of the prefill.
+    pub fn send_progress(&self, cached: usize, processed: usize) {
+        let (sequence, total) = (self.first, self.params.prompt.len());
+        self.send(Event::Progress { sequence, processed, cached, total });
     }
 
-    /// A client that went away gets nothing.
-    pub fn tell(&self, event: Event) {
-        self.waiting.fetch_add(event.size(), Ordering::SeqCst);
+    /// Sends an event; a client that is gone gets nothing.
+    pub fn send(&self, event: Event) {
+        self.buffered.fetch_add(event.size(), Ordering::SeqCst);
         let _ = self.events.send(event);
     }
 }
 
 pub(super) enum Command {
-    Work(Vec<Job>),
-    /// Finish what there is within this time.
+    Submit(Vec<Job>),
+    /// Finish the current requests within this time.
     Stop(Duration),
 }
 
-/// A handle of the engine's thread. It never waits.
+/// Handle of the engine thread. Its methods never block.
 #[derive(Debug, Clone)]
 pub struct EngineHandle {
     commands: Sender<Command>,
     load: Arc<Load>,
-    /// The costs of steps, once they are known.
+    /// Cost of steps, once known.
     costs: Arc<OnceLock<Costs>>,
 }
 
 impl EngineHandle {
-    /// For at most so many requests at once, waiting ones among them.
-    pub(super) fn new(commands: Sender<Command>, most: usize) -> Self {
-        let load = Load { present: AtomicUsize::new(0), most, stopping: AtomicBool::new(false) };
+    /// Creates a handle that admits at most `max_requests` requests at once, including waiting
+    /// ones.
+    pub(super) fn new(commands: Sender<Command>, max_requests: usize) -> Self {
+        let load =
+            Load { requests: AtomicUsize::new(0), max_requests, stopping: AtomicBool::new(false) };
         Self { commands, load: Arc::new(load), costs: Arc::default() }
     }
 
-    /// The same with the costs of steps, which become known here.
+    /// Sets the cell in which the cost of steps becomes known.
     pub(super) fn with_costs(self, costs: Arc<OnceLock<Costs>>) -> Self {
         Self { costs, ..self }
     }
 
-    /// Builds verifiers and trees for so many sequences of a prompt.
+    /// Builds verifiers and trees for `count` sequences of a prompt.
     ///
     /// # Errors
     /// Settings out of range; a verifier that is not exact for the tree.
@@ -312,56 +324,58 @@ impl EngineHandle {
         BuiltSpeculation::new(settings, self.costs.get(), count)
     }
 
-    /// Hands in a request: one prompt or several. Dropping what is returned ends it.
+    /// Submits a request of one or several prompts. Dropping the returned events ends it.
     ///
     /// # Errors
-    /// A server that is full or stopping.
+    /// The queue is full, or the server is stopping.
     pub fn submit(&self, requests: Vec<RequestParams>) -> Result<Events, Refusal> {
         if self.load.stopping.load(Ordering::SeqCst) {
             return Err(Refusal::Stopping);
         }
-        let room = |present| (present < self.load.most).then_some(present + 1);
-        if self.load.present.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_err() {
+        let reserve = |present| (present < self.load.max_requests).then_some(present + 1);
+        if self.load.requests.fetch_update(Ordering::SeqCst, Ordering::SeqCst, reserve).is_err() {
             return Err(Refusal::Full);
         }
-        let place = Arc::new(Place(self.load.clone()));
-        let ((events, receiver), waiting) = (unbounded_channel(), Arc::new(AtomicUsize::new(0)));
+        let slot = Arc::new(QueueSlot(self.load.clone()));
+        let ((events, receiver), buffered) = (unbounded_channel(), Arc::new(AtomicUsize::new(0)));
         let (mut first, arrived) = (0, Instant::now());
-        // With many alternatives one step may take more than is buffered otherwise: all of them
-        // may wait.
-        let many = requests.iter().any(|params| params.most_alternatives() > MOST_TOP);
-        let many = if many { MOST_OF_ALL * size_of::<(Token, f64)>() } else { 0 };
-        let most_waiting = BEHIND + many;
+        // With large lists of alternatives, one step may exceed the normal limit: buffer all of
+        // them.
+        let has_large_lists =
+            requests.iter().any(|params| params.max_alternatives() > MAX_ALTERNATIVES);
+        let extra =
+            if has_large_lists { MAX_TOTAL_ALTERNATIVES * size_of::<(Token, f64)>() } else { 0 };
+        let max_buffered = MAX_BUFFERED_BYTES + extra;
         let jobs = requests.into_iter().map(|params| {
             let count = params.count;
-            let (events, waiting, _place) = (events.clone(), waiting.clone(), place.clone());
-            let job = Job { params, first, events, waiting, most_waiting, arrived, _place };
+            let (events, buffered, _slot) = (events.clone(), buffered.clone(), slot.clone());
+            let job = Job { params, first, events, buffered, max_buffered, arrived, _slot };
             first += count;
             job
         });
-        self.commands.send(Command::Work(jobs.collect())).map_err(|_| {
+        self.commands.send(Command::Submit(jobs.collect())).map_err(|_| {
             // The thread is gone: clients need not try again.
             self.load.stopping.store(true, Ordering::SeqCst);
             Refusal::Stopping
         })?;
-        Ok(Events { receiver, waiting })
+        Ok(Events { receiver, buffered })
     }
 
-    /// Takes no more requests, and lets those that are there end within this time.
+    /// Rejects new requests and lets running ones finish within this time.
     pub fn stop(&self, within: Duration) {
         self.load.stopping.store(true, Ordering::SeqCst);
-        // A thread that has ended by itself has nothing left to stop.
+        // If the thread has already ended, nothing is left to stop.
         let _ = self.commands.send(Command::Stop(within));
     }
 
-    /// Whether it is being stopped.
+    /// Whether the engine is stopping.
     pub fn is_stopping(&self) -> bool {
         self.load.stopping.load(Ordering::SeqCst)
     }
 
-    /// Requests that are running or waiting.
-    pub fn present(&self) -> usize {
-        self.load.present.load(Ordering::SeqCst)
+    /// Number of running and waiting requests.
+    pub fn request_count(&self) -> usize {
+        self.load.requests.load(Ordering::SeqCst)
     }
 }
 
@@ -370,19 +384,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_for_a_client_is_bounded() {
+    fn bounds_events_buffered_for_a_client() {
         let (commands, inbox) = std::sync::mpsc::channel();
-        let asked = RequestParams {
+        let params = RequestParams {
             prompt: vec![0],
             sampling: Sampling::default(),
             penalties: Penalties::default(),
-            least_tokens: 0,
+            min_tokens: 0,
             grammar: None,
             speculation: None,
             limits: Limits::default(),
             seed: 0,
             seeded: false,
-            marks: Vec::new(),
+            visible_special_tokens: Vec::new(),
             count: 1,
             allowed: None,
             scores: Some(Alternatives::Likeliest(20)),
@@ -390,22 +404,22 @@ mod tests {
             progress: false,
             traces: None,
         };
-        let mut events = EngineHandle::new(commands, 1).submit(vec![asked]).unwrap();
-        let Ok(Command::Work(jobs)) = inbox.recv() else { panic!() };
-        let tell = || {
+        let mut events = EngineHandle::new(commands, 1).submit(vec![params]).unwrap();
+        let Ok(Command::Submit(jobs)) = inbox.recv() else { panic!() };
+        let send = || {
             let scores = vec![Scored { token: 0, logprob: 0.0, top: vec![(0, 0.0); 20] }; 1000];
-            jobs[0].tell(Event::More {
-                text: 0,
+            jobs[0].send(Event::Output {
+                sequence: 0,
                 tokens: 1000,
-                piece: "a".repeat(1000),
+                output: "a".repeat(1000),
                 scores,
                 traces: Vec::new(),
             });
         };
-        let told = (0..100).take_while(|_| !jobs[0].is_behind()).map(|_| tell()).count();
-        assert!((10..50).contains(&told), "{told}");
+        let sent = (0..100).take_while(|_| !jobs[0].is_backlogged()).map(|_| send()).count();
+        assert!((10..50).contains(&sent), "{sent}");
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        (0..told).for_each(|_| assert!(runtime.block_on(events.next()).is_some()));
-        assert_eq!(events.waiting.load(Ordering::SeqCst), 0);
+        (0..sent).for_each(|_| assert!(runtime.block_on(events.next()).is_some()));
+        assert_eq!(events.buffered.load(Ordering::SeqCst), 0);
     }
 }

@@ -1,39 +1,42 @@
-//! How much of a prompt is prefilled between two steps.
+//! Number of prompt tokens to prefill between two steps.
 
 use std::time::Duration;
 
-/// Seconds of prefill between two steps, about: how long a sequence waits at most for another one's
-/// prompt.
-const SLICE: f64 = 0.1;
-/// Tokens that are prefilled at once, at least and at most: fewer cost a pass nearly as much, more
-/// fill its buffers.
-const LEAST: usize = 16;
-const MOST: usize = 512;
-/// The weight of the last measurement.
-const NEW: f64 = 0.3;
+/// Approximate seconds of prefill between two steps: the time that a sequence may wait for another
+/// one's prompt.
+const TARGET_SECONDS: f64 = 0.1;
+/// Minimum and maximum tokens of a prefill pass. Fewer cost a pass nearly as much; more would only
+/// enlarge its buffers.
+const MIN_TOKENS: usize = 16;
+const MAX_TOKENS: usize = 512;
+/// Weight of the last measurement.
+const SMOOTHING: f64 = 0.3;
 
-/// The measured cost of prefill.
+/// Measured speed of prefill.
 #[derive(Debug)]
-pub(super) struct Pace {
-    /// Tokens a second; none before the first.
+pub(super) struct PrefillPace {
+    /// Tokens per second; `None` before the first measurement.
     speed: Option<f64>,
 }
 
-impl Pace {
+impl PrefillPace {
     pub fn new() -> Self {
         Self { speed: None }
     }
 
-    /// Tokens to prefill next.
-    pub fn chunk(&self) -> usize {
-        self.speed.map_or(LEAST, |speed| ((speed * SLICE) as usize).clamp(LEAST, MOST))
+    /// Number of tokens to prefill next.
+    pub fn next_tokens(&self) -> usize {
+        self.speed.map_or(MIN_TOKENS, |speed| {
+            ((speed * TARGET_SECONDS) as usize).clamp(MIN_TOKENS, MAX_TOKENS)
+        })
     }
 
-    /// Records that so many tokens were prefilled in this time.
-    pub fn observe(&mut self, tokens: usize, time: Duration) {
+    /// Records that this many tokens were prefilled in this time.
+    pub fn record(&mut self, tokens: usize, time: Duration) {
         if tokens > 0 {
             let speed = tokens as f64 / time.as_secs_f64().max(1e-9);
-            self.speed = Some(self.speed.map_or(speed, |before| before + NEW * (speed - before)));
+            self.speed =
+                Some(self.speed.map_or(speed, |before| before + SMOOTHING * (speed - before)));
         }
     }
 }
@@ -43,14 +46,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_takes_about_a_slice() {
-        let mut pace = Pace::new();
-        assert_eq!(pace.chunk(), LEAST);
-        (0..50).for_each(|_| pace.observe(100, Duration::from_millis(50)));
-        assert_eq!(pace.chunk(), 200);
-        (0..50).for_each(|_| pace.observe(16, Duration::from_secs(1)));
-        assert_eq!(pace.chunk(), LEAST);
-        (0..50).for_each(|_| pace.observe(512, Duration::from_nanos(1)));
-        assert_eq!(pace.chunk(), MOST);
+    fn chunk_takes_about_the_target_time() {
+        let mut prefill_pace = PrefillPace::new();
+        assert_eq!(prefill_pace.next_tokens(), MIN_TOKENS);
+        (0..50).for_each(|_| prefill_pace.record(100, Duration::from_millis(50)));
+        assert_eq!(prefill_pace.next_tokens(), 200);
+        (0..50).for_each(|_| prefill_pace.record(16, Duration::from_secs(1)));
+        assert_eq!(prefill_pace.next_tokens(), MIN_TOKENS);
+        (0..50).for_each(|_| prefill_pace.record(512, Duration::from_nanos(1)));
+        assert_eq!(prefill_pace.next_tokens(), MAX_TOKENS);
     }
 }

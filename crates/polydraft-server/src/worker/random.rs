@@ -1,6 +1,6 @@
-//! A sequence's random decisions, which can be taken back: a step that failed because of a
-//! neighbour and is tried again must come to the same decisions, or a seed would not give the same
-//! output in every batch.
+//! Random decisions of a sequence that can be undone. A step that failed because of a neighbour is
+//! tried again and must make the same decisions, so that a seed gives the same output in every
+//! batch.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,39 +8,39 @@ use polydraft::RandomSource;
 use polydraft::random::Outcomes;
 use polydraft_runtime::SeededRng;
 
-/// The rng, and its state before the step. A clone is a second handle of the same.
+/// Current state of the generator, and its state before the step. Clones share them.
 #[derive(Clone)]
-pub(super) struct Reversible(Arc<Mutex<(SeededRng, SeededRng)>>);
+pub(super) struct ReversibleRng(Arc<Mutex<(SeededRng, SeededRng)>>);
 
-impl Reversible {
+impl ReversibleRng {
     pub fn new(random: SeededRng) -> Self {
         Self(Arc::new(Mutex::new((random.clone(), random))))
     }
 
-    /// A panic while it is locked leaves numbers drawn, which going back undoes.
-    fn both(&self) -> MutexGuard<'_, (SeededRng, SeededRng)> {
+    /// Locks the states. A panic while they are locked leaves numbers drawn, which `rewind` undoes.
+    fn lock(&self) -> MutexGuard<'_, (SeededRng, SeededRng)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on decisions can be taken back.
+    /// Marks the state to return to.
     pub fn mark(&self) {
-        let (now, before) = &mut *self.both();
-        before.clone_from(now);
+        let (current, marked) = &mut *self.lock();
+        marked.clone_from(current);
     }
 
-    /// Takes back what was decided since then.
-    pub fn go_back(&self) {
-        let (now, before) = &mut *self.both();
-        now.clone_from(before);
+    /// Returns to the marked state.
+    pub fn rewind(&self) {
+        let (current, marked) = &mut *self.lock();
+        current.clone_from(marked);
     }
 }
 
-impl RandomSource for Reversible {
+impl RandomSource for ReversibleRng {
     fn coin(&mut self, probability: f64) -> bool {
-        self.both().0.coin(probability)
+        self.lock().0.coin(probability)
     }
 
     fn choose(&mut self, outcomes: &dyn Outcomes) -> usize {
-        self.both().0.choose(outcomes)
+        self.lock().0.choose(outcomes)
     }
 }

@@ -4,43 +4,42 @@ use std::time::Instant;
 
 use polydraft::Token;
 use polydraft_engine::{
-    AllowedTokens, Engine, LeastTokens, LogitsProcessor, Penalties, Request, Scored, Scorer,
-    Session,
+    AllowedTokens, Engine, LogitsProcessor, MinTokens, Penalties, Request, Scored, Scorer, Session,
 };
 use polydraft_runtime::seeded;
 use polydraft_text::Language;
 
+use super::catch_panic;
 use super::costs::StepCosts;
-use super::guarded;
 use super::job::{Event, Failure, Job, RequestParams};
-use super::random::Reversible;
+use super::random::ReversibleRng;
 use crate::grammar::Mask;
 use crate::telemetry::Telemetry;
 
-/// Changes of a request to the target's distribution, in this order: what a grammar forbids stays
+/// Changes of the target's logits, applied in this order: a token that the grammar forbids stays
 /// forbidden.
-struct Changes {
+struct LogitChanges {
     penalties: Penalties,
     mask: Option<Mask>,
     allowed: Option<AllowedTokens>,
-    least: LeastTokens,
+    min_tokens: MinTokens,
 }
 
-impl Changes {
+impl LogitChanges {
     fn new(params: &RequestParams, mask: Option<Mask>) -> Option<Self> {
         let mut penalties = params.penalties.clone();
         if let Some(repetition) = &mut penalties.repetition {
             repetition.prompt = params.prompt[..].into();
         }
-        let (tokens, end_tokens) = (params.least_tokens, params.limits.end_tokens.clone());
-        let least = LeastTokens { tokens, end_tokens };
+        let (tokens, end_tokens) = (params.min_tokens, params.limits.end_tokens.clone());
+        let min_tokens = MinTokens { tokens, end_tokens };
         let allowed = params.allowed.clone();
         let changes = !penalties.is_neutral() || mask.is_some() || allowed.is_some() || tokens > 0;
-        changes.then_some(Self { penalties, mask, allowed, least })
+        changes.then_some(Self { penalties, mask, allowed, min_tokens })
     }
 }
 
-impl LogitsProcessor for Changes {
+impl LogitsProcessor for LogitChanges {
     fn process(&self, decided: &[Token], path: &[Token], logits: &mut [f32]) {
         self.penalties.process(decided, path, logits);
         if let Some(mask) = &self.mask {
@@ -49,40 +48,40 @@ impl LogitsProcessor for Changes {
         if let Some(allowed) = &self.allowed {
             allowed.process(decided, path, logits);
         }
-        self.least.process(decided, path, logits);
+        self.min_tokens.process(decided, path, logits);
     }
 
     fn forced(&self, decided: &[Token]) -> Vec<Token> {
-        // A token that is the only one stays so, whatever is subtracted from its logit.
+        // A forced token stays forced, whatever is subtracted from its logit.
         self.mask.as_ref().map_or_else(Vec::new, |mask| mask.forced(decided))
     }
 }
 
-/// One sequence.
-pub(super) struct Text {
-    /// Its number in its prompt.
+/// A running sequence.
+pub(super) struct Sequence {
+    /// Index among the sequences of its prompt.
     number: usize,
     pub session: Session<'static>,
-    /// Its grammar.
+    /// State of the grammar.
     mask: Option<Mask>,
-    /// Its session's rng.
-    pub random: Reversible,
-    /// Tokens of the prompt that are not prefilled yet.
-    pub unread: usize,
-    /// Tokens of the prompt that were in the prefix cache; for a first sequence only.
+    /// Random generator of the session.
+    pub random: ReversibleRng,
+    /// Tokens of the prompt left to prefill.
+    pub unprefilled: usize,
+    /// Tokens of the prompt that were in the prefix cache; 0 for all but the first sequence.
     cached: usize,
-    /// Tokens of the prompt that its client knows to be prefilled.
-    processed: usize,
-    /// Whether its adaptive tree, if it has one, has its final costs.
-    is_final: bool,
-    /// What broke it outside its session.
+    /// Prefilled tokens of the prompt, as last reported to the client.
+    reported_prefilled: usize,
+    /// Whether an adaptive tree, if any, has the final costs.
+    has_final_costs: bool,
+    /// Failure outside the session.
     pub failure: Option<Failure>,
-    /// When it last got tokens.
-    last: Option<Instant>,
+    /// Time of the last new tokens.
+    last_tokens_at: Option<Instant>,
 }
 
-impl Text {
-    /// Opens the sequence of this number. Nothing is computed yet.
+impl Sequence {
+    /// Opens the sequence of this index, without computing anything yet.
     pub fn open(
         engine: &mut Engine,
         language: &Language,
@@ -90,121 +89,122 @@ impl Text {
         params: &mut RequestParams,
         number: usize,
     ) -> Result<Self, Failure> {
-        guarded(|| {
-            let (speculation, is_final) = costs.take_speculation(params, number, engine);
+        catch_panic(|| {
+            let (speculation, has_final_costs) = costs.take_speculation(params, number, engine);
             let mut random = seeded(params.seed);
-            // The first is what the seed gives one sequence alone.
+            // The first stream is the one that the seed gives a single sequence.
             random.set_stream(number as u64);
-            let random = Reversible::new(random);
-            let text = language.tokenizer.stream(&params.prompt);
-            let text = text.with_marks(params.marks.iter().copied());
+            let random = ReversibleRng::new(random);
+            let detokenizer = language.tokenizer.stream(&params.prompt);
+            let detokenizer = detokenizer.with_marks(params.visible_special_tokens.iter().copied());
             let request = Request::new(&params.prompt[..])
                 .sampling(params.sampling)
                 .speculation(speculation)
                 .limits(params.limits.clone())
-                .detokenizer(text)
+                .detokenizer(detokenizer)
                 .rng(random.clone());
             let mut session = engine.open(request)?;
             if params.seeded {
-                session.as_if_alone();
+                session.ignore_batch_size();
             }
             let mask = params.grammar.as_ref().map(Mask::new);
-            if let Some(changes) = Changes::new(params, mask.clone()) {
-                session.process(Box::new(changes));
+            if let Some(changes) = LogitChanges::new(params, mask.clone()) {
+                session.set_processor(Box::new(changes));
             }
             if let Some(alternatives) = params.scores.clone() {
                 session.record_scores(alternatives);
             }
             if let Some(top) = params.traces {
-                session.trace(top);
+                session.record_traces(top);
             }
-            let (unread, failure) = match engine.prepare(&mut session, 0) {
-                Ok(unread) => (unread, None),
+            let (unprefilled, failure) = match engine.prepare(&mut session, 0) {
+                Ok(unprefilled) => (unprefilled, None),
                 Err(error) => (0, Some(error.into())),
             };
-            // Of the target: a draft without a cache of its own reads every prompt anew.
-            let cached = if number == 0 { engine.computed(&session).unwrap_or(0) } else { 0 };
+            // Counts the target's cache: a draft without one prefills every prompt anew.
+            let cached = if number == 0 { engine.cached_tokens(&session).unwrap_or(0) } else { 0 };
             Ok(Self {
                 number,
                 session,
                 mask,
                 random,
-                unread,
+                unprefilled,
                 cached,
-                processed: cached,
-                is_final,
+                reported_prefilled: cached,
+                has_final_costs,
                 failure,
-                last: None,
+                last_tokens_at: None,
             })
         })
     }
 
-    /// Gives its adaptive tree the costs that have become known.
-    pub fn speculate(&mut self, params: &RequestParams, costs: &StepCosts) {
-        if std::mem::replace(&mut self.is_final, true) {
+    /// Replaces an adaptive tree by one with the final costs.
+    pub fn use_final_costs(&mut self, params: &RequestParams, costs: &StepCosts) {
+        if std::mem::replace(&mut self.has_final_costs, true) {
             return;
         }
         if let Some(speculation) = costs.final_speculation(params) {
-            self.session.speculate(speculation);
+            self.session.set_speculation(speculation);
         }
     }
 
-    /// Tokens of the prompt that are prefilled, if its client wants to know and does not yet.
+    /// Prefilled tokens of the prompt, if the client wants reports and this number is new.
     fn progress(&mut self, params: &RequestParams) -> Option<usize> {
         let length = params.prompt.len();
-        let processed = match self.last {
+        let reported_prefilled = match self.last_tokens_at {
             Some(_) => length,
             // The last token is computed with the first step.
-            None => length.saturating_sub(1 + self.unread),
+            None => length.saturating_sub(1 + self.unprefilled),
         };
-        let news = params.progress && self.number == 0 && processed > self.processed;
-        news.then(|| {
-            self.processed = processed;
-            processed
+        let changed =
+            params.progress && self.number == 0 && reported_prefilled > self.reported_prefilled;
+        changed.then(|| {
+            self.reported_prefilled = reported_prefilled;
+            reported_prefilled
         })
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_active(&self) -> bool {
         self.failure.is_none() && !self.session.is_done()
     }
 
-    /// Whether its prefill is not done yet.
-    pub fn is_unread(&self) -> bool {
-        self.goes_on() && self.unread > 0
+    /// Whether the prefill is incomplete.
+    pub fn needs_prefill(&self) -> bool {
+        self.is_active() && self.unprefilled > 0
     }
 
-    /// Whether it takes part in the next step.
+    /// Whether the sequence takes part in the next step.
     pub fn is_ready(&self) -> bool {
-        self.goes_on() && self.unread == 0
+        self.is_active() && self.unprefilled == 0
     }
 }
 
-/// One prompt and its sequences that are not complete yet.
-pub(super) struct Running {
+/// One prompt and its unfinished sequences.
+pub(super) struct RunningRequest {
     pub job: Job,
-    /// Scores the prompt, where that was asked for: before its sequences are opened.
+    /// Scores the prompt before its sequences are opened, if requested.
     pub scorer: Option<PromptScorer>,
-    pub texts: Vec<Text>,
-    /// How many were opened, of those requested.
+    pub sequences: Vec<Sequence>,
+    /// Number of sequences opened so far.
     pub opened: usize,
 }
 
-/// Scores a prompt.
+/// Scores a prompt over several passes.
 pub(super) struct PromptScorer {
     scorer: Scorer,
     scores: Vec<Scored>,
 }
 
 impl PromptScorer {
-    /// All its tokens but the first.
+    /// Creates a scorer of all tokens but the first, if the request wants scores.
     pub fn new(params: &RequestParams) -> Option<Self> {
         let top = params.prompt_scores?;
         Some(Self { scorer: Scorer::new(&params.prompt, 1, top), scores: Vec::new() })
     }
 
-    /// One pass; the scores, once they are complete.
+    /// Runs one pass. Returns the scores once they are complete.
     fn advance(&mut self, engine: &mut Engine) -> Result<Option<Vec<Scored>>, Failure> {
-        let more = guarded(|| Ok(self.scorer.advance(engine.target())?))?;
+        let more = catch_panic(|| Ok(self.scorer.advance(engine.target())?))?;
         if !more.is_empty() {
             self.scores.extend(more);
             return Ok(None);
@@ -213,93 +213,97 @@ impl PromptScorer {
     }
 }
 
-impl Running {
-    /// Scores a part of its prompt, where that was asked for and is not done; then its first
-    /// sequence is opened.
+impl RunningRequest {
+    /// Scores a part of the prompt, if requested and incomplete. Then opens the first sequence.
     pub fn score(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
         let Some(scorer) = &mut self.scorer else { return };
         match scorer.advance(engine) {
             Ok(None) => {}
             Ok(Some(scores)) => {
                 self.scorer = None;
-                self.job.tell(Event::Prompt { text: self.job.first, scores });
+                self.job.send(Event::PromptScores { sequence: self.job.first, scores });
                 self.open_first(engine, language, costs);
             }
             Err(failure) => {
                 if let Some(mut scorer) = self.scorer.take() {
                     scorer.scorer.close(engine.target());
                 }
-                self.failure_of_first(failure);
+                self.fail(failure);
             }
         }
     }
 
-    /// Opens its first sequence.
+    /// Opens the first sequence.
     pub fn open_first(&mut self, engine: &mut Engine, language: &Language, costs: &mut StepCosts) {
-        match Text::open(engine, language, costs, &mut self.job.params, 0) {
-            Ok(text) => {
+        match Sequence::open(engine, language, costs, &mut self.job.params, 0) {
+            Ok(sequence) => {
                 if self.job.params.progress {
-                    self.job.progress(text.cached, text.cached);
+                    self.job.send_progress(sequence.cached, sequence.cached);
                 }
-                self.texts.push(text);
+                self.sequences.push(sequence);
                 self.opened = 1;
             }
-            Err(failure) => self.failure_of_first(failure),
+            Err(failure) => self.fail(failure),
         }
     }
 
-    /// Breaks the request off.
-    pub fn failure_of_first(&mut self, failure: Failure) {
-        match self.texts.first_mut() {
-            Some(text) => text.failure = Some(failure),
+    /// Fails the request.
+    pub fn fail(&mut self, failure: Failure) {
+        match self.sequences.first_mut() {
+            Some(sequence) => sequence.failure = Some(failure),
             None => {
                 self.opened = self.job.params.count;
-                self.job.tell(Event::Failed(failure));
+                self.job.send(Event::Failed(failure));
             }
         }
     }
 
-    /// Whether all its sequences are complete.
+    /// Whether all sequences are complete.
     pub fn is_done(&self) -> bool {
-        self.texts.is_empty() && self.opened >= self.job.params.count
+        self.sequences.is_empty() && self.opened >= self.job.params.count
     }
 
-    /// Sends new events, and closes sequences that are complete. If one broke, all end.
-    pub fn deliver(&mut self, engine: &mut Engine, telemetry: &Telemetry) {
-        for mut text in std::mem::take(&mut self.texts) {
-            let number = self.job.first + text.number;
-            let tokens = text.session.take_tokens().len();
+    /// Sends new events, and closes complete sequences. A failed one ends the request.
+    pub fn send_events(&mut self, engine: &mut Engine, telemetry: &Telemetry) {
+        for mut sequence in std::mem::take(&mut self.sequences) {
+            let number = self.job.first + sequence.number;
+            let tokens = sequence.session.take_tokens().len();
             if tokens > 0 {
-                let last = text.last.replace(Instant::now());
-                if last.is_none() && text.number == 0 {
-                    telemetry.prefilled(self.job.params.prompt.len(), text.cached);
+                let last_tokens_at = sequence.last_tokens_at.replace(Instant::now());
+                if last_tokens_at.is_none() && sequence.number == 0 {
+                    telemetry.add_prefilled_prompt(self.job.params.prompt.len(), sequence.cached);
                 }
-                telemetry.told(tokens, self.job.arrived, last);
+                telemetry.add_emitted_tokens(tokens, self.job.arrived, last_tokens_at);
             }
-            if let Some(processed) = text.progress(&self.job.params) {
-                self.job.progress(text.cached, processed);
+            if let Some(reported_prefilled) = sequence.progress(&self.job.params) {
+                self.job.send_progress(sequence.cached, reported_prefilled);
             }
-            let (pieces, scores) = (text.session.take_pieces(), text.session.take_scores());
-            let traces = text.session.take_traces();
-            let piece: String = pieces.into_iter().map(|piece| piece.text).collect();
-            if tokens > 0 || !piece.is_empty() || !scores.is_empty() || !traces.is_empty() {
-                self.job.tell(Event::More { text: number, tokens, piece, scores, traces });
+            let (chunks, scores) = (sequence.session.take_chunks(), sequence.session.take_scores());
+            let traces = sequence.session.take_traces();
+            let output: String = chunks.into_iter().map(|chunk| chunk.text).collect();
+            if tokens > 0 || !output.is_empty() || !scores.is_empty() || !traces.is_empty() {
+                self.job.send(Event::Output { sequence: number, tokens, output, scores, traces });
             }
-            if text.goes_on() {
-                self.texts.push(text);
+            if sequence.is_active() {
+                self.sequences.push(sequence);
                 continue;
             }
-            let Text { session, mask, failure, cached, .. } = text;
-            telemetry.speculated(session.statistics());
-            let closed = guarded(|| Ok(engine.close(session)?));
+            let Sequence { session, mask, failure, cached, .. } = sequence;
+            telemetry.add_speculation(session.statistics());
+            let closed = catch_panic(|| Ok(engine.close(session)?));
             match (failure, closed) {
-                (None, Ok(made)) => {
-                    let (tokens, statistics) = (made.tokens.len(), Box::new(made.statistics));
-                    let all = self.job.params.prompt.len() + tokens;
-                    telemetry.finished(made.finish, all, self.job.arrived.elapsed());
-                    self.job.tell(Event::End {
-                        text: number,
-                        finish: made.finish,
+                (None, Ok(generation)) => {
+                    let (tokens, statistics) =
+                        (generation.tokens.len(), Box::new(generation.statistics));
+                    let total_tokens = self.job.params.prompt.len() + tokens;
+                    telemetry.finish_sequence(
+                        generation.finish,
+                        total_tokens,
+                        self.job.arrived.elapsed(),
+                    );
+                    self.job.send(Event::End {
+                        sequence: number,
+                        finish: generation.finish,
                         tokens,
                         cached,
                         statistics,
@@ -307,31 +311,31 @@ impl Running {
                 }
                 (Some(failure), _) | (None, Err(failure)) => {
                     self.opened = self.job.params.count;
-                    self.job.tell(Event::Failed(self.of_form(mask).unwrap_or(failure)));
+                    self.job.send(Event::Failed(self.grammar_failure(mask).unwrap_or(failure)));
                 }
             }
         }
     }
 
-    /// Where a grammar's parser gave up, there is no distribution: this is the cause, whatever
-    /// error the engine returns.
-    fn of_form(&self, mask: Option<Mask>) -> Option<Failure> {
+    /// Returns the grammar's failure, if its parser gave up: this is the cause, whatever error the
+    /// engine returns.
+    fn grammar_failure(&self, mask: Option<Mask>) -> Option<Failure> {
         let (problem, grammar) = (mask?.failure()?, self.job.params.grammar.as_ref()?);
         Some(Failure::Form { param: grammar.param, problem })
     }
 
-    /// Ends what is not complete, and frees its memory.
+    /// Ends unfinished sequences and frees their memory.
     pub fn close(self, engine: &mut Engine, telemetry: &Telemetry, failure: Option<Failure>) {
         if let Some(PromptScorer { mut scorer, .. }) = self.scorer {
             scorer.close(engine.target());
         }
         if let Some(failure) = failure {
-            self.job.tell(Event::Failed(failure));
+            self.job.send(Event::Failed(failure));
         }
-        for text in self.texts {
-            telemetry.speculated(text.session.statistics());
-            // Its result is not needed.
-            let _ = guarded(|| Ok(engine.close(text.session)?));
+        for sequence in self.sequences {
+            telemetry.add_speculation(sequence.session.statistics());
+            // The result is not needed.
+            let _ = catch_panic(|| Ok(engine.close(sequence.session)?));
         }
     }
 }

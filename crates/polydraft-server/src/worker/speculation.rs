@@ -1,8 +1,8 @@
-//! Verifiers and trees of requests: built where a request is checked, and run as they were built.
+//! Verifiers and trees of requests, built where a request is checked.
 //!
-//! Each sequence has its own. An adaptive tree is built with what steps cost. While that is still
-//! being measured, the tree drafts nothing, and the engine's thread replaces it by one with the
-//! costs once they are known.
+//! Each sequence has its own. An adaptive tree needs the cost of steps. While that is still being
+//! measured, the tree drafts nothing, and the engine thread replaces it by one with the costs once
+//! they are known.
 
 use polydraft::policy::Costs;
 use polydraft_runtime::Speculation;
@@ -10,14 +10,14 @@ use polydraft_runtime::Speculation;
 /// Verifiers and trees for the sequences of a prompt.
 pub struct BuiltSpeculation {
     settings: Speculation,
-    /// By sequence, until it is opened.
+    /// One entry per sequence, taken when it is opened.
     built: Vec<Option<polydraft_engine::Speculation>>,
-    /// Whether an adaptive tree was built before the costs of steps were known.
+    /// Whether an adaptive tree was built before the cost of steps was known.
     lacks_costs: bool,
 }
 
 impl BuiltSpeculation {
-    /// Builds them for so many sequences, with the costs of steps, if these are known.
+    /// Builds `count` verifiers and trees, with the cost of steps if it is known.
     ///
     /// # Errors
     /// Settings out of range; a verifier that is not exact for the tree.
@@ -34,7 +34,7 @@ impl BuiltSpeculation {
         Self::with_settings(settings, lacks_costs, count)
     }
 
-    /// Builds as many of the same for the sequences of another prompt.
+    /// Builds as many verifiers and trees for another prompt.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -52,24 +52,23 @@ impl BuiltSpeculation {
         Ok(Self { settings, built, lacks_costs })
     }
 
-    /// Takes those of the sequence of this number.
+    /// Takes the verifier and tree of this sequence.
     pub(super) fn take(&mut self, number: usize) -> Option<polydraft_engine::Speculation> {
         self.built.get_mut(number)?.take()
     }
 
-    /// Whether an adaptive tree is to be replaced once the costs of steps are known.
+    /// Whether an adaptive tree must be replaced once the cost of steps is known.
     pub(super) fn lacks_costs(&self) -> bool {
         self.lacks_costs
     }
 
-    /// Verifier and adaptive tree of a sequence with the costs of steps, which have become known.
-    /// The settings are valid: only costs that no policy takes are left to fail, and with these
-    /// nothing is drafted.
+    /// Builds a verifier and adaptive tree with the measured cost of steps. The settings are valid,
+    /// so only unusable costs can fail; then nothing is drafted.
     pub(super) fn with_costs(&self, costs: &Costs) -> Option<polydraft_engine::Speculation> {
         let mut settings = self.settings.clone();
         settings.tree.auto_mut()?.costs = costs.clone();
         let built = settings.build();
-        built.inspect_err(|error| log::error!("measured costs are of no use: {error:#}")).ok()
+        built.inspect_err(|error| log::error!("cannot use the measured costs: {error:#}")).ok()
     }
 }
 

@@ -1,5 +1,4 @@
-//! A server on loopback with models given as tables, and a client that sends what it is told, byte
-//! by byte.
+//! A server on loopback with table models, and a client that sends requests byte by byte.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,7 +25,7 @@ const TARGET: &str = r#"{"vocabulary": 6, "next": {
 const DRAFT: &str = r#"{"vocabulary": 6, "next": {
     "": [0.25, 0.25, 0.2, 0.2, 0.1, 0], "0": [0.2, 0.5, 0.1, 0.1, 0.1, 0],
     "3": [0.5, 0.2, 0.1, 0.1, 0.1, 0]}}"#;
-/// The token that ends an output.
+/// End token.
 pub const END: Token = 4;
 
 pub fn language() -> Language {
@@ -36,15 +35,15 @@ pub fn language() -> Language {
         "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
             "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
-    let text = Tokenizer::parse(file, "/secret/place/tokenizer.json").unwrap();
+    let tokenizer = Tokenizer::parse(file, "/secret/place/tokenizer.json").unwrap();
     let template = "{% for m in messages %}\
         {% if m.content == 'bad' %}{{ raise_exception('no such words') }}{% endif %}\
         {{ m.content }} {% endfor %}";
     let special_tokens = SpecialTokens::from_roles([]);
     Language {
         name: "table".to_owned(),
-        vocabulary: text.vocabulary(6).unwrap(),
-        tokenizer: text,
+        vocabulary: tokenizer.vocabulary(6).unwrap(),
+        tokenizer,
         end_tokens: vec![END],
         chat: Some(
             ChatTemplate::from_source(template, special_tokens.clone(), "/secret/place/chat.jinja")
@@ -55,37 +54,45 @@ pub fn language() -> Language {
     }
 }
 
-/// The language of a tokenizer and a chat template.
-fn speaking(text: Tokenizer, template: &str) -> Language {
-    let special = SpecialTokens::from_roles([]);
-    let chat = ChatTemplate::from_source(template, special, "chat.jinja").unwrap();
+/// Language with a tokenizer and a chat template.
+fn language_with_template(tokenizer: Tokenizer, template: &str) -> Language {
+    let special_tokens = SpecialTokens::from_roles([]);
+    let chat = ChatTemplate::from_source(template, special_tokens, "chat.jinja").unwrap();
     Language {
-        vocabulary: text.vocabulary(6).unwrap(),
-        tokenizer: text,
+        vocabulary: tokenizer.vocabulary(6).unwrap(),
+        tokenizer,
         chat: Some(chat),
         ..language()
     }
 }
 
-/// A table model that takes its time, panics at the token `x`, and counts.
-pub struct Watched {
+/// A table model that takes a minimum time per pass, panics on prompts with the token `x`, and
+/// counts.
+pub struct InstrumentedModel {
     inner: TableModel,
-    pass: Duration,
+    min_pass_time: Duration,
     faulty: BTreeSet<Sequence>,
-    /// Whether it says that it keeps what it computed, and has nothing of new sequences.
-    keeps: bool,
+    /// Whether it reports that it caches closed sequences, with nothing cached for new ones.
+    reports_cache: bool,
     pub open: Arc<AtomicUsize>,
-    pub widest: Arc<AtomicUsize>,
+    pub max_batch: Arc<AtomicUsize>,
 }
 
-impl Watched {
-    pub fn new(inner: TableModel, pass: Duration) -> Self {
-        let (open, widest) = (Arc::default(), Arc::default());
-        Self { inner, pass, faulty: BTreeSet::new(), keeps: false, open, widest }
+impl InstrumentedModel {
+    pub fn new(inner: TableModel, min_pass_time: Duration) -> Self {
+        let (open, max_batch) = (Arc::default(), Arc::default());
+        Self {
+            inner,
+            min_pass_time,
+            faulty: BTreeSet::new(),
+            reports_cache: false,
+            open,
+            max_batch,
+        }
     }
 }
 
-impl Sequences for Watched {
+impl Sequences for InstrumentedModel {
     fn open(&mut self) -> Result<Sequence> {
         self.open.fetch_add(1, Ordering::SeqCst);
         self.inner.open()
@@ -99,27 +106,27 @@ impl Sequences for Watched {
         self.inner.len(sequence)
     }
     fn extend(&mut self, sequence: Sequence, tokens: &[Token]) -> Result<()> {
-        // Of a prompt only: a text may come to say it by chance.
+        // Only in a prompt: an output may have it by chance.
         if self.inner.len(sequence) == 0 && tokens.contains(&5) {
             self.faulty.insert(sequence);
         }
         self.inner.extend(sequence, tokens)
     }
-    fn keeps_closed(&self) -> bool {
-        self.keeps
+    fn caches_closed_sequences(&self) -> bool {
+        self.reports_cache
     }
     fn truncate(&mut self, sequence: Sequence, length: usize) {
         self.inner.truncate(sequence, length);
     }
-    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        match most {
-            0 if self.keeps => Ok(self.inner.len(sequence).saturating_sub(1)),
-            _ => self.inner.prepare(sequence, most),
+    fn prepare(&mut self, sequence: Sequence, max_tokens: usize) -> Result<usize> {
+        match max_tokens {
+            0 if self.reports_cache => Ok(self.inner.len(sequence).saturating_sub(1)),
+            _ => self.inner.prepare(sequence, max_tokens),
         }
     }
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
-        self.widest.fetch_max(batch.len(), Ordering::SeqCst);
-        std::thread::sleep(self.pass);
+        self.max_batch.fetch_max(batch.len(), Ordering::SeqCst);
+        std::thread::sleep(self.min_pass_time);
         assert!(
             !batch.iter().any(|(sequence, _)| self.faulty.contains(sequence)),
             "a planted fault"
@@ -131,7 +138,7 @@ impl Sequences for Watched {
     }
 }
 
-impl Model for Watched {
+impl Model for InstrumentedModel {
     fn info(&self) -> &ModelInfo {
         self.inner.info()
     }
@@ -141,34 +148,38 @@ impl Model for Watched {
 }
 
 /// A server that runs until it is dropped.
-pub struct Running {
+pub struct TestServer {
     pub address: SocketAddr,
-    /// Sequences that the target has open, and the most that it had in one pass.
+    /// Sequences that the target has open, and the maximum in one pass.
     pub open: Arc<AtomicUsize>,
-    pub widest: Arc<AtomicUsize>,
+    pub max_batch: Arc<AtomicUsize>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<bool>>,
 }
 
-/// Starts one with table models; `pass` is what a pass of the target takes at least.
-pub fn start(pass: Duration, change: impl FnOnce(&mut ServerOptions)) -> Running {
-    start_ending(pass, vec![END], change)
+/// Starts a server with table models and a minimum time per pass of the target.
+pub fn start(min_pass_time: Duration, change: impl FnOnce(&mut ServerOptions)) -> TestServer {
+    start_with_end_tokens(min_pass_time, vec![END], change)
 }
 
-/// One whose model says that it keeps what it computed of closed sequences.
-pub fn start_keeping() -> Running {
+/// Starts a server whose model reports that it caches closed sequences.
+pub fn start_with_prefix_cache() -> TestServer {
     let table = TableModel::from_json("target", TARGET).unwrap().with_context_length(512);
-    let target = Watched { keeps: true, ..Watched::new(table, Duration::ZERO) };
-    start_on(target, vec![END], language(), DRAFT, |_| ())
+    let target =
+        InstrumentedModel { reports_cache: true, ..InstrumentedModel::new(table, Duration::ZERO) };
+    start_server(target, vec![END], language(), DRAFT, |_| ())
 }
 
-/// One whose texts no token ends.
-pub fn start_endless(pass: Duration, change: impl FnOnce(&mut ServerOptions)) -> Running {
-    start_ending(pass, Vec::new(), change)
+/// Starts a server whose outputs have no end token.
+pub fn start_without_end_tokens(
+    min_pass_time: Duration,
+    change: impl FnOnce(&mut ServerOptions),
+) -> TestServer {
+    start_with_end_tokens(min_pass_time, Vec::new(), change)
 }
 
-/// A model that answers with a call of the tool `f`, whatever it is told, and ends.
-pub fn start_calling() -> Running {
+/// Starts a model that always answers with a call of the tool `f`.
+pub fn start_tool_calling_model() -> TestServer {
     let target = r#"{"vocabulary": 6, "next": {
         "": [0.5, 0.1, 0.1, 0.1, 0.1, 0.1], "3": [1, 0, 0, 0, 0, 0], "0": [0, 1, 0, 0, 0, 0],
         "1": [0, 0, 1, 0, 0, 0], "2": [0, 0, 0, 1, 0, 0], "2 3": [0, 0, 0, 0, 1, 0]}}"#;
@@ -179,16 +190,16 @@ pub fn start_calling() -> Running {
         "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
             "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
-    let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
+    let tokenizer = Tokenizer::parse(file, "tokenizer.json").unwrap();
     let template = "{% for tool in tools %}a {% endfor %}\
         {% for m in messages %}b {% for call in m.tool_calls %}c {% endfor %}\
         {% endfor %}{# <tool_call>{\"name\": .., \"arguments\": ..}</tool_call> #}";
-    let language = speaking(text, template);
-    start_with(Duration::ZERO, vec![END], language, target, |_| ())
+    let language = language_with_template(tokenizer, template);
+    start_with_model(Duration::ZERO, vec![END], language, target, |_| ())
 }
 
-/// A reasoning model: its prompt opens what it thinks, `a`, and its answer is `b`.
-pub fn start_thinking() -> Running {
+/// Starts a reasoning model: its prompt opens the reasoning `a`, and its answer is `b`.
+pub fn start_reasoning_model() -> TestServer {
     let target = r#"{"vocabulary": 6, "next": {
         "": [0.5, 0.5, 0, 0, 0, 0], "2": [1, 0, 0, 0, 0, 0], "2 0": [0, 0, 0, 1, 0, 0],
         "3": [0, 1, 0, 0, 0, 0], "3 1": [0, 0, 0, 0, 1, 0]}}"#;
@@ -197,15 +208,15 @@ pub fn start_thinking() -> Running {
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
             "lstrip": false, "rstrip": false, "normalized": false}]}"#;
-    let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
+    let tokenizer = Tokenizer::parse(file, "tokenizer.json").unwrap();
     let template = "{% for m in messages %}{{ m.content }} {% endfor %}\
         {% if add_generation_prompt %}<think>\n{% endif %}{# </think> #}";
-    let language = speaking(text, template);
-    start_with(Duration::ZERO, vec![END], language, target, |_| ())
+    let language = language_with_template(tokenizer, template);
+    start_with_model(Duration::ZERO, vec![END], language, target, |_| ())
 }
 
-/// A model whose tokens are bytes, so that there are grammars for it.
-pub fn start_bytes() -> Running {
+/// Starts a model with byte tokens, which grammars support.
+pub fn start_byte_tokens() -> TestServer {
     let file = br#"{"model": {"type": "BPE",
         "vocab": {"\"": 0, "a": 1, "{": 2, "}": 3, "end": 4, "b": 5}, "merges": []},
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
@@ -215,19 +226,28 @@ pub fn start_bytes() -> Running {
         "added_tokens": [{"id": 4, "content": "end", "special": true, "single_word": false,
             "lstrip": false, "rstrip": false,
         "normalized": false}]}"#;
-    let text = Tokenizer::parse(file, "tokenizer.json").unwrap();
+    let tokenizer = Tokenizer::parse(file, "tokenizer.json").unwrap();
     let language =
-        Language { vocabulary: text.vocabulary(6).unwrap(), tokenizer: text, ..language() };
-    start_with(Duration::ZERO, vec![END], language, TARGET, |_| ())
+        Language { vocabulary: tokenizer.vocabulary(6).unwrap(), tokenizer, ..language() };
+    start_with_model(Duration::ZERO, vec![END], language, TARGET, |_| ())
 }
 
-/// One with another chat template.
-pub fn start_templated(template: &str, change: impl FnOnce(&mut ServerOptions)) -> Running {
-    start_with(Duration::ZERO, vec![END], speaking(language().tokenizer, template), TARGET, change)
+/// Starts a server with another chat template.
+pub fn start_with_template(template: &str, change: impl FnOnce(&mut ServerOptions)) -> TestServer {
+    start_with_model(
+        Duration::ZERO,
+        vec![END],
+        language_with_template(language().tokenizer, template),
+        TARGET,
+        change,
+    )
 }
 
-/// A model of so many tokens, all as likely.
-pub fn start_wide(vocabulary: usize, change: impl FnOnce(&mut ServerOptions)) -> Running {
+/// Starts a model with this many tokens of equal probability.
+pub fn start_with_vocabulary(
+    vocabulary: usize,
+    change: impl FnOnce(&mut ServerOptions),
+) -> TestServer {
     let next = vec![format!("{}", 1.0 / vocabulary as f64); vocabulary].join(",");
     let target = format!(r#"{{"vocabulary": {vocabulary}, "next": {{"": [{next}]}}}}"#);
     let words: Vec<String> = (4..vocabulary).map(|n| format!("\"w{n}\": {n}")).collect();
@@ -236,48 +256,45 @@ pub fn start_wide(vocabulary: usize, change: impl FnOnce(&mut ServerOptions)) ->
             "unk_token": "a"}}, "pre_tokenizer": {{"type": "Whitespace"}}}}"#,
         words.join(", ")
     );
-    let text = Tokenizer::parse(file.as_bytes(), "tokenizer.json").unwrap();
-    let language = Language {
-        vocabulary: text.vocabulary(vocabulary).unwrap(),
-        tokenizer: text,
-        ..language()
-    };
-    start_with(Duration::ZERO, Vec::new(), language, &target, change)
+    let tokenizer = Tokenizer::parse(file.as_bytes(), "tokenizer.json").unwrap();
+    let language =
+        Language { vocabulary: tokenizer.vocabulary(vocabulary).unwrap(), tokenizer, ..language() };
+    start_with_model(Duration::ZERO, Vec::new(), language, &target, change)
 }
 
-fn start_ending(
-    pass: Duration,
+fn start_with_end_tokens(
+    min_pass_time: Duration,
     end_tokens: Vec<Token>,
     change: impl FnOnce(&mut ServerOptions),
-) -> Running {
-    start_with(pass, end_tokens, language(), TARGET, change)
+) -> TestServer {
+    start_with_model(min_pass_time, end_tokens, language(), TARGET, change)
 }
 
-fn start_with(
-    pass: Duration,
+fn start_with_model(
+    min_pass_time: Duration,
     end_tokens: Vec<Token>,
     language: Language,
     target: &str,
     change: impl FnOnce(&mut ServerOptions),
-) -> Running {
+) -> TestServer {
     let draft = if language.vocabulary.size() == 6 { DRAFT } else { target };
     let table = TableModel::from_json("target", target).unwrap().with_context_length(512);
-    start_on(Watched::new(table, pass), end_tokens, language, draft, change)
+    start_server(InstrumentedModel::new(table, min_pass_time), end_tokens, language, draft, change)
 }
 
-fn start_on(
-    target: Watched,
+fn start_server(
+    target: InstrumentedModel,
     end_tokens: Vec<Token>,
     language: Language,
     draft: &str,
     change: impl FnOnce(&mut ServerOptions),
-) -> Running {
-    let (open, widest) = (target.open.clone(), target.widest.clone());
+) -> TestServer {
+    let (open, max_batch) = (target.open.clone(), target.max_batch.clone());
     let draft = TableModel::from_json("draft", draft).unwrap().with_context_length(512);
     let drafter = ModelDrafter::new(Box::new(draft), &target.info().vocabulary).unwrap();
     let sampling = Sampling::default();
-    let defaults = |most| Defaults {
-        max_tokens: Some(most),
+    let defaults = |max_tokens| Defaults {
+        max_tokens: Some(max_tokens),
         end_tokens: end_tokens.clone(),
         ..Defaults::default()
     };
@@ -301,7 +318,7 @@ fn start_on(
     let names = vec!["table".to_owned(), "other".to_owned()];
     let mut options = ServerOptions::default();
     change(&mut options);
-    let (tell, told) = std::sync::mpsc::channel();
+    let (address_sender, address_receiver) = std::sync::mpsc::channel();
     let (stop, stopped) = oneshot::channel();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -313,20 +330,26 @@ fn start_on(
             let server = Server::start("127.0.0.1:0".parse().unwrap(), served, names, options)
                 .await
                 .unwrap();
-            tell.send(server.address().unwrap()).unwrap();
+            address_sender.send(server.address().unwrap()).unwrap();
             server.run(async { stopped.await.unwrap_or_default() }).await
         })
     });
-    Running { address: told.recv().unwrap(), open, widest, stop: Some(stop), thread: Some(thread) }
+    TestServer {
+        address: address_receiver.recv().unwrap(),
+        open,
+        max_batch,
+        stop: Some(stop),
+        thread: Some(thread),
+    }
 }
 
-impl Drop for Running {
+impl Drop for TestServer {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
-/// What came back.
+/// Response of the server.
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
@@ -339,26 +362,26 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The parameters that the answer says were ignored.
+    /// Parameters that the response reports as ignored.
     pub fn ignored(&self) -> Vec<&str> {
-        let named = self.head.lines().find_map(|line| line.strip_prefix("x-polydraft-ignored: "));
-        named.map(|names| names.split(", ").collect()).unwrap_or_default()
+        let header = self.head.lines().find_map(|line| line.strip_prefix("x-polydraft-ignored: "));
+        header.map(|names| names.split(", ").collect()).unwrap_or_default()
     }
 
-    /// The data of a stream's events.
+    /// Data of a stream's events.
     pub fn events(&self) -> Vec<&str> {
         self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect()
     }
 }
 
-impl Running {
-    /// Asks it to stop, and waits for that; whether all answers were sent.
+impl TestServer {
+    /// Stops the server and waits. Returns whether all answers were sent.
     pub fn stop(&mut self) -> bool {
-        self.ask_to_stop();
+        self.request_stop();
         self.thread.take().is_none_or(|thread| thread.join().unwrap())
     }
 
-    pub fn ask_to_stop(&mut self) {
+    pub fn request_stop(&mut self) {
         self.stop.take().map(|stop| stop.send(()));
     }
 
@@ -395,7 +418,7 @@ impl Running {
     }
 }
 
-/// Reads an answer to its end.
+/// Reads a response to its end.
 pub fn reply(stream: TcpStream) -> Reply {
     let mut reader = BufReader::new(stream);
     let mut head = String::new();

@@ -1,63 +1,63 @@
-//! The answer of `/v1/messages` as it grows: blocks of reasoning, of text, and of calls of tools.
+//! Answer of `/v1/messages` as it grows: blocks of reasoning, text, and tool calls.
 
 use axum::response::{IntoResponse, Response};
 use polydraft_engine::Finish;
 use serde_json::{Value, json};
 
 use crate::api::shared::answer::Answer;
-use crate::api::shared::conversation::is_cut;
+use crate::api::shared::conversation::is_truncated;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
-use crate::api::{Reply, Sent};
+use crate::api::{Reply, StreamEvent};
 use crate::worker::Event;
 
-/// What a stream has begun.
+/// Kind of a block in a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Block {
     Thinking,
     Text,
-    /// The call of this number.
+    /// Tool call by index.
     Call(usize),
 }
 
-/// One answer.
+/// An answer as it grows.
 pub struct Message {
     inner: Answer,
     id: String,
     model: String,
     /// Stop strings of the request.
     stops: Vec<String>,
-    /// Whether what was computed of the prompt is kept for later ones that begin alike.
-    keeps_prompt: bool,
-    /// The block that a stream is in, and how many there were before it.
+    /// Whether the target keeps the KV cache of a prompt for later prompts with the same prefix.
+    caches_prompts: bool,
+    /// The open block of a stream, and the number of blocks closed before it.
     open: Option<Block>,
     closed: usize,
-    /// Bytes of the reasoning and of the text that were sent, and of each call's arguments.
+    /// Bytes of reasoning, of text, and of each call's arguments sent so far.
     thought: usize,
     sent: usize,
     called: Vec<usize>,
 }
 
 impl Message {
-    /// Of nothing yet.
-    pub fn new(inner: Answer, model: String, stops: Vec<String>, keeps_prompt: bool) -> Self {
+    /// Creates an empty answer.
+    pub fn new(inner: Answer, model: String, stops: Vec<String>, caches_prompts: bool) -> Self {
         let id = format!("msg_{:032x}", polydraft_runtime::random::<u128>());
         let (thought, sent, called) = (0, 0, Vec::new());
         let open = None;
-        Self { inner, id, model, stops, keeps_prompt, open, closed: 0, thought, sent, called }
+        Self { inner, id, model, stops, caches_prompts, open, closed: 0, thought, sent, called }
     }
 
     fn stop_reason(&self) -> Option<&'static str> {
         let finish = self.inner.first().1?;
         Some(match finish {
-            _ if is_cut(Some(finish)) => "max_tokens",
+            _ if is_truncated(Some(finish)) => "max_tokens",
             _ if !self.inner.calls().is_empty() => "tool_use",
             Finish::Stop => "stop_sequence",
             _ => "end_turn",
         })
     }
 
-    /// The stop string that ended it, where there was only one.
+    /// The stop string that ended the answer, known if the request has only one.
     fn stop_sequence(&self) -> Option<&str> {
         match (self.stop_reason()?, &self.stops[..]) {
             ("stop_sequence", [stop]) => Some(stop),
@@ -65,16 +65,16 @@ impl Message {
         }
     }
 
-    /// The prompt's tokens in three parts: read from the prefix cache, computed and kept in it, and
-    /// computed anew by every request. What of it was in the cache is known at the end: until then
-    /// all of them are input.
+    /// Token counts. The prompt's tokens are in three parts: read from the prefix cache, computed
+    /// and written to it, and computed by every request. The cached part is known only at the end;
+    /// until then all tokens count as input.
     fn usage(&self) -> Value {
         let usage = self.inner.usage();
         let prompt = usage.prompt_tokens;
         let cached = usage.prompt_tokens_details.cached_tokens.min(prompt);
-        let kept = self.keeps_prompt && self.is_complete();
-        // The last one's logits are needed: it is computed even where it is in the cache.
-        let created = if kept { (prompt - cached).saturating_sub(1) } else { 0 };
+        let caches = self.caches_prompts && self.is_complete();
+        // The last token is computed even if it is cached, because its logits are needed.
+        let created = if caches { (prompt - cached).saturating_sub(1) } else { 0 };
         json!({ "input_tokens": prompt - cached - created,
             "cache_creation_input_tokens": created, "cache_read_input_tokens": cached,
             "output_tokens": usage.completion_tokens })
@@ -86,24 +86,30 @@ impl Message {
             "stop_sequence": self.stop_sequence(), "usage": self.usage() })
     }
 
-    fn event(name: &'static str, mut data: Value) -> Sent {
+    fn event(name: &'static str, mut data: Value) -> StreamEvent {
         data["type"] = name.into();
-        Sent { name: Some(name), data: data.to_string() }
+        StreamEvent { name: Some(name), data: data.to_string() }
     }
 
-    fn close(&mut self, events: &mut Vec<Sent>) {
+    fn close(&mut self, events: &mut Vec<StreamEvent>) {
         if self.open.take().is_some() {
             events.push(Self::event("content_block_stop", json!({ "index": self.closed })));
             self.closed += 1;
         }
     }
 
-    /// More of a block, which is begun if it was not.
-    fn delta(&mut self, block: Block, begun: Value, delta: Value, events: &mut Vec<Sent>) {
+    /// Sends a delta of a block, after opening it if necessary.
+    fn delta(
+        &mut self,
+        block: Block,
+        block_start: Value,
+        delta: Value,
+        events: &mut Vec<StreamEvent>,
+    ) {
         if self.open != Some(block) {
             self.close(events);
             self.open = Some(block);
-            let start = json!({ "index": self.closed, "content_block": begun });
+            let start = json!({ "index": self.closed, "content_block": block_start });
             events.push(Self::event("content_block_start", start));
         }
         let delta = json!({ "index": self.closed, "delta": delta });
@@ -112,15 +118,15 @@ impl Message {
 }
 
 impl Reply for Message {
-    fn take(&mut self, event: Event) -> Result<usize, Problem> {
-        self.inner.take(event)
+    fn apply(&mut self, event: Event) -> Result<usize, Problem> {
+        self.inner.apply(event)
     }
 
     fn is_complete(&self) -> bool {
         self.inner.is_complete()
     }
 
-    fn whole(self: Box<Self>) -> Response {
+    fn full_response(self: Box<Self>) -> Response {
         let mut content = Vec::new();
         let (thoughts, text) = (self.inner.reasoning(), self.inner.first().0);
         if !thoughts.is_empty() {
@@ -135,27 +141,27 @@ impl Reply for Message {
         Json(self.object(content)).into_response()
     }
 
-    fn begin(&mut self) -> Vec<Sent> {
+    fn stream_start(&mut self) -> Vec<StreamEvent> {
         let message = self.object(Vec::new());
         vec![Self::event("message_start", json!({ "message": message }))]
     }
 
-    fn more(&mut self, _: usize) -> Vec<Sent> {
+    fn stream_events(&mut self, _: usize) -> Vec<StreamEvent> {
         let mut events = Vec::new();
         let new = self.inner.reasoning()[self.thought..].to_owned();
         if !new.is_empty() {
             self.thought += new.len();
-            let begun = json!({ "type": "thinking", "thinking": "", "signature": "" });
+            let block_start = json!({ "type": "thinking", "thinking": "", "signature": "" });
             let delta = json!({ "type": "thinking_delta", "thinking": new });
-            self.delta(Block::Thinking, begun, delta, &mut events);
+            self.delta(Block::Thinking, block_start, delta, &mut events);
         }
         let new = self.inner.first().0[self.sent..].to_owned();
         if !new.is_empty() {
             self.sent += new.len();
-            let begun = json!({ "type": "text", "text": "" });
+            let block_start = json!({ "type": "text", "text": "" });
             self.delta(
                 Block::Text,
-                begun,
+                block_start,
                 json!({ "type": "text_delta", "text": new }),
                 &mut events,
             );
@@ -163,25 +169,25 @@ impl Reply for Message {
         for number in 0..self.inner.calls().len() {
             let call = &self.inner.calls()[number];
             let first = self.called.len() <= number;
-            let told = self.called.get(number).copied().unwrap_or(0);
-            let new = call.arguments[told..].to_owned();
+            let sent = self.called.get(number).copied().unwrap_or(0);
+            let new = call.arguments[sent..].to_owned();
             if new.is_empty() && !first {
                 continue;
             }
-            let begun =
+            let block_start =
                 json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": {} });
             let length = call.arguments.len();
             match self.called.get_mut(number) {
-                Some(told) => *told = length,
+                Some(sent) => *sent = length,
                 None => self.called.push(length),
             }
             let delta = json!({ "type": "input_json_delta", "partial_json": new });
-            self.delta(Block::Call(number), begun, delta, &mut events);
+            self.delta(Block::Call(number), block_start, delta, &mut events);
         }
         events
     }
 
-    fn end(&mut self) -> Vec<Sent> {
+    fn stream_end(&mut self) -> Vec<StreamEvent> {
         let mut events = Vec::new();
         self.close(&mut events);
         let delta = json!({ "stop_reason": self.stop_reason(),
@@ -192,7 +198,7 @@ impl Reply for Message {
         events
     }
 
-    fn broken(&mut self, problem: &Problem) -> Vec<Sent> {
+    fn stream_error(&mut self, problem: &Problem) -> Vec<StreamEvent> {
         vec![Self::event("error", problem.for_anthropic())]
     }
 }

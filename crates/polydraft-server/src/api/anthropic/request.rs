@@ -1,20 +1,20 @@
-//! `/v1/messages`: Anthropic's interface, as far as a text model has it. A request is translated
-//! into one of `/v1/chat/completions`; what that route does not know is ignored or refused there.
+//! Requests of `/v1/messages`, translated into requests of `/v1/chat/completions`. Fields without a
+//! translation are passed on, and ignored or rejected there.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::reply::Message;
-use crate::App;
+use crate::LoadedModel;
 use crate::api::Prepared;
 use crate::api::openai::chat;
 use crate::api::shared::error::Problem;
 use crate::api::shared::read::read;
 
-/// What is translated; all else is passed on as it is.
+/// Fields that are translated; `rest` is passed on unchanged.
 #[derive(Deserialize)]
 struct Request {
-    messages: Vec<Turn>,
+    messages: Vec<InputMessage>,
     system: Option<Blocks>,
     stop_sequences: Option<Vec<String>>,
     tools: Option<Vec<Tool>>,
@@ -28,7 +28,7 @@ struct Request {
 }
 
 #[derive(Deserialize)]
-struct Turn {
+struct InputMessage {
     role: String,
     content: Blocks,
 }
@@ -37,7 +37,7 @@ struct Turn {
 #[serde(untagged, expecting = "a string or a list of blocks")]
 enum Blocks {
     Text(String),
-    Many(Vec<Block>),
+    List(Vec<Block>),
 }
 
 #[derive(Deserialize)]
@@ -85,43 +85,44 @@ struct OutputConfig {
     format: Option<Value>,
 }
 
-/// Prepares a request as one of conversations.
+/// Prepares a request by translating it into a conversation.
 ///
 /// # Errors
-/// What is wrong with the request.
-pub fn prepare(app: &App, body: Value) -> Result<Prepared<Message>, Problem> {
+/// An invalid request.
+pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Message>, Problem> {
     let mut request: Request = read(body)?;
     let stops = request.stop_sequences.take().unwrap_or_default();
-    let model = request.rest.get("model").and_then(Value::as_str).unwrap_or(app.name()).to_owned();
-    let body = translated(request, &stops)?;
-    let prepared = chat::prepare(app, body)?;
-    Ok(prepared.map_answer(|answer| Message::new(answer, model, stops, app.keeps_prompts)))
+    let model_name =
+        request.rest.get("model").and_then(Value::as_str).unwrap_or(model.name()).to_owned();
+    let body = translate(request, &stops)?;
+    let prepared = chat::prepare(model, body)?;
+    Ok(prepared.map_answer(|answer| Message::new(answer, model_name, stops, model.caches_prompts)))
 }
 
-/// How many tokens a request's prompt has.
+/// Counts the tokens of a request's prompt.
 ///
 /// # Errors
 /// As for [`prepare`].
-pub fn count(app: &App, body: Value) -> Result<Value, Problem> {
-    let prepared = prepare(app, body)?;
+pub fn count_tokens(model: &LoadedModel, body: Value) -> Result<Value, Problem> {
+    let prepared = prepare(model, body)?;
     let tokens: usize = prepared.requests.iter().map(|params| params.prompt.len()).sum();
     Ok(json!({ "input_tokens": tokens }))
 }
 
-fn translated(request: Request, stops: &[String]) -> Result<Value, Problem> {
+fn translate(request: Request, stops: &[String]) -> Result<Value, Problem> {
     let Request { messages, system, tools, tool_choice, thinking, output_config, rest, .. } =
         request;
     let mut body = rest;
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     if let Some(system) = system {
-        said.push(json!({ "role": "system", "content": text(system, "system")? }));
+        output.push(json!({ "role": "system", "content": join_text(system, "system")? }));
     }
-    let goes_on = messages.last().is_some_and(|last| last.role == "assistant");
-    for (number, Turn { role, content }) in messages.into_iter().enumerate() {
-        turn(&role, content, &format!("messages[{number}]"), &mut said)?;
+    let continues = messages.last().is_some_and(|last| last.role == "assistant");
+    for (number, InputMessage { role, content }) in messages.into_iter().enumerate() {
+        translate_message(&role, content, &format!("messages[{number}]"), &mut output)?;
     }
-    body.insert("messages".to_owned(), said.into());
-    if goes_on {
+    body.insert("messages".to_owned(), output.into());
+    if continues {
         body.insert("continue_final_message".to_owned(), true.into());
     }
     if !stops.is_empty() {
@@ -129,11 +130,11 @@ fn translated(request: Request, stops: &[String]) -> Result<Value, Problem> {
     }
     if let Some(tools) = tools.filter(|tools| !tools.is_empty()) {
         let tools: Vec<Value> =
-            tools.into_iter().enumerate().map(of_tool).collect::<Result<_, _>>()?;
+            tools.into_iter().enumerate().map(translate_tool).collect::<Result<_, _>>()?;
         body.insert("tools".to_owned(), tools.into());
     }
     if let Some(choice) = tool_choice {
-        let (choice, alone) = match choice {
+        let (choice, sequential) = match choice {
             Choice::Auto { disable_parallel_tool_use } => {
                 (json!("auto"), disable_parallel_tool_use)
             }
@@ -146,8 +147,8 @@ fn translated(request: Request, stops: &[String]) -> Result<Value, Problem> {
             Choice::None {} => (json!("none"), None),
         };
         body.insert("tool_choice".to_owned(), choice);
-        if let Some(alone) = alone {
-            body.insert("parallel_tool_calls".to_owned(), (!alone).into());
+        if let Some(sequential) = sequential {
+            body.insert("parallel_tool_calls".to_owned(), (!sequential).into());
         }
     }
     if let Some(Thinking { kind }) = thinking {
@@ -166,21 +167,28 @@ fn translated(request: Request, stops: &[String]) -> Result<Value, Problem> {
     Ok(Value::Object(body))
 }
 
-/// One message, which may become several: a tool's answers are messages of their own.
-fn turn(role: &str, content: Blocks, param: &str, said: &mut Vec<Value>) -> Result<(), Problem> {
+/// Translates a message. It may become several: results of tools are separate messages.
+fn translate_message(
+    role: &str,
+    content: Blocks,
+    param: &str,
+    output: &mut Vec<Value>,
+) -> Result<(), Problem> {
     if !matches!(role, "user" | "assistant" | "system") {
         let problem = format!("expected a role of user, assistant or system, got {role:?}");
         let param = format!("{param}.role");
-        return Err(Problem::invalid(problem).of(&param).code("unsupported_parameter"));
+        return Err(Problem::invalid(problem)
+            .with_param(&param)
+            .with_code("unsupported_parameter"));
     }
     let blocks = match content {
         Blocks::Text(text) => vec![Block::Text { text }],
-        Blocks::Many(blocks) => blocks,
+        Blocks::List(blocks) => blocks,
     };
-    let (mut words, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
+    let (mut body_text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
     for block in blocks {
         match block {
-            Block::Text { text } => words.push_str(&text),
+            Block::Text { text } => body_text.push_str(&text),
             Block::Thinking { thinking } => thoughts.push_str(&thinking),
             Block::RedactedThinking {} => {}
             Block::ToolUse { id, name, input } => {
@@ -188,51 +196,54 @@ fn turn(role: &str, content: Blocks, param: &str, said: &mut Vec<Value>) -> Resu
                 calls.push(json!({ "id": id, "type": "function", "function": function }));
             }
             Block::ToolResult { tool_use_id, content } => {
-                let content = content.map(|content| text(content, param)).transpose()?;
-                said.push(json!({ "role": "tool", "tool_call_id": tool_use_id,
+                let content = content.map(|content| join_text(content, param)).transpose()?;
+                output.push(json!({ "role": "tool", "tool_call_id": tool_use_id,
                     "content": content.unwrap_or_default() }));
             }
         }
     }
-    // A message of nothing but tools' answers says nothing itself.
-    if words.is_empty()
+    // A message with tool results only has no text of its own.
+    if body_text.is_empty()
         && calls.is_empty()
-        && said.last().is_some_and(|last| last["role"] == "tool")
+        && output.last().is_some_and(|last| last["role"] == "tool")
     {
         return Ok(());
     }
-    let mut message = json!({ "role": role, "content": words });
+    let mut message = json!({ "role": role, "content": body_text });
     if !thoughts.is_empty() {
         message["reasoning_content"] = thoughts.into();
     }
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
-    said.push(message);
+    output.push(message);
     Ok(())
 }
 
-fn text(content: Blocks, param: &str) -> Result<String, Problem> {
+fn join_text(content: Blocks, param: &str) -> Result<String, Problem> {
     let blocks = match content {
         Blocks::Text(text) => return Ok(text),
-        Blocks::Many(blocks) => blocks,
+        Blocks::List(blocks) => blocks,
     };
     let text = |block| match block {
         Block::Text { text } => Ok(text),
         _ => {
             let problem = "expected a string or blocks of type text";
-            Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
+            Err(Problem::invalid(problem).with_param(param).with_code("unsupported_parameter"))
         }
     };
     blocks.into_iter().map(text).collect()
 }
 
-fn of_tool((number, tool): (usize, Tool)) -> Result<Value, Problem> {
+fn translate_tool((number, tool): (usize, Tool)) -> Result<Value, Problem> {
     let Tool { kind, name, description, input_schema, strict } = tool;
     if let Some(kind) = kind.filter(|kind| kind != "custom") {
-        let problem = format!("tools of type {kind:?} run at Anthropic: this server has none");
+        let problem =
+            format!("tools of type {kind:?} are not supported: they run on Anthropic's servers");
         let param = format!("tools[{number}].type");
-        return Err(Problem::invalid(problem).of(&param).code("unsupported_parameter"));
+        return Err(Problem::invalid(problem)
+            .with_param(&param)
+            .with_code("unsupported_parameter"));
     }
     let mut function = json!({ "name": name });
     let parts = [

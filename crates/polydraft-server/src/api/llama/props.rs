@@ -1,4 +1,4 @@
-//! Descriptions of the server and the first model, as llama.cpp's and vLLM's servers have them.
+//! Descriptions of the server and the first model, in the form of llama.cpp and vLLM.
 
 use std::sync::Arc;
 
@@ -7,26 +7,27 @@ use serde_json::{Value, json};
 
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
-use crate::fleet::Fleet;
+use crate::models::Models;
 
-/// Properties of the server, as llama.cpp's has them.
-pub async fn props(State(fleet): State<Arc<Fleet>>) -> Result<Json<Value>, Problem> {
-    let app = fleet.find(None).await?;
-    let chat = app.language.chat.as_ref();
-    // The file's name, which says the format; where it lies is nobody's affair.
-    let path = app.language.tokenizer.path();
-    let file = path.file_name().filter(|_| path.extension().is_some_and(|kind| kind == "gguf"));
-    let file = file.map_or_else(|| app.name().into(), std::ffi::OsStr::to_string_lossy);
-    let sampling = app.chat.sampling.target();
+/// `/props`: properties of the server, as in llama.cpp.
+pub async fn props(State(models): State<Arc<Models>>) -> Result<Json<Value>, Problem> {
+    let model = models.get_or_load(None).await?;
+    let chat = model.language.chat.as_ref();
+    // The file name only, which shows the format: do not reveal the directory.
+    let path = model.language.tokenizer.path();
+    let file_name =
+        path.file_name().filter(|_| path.extension().is_some_and(|kind| kind == "gguf"));
+    let file_name = file_name.map_or_else(|| model.name().into(), std::ffi::OsStr::to_string_lossy);
+    let sampling = model.chat.sampling.target();
     let params = json!({ "temperature": sampling.temperature, "top_k": sampling.top_k.unwrap_or(0),
-        "top_p": sampling.top_p, "min_p": sampling.min_p, "n_predict": app.chat.max_tokens,
-        // Where it is not given each request has its own, as llama.cpp's −1 is.
-        "seed": app.options.defaults.get("seed").cloned().unwrap_or_else(|| json!(-1)) });
+        "top_p": sampling.top_p, "min_p": sampling.min_p, "n_predict": model.chat.max_tokens,
+        // -1, as in llama.cpp, is a new seed for each request.
+        "seed": model.options.defaults.get("seed").cloned().unwrap_or_else(|| json!(-1)) });
     Ok(Json(json!({
-        "default_generation_settings": { "n_ctx": app.context, "params": params },
-        "total_slots": app.limits.texts,
-        "model_alias": app.name(),
-        "model_path": file,
+        "default_generation_settings": { "n_ctx": model.context, "params": params },
+        "total_slots": model.limits.sequences,
+        "model_alias": model.name(),
+        "model_path": file_name,
         "chat_template": chat.map_or("", |template| template.source()),
         "eos_token": chat.and_then(|template| template.end_token()),
         "modalities": { "vision": false, "audio": false },
@@ -34,16 +35,16 @@ pub async fn props(State(fleet): State<Arc<Fleet>>) -> Result<Json<Value>, Probl
     })))
 }
 
-/// The kind of the first model's tokenizer.
-pub async fn tokenizer_info(State(fleet): State<Arc<Fleet>>) -> Result<Json<Value>, Problem> {
-    let app = fleet.find(None).await?;
-    let (tokenizer, chat) = (&app.language.tokenizer, app.language.chat.as_ref());
+/// `/tokenizer_info`: kind of the first model's tokenizer.
+pub async fn tokenizer_info(State(models): State<Arc<Models>>) -> Result<Json<Value>, Problem> {
+    let model = models.get_or_load(None).await?;
+    let (tokenizer, chat) = (&model.language.tokenizer, model.language.chat.as_ref());
     Ok(Json(json!({
         "tokenizer_class": tokenizer.kind(),
-        "vocab_size": app.vocabulary,
-        "model_max_length": app.context,
+        "vocab_size": model.vocabulary,
+        "model_max_length": model.context,
         "eos_token": chat.and_then(|template| template.end_token()),
-        "eos_token_ids": app.language.end_tokens,
+        "eos_token_ids": model.language.end_tokens,
         "chat_template": chat.map(|template| template.source()),
     })))
 }

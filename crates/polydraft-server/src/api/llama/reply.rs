@@ -1,4 +1,4 @@
-//! Answers of llama.cpp's own route, whole or piece by piece.
+//! Answers of llama.cpp's own route, full or streamed.
 
 use axum::response::{IntoResponse, Response};
 use polydraft_engine::{Finish, Scored};
@@ -8,55 +8,56 @@ use crate::api::shared::answer::Answer;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
 use crate::api::shared::timings::Progress;
-use crate::api::shared::tokens::{sampled_with_ids, with_ids};
-use crate::api::{Reply, Sent};
+use crate::api::shared::tokens::{sampled_tokens_with_ids, tokens_with_ids};
+use crate::api::{Reply, StreamEvent};
 use crate::worker::{Event, RequestParams};
 
-/// What an answer tells.
-pub struct Told {
-    /// The ids of its tokens.
+/// Contents of an answer.
+pub struct ReplyOptions {
+    /// Whether to include token ids.
     pub tokens: bool,
-    /// The log-probabilities of its tokens, or their probabilities in the sampled distribution.
+    /// Whether to include probabilities of tokens, and which.
     pub probabilities: Option<Probabilities>,
-    /// Whether it is a list.
+    /// Whether the answer is a list.
     pub several: bool,
-    /// Its members, if not all.
+    /// Fields to include; empty for all.
     pub fields: Vec<String>,
 }
 
-/// Which probabilities of tokens an answer tells.
+/// Kind of token probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probabilities {
-    /// Their logarithms at temperature 1.
-    Logarithms,
-    /// As they were sampled: after temperature, filters, biases, penalties and the grammar.
+    /// Log-probabilities at temperature 1.
+    Logprobs,
+    /// Probabilities in the sampled distribution: after temperature, filters, biases, penalties and
+    /// grammar.
     Sampled,
 }
 
-/// The answer to one request.
-pub struct Native {
+/// Answer to one request.
+pub struct NativeReply {
     inner: Answer,
     model: String,
-    told: Told,
-    /// By prompt: its text, and the settings.
+    options: ReplyOptions,
+    /// Text and settings of each prompt.
     prompts: Vec<(String, Value)>,
-    /// By sequence: bytes and tokens sent.
+    /// Bytes and tokens sent of each sequence.
     sent: Vec<(usize, usize)>,
-    /// The stop strings.
+    /// Stop strings.
     stops: Vec<String>,
 }
 
-impl Native {
-    /// Of nothing yet.
+impl NativeReply {
+    /// Creates an empty answer.
     pub fn new(
         inner: Answer,
         model: String,
         context: usize,
         requests: &[RequestParams],
-        told: Told,
+        options: ReplyOptions,
     ) -> Self {
         let settings = |params: &RequestParams| {
-            let text = inner.tokenizer().decode_all(&params.prompt).unwrap_or_default();
+            let text = inner.tokenizer().decode_with_special(&params.prompt).unwrap_or_default();
             let (sampling, limits) = (&params.sampling, &params.limits);
             let penalties = &params.penalties;
             let repetition = penalties.repetition.as_ref();
@@ -67,14 +68,14 @@ impl Native {
                 "min_p": sampling.min_p, "presence_penalty": penalties.presence,
                 "frequency_penalty": penalties.frequency,
                 "repeat_penalty": repetition.map_or(1.0, |repetition| repetition.penalty),
-                "stop": limits.stop, "min_tokens": params.least_tokens,
-                // What is −∞ has no other number in JSON.
+                "stop": limits.stop, "min_tokens": params.min_tokens,
+                // JSON has no number for −∞.
                 "logit_bias": penalties.bias.iter().map(|(token, bias)| {
                     let bias = bias.is_finite().then_some(bias);
                     json!({ "token": token, "bias": bias })
                 }).collect::<Vec<_>>(),
-                "post_sampling_probs": told.probabilities == Some(Probabilities::Sampled),
-                // Samplers of llama.cpp that there are not here: each is off.
+                "post_sampling_probs": options.probabilities == Some(Probabilities::Sampled),
+                // Samplers of llama.cpp that are not supported here: off.
                 "dynatemp_range": 0.0, "top_n_sigma": -1.0, "xtc_probability": 0.0,
                 "typical_p": 1.0, "dry_multiplier": 0.0, "mirostat": 0, "adaptive_target": -1.0,
                 "adaptive_decay": 0.0 });
@@ -87,37 +88,37 @@ impl Native {
             stops: requests.first().map(|params| params.limits.stop.clone()).unwrap_or_default(),
             inner,
             model,
-            told,
+            options,
         }
     }
 
     fn probabilities(&self, scores: &[Scored]) -> Option<Value> {
         let text = self.inner.tokenizer();
-        Some(match self.told.probabilities? {
-            Probabilities::Logarithms => json!(with_ids(text, scores)),
-            Probabilities::Sampled => json!(sampled_with_ids(text, scores)),
+        Some(match self.options.probabilities? {
+            Probabilities::Logprobs => json!(tokens_with_ids(text, scores)),
+            Probabilities::Sampled => json!(sampled_tokens_with_ids(text, scores)),
         })
     }
 
-    fn ids(&self, scores: &[Scored]) -> Vec<u32> {
-        scores.iter().filter(|_| self.told.tokens).map(|scored| scored.token).collect()
+    fn token_ids(&self, scores: &[Scored]) -> Vec<u32> {
+        scores.iter().filter(|_| self.options.tokens).map(|scored| scored.token).collect()
     }
 
-    /// How much of the prompt is prefilled.
-    fn progress(&self, index: usize, progress: Progress, timings: &Value) -> Value {
+    /// Progress of the prefill.
+    fn progress_object(&self, index: usize, progress: Progress, timings: &Value) -> Value {
         json!({ "index": index, "content": "", "tokens": [], "stop": false, "id_slot": 0,
-            "tokens_predicted": 0, "tokens_evaluated": self.length(index),
-            "prompt_progress": progress.told(), "timings": timings })
+            "tokens_predicted": 0, "tokens_evaluated": self.prompt_length(index),
+            "prompt_progress": progress.to_json(), "timings": timings })
     }
 
-    /// How many tokens a sequence's prompt has.
-    fn length(&self, index: usize) -> usize {
-        self.inner.prompt_length(self.inner.parts()[index].prompt)
+    /// Number of tokens of a sequence's prompt.
+    fn prompt_length(&self, index: usize) -> usize {
+        self.inner.prompt_length(self.inner.sequences()[index].prompt)
     }
 
-    /// How a sequence ended, and by which of its stop strings: known if there is one.
-    fn end_of(&self, index: usize) -> (&'static str, &str) {
-        match self.inner.parts()[index].finish {
+    /// Kind of end of a sequence, and the stop string, known if there is only one.
+    fn stop_fields(&self, index: usize) -> (&'static str, &str) {
+        match self.inner.sequences()[index].finish {
             None | Some(Finish::Stopped) => ("none", ""),
             Some(Finish::End) => ("eos", ""),
             Some(Finish::MaxTokens | Finish::Context) => ("limit", ""),
@@ -128,94 +129,96 @@ impl Native {
         }
     }
 
-    /// All of a sequence; `content` is what was not sent yet.
-    fn last(&self, index: usize, content: &str, scores: &[Scored]) -> Value {
-        let part = &self.inner.parts()[index];
-        let (stop_type, stopping_word) = self.end_of(index);
-        let (prompt, settings) = &self.prompts[part.prompt];
+    /// Final object of a sequence, with the `content` and `scores` that are not sent yet.
+    fn final_object(&self, index: usize, content: &str, scores: &[Scored]) -> Value {
+        let generated = &self.inner.sequences()[index];
+        let (stop_type, stopping_word) = self.stop_fields(index);
+        let (prompt, settings) = &self.prompts[generated.prompt];
         let cached = self.inner.usage().prompt_tokens_details.cached_tokens;
-        let mut last = json!({ "index": index, "content": content, "tokens": self.ids(scores),
-            "id_slot": 0, "stop": true, "model": self.model, "tokens_predicted": part.tokens,
-            "tokens_evaluated": self.length(index), "generation_settings": settings,
-            "prompt": prompt, "has_new_line": part.text.contains('\n'), "truncated": false,
+        let mut final_object = json!({ "index": index, "content": content,
+            "tokens": self.token_ids(scores), "id_slot": 0, "stop": true, "model": self.model, "tokens_predicted": generated.tokens,
+            "tokens_evaluated": self.prompt_length(index), "generation_settings": settings,
+            "prompt": prompt, "has_new_line": generated.text.contains('\n'), "truncated": false,
             "stop_type": stop_type, "stopping_word": stopping_word, "tokens_cached": cached,
             "timings": self.inner.timings(index) });
         if let Some(probabilities) = self.probabilities(scores) {
-            last["completion_probabilities"] = probabilities;
+            final_object["completion_probabilities"] = probabilities;
         }
-        match self.told.fields.is_empty() {
-            true => last,
-            false => chosen(&last, &self.told.fields),
+        match self.options.fields.is_empty() {
+            true => final_object,
+            false => select_fields(&final_object, &self.options.fields),
         }
     }
 }
 
-/// The members of these names; `a/b` is member b of member a.
-fn chosen(whole: &Value, fields: &[String]) -> Value {
+/// Selects fields by name; `a/b` is member b of member a.
+fn select_fields(full: &Value, fields: &[String]) -> Value {
     let found = |field: &String| {
-        let value = whole.pointer(&format!("/{field}"))?;
+        let value = full.pointer(&format!("/{field}"))?;
         Some((field.clone(), value.clone()))
     };
     Value::Object(fields.iter().filter_map(found).collect::<Map<_, _>>())
 }
 
-impl Reply for Native {
-    fn take(&mut self, event: Event) -> Result<usize, Problem> {
-        self.inner.take(event)
+impl Reply for NativeReply {
+    fn apply(&mut self, event: Event) -> Result<usize, Problem> {
+        self.inner.apply(event)
     }
 
     fn is_complete(&self) -> bool {
         self.inner.is_complete()
     }
 
-    fn whole(self: Box<Self>) -> Response {
-        let of = |index: usize| {
-            let part = &self.inner.parts()[index];
-            self.last(index, &part.text, &part.scores)
+    fn full_response(self: Box<Self>) -> Response {
+        let sequence_object = |index: usize| {
+            let generated = &self.inner.sequences()[index];
+            self.final_object(index, &generated.text, &generated.scores)
         };
-        let mut all: Vec<Value> = (0..self.sent.len()).map(of).collect();
-        let all = match self.told.several {
+        let mut all: Vec<Value> = (0..self.sent.len()).map(sequence_object).collect();
+        let all = match self.options.several {
             true => all.into(),
             false => all.pop().unwrap_or_default(),
         };
         Json(all).into_response()
     }
 
-    fn more(&mut self, index: usize) -> Vec<Sent> {
+    fn stream_events(&mut self, index: usize) -> Vec<StreamEvent> {
         let progress = self.inner.take_progress().into_iter();
-        let tells = self.inner.told();
-        let progress = progress.filter(|_| tells.progress);
-        let mut sent: Vec<Sent> = progress
-            .map(|(progress, timings)| Sent::data(self.progress(index, progress, &timings)))
+        let timing_options = self.inner.timing_options();
+        let progress = progress.filter(|_| timing_options.progress);
+        let mut sent: Vec<StreamEvent> = progress
+            .map(|(progress, timings)| {
+                StreamEvent::unnamed(self.progress_object(index, progress, &timings))
+            })
             .collect();
-        let part = &self.inner.parts()[index];
+        let generated = &self.inner.sequences()[index];
         let (bytes, tokens) = self.sent[index];
-        let (text, scores) = (&part.text[bytes..], &part.scores[tokens..]);
+        let (text, scores) = (&generated.text[bytes..], &generated.scores[tokens..]);
         if !text.is_empty() || !scores.is_empty() {
-            let mut more = json!({ "index": index, "content": text, "tokens": self.ids(scores),
-                "stop": false, "id_slot": 0, "tokens_predicted": part.tokens,
-                "tokens_evaluated": self.length(index) });
+            let mut more = json!({ "index": index, "content": text,
+                "tokens": self.token_ids(scores), "stop": false, "id_slot": 0, "tokens_predicted": generated.tokens,
+                "tokens_evaluated": self.prompt_length(index) });
             if let Some(probabilities) = self.probabilities(scores) {
                 more["completion_probabilities"] = probabilities;
             }
-            if tells.timings {
+            if timing_options.timings {
                 more["timings"] = self.inner.timings(index);
             }
-            sent.push(Sent::data(more));
+            sent.push(StreamEvent::unnamed(more));
         }
-        if part.finish.is_some() {
-            // What it tells as a whole was sent.
-            sent.push(Sent::data(self.last(index, "", &[])));
+        if generated.finish.is_some() {
+            // The final object follows the content.
+            sent.push(StreamEvent::unnamed(self.final_object(index, "", &[])));
         }
-        self.sent[index] = (part.text.len(), part.scores.len());
+        self.sent[index] = (generated.text.len(), generated.scores.len());
         sent
     }
 
-    fn end(&mut self) -> Vec<Sent> {
+    fn stream_end(&mut self) -> Vec<StreamEvent> {
         Vec::new()
     }
 
-    fn broken(&mut self, problem: &Problem) -> Vec<Sent> {
-        vec![Sent::data(json!(problem))]
+    fn stream_error(&mut self, problem: &Problem) -> Vec<StreamEvent> {
+        vec![StreamEvent::unnamed(json!(problem))]
     }
 }

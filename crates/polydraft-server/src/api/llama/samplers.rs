@@ -1,8 +1,8 @@
-//! `samplers`: which of the filters llama.cpp's clients want, and in which order.
+//! `samplers`: llama.cpp's list of filters in their order.
 //!
-//! A filter that is not named is off, whatever else the request says of it. The order is fixed
-//! here: temperature, then top-k, top-p and min-p, as in OpenAI's interface and in Hugging Face
-//! transformers. llama.cpp truncates before the temperature unless it is told otherwise.
+//! A filter that the list does not name is turned off, whatever else the request sets. The order is
+//! fixed: temperature, then top-k, top-p and min-p, as in OpenAI's interface and Hugging Face
+//! transformers. llama.cpp applies the temperature last by default.
 
 use serde_json::{Map, Value, json};
 
@@ -10,14 +10,14 @@ use crate::api::shared::error::Problem;
 
 pub(super) const NAME: &str = "samplers";
 
-/// A filter's names, its letter, and the fields that turn it off.
+/// Names of a filter, its letter, and the parameters that turn it off.
 struct Sampler {
     names: &'static [&'static str],
     letter: char,
     off: &'static [(&'static str, f64)],
 }
 
-/// In the order in which they are applied here.
+/// In order of application.
 const SAMPLERS: [Sampler; 5] = [
     Sampler {
         names: &["penalties"],
@@ -30,29 +30,31 @@ const SAMPLERS: [Sampler; 5] = [
     Sampler { names: &["min_p", "min-p"], letter: 'm', off: &[("min_p", 0.0)] },
 ];
 
-/// Takes `samplers` out of a request and turns off what it leaves out; whether it names an order
-/// that is not the one here.
+/// Takes `samplers` out of a request and turns off the filters that it does not name. Returns
+/// whether it names them in an order other than the fixed one.
 ///
 /// # Errors
-/// What is neither a list of names nor a text of letters.
+/// Neither a list of names nor a string of letters.
 pub(super) fn apply(body: &mut Map<String, Value>) -> Result<bool, Problem> {
-    let place = |name: &str| SAMPLERS.iter().position(|known| known.names.contains(&name));
-    let of_letter = |letter: char| SAMPLERS.iter().position(|known| known.letter == letter);
+    let index_of_name = |name: &str| SAMPLERS.iter().position(|known| known.names.contains(&name));
+    let index_of_letter = |letter: char| SAMPLERS.iter().position(|known| known.letter == letter);
     let named: Option<Vec<Option<usize>>> = match body.remove(NAME) {
         None | Some(Value::Null) => return Ok(false),
-        Some(Value::String(letters)) => Some(letters.chars().map(of_letter).collect()),
-        Some(Value::Array(names)) => names.iter().map(|name| name.as_str().map(place)).collect(),
+        Some(Value::String(letters)) => Some(letters.chars().map(index_of_letter).collect()),
+        Some(Value::Array(names)) => {
+            names.iter().map(|name| name.as_str().map(index_of_name)).collect()
+        }
         Some(_) => None,
     };
     let Some(named) = named else {
         let problem = "expected a list of names such as [\"top_k\", \"temperature\"], or letters";
-        return Err(Problem::invalid(problem).of(NAME));
+        return Err(Problem::invalid(problem).with_param(NAME));
     };
-    // One thing has two names.
+    // An alias: keep only one name, so that it can be overridden.
     if let Some(penalty) = body.remove("repeat_penalty") {
         body.insert("repetition_penalty".to_owned(), penalty);
     }
-    // Those that are not computed here are refused where they are set.
+    // Unknown filters are skipped; their own parameters are rejected where they are set.
     let named: Vec<usize> = named.into_iter().flatten().collect();
     for (number, sampler) in SAMPLERS.iter().enumerate() {
         if !named.contains(&number) {
@@ -75,12 +77,12 @@ mod tests {
             ("temperature".to_owned(), json!(0.5)),
             (NAME.to_owned(), samplers),
         ]);
-        let is_other = apply(&mut body);
-        (Value::Object(body), is_other)
+        let order_differs = apply(&mut body);
+        (Value::Object(body), order_differs)
     }
 
     #[test]
-    fn what_is_not_named_is_off() {
+    fn turns_off_samplers_that_are_not_named() {
         let all = json!(["penalties", "temperature", "top_k", "top_p", "min_p"]);
         let (body, order) = applied(all);
         assert_eq!((body, order.ok()), (json!({ "top_k": 3, "temperature": 0.5 }), Some(false)));
@@ -101,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn another_order_is_said() {
-        for other in [json!(["top_k", "temperature"]), json!("kpt"), json!("edskypmxt")] {
-            assert_eq!(applied(other).1.ok(), Some(true));
+    fn reports_an_order_other_than_the_fixed_one() {
+        for order in [json!(["top_k", "temperature"]), json!("kpt"), json!("edskypmxt")] {
+            assert_eq!(applied(order).1.ok(), Some(true));
         }
-        for wrong in [json!(3), json!([3]), json!({ "top_k": 1 })] {
-            assert!(applied(wrong).1.is_err());
+        for invalid in [json!(3), json!([3]), json!({ "top_k": 1 })] {
+            assert!(applied(invalid).1.is_err());
         }
     }
 }

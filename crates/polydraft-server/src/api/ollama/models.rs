@@ -1,4 +1,4 @@
-//! Lists and descriptions of models, as Ollama has them.
+//! Lists and descriptions of models, as in Ollama.
 
 use std::sync::Arc;
 
@@ -9,48 +9,48 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::reply::time;
-use crate::App;
-use crate::api::shared::answering::read;
+use crate::LoadedModel;
+use crate::api::shared::answering::read_request;
 use crate::api::shared::error::Dialect;
 use crate::api::shared::json::Json;
-use crate::api::shared::models::named;
-use crate::fleet::{Fleet, Status};
+use crate::api::shared::models::named_models;
+use crate::models::{Models, Status};
 
 /// `/api/tags`
-pub async fn tags(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
-    let models = named(&fleet);
-    let tags = models.iter().map(|(name, _, app)| tag(name, app.as_deref()));
+pub async fn tags(State(models): State<Arc<Models>>) -> Json<Value> {
+    let listed = named_models(&models);
+    let tags = listed.iter().map(|(name, _, model)| list_entry(name, model.as_deref()));
     Json(json!({ "models": tags.collect::<Vec<_>>() }))
 }
 
 /// `/api/ps`
-pub async fn running(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
-    let models = named(&fleet);
-    let loaded = models.iter().filter(|(_, status, _)| *status == Status::Loaded);
-    let tags = loaded.map(|(name, _, app)| tag(name, app.as_deref()));
+pub async fn ps(State(models): State<Arc<Models>>) -> Json<Value> {
+    let listed = named_models(&models);
+    let loaded = listed.iter().filter(|(_, status, _)| *status == Status::Loaded);
+    let tags = loaded.map(|(name, _, model)| list_entry(name, model.as_deref()));
     Json(json!({ "models": tags.collect::<Vec<_>>() }))
 }
 
 /// `/api/show`
-pub async fn show(State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body) -> Response {
-    match read(&fleet, &headers, body).await {
-        Ok((app, _)) => Json(description(&app)).into_response(),
+pub async fn show(State(models): State<Arc<Models>>, headers: HeaderMap, body: Body) -> Response {
+    match read_request(&models, &headers, body).await {
+        Ok((model, _)) => Json(description(&model)).into_response(),
         Err(problem) => problem.response(Dialect::Ollama),
     }
 }
 
-/// The entry of a model of this name in a list; the model, where it is loaded.
-fn tag(name: &str, app: Option<&App>) -> Value {
+/// Entry of a model in a list; `model` if it is loaded.
+fn list_entry(name: &str, model: Option<&LoadedModel>) -> Value {
     let details = json!({ "parent_model": "", "format": "polydraft", "family": "", "families": [],
         "parameter_size": "", "quantization_level": "" });
-    let created = app.map_or(0, |app| app.started);
+    let created = model.map_or(0, |model| model.started);
     json!({ "name": name, "model": name, "modified_at": time(created), "size": 0,
         "digest": "", "details": details })
 }
 
-/// The description of a model.
-fn description(app: &App) -> Value {
-    let template = app.language.chat.as_ref();
+/// Description of a model.
+fn description(model: &LoadedModel) -> Value {
+    let template = model.language.chat.as_ref();
     let mut capabilities = vec!["completion"];
     if template.is_some_and(|template| template.calls().is_some()) {
         capabilities.push("tools");
@@ -60,9 +60,9 @@ fn description(app: &App) -> Value {
     }
     json!({ "modelfile": "", "parameters": "", "license": "",
         "template": template.map_or("", |template| template.source()),
-        "details": tag(app.name(), Some(app))["details"],
+        "details": list_entry(model.name(), Some(model))["details"],
         "model_info": { "general.architecture": "polydraft",
-            "polydraft.context_length": app.context,
-            "polydraft.vocab_size": app.vocabulary },
-        "capabilities": capabilities, "modified_at": time(app.started) })
+            "polydraft.context_length": model.context,
+            "polydraft.vocab_size": model.vocabulary },
+        "capabilities": capabilities, "modified_at": time(model.started) })
 }

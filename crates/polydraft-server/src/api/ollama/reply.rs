@@ -1,4 +1,4 @@
-//! Answers of Ollama's routes, line by line or whole.
+//! Answers of Ollama's routes, full or as lines.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -6,14 +6,14 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::api::shared::answer::Answer;
-use crate::api::shared::conversation::is_cut;
+use crate::api::shared::conversation::is_truncated;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
-use crate::api::shared::part::Call;
-use crate::api::{Reply, Sent};
+use crate::api::shared::sequence::Call;
+use crate::api::{Reply, StreamEvent};
 use crate::worker::Event;
 
-/// Which of the two routes.
+/// Route of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `/api/chat`
@@ -22,22 +22,22 @@ pub enum Kind {
     Generate,
 }
 
-/// One answer.
-pub struct Lines {
+/// An answer as it grows.
+pub struct LinesReply {
     inner: Answer,
     model: String,
     kind: Kind,
     begun: Instant,
-    /// When the prompt had been read, about: at the first token.
+    /// Time to the first event, as the approximate end of the prefill.
     read: Option<Duration>,
-    /// Bytes of the reasoning and of the text, and calls, that were sent.
+    /// Bytes of reasoning and of text, and number of calls, sent so far.
     thought: usize,
     sent: usize,
     called: usize,
 }
 
-impl Lines {
-    /// Of nothing yet.
+impl LinesReply {
+    /// Creates an empty answer.
     pub fn new(inner: Answer, model: String, kind: Kind) -> Self {
         let begun = Instant::now();
         Self { inner, model, kind, begun, read: None, thought: 0, sent: 0, called: 0 }
@@ -46,7 +46,7 @@ impl Lines {
     fn line(&self, text: &str, thoughts: &str, calls: &[Call]) -> Value {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let mut line = json!({ "model": self.model, "created_at": time(now) });
-        let place = match self.kind {
+        let target = match self.kind {
             Kind::Generate => {
                 line["response"] = text.into();
                 &mut line
@@ -57,23 +57,23 @@ impl Lines {
             }
         };
         if !thoughts.is_empty() {
-            place["thinking"] = thoughts.into();
+            target["thinking"] = thoughts.into();
         }
         if !calls.is_empty() {
-            let of = |call: &Call| {
+            let tool_call = |call: &Call| {
                 let function = json!({ "name": call.name, "arguments": call.parsed() });
                 json!({ "function": function })
             };
-            place["tool_calls"] = calls.iter().map(of).collect();
+            target["tool_calls"] = calls.iter().map(tool_call).collect();
         }
         line["done"] = false.into();
         line
     }
 
-    /// Adds what the last line says.
+    /// Adds the fields of the last line.
     fn done(&self, mut line: Value) -> Value {
         let usage = self.inner.usage();
-        let cut = is_cut(self.inner.first().1);
+        let cut = is_truncated(self.inner.first().1);
         let (total, read) = (self.begun.elapsed(), self.read.unwrap_or_default());
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let last = json!({ "done": true, "done_reason": if cut { "length" } else { "stop" },
@@ -88,25 +88,25 @@ impl Lines {
     }
 }
 
-impl Reply for Lines {
-    fn take(&mut self, event: Event) -> Result<usize, Problem> {
+impl Reply for LinesReply {
+    fn apply(&mut self, event: Event) -> Result<usize, Problem> {
         self.read.get_or_insert_with(|| self.begun.elapsed());
-        self.inner.take(event)
+        self.inner.apply(event)
     }
 
     fn is_complete(&self) -> bool {
         self.inner.is_complete()
     }
 
-    fn whole(self: Box<Self>) -> Response {
+    fn full_response(self: Box<Self>) -> Response {
         let (text, thoughts) = (self.inner.first().0, self.inner.reasoning());
         Json(self.done(self.line(text, thoughts, self.inner.calls()))).into_response()
     }
 
-    fn more(&mut self, _: usize) -> Vec<Sent> {
+    fn stream_events(&mut self, _: usize) -> Vec<StreamEvent> {
         let (text, thoughts) = (self.inner.first().0, self.inner.reasoning());
         let (new, thought) = (&text[self.sent..], &thoughts[self.thought..]);
-        // A call is sent whole: the next one has begun, or the answer has ended.
+        // Calls are sent complete: once the next one begins, or the answer ends.
         let calls = self.inner.calls();
         let ready = if self.is_complete() { calls.len() } else { calls.len().saturating_sub(1) };
         let called = &calls[self.called..ready.max(self.called)];
@@ -116,19 +116,19 @@ impl Reply for Lines {
         let line = self.line(new, thought, called);
         (self.sent, self.thought, self.called) =
             (text.len(), thoughts.len(), ready.max(self.called));
-        vec![Sent::data(line)]
+        vec![StreamEvent::unnamed(line)]
     }
 
-    fn end(&mut self) -> Vec<Sent> {
-        vec![Sent::data(self.done(self.line("", "", &[])))]
+    fn stream_end(&mut self) -> Vec<StreamEvent> {
+        vec![StreamEvent::unnamed(self.done(self.line("", "", &[])))]
     }
 
-    fn broken(&mut self, problem: &Problem) -> Vec<Sent> {
-        vec![Sent::data(problem.for_ollama())]
+    fn stream_error(&mut self, problem: &Problem) -> Vec<StreamEvent> {
+        vec![StreamEvent::unnamed(problem.for_ollama())]
     }
 }
 
-/// Seconds since 1970 as RFC 3339 has them.
+/// Formats seconds since 1970 as in RFC 3339.
 pub fn time(seconds: u64) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     jiff::Timestamp::from_second(seconds).map_or_else(|_| String::new(), |time| time.to_string())

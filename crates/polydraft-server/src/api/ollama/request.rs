@@ -1,18 +1,18 @@
-//! Ollama's `/api/chat` and `/api/generate`, and what front ends ask besides. A request is
-//! translated into one of `/v1/chat/completions` or `/v1/completions`; what these do not know is
-//! ignored or refused there.
+//! Requests of Ollama's `/api/chat` and `/api/generate`, translated into requests of
+//! `/v1/chat/completions` and `/v1/completions`. Fields without a translation are passed on, and
+//! ignored or rejected there.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::reply::{Kind, Lines};
-use crate::App;
+use super::reply::{Kind, LinesReply};
+use crate::LoadedModel;
 use crate::api::Prepared;
 use crate::api::openai::{chat, completions};
 use crate::api::shared::error::Problem;
 use crate::api::shared::read::read;
 
-/// What both routes have in common; all else is passed on as it is.
+/// Fields of both routes; `rest` is passed on unchanged.
 #[derive(Deserialize)]
 struct Common {
     model: Option<String>,
@@ -28,23 +28,23 @@ struct Common {
 
 #[derive(Deserialize)]
 struct Chat {
-    messages: Option<Vec<Spoken>>,
+    messages: Option<Vec<InputMessage>>,
     tools: Option<Value>,
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
-struct Spoken {
+struct InputMessage {
     role: String,
     content: Option<String>,
     thinking: Option<String>,
-    tool_calls: Option<Vec<Called>>,
+    tool_calls: Option<Vec<ToolCall>>,
     images: Option<Vec<Value>>,
 }
 
 #[derive(Deserialize)]
-struct Called {
+struct ToolCall {
     function: Function,
 }
 
@@ -71,50 +71,51 @@ struct Generate {
 /// Prepares a request of `/api/chat`.
 ///
 /// # Errors
-/// What is wrong with the request.
-pub fn prepare_chat(app: &App, body: Value) -> Result<Prepared<Lines>, Problem> {
+/// An invalid request.
+pub fn prepare_chat(model: &LoadedModel, body: Value) -> Result<Prepared<LinesReply>, Problem> {
     let mut common: Common = read(body)?;
-    let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    let messages = spoken(own.messages.unwrap_or_default())?;
-    let model = common.model.clone().unwrap_or_else(|| app.name().to_owned());
-    let mut body = translated(common, own.rest);
+    let request: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
+    let messages = translate_messages(request.messages.unwrap_or_default())?;
+    let model_name = common.model.clone().unwrap_or_else(|| model.name().to_owned());
+    let mut body = translate(common, request.rest);
     body["messages"] = messages.into();
-    if let Some(tools) = own.tools {
+    if let Some(tools) = request.tools {
         body["tools"] = tools;
     }
-    Ok(chat::prepare(app, body)?.map_answer(|answer| Lines::new(answer, model, Kind::Chat)))
+    Ok(chat::prepare(model, body)?
+        .map_answer(|answer| LinesReply::new(answer, model_name, Kind::Chat)))
 }
 
 /// Prepares a request of `/api/generate`.
 ///
 /// # Errors
-/// What is wrong with the request.
-pub fn prepare_generate(app: &App, body: Value) -> Result<Prepared<Lines>, Problem> {
+/// An invalid request.
+pub fn prepare_generate(model: &LoadedModel, body: Value) -> Result<Prepared<LinesReply>, Problem> {
     let mut common: Common = read(body)?;
-    let own: Generate = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    if own.images.is_some_and(|images| !images.is_empty()) {
+    let request: Generate = read(Value::Object(std::mem::take(&mut common.rest)))?;
+    if request.images.is_some_and(|images| !images.is_empty()) {
         return Err(images("images"));
     }
-    let model = common.model.clone().unwrap_or_else(|| app.name().to_owned());
-    let mut body = translated(common, own.rest);
-    let prompt = own.prompt.unwrap_or_default();
-    let lines = |answer| Lines::new(answer, model, Kind::Generate);
-    if own.raw == Some(true) || app.language.chat.is_none() {
+    let model_name = common.model.clone().unwrap_or_else(|| model.name().to_owned());
+    let mut body = translate(common, request.rest);
+    let prompt = request.prompt.unwrap_or_default();
+    let lines = |answer| LinesReply::new(answer, model_name, Kind::Generate);
+    if request.raw == Some(true) || model.language.chat.is_none() {
         body["prompt"] = prompt.into();
-        return Ok(completions::prepare(app, body)?.map_answer(lines));
+        return Ok(completions::prepare(model, body)?.map_answer(lines));
     }
-    let system = own.system.map(|system| json!({ "role": "system", "content": system }));
+    let system = request.system.map(|system| json!({ "role": "system", "content": system }));
     let user = json!({ "role": "user", "content": prompt });
     body["messages"] = system.into_iter().chain([user]).collect();
-    Ok(chat::prepare(app, body)?.map_answer(lines))
+    Ok(chat::prepare(model, body)?.map_answer(lines))
 }
 
-fn translated(common: Common, rest: Map<String, Value>) -> Value {
+fn translate(common: Common, rest: Map<String, Value>) -> Value {
     let Common { model, stream, format, options, think, .. } = common;
     let mut body = rest;
     for (name, value) in options.into_iter().flatten() {
         match name.as_str() {
-            // What a client says of memory and threads is the server's to decide.
+            // The server decides on memory and threads.
             "num_ctx" | "num_thread" | "num_gpu" | "num_batch" | "num_keep" | "use_mmap"
             | "main_gpu" | "numa" | "low_vram" | "penalize_newline" => {}
             "num_predict" => {
@@ -151,29 +152,31 @@ fn translated(common: Common, rest: Map<String, Value>) -> Value {
 }
 
 fn images(param: &str) -> Problem {
-    Problem::invalid("images are not supported").of(param).code("unsupported_parameter")
+    Problem::invalid("images are not supported")
+        .with_param(param)
+        .with_code("unsupported_parameter")
 }
 
-/// Messages as conversations have them: calls get ids, which tools answer in order.
-fn spoken(messages: Vec<Spoken>) -> Result<Vec<Value>, Problem> {
+/// Translates messages. Calls get ids, and results of tools refer to them in order.
+fn translate_messages(messages: Vec<InputMessage>) -> Result<Vec<Value>, Problem> {
     let (mut calls, mut answered) = (0, 0);
-    let of = |(number, message): (usize, Spoken)| {
-        let Spoken { role, content, thinking, tool_calls, images: pictures } = message;
-        if pictures.is_some_and(|images| !images.is_empty()) {
+    let translate = |(number, message): (usize, InputMessage)| {
+        let InputMessage { role, content, thinking, tool_calls, images: attached } = message;
+        if attached.is_some_and(|images| !images.is_empty()) {
             return Err(images(&format!("messages[{number}].images")));
         }
-        let mut said = json!({ "role": role, "content": content.unwrap_or_default() });
+        let mut output = json!({ "role": role, "content": content.unwrap_or_default() });
         if let Some(thinking) = thinking {
-            said["reasoning_content"] = thinking.into();
+            output["reasoning_content"] = thinking.into();
         }
         if role == "tool" {
-            said["tool_call_id"] = format!("call_{answered}").into();
+            output["tool_call_id"] = format!("call_{answered}").into();
             answered += 1;
         }
         let called: Vec<Value> = tool_calls
             .into_iter()
             .flatten()
-            .map(|Called { function: Function { name, arguments } }| {
+            .map(|ToolCall { function: Function { name, arguments } }| {
                 let id = format!("call_{calls}");
                 calls += 1;
                 let function = json!({ "name": name, "arguments": arguments.to_string() });
@@ -181,9 +184,9 @@ fn spoken(messages: Vec<Spoken>) -> Result<Vec<Value>, Problem> {
             })
             .collect();
         if !called.is_empty() {
-            said["tool_calls"] = called.into();
+            output["tool_calls"] = called.into();
         }
-        Ok(said)
+        Ok(output)
     };
-    messages.into_iter().enumerate().map(of).collect()
+    messages.into_iter().enumerate().map(translate).collect()
 }

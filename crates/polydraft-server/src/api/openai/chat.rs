@@ -7,211 +7,223 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::App;
+use crate::LoadedModel;
 use crate::api::Prepared;
-use crate::api::shared::alternatives::{alternatives, check};
+use crate::api::shared::alternatives::{alternatives, check_total_alternatives};
 use crate::api::shared::answer::{Answer, Shape};
-use crate::api::shared::conversation::{encode, encoded, separate_reasoning};
+use crate::api::shared::conversation::{encode_messages, prompt_from_tokens, separate_reasoning};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
-use crate::api::shared::messages::{Spoken, conversation, left_out, variables};
+use crate::api::shared::messages::{ChatMessage, omitted_messages, to_messages, variables};
 use crate::api::shared::params::Common;
 use crate::api::shared::read::read;
-use crate::api::shared::rest::ignored;
-use crate::api::shared::tools::tools;
-use crate::api::shared::values::{flag, flag_or_not};
+use crate::api::shared::rest::ignored_params;
+use crate::api::shared::tools::prepare_tools;
+use crate::api::shared::values::{flag, flag_or_false};
 
-/// Parameters of conversations alone.
+/// Parameters of conversations only.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct Chat {
     /// The conversation so far.
-    messages: Option<Vec<Spoken>>,
-    /// Tokens of an answer at most. Default: as the server was started, else up to the end of the
+    messages: Option<Vec<ChatMessage>>,
+    /// Maximum tokens of an answer. Default: the server's setting, else up to the end of the
     /// context.
     max_completion_tokens: Option<usize>,
-    /// The older name of max_completion_tokens.
+    /// Older name of max_completion_tokens.
     max_tokens: Option<usize>,
-    /// Whether to return every token's log-probability at temperature 1. Default: whether
+    /// Whether to return every token's log-probability at temperature 1. Default: true if
     /// top_logprobs is not 0.
     #[serde(default, deserialize_with = "flag")]
     logprobs: Option<bool>,
-    /// With each, so many of the likeliest alternatives; -1: of all tokens of the vocabulary, where
-    /// the server lets requests.
+    /// Number of likeliest alternatives to list with each token; -1 for the whole vocabulary, if
+    /// the server allows it.
     top_logprobs: Option<i64>,
-    /// With the answer the log-probability of every token of the prompt but the first, and so many
-    /// of the likeliest alternatives, or -1 for all.
+    /// Returns the log-probability of every token of the prompt after the first, with this many of
+    /// the likeliest alternatives; -1 for all.
     prompt_logprobs: Option<i64>,
-    /// What the model may call: `{"type": "function", "function": {"name": .., "description": ..,
-    /// "parameters": .., "strict": ..}}`. With `strict` calls are as the parameters' schema says.
+    /// Tools that the model may call: `{"type": "function", "function": {"name": .., "description":
+    /// .., "parameters": .., "strict": ..}}`. With `strict`, calls match the schema of the
+    /// parameters.
     #[schema(value_type = Option<Vec<Object>>)]
     tools: Option<Vec<Value>>,
     /// `"auto"`, `"none"`, `"required"`, or `{"type": "function", "function": {"name": ..}}`.
     /// Default: auto.
     #[schema(value_type = Option<Object>)]
     tool_choice: Option<Value>,
-    /// Whether there may be several calls in an answer. Default: yes.
+    /// Whether an answer may have several calls. Default: true.
     #[serde(default, deserialize_with = "flag")]
     parallel_tool_calls: Option<bool>,
     /// Variables for the model's chat template, such as `{"enable_thinking": false}`.
     #[schema(value_type = Option<Object>)]
     chat_template_kwargs: Option<Map<String, Value>>,
-    /// How much the model should think, for templates that know of it: their variable
-    /// `reasoning_effort`. `"none"` sets `enable_thinking` to false too.
+    /// Reasoning effort, passed as the variable `reasoning_effort` to chat templates that use it.
+    /// `"none"` also sets `enable_thinking` to false.
     reasoning_effort: Option<String>,
-    /// Where the model's reasoning goes, if its chat template marks it: `"auto"` into
-    /// `reasoning_content`, `"none"` with its marks into the content.
+    /// Placement of the model's reasoning, if its chat template marks it: `"auto"` in
+    /// `reasoning_content`, `"none"` in the content with its marks.
     reasoning_format: Option<String>,
-    /// Whether the answer has the ids of its tokens, `token_ids`, and of the prompt's,
-    /// `prompt_token_ids`.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether to return token ids: `token_ids` of the output and `prompt_token_ids`.
+    #[serde(default, deserialize_with = "flag_or_false")]
     return_token_ids: bool,
-    /// Whether the answer has the prompt as the model reads it, as llama.cpp's `__verbose`.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether to return the rendered prompt in llama.cpp's `__verbose`.
+    #[serde(default, deserialize_with = "flag_or_false")]
     verbose: bool,
     /// Whether log-probabilities name tokens as `token_id:7` instead of by their strings.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    #[serde(default, deserialize_with = "flag_or_false")]
     return_tokens_as_token_ids: bool,
-    /// Whether the model goes on with the last message, an answer's beginning. Default: no, unless
-    /// the server was started so.
+    /// Whether the model continues the last message, the beginning of an answer. Default: the
+    /// server's setting, else false.
     #[serde(default, deserialize_with = "flag")]
     continue_final_message: Option<bool>,
-    /// Whether the answer then begins with that message.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether the answer repeats the message that it continues.
+    #[serde(default, deserialize_with = "flag_or_false")]
     echo: bool,
-    /// Whether the prompt ends with what makes the model answer. Default: yes, unless
-    /// continue_final_message.
+    /// Whether to end the prompt with the template's generation prompt. Default: true, unless
+    /// continue_final_message is set.
     #[serde(default, deserialize_with = "flag")]
     add_generation_prompt: Option<bool>,
-    /// vLLM's: `{"prompt_token_ids": [..]}` is the prompt, in place of the messages' tokens. All
-    /// else in it is ignored: no KV cache is transferred.
+    /// vLLM's parameter: `{"prompt_token_ids": [..]}` replaces the tokens of the messages. All
+    /// other fields are ignored: no KV cache is transferred.
     #[schema(value_type = Option<Object>)]
-    kv_transfer_params: Option<Transfer>,
+    kv_transfer_params: Option<KvTransferParams>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Transfer {
+struct KvTransferParams {
     prompt_token_ids: Option<Vec<Token>>,
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
 
-/// Prepares a request. Encoding takes time: not for the threads that answer.
+/// Prepares a request. Encoding takes time: call it on a blocking thread.
 ///
 /// # Errors
-/// What is wrong with the request.
-pub fn prepare(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
+/// An invalid request.
+pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Problem> {
     let mut common: Common = read(body)?;
-    let form = format::form(&mut common)?;
-    let own: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    let mut ignored = ignored(&own.rest, app.options.strict)?;
-    let transfer = own.kv_transfer_params;
+    let form = format::requested_form(&mut common)?;
+    let chat: Chat = read(Value::Object(std::mem::take(&mut common.rest)))?;
+    let mut ignored = ignored_params(&chat.rest, model.options.strict)?;
+    let kv_transfer = chat.kv_transfer_params;
     ignored.extend(
-        transfer
+        kv_transfer
             .as_ref()
-            .filter(|transfer| !transfer.rest.is_empty())
+            .filter(|kv_transfer| !kv_transfer.rest.is_empty())
             .map(|_| "kv_transfer_params".to_owned()),
     );
-    if own.max_tokens.is_some()
-        && own.max_completion_tokens.is_some_and(|most| Some(most) != own.max_tokens)
+    if chat.max_tokens.is_some()
+        && chat.max_completion_tokens.is_some_and(|most| Some(most) != chat.max_tokens)
     {
         let problem = "max_tokens is the older name of max_completion_tokens: give one of them";
-        return Err(Problem::invalid(problem).of("max_tokens"));
+        return Err(Problem::invalid(problem).with_param("max_tokens"));
     }
-    let max_tokens = own.max_completion_tokens.or(own.max_tokens);
-    let truncation = common.truncation(app)?;
-    let mut params = common.request_params(app, &app.chat, max_tokens)?;
-    let top = own.logprobs.unwrap_or(own.top_logprobs.is_some_and(|top| top != 0));
-    let top = top.then(|| alternatives(app, "top_logprobs", own.top_logprobs.unwrap_or(0)));
+    let max_tokens = chat.max_completion_tokens.or(chat.max_tokens);
+    let truncation = common.truncation(model)?;
+    let mut params = common.request_params(model, &model.chat, max_tokens)?;
+    let top = chat.logprobs.unwrap_or(chat.top_logprobs.is_some_and(|top| top != 0));
+    let top = top.then(|| alternatives(model, "top_logprobs", chat.top_logprobs.unwrap_or(0)));
     params.scores = params.scores.or(top.transpose()?.map(Into::into));
     let scored = params.scores.is_some();
-    // Tokens come with their scores.
-    params.scores = params.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
-    let of_prompt = own.prompt_logprobs.map(|top| alternatives(app, "prompt_logprobs", top));
-    params.prompt_scores = of_prompt.transpose()?;
-    let messages = own.messages.as_deref().unwrap_or_default();
-    let prefilled = app.options.prefill && own.add_generation_prompt.is_none();
-    let prefilled = prefilled && messages.last().is_some_and(Spoken::is_answer);
-    let goes_on = own.continue_final_message.unwrap_or(prefilled);
-    let ending = ending(goes_on, own.add_generation_prompt)?;
+    // Token ids are sent with the scores.
+    params.scores = params.scores.or(chat.return_token_ids.then_some(Alternatives::Likeliest(0)));
+    let prompt_scores = chat.prompt_logprobs.map(|top| alternatives(model, "prompt_logprobs", top));
+    params.prompt_scores = prompt_scores.transpose()?;
+    let messages = chat.messages.as_deref().unwrap_or_default();
+    let prefilled = model.options.prefill && chat.add_generation_prompt.is_none();
+    let prefilled = prefilled && messages.last().is_some_and(ChatMessage::is_answer);
+    let continues = chat.continue_final_message.unwrap_or(prefilled);
+    let ending = ending(continues, chat.add_generation_prompt)?;
     let answers = messages.iter().rev().take_while(|message| message.is_answer()).count();
-    if prefilled && goes_on && answers > 1 {
-        let problem = "several answers at the end: expected one that is to be gone on with";
-        return Err(Problem::invalid(problem).of("messages"));
+    if prefilled && continues && answers > 1 {
+        let problem = "expected one answer at the end to continue, got several";
+        return Err(Problem::invalid(problem).with_param("messages"));
     }
-    let separates = separates_reasoning(own.reasoning_format.as_deref())?;
-    let Some(messages) = own.messages.filter(|messages| !messages.is_empty()) else {
-        return Err(Problem::invalid("the parameter messages is missing or empty").of("messages"));
+    let separate = parse_reasoning_format(chat.reasoning_format.as_deref())?;
+    let Some(messages) = chat.messages.filter(|messages| !messages.is_empty()) else {
+        return Err(
+            Problem::invalid("the parameter messages is missing or empty").with_param("messages")
+        );
     };
-    let tools = tools(app, own.tools, own.tool_choice, own.parallel_tool_calls, form.as_ref())?;
+    let tools = prepare_tools(
+        model,
+        chat.tools,
+        chat.tool_choice,
+        chat.parallel_tool_calls,
+        form.as_ref(),
+    )?;
     let mut form = match &tools {
         Some(tools) => tools.grammar.clone(),
         None => form,
     };
-    let messages = conversation(app, messages)?;
-    let variables = variables(own.chat_template_kwargs, own.reasoning_effort);
+    let messages = to_messages(model, messages)?;
+    let variables = variables(chat.chat_template_kwargs, chat.reasoning_effort);
     let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
     let rendering = Rendering { tools: listed, variables: Some(&variables), ending };
-    let prompt = match transfer.and_then(|transfer| transfer.prompt_token_ids) {
-        Some(tokens) => encoded(app, tokens)?,
+    let prompt = match kv_transfer.and_then(|kv_transfer| kv_transfer.prompt_token_ids) {
+        Some(tokens) => prompt_from_tokens(model, tokens)?,
         None => {
-            ignored.extend(left_out(app, &messages, &rendering)?);
-            encode(app, &messages, &rendering, truncation)?
+            ignored.extend(omitted_messages(model, &messages, &rendering)?);
+            encode_messages(model, &messages, &rendering, truncation)?
         }
     };
     params.prompt = prompt.tokens;
     if let Some(truncation) = truncation {
-        truncation.cut(&mut params.prompt, app.context, params.limits.max_tokens);
+        truncation.truncate(&mut params.prompt, model.context, params.limits.max_tokens);
     }
     let continued = messages.last().filter(|_| ending == Ending::Continue);
-    let reasoning = match separates {
-        true => separate_reasoning(app, &mut params, &mut form, continued, prompt.in_reasoning),
+    let reasoning = match separate {
+        true => separate_reasoning(model, &mut params, &mut form, continued, prompt.in_reasoning),
         false => None,
     };
-    app.check(&params)?;
-    let lists = params.prompt_scores.is_some();
+    model.check(&params)?;
+    let lists_prompt = params.prompt_scores.is_some();
     let requests = vec![params];
-    check(app, &requests, if lists { "prompt_logprobs" } else { "top_logprobs" })?;
-    let tells = common.tells();
+    check_total_alternatives(
+        model,
+        &requests,
+        if lists_prompt { "prompt_logprobs" } else { "top_logprobs" },
+    )?;
+    let timing_options = common.timing_options();
     let usage = common.stream_options.unwrap_or_default().usage();
-    let echo = continued.filter(|_| own.echo).map(|message| message.content.clone());
+    let echo = continued.filter(|_| chat.echo).map(|message| message.content.clone());
     let echo = echo.into_iter().collect();
-    let mut answer = Answer::new(app, common.model, Shape::Chat, &requests, usage, echo);
+    let mut answer = Answer::new(model, common.model, Shape::Chat, &requests, usage, echo);
     if let Some(tools) = &tools {
-        answer.reads_calls(|| tools.calls());
+        answer.parse_calls(|| tools.calls());
     }
     if let Some(reasoning) = reasoning {
-        answer.reads_reasoning(|| reasoning.clone());
+        answer.parse_reasoning(|| reasoning.clone());
     }
-    answer.tells(tells);
+    answer.set_timing_options(timing_options);
     let prompts = || requests.iter().map(|params| params.prompt.clone()).collect::<Vec<_>>();
-    if lists {
-        answer.lists_prompt_scores();
+    if lists_prompt {
+        answer.include_prompt_scores();
     }
-    if own.return_token_ids {
-        answer.lists_token_ids(prompts(), scored);
+    if chat.return_token_ids {
+        answer.include_token_ids(prompts(), scored);
     }
-    if own.verbose {
-        answer.tells_prompts(&prompts());
+    if chat.verbose {
+        answer.include_prompts(&prompts());
     }
-    if own.return_tokens_as_token_ids {
-        answer.names_tokens_by_id();
+    if chat.return_tokens_as_token_ids {
+        answer.name_tokens_by_id();
     }
     Ok(Prepared { requests, form, answer, stream: common.stream, ignored })
 }
 
-/// What the prompt ends with.
+/// Ending of the rendered prompt.
 ///
 /// # Errors
-/// Both an answer and the last message to go on with.
-fn ending(goes_on: bool, answers: Option<bool>) -> Result<Ending, Problem> {
-    match (goes_on, answers) {
+/// Both a generation prompt and a message to continue.
+fn ending(continues: bool, generation_prompt: Option<bool>) -> Result<Ending, Problem> {
+    match (continues, generation_prompt) {
         (true, Some(true)) => {
-            let problem = "continue_final_message goes on with the last message: there is no \
-                           generation prompt then, say add_generation_prompt false";
-            Err(Problem::invalid(problem).of("continue_final_message"))
+            let problem = "continue_final_message has no generation prompt: expected \
+                           add_generation_prompt to be false";
+            Err(Problem::invalid(problem).with_param("continue_final_message"))
         }
         (true, _) => Ok(Ending::Continue),
         (false, Some(false)) => Ok(Ending::Message),
@@ -219,14 +231,14 @@ fn ending(goes_on: bool, answers: Option<bool>) -> Result<Ending, Problem> {
     }
 }
 
-/// Whether reasoning is told apart from the answer.
-fn separates_reasoning(format: Option<&str>) -> Result<bool, Problem> {
+/// Returns whether to separate reasoning from the answer.
+fn parse_reasoning_format(format: Option<&str>) -> Result<bool, Problem> {
     match format {
         None | Some("auto" | "deepseek") => Ok(true),
         Some("none") => Ok(false),
         Some(got) => {
             let problem = format!("reasoning_format: expected auto, deepseek or none, got {got:?}");
-            Err(Problem::invalid(problem).of("reasoning_format"))
+            Err(Problem::invalid(problem).with_param("reasoning_format"))
         }
     }
 }

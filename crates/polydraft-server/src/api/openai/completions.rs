@@ -6,43 +6,43 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::App;
+use crate::LoadedModel;
 use crate::api::Prepared;
-use crate::api::shared::alternatives::{alternatives, check};
+use crate::api::shared::alternatives::{alternatives, check_total_alternatives};
 use crate::api::shared::answer::{Answer, Shape};
 use crate::api::shared::error::Problem;
 use crate::api::shared::format;
-use crate::api::shared::params::{Common, within};
+use crate::api::shared::params::{Common, check_range};
 use crate::api::shared::read::read;
-use crate::api::shared::rest::ignored;
-use crate::api::shared::values::flag_or_not;
+use crate::api::shared::rest::ignored_params;
+use crate::api::shared::values::flag_or_false;
 
-/// Parameters of completions alone.
+/// Parameters of completions only.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct Completion {
     /// A string, a list of strings, a list of token ids, or a list of such lists.
     #[schema(value_type = String)]
     prompt: Option<Prompt>,
-    /// Tokens of a completion at most. Default: as the server was started.
+    /// Maximum tokens of a completion. Default: the server's setting.
     max_tokens: Option<usize>,
-    /// With every token its log-probability at temperature 1, and so many of the likeliest
-    /// alternatives; -1: of all tokens of the vocabulary, where the server lets requests.
+    /// Returns every token's log-probability at temperature 1, with this many of the likeliest
+    /// alternatives; -1 for the whole vocabulary, if the server allows it.
     logprobs: Option<i64>,
-    /// With the answer the log-probability of every token of the prompt but the first, and so many
-    /// of the likeliest alternatives, or -1 for all.
+    /// Returns the log-probability of every token of the prompt after the first, with this many of
+    /// the likeliest alternatives; -1 for all.
     prompt_logprobs: Option<i64>,
-    /// Whether the answer begins with the prompt; with logprobs its tokens have theirs.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether the answer begins with the prompt. With logprobs, the prompt's tokens are listed
+    /// too.
+    #[serde(default, deserialize_with = "flag_or_false")]
     echo: bool,
-    /// Whether the answer has the ids of its tokens, `token_ids`, and of the prompt's,
-    /// `prompt_token_ids`.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether to return token ids: `token_ids` of the output and `prompt_token_ids`.
+    #[serde(default, deserialize_with = "flag_or_false")]
     return_token_ids: bool,
-    /// Whether the answer has the prompt as the model reads it, as llama.cpp's `__verbose`.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether to return the prompt as the model reads it in llama.cpp's `__verbose`.
+    #[serde(default, deserialize_with = "flag_or_false")]
     verbose: bool,
     /// Whether log-probabilities name tokens as `token_id:7` instead of by their strings.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    #[serde(default, deserialize_with = "flag_or_false")]
     return_tokens_as_token_ids: bool,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -55,91 +55,98 @@ pub struct Completion {
     expecting = "a string, a list of strings, a list of token ids, or a list of such lists"
 )]
 enum Prompt {
-    Text(String),
-    Texts(Vec<String>),
+    String(String),
+    Strings(Vec<String>),
     Tokens(Vec<Token>),
     Lists(Vec<Vec<Token>>),
 }
 
-/// Prepares a request. Encoding takes time: not for the threads that answer.
+/// Prepares a request. Encoding takes time: call it on a blocking thread.
 ///
 /// # Errors
-/// What is wrong with the request.
-pub fn prepare(app: &App, body: Value) -> Result<Prepared<Answer>, Problem> {
+/// An invalid request.
+pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Problem> {
     let mut common: Common = read(body)?;
-    let form = format::form(&mut common)?;
-    let own: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
-    let ignored = ignored(&own.rest, app.options.strict)?;
-    let truncation = common.truncation(app)?;
-    let mut params = common.request_params(app, &app.completions, own.max_tokens)?;
+    let form = format::requested_form(&mut common)?;
+    let completion: Completion = read(Value::Object(std::mem::take(&mut common.rest)))?;
+    let ignored = ignored_params(&completion.rest, model.options.strict)?;
+    let truncation = common.truncation(model)?;
+    let mut params = common.request_params(model, &model.completions, completion.max_tokens)?;
     let listed =
-        |param, count: Option<i64>| count.map(|top| alternatives(app, param, top)).transpose();
-    let top = listed("logprobs", own.logprobs)?;
+        |param, count: Option<i64>| count.map(|top| alternatives(model, param, top)).transpose();
+    let top = listed("logprobs", completion.logprobs)?;
     params.scores = params.scores.or(top.map(Into::into));
     let scored = params.scores.is_some();
-    // Tokens come with their scores.
-    params.scores = params.scores.or(own.return_token_ids.then_some(Alternatives::Likeliest(0)));
-    let listed = listed("prompt_logprobs", own.prompt_logprobs)?;
-    params.prompt_scores = top.filter(|_| own.echo).max(listed);
-    let Some(prompt) = own.prompt else {
-        return Err(Problem::invalid("the parameter prompt is missing").of("prompt"));
+    // Token ids are sent with the scores.
+    params.scores =
+        params.scores.or(completion.return_token_ids.then_some(Alternatives::Likeliest(0)));
+    let listed = listed("prompt_logprobs", completion.prompt_logprobs)?;
+    params.prompt_scores = top.filter(|_| completion.echo).max(listed);
+    let Some(prompt) = completion.prompt else {
+        return Err(Problem::invalid("the parameter prompt is missing").with_param("prompt"));
     };
-    let text = &app.language.tokenizer;
-    let most = if truncation.is_some() { usize::MAX } else { app.context };
-    let encode = |prompt: &String| Ok(text.encode_within(prompt, most)?);
+    let tokenizer = &model.language.tokenizer;
+    let max_prompt_tokens = if truncation.is_some() { usize::MAX } else { model.context };
+    let encode = |prompt: &String| Ok(tokenizer.encode_within(prompt, max_prompt_tokens)?);
     let mut prompts: Vec<Vec<Token>> = match &prompt {
-        Prompt::Text(prompt) => vec![encode(prompt)?],
-        Prompt::Texts(prompts) => {
-            within("prompt", prompts.len(), 1, app.limits.texts)?;
+        Prompt::String(prompt) => vec![encode(prompt)?],
+        Prompt::Strings(prompts) => {
+            check_range("prompt", prompts.len(), 1, model.limits.sequences)?;
             prompts.iter().map(encode).collect::<Result<_, Problem>>()?
         }
-        // An empty list may be either.
+        // Also an empty list.
         Prompt::Tokens(tokens) => vec![tokens.clone()],
         Prompt::Lists(lists) => lists.clone(),
     };
-    within("prompt", prompts.len(), 1, app.limits.texts)?;
+    check_range("prompt", prompts.len(), 1, model.limits.sequences)?;
     if let Some(truncation) = truncation {
-        let cut = |prompt| truncation.cut(prompt, app.context, params.limits.max_tokens);
-        prompts.iter_mut().for_each(cut);
+        let truncate =
+            |prompt| truncation.truncate(prompt, model.context, params.limits.max_tokens);
+        prompts.iter_mut().for_each(truncate);
     }
-    let of_tokens = matches!(prompt, Prompt::Tokens(_) | Prompt::Lists(_));
-    let echo = match (own.echo, prompt) {
+    let given_as_tokens = matches!(prompt, Prompt::Tokens(_) | Prompt::Lists(_));
+    let echo = match (completion.echo, prompt) {
         (false, _) => Vec::new(),
-        (true, Prompt::Text(prompt)) => vec![prompt],
-        (true, Prompt::Texts(prompts)) => prompts,
+        (true, Prompt::String(prompt)) => vec![prompt],
+        (true, Prompt::Strings(prompts)) => prompts,
         (true, Prompt::Tokens(_) | Prompt::Lists(_)) => {
-            // With special tokens: they are what the client said.
+            // With special tokens, because the client sent them.
             prompts
                 .iter()
-                .map(|tokens| Ok(text.decode_all(tokens)?))
+                .map(|tokens| Ok(tokenizer.decode_with_special(tokens)?))
                 .collect::<Result<_, Problem>>()?
         }
     };
-    let requests =
-        params.for_prompts(prompts).map_err(|error| Problem::invalid(error).of("speculation"))?;
+    let requests = params
+        .for_prompts(prompts)
+        .map_err(|error| Problem::invalid(error).with_param("speculation"))?;
     for params in &requests {
-        app.check(params)?;
+        model.check(params)?;
     }
-    check(app, &requests, if listed > top { "prompt_logprobs" } else { "logprobs" })?;
-    let tells = common.tells();
+    check_total_alternatives(
+        model,
+        &requests,
+        if listed > top { "prompt_logprobs" } else { "logprobs" },
+    )?;
+    let timing_options = common.timing_options();
     let usage = common.stream_options.unwrap_or_default().usage();
-    let mut answer = Answer::new(app, common.model, Shape::Completion, &requests, usage, echo);
-    answer.tells(tells);
-    if of_tokens {
-        answer.echoes_tokens();
+    let mut answer = Answer::new(model, common.model, Shape::Completion, &requests, usage, echo);
+    answer.set_timing_options(timing_options);
+    if given_as_tokens {
+        answer.echo_special_tokens();
     }
     if listed.is_some() {
-        answer.lists_prompt_scores();
+        answer.include_prompt_scores();
     }
     let prompts = || requests.iter().map(|params| params.prompt.clone()).collect::<Vec<_>>();
-    if own.return_token_ids {
-        answer.lists_token_ids(prompts(), scored);
+    if completion.return_token_ids {
+        answer.include_token_ids(prompts(), scored);
     }
-    if own.verbose {
-        answer.tells_prompts(&prompts());
+    if completion.verbose {
+        answer.include_prompts(&prompts());
     }
-    if own.return_tokens_as_token_ids {
-        answer.names_tokens_by_id();
+    if completion.return_tokens_as_token_ids {
+        answer.name_tokens_by_id();
     }
     Ok(Prepared { requests, form, answer, stream: common.stream, ignored })
 }

@@ -1,4 +1,4 @@
-//! Counts of a prompt's tokens, without decoding.
+//! Routes that count the tokens of a prompt without decoding.
 
 use std::sync::Arc;
 
@@ -6,23 +6,25 @@ use axum::extract::State;
 use axum::routing::{MethodRouter, post};
 use serde_json::{Value, json};
 
-use crate::App;
+use crate::LoadedModel;
 use crate::api::Prepared;
-use crate::api::shared::answering::{Prepare, compute, set_defaults};
+use crate::api::shared::answering::{Prepare, respond_computed, set_defaults};
 use crate::api::shared::error::Dialect;
-use crate::fleet::Fleet;
+use crate::models::Models;
 
-/// How many tokens the prompt of a conversation has, as both OpenAI's and llama.cpp's servers say.
-fn counted<A>(prepared: &Prepared<A>) -> Value {
+/// Token count of a conversation's prompt, in the form of OpenAI and llama.cpp.
+fn input_tokens<A>(prepared: &Prepared<A>) -> Value {
     let tokens: usize = prepared.requests.iter().map(|params| params.prompt.len()).sum();
     json!({ "object": "response.input_tokens", "input_tokens": tokens })
 }
 
-/// A route that says so of what `prepare` makes of a body.
-pub fn counts<A: 'static>(prepare: Prepare<A>) -> MethodRouter<Arc<Fleet>> {
-    let count = move |app: &App, mut body| {
-        set_defaults(&app.options.defaults, &mut body);
-        prepare(app, body).map(|prepared| counted(&prepared))
+/// Returns a route that prepares a request and counts the tokens of its prompt.
+pub fn route<A: 'static>(prepare: Prepare<A>) -> MethodRouter<Arc<Models>> {
+    let count = move |model: &LoadedModel, mut body| {
+        set_defaults(&model.options.defaults, &mut body);
+        prepare(model, body).map(|prepared| input_tokens(&prepared))
     };
-    post(move |State(fleet), headers, body| compute(fleet, headers, body, count, Dialect::OpenAi))
+    post(move |State(models), headers, body| {
+        respond_computed(models, headers, body, count, Dialect::OpenAi)
+    })
 }

@@ -1,4 +1,4 @@
-//! `/v1/models`: the models that are served.
+//! `/v1/models`: models of the server.
 
 use std::sync::Arc;
 
@@ -8,55 +8,62 @@ use axum::http::StatusCode;
 use polydraft::VerifierKind;
 use serde_json::{Value, json};
 
-use crate::App;
+use crate::LoadedModel;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
-use crate::api::shared::models::named;
-use crate::fleet::Fleet;
+use crate::api::shared::models::named_models;
+use crate::models::Models;
 
-/// One of a model's names; what is known of the model, if it is loaded.
-fn described(name: &str, app: Option<&App>) -> Value {
-    let mut model = json!({ "id": name, "object": "model", "created": 0, "owned_by": "polydraft" });
-    if let Some(app) = app {
-        // Of which model it is a name.
-        model["root"] = app.name().into();
-        model["created"] = app.started.into();
-        model["max_model_len"] = app.context.into();
-        model["speculation"] = json!(app.speculation.as_ref().map(|speculation| json!({
+/// Object of a model under one of its names. Most fields are known only if it is loaded.
+fn model_object(name: &str, model: Option<&LoadedModel>) -> Value {
+    let mut object =
+        json!({ "id": name, "object": "model", "created": 0, "owned_by": "polydraft" });
+    if let Some(model) = model {
+        // The model's own name.
+        object["root"] = model.name().into();
+        object["created"] = model.started.into();
+        object["max_model_len"] = model.context.into();
+        object["speculation"] = json!(model.speculation.as_ref().map(|speculation| json!({
             "verifier": speculation.verifier.to_string(),
             "tree": speculation.tree.to_string(),
-            "draft": app.draft,
+            "draft": model.draft,
             "verifiers": VerifierKind::all()
                 .iter()
                 .map(ToString::to_string)
                 .collect::<Vec<_>>(),
         })));
     }
-    model
+    object
 }
 
 /// `/v1/models`
-pub async fn list(State(fleet): State<Arc<Fleet>>) -> Json<Value> {
-    let data: Vec<Value> =
-        named(&fleet).iter().map(|(name, _, app)| described(name, app.as_deref())).collect();
+pub async fn list_models(State(models): State<Arc<Models>>) -> Json<Value> {
+    let data: Vec<Value> = named_models(&models)
+        .iter()
+        .map(|(name, _, model)| model_object(name, model.as_deref()))
+        .collect();
     Json(json!({ "object": "list", "data": data }))
 }
 
 /// `/v1/models/NAME`
-pub async fn one(
-    State(fleet): State<Arc<Fleet>>,
+pub async fn get_model(
+    State(models): State<Arc<Models>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<Value>, Problem> {
-    // What is no text names no model.
+    // A name that is not valid UTF-8 matches no model.
     let name = name.map(|Path(name)| name).unwrap_or_default();
-    let all = named(&fleet);
+    let all = named_models(&models);
     match all.iter().find(|(known, ..)| *known == name) {
-        Some((name, _, app)) => Ok(Json(described(name, app.as_deref()))),
+        Some((name, _, model)) => Ok(Json(model_object(name, model.as_deref()))),
         None => {
-            let here: Vec<String> = all.iter().map(|(name, ..)| format!("{name:?}")).collect();
-            let here = here.join(", ");
-            let problem = Problem::invalid(format!("there is no such model here, only {here}"));
-            Err(problem.of("model").code("model_not_found").status(StatusCode::NOT_FOUND))
+            let known_names: Vec<String> =
+                all.iter().map(|(name, ..)| format!("{name:?}")).collect();
+            let known_names = known_names.join(", ");
+            let problem = Problem::invalid(format!("unknown model, expected one of {known_names}"));
+            Err(problem
+                .with_param("model")
+                .with_code("model_not_found")
+                .with_status(StatusCode::NOT_FOUND))
         }
     }
 }

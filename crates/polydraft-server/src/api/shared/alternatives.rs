@@ -1,57 +1,62 @@
-//! How many alternatives' log-probabilities an answer lists with each token.
+//! Number of alternatives whose log-probabilities an answer lists with each token.
 
 use super::error::Problem;
-use super::params::within;
-use crate::App;
-use crate::worker::{MOST_OF_ALL, MOST_TOP, RequestParams};
+use super::params::check_range;
+use crate::LoadedModel;
+use crate::worker::{MAX_ALTERNATIVES, MAX_TOTAL_ALTERNATIVES, RequestParams};
 
-/// How many a request asks for in this parameter; -1 are those of all tokens of the vocabulary.
+/// Converts the number that a parameter requests; -1 is the size of the vocabulary.
 ///
 /// # Errors
-/// More than there may be.
-pub fn alternatives(app: &App, param: &str, count: i64) -> Result<usize, Problem> {
-    let most = app.options.max_logprobs;
-    let wanted = match count {
-        -1 => app.vocabulary,
+/// A number above the server's limit.
+pub fn alternatives(model: &LoadedModel, param: &str, count: i64) -> Result<usize, Problem> {
+    let max = model.options.max_logprobs;
+    let requested = match count {
+        -1 => model.vocabulary,
         _ => usize::try_from(count).unwrap_or(usize::MAX),
     };
-    if count >= -1 && wanted <= most {
-        return Ok(wanted.min(app.vocabulary));
+    if count >= -1 && requested <= max {
+        return Ok(requested.min(model.vocabulary));
     }
-    let problem = match (count, most >= app.vocabulary) {
+    let problem = match (count, max >= model.vocabulary) {
         (-1, _) => format!(
-            "{param}: expected from 0 to {most}, got -1, which is all {wanted} tokens; the server's \
-             operator can allow as many (option max-logprobs)"
+            "{param}: expected from 0 to {max}, got -1, which is all {requested} tokens; the \
+             server's operator can raise the limit (option max-logprobs)"
         ),
         (_, true) => format!("{param}: expected a number of tokens, or -1 for all, got {count}"),
-        (_, false) => format!("{param}: expected from 0 to {most}, got {count}"),
+        (_, false) => format!("{param}: expected from 0 to {max}, got {count}"),
     };
-    Err(Problem::invalid(problem).of(param))
+    Err(Problem::invalid(problem).with_param(param))
 }
 
-/// The same where there is no other number than [`MOST_TOP`].
+/// Checks a number against [`MAX_ALTERNATIVES`], on routes without a setting for it.
 ///
 /// # Errors
-/// More than there may be.
-pub fn few_alternatives(param: &str, count: usize) -> Result<usize, Problem> {
-    within(param, count, 0, MOST_TOP)
+/// A larger number.
+pub fn check_top_logprobs(param: &str, count: usize) -> Result<usize, Problem> {
+    check_range(param, count, 0, MAX_ALTERNATIVES)
 }
 
-/// Whether an answer to all of these would have more than it may; `param` asks for them.
+/// Checks the total number of alternatives of an answer; `param` is the parameter to report.
 ///
 /// # Errors
-/// It would.
-pub fn check(app: &App, requests: &[RequestParams], param: &str) -> Result<(), Problem> {
-    let most = requests.iter().map(RequestParams::most_alternatives).max().unwrap_or(0);
-    let of_all = requests.iter().map(|params| params.all_alternatives(app.context));
-    let of_all = of_all.fold(0usize, usize::saturating_add);
-    if most <= MOST_TOP || of_all <= MOST_OF_ALL {
+/// More than the limit.
+pub fn check_total_alternatives(
+    model: &LoadedModel,
+    requests: &[RequestParams],
+    param: &str,
+) -> Result<(), Problem> {
+    let max = requests.iter().map(RequestParams::max_alternatives).max().unwrap_or(0);
+    let total = requests.iter().map(|params| params.total_alternatives(model.context));
+    let total = total.fold(0usize, usize::saturating_add);
+    if max <= MAX_ALTERNATIVES || total <= MAX_TOTAL_ALTERNATIVES {
         return Ok(());
     }
     let problem = format!(
-        "{param}: with up to {most} for each token the answer may have {of_all} log-probabilities \
-         of alternatives, and {MOST_OF_ALL} is the most: ask for fewer, or for fewer tokens \
-         (max_tokens, n, a shorter prompt), or name tokens in logprob_token_ids"
+        "{param}: with up to {max} for each token the answer may have {total} log-probabilities \
+         of alternatives, above the limit of {MAX_TOTAL_ALTERNATIVES}: request fewer \
+         alternatives or tokens (max_tokens, n, a shorter prompt), or list tokens in \
+         logprob_token_ids"
     );
-    Err(Problem::invalid(problem).of(param))
+    Err(Problem::invalid(problem).with_param(param))
 }

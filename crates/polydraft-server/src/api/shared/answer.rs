@@ -1,4 +1,4 @@
-//! Answers, whole or chunk by chunk.
+//! Answers, full or in chunks.
 
 mod frame;
 mod view;
@@ -14,17 +14,17 @@ use serde_json::{Map, Value, json};
 
 use super::error::Problem;
 use super::json::Json;
-use super::part::{Call, Part};
-use super::timings::{Clock, Progress, Tells};
-use super::tokens::{ById, Naming, PromptScores};
+use super::sequence::{Call, SequenceOutput};
+use super::timings::{Clock, Progress, TimingOptions};
+use super::tokens::{Naming, PromptLogprobs, PromptScores};
 use super::usage::Usage;
 use super::{steps, tokens};
-use crate::App;
-use crate::api::{Reply, Sent};
+use crate::LoadedModel;
+use crate::api::{Reply, StreamEvent};
 use crate::worker::{Event, Failure, RequestParams};
 use frame::{Choice, Frame, Logprobs, members};
 
-/// The route of an answer.
+/// Route of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// `/v1/completions`
@@ -33,98 +33,104 @@ pub enum Shape {
     Chat,
 }
 
-/// Where a stream tells the usage.
+/// Chunks of a stream that report the usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum UsageTold {
-    /// Nowhere.
+pub enum StreamUsage {
+    /// None.
     #[default]
     Never,
-    /// In a last chunk of its own.
-    AtTheEnd,
-    /// There, and in every chunk so far.
-    Always,
+    /// An additional last chunk.
+    LastChunk,
+    /// Every chunk, and an additional last one.
+    EveryChunk,
 }
 
-/// The answer to one request, as it grows.
+/// Answer to one request, as it grows.
 pub struct Answer {
     shape: Shape,
     id: String,
     created: u64,
     model: String,
     fingerprint: String,
-    text: Tokenizer,
-    scored: bool,
-    /// Whether the prompt's scores are a field of their own, besides those of an echo.
-    prompt_scored: bool,
-    /// The prompts' tokens, where ids are listed.
-    prompts: Option<Vec<Vec<Token>>>,
-    /// Whether prompts that are echoed came as tokens.
-    echoes_tokens: bool,
-    /// The prompts as strings, where they are told.
-    read: Option<Vec<String>>,
+    tokenizer: Tokenizer,
+    has_scores: bool,
+    /// Whether the prompt's scores are a separate field, in addition to those of an echo.
+    lists_prompt_scores: bool,
+    /// Tokens of the prompts, if ids are listed.
+    prompt_ids: Option<Vec<Vec<Token>>>,
+    /// Whether an echo includes special tokens, because the prompts were sent as tokens.
+    echoes_special: bool,
+    /// Prompts as strings, if they are included.
+    prompt_texts: Option<Vec<String>>,
     naming: Naming,
-    usage_told: UsageTold,
+    stream_usage: StreamUsage,
     usage: Usage,
-    /// By prompt, its first token, and how many it has.
-    firsts: Vec<(Token, usize)>,
+    /// First token and length of each prompt.
+    prompt_starts: Vec<(Token, usize)>,
     clock: Clock,
-    tells: Tells,
-    /// What is not sent yet of how far it is, and the last of it.
+    timing_options: TimingOptions,
+    /// Unsent reports of progress, and the last one.
     progress: Vec<Progress>,
-    last: Option<Progress>,
-    parts: Vec<Part>,
+    last_progress: Option<Progress>,
+    sequences: Vec<SequenceOutput>,
 }
 
 impl Answer {
-    /// Of nothing yet, by the model of this name. Each sequence begins with its prompt of `echo`,
-    /// if there are any.
+    /// Creates an empty answer, by the model of this name. Each sequence begins with its prompt of
+    /// `echo`, if given.
     pub fn new(
-        app: &App,
-        model: Option<String>,
+        model: &LoadedModel,
+        model_name: Option<String>,
         shape: Shape,
         requests: &[RequestParams],
-        usage_told: UsageTold,
+        stream_usage: StreamUsage,
         echo: Vec<String>,
     ) -> Self {
         let prefix = if shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
         let prompt_tokens = requests.iter().map(|params| params.prompt.len()).sum();
-        let usage = Usage::of_prompts(prompt_tokens);
+        let usage = Usage::for_prompts(prompt_tokens);
         let echoed = |number: usize| echo.get(number).cloned().unwrap_or_default();
-        let parts = requests
+        let sequences = requests
             .iter()
             .enumerate()
             .flat_map(|(number, params)| (0..params.count).map(move |_| number));
-        let parts = parts.map(|number| {
+        let sequences = sequences.map(|number| {
             let text = echoed(number);
-            // With its scores the prompt's tokens are listed too.
+            // With scores, the prompt's tokens are listed too.
             let listed = requests[number].prompt_scores.is_some();
             let offset = if listed { 0 } else { text.chars().count() };
-            Part { prompt: number, echoes: !text.is_empty(), offset, text, ..Part::default() }
+            SequenceOutput {
+                prompt: number,
+                echoes_prompt: !text.is_empty(),
+                offset,
+                text,
+                ..SequenceOutput::default()
+            }
         });
         Self {
             shape,
             id: format!("{prefix}-{:032x}", polydraft_runtime::random::<u128>()),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-            model: model.unwrap_or_else(|| app.name().to_owned()),
-            fingerprint: app.fingerprint.clone(),
-            text: app.language.tokenizer.clone(),
-            scored: requests.iter().any(|params| params.scores.is_some()),
-            prompt_scored: false,
-            prompts: None,
-            echoes_tokens: false,
-            read: None,
+            model: model_name.unwrap_or_else(|| model.name().to_owned()),
+            fingerprint: model.fingerprint.clone(),
+            tokenizer: model.language.tokenizer.clone(),
+            has_scores: requests.iter().any(|params| params.scores.is_some()),
+            lists_prompt_scores: false,
+            prompt_ids: None,
+            echoes_special: false,
+            prompt_texts: None,
             naming: Naming::String,
-            usage_told,
+            stream_usage,
             usage,
-            firsts: requests
+            prompt_starts: requests
                 .iter()
                 .map(|params| (params.prompt.first().copied().unwrap_or(0), params.prompt.len()))
                 .collect(),
             clock: Clock::new(),
-            tells: Tells::default(),
+            timing_options: TimingOptions::default(),
             progress: Vec::new(),
-            last: None,
-            parts: parts.collect(),
+            last_progress: None,
+            sequences: sequences.collect(),
         }
     }
 
@@ -146,73 +152,79 @@ impl Answer {
         prompt: Option<&Arc<PromptScores>>,
         scores: Vec<Scored>,
     ) -> Option<Logprobs> {
-        if !self.scored {
+        if !self.has_scores {
             return None;
         }
-        let Self { text, naming, .. } = self;
+        let Self { tokenizer, naming, .. } = self;
         Some(match self.shape {
-            Shape::Chat => {
-                Logprobs::Chat { content: tokens::chat(text, *naming, scores), refusal: () }
-            }
+            Shape::Chat => Logprobs::Chat {
+                content: tokens::chat_logprobs(tokenizer, *naming, scores),
+                refusal: (),
+            },
             Shape::Completion => {
-                let part = &mut self.parts[number];
-                let echoed = prompt.filter(|_| part.echoes).cloned();
-                let offset = &mut part.offset;
-                Logprobs::Completion(tokens::completion(text, *naming, echoed, scores, offset))
+                let generated = &mut self.sequences[number];
+                let echoed = prompt.filter(|_| generated.echoes_prompt).cloned();
+                let offset = &mut generated.offset;
+                Logprobs::Completion(tokens::completion_logprobs(
+                    tokenizer, *naming, echoed, scores, offset,
+                ))
             }
         })
     }
 
-    /// The prompt's scores, where they are a field of their own.
-    fn listed(&self, prompt: Option<Arc<PromptScores>>) -> Option<ById> {
-        let scores = prompt.filter(|_| self.prompt_scored)?;
-        Some(ById { text: self.text.clone(), scores })
+    /// Scores of the prompt, if they are a separate field.
+    fn prompt_logprobs(&self, prompt: Option<Arc<PromptScores>>) -> Option<PromptLogprobs> {
+        let scores = prompt.filter(|_| self.lists_prompt_scores)?;
+        Some(PromptLogprobs { tokenizer: self.tokenizer.clone(), scores })
     }
 
-    /// Adds the ids of tokens, if they are asked for. In a whole answer these fields are there
-    /// anyway, as null: vLLM's clients expect them.
-    fn list_ids(&self, choice: &mut Map<String, Value>, prompt: Option<usize>, ids: &[Token]) {
-        if let Some(prompts) = &self.prompts {
+    /// Adds token ids, if requested. Full answers have these fields in any case, as null: vLLM's
+    /// clients expect them.
+    fn add_token_ids(&self, choice: &mut Map<String, Value>, prompt: Option<usize>, ids: &[Token]) {
+        if let Some(prompt_ids) = &self.prompt_ids {
             choice.insert("token_ids".to_owned(), json!(ids));
             if let Some(prompt) = prompt {
-                choice.insert("prompt_token_ids".to_owned(), json!(prompts[prompt]));
+                choice.insert("prompt_token_ids".to_owned(), json!(prompt_ids[prompt]));
             }
         }
     }
 
-    /// In conversations the prompt's ids stand beside the choices: there is one prompt.
-    fn list_prompt_ids(&self, frame: &mut Frame) {
-        if let (Shape::Chat, Some(prompts)) = (self.shape, &self.prompts) {
-            frame.add("prompt_token_ids", json!(prompts[0]));
+    /// Adds the prompt's ids next to the choices in conversations, which have one prompt.
+    fn add_prompt_ids(&self, frame: &mut Frame) {
+        if let (Shape::Chat, Some(prompt_ids)) = (self.shape, &self.prompt_ids) {
+            frame.add("prompt_token_ids", json!(prompt_ids[0]));
         }
     }
 
-    /// What is new of one sequence.
+    /// Chunk with the news of one sequence.
     fn chunk(&mut self, index: usize) -> Frame {
-        let part = &mut self.parts[index];
-        let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
+        let generated = &mut self.sequences[index];
+        let (text, scores) =
+            (std::mem::take(&mut generated.text), std::mem::take(&mut generated.scores));
         let (reasoning, traces) =
-            (std::mem::take(&mut part.reasoning), std::mem::take(&mut part.traces));
-        let first = !std::mem::replace(&mut part.begun, true);
-        let number = part.prompt;
-        let finish_reason = part.reason();
-        let calls = part.calls.iter_mut().enumerate().filter_map(|(index, call)| call.delta(index));
+            (std::mem::take(&mut generated.reasoning), std::mem::take(&mut generated.traces));
+        let first = !std::mem::replace(&mut generated.started, true);
+        let number = generated.prompt;
+        let finish_reason = generated.finish_reason();
+        let calls =
+            generated.calls.iter_mut().enumerate().filter_map(|(index, call)| call.delta(index));
         let calls: Vec<Value> = calls.collect();
-        let prompt = part.prompt_scores.take();
+        let prompt = generated.prompt_scores.take();
         let ids: Vec<Token> = scores.iter().map(|scored| scored.token).collect();
-        // In completions a chunk without tokens has empty lists, as OpenAI's has.
+        // In completions a chunk without tokens has empty lists, as in OpenAI's interface.
         let none = scores.is_empty() && prompt.is_none() && self.shape == Shape::Chat;
         let logprobs = match none {
             true => None,
             false => self.logprobs(index, prompt.as_ref(), scores),
         };
-        let mut of_prompt = self.listed(prompt).map(Some);
+        let mut of_prompt = self.prompt_logprobs(prompt).map(Some);
         let choice = match self.shape {
             Shape::Completion => {
-                let said = json!({ "index": index, "text": text, "finish_reason": finish_reason });
-                let mut said = members(said);
-                self.list_ids(&mut said, first.then_some(number), &ids);
-                Choice { said, logprobs, prompt_logprobs: of_prompt.take() }
+                let fields =
+                    json!({ "index": index, "text": text, "finish_reason": finish_reason });
+                let mut fields = members(fields);
+                self.add_token_ids(&mut fields, first.then_some(number), &ids);
+                Choice { fields, logprobs, prompt_logprobs: of_prompt.take() }
             }
             Shape::Chat => {
                 let mut delta = json!({});
@@ -225,89 +237,90 @@ impl Answer {
                 if !text.is_empty() {
                     delta["content"] = text.into();
                 }
-                let said = json!({ "index": index, "delta": delta,
+                let fields = json!({ "index": index, "delta": delta,
                     "finish_reason": finish_reason });
-                let mut said = members(said);
-                self.list_ids(&mut said, None, &ids);
-                Choice { said, logprobs, prompt_logprobs: None }
+                let mut fields = members(fields);
+                self.add_token_ids(&mut fields, None, &ids);
+                Choice { fields, logprobs, prompt_logprobs: None }
             }
         };
         let mut chunk = self.frame(true, vec![choice]);
         chunk.prompt_logprobs = of_prompt;
         if !traces.is_empty() {
-            let steps: Value = traces.iter().map(|trace| steps::step(&self.text, trace)).collect();
+            let steps: Value =
+                traces.iter().map(|trace| steps::step_object(&self.tokenizer, trace)).collect();
             chunk.add("steps", steps);
         }
-        if self.tells.timings {
+        if self.timing_options.timings {
             chunk.add("timings", self.timings(index));
         }
         if first && index == 0 {
-            self.tell_prompts(&mut chunk);
+            self.add_prompts(&mut chunk);
         }
-        self.with_usage(chunk)
+        self.add_usage(chunk)
     }
 
-    /// A chunk that tells how much of the prompt is prefilled.
+    /// Chunk that reports the progress of the prefill.
     fn progress_chunk(&self, index: usize, progress: Progress, timings: Value) -> Frame {
-        let said = match self.shape {
+        let fields = match self.shape {
             Shape::Completion => ("text", json!("")),
             Shape::Chat => ("delta", json!({})),
         };
         let mut choice = json!({ "index": index, "finish_reason": null });
-        choice[said.0] = said.1;
-        let mut chunk = self.saying(choice);
-        chunk.add("prompt_progress", progress.told());
-        if self.tells.timings {
+        choice[fields.0] = fields.1;
+        let mut chunk = self.choice_chunk(choice);
+        chunk.add("prompt_progress", progress.to_json());
+        if self.timing_options.timings {
             chunk.add("timings", timings);
         }
-        self.with_usage(chunk)
+        self.add_usage(chunk)
     }
 
-    /// A chunk of one choice without log-probabilities.
-    fn saying(&self, choice: Value) -> Frame {
-        let said = members(choice);
-        self.frame(true, vec![Choice { said, logprobs: None, prompt_logprobs: None }])
+    /// Chunk of one choice without log-probabilities.
+    fn choice_chunk(&self, choice: Value) -> Frame {
+        let fields = members(choice);
+        self.frame(true, vec![Choice { fields, logprobs: None, prompt_logprobs: None }])
     }
 
-    fn with_usage(&self, mut chunk: Frame) -> Frame {
-        match self.usage_told {
-            UsageTold::Never => {}
-            UsageTold::AtTheEnd => chunk.add("usage", Value::Null),
-            UsageTold::Always => chunk.add("usage", self.usage.so_far()),
+    fn add_usage(&self, mut chunk: Frame) -> Frame {
+        match self.stream_usage {
+            StreamUsage::Never => {}
+            StreamUsage::LastChunk => chunk.add("usage", Value::Null),
+            StreamUsage::EveryChunk => chunk.add("usage", self.usage.so_far()),
         }
         chunk
     }
 
-    /// Who speaks, which is said before what is said.
+    /// Chunk with the role, sent before any content.
     fn role_chunk(&self, index: usize) -> Frame {
         let delta = json!({ "role": "assistant", "content": "" });
         let choice = json!({ "index": index, "delta": delta, "finish_reason": null });
-        let mut chunk = self.saying(choice);
-        self.list_prompt_ids(&mut chunk);
-        let mut chunk = self.with_usage(chunk);
-        if self.usage_told == UsageTold::Always {
-            // What is already known of it is said with the next one.
-            let before = self.usage.without(self.parts[index].tokens);
+        let mut chunk = self.choice_chunk(choice);
+        self.add_prompt_ids(&mut chunk);
+        let mut chunk = self.add_usage(chunk);
+        if self.stream_usage == StreamUsage::EveryChunk {
+            // Tokens that are already known are reported with the next chunk.
+            let before = self.usage.without(self.sequences[index].tokens);
             chunk.add("usage", before.so_far());
         }
         chunk
     }
 
-    /// llama.cpp's `__verbose`: what the model reads.
-    fn tell_prompts(&self, frame: &mut Frame) {
-        match self.read.as_deref() {
+    /// Adds the prompts as the model reads them: llama.cpp's `__verbose`.
+    fn add_prompts(&self, frame: &mut Frame) {
+        match self.prompt_texts.as_deref() {
             None => {}
             Some([only]) => frame.add("__verbose", json!({ "prompt": only })),
             Some(several) => frame.add("__verbose", json!({ "prompt": several })),
         }
     }
 
-    /// The last chunk, if it was asked for.
+    /// Last chunk with the usage, if requested.
     fn usage_chunk(&self) -> Option<Frame> {
-        let told = self.usage_told != UsageTold::Never;
-        let mut chunk = told.then(|| self.frame(true, Vec::new()))?;
+        let wanted = self.stream_usage != StreamUsage::Never;
+        let mut chunk = wanted.then(|| self.frame(true, Vec::new()))?;
         chunk.add("usage", json!(self.usage));
-        if self.tells.timings {
+        if self.timing_options.timings {
             chunk.add("timings", self.timings(0));
         }
         Some(chunk)
@@ -316,80 +329,83 @@ impl Answer {
 
 impl Reply for Answer {
     fn is_complete(&self) -> bool {
-        self.parts.iter().all(|part| part.finish.is_some())
+        self.sequences.iter().all(|generated| generated.finish.is_some())
     }
 
-    fn take(&mut self, event: Event) -> Result<usize, Problem> {
+    fn apply(&mut self, event: Event) -> Result<usize, Problem> {
         match event {
-            Event::Prompt { text, scores } => {
-                let number = self.parts[text].prompt;
-                let (first, special) = (self.firsts[number].0, self.echoes_tokens);
+            Event::PromptScores { sequence, scores } => {
+                let number = self.sequences[sequence].prompt;
+                let (first, special) = (self.prompt_starts[number].0, self.echoes_special);
                 let scores = Arc::new(PromptScores { first, others: scores, special });
-                let of_prompt = self.parts.iter_mut().filter(|part| part.prompt == number);
-                of_prompt.for_each(|part| part.prompt_scores = Some(scores.clone()));
-                Ok(text)
+                let of_prompt =
+                    self.sequences.iter_mut().filter(|generated| generated.prompt == number);
+                of_prompt.for_each(|generated| generated.prompt_scores = Some(scores.clone()));
+                Ok(sequence)
             }
-            Event::Progress { text, processed, cached, total } => {
-                let at = self.clock.now();
-                if self.last.is_none() {
-                    self.clock.starts(at);
+            Event::Progress { sequence, processed, cached, total } => {
+                let at = self.clock.elapsed();
+                if self.last_progress.is_none() {
+                    self.clock.start_prefill(at);
                 }
-                let since = self.last.map_or(at, |last| last.since);
+                let since = self.last_progress.map_or(at, |last_progress| last_progress.since);
                 let progress = Progress { total, cached, processed, at, since };
-                self.last = Some(progress);
+                self.last_progress = Some(progress);
                 self.progress.push(progress);
-                Ok(text)
+                Ok(sequence)
             }
-            Event::More { text, tokens, piece, scores, traces } => {
-                self.clock.reads();
-                let part = &mut self.parts[text];
-                self.usage.count(part.tokens + tokens, part.tokens);
-                part.tokens += tokens;
-                part.push(piece);
-                part.scores.extend(scores);
-                part.traces.extend(traces);
-                Ok(text)
+            Event::Output { sequence, tokens, output, scores, traces } => {
+                self.clock.end_prefill();
+                let generated = &mut self.sequences[sequence];
+                self.usage.count(generated.tokens + tokens, generated.tokens);
+                generated.tokens += tokens;
+                generated.push(output);
+                generated.scores.extend(scores);
+                generated.traces.extend(traces);
+                Ok(sequence)
             }
-            // It was ended, and not by the client: the answer is not complete.
+            // Ended by the server, not by the client: the answer is incomplete.
             Event::End { finish: Finish::Stopped, .. } => Err(Failure::Stopping.into()),
-            Event::End { text, finish, tokens, cached, statistics } => {
-                self.parts[text].finish(finish);
-                let before = std::mem::replace(&mut self.parts[text].tokens, tokens);
+            Event::End { sequence, finish, tokens, cached, statistics } => {
+                self.sequences[sequence].finish(finish);
+                let before = std::mem::replace(&mut self.sequences[sequence].tokens, tokens);
                 self.usage.count(tokens, before);
-                self.usage.add(&statistics);
+                self.usage.add_statistics(&statistics);
                 self.usage.prompt_tokens_details.cached_tokens += cached;
-                Ok(text)
+                Ok(sequence)
             }
             Event::Failed(failure) => Err(failure.into()),
         }
     }
 
-    fn whole(mut self: Box<Self>) -> Response {
-        let mut of_chat = None;
-        let choices = (0..self.parts.len()).map(|index| {
-            let part = &mut self.parts[index];
-            let (text, scores) = (std::mem::take(&mut part.text), std::mem::take(&mut part.scores));
-            let (finish_reason, calls) = (part.reason(), std::mem::take(&mut part.calls));
-            let reasoning = std::mem::take(&mut part.reasoning);
-            let (number, prompt) = (part.prompt, part.prompt_scores.take());
+    fn full_response(mut self: Box<Self>) -> Response {
+        let mut chat_prompt = None;
+        let choices = (0..self.sequences.len()).map(|index| {
+            let generated = &mut self.sequences[index];
+            let (text, scores) =
+                (std::mem::take(&mut generated.text), std::mem::take(&mut generated.scores));
+            let (finish_reason, calls) =
+                (generated.finish_reason(), std::mem::take(&mut generated.calls));
+            let reasoning = std::mem::take(&mut generated.reasoning);
+            let (number, prompt) = (generated.prompt, generated.prompt_scores.take());
             let ids: Vec<Token> = scores.iter().map(|scored| scored.token).collect();
             let logprobs = self.logprobs(index, prompt.as_ref(), scores);
-            let prompt = self.listed(prompt);
+            let prompt = self.prompt_logprobs(prompt);
             match self.shape {
                 Shape::Completion => {
-                    let said = json!({ "index": index, "text": text,
+                    let fields = json!({ "index": index, "text": text,
                         "finish_reason": finish_reason, "prompt_token_ids": null,
                         "token_ids": null });
-                    let mut said = members(said);
-                    self.list_ids(&mut said, Some(number), &ids);
-                    Choice { said, logprobs, prompt_logprobs: Some(prompt) }
+                    let mut fields = members(fields);
+                    self.add_token_ids(&mut fields, Some(number), &ids);
+                    Choice { fields, logprobs, prompt_logprobs: Some(prompt) }
                 }
                 Shape::Chat => {
-                    of_chat = prompt;
+                    chat_prompt = prompt;
                     let mut message = json!({ "role": "assistant", "content": text,
                         "refusal": null });
                     if !calls.is_empty() {
-                        message["tool_calls"] = calls.iter().map(Call::whole).collect();
+                        message["tool_calls"] = calls.iter().map(Call::to_json).collect();
                         if message["content"] == "" {
                             message["content"] = Value::Null;
                         }
@@ -397,55 +413,56 @@ impl Reply for Answer {
                     if !reasoning.is_empty() {
                         message["reasoning_content"] = reasoning.into();
                     }
-                    let said = json!({ "index": index, "message": message,
+                    let fields = json!({ "index": index, "message": message,
                         "finish_reason": finish_reason, "token_ids": null });
-                    let mut said = members(said);
-                    self.list_ids(&mut said, None, &ids);
-                    Choice { said, logprobs, prompt_logprobs: None }
+                    let mut fields = members(fields);
+                    self.add_token_ids(&mut fields, None, &ids);
+                    Choice { fields, logprobs, prompt_logprobs: None }
                 }
             }
         });
         let choices = choices.collect();
-        let mut whole = self.frame(false, choices);
+        let mut full = self.frame(false, choices);
         if self.shape == Shape::Chat {
-            whole.prompt_logprobs = Some(of_chat);
-            whole.add("prompt_token_ids", Value::Null);
+            full.prompt_logprobs = Some(chat_prompt);
+            full.add("prompt_token_ids", Value::Null);
         }
-        self.list_prompt_ids(&mut whole);
-        self.tell_prompts(&mut whole);
-        whole.add("usage", json!(self.usage));
-        if self.tells.timings {
-            whole.add("timings", self.timings(0));
+        self.add_prompt_ids(&mut full);
+        self.add_prompts(&mut full);
+        full.add("usage", json!(self.usage));
+        if self.timing_options.timings {
+            full.add("timings", self.timings(0));
         }
-        Json(whole).into_response()
+        Json(full).into_response()
     }
 
-    fn more(&mut self, text: usize) -> Vec<Sent> {
+    fn stream_events(&mut self, sequence: usize) -> Vec<StreamEvent> {
         let progress = self.take_progress();
-        // What may yet become a call is not sent.
-        if !self.parts[text].is_news() {
-            let progress = progress.into_iter().filter(|_| self.tells.progress);
-            let chunk =
-                |(progress, times)| Sent::data(self.progress_chunk(text, progress, times).text());
+        // Text that may become a call is withheld.
+        if !self.sequences[sequence].has_unsent() {
+            let progress = progress.into_iter().filter(|_| self.timing_options.progress);
+            let chunk = |(progress, times)| {
+                StreamEvent::unnamed(self.progress_chunk(sequence, progress, times).to_json())
+            };
             return progress.map(chunk).collect();
         }
-        let role = (self.shape == Shape::Chat && !self.parts[text].begun)
-            .then(|| Sent::data(self.role_chunk(text).text()));
-        role.into_iter().chain([Sent::data(self.chunk(text).text())]).collect()
+        let role = (self.shape == Shape::Chat && !self.sequences[sequence].started)
+            .then(|| StreamEvent::unnamed(self.role_chunk(sequence).to_json()));
+        role.into_iter().chain([StreamEvent::unnamed(self.chunk(sequence).to_json())]).collect()
     }
 
-    fn end(&mut self) -> Vec<Sent> {
+    fn stream_end(&mut self) -> Vec<StreamEvent> {
         self.usage_chunk()
-            .map(|chunk| Sent::data(chunk.text()))
+            .map(|chunk| StreamEvent::unnamed(chunk.to_json()))
             .into_iter()
-            .chain([Sent::data(DONE)])
+            .chain([StreamEvent::unnamed(DONE)])
             .collect()
     }
 
-    fn broken(&mut self, problem: &Problem) -> Vec<Sent> {
-        vec![Sent::data(json!(problem)), Sent::data(DONE)]
+    fn stream_error(&mut self, problem: &Problem) -> Vec<StreamEvent> {
+        vec![StreamEvent::unnamed(json!(problem)), StreamEvent::unnamed(DONE)]
     }
 }
 
-/// The last event of a stream.
+/// Last event of a stream.
 const DONE: &str = "[DONE]";

@@ -1,4 +1,4 @@
-//! From a request to its answer, at once or as a stream, on every route that decodes.
+//! Request to answer, full or streamed, for all routes that decode.
 
 use std::sync::Arc;
 
@@ -15,128 +15,128 @@ use super::error::{Dialect, Problem};
 use super::json::Json;
 use super::strict::parse;
 use super::{format, stream};
-use crate::App;
+use crate::LoadedModel;
 use crate::api::{Prepared, Reply};
-use crate::fleet::Fleet;
 use crate::grammar::{Form, Grammar};
+use crate::models::Models;
 
-/// Reads a request's body into JSON, and finds the model that it names.
+/// Reads a request's body as JSON, and gets the model that it names.
 ///
 /// # Errors
-/// No body that is a JSON object; a model that is not here, or cannot be loaded.
-pub async fn read(
-    fleet: &Fleet,
+/// A body that is not a JSON object; a model that is unknown or cannot be loaded.
+pub async fn read_request(
+    models: &Models,
     headers: &HeaderMap,
     body: Body,
-) -> Result<(Arc<App>, Value), Problem> {
-    let body = read_body(fleet.options().body, headers, body).await?;
-    let body = blocking(move || parse(&body)).await?;
+) -> Result<(Arc<LoadedModel>, Value), Problem> {
+    let body = read_body(models.options().body, headers, body).await?;
+    let body = run_blocking(move || parse(&body)).await?;
     let model = match body.get("model") {
         None | Some(Value::Null) => None,
         Some(Value::String(model)) => Some(model.as_str()),
-        Some(_) => return Err(Problem::invalid("model: expected a string").of("model")),
+        Some(_) => return Err(Problem::invalid("model: expected a string").with_param("model")),
     };
-    Ok((fleet.find(model).await?, body))
+    Ok((models.get_or_load(model).await?, body))
 }
 
-/// Work that takes its time: not for the threads that answer.
+/// Runs slow work on a blocking thread.
 ///
 /// # Errors
-/// Those of the work; it panicked.
-pub async fn blocking<T: Send + 'static>(
+/// Those of the work, or its panic.
+pub async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Problem::internal())?
 }
 
-/// How a route prepares a request, whose answer has its form.
-pub type Prepare<A> = fn(&App, Value) -> Result<Prepared<A>, Problem>;
+/// Function of a route that prepares a request and its form of answer.
+pub type Prepare<A> = fn(&LoadedModel, Value) -> Result<Prepared<A>, Problem>;
 
-/// A route that decodes.
-pub fn decodes<A: Reply + 'static>(
+/// Returns a route that decodes.
+pub fn decoding_route<A: Reply + 'static>(
     prepare: Prepare<A>,
     dialect: Dialect,
-) -> MethodRouter<Arc<Fleet>> {
-    post(move |State(fleet): State<Arc<Fleet>>, headers: HeaderMap, body: Body| {
-        answer(fleet, headers, body, prepare, dialect)
+) -> MethodRouter<Arc<Models>> {
+    post(move |State(models): State<Arc<Models>>, headers: HeaderMap, body: Body| {
+        respond(models, headers, body, prepare, dialect)
     })
 }
 
-/// Reads a request, hands it to the engine, and answers.
-async fn answer<A: Reply + 'static>(
-    fleet: Arc<Fleet>,
+/// Reads a request, submits it to the engine, and returns the answer or the error.
+async fn respond<A: Reply + 'static>(
+    models: Arc<Models>,
     headers: HeaderMap,
     body: Body,
     prepare: Prepare<A>,
     dialect: Dialect,
 ) -> Response {
-    let answered = decode(fleet, headers, body, prepare, dialect).await;
-    answered.unwrap_or_else(|problem| problem.response(dialect))
+    let result = decode(models, headers, body, prepare, dialect).await;
+    result.unwrap_or_else(|problem| problem.response(dialect))
 }
 
 async fn decode<A: Reply + 'static>(
-    fleet: Arc<Fleet>,
+    models: Arc<Models>,
     headers: HeaderMap,
     body: Body,
     prepare: Prepare<A>,
     dialect: Dialect,
 ) -> Result<Response, Problem> {
-    let (app, mut body) = read(&fleet, &headers, body).await?;
-    set_defaults(&app.options.defaults, &mut body);
-    let at = app.clone();
+    let (model, mut body) = read_request(&models, &headers, body).await?;
+    set_defaults(&model.options.defaults, &mut body);
+    let shared = model.clone();
     let Prepared { mut requests, form, answer, stream, ignored } =
-        blocking(move || prepare(&at, body)).await?;
+        run_blocking(move || prepare(&shared, body)).await?;
     let mut answer: Box<dyn Reply> = Box::new(answer);
-    let ignored = Ignored::new(&ignored);
-    if app.options.context.is_some() {
-        requests.iter_mut().for_each(|params| app.limit(params));
+    let ignored = IgnoredParams::new(&ignored);
+    if model.options.context.is_some() {
+        requests.iter_mut().for_each(|params| model.limit_to_context(params));
     }
     if let Some(form) = form {
         if requests.iter().any(|params| params.allowed.is_some()) {
-            // There may be no token that both allow.
-            let problem = "allowed_token_ids cannot be given beside a form of the output or tools";
-            return Err(Problem::invalid(problem).of("allowed_token_ids"));
+            // The two may have no token in common.
+            let problem = "allowed_token_ids cannot be combined with a form of the output or tools";
+            return Err(Problem::invalid(problem).with_param("allowed_token_ids"));
         }
         let end_tokens = requests.first().map(|params| params.limits.end_tokens.clone());
-        let grammar = grammar(app.clone(), form, end_tokens.unwrap_or_default()).await?;
+        let grammar = build_grammar(model.clone(), form, end_tokens.unwrap_or_default()).await?;
         requests.iter_mut().for_each(|params| params.grammar = Some(grammar.clone()));
     }
-    let mut events = app.desk.submit(requests)?;
+    let mut events = model.engine.submit(requests)?;
     if stream {
-        return Ok(ignored.named_in(stream::respond(answer, events, dialect)));
+        return Ok(ignored.add_header(stream::respond(answer, events, dialect)));
     }
     while !answer.is_complete() {
-        // A thread that is gone will say nothing more.
+        // No event: the engine thread is gone.
         let event = events.next().await.ok_or_else(Problem::internal)?;
-        answer.take(event)?;
+        answer.apply(event)?;
     }
-    // With many log-probabilities writing it takes its time too.
-    let written = blocking(move || Ok(answer.whole())).await?;
-    Ok(ignored.named_in(written))
+    // Serializing many log-probabilities is slow too.
+    let written = run_blocking(move || Ok(answer.full_response())).await?;
+    Ok(ignored.add_header(written))
 }
 
-/// Answers with what is computed of a body, without decoding.
-pub async fn compute(
-    fleet: Arc<Fleet>,
+/// Answers with a value computed from the body, without decoding.
+pub async fn respond_computed(
+    models: Arc<Models>,
     headers: HeaderMap,
     body: Body,
-    work: impl FnOnce(&App, Value) -> Result<Value, Problem> + Send + 'static,
+    work: impl FnOnce(&LoadedModel, Value) -> Result<Value, Problem> + Send + 'static,
     dialect: Dialect,
 ) -> Response {
-    let answered = async {
-        let (app, body) = read(&fleet, &headers, body).await?;
-        blocking(move || work(&app, body)).await
+    let result = async {
+        let (model, body) = read_request(&models, &headers, body).await?;
+        run_blocking(move || work(&model, body)).await
     };
-    match answered.await {
+    match result.await {
         Ok(value) => Json(value).into_response(),
         Err(problem) => problem.response(dialect),
     }
 }
 
-/// Gives a request what it does not say.
+/// Adds default parameters that a request omits.
 pub fn set_defaults(defaults: &Map<String, Value>, body: &mut Value) {
     let Value::Object(body) = body else { return };
-    // Without a stream they would be wrong.
+    // Options of a stream are an error without one.
     let streams = body.get("stream").or(defaults.get("stream")) == Some(&Value::Bool(true));
     for (name, value) in defaults {
         if streams || name != "stream_options" {
@@ -145,43 +145,47 @@ pub fn set_defaults(defaults: &Map<String, Value>, body: &mut Value) {
     }
 }
 
-/// The header that names parameters which were ignored.
-const IGNORED: HeaderName = HeaderName::from_static("x-polydraft-ignored");
-/// Bytes of it at most.
-const LONGEST: usize = 1024;
+/// Header with the names of ignored parameters.
+const IGNORED_HEADER: HeaderName = HeaderName::from_static("x-polydraft-ignored");
+/// Maximum bytes of the header.
+const MAX_HEADER_BYTES: usize = 1024;
 
-/// The names of ignored parameters, for the header.
-struct Ignored(Option<HeaderValue>);
+/// Names of ignored parameters, as a header value.
+struct IgnoredParams(Option<HeaderValue>);
 
-impl Ignored {
+impl IgnoredParams {
     fn new(names: &[String]) -> Self {
         if names.is_empty() {
             return Self(None);
         }
         let mut names = names.join(", ");
-        // A header is of visible ASCII.
-        names.retain(|sign| sign == ' ' || sign.is_ascii_graphic());
-        names.truncate(LONGEST);
-        log::info!("parameters that are ignored: {names}");
+        // Headers allow visible ASCII only.
+        names.retain(|character| character == ' ' || character.is_ascii_graphic());
+        names.truncate(MAX_HEADER_BYTES);
+        log::info!("ignored parameters: {names}");
         Self(HeaderValue::from_str(&names).ok())
     }
 
-    fn named_in(self, mut answer: Response) -> Response {
+    fn add_header(self, mut answer: Response) -> Response {
         if let Some(names) = self.0 {
-            answer.headers_mut().insert(IGNORED, names);
+            answer.headers_mut().insert(IGNORED_HEADER, names);
         }
         answer
     }
 }
 
-/// A form's grammar. They are made one after another, for some take a while and other work needs
-/// threads too; one that is being made keeps its place where its client has gone away.
-async fn grammar(app: Arc<App>, form: Form, end_tokens: Vec<Token>) -> Result<Grammar, Problem> {
-    // Closed never.
-    let place = app.forming.clone().acquire_owned().await;
-    let made = tokio::task::spawn_blocking(move || {
-        let _place = place;
-        format::grammar(&app, form, &end_tokens)
+/// Builds the grammar of a form. Grammars are built one at a time, because some take long and other
+/// work needs threads too; the permit is held even if the client goes away.
+async fn build_grammar(
+    model: Arc<LoadedModel>,
+    form: Form,
+    end_tokens: Vec<Token>,
+) -> Result<Grammar, Problem> {
+    // Never closed.
+    let permit = model.grammar_permit.clone().acquire_owned().await;
+    let built = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        format::build_grammar(&model, form, &end_tokens)
     });
-    made.await.map_err(|_| Problem::internal())?
+    built.await.map_err(|_| Problem::internal())?
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests, with limits of size and time.
+//! Bodies of requests, limited in size and time.
 
 use std::time::{Duration, Instant};
 
@@ -8,59 +8,62 @@ use futures_util::StreamExt;
 
 use super::error::Problem;
 
-/// How long a body may take to arrive.
-const BODY: Duration = Duration::from_secs(30);
-/// Bytes beyond the limit that are thrown away, as long as they come without such a pause.
-const LINGER: usize = 16 << 20;
-const SILENCE: Duration = Duration::from_millis(500);
+/// Maximum time of a body to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum bytes beyond the limit to discard, and the maximum pause between them.
+const MAX_DISCARDED_BYTES: usize = 16 << 20;
+const DISCARD_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The body, if it has at most so many bytes and is not too slow.
+/// Reads a body of at most `max_bytes`.
 ///
 /// # Errors
-/// It is; or it breaks off.
-pub async fn read_body(most: usize, headers: &HeaderMap, body: Body) -> Result<Vec<u8>, Problem> {
+/// A body that is too large, takes too long, or breaks off.
+pub async fn read_body(
+    max_bytes: usize,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Vec<u8>, Problem> {
     let too_large = || {
-        let problem = Problem::invalid(format_args!("the body has more than {most} bytes"));
-        problem.code("body_too_large").status(StatusCode::PAYLOAD_TOO_LARGE)
+        let problem = Problem::invalid(format_args!("the body has more than {max_bytes} bytes"));
+        problem.with_code("body_too_large").with_status(StatusCode::PAYLOAD_TOO_LARGE)
     };
-    let stated = headers
+    let content_length = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
-    let mut parts = body.into_data_stream();
-    if stated.is_some_and(|length| length > most) {
+    let mut chunks = body.into_data_stream();
+    if content_length.is_some_and(|length| length > max_bytes) {
         // A client that waits for 100-continue has sent nothing yet.
         if !headers.contains_key(header::EXPECT) {
-            linger(&mut parts).await;
+            discard(&mut chunks).await;
         }
         return Err(too_large());
     }
     let read = async {
         let mut bytes = Vec::new();
-        while let Some(part) = parts.next().await {
-            let broken =
-                |_| Problem::invalid("the body breaks off, or is not framed as HTTP has it");
-            bytes.extend_from_slice(&part.map_err(broken)?);
-            if bytes.len() > most {
-                linger(&mut parts).await;
+        while let Some(chunk) = chunks.next().await {
+            let broken = |_| Problem::invalid("the body is incomplete or has invalid HTTP framing");
+            bytes.extend_from_slice(&chunk.map_err(broken)?);
+            if bytes.len() > max_bytes {
+                discard(&mut chunks).await;
                 return Err(too_large());
             }
         }
         Ok(bytes)
     };
-    tokio::time::timeout(BODY, read).await.unwrap_or_else(|_| {
+    tokio::time::timeout(BODY_TIMEOUT, read).await.unwrap_or_else(|_| {
         let problem = Problem::invalid("the body took too long to arrive");
-        Err(problem.status(StatusCode::REQUEST_TIMEOUT))
+        Err(problem.with_status(StatusCode::REQUEST_TIMEOUT))
     })
 }
 
-/// Takes and throws away what is under way: a client that is still sending would see a broken
-/// connection instead of the answer.
-async fn linger(parts: &mut BodyDataStream) {
-    let (mut left, until) = (LINGER, Instant::now() + BODY);
-    while left > 0
-        && Instant::now() < until
-        && let Ok(Some(Ok(part))) = tokio::time::timeout(SILENCE, parts.next()).await
+/// Discards incoming data: a client that is still sending would see a broken connection instead of
+/// the answer.
+async fn discard(chunks: &mut BodyDataStream) {
+    let (mut remaining, deadline) = (MAX_DISCARDED_BYTES, Instant::now() + BODY_TIMEOUT);
+    while remaining > 0
+        && Instant::now() < deadline
+        && let Ok(Some(Ok(chunk))) = tokio::time::timeout(DISCARD_TIMEOUT, chunks.next()).await
     {
-        left = left.saturating_sub(part.len());
+        remaining = remaining.saturating_sub(chunk.len());
     }
 }

@@ -1,120 +1,121 @@
-//! Calls of tools, parsed from an answer's text as it comes.
+//! Incremental parser of tool calls in an answer.
 //!
-//! Problem: a model writes its calls into its text, in the form that its chat template taught it;
-//! clients want them apart from it, and piece by piece.
-//! Method: 1. text is passed on as far as no call can begin in it; 2. after a call's opening its
-//! head is read, up to the name of a tool that there is and the beginning of its arguments; 3.
-//! these are passed on as they stand, up to the brace that closes them. 4. What has another order
-//! is read once it is whole; what is no call of a tool that there is stays text.
-//! Complexity: linear in the text, but for the head of a call, which is looked at again with every
-//! piece.
+//! Problem: a model writes its calls into its text, in the form of its chat template; clients
+//! expect them as separate fields, and streamed.
+//! Method: 1. pass on text in which no call can begin; 2. after the opening of a call, read its
+//! head up to the name of a known tool and the start of its arguments; 3. pass on the arguments
+//! unchanged up to their closing brace; 4. parse calls in another order once they are complete, and
+//! keep calls of unknown tools as text.
+//! Complexity: linear in the text, except that the head of a call is scanned again with every
+//! chunk.
 
 use polydraft_text::CallForm;
 use serde_json::{Map, Value};
 
-/// A part of an answer.
+/// Part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum OutputPart {
     /// More text.
     Text(String),
-    /// A call begins, of the tool of this name.
+    /// Start of a call of this tool.
     Call(String),
-    /// More of its arguments, JSON as the model wrote it.
+    /// More of the call's arguments: JSON as the model wrote it.
     Arguments(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Text, in which a call may begin.
+    /// In text, where a call may begin.
     Text,
-    /// Text to the end.
+    /// In text without calls, up to the end.
     Plain,
     /// After the opening of a call.
     Head,
-    /// In its arguments.
+    /// In the arguments of a call.
     Arguments(Braces),
-    /// After its arguments.
+    /// After the arguments of a call.
     Tail,
 }
 
-/// Parses one answer.
+/// Parser of one answer.
 #[derive(Debug)]
 pub struct Calls {
     form: CallForm,
-    /// Of the request's tools.
+    /// Names of the request's tools.
     names: Vec<String>,
     state: State,
-    /// What is not decided yet.
-    held: String,
-    /// Whether there was a call: what is blank around calls is no text.
-    called: bool,
+    /// Text whose part is not decided yet.
+    pending: String,
+    /// Whether a call was found: white space around calls is dropped.
+    has_calls: bool,
 }
 
 impl Calls {
-    /// At the answer's beginning.
+    /// Creates a parser for a new answer.
     pub fn new(form: CallForm, names: Vec<String>) -> Self {
-        Self { form, names, state: State::Text, held: String::new(), called: false }
+        Self { form, names, state: State::Text, pending: String::new(), has_calls: false }
     }
 
-    /// Takes more of the answer.
-    pub fn push(&mut self, text: &str) -> Vec<Said> {
-        self.held.push_str(text);
-        let mut said = Vec::new();
-        while self.advance(&mut said) {}
-        said
+    /// Adds more of the answer. Returns the decided parts.
+    pub fn push(&mut self, text: &str) -> Vec<OutputPart> {
+        self.pending.push_str(text);
+        let mut parts = Vec::new();
+        while self.advance(&mut parts) {}
+        parts
     }
 
-    /// The answer is complete.
-    pub fn finish(&mut self) -> Vec<Said> {
-        let mut said = Vec::new();
-        let held = std::mem::take(&mut self.held);
+    /// Ends the answer. Returns the remaining parts.
+    pub fn finish(&mut self) -> Vec<OutputPart> {
+        let mut parts = Vec::new();
+        let pending = std::mem::take(&mut self.pending);
         match self.state {
-            // The end may stand for the closing.
-            State::Head => match self.call(&held) {
-                Some(call) => said.extend(call),
-                None => said.push(Said::Text(format!("{}{held}", self.form.opening()))),
+            // The end of the answer may stand for the closing mark.
+            State::Head => match self.parse_complete(&pending) {
+                Some(parse_complete) => parts.extend(parse_complete),
+                None => parts.push(OutputPart::Text(format!("{}{pending}", self.form.opening()))),
             },
-            State::Text | State::Plain if !(self.called && held.trim().is_empty()) => {
-                said.push(Said::Text(held))
+            State::Text | State::Plain if !(self.has_calls && pending.trim().is_empty()) => {
+                parts.push(OutputPart::Text(pending))
             }
             State::Text | State::Plain | State::Arguments(_) | State::Tail => {}
         }
-        said.retain(|said| *said != Said::Text(String::new()));
-        said
+        parts.retain(|parts| *parts != OutputPart::Text(String::new()));
+        parts
     }
 
-    /// One step; whether there is more to do with the pending text.
-    fn advance(&mut self, said: &mut Vec<Said>) -> bool {
+    /// Makes one step. Returns whether more can be done with the pending text.
+    fn advance(&mut self, parts: &mut Vec<OutputPart>) -> bool {
         match self.state {
-            State::Text if self.form.opening().is_empty() => self.begin(),
-            State::Text => self.text(said),
+            State::Text if self.form.opening().is_empty() => self.detect_bare_call(),
+            State::Text => self.scan_text(parts),
             State::Plain => {
-                self.tell(self.held.len(), said);
+                self.emit(self.pending.len(), parts);
                 false
             }
-            State::Head => self.head(said),
+            State::Head => self.scan_head(parts),
             State::Arguments(mut braces) => {
-                let end = braces.end(&self.held);
-                let arguments: String = self.held.drain(..end.unwrap_or(self.held.len())).collect();
-                said.push(Said::Arguments(arguments));
+                let end = braces.end(&self.pending);
+                let arguments: String =
+                    self.pending.drain(..end.unwrap_or(self.pending.len())).collect();
+                parts.push(OutputPart::Arguments(arguments));
                 self.state = if end.is_some() { State::Tail } else { State::Arguments(braces) };
                 end.is_some()
             }
-            State::Tail => self.tail(),
+            State::Tail => self.scan_tail(),
         }
     }
 
-    /// Passes on so many bytes of the pending text.
-    fn tell(&mut self, bytes: usize, said: &mut Vec<Said>) {
-        let text: String = self.held.drain(..bytes).collect();
+    /// Emits this many bytes of the pending text.
+    fn emit(&mut self, bytes: usize, parts: &mut Vec<OutputPart>) {
+        let text: String = self.pending.drain(..bytes).collect();
         if !text.is_empty() {
-            said.push(Said::Text(text));
+            parts.push(OutputPart::Text(text));
         }
     }
 
-    /// Where a call has no opening: it is the answer's first word, or there is none.
-    fn begin(&mut self) -> bool {
-        let first = self.held.trim_start().chars().next();
+    /// Decides whether the answer is a call, for forms without an opening mark: only at its start.
+    fn detect_bare_call(&mut self) -> bool {
+        let first = self.pending.trim_start().chars().next();
         self.state = match first {
             None => return false,
             Some('{') => State::Head,
@@ -123,85 +124,85 @@ impl Calls {
         true
     }
 
-    fn text(&mut self, said: &mut Vec<Said>) -> bool {
+    fn scan_text(&mut self, parts: &mut Vec<OutputPart>) -> bool {
         let opening = self.form.opening();
-        if let Some(at) = self.held.find(opening) {
-            let before = self.held[..at].trim_end().len();
-            self.tell(before, said);
-            self.held.drain(..at - before + opening.len());
+        if let Some(at) = self.pending.find(opening) {
+            let before = self.pending[..at].trim_end().len();
+            self.emit(before, parts);
+            self.pending.drain(..at - before + opening.len());
             self.state = State::Head;
             return true;
         }
-        // A part of an opening, and what is blank before it, may be no text.
+        // Withhold a partial opening mark and white space before it.
         let part =
-            (1..opening.len()).rev().find(|&n| self.held.ends_with(&opening[..n])).unwrap_or(0);
-        let text = self.held[..self.held.len() - part].trim_end().len();
-        self.tell(text, said);
+            (1..opening.len()).rev().find(|&n| self.pending.ends_with(&opening[..n])).unwrap_or(0);
+        let text = self.pending[..self.pending.len() - part].trim_end().len();
+        self.emit(text, parts);
         false
     }
 
-    fn head(&mut self, said: &mut Vec<Said>) -> bool {
-        if let Some((name, arguments)) = head(&self.held)
+    fn scan_head(&mut self, parts: &mut Vec<OutputPart>) -> bool {
+        if let Some((name, arguments)) = scan_head(&self.pending)
             && self.names.contains(&name)
         {
-            self.held.drain(..arguments);
-            said.push(Said::Call(name));
-            self.called = true;
+            self.pending.drain(..arguments);
+            parts.push(OutputPart::Call(name));
+            self.has_calls = true;
             self.state = State::Arguments(Braces::default());
             return true;
         }
         let closing = self.form.closing();
         let (end, next) = match closing {
-            "" => match Braces::default().end(&self.held) {
+            "" => match Braces::default().end(&self.pending) {
                 Some(end) => (end, end),
                 None => return false,
             },
-            closing => match self.held.find(closing) {
+            closing => match self.pending.find(closing) {
                 Some(end) => (end, end + closing.len()),
                 None => return false,
             },
         };
-        let body: String = self.held.drain(..next).collect();
-        match self.call(&body[..end]) {
-            Some(call) => {
-                said.extend(call);
-                self.called = true;
+        let body: String = self.pending.drain(..next).collect();
+        match self.parse_complete(&body[..end]) {
+            Some(parse_complete) => {
+                parts.extend(parse_complete);
+                self.has_calls = true;
                 self.state = if closing.is_empty() { State::Tail } else { State::Text };
             }
             None => {
-                said.push(Said::Text(format!("{}{body}", self.form.opening())));
+                parts.push(OutputPart::Text(format!("{}{body}", self.form.opening())));
                 self.state = if closing.is_empty() { State::Plain } else { State::Text };
             }
         }
         true
     }
 
-    /// A call that is whole.
-    fn call(&self, body: &str) -> Option<[Said; 2]> {
+    /// Parses a complete call.
+    fn parse_complete(&self, body: &str) -> Option<[OutputPart; 2]> {
         let mut object: Map<String, Value> = serde_json::from_str(body.trim()).ok()?;
         let name = object
             .get("name")?
             .as_str()
             .filter(|name| self.names.iter().any(|known| known == name))?;
-        let call = Said::Call(name.to_owned());
+        let parse_complete = OutputPart::Call(name.to_owned());
         let arguments = KEYS.iter().find_map(|key| object.remove(*key))?;
         let text = match arguments {
             Value::String(text) => text,
             arguments @ Value::Object(_) => arguments.to_string(),
             _ => return None,
         };
-        Some([call, Said::Arguments(text)])
+        Some([parse_complete, OutputPart::Arguments(text)])
     }
 
-    fn tail(&mut self) -> bool {
+    fn scan_tail(&mut self) -> bool {
         match self.form.closing() {
             "" => {
-                // The brace that closes the call, and what stands before another one.
+                // Skip the call's closing brace and separators before the next call.
                 let rest = self
-                    .held
+                    .pending
                     .trim_start_matches(|c: char| c.is_whitespace() || c == '}' || c == ';');
                 let first = rest.chars().next();
-                self.held = rest.to_owned();
+                self.pending = rest.to_owned();
                 self.state = match first {
                     None => return false,
                     Some('{') => State::Head,
@@ -210,8 +211,8 @@ impl Calls {
                 true
             }
             closing => {
-                let Some(at) = self.held.find(closing) else { return false };
-                self.held.drain(..at + closing.len());
+                let Some(at) = self.pending.find(closing) else { return false };
+                self.pending.drain(..at + closing.len());
                 self.state = State::Text;
                 true
             }
@@ -219,11 +220,11 @@ impl Calls {
     }
 }
 
-/// What arguments are called.
+/// Names of the arguments' field.
 const KEYS: [&str; 2] = ["arguments", "parameters"];
 
-/// The name in a call, and where its arguments begin, if these come next and are an object.
-fn head(text: &str) -> Option<(String, usize)> {
+/// Name of a call and the start of its arguments, if they follow directly and are an object.
+fn scan_head(text: &str) -> Option<(String, usize)> {
     let blank = |rest: &str| rest.trim_start().len();
     let after = |rest: &'_ str, mark: &str| -> Option<usize> {
         Some(rest.trim_start().strip_prefix(mark)?.len())
@@ -243,7 +244,7 @@ fn head(text: &str) -> Option<(String, usize)> {
     at(left).starts_with('{').then_some((name, text.len() - left))
 }
 
-/// Finds the brace that closes an object.
+/// Finds the closing brace of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Braces {
     depth: usize,
@@ -252,7 +253,7 @@ struct Braces {
 }
 
 impl Braces {
-    /// Goes on with `text`; where the object ends in it.
+    /// Continues with `text`. Returns where the object ends, if in it.
     fn end(&mut self, text: &str) -> Option<usize> {
         for (at, byte) in text.bytes().enumerate() {
             match byte {
@@ -282,42 +283,43 @@ mod tests {
         Calls::new(form, vec!["add".to_owned(), "now".to_owned()])
     }
 
-    /// Text, and calls with their arguments.
-    fn summed(said: Vec<Said>) -> (String, Vec<(String, String)>) {
+    /// Joins the text, and the arguments of each call.
+    fn collect(parts: Vec<OutputPart>) -> (String, Vec<(String, String)>) {
         let (mut text, mut calls) = (String::new(), Vec::<(String, String)>::new());
-        for said in said {
-            match said {
-                Said::Text(more) => text.push_str(&more),
-                Said::Call(name) => calls.push((name, String::new())),
-                Said::Arguments(more) => calls.last_mut().expect("a call").1.push_str(&more),
+        for parts in parts {
+            match parts {
+                OutputPart::Text(more) => text.push_str(&more),
+                OutputPart::Call(name) => calls.push((name, String::new())),
+                OutputPart::Arguments(more) => calls.last_mut().expect("a call").1.push_str(&more),
             }
         }
         (text, calls)
     }
 
-    /// However it is cut into pieces.
-    fn read(form: CallForm, answer: &str) -> (String, Vec<(String, String)>) {
-        let whole = |pieces: &[&str]| {
+    /// Parses an answer whole, by characters, and split at each position: all must agree.
+    fn parse_any_chunking(form: CallForm, answer: &str) -> (String, Vec<(String, String)>) {
+        let parse_chunks = |chunks: &[&str]| {
             let mut calls = calls(form);
-            let mut said: Vec<Said> = pieces.iter().flat_map(|piece| calls.push(piece)).collect();
-            said.extend(calls.finish());
-            summed(said)
+            let mut parts: Vec<OutputPart> =
+                chunks.iter().flat_map(|chunk| calls.push(chunk)).collect();
+            parts.extend(calls.finish());
+            collect(parts)
         };
-        let expected = whole(&[answer]);
+        let expected = parse_chunks(&[answer]);
         let single: Vec<String> = answer.chars().map(String::from).collect();
         assert_eq!(
-            whole(&single.iter().map(String::as_str).collect::<Vec<_>>()),
+            parse_chunks(&single.iter().map(String::as_str).collect::<Vec<_>>()),
             expected,
             "{answer}"
         );
         for (cut, _) in answer.char_indices() {
             let (a, b) = answer.split_at(cut);
-            assert_eq!(whole(&[a, b]), expected, "{a}|{b}");
+            assert_eq!(parse_chunks(&[a, b]), expected, "{a}|{b}");
         }
         expected
     }
 
-    fn of(calls: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn owned(calls: &[(&str, &str)]) -> Vec<(String, String)> {
         calls
             .iter()
             .map(|(name, arguments)| (String::from(*name), String::from(*arguments)))
@@ -325,56 +327,59 @@ mod tests {
     }
 
     #[test]
-    fn hermes() {
+    fn parses_hermes_calls_however_chunked() {
         let form = CallForm::Hermes;
         let one = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": \"}\\\"{\", \"b\": \
             [{}]}}\n</tool_call>";
         let add = ("add", "{\"a\": \"}\\\"{\", \"b\": [{}]}");
-        assert_eq!(read(form, one), (String::new(), of(&[add])));
+        assert_eq!(parse_any_chunking(form, one), (String::new(), owned(&[add])));
         let two = format!(
             "Let me see.\n\n{one}\n<tool_call>{{ \"arguments\" : {{}}, \
              \"name\":\"now\"}}</tool_call>\n"
         );
-        assert_eq!(read(form, &two), ("Let me see.".to_owned(), of(&[add, ("now", "{}")])));
-        // Text as it stands, also where it looks like the beginning of a call.
+        assert_eq!(
+            parse_any_chunking(form, &two),
+            ("Let me see.".to_owned(), owned(&[add, ("now", "{}")]))
+        );
+        // Text is unchanged, even if it looks like the start of a call.
         for text in [
             "a <b>\n ",
             "x <tool_",
             "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call> ü",
             "  ",
         ] {
-            assert_eq!(read(form, text), (text.to_owned(), vec![]));
+            assert_eq!(parse_any_chunking(form, text), (text.to_owned(), vec![]));
         }
-        // Broken off: what there is.
+        // A truncated call has the arguments so far.
         let cut = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": ";
-        assert_eq!(read(form, cut), (String::new(), of(&[("add", "{\"a\": ")])));
+        assert_eq!(parse_any_chunking(form, cut), (String::new(), owned(&[("add", "{\"a\": ")])));
         let text = "<tool_call>\n{\"name\": \"ad";
-        assert_eq!(read(form, text), (text.to_owned(), vec![]));
-        // The end stands for the closing.
+        assert_eq!(parse_any_chunking(form, text), (text.to_owned(), vec![]));
+        // The end of the answer stands for the closing mark.
         let unclosed = "<tool_call>{\"arguments\": \"{}\", \"name\": \"now\"}";
-        assert_eq!(read(form, unclosed), (String::new(), of(&[("now", "{}")])));
+        assert_eq!(parse_any_chunking(form, unclosed), (String::new(), owned(&[("now", "{}")])));
     }
 
     #[test]
-    fn llama() {
+    fn parses_llama_calls_however_chunked() {
         let form = CallForm::Llama;
         assert_eq!(
-            read(form, "\n{\"name\": \"add\", \"parameters\": {\"a\": 1}}"),
-            (String::new(), of(&[("add", "{\"a\": 1}")]))
+            parse_any_chunking(form, "\n{\"name\": \"add\", \"parameters\": {\"a\": 1}}"),
+            (String::new(), owned(&[("add", "{\"a\": 1}")]))
         );
         assert_eq!(
-            read(
+            parse_any_chunking(
                 form,
                 "{\"name\": \"add\", \"parameters\": {}}; {\"name\": \"now\", \"parameters\": {}} "
             ),
-            (String::new(), of(&[("add", "{}"), ("now", "{}")]))
+            (String::new(), owned(&[("add", "{}"), ("now", "{}")]))
         );
         for text in [
             "Hello {\"name\": \"add\", \"parameters\": {}}",
             "{\"a\": 1} b",
             "{\"name\": \"no\", \"parameters\": {}}",
         ] {
-            assert_eq!(read(form, text), (text.to_owned(), vec![]));
+            assert_eq!(parse_any_chunking(form, text), (text.to_owned(), vec![]));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Errors for clients: OpenAI's error object.
+//! Errors for clients, as OpenAI's error object.
 
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,30 +9,30 @@ use utoipa::ToSchema;
 use super::json::Json;
 use crate::worker::{Failure, Refusal};
 
-/// An answer that is none.
+/// Error answer.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Problem {
-    /// What is wrong.
+    /// The error.
     pub error: Detail,
     #[serde(skip)]
     status: StatusCode,
 }
 
-/// What is wrong.
+/// Description of an error.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct Detail {
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// The kind of fault: the client's, the server's, or too many requests.
+    /// Kind of error: the client's, the server's, or too many requests.
     #[serde(rename = "type")]
     pub kind: &'static str,
-    /// The parameter at fault.
+    /// Invalid parameter.
     pub param: Option<String>,
-    /// For programs.
+    /// Code for programs.
     pub code: Option<&'static str>,
 }
 
-/// Seconds after which a refused client may try again.
+/// Seconds after which a client may retry when the queue is full.
 const RETRY_AFTER: &str = "1";
 
 impl Problem {
@@ -41,51 +41,51 @@ impl Problem {
         Self { error, status }
     }
 
-    /// An invalid request.
+    /// Creates the error of an invalid request.
     pub fn invalid(message: impl ToString) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// What cannot be done now.
+    /// Creates the error of a temporary failure.
     pub fn unavailable(message: impl ToString) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("unavailable")
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).with_code("unavailable")
     }
 
-    /// A fault of the server's. Its log says which.
+    /// Creates the error of a server failure, described in the server's log.
     pub fn internal() -> Self {
-        let message = "the server failed; what happened is in its log";
+        let message = "internal error; see the server's log";
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// Of this parameter.
-    pub fn of(mut self, param: &str) -> Self {
+    /// Sets the parameter.
+    pub fn with_param(mut self, param: &str) -> Self {
         self.error.param = Some(param.to_owned());
         self
     }
 
-    /// Of a field of this parameter, which is an object.
-    pub fn within(mut self, param: &str) -> Self {
+    /// Prefixes the parameter with the object that contains it.
+    pub fn in_object(mut self, param: &str) -> Self {
         self.error.message = match self.error.param {
             Some(_) => format!("{param}.{}", self.error.message),
             None => format!("{param}: {}", self.error.message),
         };
-        self.of(param)
+        self.with_param(param)
     }
 
-    /// With a name for programs.
-    pub fn code(mut self, code: &'static str) -> Self {
+    /// Sets the code for programs.
+    pub fn with_code(mut self, code: &'static str) -> Self {
         self.error.code = Some(code);
         self
     }
 
-    /// With another status.
-    pub fn status(mut self, status: StatusCode) -> Self {
+    /// Sets the status.
+    pub fn with_status(mut self, status: StatusCode) -> Self {
         self.status = status;
         self
     }
 }
 
-/// Whose interface a route has.
+/// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// OpenAI's.
@@ -97,7 +97,7 @@ pub enum Dialect {
 }
 
 impl Problem {
-    /// As Anthropic's clients read it.
+    /// Body in Anthropic's form.
     pub fn for_anthropic(&self) -> Value {
         let kind = match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -118,12 +118,12 @@ impl Problem {
         json!({ "type": "error", "error": { "type": kind, "message": message } })
     }
 
-    /// As Ollama's clients read it.
+    /// Body in Ollama's form.
     pub fn for_ollama(&self) -> Value {
         json!({ "error": self.for_anthropic()["error"]["message"] })
     }
 
-    /// As clients of this interface read it.
+    /// Response in the form of a protocol.
     pub fn response(self, dialect: Dialect) -> Response {
         let header = match self.status {
             StatusCode::TOO_MANY_REQUESTS => Some((header::RETRY_AFTER, RETRY_AFTER)),
@@ -156,7 +156,7 @@ impl From<Refusal> for Problem {
             Refusal::Full => {
                 let message = "the queue is full; try again later";
                 Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
-                    .code("queue_full")
+                    .with_code("queue_full")
             }
             Refusal::Stopping => Failure::Stopping.into(),
         }
@@ -168,31 +168,32 @@ impl From<Failure> for Problem {
         use polydraft_engine::Error;
         match failure {
             Failure::Stopping => {
-                let message = "the server is being stopped";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).code("stopping")
+                let message = "the server is stopping";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
+                    .with_code("stopping")
             }
-            Failure::Behind => {
+            Failure::TooSlow => {
                 let message =
                     "the answer was read too slowly: more of it waits than the server buffers";
-                Self::invalid(message).code("too_slow")
+                Self::invalid(message).with_code("too_slow")
             }
             Failure::Form { param, problem } => {
-                Self::invalid(format!("{param}: {problem}")).of(param)
+                Self::invalid(format!("{param}: {problem}")).with_param(param)
             }
             Failure::Engine(error @ Error::PromptTooLong { .. }) => {
-                Self::invalid(error).code("context_length_exceeded")
+                Self::invalid(error).with_code("context_length_exceeded")
             }
             Failure::Engine(
                 error @ (Error::EmptyPrompt
                 | Error::Setting { .. }
-                | Error::EmittedDistribution(polydraft::Error::Token { .. })),
+                | Error::Core(polydraft::Error::Token { .. })),
             ) => Self::invalid(error),
             Failure::Engine(error) => {
                 log::error!("a request failed: {error}");
                 Self::internal()
             }
             Failure::Panic => {
-                log::error!("a request broke the engine; others go on");
+                log::error!("the engine panicked on a request; other requests continue");
                 Self::internal()
             }
         }
@@ -202,32 +203,32 @@ impl From<Failure> for Problem {
 impl From<polydraft::Error> for Problem {
     fn from(error: polydraft::Error) -> Self {
         match &error {
-            polydraft::Error::Setting { setting, .. } => Self::invalid(&error).of(setting),
+            polydraft::Error::Setting { setting, .. } => Self::invalid(&error).with_param(setting),
             _ => Self::invalid(error),
         }
     }
 }
 
 impl From<polydraft_text::Error> for Problem {
-    /// Without the path of a file.
+    /// Converts an error, without file paths.
     fn from(error: polydraft_text::Error) -> Self {
         use polydraft_text::Error;
         match &error {
             Error::TooLong { .. } | Error::TooManyBytes { .. } => {
-                Self::invalid(error).code("context_length_exceeded")
+                Self::invalid(error).with_code("context_length_exceeded")
             }
             Error::NoTemplate { .. } => {
-                Self::invalid("this model was not trained for conversations").of("messages")
+                Self::invalid("this model has no chat template").with_param("messages")
             }
             Error::Template { problem, .. } => {
-                Self::invalid(format!("the model's chat template refused the messages: {problem}"))
-                    .of("messages")
+                Self::invalid(format!("the model's chat template rejected the messages: {problem}"))
+                    .with_param("messages")
             }
             Error::Tokenizing { problem, .. } => {
-                Self::invalid(format!("the model's tokenizer refused the text: {problem}"))
+                Self::invalid(format!("the model's tokenizer rejected the text: {problem}"))
             }
             _ => {
-                log::error!("a text could not be tokenized: {error}");
+                log::error!("cannot tokenize a text: {error}");
                 Self::internal()
             }
         }

@@ -1,5 +1,5 @@
-//! The form that outputs must have: any, JSON, JSON of a schema, one of some strings, a regular
-//! expression, a grammar.
+//! Requested form of the output: text, JSON, JSON of a schema, one of several strings, a regular
+//! expression, or a grammar.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::error::Problem;
 use super::params::Common;
 use super::read::read;
-use crate::App;
+use crate::LoadedModel;
 use crate::grammar::{Form, Grammar, Grammars};
 use crate::worker::Failure;
 
@@ -19,7 +19,7 @@ use crate::worker::Failure;
 enum Format {
     Text {},
     JsonObject {
-        /// llama.cpp's way to say which.
+        /// llama.cpp's field for a schema.
         schema: Option<Value>,
     },
     JsonSchema {
@@ -40,12 +40,12 @@ struct Schema {
     schema: Value,
 }
 
-/// Bytes of a schema, or of what else describes a form.
-const MOST: usize = 64 << 10;
+/// Maximum bytes of a schema or other description of a form.
+const MAX_BYTES: usize = 64 << 10;
 
-/// Names of the parameter for the form of structured outputs, its older ones and llama.cpp's.
-const STRUCTURED: &str = "structured_outputs";
-const OTHERS: [(&str, &str); 6] = [
+/// Name of the parameter for structured outputs, its older names, and llama.cpp's.
+const STRUCTURED_OUTPUTS: &str = "structured_outputs";
+const ALIASES: [(&str, &str); 6] = [
     ("guided_json", "json"),
     ("guided_regex", "regex"),
     ("guided_choice", "choice"),
@@ -54,39 +54,42 @@ const OTHERS: [(&str, &str); 6] = [
     ("grammar", "grammar"),
 ];
 
-/// The form that a request asks for in any of the ways there are; none where any output is allowed.
+/// Form that a request asks for through any of its parameters; `None` if any output is allowed.
 ///
 /// # Errors
-/// Two of them; a form that is none; a schema that is too large, or would take too much to enforce.
-pub fn form(common: &mut Common) -> Result<Option<Form>, Problem> {
-    let mut structured = common.structured_outputs.take().map(|value| (STRUCTURED, value));
-    for (name, member) in OTHERS {
-        let says = |value: &Value| !value.is_null() && value != "";
-        let Some(value) = common.rest.remove(name).filter(says) else {
+/// Two forms; an invalid form; a schema that is too large or too expensive to enforce.
+pub fn requested_form(common: &mut Common) -> Result<Option<Form>, Problem> {
+    let mut structured = common.structured_outputs.take().map(|value| (STRUCTURED_OUTPUTS, value));
+    for (name, member) in ALIASES {
+        let is_set = |value: &Value| !value.is_null() && value != "";
+        let Some(value) = common.rest.remove(name).filter(is_set) else {
             continue;
         };
         if structured.is_some() {
-            return Err(Problem::invalid("the form of the output is given twice").of(name));
+            return Err(Problem::invalid("the form of the output is given twice").with_param(name));
         }
         structured = Some((name, json!({ member: value })));
     }
-    let format = in_format(common.response_format.as_ref(), "response_format")?;
+    let format = form_from_format(common.response_format.as_ref(), "response_format")?;
     match structured {
         Some((name, _)) if format.is_some() => {
-            Err(Problem::invalid("the form of the output is given twice").of(name))
+            Err(Problem::invalid("the form of the output is given twice").with_param(name))
         }
-        Some((name, value)) => in_structured(value, name),
+        Some((name, value)) => form_from_structured_outputs(value, name),
         None => Ok(format),
     }
 }
 
-/// The form that a parameter like `response_format` asks for.
+/// Form that a parameter like `response_format` asks for.
 ///
 /// # Errors
-/// A form that is none; a schema that is too large, or would take too much to enforce.
-pub fn in_format(format: Option<&Value>, param: &'static str) -> Result<Option<Form>, Problem> {
+/// An invalid form; a schema that is too large or too expensive to enforce.
+pub fn form_from_format(
+    format: Option<&Value>,
+    param: &'static str,
+) -> Result<Option<Form>, Problem> {
     let Some(format) = format else { return Ok(None) };
-    let schema = match read(format.clone()).map_err(|problem| problem.of(param))? {
+    let schema = match read(format.clone()).map_err(|problem| problem.with_param(param))? {
         Format::Text {} => return Ok(None),
         Format::JsonObject { schema } => schema.unwrap_or_else(|| json!({ "type": "object" })),
         Format::JsonSchema { json_schema } => json_schema.schema,
@@ -97,17 +100,17 @@ pub fn in_format(format: Option<&Value>, param: &'static str) -> Result<Option<F
 /// JSON of a schema.
 ///
 /// # Errors
-/// As for [`in_format`].
+/// As for [`form_from_format`].
 pub fn json_form(schema: Value, param: &'static str) -> Result<Form, Problem> {
-    sized(&schema.to_string(), param)?;
+    check_size(&schema.to_string(), param)?;
     Form::json(schema, param).map_err(|problem| Failure::Form { param, problem }.into())
 }
 
-/// What `structured_outputs` may be.
+/// Values of `structured_outputs`.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", expecting = "one of json, json_object, regex, choice, grammar")]
 enum Structured {
-    /// A schema, or one as a string.
+    /// A schema, or a string with one.
     Json(Value),
     JsonObject(bool),
     Regex(String),
@@ -115,7 +118,10 @@ enum Structured {
     Grammar(String),
 }
 
-fn in_structured(value: Value, param: &'static str) -> Result<Option<Form>, Problem> {
+fn form_from_structured_outputs(
+    value: Value,
+    param: &'static str,
+) -> Result<Option<Form>, Problem> {
     let mut value = value;
     if let Some(members) = value.as_object_mut() {
         members.retain(|_, member| !member.is_null());
@@ -123,63 +129,70 @@ fn in_structured(value: Value, param: &'static str) -> Result<Option<Form>, Prob
             return Ok(None);
         }
     }
-    let wrong = |problem: String| Problem::from(Failure::Form { param, problem });
-    let form = match read(value).map_err(|problem| problem.of(param))? {
+    let invalid = |problem: String| Problem::from(Failure::Form { param, problem });
+    let form = match read(value).map_err(|problem| problem.with_param(param))? {
         Structured::Json(Value::String(text)) => {
-            let schema = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+            let schema = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
             json_form(schema, param)?
         }
         Structured::Json(schema) => json_form(schema, param)?,
         Structured::JsonObject(true) => json_form(json!({ "type": "object" }), param)?,
         Structured::JsonObject(false) => return Ok(None),
         Structured::Regex(text) => {
-            sized(&text, param)?;
+            check_size(&text, param)?;
             Form::regex(&text, param)
         }
         Structured::Choice(choices) => {
-            sized(&choices.concat(), param)?;
-            Form::choice(&choices, param).map_err(wrong)?
+            check_size(&choices.concat(), param)?;
+            Form::choice(&choices, param).map_err(invalid)?
         }
         Structured::Grammar(text) => {
-            sized(&text, param)?;
-            Form::grammar(text, param).map_err(wrong)?
+            check_size(&text, param)?;
+            Form::grammar(text, param).map_err(invalid)?
         }
     };
     Ok(Some(form))
 }
 
-fn sized(text: &str, param: &'static str) -> Result<(), Problem> {
+fn check_size(text: &str, param: &'static str) -> Result<(), Problem> {
     match text.len() {
-        0..=MOST => Ok(()),
+        0..=MAX_BYTES => Ok(()),
         got => {
-            let problem = format!("expected at most {MOST} bytes, got {got}");
+            let problem = format!("expected at most {MAX_BYTES} bytes, got {got}");
             Err(Failure::Form { param, problem }.into())
         }
     }
 }
 
-/// The grammar of a form, for sequences that these tokens end. It takes time.
+/// Builds the grammar of a form, for sequences with these end tokens. May take long.
 ///
 /// # Errors
-/// A schema that is wrong, or cannot be enforced; a model for which none can be.
-pub fn grammar(app: &App, form: Form, end_tokens: &[Token]) -> Result<Grammar, Problem> {
+/// A schema that is invalid or unsupported; a model without support for grammars.
+pub fn build_grammar(
+    model: &LoadedModel,
+    form: Form,
+    end_tokens: &[Token],
+) -> Result<Grammar, Problem> {
     let param = form.param;
-    let made = grammars(app, end_tokens).and_then(|grammars| grammars.make(form));
-    made.map_err(|problem| Failure::Form { param, problem }.into())
+    let built = grammar_builder(model, end_tokens).and_then(|grammars| grammars.build(form));
+    built.map_err(|problem| Failure::Form { param, problem }.into())
 }
 
-/// The builder of grammars for sequences that these tokens end, made with the first grammar.
+/// Returns the grammar builder for these end tokens, created with the first grammar.
 ///
 /// # Errors
-/// A model for which none can be.
-fn grammars(app: &App, end_tokens: &[Token]) -> Result<Arc<Grammars>, String> {
-    // A panic in between has put nothing into it.
-    let mut all = app.grammars.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(grammars) = all.get(end_tokens) {
+/// A model without support for grammars.
+fn grammar_builder(model: &LoadedModel, end_tokens: &[Token]) -> Result<Arc<Grammars>, String> {
+    // A panic while locked leaves the map unchanged.
+    let mut cached = model.grammars.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(grammars) = cached.get(end_tokens) {
         return Ok(grammars.clone());
     }
-    let made = Grammars::new(&app.language.tokenizer, app.vocabulary, end_tokens);
-    let made = Arc::new(made.map_err(|problem| format!("not for this model: {problem}"))?);
-    all.insert(end_tokens.to_vec(), made.clone());
-    Ok(made)
+    let built = Grammars::new(&model.language.tokenizer, model.vocabulary, end_tokens);
+    let built = Arc::new(
+        built
+            .map_err(|problem| format!("grammars are not supported with this model: {problem}"))?,
+    );
+    cached.insert(end_tokens.to_vec(), built.clone());
+    Ok(built)
 }

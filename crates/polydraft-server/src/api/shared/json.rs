@@ -1,4 +1,4 @@
-//! Bodies of answers as JSON.
+//! JSON bodies of answers.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -12,7 +12,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
         match serde_json::to_vec(&self.0) {
             Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
             Err(error) => {
-                log::error!("an answer could not be written: {error}");
+                log::error!("cannot serialize an answer: {error}");
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }

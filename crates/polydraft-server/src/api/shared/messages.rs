@@ -1,4 +1,4 @@
-//! Messages of conversations, as clients send them and as templates read them.
+//! Messages of conversations, converted from the client's form to the template's.
 
 use std::collections::HashMap;
 
@@ -10,39 +10,38 @@ use utoipa::ToSchema;
 use super::error::Problem;
 use super::read::read;
 use super::tools;
-use crate::App;
+use crate::LoadedModel;
 
-/// A message. What clients send back of an answer besides, or what else they know of it, says
-/// nothing here.
+/// A message. Other fields, such as those of an answer that a client sends back, are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
-pub struct Spoken {
-    /// Who speaks: system (or developer), user, assistant or tool, or another role that the
-    /// model's chat template knows.
+pub struct ChatMessage {
+    /// Role: system (or developer), user, assistant or tool, or another role that the model's chat
+    /// template supports.
     role: String,
-    /// The content: a string, or a list of parts of type text; an answer with calls may have none.
+    /// Content: a string, or a list of parts of type text. Optional in an answer with calls.
     #[schema(value_type = Option<String>)]
     content: Option<Content>,
-    /// The calls of an answer: `{"id": .., "type": "function", "function": {"name": ..,
+    /// Tool calls of an answer: `{"id": .., "type": "function", "function": {"name": ..,
     /// "arguments": ".."}}`.
     #[schema(value_type = Option<Vec<Object>>)]
     tool_calls: Option<Vec<Value>>,
-    /// Which call a tool answers.
+    /// Id of the call that a tool's message answers.
     tool_call_id: Option<String>,
-    /// Who of that role speaks: passed to the model where its template has a place for it.
+    /// Name of the participant, for chat templates that use it.
     name: Option<String>,
-    /// What the model thought before an answer, for templates that have a place for it.
+    /// Reasoning before an answer, for chat templates that use it.
     #[serde(alias = "reasoning", alias = "thinking")]
     reasoning_content: Option<String>,
 }
 
-impl Spoken {
-    /// Whether it is an answer of the model's, in words.
+impl ChatMessage {
+    /// Whether the message is an answer without tool calls.
     pub fn is_answer(&self) -> bool {
         self.role == "assistant" && self.tool_calls.as_ref().is_none_or(Vec::is_empty)
     }
 }
 
-/// Variables for a chat template: those of the request, which win, and its reasoning effort.
+/// Variables for a chat template: the reasoning effort, overridden by those of the request.
 pub fn variables(given: Option<Map<String, Value>>, effort: Option<String>) -> Map<String, Value> {
     let mut variables = Map::new();
     if let Some(effort) = effort {
@@ -55,52 +54,52 @@ pub fn variables(given: Option<Map<String, Value>>, effort: Option<String>) -> M
     variables
 }
 
-/// The content: a string, or parts that are strings.
+/// Content: a string, or a list of parts.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a string or a list of parts")]
 pub enum Content {
-    /// As it is.
+    /// A string.
     Text(String),
-    /// Joined.
-    Parts(Vec<Part>),
+    /// Parts, to be joined.
+    Parts(Vec<ContentPart>),
 }
 
-/// A part.
+/// Part of a content.
 #[derive(Debug, Deserialize)]
-pub struct Part {
+pub struct ContentPart {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
 }
 
 impl Content {
-    /// Its text, where its parts are all of one of these kinds; `param` names it.
+    /// Joins the text, if all parts have one of these types; `param` is the parameter to report.
     pub fn text(self, kinds: &[&str], param: &str) -> Result<String, Problem> {
         let parts = match self {
             Self::Text(text) => return Ok(text),
             Self::Parts(parts) => parts,
         };
-        let text = |part: Part| match (kinds.contains(&part.kind.as_str()), part.text) {
+        let text = |part: ContentPart| match (kinds.contains(&part.kind.as_str()), part.text) {
             (true, Some(text)) => Ok(text),
             _ => {
                 let (kinds, kind) = (kinds.join(" or "), part.kind);
                 let problem = format!(
                     "expected parts of type {kinds} with a string, got one of type {kind:?}"
                 );
-                Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
+                Err(Problem::invalid(problem).with_param(param).with_code("unsupported_parameter"))
             }
         };
         parts.into_iter().map(text).collect()
     }
 }
 
-/// The message of one of OpenAI's roles; `param` names the role.
+/// Creates a message of one of OpenAI's roles; `param` is the parameter to report.
 ///
 /// # Errors
 /// Another role.
-pub fn message(role: &str, content: String, param: &str) -> Result<Message, Problem> {
+pub fn message_with_role(role: &str, content: String, param: &str) -> Result<Message, Problem> {
     match role {
-        // The newer name of the same.
+        // OpenAI's newer name for system.
         "system" | "developer" => Ok(Message::system(content)),
         "user" => Ok(Message::user(content)),
         "assistant" => Ok(Message::assistant(content)),
@@ -108,7 +107,7 @@ pub fn message(role: &str, content: String, param: &str) -> Result<Message, Prob
             let problem = format!(
                 "expected a role of system, developer, user, assistant or tool, got {role:?}"
             );
-            Err(Problem::invalid(problem).of(param).code("unsupported_parameter"))
+            Err(Problem::invalid(problem).with_param(param).with_code("unsupported_parameter"))
         }
     }
 }
@@ -116,22 +115,22 @@ pub fn message(role: &str, content: String, param: &str) -> Result<Message, Prob
 #[derive(Deserialize)]
 struct Call {
     id: String,
-    function: Called,
+    function: FunctionCall,
 }
 
 #[derive(Deserialize)]
-struct Called {
+struct FunctionCall {
     name: String,
     arguments: String,
 }
 
-/// Calls so far, by id: who answers one is known by it.
+/// Names of the tools called so far, by call id: results refer to them.
 #[derive(Default)]
-pub struct Calling(HashMap<String, String>);
+pub struct CallNames(HashMap<String, String>);
 
-impl Calling {
-    /// An answer's call. Arguments that are no JSON object, which a model may have written, are
-    /// shown to it as the string that they are.
+impl CallNames {
+    /// Records and formats a call. Arguments that are not a JSON object are passed on as a string:
+    /// a model may have written them.
     pub fn call(&mut self, id: String, name: String, arguments: String) -> Value {
         let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
         let object = serde_json::from_str(text).ok().filter(Value::is_object);
@@ -142,90 +141,101 @@ impl Calling {
         call
     }
 
-    /// What a tool answered to a call.
+    /// Creates the message of a tool's result.
     pub fn answer(&self, content: String, id: String) -> Message {
         let name = self.0.get(&id).cloned();
         Message::tool(content, id, name)
     }
 }
 
-/// Roles at most that are none of OpenAI's and that are looked for in a prompt.
-const OWN_ROLES: usize = 16;
+/// Maximum custom roles that are checked in a prompt.
+const MAX_CUSTOM_ROLES: usize = 16;
 
-/// The first message of each role that is none of OpenAI's and that the model's template leaves
-/// out, by name: a template says nothing of it, and the client is to learn that the model does not
-/// read them.
+/// Paths of messages with a custom role that the template omits, the first one of each role. The
+/// template reports no error for them, so clients are told through the ignored parameters.
 ///
 /// # Errors
-/// What the template refuses.
-pub fn left_out(app: &App, messages: &[Message], how: &Rendering) -> Result<Vec<String>, Problem> {
-    let Some(chat) = &app.language.chat else { return Ok(Vec::new()) };
-    let mut firsts: Vec<usize> = Vec::new();
+/// Errors of the template.
+pub fn omitted_messages(
+    model: &LoadedModel,
+    messages: &[Message],
+    rendering: &Rendering,
+) -> Result<Vec<String>, Problem> {
+    let Some(chat) = &model.language.chat else { return Ok(Vec::new()) };
+    let mut first_of_role: Vec<usize> = Vec::new();
     for (number, message) in messages.iter().enumerate() {
         let is_known = matches!(&*message.role, "system" | "user" | "assistant" | "tool");
-        if !is_known && firsts.iter().all(|first| messages[*first].role != message.role) {
-            firsts.push(number);
+        if !is_known && first_of_role.iter().all(|first| messages[*first].role != message.role) {
+            first_of_role.push(number);
         }
     }
-    firsts.truncate(OWN_ROLES);
-    if firsts.is_empty() {
+    first_of_role.truncate(MAX_CUSTOM_ROLES);
+    if first_of_role.is_empty() {
         return Ok(Vec::new());
     }
-    // What each says is marked: a template may write the content otherwise than it was sent.
+    // Append marks: a template may write the content in another form.
     let mark = format!("{:032x}", polydraft_runtime::random::<u128>());
     let mark = |number: usize| format!("{mark}n{number}n");
     let mut marked = messages.to_vec();
-    firsts.iter().for_each(|first| marked[*first].content.push_str(&mark(*first)));
-    let text = chat.render_with(&marked, how)?;
-    firsts.retain(|first| !text.contains(&mark(*first)));
-    Ok(firsts.iter().map(|first| format!("messages[{first}]")).collect())
+    first_of_role.iter().for_each(|first| marked[*first].content.push_str(&mark(*first)));
+    let text = chat.render_with(&marked, rendering)?;
+    first_of_role.retain(|first| !text.contains(&mark(*first)));
+    Ok(first_of_role.iter().map(|first| format!("messages[{first}]")).collect())
 }
 
-/// The messages of a conversation, as its template reads them.
+/// Converts the messages of a conversation for the template.
 ///
 /// # Errors
-/// What is wrong with one; tools in them that the model's template does not know.
-pub fn conversation(app: &App, messages: Vec<Spoken>) -> Result<Vec<Message>, Problem> {
-    let mut called = Calling::default();
-    let of = |(number, spoken): (usize, Spoken)| {
+/// An invalid message; tool messages with a template without tools.
+pub fn to_messages(
+    model: &LoadedModel,
+    messages: Vec<ChatMessage>,
+) -> Result<Vec<Message>, Problem> {
+    let mut call_names = CallNames::default();
+    let convert = |(number, message_param): (usize, ChatMessage)| {
         let param = |field: &str| format!("messages[{number}]{field}");
-        let Spoken { role, content, tool_calls, tool_call_id, name, reasoning_content } = spoken;
+        let ChatMessage { role, content, tool_calls, tool_call_id, name, reasoning_content } =
+            message_param;
         let calls = tool_calls.unwrap_or_default();
         if role == "tool" || !calls.is_empty() {
             let field = if role == "tool" { ".role" } else { ".tool_calls" };
-            tools::form(app).map_err(|problem| problem.of(&param(field)))?;
+            tools::call_form(model).map_err(|problem| problem.with_param(&param(field)))?;
         }
-        let wrong = |field: &str, problem: &str| Err(Problem::invalid(problem).of(&param(field)));
+        let invalid =
+            |field: &str, problem: &str| Err(Problem::invalid(problem).with_param(&param(field)));
         if !calls.is_empty() && role != "assistant" {
-            return wrong(".tool_calls", "only an assistant makes calls");
+            return invalid(".tool_calls", "only messages of the assistant have tool calls");
         }
         if tool_call_id.is_some() != (role == "tool") {
-            return wrong(".tool_call_id", "messages of tools, and no others, answer one call");
+            return invalid(
+                ".tool_call_id",
+                "messages of the role tool need a tool_call_id, others must not have one",
+            );
         }
         let content = match content {
             Some(content) => content.text(&["text"], &param(".content"))?,
             None if calls.is_empty() => {
-                return wrong(".content", "expected a string or a list of parts");
+                return invalid(".content", "expected a string or a list of parts");
             }
             None => String::new(),
         };
         if let Some(id) = tool_call_id {
-            let answer = called.answer(content, id);
+            let answer = call_names.answer(content, id);
             return Ok(Message { name: answer.name.or(name), ..answer });
         }
-        let is_own = !matches!(&*role, "" | "system" | "developer" | "user" | "assistant");
-        let mut message = match is_own && !app.options.strict {
-            true => Message::of(role, content),
-            false => message(&role, content, &param(".role"))?,
+        let is_custom_role = !matches!(&*role, "" | "system" | "developer" | "user" | "assistant");
+        let mut message = match is_custom_role && !model.options.strict {
+            true => Message::new(role, content),
+            false => message_with_role(&role, content, &param(".role"))?,
         };
         (message.name, message.reasoning_content) = (name, reasoning_content);
         for (call, value) in calls.into_iter().enumerate() {
             let param = param(&format!(".tool_calls[{call}]"));
-            let Call { id, function: Called { name, arguments } } =
-                read(value).map_err(|problem| problem.of(&param))?;
-            message.tool_calls.push(called.call(id, name, arguments));
+            let Call { id, function: FunctionCall { name, arguments } } =
+                read(value).map_err(|problem| problem.with_param(&param))?;
+            message.tool_calls.push(call_names.call(id, name, arguments));
         }
         Ok(message)
     };
-    messages.into_iter().enumerate().map(of).collect()
+    messages.into_iter().enumerate().map(convert).collect()
 }

@@ -3,20 +3,20 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::App;
-use crate::fleet::{Fleet, Status};
+use crate::LoadedModel;
+use crate::models::{Models, Status};
 
-/// Every name that a client may say, and the model, if it is loaded.
-pub fn named(fleet: &Fleet) -> Vec<(String, Status, Option<Arc<App>>)> {
-    let of = |(names, status, app): (&[String], Status, Option<Arc<App>>)| {
-        let own = app.as_ref().map_or("", |app| app.name());
+/// Names of all models, their status, and the model if it is loaded.
+pub fn named_models(models: &Models) -> Vec<(String, Status, Option<Arc<LoadedModel>>)> {
+    let entries = |(names, status, model): (&[String], Status, Option<Arc<LoadedModel>>)| {
+        let model_name = model.as_ref().map_or("", |model| model.name());
         let names =
-            names.iter().map(|name| if name == "*" { own.to_owned() } else { name.clone() });
+            names.iter().map(|name| if name == "*" { model_name.to_owned() } else { name.clone() });
         let mut names: Vec<String> = names.filter(|name| !name.is_empty()).collect();
-        // '*' beside a name of its own says nothing further.
+        // `*` adds nothing if the name is listed.
         let mut seen = HashSet::new();
         names.retain(|name| seen.insert(name.clone()));
-        names.into_iter().map(move |name| (name, status, app.clone())).collect::<Vec<_>>()
+        names.into_iter().map(move |name| (name, status, model.clone())).collect::<Vec<_>>()
     };
-    fleet.all().flat_map(of).collect()
+    models.all().flat_map(entries).collect()
 }

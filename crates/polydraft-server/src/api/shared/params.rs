@@ -1,348 +1,356 @@
-//! What completions and chat have in common: sampling, limits, speculation.
+//! Parameters of both completions and conversations: sampling, limits, speculation.
 
 use std::collections::BTreeMap;
 
 use polydraft::{Sampling, Token};
-use polydraft_engine::{AllowedTokens, Alternatives, Limits, Penalties, Repetition};
+use polydraft_engine::{AllowedTokens, Alternatives, Limits, Penalties, RepetitionPenalty};
 use serde::Deserialize;
 use serde_json::{Map, Number, Value};
 use utoipa::ToSchema;
 
-use super::answer::UsageTold;
+use super::answer::StreamUsage;
 use super::error::Problem;
 use super::speculation;
-use super::timings::Tells;
-use super::values::{OneOrMany, flag_or_not};
+use super::timings::TimingOptions;
+use super::values::{OneOrMany, flag_or_false};
 use crate::worker::RequestParams;
-use crate::{App, Defaults};
+use crate::{Defaults, LoadedModel};
 
 /// Parameters of every sequence.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct Common {
-    /// The model's name, as `/v1/models` has it. Default: the one that is served.
+    /// Name of the model, as listed by `/v1/models`. Default: the first one.
     pub model: Option<String>,
-    /// Divides the logits; 0 takes the likeliest token always.
+    /// Divisor of the logits; 0 always takes the likeliest token.
     pub temperature: Option<f64>,
-    /// Keep the likeliest tokens that together reach this probability.
+    /// Keeps the likeliest tokens that together reach this probability.
     pub top_p: Option<f64>,
-    /// Keep so many of the likeliest tokens; 0 or -1: all.
+    /// Keeps this many of the likeliest tokens; 0 or -1 for all.
     pub top_k: Option<i64>,
-    /// Keep the tokens at least so many times as likely as the likeliest.
+    /// Keeps tokens with at least this fraction of the likeliest token's probability.
     pub min_p: Option<f64>,
-    /// Added to the logits of tokens, by id, from -100 to 100.
+    /// Values added to the logits of tokens, by id, from -100 to 100.
     pub logit_bias: Option<BTreeMap<String, f32>>,
-    /// The ids of the only tokens that are possible.
+    /// Ids of the only tokens that may be sampled.
     pub allowed_token_ids: Option<Vec<Token>>,
-    /// Ids of tokens whose log-probabilities come with every token's, instead of the likeliest.
+    /// Ids of tokens whose log-probabilities are listed with every token, instead of the likeliest.
     pub logprob_token_ids: Option<Vec<Token>>,
-    /// Tokens of the prompt at most: others are cut off. -1: as many as leave room for the output.
+    /// Maximum tokens of the prompt, which is truncated; -1 leaves room for the output.
     pub truncate_prompt_tokens: Option<i64>,
-    /// On which side: `"left"`, where the prompt begins, or `"right"`. Default: left.
+    /// Side at which the prompt is truncated: `"left"` (the start) or `"right"`. Default: left.
     pub truncation_side: Option<String>,
-    /// Subtracted from a token's logit for every time that it was generated, from -2 to 2.
+    /// Subtracted from a token's logit for each time that it was generated, from -2 to 2.
     pub frequency_penalty: Option<f32>,
     /// Subtracted from a token's logit if it was generated, from -2 to 2.
     pub presence_penalty: Option<f32>,
-    /// Divides the logits above 0 of tokens that stand in the prompt or the output, and multiplies
-    /// those below, from 0.01 to 100; 1 changes nothing. repeat_penalty is another name of it.
+    /// Divides positive logits and multiplies negative logits of tokens in the prompt or the
+    /// output, from 0.01 to 100; 1 has no effect. Alias: repeat_penalty.
     #[serde(alias = "repeat_penalty")]
     pub repetition_penalty: Option<f32>,
-    /// Only tokens among so many of the last ones are penalised by repetition_penalty; -1: all.
+    /// Number of last tokens to which repetition_penalty applies; -1 for all.
     pub repeat_last_n: Option<i64>,
-    /// Of all random decisions: the same seed gives the same output, whatever else the server does.
+    /// Seed of all random decisions: the same seed gives the same output, independent of other
+    /// requests.
     #[schema(value_type = Option<i64>)]
     pub seed: Option<Number>,
-    /// Sequences for each prompt. Default 1.
+    /// Sequences for each prompt. Default: 1.
     pub n: Option<usize>,
     /// Strings that end the output and are not part of it.
     #[schema(value_type = Option<Vec<String>>)]
     pub stop: Option<OneOrMany<String>>,
-    /// Token ids that end the output besides the model's end tokens.
+    /// Token ids that end the output, in addition to the model's end tokens.
     pub stop_token_ids: Option<Vec<Token>>,
-    /// Whether end tokens do not end the output; stop_token_ids do.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether to continue after end tokens; stop_token_ids still end the output.
+    #[serde(default, deserialize_with = "flag_or_false")]
     pub ignore_eos: bool,
-    /// Tokens of the output at least: before, no end token and none of stop_token_ids is possible.
+    /// Minimum tokens of the output: before, no end token and none of stop_token_ids is possible.
     pub min_tokens: Option<usize>,
-    /// Whether to stream the output as it is decided.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether to stream the output.
+    #[serde(default, deserialize_with = "flag_or_false")]
     pub stream: bool,
-    /// How to stream.
+    /// Options of a stream.
     pub stream_options: Option<StreamOptions>,
-    /// The end user: accepted, and of no effect.
+    /// End user: accepted without effect.
     pub user: Option<String>,
-    /// The newer name of the same, as far as rules go.
+    /// Newer name of `user`, for policy checks: no effect.
     #[serde(rename = "safety_identifier")]
     pub _safety_identifier: Option<String>,
-    /// The newer name of the same, as far as caches go: prompts that begin alike share what was
-    /// computed anyway.
+    /// Newer name of `user`, for caching: no effect, because prompts with a common prefix share
+    /// their cache in any case.
     #[serde(rename = "prompt_cache_key")]
     pub _prompt_cache_key: Option<String>,
-    /// The client's own notes on the answer: accepted, and not stored.
+    /// Metadata of the client: accepted, but not stored.
     pub metadata: Option<BTreeMap<String, String>>,
-    /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: as the server was
-    /// started.
+    /// `"none"`, or `{"verifier": .., "tree": .., "draft": ..}`. Default: the server's setting.
     #[schema(value_type = Option<Object>)]
     pub speculation: Option<Value>,
     /// `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", "json_schema":
     /// {"name": .., "schema": ..}}`.
     #[schema(value_type = Option<Object>)]
     pub response_format: Option<Value>,
-    /// The form of the output, one of `{"json": schema}`, `{"json_object": true}`, `{"regex": ..}`,
-    /// `{"choice": [..]}` and `{"grammar": ..}` in Lark's notation or in GBNF. The older parameters
-    /// guided_json, guided_regex, guided_choice and guided_grammar say the same, and llama.cpp's
-    /// json_schema and grammar.
+    /// Form of the output, one of `{"json": schema}`, `{"json_object": true}`, `{"regex": ..}`,
+    /// `{"choice": [..]}` and `{"grammar": ..}` in Lark's notation or in GBNF. Equivalent to the
+    /// older parameters guided_json, guided_regex, guided_choice and guided_grammar, and
+    /// llama.cpp's json_schema and grammar.
     #[schema(value_type = Option<Object>)]
     pub structured_outputs: Option<Value>,
-    /// With every chunk of a stream the steps of the engine, with so many of the likeliest tokens
-    /// of each distribution, from 1 to 16.
+    /// Sends the engine's steps with every chunk of a stream, with this many of the likeliest
+    /// tokens of each distribution, from 1 to 16.
     pub steps: Option<usize>,
-    /// Whether a stream tells how much of the prompt is prefilled, as llama.cpp's
-    /// `prompt_progress`.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether a stream reports the progress of the prefill, as llama.cpp's `prompt_progress`.
+    #[serde(default, deserialize_with = "flag_or_false")]
     pub return_progress: bool,
-    /// Whether the answer, and every chunk of a stream, has llama.cpp's `timings`.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether the answer and every chunk of a stream have llama.cpp's `timings`.
+    #[serde(default, deserialize_with = "flag_or_false")]
     pub timings_per_token: bool,
-    /// What is not common.
+    /// All other parameters.
     #[serde(flatten)]
     #[schema(ignore)]
     pub rest: Map<String, Value>,
 }
 
-/// How to stream.
+/// Options of a stream.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamOptions {
-    /// Whether a last chunk has the usage.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether to send a last chunk with the usage.
+    #[serde(default, deserialize_with = "flag_or_false")]
     pub include_usage: bool,
-    /// Whether chunks are padded to one length, so that who listens to encrypted ones learns less:
-    /// not supported.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether to pad chunks to one length, so that observers of encrypted traffic learn less: not
+    /// supported.
+    #[serde(default, deserialize_with = "flag_or_false")]
     pub include_obfuscation: bool,
-    /// Whether every chunk has the usage so far, beside include_usage.
-    #[serde(default, deserialize_with = "flag_or_not")]
+    /// Whether every chunk has the usage so far; needs include_usage.
+    #[serde(default, deserialize_with = "flag_or_false")]
     pub continuous_usage_stats: bool,
 }
 
 impl StreamOptions {
-    /// Where a stream of them tells the usage.
-    pub fn usage(&self) -> UsageTold {
+    /// Chunks that report the usage.
+    pub fn usage(&self) -> StreamUsage {
         match (self.include_usage, self.continuous_usage_stats) {
-            (false, _) => UsageTold::Never,
-            (true, false) => UsageTold::AtTheEnd,
-            (true, true) => UsageTold::Always,
+            (false, _) => StreamUsage::Never,
+            (true, false) => StreamUsage::LastChunk,
+            (true, true) => StreamUsage::EveryChunk,
         }
     }
 
-    /// Whether they change nothing.
+    /// Whether all options are off.
     pub fn is_neutral(&self) -> bool {
         !self.include_usage && !self.include_obfuscation
     }
 }
 
-/// The least and the most that a parameter may be.
-pub fn within(param: &str, value: usize, least: usize, most: usize) -> Result<usize, Problem> {
-    match (least..=most).contains(&value) {
+/// Checks that a parameter is in a range.
+pub fn check_range(param: &str, value: usize, min: usize, max: usize) -> Result<usize, Problem> {
+    match (min..=max).contains(&value) {
         true => Ok(value),
         false => Err(Problem::invalid(format_args!(
-            "{param}: expected from {least} to {most}, got {value}"
+            "{param}: expected from {min} to {max}, got {value}"
         ))
-        .of(param)),
+        .with_param(param)),
     }
 }
 
-/// Where prompts lose tokens.
+/// Side at which prompts are truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Left,
     Right,
 }
 
-/// What becomes of long prompts.
+/// Truncation of long prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Truncation {
-    /// Tokens at most; none: as many as leave room for the output.
-    most: Option<usize>,
+    /// Maximum tokens; `None` leaves room for the output.
+    max: Option<usize>,
     side: Side,
 }
 
 impl Truncation {
-    /// Cuts a prompt off, before an output of so many tokens at most.
-    pub fn cut(self, prompt: &mut Vec<Token>, context: usize, max_tokens: Option<usize>) {
-        let room = context.saturating_sub(max_tokens.unwrap_or(1).max(1)).max(1);
-        let (length, most) = (prompt.len(), self.most.unwrap_or(room));
+    /// Truncates a prompt, before an output of at most `max_tokens`.
+    pub fn truncate(self, prompt: &mut Vec<Token>, context: usize, max_tokens: Option<usize>) {
+        let available = context.saturating_sub(max_tokens.unwrap_or(1).max(1)).max(1);
+        let (length, max) = (prompt.len(), self.max.unwrap_or(available));
         match self.side {
-            Side::Left => drop(prompt.drain(..length.saturating_sub(most))),
-            Side::Right => prompt.truncate(most),
+            Side::Left => drop(prompt.drain(..length.saturating_sub(max))),
+            Side::Right => prompt.truncate(max),
         }
     }
 }
 
-/// These ids, if there are tokens of them.
-fn known<'a>(param: &str, listed: &'a [Token], vocabulary: usize) -> Result<&'a [Token], Problem> {
+/// Checks that the ids are in the vocabulary.
+fn check_token_ids<'a>(
+    param: &str,
+    listed: &'a [Token],
+    vocabulary: usize,
+) -> Result<&'a [Token], Problem> {
     match listed.iter().find(|token| **token as usize >= vocabulary) {
         None => Ok(listed),
         Some(got) => {
             let problem = format!("{param}: expected token ids below {vocabulary}, got {got}");
-            Err(Problem::invalid(problem).of(param))
+            Err(Problem::invalid(problem).with_param(param))
         }
     }
 }
 
-/// Stop strings at most, and the bytes of each.
-const STOPS: usize = 16;
-const STOP_BYTES: usize = 1024;
-/// Token ids at most that end an output, or whose log-probabilities are told.
-const MOST_LISTED: usize = 256;
+/// Maximum number of stop strings, and bytes of each.
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 1024;
+/// Maximum number of token ids in `stop_token_ids` and in `logprob_token_ids`.
+const MAX_LISTED_IDS: usize = 256;
 
 impl Common {
-    /// The parameters of every prompt; the prompts come later, and so does the grammar of a form.
+    /// Converts to parameters for the engine. The prompt and the grammar are set later.
     ///
     /// # Errors
     /// The first parameter that is out of range.
     pub fn request_params(
         &self,
-        app: &App,
+        model: &LoadedModel,
         defaults: &Defaults,
         max_tokens: Option<usize>,
     ) -> Result<RequestParams, Problem> {
         if let Some(options) = &self.stream_options {
             if !self.stream {
-                let problem = Problem::invalid("stream_options has no meaning without stream");
-                return Err(problem.of("stream_options"));
+                let problem = Problem::invalid("stream_options needs stream");
+                return Err(problem.with_param("stream_options"));
             }
             if options.include_obfuscation {
                 let problem =
                     Problem::invalid("stream_options.include_obfuscation is not supported");
                 return Err(problem
-                    .of("stream_options.include_obfuscation")
-                    .code("unsupported_parameter"));
+                    .with_param("stream_options.include_obfuscation")
+                    .with_code("unsupported_parameter"));
             }
         }
         let sampling = self.sampling(defaults.sampling.target())?;
         sampling.validate()?;
         let settings = speculation::resolve(
-            app,
+            model,
             self.speculation.as_ref(),
-            defaults.sampling.draft_of(sampling),
+            defaults.sampling.draft_with_target(sampling),
         )?;
-        let count = within("n", self.n.unwrap_or(1), 1, app.limits.texts)?;
-        let speculation = settings.map(|settings| speculation::build(app, settings, count));
+        let count = check_range("n", self.n.unwrap_or(1), 1, model.limits.sequences)?;
+        let speculation = settings.map(|settings| speculation::build(model, settings, count));
         let stop = self.stop.clone().map_or_else(|| defaults.stop.clone(), OneOrMany::into_vec);
-        within("stop", stop.len(), 0, STOPS)?;
-        if let Some(wrong) = stop.iter().find(|stop| stop.is_empty() || stop.len() > STOP_BYTES) {
+        check_range("stop", stop.len(), 0, MAX_STOPS)?;
+        if let Some(invalid) =
+            stop.iter().find(|stop| stop.is_empty() || stop.len() > MAX_STOP_BYTES)
+        {
             let expected = format!(
-                "stop: expected strings of 1 to {STOP_BYTES} bytes, got one of {}",
-                wrong.len()
+                "stop: expected strings of 1 to {MAX_STOP_BYTES} bytes, got one of {}",
+                invalid.len()
             );
-            return Err(Problem::invalid(expected).of("stop"));
+            return Err(Problem::invalid(expected).with_param("stop"));
         }
         Ok(RequestParams {
             prompt: Vec::new(),
             sampling,
-            penalties: self.penalties(app.vocabulary)?,
-            allowed: self.allowed(app.vocabulary)?,
-            least_tokens: self.min_tokens.unwrap_or(0),
+            penalties: self.penalties(model.vocabulary)?,
+            allowed: self.allowed(model.vocabulary)?,
+            min_tokens: self.min_tokens.unwrap_or(0),
             grammar: None,
             speculation: speculation.transpose()?,
             limits: Limits {
                 max_tokens: max_tokens.or(defaults.max_tokens),
-                end_tokens: self.end_tokens(app.vocabulary, defaults)?,
+                end_tokens: self.end_tokens(model.vocabulary, defaults)?,
                 stop,
             },
             seed: self.seed()?.unwrap_or_else(polydraft_runtime::random),
             seeded: self.seed.is_some(),
-            marks: Vec::new(),
+            visible_special_tokens: Vec::new(),
             count,
-            scores: self.scores(app.vocabulary)?,
+            scores: self.scores(model.vocabulary)?,
             prompt_scores: None,
-            progress: self.tells().follows(),
+            progress: self.timing_options().needs_progress(),
             traces: self.traces()?,
         })
     }
 
-    /// What the answer tells of its progress and times.
-    pub fn tells(&self) -> Tells {
-        Tells { progress: self.stream && self.return_progress, timings: self.timings_per_token }
+    /// Whether to report progress and timings.
+    pub fn timing_options(&self) -> TimingOptions {
+        TimingOptions {
+            progress: self.stream && self.return_progress,
+            timings: self.timings_per_token,
+        }
     }
 
     fn end_tokens(&self, vocabulary: usize, defaults: &Defaults) -> Result<Vec<Token>, Problem> {
         let mut all = if self.ignore_eos { Vec::new() } else { defaults.end_tokens.clone() };
         let more = self.stop_token_ids.as_deref().unwrap_or_default();
-        within("stop_token_ids", more.len(), 0, MOST_LISTED)?;
-        all.extend(known("stop_token_ids", more, vocabulary)?);
+        check_range("stop_token_ids", more.len(), 0, MAX_LISTED_IDS)?;
+        all.extend(check_token_ids("stop_token_ids", more, vocabulary)?);
         Ok(all)
     }
 
-    /// An empty list is no limit: there would be nothing to sample.
+    /// An empty list is no limit: no token could be sampled.
     fn allowed(&self, vocabulary: usize) -> Result<Option<AllowedTokens>, Problem> {
         let listed = self.allowed_token_ids.as_deref().filter(|listed| !listed.is_empty());
         let Some(listed) = listed else { return Ok(None) };
-        within("allowed_token_ids", listed.len(), 1, vocabulary)?;
-        Ok(Some(AllowedTokens::new(known("allowed_token_ids", listed, vocabulary)?)))
+        check_range("allowed_token_ids", listed.len(), 1, vocabulary)?;
+        Ok(Some(AllowedTokens::new(check_token_ids("allowed_token_ids", listed, vocabulary)?)))
     }
 
     fn scores(&self, vocabulary: usize) -> Result<Option<Alternatives>, Problem> {
         let Some(listed) = &self.logprob_token_ids else { return Ok(None) };
-        within("logprob_token_ids", listed.len(), 1, MOST_LISTED)?;
-        let listed = known("logprob_token_ids", listed, vocabulary)?;
-        Ok(Some(Alternatives::These(listed.into())))
+        check_range("logprob_token_ids", listed.len(), 1, MAX_LISTED_IDS)?;
+        let listed = check_token_ids("logprob_token_ids", listed, vocabulary)?;
+        Ok(Some(Alternatives::Tokens(listed.into())))
     }
 
-    /// How prompts are cut off, if they are.
+    /// Truncation of prompts, if requested.
     ///
     /// # Errors
-    /// Values that there are not.
-    pub fn truncation(&self, app: &App) -> Result<Option<Truncation>, Problem> {
-        let wrong = |param, problem: String| Err(Problem::invalid(problem).of(param));
+    /// Values out of range.
+    pub fn truncation(&self, model: &LoadedModel) -> Result<Option<Truncation>, Problem> {
+        let invalid = |param, problem: String| Err(Problem::invalid(problem).with_param(param));
         let side = match self.truncation_side.as_deref() {
             None | Some("left") => Side::Left,
             Some("right") => Side::Right,
             Some(got) => {
                 let problem = format!("truncation_side: expected left or right, got {got:?}");
-                return wrong("truncation_side", problem);
+                return invalid("truncation_side", problem);
             }
         };
-        let (param, most) = ("truncate_prompt_tokens", app.context.saturating_sub(1));
+        let (param, max) = ("truncate_prompt_tokens", model.context.saturating_sub(1));
         Ok(match self.truncate_prompt_tokens {
             None => None,
-            Some(-1) => Some(Truncation { most: None, side }),
+            Some(-1) => Some(Truncation { max: None, side }),
             Some(got) => match usize::try_from(got) {
-                Ok(got) if (1..=most).contains(&got) => Some(Truncation { most: Some(got), side }),
+                Ok(got) if (1..=max).contains(&got) => Some(Truncation { max: Some(got), side }),
                 _ => {
-                    let problem = format!("{param}: expected -1, or 1 to {most}, got {got}");
-                    return wrong(param, problem);
+                    let problem = format!("{param}: expected -1, or 1 to {max}, got {got}");
+                    return invalid(param, problem);
                 }
             },
         })
     }
 
-    fn repetition(&self) -> Result<Option<Repetition>, Problem> {
+    fn repetition(&self) -> Result<Option<RepetitionPenalty>, Problem> {
         let Some(penalty) = self.repetition_penalty.filter(|penalty| *penalty != 1.0) else {
             return Ok(None);
         };
         if !(0.01..=100.0).contains(&penalty) {
             let problem = format!("repetition_penalty: expected from 0.01 to 100, got {penalty}");
-            return Err(Problem::invalid(problem).of("repetition_penalty"));
+            return Err(Problem::invalid(problem).with_param("repetition_penalty"));
         }
         let last = match self.repeat_last_n {
             None | Some(-1) => None,
             Some(last) => Some(usize::try_from(last).map_err(|_| {
                 let problem = format!("repeat_last_n: expected a number, or -1, got {last}");
-                Problem::invalid(problem).of("repeat_last_n")
+                Problem::invalid(problem).with_param("repeat_last_n")
             })?),
         };
-        // The prompt is known later.
-        Ok(Some(Repetition { penalty, prompt: [].into(), last }))
+        // The prompt is set later.
+        Ok(Some(RepetitionPenalty { penalty, prompt: [].into(), last }))
     }
 
     fn sampling(&self, default: Sampling) -> Result<Sampling, Problem> {
         if let Some(got) = self.top_k.filter(|k| *k < -1) {
             let problem =
                 format!("top_k: expected a number of tokens, or 0 or -1 for all, got {got}");
-            return Err(Problem::invalid(problem).of("top_k"));
+            return Err(Problem::invalid(problem).with_param("top_k"));
         }
         Ok(Sampling {
             temperature: self.temperature.unwrap_or(default.temperature),
@@ -357,38 +365,38 @@ impl Common {
 
     fn traces(&self) -> Result<Option<usize>, Problem> {
         if self.steps.is_some() && !self.stream {
-            return Err(Problem::invalid("steps are sent in streams only").of("steps"));
+            return Err(Problem::invalid("steps needs stream").with_param("steps"));
         }
-        self.steps.map(|top| within("steps", top, 1, 16)).transpose()
+        self.steps.map(|top| check_range("steps", top, 1, 16)).transpose()
     }
 
     fn penalties(&self, vocabulary: usize) -> Result<Penalties, Problem> {
         let penalty = |param: &str, value: Option<f32>| match value.unwrap_or(0.0) {
             value if (-2.0..=2.0).contains(&value) => Ok(value),
             got => Err(Problem::invalid(format_args!("{param}: expected from -2 to 2, got {got}"))
-                .of(param)),
+                .with_param(param)),
         };
-        let wrong = |expected: String| {
-            Problem::invalid(format!("logit_bias: expected {expected}")).of("logit_bias")
+        let invalid = |expected: String| {
+            Problem::invalid(format!("logit_bias: expected {expected}")).with_param("logit_bias")
         };
         let id = |id: &str| id.parse().ok().filter(|token: &Token| (*token as usize) < vocabulary);
-        let given = self.logit_bias.iter().flatten();
+        let biases = self.logit_bias.iter().flatten();
         let unknown: Vec<&str> =
-            given.map(|(name, _)| &**name).filter(|name| id(name).is_none()).collect();
+            biases.map(|(name, _)| &**name).filter(|name| id(name).is_none()).collect();
         if !unknown.is_empty() {
             let (shown, more) = unknown.split_at(unknown.len().min(8));
             let more =
                 if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-            return Err(wrong(format!("token ids below {vocabulary}, got {shown:?}{more}")));
+            return Err(invalid(format!("token ids below {vocabulary}, got {shown:?}{more}")));
         }
         let mut bias = BTreeMap::new();
         for (name, &value) in self.logit_bias.iter().flatten() {
             let Some(token) = id(name) else { continue };
             if !(-100.0..=100.0).contains(&value) {
-                return Err(wrong(format!("values from -100 to 100, got {value}")));
+                return Err(invalid(format!("values from -100 to 100, got {value}")));
             }
             if bias.insert(token, value).is_some() {
-                return Err(wrong(format!("each token once, got {token} twice")));
+                return Err(invalid(format!("each token once, got {token} twice")));
             }
         }
         Ok(Penalties {
@@ -399,11 +407,12 @@ impl Common {
         })
     }
 
-    /// Negative ones are as good as others.
+    /// Negative seeds are valid.
     fn seed(&self) -> Result<Option<u64>, Problem> {
         let Some(seed) = &self.seed else { return Ok(None) };
         let seed = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
-        seed.map(Some)
-            .ok_or_else(|| Problem::invalid("seed: expected an integer of 64 bits").of("seed"))
+        seed.map(Some).ok_or_else(|| {
+            Problem::invalid("seed: expected an integer of 64 bits").with_param("seed")
+        })
     }
 }

@@ -1,11 +1,11 @@
-//! JSON to parameters, with errors that name the parameter.
+//! Parameters from JSON, with errors that name the parameter.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::error::Problem;
 
-/// Reads parameters; the one that is wrong is named.
+/// Deserializes parameters. Errors name the parameter.
 ///
 /// # Errors
 /// A value of another type, or out of its type's range.
@@ -15,8 +15,8 @@ pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Problem> {
         let words = error.into_inner();
         match path.as_str() {
             "." => Problem::invalid(words),
-            // Many clients show nothing but the message.
-            _ => Problem::invalid(format_args!("{path}: {words}")).of(&path),
+            // Many clients show the message only.
+            _ => Problem::invalid(format_args!("{path}: {words}")).with_param(&path),
         }
     })
 }

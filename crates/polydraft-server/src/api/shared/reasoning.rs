@@ -1,108 +1,110 @@
-//! What a model thinks before it answers, told apart from the answer as it comes.
+//! Incremental separation of a model's reasoning from its answer.
 //!
-//! Problem: reasoning models write what they think between two marks, and clients want it apart
-//! from the answer. A prompt may have opened it already, and marks straddle pieces.
-//! Method: white space around the marks is dropped; what may yet become a mark, or white space
-//! before one, is withheld. Output that does not begin with the opening has no reasoning; after the
-//! closing everything is the answer.
-//! Complexity: linear in the text, but for what is withheld, which is looked at again with every
-//! piece.
+//! Problem: reasoning models write their reasoning between two marks, and clients expect it
+//! separate from the answer. The prompt may already contain the opening mark, and marks may be
+//! split across chunks.
+//! Method: drop white space around the marks; withhold text that may become a mark, or white space
+//! before one. Output that does not begin with the opening mark has no reasoning; all text after
+//! the closing mark is the answer.
+//! Complexity: linear in the text, except that withheld text is scanned again with every chunk.
 
 use polydraft_text::ReasoningForm;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Where it may begin.
+    /// At the start, where reasoning may begin.
     Before,
-    /// In it; whether anything of it was passed on.
+    /// In the reasoning; `begun` is whether any of it was passed on.
     Inside { begun: bool },
-    /// After it, before the answer's first word.
+    /// After the reasoning, before the answer.
     Between,
     /// In the answer.
     After,
 }
 
-/// Splits one output.
+/// Separates reasoning in one output.
 #[derive(Debug, Clone)]
 pub struct Reasoning {
     form: ReasoningForm,
     state: State,
-    /// What is not decided yet.
-    held: String,
+    /// Text whose part is not decided yet.
+    pending: String,
 }
 
 /// New text of an output.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Split {
-    /// Of the reasoning.
+    /// Text of the reasoning.
     pub reasoning: String,
-    /// Of the answer.
+    /// Text of the answer.
     pub answer: String,
 }
 
 impl Reasoning {
-    /// At the output's beginning; `inside` is whether the prompt has opened it.
-    pub fn new(form: ReasoningForm, inside: bool) -> Self {
-        let state = if inside { State::Inside { begun: false } } else { State::Before };
-        Self { form, state, held: String::new() }
+    /// Creates a separator for a new output; `starts_inside` is whether the prompt has the opening
+    /// mark.
+    pub fn new(form: ReasoningForm, starts_inside: bool) -> Self {
+        let state = if starts_inside { State::Inside { begun: false } } else { State::Before };
+        Self { form, state, pending: String::new() }
     }
 
-    /// Takes more of the output.
+    /// Adds more output. Returns the decided text.
     pub fn push(&mut self, text: &str) -> Split {
-        self.held.push_str(text);
+        self.pending.push_str(text);
         let mut split = Split::default();
         while self.advance(&mut split) {}
         split
     }
 
-    /// The output is complete.
+    /// Ends the output. Returns the remaining text.
     pub fn finish(&mut self) -> Split {
-        let held = std::mem::take(&mut self.held);
+        let pending = std::mem::take(&mut self.pending);
         match self.state {
-            State::Before | State::After => Split { answer: held, ..Split::default() },
+            State::Before | State::After => Split { answer: pending, ..Split::default() },
             State::Inside { .. } => {
-                Split { reasoning: held.trim_end().to_owned(), ..Split::default() }
+                Split { reasoning: pending.trim_end().to_owned(), ..Split::default() }
             }
             State::Between => Split::default(),
         }
     }
 
-    /// One step; whether there is more to do with the withheld text.
+    /// Makes one step. Returns whether more can be done with the pending text.
     fn advance(&mut self, split: &mut Split) -> bool {
         let ReasoningForm { opening, closing } = self.form;
-        let text = self.held.trim_start();
+        let text = self.pending.trim_start();
         match self.state {
             State::Before if text.starts_with(opening) => {
-                self.held = text[opening.len()..].to_owned();
+                self.pending = text[opening.len()..].to_owned();
                 self.state = State::Inside { begun: false };
             }
             State::Before if opening.starts_with(text) => return false,
             State::Before => self.state = State::After,
             State::Inside { begun } => {
                 if !begun {
-                    self.held = text.to_owned();
+                    self.pending = text.to_owned();
                 }
-                let Some(at) = self.held.find(closing) else {
-                    let sure = self.held[..self.held.len() - mark_begun(&self.held, closing)]
+                let Some(at) = self.pending.find(closing) else {
+                    let emitted = self.pending
+                        [..self.pending.len() - partial_mark_len(&self.pending, closing)]
                         .trim_end()
                         .len();
-                    split.reasoning.extend(self.held.drain(..sure));
-                    self.state = State::Inside { begun: begun || sure > 0 };
+                    split.reasoning.extend(self.pending.drain(..emitted));
+                    self.state = State::Inside { begun: begun || emitted > 0 };
                     return false;
                 };
-                split.reasoning.push_str(self.held[..at].trim_end());
-                self.held.drain(..at + closing.len());
+                split.reasoning.push_str(self.pending[..at].trim_end());
+                self.pending.drain(..at + closing.len());
                 self.state = State::Between;
             }
             State::Between => {
-                self.held = text.to_owned();
-                if self.held.is_empty() {
+                self.pending = text.to_owned();
+                if self.pending.is_empty() {
                     return false;
                 }
                 self.state = State::After;
             }
             State::After => {
-                split.answer.push_str(&std::mem::take(&mut self.held));
+                split.answer.push_str(&std::mem::take(&mut self.pending));
                 return false;
             }
         }
@@ -110,8 +112,8 @@ impl Reasoning {
     }
 }
 
-/// Bytes at the end of a text with which a mark may begin.
-fn mark_begun(text: &str, mark: &str) -> usize {
+/// Length of the longest proper prefix of the mark at the end of a text.
+fn partial_mark_len(text: &str, mark: &str) -> usize {
     let begins = |length: &usize| text.ends_with(&mark[..*length]);
     (1..mark.len()).rev().filter(|length| mark.is_char_boundary(*length)).find(begins).unwrap_or(0)
 }
@@ -122,41 +124,44 @@ mod tests {
 
     const FORM: ReasoningForm = ReasoningForm { opening: "<think>", closing: "</think>" };
 
-    /// However it is cut into pieces.
-    fn split(inside: bool, output: &str) -> (String, String) {
-        let whole = |pieces: &[&str]| {
-            let mut reasoning = Reasoning::new(FORM, inside);
-            let mut all: Vec<Split> = pieces.iter().map(|piece| reasoning.push(piece)).collect();
+    /// Separates an output whole, by characters, and split at each position: all must agree.
+    fn split(starts_inside: bool, output: &str) -> (String, String) {
+        let split_chunks = |chunks: &[&str]| {
+            let mut reasoning = Reasoning::new(FORM, starts_inside);
+            let mut all: Vec<Split> = chunks.iter().map(|chunk| reasoning.push(chunk)).collect();
             all.push(reasoning.finish());
             all.into_iter().fold((String::new(), String::new()), |(a, b), split| {
                 (a + &split.reasoning, b + &split.answer)
             })
         };
-        let expected = whole(&[output]);
+        let expected = split_chunks(&[output]);
         for (cut, _) in output.char_indices() {
             let (a, b) = output.split_at(cut);
-            assert_eq!(whole(&[a, b]), expected, "{a}|{b}");
+            assert_eq!(split_chunks(&[a, b]), expected, "{a}|{b}");
         }
         let single: Vec<String> = output.chars().map(String::from).collect();
-        assert_eq!(whole(&single.iter().map(String::as_str).collect::<Vec<_>>()), expected);
+        assert_eq!(split_chunks(&single.iter().map(String::as_str).collect::<Vec<_>>()), expected);
         expected
     }
 
     #[test]
-    fn reasoning_is_told_apart() {
-        let of = |inside, output| {
-            let (reasoning, answer) = split(inside, output);
+    fn splits_reasoning_from_the_answer_however_chunked() {
+        let joined = |starts_inside, output| {
+            let (reasoning, answer) = split(starts_inside, output);
             format!("{reasoning}|{answer}")
         };
-        assert_eq!(of(false, "<think>\na < b\n\n c \n</think>\n\nYes.\n"), "a < b\n\n c|Yes.\n");
-        assert_eq!(of(false, "\n<think>a</think>b</think> <think>"), "a|b</think> <think>");
-        assert_eq!(of(true, "\na </th\n</think>Yes"), "a </th|Yes");
-        assert_eq!(of(true, "never done \n</thin"), "never done \n</thin|");
-        assert_eq!(of(true, "</think>x"), "|x");
-        // White space of an answer without reasoning stays.
+        assert_eq!(
+            joined(false, "<think>\na < b\n\n c \n</think>\n\nYes.\n"),
+            "a < b\n\n c|Yes.\n"
+        );
+        assert_eq!(joined(false, "\n<think>a</think>b</think> <think>"), "a|b</think> <think>");
+        assert_eq!(joined(true, "\na </th\n</think>Yes"), "a </th|Yes");
+        assert_eq!(joined(true, "never done \n</thin"), "never done \n</thin|");
+        assert_eq!(joined(true, "</think>x"), "|x");
+        // White space of an answer without reasoning is kept.
         for plain in [" x <think>a</think>", "<thin", "", "  ", "\n<thinker>"] {
-            assert_eq!(of(false, plain), format!("|{plain}"));
+            assert_eq!(joined(false, plain), format!("|{plain}"));
         }
-        assert_eq!(of(false, "<think>ü"), "ü|");
+        assert_eq!(joined(false, "<think>ü"), "ü|");
     }
 }

@@ -1,12 +1,11 @@
-//! Parameters that a route does not have: refused where they would change the output, else ignored
-//! by name.
+//! Parameters that a route does not support: rejected if they would change the output, else
+//! reported as ignored.
 
 use serde_json::{Map, Value};
 
 use super::error::Problem;
 
-/// Parameters of other servers that change the output, and the values with which they change
-/// nothing. They are not supported here.
+/// Unsupported parameters of other servers that change the output, and their values without effect.
 const CHANGING: [(&str, &[&str]); 52] = [
     ("adaptive_target", &["-1", "-1.0"]),
     ("add_generation_prompt", &["true"]),
@@ -62,8 +61,7 @@ const CHANGING: [(&str, &[&str]); 52] = [
     ("xtc_threshold", &["0", "0.0"]),
 ];
 
-/// Parameters that change nothing here, and the values that say nothing else: with others they are
-/// ignored by name.
+/// Parameters without effect here, and their values that are not even reported as ignored.
 const HARMLESS: [(&str, &[&str]); 8] = [
     ("include", &["[]"]),
     ("max_tool_calls", &[]),
@@ -75,30 +73,29 @@ const HARMLESS: [(&str, &[&str]); 8] = [
     ("verbosity", &[]),
 ];
 
-/// The names of parameters that are ignored, because they change nothing, or because there are none
-/// of that name.
+/// Names of the parameters that are ignored, because they have no effect or are unknown.
 ///
 /// # Errors
-/// The first parameter that would change the output and is not supported; with `strict` also the
-/// first that would be ignored.
-pub fn ignored(rest: &Map<String, Value>, strict: bool) -> Result<Vec<String>, Problem> {
+/// The first unsupported parameter that would change the output; with `strict` also the first that
+/// would be ignored.
+pub fn ignored_params(rest: &Map<String, Value>, strict: bool) -> Result<Vec<String>, Problem> {
     let mut ignored = Vec::new();
     for (name, value) in rest.iter().filter(|(_, value)| !value.is_null()) {
-        let of = |known: &[(&str, &'static [&'static str])]| {
+        let neutral_values = |known: &[(&str, &'static [&'static str])]| {
             known.iter().find(|(known, _)| known == name).map(|(_, neutral)| *neutral)
         };
-        let (changing, harmless) = (of(&CHANGING), of(&HARMLESS));
+        let (changing, harmless) = (neutral_values(&CHANGING), neutral_values(&HARMLESS));
         let neutral = changing.or(harmless).unwrap_or_default();
         if neutral.contains(&value.to_string().as_str()) {
             continue;
         }
         if changing.is_some() || (strict && harmless.is_some()) {
             let problem = Problem::invalid(format_args!("the parameter {name:?} is not supported"));
-            return Err(problem.of(name).code("unsupported_parameter"));
+            return Err(problem.with_param(name).with_code("unsupported_parameter"));
         }
         if strict {
             let problem = Problem::invalid(format_args!("unknown parameter {name:?}"));
-            return Err(problem.of(name).code("unknown_parameter"));
+            return Err(problem.with_param(name).with_code("unknown_parameter"));
         }
         ignored.push(name.clone());
     }
@@ -111,30 +108,30 @@ mod tests {
 
     use super::*;
 
-    fn of(value: Value, strict: bool) -> Result<Vec<String>, Option<String>> {
+    fn ignored_names(value: Value, strict: bool) -> Result<Vec<String>, Option<String>> {
         let rest = value.as_object().expect("an object");
-        ignored(rest, strict).map_err(|problem| problem.error.code.map(str::to_owned))
+        ignored_params(rest, strict).map_err(|problem| problem.error.code.map(str::to_owned))
     }
 
     #[test]
-    fn harmless_and_unknown_ones_are_named() {
+    fn names_harmless_and_unknown_parameters() {
         let rest = json!({ "store": true, "cache_prompt": true, "verbosity": "low", "x": null,
             "best_of": 1, "truncation": "disabled" });
-        let found = of(rest.clone(), false).expect("nothing that changes the output");
+        let found = ignored_names(rest.clone(), false).expect("nothing that changes the output");
         assert_eq!(found, ["store", "cache_prompt", "verbosity"]);
-        assert!(of(rest, true).is_err());
+        assert!(ignored_names(rest, true).is_err());
         let unknown = Some("unknown_parameter".to_owned());
-        assert_eq!(of(json!({ "cache_prompt": true }), true), Err(unknown));
+        assert_eq!(ignored_names(json!({ "cache_prompt": true }), true), Err(unknown));
     }
 
     #[test]
-    fn what_changes_the_output_is_refused() {
+    fn rejects_parameters_that_would_change_the_output() {
         for (name, neutral) in CHANGING {
             let unsupported = Err(Some("unsupported_parameter".to_owned()));
-            assert_eq!(of(json!({ name: "some value" }), false), unsupported, "{name}");
+            assert_eq!(ignored_names(json!({ name: "some value" }), false), unsupported, "{name}");
             for value in neutral {
                 let value: Value = serde_json::from_str(value).expect("a value");
-                assert_eq!(of(json!({ name: value }), true), Ok(Vec::new()), "{name}");
+                assert_eq!(ignored_names(json!({ name: value }), true), Ok(Vec::new()), "{name}");
             }
         }
     }

@@ -54,7 +54,9 @@ pub fn resolve(
     if verifier.as_deref() == Some("none") {
         return match (tree, draft, draft_temperature) {
             (None, None, None) => Ok(None),
-            _ => Err(invalid("speculation: the verifier none takes no tree and no draft".to_owned())),
+            _ => Err(invalid(
+                "speculation: the verifier none allows no tree and no draft".to_owned(),
+            )),
         };
     }
     let Some(default) = default else {
@@ -62,7 +64,7 @@ pub fn resolve(
     };
     if let Some(draft) = draft.filter(|draft| Some(draft) != model.draft.as_ref()) {
         let served = model.draft.as_deref().unwrap_or("none");
-        return Err(invalid(format!("speculation: the draft here is {served:?}, got {draft:?}")));
+        return Err(invalid(format!("speculation: expected the draft {served:?}, got {draft:?}")));
     }
     let verifier = match verifier {
         None => default.verifier,
@@ -90,14 +92,15 @@ pub fn resolve(
     };
     check_draft_count(&tree, each.len()).map_err(|error| invalid(explain(&error, field)))?;
     if model.drafters > 1 && each.len() != model.drafters {
-        let several = model.drafters;
+        let drafters = model.drafters;
         return Err(invalid(format!(
-            "speculation: {several} drafts draw a path each here: expected the tree \
-             distinct:{several},L, got {}",
+            "speculation: expected the tree distinct:{drafters},L, with a path for each of the \
+             {drafters} drafts, got {}",
             tree.describe()
         )));
     }
-    check_tree_size(&tree, model.vocabulary).map_err(|problem| invalid(format!("speculation: {problem}")))?;
+    check_tree_size(&tree, model.vocabulary)
+        .map_err(|problem| invalid(format!("speculation: {problem}")))?;
     Ok(Some(Speculation { verifier, tree, sampling, each }))
 }
 
@@ -105,7 +108,11 @@ pub fn resolve(
 ///
 /// # Errors
 /// Verifiers and trees that cannot be built, or do not fit each other.
-pub fn build(model: &LoadedModel, settings: Speculation, count: usize) -> Result<BuiltSpeculation, Problem> {
+pub fn build(
+    model: &LoadedModel,
+    settings: Speculation,
+    count: usize,
+) -> Result<BuiltSpeculation, Problem> {
     let (verifier, tree) = (settings.verifier.clone(), settings.tree.clone());
     model.engine.build(settings, count).map_err(|error| {
         let error = explain_incompatible(&verifier, &tree, error);
@@ -129,7 +136,7 @@ pub fn check_tree_size(tree: &PolicyKind, vocabulary: usize) -> Result<(), Strin
     match tree.nodes() <= MAX_NODES && tree.max_draws(vocabulary) <= MAX_DRAWS {
         true => Ok(()),
         false => Err(format!(
-            "expected a tree of at most {MOST_NODES} nodes and {MOST_DRAWS} draws, got {}",
+            "expected a tree of at most {MAX_NODES} nodes and {MAX_DRAWS} draws, got {}",
             tree.describe()
         )),
     }
@@ -158,14 +165,18 @@ fn draft_sampling(
     }
 }
 
-fn parse_tree(model: &LoadedModel, name: &str, verifier: &VerifierKind) -> Result<PolicyKind, String> {
+fn parse_tree(
+    model: &LoadedModel,
+    name: &str,
+    verifier: &VerifierKind,
+) -> Result<PolicyKind, String> {
     let invalid = |error| in_field("tree", &error);
     let name: TreeName = name.parse().map_err(invalid)?;
     let acceptance = model.acceptance.as_deref();
     if name.needs_acceptance() && acceptance.is_none() {
         return Err(
-            "speculation.tree: a sequoia tree is made from measured acceptances, and this \
-                    server was started without them"
+            "speculation.tree: a sequoia tree needs measured acceptance rates, and this server \
+             was started without them"
                 .to_owned(),
         );
     }

@@ -1,13 +1,14 @@
-//! Steps of the engine, for those who want to see them.
+//! Steps of the engine as JSON, for visualization.
 
 use polydraft::Token;
 use polydraft_engine::Trace;
 use polydraft_text::Tokenizer;
 use serde_json::{Value, json};
 
-/// One step: the tree's nodes, each with both distributions of the token after it, and the outcome.
-pub fn step(text: &Tokenizer, trace: &Trace) -> Value {
-    let token = |token: Token| text.decode(&[token]).unwrap_or_default();
+/// Object of a step: the nodes of the tree, each with the draft's and the target's distribution of
+/// the next token, and the outcome.
+pub fn step_object(tokenizer: &Tokenizer, trace: &Trace) -> Value {
+    let token = |token: Token| tokenizer.decode(&[token]).unwrap_or_default();
     let probs = |probs: &[(Token, f64)]| -> Value {
         probs.iter().map(|&(id, p)| json!({ "id": id, "text": token(id), "p": p })).collect()
     };
@@ -16,8 +17,8 @@ pub fn step(text: &Tokenizer, trace: &Trace) -> Value {
         .iter()
         .map(|node| {
             let drawn = node.drawn.as_ref().map(|drawn| {
-                let (id, text) = (drawn.token, token(drawn.token));
-                json!({ "parent": drawn.parent, "id": id, "text": text, "draft": drawn.draft,
+                let (id, tokenizer) = (drawn.token, token(drawn.token));
+                json!({ "parent": drawn.parent, "id": id, "text": tokenizer, "draft": drawn.draft,
                     "target": drawn.target })
             });
             let (draft, target) = (probs(&node.draft), probs(&node.target));

@@ -1,4 +1,4 @@
-//! Bodies of requests as JSON, read strictly: no name may occur twice in an object.
+//! Strict JSON bodies: duplicate keys are errors.
 
 use std::fmt;
 
@@ -8,32 +8,31 @@ use serde_json::{Map, Value};
 
 use super::error::Problem;
 
-/// The object of a body. A name that occurs twice in it, or in any object in it, is an error: it is
-/// ambiguous.
+/// Parses the object of a body. A duplicate key in any object is an error, because it is ambiguous.
 ///
 /// # Errors
-/// No JSON, no object, a name that occurs twice.
+/// Invalid JSON; not an object; a duplicate key.
 pub fn parse(body: &[u8]) -> Result<Value, Problem> {
-    let read: Result<Strict, _> = serde_json::from_slice(body);
-    let wrong = |error| Problem::invalid(format_args!("the body: {}", error));
-    match read.map_err(wrong)? {
-        Strict(object @ Value::Object(_)) => Ok(object),
-        Strict(_) => Err(Problem::invalid("the body: expected a JSON object")),
+    let read: Result<StrictJson, _> = serde_json::from_slice(body);
+    let invalid = |error| Problem::invalid(format_args!("the body: {}", error));
+    match read.map_err(invalid)? {
+        StrictJson(object @ Value::Object(_)) => Ok(object),
+        StrictJson(_) => Err(Problem::invalid("the body: expected a JSON object")),
     }
 }
 
-/// JSON in whose objects all names are different.
-struct Strict(Value);
+/// JSON without duplicate keys.
+struct StrictJson(Value);
 
-impl<'de> Deserialize<'de> for Strict {
+impl<'de> Deserialize<'de> for StrictJson {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Reader).map(Strict)
+        deserializer.deserialize_any(StrictVisitor).map(StrictJson)
     }
 }
 
-struct Reader;
+struct StrictVisitor;
 
-impl<'de> Visitor<'de> for Reader {
+impl<'de> Visitor<'de> for StrictVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -70,7 +69,7 @@ impl<'de> Visitor<'de> for Reader {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(Strict(value)) = access.next_element()? {
+        while let Some(StrictJson(value)) = access.next_element()? {
             list.push(value);
         }
         Ok(Value::Array(list))
@@ -84,7 +83,7 @@ impl<'de> Visitor<'de> for Reader {
                     "expected each name once, got {name:?} twice"
                 )));
             }
-            let Strict(value) = access.next_value()?;
+            let StrictJson(value) = access.next_value()?;
             object.insert(name, value);
         }
         Ok(Value::Object(object))

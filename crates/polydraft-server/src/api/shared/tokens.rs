@@ -1,6 +1,6 @@
-//! Log-probabilities as the two routes write them.
+//! Log-probabilities in the forms of the routes.
 //!
-//! Those of alternatives are made as they are written: as JSON values those of a whole vocabulary
+//! Alternatives are converted while they are written: as JSON values those of a whole vocabulary
 //! would take many times the memory of their numbers.
 
 use std::collections::HashSet;
@@ -13,84 +13,89 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::json;
 
-/// What stands for minus infinity, which JSON does not have.
-const LEAST: f64 = -9999.0;
+/// Stands for minus infinity, which JSON does not have.
+const MIN_LOGPROB: f64 = -9999.0;
 
-/// A token of a conversation's answer.
+/// Token of an answer in a conversation.
 #[derive(Serialize)]
 struct ChatToken<'a> {
     #[serde(flatten)]
-    own: TopToken,
-    top_logprobs: Tops<'a>,
+    entry_fields: TopToken,
+    top_logprobs: TopTokens<'a>,
 }
 
-/// The alternatives of one.
-struct Tops<'a> {
-    text: &'a Tokenizer,
+/// Alternatives of a token.
+struct TopTokens<'a> {
+    tokenizer: &'a Tokenizer,
     naming: Naming,
     top: &'a [(Token, f64)],
 }
 
-impl Serialize for Tops<'_> {
+impl Serialize for TopTokens<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { text, naming, top: all } = *self;
-        serializer
-            .collect_seq(all.iter().map(|&(token, logprob)| top(text, naming, token, logprob)))
+        let Self { tokenizer, naming, top: all } = *self;
+        serializer.collect_seq(
+            all.iter().map(|&(token, logprob)| top_token(tokenizer, naming, token, logprob)),
+        )
     }
 }
 
 /// A token and its log-probability.
 #[derive(Debug, Serialize)]
 struct TopToken {
-    /// Its string; where it is only a part of a character, its bytes as `\xf0\x9f`.
+    /// String of the token; if it is only part of a character, its bytes as `\xf0\x9f`.
     token: String,
-    /// The natural logarithm of its probability at temperature 1.
+    /// Natural logarithm of the probability at temperature 1.
     logprob: f64,
-    /// Its bytes.
+    /// Bytes of the token.
     bytes: Option<Vec<u8>>,
 }
 
-/// A token as text.
+/// Text of a token.
 #[derive(Default)]
-struct Named {
-    /// Its string, or its bytes written out.
+struct TokenText {
+    /// The string, or escaped bytes.
     string: String,
     bytes: Option<Vec<u8>>,
-    /// Whether it is whole characters.
-    whole: bool,
+    /// Whether the token consists of complete characters.
+    is_complete: bool,
 }
 
-impl Named {
-    fn of(text: &Tokenizer, token: Token) -> Self {
-        // A token that was decided has a string, or its request has failed already.
-        Self::with(text, token, text.decode(&[token]).unwrap_or_default())
+impl TokenText {
+    fn new(tokenizer: &Tokenizer, token: Token) -> Self {
+        // Decoding of a decided token cannot fail here: the request would have failed before.
+        Self::with_string(tokenizer, token, tokenizer.decode(&[token]).unwrap_or_default())
     }
 
-    /// A token of a prompt, of which special ones are a part.
-    fn of_prompt(text: &Tokenizer, token: Token) -> Self {
-        Self::with(text, token, text.decode_all(&[token]).unwrap_or_default())
+    /// Text of a prompt's token, special tokens included.
+    fn in_prompt(tokenizer: &Tokenizer, token: Token) -> Self {
+        Self::with_string(
+            tokenizer,
+            token,
+            tokenizer.decode_with_special(&[token]).unwrap_or_default(),
+        )
     }
 
-    fn with(text: &Tokenizer, token: Token, string: String) -> Self {
+    fn with_string(tokenizer: &Tokenizer, token: Token, string: String) -> Self {
         if !string.contains(char::REPLACEMENT_CHARACTER) {
-            return Self { bytes: Some(string.clone().into_bytes()), string, whole: true };
+            return Self { bytes: Some(string.clone().into_bytes()), string, is_complete: true };
         }
-        match text.token_bytes(token) {
+        match tokenizer.token_bytes(token) {
             Some(bytes) => {
                 let string = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
-                Self { string, bytes: Some(bytes), whole: false }
+                Self { string, bytes: Some(bytes), is_complete: false }
             }
-            None => Self { string, bytes: None, whole: true },
+            None => Self { string, bytes: None, is_complete: true },
         }
     }
 
-    /// As completions have it.
-    fn in_completion(&self) -> String {
-        if self.whole { self.string.clone() } else { format!("bytes:{}", self.string) }
+    /// Name of the token in completions.
+    fn completion_name(&self) -> String {
+        if self.is_complete { self.string.clone() } else { format!("bytes:{}", self.string) }
     }
 
-    /// How many characters begin with it: a character's other bytes begin none.
-    fn characters(&self) -> usize {
+    /// Number of characters that begin in the token; continuation bytes begin none.
+    fn char_starts(&self) -> usize {
         match &self.bytes {
             Some(bytes) => bytes.iter().filter(|byte| **byte & 0xc0 != 0x80).count(),
             None => self.string.chars().count(),
@@ -98,60 +103,60 @@ impl Named {
     }
 }
 
-fn top(text: &Tokenizer, naming: Naming, token: Token, logprob: f64) -> TopToken {
-    let Named { string, bytes, .. } = Named::of(text, token);
-    let token = if naming == Naming::Id { naming.of(text, token) } else { string };
-    TopToken { token, logprob: logprob.max(LEAST), bytes }
+fn top_token(tokenizer: &Tokenizer, naming: Naming, token: Token, logprob: f64) -> TopToken {
+    let TokenText { string, bytes, .. } = TokenText::new(tokenizer, token);
+    let token = if naming == Naming::Id { naming.token_name(tokenizer, token) } else { string };
+    TopToken { token, logprob: logprob.max(MIN_LOGPROB), bytes }
 }
 
-/// As conversations have them: a list.
+/// Log-probabilities in the form of conversations: a list.
 pub struct ChatTokens {
-    text: Tokenizer,
+    tokenizer: Tokenizer,
     naming: Naming,
     scores: Vec<Scored>,
 }
 
-/// As conversations have them.
-pub fn chat(text: &Tokenizer, naming: Naming, scores: Vec<Scored>) -> ChatTokens {
-    ChatTokens { text: text.clone(), naming, scores }
+/// Creates log-probabilities in the form of conversations.
+pub fn chat_logprobs(tokenizer: &Tokenizer, naming: Naming, scores: Vec<Scored>) -> ChatTokens {
+    ChatTokens { tokenizer: tokenizer.clone(), naming, scores }
 }
 
 impl Serialize for ChatTokens {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { text, naming, scores } = self;
+        let Self { tokenizer, naming, scores } = self;
         let naming = *naming;
         serializer.collect_seq(scores.iter().map(|scored| ChatToken {
-            own: top(text, naming, scored.token, scored.logprob),
-            top_logprobs: Tops { text, naming, top: &scored.top },
+            entry_fields: top_token(tokenizer, naming, scored.token, scored.logprob),
+            top_logprobs: TopTokens { tokenizer, naming, top: &scored.top },
         }))
     }
 }
 
-/// A token of an answer of llama.cpp's own route.
+/// Token of an answer of llama.cpp's own route.
 #[derive(Debug, Serialize)]
 pub struct TokenWithId {
     id: Token,
     #[serde(flatten)]
-    own: TopToken,
+    entry_fields: TopToken,
     #[serde(skip_serializing_if = "Option::is_none")]
     top_logprobs: Option<Vec<TokenWithId>>,
 }
 
-/// As llama.cpp's own route has them.
-pub fn with_ids(text: &Tokenizer, scores: &[Scored]) -> Vec<TokenWithId> {
-    let of = |token, logprob, top_logprobs| TokenWithId {
+/// Log-probabilities in the form of llama.cpp's own route.
+pub fn tokens_with_ids(tokenizer: &Tokenizer, scores: &[Scored]) -> Vec<TokenWithId> {
+    let entry = |token, logprob, top_logprobs| TokenWithId {
         id: token,
-        own: top(text, Naming::String, token, logprob),
+        entry_fields: top_token(tokenizer, Naming::String, token, logprob),
         top_logprobs,
     };
     let scored = |scored: &Scored| {
-        let all = scored.top.iter().map(|&(token, logprob)| of(token, logprob, None)).collect();
-        of(scored.token, scored.logprob, Some(all))
+        let all = scored.top.iter().map(|&(token, logprob)| entry(token, logprob, None)).collect();
+        entry(scored.token, scored.logprob, Some(all))
     };
     scores.iter().map(scored).collect()
 }
 
-/// A token of such an answer, with its probability in the distribution that was sampled.
+/// Token of an answer of llama.cpp's own route, with its probability in the sampled distribution.
 #[derive(Debug, Serialize)]
 pub struct SampledToken {
     id: Token,
@@ -162,89 +167,88 @@ pub struct SampledToken {
     top_probs: Option<Vec<SampledToken>>,
 }
 
-/// The same of scores in the distribution that was sampled.
-pub fn sampled_with_ids(text: &Tokenizer, scores: &[Scored]) -> Vec<SampledToken> {
-    let of = |token, logprob: f64, top_probs| {
-        let Named { string, bytes, .. } = Named::of(text, token);
+/// Probabilities in the sampled distribution, in the form of llama.cpp's own route.
+pub fn sampled_tokens_with_ids(tokenizer: &Tokenizer, scores: &[Scored]) -> Vec<SampledToken> {
+    let entry = |token, logprob: f64, top_probs| {
+        let TokenText { string, bytes, .. } = TokenText::new(tokenizer, token);
         SampledToken { id: token, token: string, bytes, prob: logprob.exp(), top_probs }
     };
     let scored = |scored: &Scored| {
-        let all = scored.top.iter().map(|&(token, logprob)| of(token, logprob, None)).collect();
-        of(scored.token, scored.logprob, Some(all))
+        let all = scored.top.iter().map(|&(token, logprob)| entry(token, logprob, None)).collect();
+        entry(scored.token, scored.logprob, Some(all))
     };
     scores.iter().map(scored).collect()
 }
 
-/// How log-probabilities name tokens.
+/// Naming of tokens in log-probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
-    /// By their strings.
+    /// By string.
     String,
     /// As `token_id:7`.
     Id,
 }
 
 impl Naming {
-    fn of(self, text: &Tokenizer, token: Token) -> String {
+    fn token_name(self, tokenizer: &Tokenizer, token: Token) -> String {
         match self {
-            Self::String => Named::of(text, token).in_completion(),
-            Self::Id => self.name(token, &Named::default()),
+            Self::String => TokenText::new(tokenizer, token).completion_name(),
+            Self::Id => self.name(token, &TokenText::default()),
         }
     }
 
-    fn name(self, token: Token, named: &Named) -> String {
+    fn name(self, token: Token, named: &TokenText) -> String {
         match self {
-            Self::String => named.in_completion(),
+            Self::String => named.completion_name(),
             Self::Id => format!("token_id:{token}"),
         }
     }
 }
 
-/// As completions have them.
+/// Log-probabilities in the form of completions.
 #[derive(Serialize)]
 pub struct CompletionTokens {
     tokens: Vec<String>,
     token_logprobs: Vec<Option<f64>>,
-    top_logprobs: TopMaps,
+    top_logprobs: TopLogprobMaps,
     text_offset: Vec<usize>,
 }
 
-/// The alternatives of each token, by their strings.
-struct TopMaps {
-    text: Tokenizer,
+/// Alternatives of each token, by name.
+struct TopLogprobMaps {
+    tokenizer: Tokenizer,
     naming: Naming,
     prompt: Option<Arc<PromptScores>>,
     scores: Vec<Scored>,
 }
 
-/// Those of one.
-struct TopMap<'a>(&'a TopMaps, &'a Scored);
+/// Alternatives of one token.
+struct TopLogprobMap<'a>(&'a TopLogprobMaps, &'a Scored);
 
-impl TopMaps {
-    /// All tokens with their scores: first the prompt's, if it is echoed, whose first one has none.
+impl TopLogprobMaps {
+    /// All tokens with their scores: first an echoed prompt's, whose first token has none.
     fn all(&self) -> impl Iterator<Item = (Token, Option<&Scored>)> {
         let echoed = self.prompt.iter().flat_map(|prompt| prompt.all());
         echoed.chain(self.scores.iter().map(|scored| (scored.token, Some(scored))))
     }
 }
 
-impl Serialize for TopMaps {
+impl Serialize for TopLogprobMaps {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.all().map(|(_, scored)| Some(TopMap(self, scored?))))
+        serializer.collect_seq(self.all().map(|(_, scored)| Some(TopLogprobMap(self, scored?))))
     }
 }
 
-impl Serialize for TopMap<'_> {
+impl Serialize for TopLogprobMap<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(TopMaps { text, naming, .. }, scored) = self;
-        // Several tokens may have the same string: the decided one stands for them, or else the
-        // likeliest.
+        let Self(TopLogprobMaps { tokenizer, naming, .. }, scored) = self;
+        // Several tokens may have the same string: keep the decided one, or else the likeliest.
         let (mut seen, mut object) = (HashSet::new(), serializer.serialize_map(None)?);
-        let own = (scored.token, scored.logprob);
-        for (token, logprob) in std::iter::once(own).chain(scored.top.iter().copied()) {
-            let name = naming.of(text, token);
+        let decided = (scored.token, scored.logprob);
+        for (token, logprob) in std::iter::once(decided).chain(scored.top.iter().copied()) {
+            let name = naming.token_name(tokenizer, token);
             if !seen.contains(&name) {
-                object.serialize_entry(&name, &logprob.max(LEAST))?;
+                object.serialize_entry(&name, &logprob.max(MIN_LOGPROB))?;
                 seen.insert(name);
             }
         }
@@ -252,39 +256,43 @@ impl Serialize for TopMap<'_> {
     }
 }
 
-/// As completions have them: first of the `prompt`'s tokens, if it is echoed, whose first one has
-/// no score. `offset` is where the first one's string begins, in characters, and afterwards where
-/// the next will.
-pub fn completion(
-    text: &Tokenizer,
+/// Creates log-probabilities in the form of completions, beginning with an echoed `prompt`, whose
+/// first token has no score. `offset` is the position of the first token's string in characters,
+/// and is advanced past the last.
+pub fn completion_logprobs(
+    tokenizer: &Tokenizer,
     naming: Naming,
     prompt: Option<Arc<PromptScores>>,
     scores: Vec<Scored>,
     offset: &mut usize,
 ) -> CompletionTokens {
     let special = prompt.as_ref().is_some_and(|prompt| prompt.special);
-    let of_echo = if special { Named::of_prompt } else { Named::of };
+    let text_of_echo = if special { TokenText::in_prompt } else { TokenText::new };
     let echoed = prompt.as_ref().map_or(0, |prompt| 1 + prompt.others.len());
-    let top_logprobs = TopMaps { text: text.clone(), naming, prompt, scores };
+    let top_logprobs = TopLogprobMaps { tokenizer: tokenizer.clone(), naming, prompt, scores };
     let (mut tokens, mut token_logprobs, mut text_offset) = (Vec::new(), Vec::new(), Vec::new());
     for (number, (token, scored)) in top_logprobs.all().enumerate() {
-        let name = if number < echoed { of_echo(text, token) } else { Named::of(text, token) };
+        let name = if number < echoed {
+            text_of_echo(tokenizer, token)
+        } else {
+            TokenText::new(tokenizer, token)
+        };
         tokens.push(naming.name(token, &name));
-        token_logprobs.push(scored.map(|scored| scored.logprob.max(LEAST)));
+        token_logprobs.push(scored.map(|scored| scored.logprob.max(MIN_LOGPROB)));
         text_offset.push(*offset);
-        *offset += name.characters();
+        *offset += name.char_starts();
     }
     CompletionTokens { tokens, token_logprobs, top_logprobs, text_offset }
 }
 
-/// The scores of a prompt's tokens.
+/// Scores of a prompt's tokens.
 #[derive(Debug)]
 pub struct PromptScores {
-    /// The first token, which nothing stands before.
+    /// The first token, which has no score.
     pub first: Token,
-    /// Those of the others.
+    /// Scores of the other tokens.
     pub others: Vec<Scored>,
-    /// Whether special tokens are a part of its echo.
+    /// Whether an echo includes special tokens.
     pub special: bool,
 }
 
@@ -295,39 +303,39 @@ impl PromptScores {
     }
 }
 
-/// vLLM's `prompt_logprobs`: for every token an object by token ids; none for the first.
+/// vLLM's `prompt_logprobs`: an object by token ids for every token; null for the first.
 #[derive(Clone)]
-pub struct ById {
-    /// Names tokens.
-    pub text: Tokenizer,
-    /// Of the prompt.
+pub struct PromptLogprobs {
+    /// Tokenizer for the names of tokens.
+    pub tokenizer: Tokenizer,
+    /// Scores of the prompt.
     pub scores: Arc<PromptScores>,
 }
 
-/// The object of one token.
-struct OneById<'a>(&'a Tokenizer, &'a Scored);
+/// Object of one token.
+struct TokenLogprobs<'a>(&'a Tokenizer, &'a Scored);
 
-impl Serialize for ById {
+impl Serialize for PromptLogprobs {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let all = self.scores.all();
-        serializer.collect_seq(all.map(|(_, scored)| Some(OneById(&self.text, scored?))))
+        serializer.collect_seq(all.map(|(_, scored)| Some(TokenLogprobs(&self.tokenizer, scored?))))
     }
 }
 
-impl Serialize for OneById<'_> {
+impl Serialize for TokenLogprobs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(text, scored) = self;
+        let Self(tokenizer, scored) = self;
         let mut object = serializer.serialize_map(None)?;
         let ranked = scored.top.iter().enumerate();
         let top = ranked.map(|(rank, &(token, logprob))| (token, logprob, Some(rank + 1)));
-        // Where it is none of the likeliest, its rank is not known.
+        // The rank of a token that is not among the likeliest is unknown.
         let is_listed = scored.top.iter().any(|(token, _)| *token == scored.token);
-        let own = (!is_listed).then_some((scored.token, scored.logprob, None));
-        for (token, logprob, rank) in top.chain(own) {
+        let decided = (!is_listed).then_some((scored.token, scored.logprob, None));
+        for (token, logprob, rank) in top.chain(decided) {
             object.serialize_entry(
                 &token,
-                &json!({ "logprob": logprob.max(LEAST), "rank": rank,
-                    "decoded_token": Named::of(text, token).string }),
+                &json!({ "logprob": logprob.max(MIN_LOGPROB), "rank": rank,
+                    "decoded_token": TokenText::new(tokenizer, token).string }),
             )?;
         }
         object.end()

@@ -1,23 +1,23 @@
-//! What an answer took.
+//! Token counts of an answer.
 
 use polydraft_engine::Statistics;
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-/// The usage of an answer.
+/// Usage of an answer.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 pub struct Usage {
     /// Tokens of the prompts.
     pub prompt_tokens: usize,
     /// Tokens of the sequences.
     pub completion_tokens: usize,
-    /// Both.
+    /// Sum of both.
     pub total_tokens: usize,
     /// Details of the prompts' tokens.
     pub prompt_tokens_details: PromptDetails,
     /// Counts of speculation.
-    pub speculation: Speculated,
+    pub speculation: SpeculationCounts,
 }
 
 /// Details of the prompts' tokens.
@@ -29,55 +29,55 @@ pub struct PromptDetails {
 
 /// Counts of speculation, over all sequences.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub struct Speculated {
-    /// Passes of the target, without the prefill.
+pub struct SpeculationCounts {
+    /// Passes of the target, without prefill.
     target_calls: usize,
-    /// Tokens that a grammar forced, which took no pass.
+    /// Tokens forced by a grammar, which took no pass.
     forced_tokens: usize,
-    /// Distinct tokens drafted.
+    /// Distinct drafted tokens.
     draft_tokens: usize,
-    /// For each position on the drafted path, how often a token was drafted there.
+    /// Number of drafted tokens at each position of the drafted path.
     drafted: Vec<usize>,
-    /// For each position, how often the token there was accepted.
+    /// Number of accepted tokens at each position.
     accepted: Vec<usize>,
 }
 
-impl Speculated {
-    /// Tokens drafted, and how many of them were accepted.
+impl SpeculationCounts {
+    /// Drafted tokens, and accepted ones among them.
     pub fn drafts(&self) -> (usize, usize) {
         (self.draft_tokens, self.accepted.iter().sum())
     }
 }
 
 impl Usage {
-    /// Of prompts with so many tokens, before anything was generated.
-    pub fn of_prompts(tokens: usize) -> Self {
+    /// Usage of prompts with this many tokens, before any output.
+    pub fn for_prompts(tokens: usize) -> Self {
         Self { prompt_tokens: tokens, total_tokens: tokens, ..Self::default() }
     }
 
-    /// Counts so many tokens of a sequence, of which some were counted before.
+    /// Raises the count of a sequence from `before` to `tokens`.
     pub fn count(&mut self, tokens: usize, before: usize) {
         self.completion_tokens = self.completion_tokens + tokens - before;
         self.total_tokens = self.total_tokens + tokens - before;
     }
 
-    /// The same before so many tokens.
+    /// Usage without this many output tokens.
     pub fn without(&self, tokens: usize) -> Self {
         let completion_tokens = self.completion_tokens.saturating_sub(tokens);
         let total_tokens = self.total_tokens.saturating_sub(tokens);
         Self { completion_tokens, total_tokens, ..self.clone() }
     }
 
-    /// The usage so far, as part of a stream: its speculation is known at the end.
+    /// Usage so far, for a stream: counts of speculation are known only at the end.
     pub fn so_far(&self) -> Value {
         let Self { prompt_tokens, completion_tokens, total_tokens, .. } = self;
         json!({ "prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens,
             "total_tokens": total_tokens })
     }
 
-    /// Adds the speculation of a sequence.
-    pub fn add(&mut self, statistics: &Statistics) {
-        let Speculated { target_calls, forced_tokens, draft_tokens, drafted, accepted } =
+    /// Adds the speculation counts of a sequence.
+    pub fn add_statistics(&mut self, statistics: &Statistics) {
+        let SpeculationCounts { target_calls, forced_tokens, draft_tokens, drafted, accepted } =
             &mut self.speculation;
         *target_calls += statistics.target_calls;
         *forced_tokens += statistics.forced;

@@ -1,19 +1,19 @@
-//! Values of parameters that clients send in several forms.
+//! Parameter values that clients send in several forms.
 
 use serde::Deserialize;
 
-/// A value, or several.
+/// A value, or a list.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged, expecting = "a value or a list of values")]
 pub enum OneOrMany<T> {
-    /// One.
+    /// A value.
     One(T),
-    /// Several.
+    /// A list.
     Many(Vec<T>),
 }
 
 impl<T> OneOrMany<T> {
-    /// As a list.
+    /// Converts to a list.
     pub fn into_vec(self) -> Vec<T> {
         match self {
             Self::One(one) => vec![one],
@@ -22,7 +22,7 @@ impl<T> OneOrMany<T> {
     }
 }
 
-/// For fields with a default that clients send as null.
+/// Deserializes null as the default.
 pub fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -31,27 +31,27 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// For flags: true or false, which some clients send as strings, or null.
+/// Deserializes a flag: a bool, null, or a string, which some clients send.
 pub fn flag<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "true or false")]
     enum Flag {
         Plain(bool),
-        Said(Said),
+        Quoted(Quoted),
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "lowercase")]
-    enum Said {
+    enum Quoted {
         True,
         False,
     }
     Ok(Option::deserialize(deserializer)?.map(|flag| match flag {
         Flag::Plain(flag) => flag,
-        Flag::Said(said) => matches!(said, Said::True),
+        Flag::Quoted(quoted) => matches!(quoted, Quoted::True),
     }))
 }
 
-/// The same where null is false.
-pub fn flag_or_not<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+/// Deserializes a flag, with null as false.
+pub fn flag_or_false<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     Ok(flag(deserializer)?.unwrap_or_default())
 }

@@ -1,31 +1,31 @@
-//! Reads GBNF.
+//! Parser of GBNF.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// The rules by name.
+/// Rules by name.
 pub type Rules = BTreeMap<String, Node>;
 
-/// Brackets within brackets at most.
-const DEPTH: usize = 64;
-/// Repetitions of a repetition at most, without brackets.
-const IN_A_ROW: usize = 4;
-/// Repetitions at most, as in llama.cpp.
-const REPETITIONS: u32 = 2000;
+/// Maximum nesting of brackets.
+const MAX_DEPTH: usize = 64;
+/// Maximum consecutive repetition operators without brackets.
+const MAX_CONSECUTIVE_REPETITIONS: usize = 4;
+/// Maximum count of a repetition, as in llama.cpp.
+const MAX_REPETITIONS: u32 = 2000;
 
-/// What a rule, or a part of one, derives.
+/// A rule's body, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Node {
-    Text(String),
+    Literal(String),
     Class(Class),
     Rule(String),
     Sequence(Vec<Node>),
-    Either(Vec<Node>),
-    Repeated { part: Box<Node>, least: u32, most: Option<u32> },
+    Alternatives(Vec<Node>),
+    Repeated { part: Box<Node>, min: u32, max: Option<u32> },
 }
 
-/// Characters by their first and last codes.
+/// Class of characters, as ranges from first to last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Class {
     pub negated: bool,
@@ -33,93 +33,101 @@ pub struct Class {
 }
 
 impl Node {
-    /// The rules that it uses.
+    /// Names of the rules that the node uses.
     pub fn names(&self) -> BTreeSet<&str> {
-        let (mut names, mut left) = (BTreeSet::new(), vec![self]);
-        while let Some(node) = left.pop() {
+        let (mut names, mut pending) = (BTreeSet::new(), vec![self]);
+        while let Some(node) = pending.pop() {
             match node {
                 Self::Rule(name) => drop(names.insert(&**name)),
-                Self::Sequence(parts) | Self::Either(parts) => left.extend(parts),
-                Self::Repeated { part, .. } => left.push(part),
-                Self::Text(_) | Self::Class(_) => {}
+                Self::Sequence(parts) | Self::Alternatives(parts) => pending.extend(parts),
+                Self::Repeated { part, .. } => pending.push(part),
+                Self::Literal(_) | Self::Class(_) => {}
             }
         }
         names
     }
 }
 
-/// The smallest parts of the notation.
+/// Lexemes of the notation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Word {
-    /// A rule's name where it begins.
-    Begins(String),
+enum Lexeme {
+    /// Name of a rule followed by `::=`.
+    RuleStart(String),
     Name(String),
-    Text(String),
+    Literal(String),
     Class(Class),
     Repeat(u32, Option<u32>),
     Sign(char),
 }
 
-/// Reads all rules.
+/// Parses all rules.
 ///
 /// # Errors
-/// What is no GBNF.
+/// Invalid GBNF.
 pub fn parse(text: &str) -> Result<Rules, String> {
-    let mut parser = Parser { words: words(text)?.into_iter().peekable() };
+    let mut parser = Parser { lexemes: lexemes(text)?.into_iter().peekable() };
     let mut rules = Rules::new();
-    while let Some(word) = parser.words.next() {
-        let Word::Begins(name) = word else {
-            return Err(format!("expected NAME ::= where a rule begins, got {}", word.shown()));
+    while let Some(lexeme) = parser.lexemes.next() {
+        let Lexeme::RuleStart(name) = lexeme else {
+            return Err(format!(
+                "expected NAME ::= at the start of a rule, got {}",
+                lexeme.describe()
+            ));
         };
-        let node = parser.either(0)?;
+        let node = parser.alternatives(0)?;
         if rules.insert(name.clone(), node).is_some() {
-            return Err(format!("the rule {name} is there twice"));
+            return Err(format!("the rule {name} is defined twice"));
         }
     }
     Ok(rules)
 }
 
 struct Parser {
-    words: Peekable<std::vec::IntoIter<Word>>,
+    lexemes: Peekable<std::vec::IntoIter<Lexeme>>,
 }
 
 impl Parser {
-    fn either(&mut self, depth: usize) -> Result<Node, String> {
+    fn alternatives(&mut self, depth: usize) -> Result<Node, String> {
         let mut parts = vec![self.sequence(depth)?];
-        while self.words.next_if_eq(&Word::Sign('|')).is_some() {
+        while self.lexemes.next_if_eq(&Lexeme::Sign('|')).is_some() {
             parts.push(self.sequence(depth)?);
         }
-        Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Node::Either(parts) })
+        Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Node::Alternatives(parts) })
     }
 
     fn sequence(&mut self, depth: usize) -> Result<Node, String> {
-        if depth > DEPTH {
-            return Err(format!("expected at most {DEPTH} brackets within each other"));
+        if depth > MAX_DEPTH {
+            return Err(format!("expected at most {MAX_DEPTH} levels of brackets"));
         }
-        let (mut parts, mut in_a_row) = (Vec::new(), 0);
-        let ends = |word: &Word| matches!(word, Word::Begins(_) | Word::Sign('|' | ')'));
-        while let Some(word) = self.words.next_if(|word| !ends(word)) {
-            in_a_row = if matches!(word, Word::Repeat(..)) { in_a_row + 1 } else { 0 };
-            if in_a_row > IN_A_ROW {
-                return Err(format!("expected at most {IN_A_ROW} repetitions in a row"));
+        let (mut parts, mut consecutive) = (Vec::new(), 0);
+        let ends =
+            |lexeme: &Lexeme| matches!(lexeme, Lexeme::RuleStart(_) | Lexeme::Sign('|' | ')'));
+        while let Some(lexeme) = self.lexemes.next_if(|lexeme| !ends(lexeme)) {
+            consecutive = if matches!(lexeme, Lexeme::Repeat(..)) { consecutive + 1 } else { 0 };
+            if consecutive > MAX_CONSECUTIVE_REPETITIONS {
+                return Err(format!(
+                    "expected at most {MAX_CONSECUTIVE_REPETITIONS} repetitions in a row"
+                ));
             }
-            let part = match word {
-                Word::Name(name) => Node::Rule(name),
-                Word::Text(text) => Node::Text(text),
-                Word::Class(class) => Node::Class(class),
-                Word::Sign('(') => {
-                    let node = self.either(depth + 1)?;
-                    match self.words.next() {
-                        Some(Word::Sign(')')) => node,
-                        Some(other) => return Err(format!("expected ), got {}", other.shown())),
+            let part = match lexeme {
+                Lexeme::Name(name) => Node::Rule(name),
+                Lexeme::Literal(text) => Node::Literal(text),
+                Lexeme::Class(class) => Node::Class(class),
+                Lexeme::Sign('(') => {
+                    let node = self.alternatives(depth + 1)?;
+                    match self.lexemes.next() {
+                        Some(Lexeme::Sign(')')) => node,
+                        Some(other) => return Err(format!("expected ), got {}", other.describe())),
                         None => return Err("expected ) before the end".to_owned()),
                     }
                 }
-                Word::Repeat(least, most) => {
-                    let part = parts.pop().ok_or("there is nothing to repeat")?;
-                    Node::Repeated { part: Box::new(part), least, most }
+                Lexeme::Repeat(min, max) => {
+                    let part = parts.pop().ok_or("nothing to repeat")?;
+                    Node::Repeated { part: Box::new(part), min, max }
                 }
-                other => return Err(format!("expected a part of a rule, got {}", other.shown())),
+                other => {
+                    return Err(format!("expected a part of a rule, got {}", other.describe()));
+                }
             };
             parts.push(part);
         }
@@ -127,59 +135,59 @@ impl Parser {
     }
 }
 
-impl Word {
-    fn shown(&self) -> String {
+impl Lexeme {
+    fn describe(&self) -> String {
         match self {
-            Self::Begins(name) => format!("{name} ::="),
+            Self::RuleStart(name) => format!("{name} ::="),
             Self::Name(name) => name.clone(),
-            Self::Text(text) => format!("{text:?}"),
+            Self::Literal(text) => format!("{text:?}"),
             Self::Class(_) => "a class of characters".to_owned(),
             Self::Repeat(..) => "a repetition".to_owned(),
-            Self::Sign(sign) => sign.to_string(),
+            Self::Sign(character) => character.to_string(),
         }
     }
 }
 
-fn words(text: &str) -> Result<Vec<Word>, String> {
-    let mut found = Vec::new();
+fn lexemes(text: &str) -> Result<Vec<Lexeme>, String> {
+    let mut lexed = Vec::new();
     let mut rest = text.chars().peekable();
-    while let Some(sign) = rest.next() {
-        match sign {
-            _ if sign.is_whitespace() => {}
-            '#' => while rest.next_if(|sign| *sign != '\n').is_some() {},
-            '"' => found.push(Word::Text(string(&mut rest)?)),
-            '[' => found.push(Word::Class(class(&mut rest)?)),
+    while let Some(character) = rest.next() {
+        match character {
+            _ if character.is_whitespace() => {}
+            '#' => while rest.next_if(|character| *character != '\n').is_some() {},
+            '"' => lexed.push(Lexeme::Literal(string(&mut rest)?)),
+            '[' => lexed.push(Lexeme::Class(class(&mut rest)?)),
             '.' => {
-                found.push(Word::Class(Class { negated: false, ranges: vec![('\0', char::MAX)] }))
+                lexed.push(Lexeme::Class(Class { negated: false, ranges: vec![('\0', char::MAX)] }))
             }
-            '(' | ')' | '|' => found.push(Word::Sign(sign)),
-            '*' => found.push(Word::Repeat(0, None)),
-            '+' => found.push(Word::Repeat(1, None)),
-            '?' => found.push(Word::Repeat(0, Some(1))),
-            '{' => found.push(repetition(&mut rest)?),
+            '(' | ')' | '|' => lexed.push(Lexeme::Sign(character)),
+            '*' => lexed.push(Lexeme::Repeat(0, None)),
+            '+' => lexed.push(Lexeme::Repeat(1, None)),
+            '?' => lexed.push(Lexeme::Repeat(0, Some(1))),
+            '{' => lexed.push(repetition(&mut rest)?),
             '<' | '!' => return Err("tokens by number or name are not supported".to_owned()),
             ':' => {
                 let equals = rest.next() == Some(':') && rest.next() == Some('=');
-                match found.pop() {
-                    Some(Word::Name(name)) if equals => found.push(Word::Begins(name)),
-                    _ => return Err("expected NAME ::= where a rule begins, got :".to_owned()),
+                match lexed.pop() {
+                    Some(Lexeme::Name(name)) if equals => lexed.push(Lexeme::RuleStart(name)),
+                    _ => return Err("expected NAME ::= at the start of a rule, got :".to_owned()),
                 }
             }
-            _ if is_name(sign) => {
-                let mut name = sign.to_string();
-                while let Some(sign) = rest.next_if(|sign| is_name(*sign)) {
-                    name.push(sign);
+            _ if is_name_char(character) => {
+                let mut name = character.to_string();
+                while let Some(character) = rest.next_if(|character| is_name_char(*character)) {
+                    name.push(character);
                 }
-                found.push(Word::Name(name));
+                lexed.push(Lexeme::Name(name));
             }
-            _ => return Err(format!("expected a part of a rule, got {sign:?}")),
+            _ => return Err(format!("expected a part of a rule, got {character:?}")),
         }
     }
-    Ok(found)
+    Ok(lexed)
 }
 
-fn is_name(sign: char) -> bool {
-    sign.is_ascii_alphanumeric() || sign == '-' || sign == '_'
+fn is_name_char(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '-' || character == '_'
 }
 
 fn string(rest: &mut Peekable<Chars>) -> Result<String, String> {
@@ -188,7 +196,7 @@ fn string(rest: &mut Peekable<Chars>) -> Result<String, String> {
         match rest.next() {
             Some('"') => return Ok(text),
             Some('\\') => text.push(escape(rest)?),
-            Some(sign) => text.push(sign),
+            Some(character) => text.push(character),
             None => return Err("expected \" at the end of a string".to_owned()),
         }
     }
@@ -205,38 +213,38 @@ fn class(rest: &mut Peekable<Chars>) -> Result<Class, String> {
             }
             ']' => return Ok(Class { negated, ranges }),
             '\\' => escape(rest)?,
-            sign => sign,
+            character => character,
         };
         let mut to = from;
         if rest.next_if_eq(&'-').is_some() {
-            // At the end it stands for itself.
+            // At the end of a class, `-` is literal.
             if rest.peek() == Some(&']') {
                 ranges.extend([(from, from), ('-', '-')]);
                 continue;
             }
             to = match rest.next().ok_or_else(missing)? {
                 '\\' => escape(rest)?,
-                sign => sign,
+                character => character,
             };
         }
         if to < from {
-            return Err(format!("expected first the smaller of {from:?} and {to:?} in a range"));
+            return Err(format!("expected a range in ascending order, got {from:?} to {to:?}"));
         }
         ranges.push((from, to));
     }
 }
 
 fn escape(rest: &mut Peekable<Chars>) -> Result<char, String> {
-    let sign = rest.next().ok_or("expected a character after \\")?;
-    let digits = match sign {
+    let character = rest.next().ok_or("expected a character after \\")?;
+    let digits = match character {
         'n' => return Ok('\n'),
         'r' => return Ok('\r'),
         't' => return Ok('\t'),
-        '\\' | '"' | '[' | ']' | '-' | '^' | '/' | '.' => return Ok(sign),
+        '\\' | '"' | '[' | ']' | '-' | '^' | '/' | '.' => return Ok(character),
         'x' => 2,
         'u' => 4,
         'U' => 8,
-        other => return Err(format!("there is no \\{other} in GBNF")),
+        other => return Err(format!("unknown escape \\{other} in GBNF")),
     };
     let hex: String = rest.by_ref().take(digits).collect();
     let code = u32::from_str_radix(&hex, 16).ok().filter(|_| hex.len() == digits);
@@ -244,25 +252,24 @@ fn escape(rest: &mut Peekable<Chars>) -> Result<char, String> {
         .ok_or_else(|| format!("expected a character's code of {digits} digits, got {hex:?}"))
 }
 
-fn repetition(rest: &mut Peekable<Chars>) -> Result<Word, String> {
-    let text: String = rest.by_ref().take_while(|sign| *sign != '}').collect();
+fn repetition(rest: &mut Peekable<Chars>) -> Result<Lexeme, String> {
+    let text: String = rest.by_ref().take_while(|character| *character != '}').collect();
     let number = |text: &str| {
         let text = text.trim();
-        let known = text.parse::<u32>().ok().filter(|number| *number <= REPETITIONS);
-        known
-            .ok_or_else(|| format!("expected a number up to {REPETITIONS} in {{..}}, got {text:?}"))
+        let known = text.parse::<u32>().ok().filter(|number| *number <= MAX_REPETITIONS);
+        known.ok_or_else(|| {
+            format!("expected a number up to {MAX_REPETITIONS} in {{..}}, got {text:?}")
+        })
     };
-    let (least, most) = match text.split_once(',') {
+    let (min, max) = match text.split_once(',') {
         None => (number(&text)?, Some(number(&text)?)),
-        Some((least, most)) => {
-            let least = if least.trim().is_empty() { 0 } else { number(least)? };
-            (least, if most.trim().is_empty() { None } else { Some(number(most)?) })
+        Some((min, max)) => {
+            let min = if min.trim().is_empty() { 0 } else { number(min)? };
+            (min, if max.trim().is_empty() { None } else { Some(number(max)?) })
         }
     };
-    match most {
-        Some(most) if most < least => {
-            Err(format!("expected first the smaller number in {{{text}}}"))
-        }
-        _ => Ok(Word::Repeat(least, most)),
+    match max {
+        Some(max) if max < min => Err(format!("expected the smaller number first in {{{text}}}")),
+        _ => Ok(Lexeme::Repeat(min, max)),
     }
 }

@@ -1,5 +1,4 @@
-//! The answer of `/v1/responses` as it grows: a message, and calls of tools, each an item of its
-//! own.
+//! Answer of `/v1/responses` as it grows: a message and tool calls, each an item of its own.
 
 use std::sync::Arc;
 
@@ -10,55 +9,55 @@ use serde_json::{Value, json};
 
 use super::store::{Store, Stored};
 use crate::api::shared::answer::Answer;
-use crate::api::shared::conversation::is_cut;
+use crate::api::shared::conversation::is_truncated;
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
 use crate::api::shared::tokens::{self, Naming};
-use crate::api::{Reply, Sent};
+use crate::api::{Reply, StreamEvent};
 use crate::worker::Event;
 
-/// What a stream has begun, in this order.
+/// Item of an answer, in the order in which a stream opened them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Item {
-    /// What the model thought.
+    /// Reasoning before the answer.
     Reasoning,
     Message,
-    /// The call of this number, of which so many bytes of arguments were sent.
+    /// Call by index, and the bytes of its arguments sent so far.
     Call(usize, usize),
 }
 
-/// One answer.
+/// An answer as it grows.
 pub struct Response {
     inner: Answer,
     id: u128,
     model: String,
-    /// The parameters of the request, which the answer repeats.
+    /// Parameters of the request, which the answer repeats.
     settings: Value,
     items: Vec<Item>,
-    /// The answer that this one goes on with.
+    /// Id of the answer that this one continues.
     previous: Option<String>,
-    /// Where it is to be stored, and the conversation up to it.
-    keeping: Option<(Arc<Store>, Vec<Value>)>,
-    /// Bytes of the reasoning and of the text, and tokens, that were sent.
-    thought: usize,
-    sent: usize,
-    scored: usize,
-    /// Events that were sent.
-    sequence: usize,
-    /// The prompt, where it and the output are told as tokens.
+    /// Store for the answer and the conversation before it, unless it is not to be stored.
+    storage: Option<(Arc<Store>, Vec<Value>)>,
+    /// Bytes of reasoning and of text, and tokens, sent so far.
+    sent_reasoning: usize,
+    sent_text: usize,
+    sent_tokens: usize,
+    /// Number of events sent.
+    sent_events: usize,
+    /// Tokens of the prompt, if prompt and output are returned as tokens.
     prompt: Option<Vec<Token>>,
-    /// Whether tokens' log-probabilities are told.
-    told_scores: bool,
+    /// Whether to include log-probabilities of tokens.
+    include_logprobs: bool,
 }
 
 impl Response {
-    /// Of nothing yet. `keeping` is where it is to be stored, and the conversation up to it.
+    /// Creates an empty answer. `storage` has the store for it and the conversation before it.
     pub fn new(
         inner: Answer,
         model: String,
         settings: Value,
         previous: Option<String>,
-        keeping: Option<(Arc<Store>, Vec<Value>)>,
+        storage: Option<(Arc<Store>, Vec<Value>)>,
     ) -> Self {
         Self {
             inner,
@@ -67,42 +66,42 @@ impl Response {
             settings,
             items: Vec::new(),
             previous,
-            keeping,
-            thought: 0,
-            sent: 0,
-            scored: 0,
-            sequence: 0,
+            storage,
+            sent_reasoning: 0,
+            sent_text: 0,
+            sent_tokens: 0,
+            sent_events: 0,
             prompt: None,
-            told_scores: true,
+            include_logprobs: true,
         }
     }
 
-    /// It has the prompt and the output as tokens, if there is a prompt; whether log-probabilities
-    /// are told besides.
-    pub fn tells_tokens(&mut self, prompt: Option<Vec<Token>>, scored: bool) {
-        (self.prompt, self.told_scores) = (prompt, scored);
+    /// Includes prompt and output as tokens, if a prompt is given. `scored` sets whether to include
+    /// log-probabilities.
+    pub fn include_tokens(&mut self, prompt: Option<Vec<Token>>, scored: bool) {
+        (self.prompt, self.include_logprobs) = (prompt, scored);
     }
 
-    /// The scores of tokens that are told.
+    /// Scores of tokens to include.
     fn scores(&self) -> &[Scored] {
-        if self.told_scores { self.inner.scores() } else { &[] }
+        if self.include_logprobs { self.inner.scores() } else { &[] }
     }
 
-    /// Tokens, and their text.
-    fn raw(&self, tokens: &[Token]) -> Value {
-        let text = self.inner.tokenizer().decode_all(tokens).unwrap_or_default();
+    /// Object with tokens and their text.
+    fn raw_messages(&self, tokens: &[Token]) -> Value {
+        let text = self.inner.tokenizer().decode_with_special(tokens).unwrap_or_default();
         json!([{ "type": "raw_message_tokens", "message": text, "tokens": tokens }])
     }
 
-    fn own_id(&self) -> String {
+    fn response_id(&self) -> String {
         format!("resp_{:032x}", self.id)
     }
 
-    /// Stores the answer, if it is to be, and returns it.
-    fn kept(&mut self, object: Value) -> Value {
-        if let Some((store, mut items)) = self.keeping.take() {
+    /// Stores the answer if requested, and returns it.
+    fn store_answer(&mut self, object: Value) -> Value {
+        if let Some((store, mut items)) = self.storage.take() {
             items.extend(object["output"].as_array().into_iter().flatten().cloned());
-            store.insert(self.own_id(), Stored { object: object.clone(), items });
+            store.insert(self.response_id(), Stored { object: object.clone(), items });
         }
         object
     }
@@ -120,38 +119,41 @@ impl Response {
     fn status(&self) -> &'static str {
         match self.inner.first().1 {
             None => "in_progress",
-            finish if is_cut(finish) => "incomplete",
+            finish if is_truncated(finish) => "incomplete",
             Some(_) => "completed",
         }
     }
 
-    fn part(&self) -> Value {
-        let logprobs = tokens::chat(self.inner.tokenizer(), Naming::String, self.scores().to_vec());
+    fn message_part(&self) -> Value {
+        let logprobs =
+            tokens::chat_logprobs(self.inner.tokenizer(), Naming::String, self.scores().to_vec());
         json!({ "type": "output_text", "text": self.inner.first().0, "annotations": [],
             "logprobs": logprobs })
     }
 
-    fn thoughts(&self) -> Value {
+    fn reasoning_part(&self) -> Value {
         json!({ "type": "reasoning_text", "text": self.inner.reasoning() })
     }
 
-    /// An item, whole or as it begins.
-    fn item(&self, item: Item, whole: bool) -> Value {
+    /// Object of an item, complete or as it begins.
+    fn item(&self, item: Item, complete: bool) -> Value {
         let (id, status) = (self.item_id(item), self.status());
         match item {
             Item::Reasoning => {
-                let content: Vec<Value> = whole.then(|| self.thoughts()).into_iter().collect();
+                let content: Vec<Value> =
+                    complete.then(|| self.reasoning_part()).into_iter().collect();
                 json!({ "type": "reasoning", "id": id, "status": status, "summary": [],
                     "content": content })
             }
             Item::Message => {
-                let content: Vec<Value> = whole.then(|| self.part()).into_iter().collect();
+                let content: Vec<Value> =
+                    complete.then(|| self.message_part()).into_iter().collect();
                 json!({ "type": "message", "id": id, "status": status, "role": "assistant",
                     "content": content })
             }
             Item::Call(number, _) => {
                 let call = &self.inner.calls()[number];
-                let arguments = if whole { &call.arguments } else { "" };
+                let arguments = if complete { &call.arguments } else { "" };
                 json!({ "type": "function_call", "id": id, "status": status, "call_id": call.id,
                     "name": call.name,
                     "arguments": arguments })
@@ -159,15 +161,15 @@ impl Response {
         }
     }
 
-    /// All items: those that were begun, in their order, or the text and the calls.
-    fn all(&self) -> Vec<Item> {
+    /// All items: those that a stream opened, in their order, or else reasoning, text and calls.
+    fn all_items(&self) -> Vec<Item> {
         if !self.items.is_empty() {
             return self.items.clone();
         }
         let calls = (0..self.inner.calls().len()).map(|number| Item::Call(number, 0));
         let text = self.inner.calls().is_empty() || !self.inner.first().0.is_empty();
-        let thoughts = (!self.inner.reasoning().is_empty()).then_some(Item::Reasoning);
-        thoughts.into_iter().chain(text.then_some(Item::Message)).chain(calls).collect()
+        let reasoning_part = (!self.inner.reasoning().is_empty()).then_some(Item::Reasoning);
+        reasoning_part.into_iter().chain(text.then_some(Item::Message)).chain(calls).collect()
     }
 
     fn object(&self, output: Vec<Value>) -> Value {
@@ -183,7 +185,7 @@ impl Response {
         let status = self.status();
         let reason = (status == "incomplete").then(|| json!({ "reason": "max_output_tokens" }));
         let mut object = json!({
-            "id": self.own_id(),
+            "id": self.response_id(),
             "object": "response",
             "created_at": self.inner.created(),
             "status": status,
@@ -192,7 +194,7 @@ impl Response {
             "model": self.model,
             "output": output,
             "previous_response_id": self.previous,
-            "store": self.keeping.is_some(),
+            "store": self.storage.is_some(),
             "truncation": "disabled",
             "usage": (status != "in_progress").then_some(usage),
         });
@@ -202,32 +204,32 @@ impl Response {
         if let Some(prompt) = &self.prompt {
             let written: Vec<Token> =
                 self.inner.scores().iter().map(|scored| scored.token).collect();
-            object["input_messages"] = self.raw(prompt);
-            object["output_messages"] = self.raw(&written);
+            object["input_messages"] = self.raw_messages(prompt);
+            object["output_messages"] = self.raw_messages(&written);
         }
         object
     }
 
-    /// An event of this name, whose data says it too.
-    fn event(&mut self, name: &'static str, mut data: Value) -> Sent {
+    /// Creates an event; its data repeats the name.
+    fn event(&mut self, name: &'static str, mut data: Value) -> StreamEvent {
         data["type"] = name.into();
-        data["sequence_number"] = self.sequence.into();
-        self.sequence += 1;
-        Sent { name: Some(name), data: data.to_string() }
+        data["sequence_number"] = self.sent_events.into();
+        self.sent_events += 1;
+        StreamEvent { name: Some(name), data: data.to_string() }
     }
 
-    /// Where in the answer something is.
-    fn at(&self, index: usize) -> Value {
+    /// Position of an item, for events.
+    fn position(&self, index: usize) -> Value {
         let item = self.items[index];
-        let mut at = json!({ "item_id": self.item_id(item), "output_index": index });
+        let mut position = json!({ "item_id": self.item_id(item), "output_index": index });
         if !matches!(item, Item::Call(..)) {
-            at["content_index"] = 0.into();
+            position["content_index"] = 0.into();
         }
-        at
+        position
     }
 
-    /// Begins an item; its place.
-    fn open(&mut self, item: Item, events: &mut Vec<Sent>) -> usize {
+    /// Opens an item. Returns its index.
+    fn open_item(&mut self, item: Item, events: &mut Vec<StreamEvent>) -> usize {
         let index = self.items.len();
         self.items.push(item);
         let added = json!({ "output_index": index, "item": self.item(item, false) });
@@ -239,38 +241,39 @@ impl Response {
             Item::Reasoning => json!({ "type": "reasoning_text", "text": "" }),
             Item::Call(..) => return index,
         };
-        let mut part = self.at(index);
+        let mut part = self.position(index);
         part["part"] = empty;
         events.push(self.event("response.content_part.added", part));
         index
     }
 
-    /// The message or the reasoning, begun if it was not.
-    fn begun(&mut self, item: Item, events: &mut Vec<Sent>) -> usize {
+    /// Opens the message or the reasoning unless it is open. Returns its index.
+    fn open_once(&mut self, item: Item, events: &mut Vec<StreamEvent>) -> usize {
         let begun = self.items.iter().position(|other| *other == item);
-        begun.unwrap_or_else(|| self.open(item, events))
+        begun.unwrap_or_else(|| self.open_item(item, events))
     }
 }
 
 impl Reply for Response {
-    fn take(&mut self, event: Event) -> Result<usize, Problem> {
-        self.inner.take(event)
+    fn apply(&mut self, event: Event) -> Result<usize, Problem> {
+        self.inner.apply(event)
     }
 
     fn is_complete(&self) -> bool {
         self.inner.is_complete()
     }
 
-    fn whole(mut self: Box<Self>) -> response::Response {
-        let object = self.object(self.all().iter().map(|item| self.item(*item, true)).collect());
-        let mut object = self.kept(object);
-        if self.inner.told().timings {
+    fn full_response(mut self: Box<Self>) -> response::Response {
+        let object =
+            self.object(self.all_items().iter().map(|item| self.item(*item, true)).collect());
+        let mut object = self.store_answer(object);
+        if self.inner.timing_options().timings {
             object["timings"] = self.inner.timings(0);
         }
         Json(object).into_response()
     }
 
-    fn begin(&mut self) -> Vec<Sent> {
+    fn stream_start(&mut self) -> Vec<StreamEvent> {
         let object = self.object(Vec::new());
         vec![
             self.event("response.created", json!({ "response": object })),
@@ -278,37 +281,41 @@ impl Reply for Response {
         ]
     }
 
-    fn more(&mut self, _: usize) -> Vec<Sent> {
+    fn stream_events(&mut self, _: usize) -> Vec<StreamEvent> {
         let mut events = Vec::new();
         for (progress, timings) in self.inner.take_progress() {
-            if self.inner.told().progress {
+            if self.inner.timing_options().progress {
                 let object = self.object(Vec::new());
-                let told = json!({ "response": object, "prompt_progress": progress.told(),
+                let data = json!({ "response": object, "prompt_progress": progress.to_json(),
                     "timings": timings });
-                events.push(self.event("response.in_progress", told));
+                events.push(self.event("response.in_progress", data));
             }
         }
-        let thoughts = self.inner.reasoning();
-        let (new, length) = (thoughts[self.thought..].to_owned(), thoughts.len());
-        self.thought = length;
+        let reasoning_part = self.inner.reasoning();
+        let (new, length) =
+            (reasoning_part[self.sent_reasoning..].to_owned(), reasoning_part.len());
+        self.sent_reasoning = length;
         if !new.is_empty() {
-            let index = self.begun(Item::Reasoning, &mut events);
-            let mut delta = self.at(index);
+            let index = self.open_once(Item::Reasoning, &mut events);
+            let mut delta = self.position(index);
             delta["delta"] = new.into();
             events.push(self.event("response.reasoning_text.delta", delta));
         }
         let text = self.inner.first().0;
-        let (new, length) = (text[self.sent..].to_owned(), text.len());
-        self.sent = length;
+        let (new, length) = (text[self.sent_text..].to_owned(), text.len());
+        self.sent_text = length;
         if !new.is_empty() {
-            let index = self.begun(Item::Message, &mut events);
-            let scores = &self.scores()[self.scored..];
-            let (mut delta, scored) = (self.at(index), scores.len());
-            delta["logprobs"] =
-                json!(tokens::chat(self.inner.tokenizer(), Naming::String, scores.to_vec()));
-            self.scored += scored;
+            let index = self.open_once(Item::Message, &mut events);
+            let scores = &self.scores()[self.sent_tokens..];
+            let (mut delta, scored) = (self.position(index), scores.len());
+            delta["logprobs"] = json!(tokens::chat_logprobs(
+                self.inner.tokenizer(),
+                Naming::String,
+                scores.to_vec()
+            ));
+            self.sent_tokens += scored;
             delta["delta"] = new.into();
-            if self.inner.told().timings {
+            if self.inner.timing_options().timings {
                 delta["timings"] = self.inner.timings(0);
             }
             events.push(self.event("response.output_text.delta", delta));
@@ -316,13 +323,13 @@ impl Reply for Response {
         for number in 0..self.inner.calls().len() {
             let begun =
                 self.items.iter().position(|item| matches!(item, Item::Call(n, _) if *n == number));
-            let index = begun.unwrap_or_else(|| self.open(Item::Call(number, 0), &mut events));
+            let index = begun.unwrap_or_else(|| self.open_item(Item::Call(number, 0), &mut events));
             let arguments = &self.inner.calls()[number].arguments;
-            let Item::Call(_, told) = self.items[index] else { continue };
-            let (new, length) = (arguments[told..].to_owned(), arguments.len());
+            let Item::Call(_, sent) = self.items[index] else { continue };
+            let (new, length) = (arguments[sent..].to_owned(), arguments.len());
             self.items[index] = Item::Call(number, length);
             if !new.is_empty() {
-                let mut delta = self.at(index);
+                let mut delta = self.position(index);
                 delta["delta"] = new.into();
                 events.push(self.event("response.function_call_arguments.delta", delta));
             }
@@ -330,26 +337,26 @@ impl Reply for Response {
         events
     }
 
-    fn end(&mut self) -> Vec<Sent> {
+    fn stream_end(&mut self) -> Vec<StreamEvent> {
         let mut events = Vec::new();
         if self.items.is_empty() {
-            self.open(Item::Message, &mut events);
+            self.open_item(Item::Message, &mut events);
         }
         for index in 0..self.items.len() {
-            let (item, mut done) = (self.items[index], self.at(index));
+            let (item, mut done) = (self.items[index], self.position(index));
             match item {
                 Item::Reasoning => {
-                    let (mut part, whole) = (done.clone(), self.thoughts());
-                    done["text"] = whole["text"].clone();
-                    part["part"] = whole;
+                    let (mut part, content) = (done.clone(), self.reasoning_part());
+                    done["text"] = content["text"].clone();
+                    part["part"] = content;
                     events.push(self.event("response.reasoning_text.done", done));
                     events.push(self.event("response.content_part.done", part));
                 }
                 Item::Message => {
-                    let (mut part, whole) = (done.clone(), self.part());
-                    done["text"] = whole["text"].clone();
-                    done["logprobs"] = whole["logprobs"].clone();
-                    part["part"] = whole;
+                    let (mut part, content) = (done.clone(), self.message_part());
+                    done["text"] = content["text"].clone();
+                    done["logprobs"] = content["logprobs"].clone();
+                    part["part"] = content;
                     events.push(self.event("response.output_text.done", done));
                     events.push(self.event("response.content_part.done", part));
                 }
@@ -363,18 +370,18 @@ impl Reply for Response {
             events.push(self.event("response.output_item.done", done));
         }
         let object = self.object(self.items.iter().map(|item| self.item(*item, true)).collect());
-        let object = self.kept(object);
+        let object = self.store_answer(object);
         let last =
             if self.status() == "completed" { "response.completed" } else { "response.incomplete" };
         let mut data = json!({ "response": object });
-        if self.inner.told().timings {
+        if self.inner.timing_options().timings {
             data["timings"] = self.inner.timings(0);
         }
         events.push(self.event(last, data));
         events
     }
 
-    fn broken(&mut self, problem: &Problem) -> Vec<Sent> {
+    fn stream_error(&mut self, problem: &Problem) -> Vec<StreamEvent> {
         let error = &problem.error;
         let data = json!({ "code": error.code, "message": error.message, "param": error.param });
         vec![self.event("error", data)]

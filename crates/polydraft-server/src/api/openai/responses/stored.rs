@@ -1,4 +1,4 @@
-//! `/v1/responses/ID`: answers that are stored.
+//! `/v1/responses/ID`: stored answers.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use serde_json::{Value, json};
 
 use crate::api::shared::error::Problem;
 use crate::api::shared::json::Json;
-use crate::fleet::Fleet;
+use crate::models::Models;
 
 fn not_stored(id: &str) -> Problem {
-    let problem = Problem::invalid(format_args!("there is no answer {id:?} here, or no longer"));
-    problem.of("response_id").status(StatusCode::NOT_FOUND)
+    let problem = Problem::invalid(format_args!("no stored answer {id:?}"));
+    problem.with_param("response_id").with_status(StatusCode::NOT_FOUND)
 }
 
-/// A stored answer.
-pub async fn stored(
-    State(fleet): State<Arc<Fleet>>,
+/// Returns a stored answer.
+pub async fn get_stored(
+    State(models): State<Arc<Models>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    let mut loaded = fleet.all().filter_map(|(_, _, app)| app);
-    let stored = loaded.find_map(|app| app.stored.get(&id));
+    let mut loaded = models.all().filter_map(|(_, _, model)| model);
+    let stored = loaded.find_map(|model| model.stored_responses.get(&id));
     stored.map(|stored| Json(stored.object)).ok_or_else(|| not_stored(&id))
 }
 
-/// Drops a stored answer.
-pub async fn forget(
-    State(fleet): State<Arc<Fleet>>,
+/// Deletes a stored answer.
+pub async fn delete_stored(
+    State(models): State<Arc<Models>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    let mut loaded = fleet.all().filter_map(|(_, _, app)| app);
-    match loaded.any(|app| app.stored.remove(&id)) {
+    let mut loaded = models.all().filter_map(|(_, _, model)| model);
+    match loaded.any(|model| model.stored_responses.remove(&id)) {
         true => Ok(Json(json!({ "id": id, "object": "response.deleted", "deleted": true }))),
         false => Err(not_stored(&id)),
     }

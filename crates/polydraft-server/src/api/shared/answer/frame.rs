@@ -1,69 +1,70 @@
-//! Answers and chunks of them as they are written. Log-probabilities go into the text as they
-//! stand, for as JSON values those of a whole vocabulary would take many times its memory.
+//! Serialized form of answers and chunks. Log-probabilities are written directly: as JSON values
+//! those of a whole vocabulary would take many times the memory.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::super::tokens::{ById, ChatTokens, CompletionTokens};
+use super::super::tokens::{ChatTokens, CompletionTokens, PromptLogprobs};
 
 /// An answer, or a chunk of one.
 #[derive(Serialize)]
 pub struct Frame {
-    /// What stands before the choices.
+    /// Fields before the choices.
     #[serde(flatten)]
     pub head: Map<String, Value>,
-    /// The sequences.
+    /// One choice per sequence.
     pub choices: Vec<Choice>,
-    /// In conversations, the prompt's: null where they may be and are not.
+    /// Scores of the prompt in conversations: null if not requested, omitted in chunks without
+    /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_logprobs: Option<Option<ById>>,
-    /// What stands after them.
+    pub prompt_logprobs: Option<Option<PromptLogprobs>>,
+    /// Fields after the choices.
     #[serde(flatten)]
     pub tail: Map<String, Value>,
 }
 
 impl Frame {
-    /// Adds a member.
+    /// Adds a field.
     pub fn add(&mut self, name: &str, value: impl Into<Value>) {
         self.tail.insert(name.to_owned(), value.into());
     }
 
-    /// Its text.
-    pub fn text(&self) -> String {
-        // Nothing in it can fail: all names are strings.
+    /// Serializes the frame.
+    pub fn to_json(&self) -> String {
+        // Cannot fail: all keys are strings.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
 
-/// What is said, or is new, of one sequence.
+/// A sequence, or its news.
 #[derive(Serialize)]
 pub struct Choice {
-    /// All else.
+    /// All other fields.
     #[serde(flatten)]
-    pub said: Map<String, Value>,
-    /// Its tokens' log-probabilities.
+    pub fields: Map<String, Value>,
+    /// Log-probabilities of the tokens.
     pub logprobs: Option<Logprobs>,
-    /// In completions, its prompt's: null where they may be and are not.
+    /// Scores of the prompt in completions: null if not requested, omitted in chunks without them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_logprobs: Option<Option<ById>>,
+    pub prompt_logprobs: Option<Option<PromptLogprobs>>,
 }
 
-/// Log-probabilities, as the route has them.
+/// Log-probabilities in the form of the route.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Logprobs {
-    /// In conversations.
+    /// Form of conversations.
     Chat {
-        /// Of the answer.
+        /// Tokens of the answer.
         content: ChatTokens,
-        /// Of a refusal, which no model here has apart.
+        /// Tokens of a refusal: always null, because models here have none.
         refusal: (),
     },
-    /// In completions.
+    /// Form of completions.
     Completion(CompletionTokens),
 }
 
-/// The members of an object.
+/// Fields of an object.
 pub fn members(object: Value) -> Map<String, Value> {
     match object {
         Value::Object(members) => members,

@@ -1,4 +1,4 @@
-//! What other forms of an answer read of it, and what it is told to tell.
+//! Accessors for other forms of an answer, and its settings.
 
 use polydraft::Token;
 use polydraft_engine::{Finish, Scored};
@@ -6,126 +6,131 @@ use polydraft_text::Tokenizer;
 use serde_json::Value;
 
 use super::super::calls::Calls;
-use super::super::part::{Call, Part};
 use super::super::reasoning::Reasoning;
-use super::super::timings::{Counts, Progress, Tells};
+use super::super::sequence::{Call, SequenceOutput};
+use super::super::timings::{Counts, Progress, TimingOptions};
 use super::super::tokens::Naming;
 use super::super::usage::Usage;
 use super::Answer;
 
 impl Answer {
-    /// The first sequence, as far as it is known, and its finish reason if it has ended.
+    /// Text of the first sequence so far, and its finish reason once it has ended.
     pub fn first(&self) -> (&str, Option<Finish>) {
-        self.parts.first().map_or(("", None), |part| (&part.text, part.finish))
+        self.sequences.first().map_or(("", None), |generated| (&generated.text, generated.finish))
     }
 
-    /// All sequences, as far as they are known.
-    pub fn parts(&self) -> &[Part] {
-        &self.parts
+    /// All sequences so far.
+    pub fn sequences(&self) -> &[SequenceOutput] {
+        &self.sequences
     }
 
-    /// What the model thought in the first sequence, as far as it is known.
+    /// Reasoning of the first sequence so far.
     pub fn reasoning(&self) -> &str {
-        self.parts.first().map_or("", |part| &part.reasoning)
+        self.sequences.first().map_or("", |generated| &generated.reasoning)
     }
 
-    /// The known scores of the first sequence's tokens.
+    /// Scores of the first sequence's tokens so far.
     pub fn scores(&self) -> &[Scored] {
-        self.parts.first().map_or(&[], |part| &part.scores)
+        self.sequences.first().map_or(&[], |generated| &generated.scores)
     }
 
-    /// The tokenizer of its tokens.
+    /// Tokenizer of the answer's tokens.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.text
+        &self.tokenizer
     }
 
-    /// The calls in the first sequence, as far as they are known.
+    /// Calls of the first sequence so far.
     pub fn calls(&self) -> &[Call] {
-        self.parts.first().map_or(&[], |part| &part.calls)
+        self.sequences.first().map_or(&[], |generated| &generated.calls)
     }
 
-    /// The scores of the prompt's tokens are sent as a field of their own.
-    pub fn lists_prompt_scores(&mut self) {
-        self.prompt_scored = true;
+    /// Includes the scores of the prompt's tokens as a separate field.
+    pub fn include_prompt_scores(&mut self) {
+        self.lists_prompt_scores = true;
     }
 
-    /// The ids of tokens are fields of their own, those of the prompts too; whether there are
-    /// log-probabilities besides.
-    pub fn lists_token_ids(&mut self, prompts: Vec<Vec<Token>>, scored: bool) {
-        self.prompts = Some(prompts);
-        self.scored = scored;
+    /// Includes token ids, also those of the prompts. `has_scores` sets whether to keep
+    /// log-probabilities.
+    pub fn include_token_ids(&mut self, prompts: Vec<Vec<Token>>, has_scores: bool) {
+        self.prompt_ids = Some(prompts);
+        self.has_scores = has_scores;
     }
 
-    /// Its prompts came as tokens: their echo has the special ones.
-    pub fn echoes_tokens(&mut self) {
-        self.echoes_tokens = true;
+    /// Includes special tokens in echoes, because the prompts were sent as tokens.
+    pub fn echo_special_tokens(&mut self) {
+        self.echoes_special = true;
     }
 
-    /// It tells the prompts as the model reads them.
-    pub fn tells_prompts(&mut self, prompts: &[Vec<Token>]) {
-        let text = |prompt: &Vec<Token>| self.text.decode_all(prompt).unwrap_or_default();
-        self.read = Some(prompts.iter().map(text).collect());
+    /// Includes the prompts as the model reads them.
+    pub fn include_prompts(&mut self, prompts: &[Vec<Token>]) {
+        let text =
+            |prompt: &Vec<Token>| self.tokenizer.decode_with_special(prompt).unwrap_or_default();
+        self.prompt_texts = Some(prompts.iter().map(text).collect());
     }
 
-    /// Log-probabilities name tokens by their ids.
-    pub fn names_tokens_by_id(&mut self) {
+    /// Names tokens by id in log-probabilities.
+    pub fn name_tokens_by_id(&mut self) {
         self.naming = Naming::Id;
     }
 
-    /// From now on calls of tools are parsed in each sequence.
-    pub fn reads_calls(&mut self, reader: impl Fn() -> Calls) {
-        self.parts.iter_mut().for_each(|part| part.reader = Some(reader()));
+    /// Parses tool calls in each sequence from now on.
+    pub fn parse_calls(&mut self, parser: impl Fn() -> Calls) {
+        self.sequences.iter_mut().for_each(|generated| generated.parser = Some(parser()));
     }
 
-    /// From now on reasoning is told apart in each sequence.
-    pub fn reads_reasoning(&mut self, reasoner: impl Fn() -> Reasoning) {
-        self.parts.iter_mut().for_each(|part| part.reasoner = Some(reasoner()));
+    /// Separates reasoning in each sequence from now on.
+    pub fn parse_reasoning(&mut self, splitter: impl Fn() -> Reasoning) {
+        self.sequences.iter_mut().for_each(|generated| generated.splitter = Some(splitter()));
     }
 
-    /// It tells its progress or its times.
-    pub fn tells(&mut self, tells: Tells) {
-        self.tells = tells;
+    /// Sets whether to report progress and timings.
+    pub fn set_timing_options(&mut self, options: TimingOptions) {
+        self.timing_options = options;
     }
 
-    /// What it tells of them.
-    pub fn told(&self) -> Tells {
-        self.tells
+    /// Whether to report progress and timings.
+    pub fn timing_options(&self) -> TimingOptions {
+        self.timing_options
     }
 
-    /// How many tokens the prompt of this number has.
+    /// Number of tokens of a prompt.
     pub fn prompt_length(&self, prompt: usize) -> usize {
-        self.firsts[prompt].1
+        self.prompt_starts[prompt].1
     }
 
-    /// What is new of its progress, with the times of each.
+    /// Takes the unsent reports of progress, each with its timings.
     pub fn take_progress(&mut self) -> Vec<(Progress, Value)> {
         let new = std::mem::take(&mut self.progress);
         let with_times = |progress: Progress| {
             let Progress { cached, processed, at, .. } = progress;
-            (progress, self.clock.at(at, Counts { cached, processed, written: 0, drafts: (0, 0) }))
+            (
+                progress,
+                self.clock
+                    .timings_at(at, Counts { cached, processed, generated: 0, drafts: (0, 0) }),
+            )
         };
         new.into_iter().map(with_times).collect()
     }
 
-    /// How long a sequence took so far.
+    /// Timings of a sequence so far.
     pub fn timings(&self, index: usize) -> Value {
-        let part = &self.parts[index];
-        let told = self.last.map_or(0, |last| last.cached);
+        let generated = &self.sequences[index];
+        let cached = self.last_progress.map_or(0, |last_progress| last_progress.cached);
         let counts = Counts {
-            cached: self.usage.prompt_tokens_details.cached_tokens.max(told),
-            processed: self.prompt_length(part.prompt),
-            written: part.tokens,
+            cached: self.usage.prompt_tokens_details.cached_tokens.max(cached),
+            processed: self.prompt_length(generated.prompt),
+            generated: generated.tokens,
             drafts: self.usage.speculation.drafts(),
         };
-        self.clock.at(self.clock.now(), counts)
+        self.clock.timings_at(self.clock.elapsed(), counts)
     }
 
-    /// Seconds since 1970 when it was begun.
+    /// Creation time in seconds since 1970.
     pub fn created(&self) -> u64 {
         self.created
     }
 
-    /// The usage so far.
+    /// Usage so far.
     pub fn usage(&self) -> &Usage {
         &self.usage
     }

@@ -1,4 +1,4 @@
-//! The models that are served, and the settings: fixed at the start.
+//! A loaded model with its settings.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use polydraft::Token;
 use polydraft_engine::{Engine, Error};
-use polydraft_runtime::{SamplingOptions, Speculation, TableKeeper};
+use polydraft_runtime::{SamplingOptions, Speculation, TableSaver};
 use polydraft_text::Language;
 use tokio::sync::Semaphore;
 
@@ -19,36 +19,36 @@ use crate::options::ServerOptions;
 use crate::telemetry::Telemetry;
 use crate::worker::{self, Capacity, CostsToUse, EngineHandle, Failure, RequestParams};
 
-/// The models, and the default settings of requests.
+/// A loaded model, and the default settings of its requests.
 pub struct ServedModel {
     /// Target and drafter.
     pub engine: Engine,
-    /// The target's tokenizer and chat template.
+    /// Tokenizer and chat template of the target.
     pub language: Language,
-    /// The draft, as it was named.
+    /// Name of the draft, as given.
     pub draft: Option<String>,
-    /// What stores the n-grams that are learned, if some are.
-    pub learned: Option<TableKeeper>,
-    /// How drafts are made and verified; none where nothing drafts.
+    /// Stores the n-grams that are learned, if any.
+    pub learned: Option<TableSaver>,
+    /// Verifier and tree; `None` without a drafter.
     pub speculation: Option<Speculation>,
-    /// The acceptances that sequoia trees are made from, if they were measured.
+    /// Measured acceptance rates for sequoia trees, if any.
     pub acceptance: Option<Vec<f64>>,
     /// Costs of passes, for requests with an adaptive tree.
     pub costs: CostsToUse,
-    /// For completions.
+    /// Defaults of completions.
     pub completions: Defaults,
-    /// For conversations.
+    /// Defaults of conversations.
     pub chat: Defaults,
-    /// Tokens that all sequences together may have in the KV cache.
+    /// Maximum tokens of all sequences in the KV cache.
     pub tokens: usize,
 }
 
-/// Defaults of requests.
+/// Default parameters of requests.
 #[derive(Debug, Clone, Default)]
 pub struct Defaults {
-    /// How the logits become the sampled distribution.
+    /// Sampling settings.
     pub sampling: SamplingOptions,
-    /// Tokens of a sequence at most; none is up to the end of the context.
+    /// Maximum tokens of an output; `None` is up to the end of the context.
     pub max_tokens: Option<usize>,
     /// Stop strings.
     pub stop: Vec<String>,
@@ -56,46 +56,47 @@ pub struct Defaults {
     pub end_tokens: Vec<Token>,
 }
 
-/// One loaded model, as all handlers share it.
-pub(crate) struct App {
-    /// Its names, the first one being its own.
+/// A loaded model, shared by all request handlers.
+pub(crate) struct LoadedModel {
+    /// Names for clients; the first is the model's own.
     names: Vec<String>,
-    /// Of program, models and their speculation: what a seed's output depends on.
+    /// Hash of the program's version, the models and their speculation: all that a seeded output
+    /// depends on.
     pub fingerprint: String,
     pub language: Language,
     pub draft: Option<String>,
-    /// How many drafters there are.
+    /// Number of drafters.
     pub drafters: usize,
     pub speculation: Option<Speculation>,
-    /// The acceptances that sequoia trees are made from.
+    /// Acceptance rates for sequoia trees.
     pub acceptance: Option<Vec<f64>>,
     pub completions: Defaults,
     pub chat: Defaults,
-    /// The context length, of the target or as the settings have it, and the vocabulary size.
+    /// Context length (the target's, or less if the options limit it) and vocabulary size.
     pub context: usize,
     pub vocabulary: usize,
     /// Whether the target can decode from an empty prompt.
-    pub begins: bool,
-    /// Whether what the target computed of a prompt is kept for later ones that begin alike.
-    pub keeps_prompts: bool,
+    pub accepts_empty_prompt: bool,
+    /// Whether the target keeps the KV cache of a prompt for later prompts with the same prefix.
+    pub caches_prompts: bool,
     pub limits: Capacity,
     pub options: Arc<ServerOptions>,
-    /// By end tokens; each is made with the first grammar that needs it.
+    /// Grammar builders by end tokens, each created with the first grammar that needs it.
     pub grammars: Mutex<HashMap<Vec<Token>, Arc<Grammars>>>,
-    /// The lock of building grammars.
-    pub forming: Arc<Semaphore>,
-    /// Answers that later requests may refer to.
-    pub stored: Arc<Store>,
-    pub desk: EngineHandle,
-    /// Seconds since 1970.
+    /// Permit to build a grammar: one at a time.
+    pub grammar_permit: Arc<Semaphore>,
+    /// Responses that later requests may refer to.
+    pub stored_responses: Arc<Store>,
+    pub engine: EngineHandle,
+    /// Start time in seconds since 1970.
     pub started: u64,
 }
 
-impl App {
-    /// Starts the engine's thread.
+impl LoadedModel {
+    /// Starts the engine thread.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The engine thread cannot be started.
     pub fn start(
         served: ServedModel,
         names: Vec<String>,
@@ -116,18 +117,19 @@ impl App {
         } = served;
         let context = options.context.unwrap_or(usize::MAX).min(engine.info().context);
         let vocabulary = engine.info().vocabulary.size();
-        let (begins, drafters) = (engine.info().begins, engine.drafters());
-        let keeps_prompts = engine.keeps_closed();
+        let (accepts_empty_prompt, drafters) =
+            (engine.info().accepts_empty_context, engine.drafter_count());
+        let caches_prompts = engine.caches_closed_sequences();
         let mut limits = options.capacity;
-        limits.texts = limits.texts.min(engine.sequences()).max(1);
+        limits.sequences = limits.sequences.min(engine.max_sequences()).max(1);
         limits.tokens = limits.tokens.min(tokens);
-        let (desk, thread) =
+        let (engine, thread) =
             worker::start(engine, language.clone(), learned, limits, costs, telemetry)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let mut hasher = DefaultHasher::new();
-        let speculates = speculation.as_ref().map(|s| format!("{} {}", s.verifier, s.tree));
-        (env!("CARGO_PKG_VERSION"), &names, vocabulary, &draft, speculates).hash(&mut hasher);
-        let app = Self {
+        let speculation_name = speculation.as_ref().map(|s| format!("{} {}", s.verifier, s.tree));
+        (env!("CARGO_PKG_VERSION"), &names, vocabulary, &draft, speculation_name).hash(&mut hasher);
+        let model = Self {
             names,
             fingerprint: format!("fp_{:016x}", hasher.finish()),
             language,
@@ -139,60 +141,59 @@ impl App {
             chat,
             context,
             vocabulary,
-            begins,
-            keeps_prompts,
+            accepts_empty_prompt,
+            caches_prompts,
             limits,
             options,
             grammars: Mutex::default(),
-            forming: Arc::new(Semaphore::new(1)),
-            stored: Arc::default(),
-            desk,
+            grammar_permit: Arc::new(Semaphore::new(1)),
+            stored_responses: Arc::default(),
+            engine,
             started,
         };
-        Ok((Arc::new(app), thread))
+        Ok((Arc::new(model), thread))
     }
 
-    /// Its own name.
+    /// Name of the model.
     pub fn name(&self) -> &str {
         self.names.first().map_or("", |name| if name == "*" { &self.language.name } else { name })
     }
 
-    /// Ends outputs where the context of the settings ends.
-    pub fn limit(&self, params: &mut RequestParams) {
-        let room = self.context.saturating_sub(params.prompt.len());
-        params.limits.max_tokens = Some(params.limits.max_tokens.unwrap_or(room).min(room));
+    /// Limits the output to the context of the options.
+    pub fn limit_to_context(&self, params: &mut RequestParams) {
+        let available = self.context.saturating_sub(params.prompt.len());
+        params.limits.max_tokens =
+            Some(params.limits.max_tokens.unwrap_or(available).min(available));
     }
 
-    /// A prompt that can never fit, or that no model could continue, is refused before it waits,
-    /// and before a stream has a status.
+    /// Rejects a prompt that can never run, before it is queued and before a stream has a status.
     ///
     /// # Errors
-    /// A prompt that leaves no room in the context, is empty where the model needs a token, or has
-    /// tokens that there are not; more tokens than the server has memory for.
+    /// A prompt that fills the context, is empty where the model needs a token, or has unknown
+    /// tokens; more tokens than the server has memory for.
     pub fn check(&self, params: &RequestParams) -> Result<(), Problem> {
         let (prompt, context) = (params.prompt.len(), self.context);
         if prompt >= context {
             return Err(Failure::Engine(Error::PromptTooLong { prompt, context }).into());
         }
-        if prompt == 0 && !self.begins {
+        if prompt == 0 && !self.accepts_empty_prompt {
             return Err(Failure::Engine(Error::EmptyPrompt).into());
         }
         let vocabulary = self.vocabulary;
         if let Some(&got) = params.prompt.iter().find(|token| **token as usize >= vocabulary) {
             return Err(Problem::invalid(format_args!(
-                "prompt: expected token ids below {vocabulary}, got {got}, which is out of \
-                 vocabulary"
+                "prompt: expected token ids below {vocabulary}, got {got}"
             ))
-            .of("prompt"));
+            .with_param("prompt"));
         }
-        let (tokens, most) = (params.tokens(context), self.limits.tokens);
-        if tokens > most {
+        let (tokens, max_tokens) = (params.tokens(context), self.limits.tokens);
+        if tokens > max_tokens {
             return Err(Problem::invalid(format_args!(
-                "the request may need {tokens} tokens, with {} sequences; this server has memory \
-                 for {most}: ask for fewer",
+                "expected a request for at most {max_tokens} tokens, the server's memory, got \
+                 up to {tokens}, with {} sequences",
                 params.count
             ))
-            .of("max_tokens"));
+            .with_param("max_tokens"));
         }
         Ok(())
     }
