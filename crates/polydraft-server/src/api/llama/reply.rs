@@ -136,7 +136,8 @@ impl NativeReply {
         let (prompt, settings) = &self.prompts[generated.prompt];
         let cached = self.inner.usage().prompt_tokens_details.cached_tokens;
         let mut final_object = json!({ "index": index, "content": content,
-            "tokens": self.token_ids(scores), "id_slot": 0, "stop": true, "model": self.model, "tokens_predicted": generated.tokens,
+            "tokens": self.token_ids(scores), "id_slot": 0, "stop": true, "model": self.model,
+            "tokens_predicted": generated.tokens,
             "tokens_evaluated": self.prompt_length(index), "generation_settings": settings,
             "prompt": prompt, "has_new_line": generated.text.contains('\n'), "truncated": false,
             "stop_type": stop_type, "stopping_word": stopping_word, "tokens_cached": cached,
@@ -196,7 +197,8 @@ impl Reply for NativeReply {
         let (text, scores) = (&generated.text[bytes..], &generated.scores[tokens..]);
         if !text.is_empty() || !scores.is_empty() {
             let mut more = json!({ "index": index, "content": text,
-                "tokens": self.token_ids(scores), "stop": false, "id_slot": 0, "tokens_predicted": generated.tokens,
+                "tokens": self.token_ids(scores), "stop": false, "id_slot": 0,
+                "tokens_predicted": generated.tokens,
                 "tokens_evaluated": self.prompt_length(index) });
             if let Some(probabilities) = self.probabilities(scores) {
                 more["completion_probabilities"] = probabilities;
