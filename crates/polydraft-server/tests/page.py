@@ -1,6 +1,6 @@
-"""The page in a real browser: a text is streamed, its trees are drawn, steps can be gone through; on a phone and in the dark too.
+"""The page in a real browser: streams an output, draws its trees, and steps through them; also on a phone and in dark mode.
 
-python3 page.py path/to/polydraft folder-for-screenshots     (needs the package playwright, and chromium or $CHROMIUM)
+python3 page.py path/to/polydraft folder-for-screenshots     (needs the package playwright, and Chromium at /usr/bin/chromium or $CHROMIUM)
 """
 
 import os
@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 SIZES = {"wide": (1280, 860), "phone": (390, 844)}
 
 
-def talk(page, shot):
+def use_page(page, shot):
     foreign = []
     page.on("request", lambda request: foreign.append(request.url) if "127.0.0.1" not in request.url and not request.url.startswith("data:") else None)
     problems = []
@@ -32,24 +32,24 @@ def talk(page, shot):
     assert page.inner_text(".message.assistant").strip()
     steps = int(page.get_attribute("#step", "max")) + 1
     assert steps > 2, steps
-    # Every token of the text belongs to a step, and steps can be gone through from the one that the page opened.
-    step = lambda: int(re.match(rf"step (\d+) of {steps}", page.inner_text("#where"))[1])
+    # Step back or forth from the step that the page selected.
+    step = lambda: int(re.match(rf"step (\d+) of {steps}", page.inner_text("#position"))[1])
     opened = step()
     page.click("#back" if opened > 1 else "#next")
     assert abs(step() - opened) == 1, (step(), opened)
     page.locator("#tree .node[data-node='0']").click()
-    assert page.locator("#laws .bar.target i").count() > 0
-    assert "share" in page.inner_text("#laws-text")
-    # With the default verifier three drafts share [0, 1] out among them.
+    assert page.locator("#distributions .bar.target i").count() > 0
+    assert "share" in page.inner_text("#distributions-text")
+    # With the default verifier three drafts have shares of [0, 1].
     assert page.locator("#shares rect:not(.rest)").count() >= 3
     assert page.locator("#shares-names span").count() > 2
     assert re.search(r"\d+ tokens, \d+ passes", page.inner_text("#efficiency"))
     page.screenshot(path=shot, full_page=True)
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, f"the page is {wide} pixels too wide"
-    # What sticks out on the left makes no page wider.
+    # Controls beyond the left edge do not make the page wider.
     cut = page.evaluate("[...document.querySelectorAll('select, button, input, textarea')].filter(one => one.getBoundingClientRect().left < 0).length")
-    assert cut == 0, f"{cut} controls stick out on the left"
+    assert cut == 0, f"{cut} controls are beyond the left edge"
     assert not foreign, foreign
     assert not problems, problems
 
@@ -67,7 +67,7 @@ def main():
                     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
                     page.goto(address + "/")
                     page.wait_for_selector("#model:not(:empty)")
-                    talk(page, f"{folder}/{name}-{scheme}.png")
+                    use_page(page, f"{folder}/{name}-{scheme}.png")
                     page.close()
             page = browser.new_page()
             page.goto(address + "/docs")
