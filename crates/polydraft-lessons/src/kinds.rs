@@ -1,33 +1,33 @@
-//! What samples are about, and the words that they begin with.
+//! Kinds of samples, and the words that they begin with.
 //!
-//! A model that was trained for conversations writes both sides of one. Left to itself it asks much
-//! the same, so part of the questions begin with words from here, and part of the samples are no
-//! conversation at all. The prompts that the project measures with are not among these words.
+//! A chat model writes both sides of a conversation. Without a given beginning its questions are
+//! much alike, so part of the questions begin with words from these lists, and part of the samples
+//! are not conversations. The prompts used for benchmarks are not in these lists.
 
 use rand::RngExt;
 use rand_chacha::ChaCha12Rng;
 
-/// What a text is.
+/// Kind of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A conversation whose question is left to the model.
+    /// A conversation whose question is chosen by the model.
     Chat,
-    /// A conversation that asks for code.
+    /// A conversation about code.
     ChatCode,
-    /// A conversation that asks for prose.
+    /// A conversation about prose.
     ChatProse,
-    /// A conversation that asks for a list.
+    /// A conversation about a list.
     ChatList,
     /// Code without a conversation.
     Code,
     /// Prose without a conversation.
     Prose,
-    /// A text that was given.
+    /// A part of a text file.
     Given,
 }
 
 impl Kind {
-    /// All kinds, by their number in a shard.
+    /// All kinds, in the order of their numbers in a shard.
     pub const ALL: [Self; 7] = [
         Self::Chat,
         Self::ChatCode,
@@ -38,7 +38,7 @@ impl Kind {
         Self::Given,
     ];
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,16 +52,16 @@ impl Kind {
         }
     }
 
-    /// Its number in a shard.
+    /// Returns the number in a shard.
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// The kind of the next text, for a model with a chat template or without one.
-    pub(crate) fn draw(talks: bool, rng: &mut ChaCha12Rng) -> Self {
+    /// Draws the kind of the next sample, for a model with or without a chat template.
+    pub(crate) fn draw(has_chat_template: bool, rng: &mut ChaCha12Rng) -> Self {
         let at: f64 = rng.random();
-        match (talks, at) {
+        match (has_chat_template, at) {
             (true, ..0.30) => Self::Chat,
             (true, ..0.48) => Self::ChatCode,
             (true, ..0.61) => Self::ChatProse,
@@ -71,12 +71,12 @@ impl Kind {
         }
     }
 
-    /// Whether it is put into the model's chat template.
-    pub(crate) fn is_talk(self) -> bool {
+    /// Returns whether samples of this kind use the chat template.
+    pub(crate) fn is_conversation(self) -> bool {
         matches!(self, Self::Chat | Self::ChatCode | Self::ChatProse | Self::ChatList)
     }
 
-    /// Words that a text of this kind begins with; none in some cases.
+    /// Draws the words with which a sample of this kind begins; empty for some kinds.
     pub(crate) fn opening(self, rng: &mut ChaCha12Rng) -> &'static str {
         let openings = match self {
             Self::Chat | Self::Given => return "",
@@ -147,7 +147,7 @@ const CHAT_LIST: &[&str] = &[
     "Name ten",
     "Make a table of",
     "Write a recipe for",
-    "ShardPlan a",
+    "Plan a",
     "Give instructions for",
     "Suggest",
     "Create a schedule",

@@ -1,7 +1,7 @@
-//! A table of n-grams from what a model writes, or from text that it reads.
+//! Tables of n-grams, learned from a model's output or from text that it reads.
 //!
-//! Of each token the likeliest ones are learned with their probabilities ([`NgramLearner`]); no
-//! state is kept, and nothing is trained.
+//! The likeliest tokens at each position are learned with their probabilities ([`NgramLearner`]);
+//! no hidden states are stored, and nothing is trained.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,73 +11,73 @@ use polydraft::Token;
 use polydraft_engine::drafter::ngram::{LEARNED_TOP_K, NgramLearner, NgramTable};
 use polydraft_models::{Loaded, Precision};
 
-use crate::given;
-use crate::origin::replace;
+use crate::duplicates::SeenSamples;
+use crate::open_sample::SampleSettings;
+use crate::origin::write_file;
 use crate::plan;
-use crate::repeats::SeenSamples;
 use crate::shard::{Sample, SampleData};
-use crate::talk::SampleSettings;
+use crate::text_files;
 use crate::writer::{self, WriterSettings};
 
-/// What is to be learned.
+/// Settings for learning a table of n-grams.
 #[derive(Debug, Clone)]
 pub struct NgramPlan {
-    /// The model: a directory or a GGUF file.
+    /// Model: a directory or a GGUF file.
     pub target: PathBuf,
-    /// The type that its weights are stored in; none is as `polydraft` would hold them.
+    /// Weight type; `None` is polydraft's default.
     pub dtype: Option<Precision>,
-    /// The table. One that is there is gone on with.
+    /// File of the table; an existing table is continued.
     pub out: PathBuf,
-    /// Tokens to learn from in all, those that the table has learned already among them.
+    /// Total number of tokens to learn from, including those of an existing table.
     pub tokens: u64,
-    /// Samples that are written at once.
+    /// Number of samples generated at once.
     pub batch_size: usize,
-    /// Tokens of a sample at most.
+    /// Maximum number of tokens per sample.
     pub max_sample_tokens: usize,
-    /// Temperatures, of which each sample takes one.
+    /// Temperatures; each sample uses one of them.
     pub temperatures: Vec<f64>,
-    /// Text to read instead, all of it once.
+    /// Text files to read once, instead of generating samples.
     pub text_files: Vec<PathBuf>,
 }
 
-/// Where the learning is.
+/// Progress of learning.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NgramProgress {
-    /// Tokens that are learned.
+    /// Number of learned tokens.
     pub learned: u64,
-    /// Those of samples that are being written.
+    /// Number of tokens in samples that are being generated.
     pub open_tokens: usize,
-    /// How often a token that is drafted from the table would be accepted in such text: of the last
-    /// part, before it was learned.
+    /// Estimated acceptance rate of drafts from the table in such text: on the last part, before it
+    /// was learned.
     pub accepted: Option<f64>,
 }
 
-/// Tokens that are written before they are learned: what an interruption costs.
-const PART: usize = 50_000;
-/// The same of text that is read.
-const READ: usize = 4096;
-/// One place in so many tells what is accepted.
-const LOOKED_AT: usize = 4;
-/// The table is stored so often, and at the end.
-const STORED: Duration = Duration::from_secs(60);
+/// Tokens that are generated before they are learned: the maximum loss by an interruption.
+const PART_TOKENS: usize = 50_000;
+/// Tokens of a text that are read before they are learned.
+const TEXT_PART_TOKENS: usize = 4096;
+/// One in this many positions is used to estimate the acceptance rate.
+const CHECKED_FRACTION: usize = 4;
+/// Interval at which the table is stored; it is also stored at the end.
+const STORE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Learns until there is as much as the plan asks for, or until `watch` says no.
+/// Learns until the planned number of tokens is reached, or until `watch` returns false.
 ///
 /// # Errors
-/// A model that cannot be loaded; a table of another model's; a disk that is full.
+/// A model that cannot be loaded; a table of another model; a full disk.
 pub fn learn_ngrams(
     plan: &NgramPlan,
     watch: &mut dyn FnMut(NgramProgress) -> bool,
 ) -> Result<NgramTable> {
     plan::check(plan.batch_size, plan.max_sample_tokens, &plan.temperatures)?;
-    // Before hours are spent.
-    let known = match plan.out.exists() {
+    // Checked before hours of computation.
+    let existing = match plan.out.exists() {
         true => Some(read(&plan.out)?),
         false => {
             let folder = plan.out.parent().filter(|folder| !folder.as_os_str().is_empty());
             ensure!(
                 folder.is_none_or(|folder| folder.is_dir()),
-                "{}: expected a folder that exists",
+                "{}: expected an existing folder",
                 plan.out.display()
             );
             None
@@ -85,47 +85,50 @@ pub fn learn_ngrams(
     };
     let mut loaded = plan::open(&plan.target, plan.dtype, plan.batch_size)?;
     let vocabulary = &loaded.language.vocabulary;
-    let mut learner = match known {
+    let mut learner = match existing {
         Some(table) => NgramLearner::from_table(&table, vocabulary)
-            .with_context(|| format!("going on with {}", plan.out.display()))?,
+            .with_context(|| format!("continuing {}", plan.out.display()))?,
         None => NgramLearner::new(vocabulary),
     };
-    let mut given = plan::encoded(&plan.text_files, READ, &loaded)?.into_iter();
-    let (mut said, mut accepted, mut stored) = (SeenSamples::default(), None, Instant::now());
+    let mut parts = plan::encode_files(&plan.text_files, TEXT_PART_TOKENS, &loaded)?.into_iter();
+    let (mut seen, mut acceptance_rate, mut last_stored) =
+        (SeenSamples::default(), None, Instant::now());
     loop {
-        let at = NgramProgress { learned: learner.learned(), open_tokens: 0, accepted };
-        if !watch(at) {
+        let progress =
+            NgramProgress { learned: learner.learned(), open_tokens: 0, accepted: acceptance_rate };
+        if !watch(progress) {
             break;
         }
         let samples = match plan.text_files.is_empty() {
-            true if at.learned >= plan.tokens => break,
+            true if progress.learned >= plan.tokens => break,
             true => {
-                let mut go_on = |open| watch(NgramProgress { open_tokens: open, ..at });
-                write(plan, &mut loaded, &mut said, at.learned, &mut go_on)?
+                let mut report = |open| watch(NgramProgress { open_tokens: open, ..progress });
+                write(plan, &mut loaded, &mut seen, progress.learned, &mut report)?
             }
-            false => given
+            false => parts
                 .next()
                 .map(|part| {
-                    let kept = SampleData::Likeliest(LEARNED_TOP_K);
-                    given::read(&mut loaded.model, &part, plan.max_sample_tokens, kept)
+                    let data = SampleData::Likeliest(LEARNED_TOP_K);
+                    text_files::read(&mut loaded.model, &part, plan.max_sample_tokens, data)
                 })
                 .transpose()?,
         };
         let Some(samples) = samples else { break };
-        accepted = accepted_of(&learner, &samples);
+        acceptance_rate = estimate_acceptance(&learner, &samples);
         for Sample { tokens, likeliest, .. } in &samples {
-            for (place, likely) in likeliest.iter().enumerate().filter(|(_, p)| !p.is_empty()) {
-                learner.learn(&tokens[..place], likely);
+            for (position, likeliest) in likeliest.iter().enumerate().filter(|(_, p)| !p.is_empty())
+            {
+                learner.learn(&tokens[..position], likeliest);
             }
         }
-        if stored.elapsed() > STORED {
-            replace(&plan.out, &learner.table().to_bytes())?;
-            stored = Instant::now();
+        if last_stored.elapsed() > STORE_INTERVAL {
+            write_file(&plan.out, &learner.table().to_bytes())?;
+            last_stored = Instant::now();
         }
     }
     let table = learner.table();
     if table.learned() > 0 {
-        replace(&plan.out, &table.to_bytes())?;
+        write_file(&plan.out, &table.to_bytes())?;
     }
     Ok(table)
 }
@@ -133,42 +136,44 @@ pub fn learn_ngrams(
 fn write(
     plan: &NgramPlan,
     loaded: &mut Loaded,
-    said: &mut SeenSamples,
+    seen: &mut SeenSamples,
     learned: u64,
-    go_on: &mut dyn FnMut(usize) -> bool,
+    report: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Option<Vec<Sample>>> {
     let left = plan.tokens.saturating_sub(learned);
-    let writing = WriterSettings {
-        settings: SampleSettings {
-            max_sample_tokens: plan.max_sample_tokens,
+    let settings = WriterSettings {
+        sample: SampleSettings {
+            max_tokens: plan.max_sample_tokens,
             temperatures: &plan.temperatures,
-            kept: SampleData::Likeliest(LEARNED_TOP_K),
+            data: SampleData::Likeliest(LEARNED_TOP_K),
         },
         batch_size: plan.batch_size,
-        tokens: PART.min(usize::try_from(left).unwrap_or(PART)),
-        // Other samples than those that were learned.
+        tokens: PART_TOKENS.min(usize::try_from(left).unwrap_or(PART_TOKENS)),
+        // Other samples than those learned before.
         seed: learned + 1,
     };
-    writer::write(loaded, &writing, said, go_on)
+    writer::write(loaded, &settings, seen, report)
 }
 
-/// How much of the distributions the table has learned, in text that it has not.
-fn accepted_of(learner: &NgramLearner, samples: &[Sample]) -> Option<f64> {
-    let places = lessons.iter().flat_map(|sample| {
-        let all = sample.likeliest.iter().enumerate().filter(|(_, likely)| !likely.is_empty());
-        all.map(|(place, likely)| (&sample.tokens[..place], likely))
+/// Estimates the acceptance rate: the overlap of the table with distributions that it has not
+/// learned.
+fn estimate_acceptance(learner: &NgramLearner, samples: &[Sample]) -> Option<f64> {
+    let positions = samples.iter().flat_map(|sample| {
+        let all =
+            sample.likeliest.iter().enumerate().filter(|(_, likeliest)| !likeliest.is_empty());
+        all.map(|(position, likeliest)| (&sample.tokens[..position], likeliest))
     });
-    let overlap = |(text, likely): (&[Token], &Vec<_>)| learner.overlap(text, likely);
-    let looked: Vec<f64> = places.step_by(LOOKED_AT).map(overlap).collect();
-    (!looked.is_empty()).then(|| looked.iter().sum::<f64>() / looked.len() as f64)
+    let overlap = |(before, likeliest): (&[Token], &Vec<_>)| learner.overlap(before, likeliest);
+    let overlaps: Vec<f64> = positions.step_by(CHECKED_FRACTION).map(overlap).collect();
+    (!overlaps.is_empty()).then(|| overlaps.iter().sum::<f64>() / overlaps.len() as f64)
 }
 
 fn read(file: &Path) -> Result<NgramTable> {
-    let what = || {
+    let expectation = || {
         let file = file.display();
-        format!("{file}: expected a table to go on with, or a file that is not there yet")
+        format!("{file}: expected a table to continue, or no file")
     };
     let bytes =
-        polydraft_files::read(file, polydraft_files::FileKind::NGRAMS).with_context(what)?;
-    NgramTable::from_bytes(&bytes).with_context(what)
+        polydraft_files::read(file, polydraft_files::FileKind::NGRAMS).with_context(expectation)?;
+    NgramTable::from_bytes(&bytes).with_context(expectation)
 }

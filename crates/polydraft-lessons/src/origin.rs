@@ -1,5 +1,5 @@
-//! What all that lies in a folder was made from: text of another model, or states of other layers,
-//! fit in size alone.
+//! Origin of a folder's samples. Samples of another model, or states of other layers, have the same
+//! format, so the origin is recorded and checked.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use anyhow::{Context, Result, ensure};
 use polydraft_models::Config;
 use serde_json::{Map, Value};
 
-/// Facts by name.
+/// Recorded facts by name.
 pub(crate) type Facts = Map<String, Value>;
 
-/// What tells a model from others, wherever it lies: its shape, and the weights of its last norm,
-/// which every training moves.
+/// Identifies a model independently of its path: by its shape, and by the weights of its last norm,
+/// which any training changes.
 pub(crate) fn fingerprint(config: &Config, norm: Option<&[f32]>) -> String {
     let Config { vocabulary, hidden, layers, .. } = config;
     let weights = norm.unwrap_or_default().iter().flat_map(|weight| weight.to_le_bytes());
@@ -21,32 +21,32 @@ pub(crate) fn fingerprint(config: &Config, norm: Option<&[f32]>) -> String {
     format!("{layers} layers of {hidden} numbers, {vocabulary} tokens, weights {hash:016x}")
 }
 
-/// Keeps the facts in a folder.
+/// Records facts in a folder.
 ///
 /// # Errors
-/// A fact that is there already and says something else; which, and both.
-pub(crate) fn keep(folder: &Path, facts: Facts) -> Result<()> {
+/// A different recorded fact; the message contains both values.
+pub(crate) fn record(folder: &Path, facts: Facts) -> Result<()> {
     let path = folder.join("origin.json");
-    let mut kept = match path.exists() {
+    let mut recorded = match path.exists() {
         false => Facts::new(),
         true => polydraft_files::read(&path, polydraft_files::FileKind::CONFIG)
             .and_then(|bytes| Ok(serde_json::from_slice(&bytes)?))
             .with_context(|| format!("reading {}", path.display()))?,
     };
     for (name, got) in facts {
-        let expected = kept.entry(&name).or_insert_with(|| got.clone());
+        let expected = recorded.entry(&name).or_insert_with(|| got.clone());
         ensure!(
             *expected == got,
-            "{}: its text was written with {name} {expected}, got {got}; another work folder \
-             begins anew",
+            "{}: its samples were written with {name} {expected}, got {got}; use another work \
+             folder",
             folder.display()
         );
     }
-    replace(&path, &serde_json::to_vec_pretty(&kept)?)
+    write_file(&path, &serde_json::to_vec_pretty(&recorded)?)
 }
 
-/// Writes a file that is there as a whole or not at all.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+/// Writes a file atomically.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     polydraft_files::write_atomically(path, bytes)
         .with_context(|| format!("writing {}", path.display()))
 }

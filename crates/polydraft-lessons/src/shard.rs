@@ -1,14 +1,14 @@
-//! Some samples in a file: tokens, states in 8 bits, the sums after the distributions.
+//! File format of samples: tokens, hidden states in 8 bits, and log-sum-exps of the logits.
 //!
-//! | tensor | shape | holds |
+//! | tensor | shape | contents |
 //! |---|---|---|
-//! | `tokens` | `[N]`, i32 | the tokens of all samples, one text after the other |
-//! | `lengths` | `[samples]`, i32 | how many of them each text has |
-//! | `kinds` | `[samples]`, u8 | what each text is, as a number of [`Kind`](crate::Kind) |
-//! | `taught` | `[N]`, u8 | 1 where the model wrote the token under its own distribution |
-//! | `log_sums` | `[N]`, f32 | log Σ exp(logit) before a token that is taught, at temperature 1 |
-//! | `states` | `[N, W]`, i8 | states after a token, of each layer and normed; zeros of the last |
-//! | `scales` | `[N, W / 32]`, f16 | what each 32 of them are multiplied by |
+//! | `tokens` | `[N]`, i32 | tokens of all samples, concatenated |
+//! | `lengths` | `[samples]`, i32 | number of tokens per sample |
+//! | `kinds` | `[samples]`, u8 | number of each sample's [`Kind`](crate::Kind) |
+//! | `taught` | `[N]`, u8 | 1 for tokens drawn from the model's distribution, which are learned |
+//! | `log_sums` | `[N]`, f32 | log Σ exp(logit) before a learned token, at temperature 1 |
+//! | `states` | `[N, W]`, i8 | states after a token, of all layers and of the norm; 0 after the last |
+//! | `scales` | `[N, W / 32]`, f16 | factor of each group of 32 numbers |
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use half::f16;
 use polydraft::{Distribution, Token};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-use crate::origin::replace;
+use crate::origin::write_file;
 
 /// Numbers of a state that share a scale.
 pub const GROUP: usize = 32;
 
-/// A text with what is learned from it.
+/// A sample with the data that is learned from it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Sample {
     pub kind: u8,
@@ -32,49 +32,49 @@ pub(crate) struct Sample {
     pub log_sums: Vec<f32>,
     /// Hidden states of all tokens but the last, `[tokens - 1, width]`.
     pub states: Vec<f32>,
-    /// Before each token that is taught the likeliest ones, ascending, with their probabilities at
+    /// Likeliest tokens before each learned token, ascending, with their probabilities at
     /// temperature 1.
     pub likeliest: Vec<Vec<(Token, f32)>>,
 }
 
-/// What is kept of a text besides its tokens.
+/// Data stored with the tokens of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SampleData {
-    /// Hidden states, and the sums after its distributions.
+    /// Hidden states, and log-sum-exps of the logits.
     HiddenStates,
-    /// So many of the likeliest tokens at each place.
+    /// This many of the likeliest tokens at each position.
     Likeliest(usize),
 }
 
 impl SampleData {
-    /// The likeliest tokens of a distribution, if they are kept.
+    /// Returns the likeliest tokens of a distribution, if they are stored.
     pub fn likeliest(self, probs: &Distribution) -> Vec<(Token, f32)> {
         let Self::Likeliest(count) = self else { return Vec::new() };
         let mut tokens = probs.most_likely(count);
         tokens.sort_unstable();
-        let likely = tokens.into_iter().map(|token| (token, probs.probability(token) as f32));
-        likely.filter(|(_, p)| *p > 0.0).collect()
+        let likeliest = tokens.into_iter().map(|token| (token, probs.probability(token) as f32));
+        likeliest.filter(|(_, p)| *p > 0.0).collect()
     }
 }
 
-/// Some samples, as they lie in a file.
+/// Samples in the layout of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shard {
-    /// The tokens of all samples.
+    /// Tokens of all samples.
     pub tokens: Vec<Token>,
-    /// How many of them each text has.
+    /// Number of tokens per sample.
     pub lengths: Vec<usize>,
-    /// What each text is.
+    /// Kind of each sample.
     pub kinds: Vec<u8>,
-    /// Whether the model wrote a token under its own distribution.
+    /// Whether each token was drawn from the model's distribution.
     pub taught: Vec<bool>,
-    /// log Σ exp(logit) before a token that is taught.
+    /// log Σ exp(logit) before each learned token.
     pub log_sums: Vec<f32>,
-    /// Numbers of a token's states.
+    /// Width of a token's states.
     pub width: usize,
     /// States in units of their scales, `[tokens, width]`.
     pub states: Vec<i8>,
-    /// `[tokens, width / 32]`
+    /// Scales of the groups, `[tokens, width / 32]`.
     pub scales: Vec<f16>,
 }
 
@@ -110,8 +110,8 @@ impl Shard {
     }
 
     fn round(&mut self, group: &[f32; GROUP]) {
-        let most = group.iter().fold(0f32, |most, x| most.max(x.abs()));
-        let scale = f16::from_f32(most / 127.0);
+        let largest = group.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+        let scale = f16::from_f32(largest / 127.0);
         let inverse = match scale.to_f32() {
             scale if scale > 0.0 && scale.is_finite() => 1.0 / scale,
             _ => 0.0,
@@ -120,25 +120,25 @@ impl Shard {
         self.states.extend(group.iter().map(|x| (x * inverse).round().clamp(-127.0, 127.0) as i8));
     }
 
-    /// Its samples.
+    /// Returns the tokens of each sample.
     pub fn samples(&self) -> impl Iterator<Item = &[Token]> {
         let mut rest = &self.tokens[..];
         self.lengths.iter().map(move |length| {
-            let (text, behind) = rest.split_at(*length);
-            rest = behind;
-            text
+            let (sample, remaining) = rest.split_at(*length);
+            rest = remaining;
+            sample
         })
     }
 
-    /// Where a folder keeps a shard.
+    /// Returns the path of a shard.
     #[must_use]
     pub fn path(folder: &Path, number: usize) -> PathBuf {
         folder.join(format!("shard-{number:04}.safetensors"))
     }
 
-    /// Puts it into a folder, all of it or nothing.
+    /// Writes the shard to a folder atomically.
     pub(crate) fn save(&self, folder: &Path, number: usize) -> Result<()> {
-        let (count, texts, width) = (self.tokens.len(), self.lengths.len(), self.width);
+        let (count, samples, width) = (self.tokens.len(), self.lengths.len(), self.width);
         let tokens: Vec<u8> = self.tokens.iter().flat_map(|x| (*x as i32).to_le_bytes()).collect();
         let lengths: Vec<u8> =
             self.lengths.iter().flat_map(|x| (*x as i32).to_le_bytes()).collect();
@@ -151,21 +151,21 @@ impl Shard {
         };
         let tensors = [
             view("tokens", Dtype::I32, &[count], &tokens)?,
-            view("lengths", Dtype::I32, &[texts], &lengths)?,
-            view("kinds", Dtype::U8, &[texts], &self.kinds)?,
+            view("lengths", Dtype::I32, &[samples], &lengths)?,
+            view("kinds", Dtype::U8, &[samples], &self.kinds)?,
             view("taught", Dtype::U8, &[count], &taught)?,
             view("log_sums", Dtype::F32, &[count], &log_sums)?,
             view("states", Dtype::I8, &[count, width], &states)?,
             view("scales", Dtype::F16, &[count, width / GROUP], &scales)?,
         ];
-        replace(&Self::path(folder, number), &safetensors::serialize(tensors, None)?)
+        write_file(&Self::path(folder, number), &safetensors::serialize(tensors, None)?)
     }
 
-    /// The samples of a shard of a folder, as tokens; none if there is no such shard.
+    /// Reads the samples of a shard as tokens; `None` if the shard does not exist.
     ///
     /// # Errors
     /// A file that is no shard.
-    pub(crate) fn tokens_of(folder: &Path, number: usize) -> Result<Option<Vec<Vec<Token>>>> {
+    pub(crate) fn read_samples(folder: &Path, number: usize) -> Result<Option<Vec<Vec<Token>>>> {
         let path = Self::path(folder, number);
         if !path.exists() {
             return Ok(None);
@@ -181,18 +181,18 @@ impl Shard {
         let read = || -> Result<Vec<Vec<Token>>> {
             let (tokens, lengths) = (numbers("tokens")?, numbers("lengths")?);
             let mut tokens = tokens.into_iter().map(|token| token as Token);
-            let texts: Vec<Vec<Token>> = lengths
+            let samples: Vec<Vec<Token>> = lengths
                 .into_iter()
                 .map(|length| tokens.by_ref().take(length.max(0) as usize).collect())
                 .collect();
             if tokens.next().is_some() {
-                bail!("lengths do not sum up to the tokens");
+                bail!("the lengths do not add up to the number of tokens");
             }
-            Ok(texts)
+            Ok(samples)
         };
-        let texts = read().with_context(|| {
-            format!("{} is no shard of text: delete it, and it is written anew", path.display())
+        let samples = read().with_context(|| {
+            format!("{} is no shard of samples: delete it, and it is written again", path.display())
         })?;
-        Ok(Some(texts))
+        Ok(Some(samples))
     }
 }

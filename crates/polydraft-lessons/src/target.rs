@@ -1,5 +1,5 @@
-//! What a head's training needs of the model itself: its shape, and the matrices that the head
-//! borrows.
+//! The parts of the target that a head's training needs: its shape, and the matrices that the head
+//! shares.
 
 use std::path::Path;
 
@@ -11,32 +11,30 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::json;
 
 use crate::kinds::Kind;
-use crate::origin::replace;
+use crate::origin::write_file;
 use crate::shard::GROUP;
 
-/// Rows that are taken out of a matrix at a time.
+/// Rows read from a matrix at a time.
 const ROWS: usize = 4096;
 
-/// The layers whose inputs a head reads unless told otherwise: the second, the middle one, the last
-/// but two, as EAGLE-3's authors have it; fewer of a model of few layers.
-pub(crate) fn usual_layers(layers: usize) -> Vec<usize> {
+/// Returns the default layers whose inputs a head reads: the second, the middle one and the third
+/// from the end, as in EAGLE-3; fewer for a model with few layers.
+pub(crate) fn default_layers(layers: usize) -> Vec<usize> {
     let mut read = vec![2.min(layers), layers / 2, layers.saturating_sub(3).max(1)];
     read.sort_unstable();
     read.dedup();
     read
 }
 
-/// Writes `model.json` and `model.safetensors`, if they are not there.
+/// Writes `model.json`, and `model.safetensors` if it does not exist.
 pub(crate) fn describe(folder: &Path, loaded: &Loaded, layers: &[usize]) -> Result<()> {
     let config = loaded.model.config();
     let Positions::Rotary(rope) = &config.positions else {
-        anyhow::bail!(
-            "expected a target with rotary positions, got one whose positions are learned"
-        )
+        anyhow::bail!("expected a target with rotary positions, got learned positions")
     };
     ensure!(
         config.embedding == config.hidden,
-        "expected a target that embeds tokens in the width of its layers"
+        "expected a target whose embeddings have the width of its layers"
     );
     let language = &loaded.language;
     let tokens = language.vocabulary.size();
@@ -77,9 +75,9 @@ pub(crate) fn describe(folder: &Path, loaded: &Loaded, layers: &[usize]) -> Resu
         if !norm.is_empty() {
             tensors.push(("norm", TensorView::new(Dtype::F32, vec![config.hidden], &norm)?));
         }
-        replace(&matrices, &safetensors::serialize(tensors, None)?)?;
+        write_file(&matrices, &safetensors::serialize(tensors, None)?)?;
     }
-    replace(&folder.join("model.json"), &serde_json::to_vec_pretty(&info)?)
+    write_file(&folder.join("model.json"), &serde_json::to_vec_pretty(&info)?)
 }
 
 fn rows(
@@ -89,8 +87,8 @@ fn rows(
 ) -> Result<Vec<u8>> {
     let all: Vec<Token> = (0..tokens as Token).collect();
     let mut bytes = Vec::with_capacity(tokens * config.hidden * 2);
-    for part in all.chunks(ROWS) {
-        bytes.extend(read(part)?.into_iter().flat_map(|x| bf16::from_f32(x).to_le_bytes()));
+    for chunk in all.chunks(ROWS) {
+        bytes.extend(read(chunk)?.into_iter().flat_map(|x| bf16::from_f32(x).to_le_bytes()));
     }
     Ok(bytes)
 }

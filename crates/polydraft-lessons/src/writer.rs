@@ -1,4 +1,4 @@
-//! Many samples written at once: a pass over the weights gives a token for each.
+//! Generates many samples at once: each pass over the weights yields one token for each.
 
 use anyhow::Result;
 use polydraft::{Distribution, DraftTree};
@@ -6,70 +6,76 @@ use polydraft_engine::Sequences;
 use polydraft_models::Loaded;
 use rayon::prelude::*;
 
-use crate::repeats::SeenSamples;
+use crate::duplicates::SeenSamples;
+use crate::open_sample::{DrawnToken, OpenSample, SampleSettings};
 use crate::shard::Sample;
-use crate::talk::{DrawnToken, OpenSample, SampleSettings};
 
-/// Tokens of a text at least: there is little to learn from a shorter one.
-pub(crate) const SHORTEST: usize = 16;
+/// Minimum number of tokens per sample; shorter ones have little to learn from.
+pub(crate) const MIN_SAMPLE_TOKENS: usize = 16;
 
-/// How samples are written.
+/// Settings of generation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WriterSettings<'a> {
-    pub settings: SampleSettings<'a>,
-    /// Samples at once.
+    pub sample: SampleSettings<'a>,
+    /// Number of samples generated at once.
     pub batch_size: usize,
-    /// Tokens in all, about.
+    /// Approximate total number of tokens.
     pub tokens: usize,
-    /// Each text is drawn from this and its number.
+    /// Seed, from which each sample is drawn with its number.
     pub seed: u64,
 }
 
-/// Writes samples that say what was not said before. After each token of all of them `go_on` is
-/// told how many tokens there are; if it says no, they are lost.
+/// Generates samples that do not repeat earlier ones. `go_on` gets the number of tokens after each
+/// pass; if it returns false, the samples are dropped and `None` is returned.
 pub(crate) fn write(
     loaded: &mut Loaded,
-    writing: &WriterSettings<'_>,
-    said: &mut SeenSamples,
+    settings: &WriterSettings<'_>,
+    seen: &mut SeenSamples,
     go_on: &mut dyn FnMut(usize) -> bool,
 ) -> Result<Option<Vec<Sample>>> {
     let Loaded { model, language, .. } = loaded;
-    let ends = language.answer_end_tokens();
-    let (mut samples, mut written, mut begun) = (Vec::new(), 0, 0);
-    let mut talks: Vec<OpenSample> = Vec::new();
+    let end_tokens = language.answer_end_tokens();
+    let (mut samples, mut written, mut started) = (Vec::new(), 0, 0);
+    let mut open_samples: Vec<OpenSample> = Vec::new();
     let root = DraftTree::new();
     loop {
-        while talks.len() < writing.batch_size && written < writing.tokens {
-            let seed = writing.seed.wrapping_mul(1 << 32).wrapping_add(begun);
-            talks.push(OpenSample::open(model, language, writing.settings, seed)?);
-            begun += 1;
+        while open_samples.len() < settings.batch_size && written < settings.tokens {
+            let seed = settings.seed.wrapping_mul(1 << 32).wrapping_add(started);
+            open_samples.push(OpenSample::open(model, language, settings.sample, seed)?);
+            started += 1;
         }
-        if talks.is_empty() {
+        if open_samples.is_empty() {
             return Ok(Some(samples));
         }
-        let open: usize = talks.iter().map(|talk| talk.sample.tokens.len()).sum();
+        let open: usize =
+            open_samples.iter().map(|open_sample| open_sample.sample.tokens.len()).sum();
         if !go_on(written + open) {
-            talks.into_iter().try_for_each(|talk| talk.close(model).map(drop))?;
+            open_samples
+                .into_iter()
+                .try_for_each(|open_sample| open_sample.close(model).map(drop))?;
             return Ok(None);
         }
-        let batch: Vec<_> = talks.iter().map(|talk| (talk.sequence, &root)).collect();
+        let batch: Vec<_> =
+            open_samples.iter().map(|open_sample| (open_sample.sequence, &root)).collect();
         model.score(&batch)?;
-        let seen = &*model;
-        let draw = |spare: &mut Option<Distribution>, talk: &mut OpenSample| talk.draw(seen, spare);
+        let shared_model = &*model;
+        let draw = |spare: &mut Option<Distribution>, open_sample: &mut OpenSample| {
+            open_sample.draw(shared_model, spare)
+        };
         let drawn: Vec<DrawnToken> =
-            talks.par_iter_mut().map_init(|| None, draw).collect::<Result<_>>()?;
-        let mut going = Vec::with_capacity(talks.len());
-        for (mut talk, drawn) in talks.into_iter().zip(drawn) {
-            if talk.take(drawn, model, language, writing.settings, &ends)? {
-                going.push(talk);
+            open_samples.par_iter_mut().map_init(|| None, draw).collect::<Result<_>>()?;
+        let mut remaining = Vec::with_capacity(open_samples.len());
+        for (mut open_sample, drawn) in open_samples.into_iter().zip(drawn) {
+            if open_sample.push(drawn, model, language, settings.sample, &end_tokens)? {
+                remaining.push(open_sample);
                 continue;
             }
-            let sample = talk.close(model)?;
-            if sample.tokens.len() >= SHORTEST && said.is_new(&sample.tokens) {
+            let sample = open_sample.close(model)?;
+            if sample.tokens.len() >= MIN_SAMPLE_TOKENS && seen.insert_if_new(&sample.tokens) {
                 written += sample.tokens.len();
-                lessons.push(sample);
+                samples.push(sample);
             }
         }
-        talks = going;
+        open_samples = remaining;
     }
 }

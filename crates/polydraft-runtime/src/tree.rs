@@ -391,8 +391,8 @@ mod tests {
         };
         let found = options("specinfer", None).resolve(&sampling, 1, None)?.expect("speculation");
         assert_eq!((found.tree.to_string(), found.each.len()), ("distinct:2,3".to_owned(), 2));
-        let wrong = options("specinfer", Some("distinct:3,3")).resolve(&sampling, 1, None);
-        assert!(explain(&wrong.unwrap_err(), command_line).contains("each of 3 paths"));
+        let result = options("specinfer", Some("distinct:3,3")).resolve(&sampling, 1, None);
+        assert!(explain(&result.unwrap_err(), command_line).contains("each of 3 paths"));
         Ok(())
     }
 }

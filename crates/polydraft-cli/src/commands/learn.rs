@@ -1,4 +1,4 @@
-//! `polydraft learn`: a table of n-grams of what a model itself writes, which drafts for it.
+//! `polydraft learn`: an n-gram table of a model's own output, to draft for it.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -81,32 +81,32 @@ pub struct Args {
     json: bool,
 }
 
-/// How far it is, in a line.
+/// Formats the progress.
 fn progress(at: NgramProgress, all: Option<u64>, accepted: Option<f64>) -> String {
-    let of = all.map_or(String::new(), |all| format!(" of {}", HumanCount(all)));
-    let part = accepted.map_or(String::new(), |part| format!("; {part:.2} of drafts accepted"));
-    format!("{}{of} tokens{part}", HumanCount(at.learned + at.open as u64))
+    let total = all.map_or(String::new(), |all| format!(" of {}", HumanCount(all)));
+    let share = accepted.map_or(String::new(), |share| format!("; {share:.2} of drafts accepted"));
+    format!("{}{total} tokens{share}", HumanCount(at.learned + at.open_tokens as u64))
 }
 
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
     made_by: MadeBy,
-    /// Tokens that the table has learned, contexts of all lengths, and bytes of the file.
+    /// Learned tokens, contexts of all lengths, and size of the file in bytes.
     tokens: u64,
     contexts: usize,
     bytes: u64,
-    /// Of this run.
+    /// Throughput of this run.
     tokens_per_second: f64,
-    /// Parts of the text: tokens before each, and how often a drafted token would have been
-    /// accepted in it.
+    /// Sections of the text: number of tokens before each, and acceptance rate of drafted tokens in
+    /// it.
     accepted: Vec<(u64, f64)>,
 }
 
-/// Learns.
+/// Learns a table.
 ///
 /// # Errors
-/// A model that cannot be loaded; a file that is another model's table, or none.
+/// Fails if the model cannot be loaded, or the file is another model's table, or none.
 pub fn run(args: Args) -> Result<()> {
     let target = match &args.model {
         Some(model) => model_files::locate(model, args.offline, &output::Terminal)?,
@@ -117,10 +117,10 @@ pub fn run(args: Args) -> Result<()> {
         dtype: args.dtype,
         out: args.out.clone(),
         tokens: args.tokens,
-        together: args.parallel,
-        longest: args.sample_tokens,
+        batch_size: args.parallel,
+        max_sample_tokens: args.sample_tokens,
         temperatures: args.temperatures.clone(),
-        given: args.text.clone(),
+        text_files: args.text.clone(),
     };
     let bar = match args.text.is_empty() {
         true => ProgressBar::new(args.tokens).with_style(ProgressStyle::with_template(
@@ -129,47 +129,47 @@ pub fn run(args: Args) -> Result<()> {
         false => ProgressBar::no_length()
             .with_style(ProgressStyle::with_template("{human_pos} tokens, {elapsed}{msg}")?),
     };
-    let (orderly, start) = (InterruptGuard::begin(), Instant::now());
-    let (mut begun, mut accepted, mut spoke) = (None, Vec::new(), start);
+    let (guard, start) = (InterruptGuard::install(), Instant::now());
+    let (mut initial, mut accepted, mut last_note) = (None, Vec::new(), start);
     let mut watch = |at: NgramProgress| {
-        begun.get_or_insert(at.learned);
-        bar.set_position(at.learned + at.open as u64);
-        // In a file of messages the bar does not show.
-        if bar.is_hidden() && spoke.elapsed() >= PROGRESS_INTERVAL {
-            spoke = Instant::now();
-            output::note(progress(at, bar.length(), accepted.last().map(|(_, part)| *part)));
+        initial.get_or_insert(at.learned);
+        bar.set_position(at.learned + at.open_tokens as u64);
+        // The bar is hidden if standard error is not a terminal.
+        if bar.is_hidden() && last_note.elapsed() >= PROGRESS_INTERVAL {
+            last_note = Instant::now();
+            output::note(progress(at, bar.length(), accepted.last().map(|(_, share)| *share)));
         }
-        if let Some(part) = at.accepted.filter(|_| at.open == 0) {
-            accepted.push((at.learned, part));
-            bar.set_message(format!("; {part:.2} of drafts accepted"));
+        if let Some(share) = at.accepted.filter(|_| at.open_tokens == 0) {
+            accepted.push((at.learned, share));
+            bar.set_message(format!("; {share:.2} of drafts accepted"));
         }
-        !orderly.asked()
+        !guard.is_interrupted()
     };
     let table = learn_ngrams(&plan, &mut watch)?;
     bar.finish_and_clear();
     let (tokens, seconds) = (table.learned(), start.elapsed().as_secs_f64());
-    let begun = begun.unwrap_or(tokens);
+    let initial = initial.unwrap_or(tokens);
     ensure!(
         tokens > 0,
-        "nothing was learned: text is learned in parts of 50,000 tokens, samples of 16 or more"
+        "nothing was learned: text is learned in sections of 50,000 tokens, samples of 16 or more"
     );
     let report = Report {
-        made_by: MadeBy::here(),
+        made_by: MadeBy::current(),
         tokens,
         contexts: table.contexts(),
         bytes: std::fs::metadata(&args.out)?.len(),
-        tokens_per_second: (tokens - begun) as f64 / seconds,
+        tokens_per_second: (tokens - initial) as f64 / seconds,
         accepted,
     };
     if args.json {
         output::json(&report)?;
     } else {
-        say(&args, &report);
+        print_summary(&args, &report);
     }
-    output::done(orderly.asked())
+    output::finish(guard.is_interrupted())
 }
 
-fn say(args: &Args, report: &Report) {
+fn print_summary(args: &Args, report: &Report) {
     let (tokens, bytes) = (HumanCount(report.tokens), HumanBytes(report.bytes));
     let out = args.out.display();
     output::note(format_args!(
@@ -177,11 +177,11 @@ fn say(args: &Args, report: &Report) {
         HumanCount(report.contexts as u64),
         report.tokens_per_second
     ));
-    if let Some((_, part)) = report.accepted.last() {
+    if let Some((_, share)) = report.accepted.last() {
         output::note(format_args!(
-            "of the last part of the text, before it was learned, {:.0} % of the drafted tokens \
+            "in the last section of the text, before it was learned, {:.0} % of the drafted tokens \
              would have been accepted",
-            100.0 * part
+            100.0 * share
         ));
     }
     let model = args.model.as_ref().map_or(String::new(), |model| format!(" {model}"));
