@@ -1,4 +1,4 @@
-//! What records say about the build: the commit, the compiler, the profile, the features.
+//! Build facts for records: the commit, the compiler, the profile, the features.
 
 use std::env;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn main() {
     println!("cargo:rustc-env=POLYDRAFT_PROFILE={profile}");
     println!("cargo:rustc-env=POLYDRAFT_FEATURES={}", features.join(","));
 
-    // A new commit, and any change that makes this build another than the commit's.
+    // Rerun after a new commit, and after any change of the working tree's sources.
     for name in ["HEAD", "logs/HEAD"] {
         if let Some(path) = output("git", &["rev-parse", "--git-path", name]) {
             watch(Path::new(&path));
@@ -33,14 +33,14 @@ fn main() {
     }
 }
 
-/// Cargo would rebuild every time for a path that is not there.
+/// Cargo would rebuild every time for a missing path.
 fn watch(path: &Path) {
     if path.exists() {
         println!("cargo:rerun-if-changed={}", path.display());
     }
 }
 
-/// The first line that a program prints, if it runs and succeeds.
+/// Returns the first line of a program's output; `None` if the program fails.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program)
         .args(arguments)

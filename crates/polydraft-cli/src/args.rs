@@ -1,4 +1,4 @@
-//! Options that commands share, and the descriptions that they become.
+//! Options shared by commands, and their conversion to descriptions.
 
 mod backend;
 mod chat;
@@ -9,7 +9,7 @@ mod sampling;
 mod speculation;
 mod template;
 
-pub use chat::{ChatArgs, opening};
+pub use chat::{ChatArgs, opening_messages};
 pub use ends::EndArgs;
 pub use models::{ModelArgs, RunModelArgs};
 pub use probability::probability;

@@ -1,4 +1,4 @@
-//! The commands of the `polydraft` program; each is a file under `commands/`.
+//! Commands of the `polydraft` program; each has a file under `commands/`.
 
 use std::ffi::OsString;
 
@@ -43,7 +43,7 @@ enum Command {
 }
 
 impl Command {
-    fn answers_many(&self) -> bool {
+    fn serves_requests(&self) -> bool {
         #[cfg(feature = "server")]
         return matches!(self, Self::Serve(_));
         #[cfg(not(feature = "server"))]
@@ -71,12 +71,13 @@ impl Command {
     }
 }
 
-/// Runs the program to its end; `line` is its command line, with its own name first.
+/// Runs the program and exits; `line` is its command line, including the program's name.
 pub fn main(line: Vec<OsString>) -> ! {
     program::main(line, Cli::command(), |matches| {
         let cli = Cli::from_arg_matches(matches).map_err(|e| e.format(&mut Cli::command()))?;
-        match cli.command.answers_many() {
-            // If llama.cpp aborts, the other requests get an error.
+        match cli.command.serves_requests() {
+            // The server runs without a host process: if llama.cpp aborts, only the affected
+            // requests fail.
             true => cli.command.run(),
             false => polydraft_runtime::host(|| cli.command.run())?,
         }

@@ -1,4 +1,4 @@
-//! The commands, one a file.
+//! Commands, one per file.
 
 #[cfg(feature = "audit")]
 pub mod audit;

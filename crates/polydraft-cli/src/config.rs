@@ -1,8 +1,8 @@
-//! A file of defaults: what a user would otherwise type every time.
+//! Configuration file with the user's defaults.
 //!
-//! `polydraft/config.toml` below `$XDG_CONFIG_HOME` (`~/.config`). Keys are the long names of
-//! options; those at the top are for all commands that have them, those in a table such as
-//! `[generate]` or `[bench.decode]` for that command:
+//! `polydraft/config.toml` below `$XDG_CONFIG_HOME` (`~/.config`). Keys are long names of options;
+//! those at the top apply to all commands that have them, those in a table such as `[generate]` or
+//! `[bench.decode]` to that command:
 //!
 //! ```toml
 //! target = "/models/qwen3-8b"
@@ -13,9 +13,9 @@
 //! stop = ["\n\n"]
 //! ```
 //!
-//! They become the options' defaults, so that what is typed wins. Options that contradict each
-//! other are an error, also where one of them is the file's. Nothing is passed over in silence:
-//! what is no option, or no value of it, is an error that names file and line.
+//! They become the options' defaults, so that the command line takes precedence. Contradicting
+//! options are an error, also if one of them is from the file. Unknown options and invalid values
+//! are errors that name file and line.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -30,24 +30,25 @@ use toml_span::{Span, Value};
 
 type Result<T> = std::result::Result<T, anyhow::Error>;
 
-/// Options that choose the file cannot be set in it.
-const OWN: [&str; 4] = ["config", "no-config", "help", "version"];
+/// Options that cannot be set in the file, because they select it, or print and exit.
+const EXCLUDED: [&str; 4] = ["config", "no-config", "help", "version"];
 
-/// The program with the defaults of the user's file, if there is one; `line` is the command line,
-/// which may name another (`--config FILE`) or none (`--no-config`). With the file, if there is
-/// one.
+/// Applies the defaults of the user's file, if there is one, to the program; the command line
+/// `line` may select another file (`--config FILE`) or none (`--no-config`). Also returns the
+/// file's path.
 ///
 /// # Errors
-/// A file that was named and is not there; one that is no TOML; unknown keys, and values that the
-/// option does not take.
+/// Fails if a given file is missing, is not valid TOML, or has unknown keys or invalid values.
 pub fn apply(program: Command, line: &[OsString]) -> Result<(Command, Option<PathBuf>)> {
-    let file = match named(line) {
-        Named::None => return Ok((program, None)),
-        Named::File(file) => file,
-        Named::Usual => match usual(program.get_name()).filter(|file| file.exists()) {
-            Some(file) => file,
-            None => return Ok((program, None)),
-        },
+    let file = match file_choice(line) {
+        FileChoice::None => return Ok((program, None)),
+        FileChoice::File(file) => file,
+        FileChoice::Default => {
+            match default_path(program.get_name()).filter(|file| file.exists()) {
+                Some(file) => file,
+                None => return Ok((program, None)),
+            }
+        }
     };
     let shown = file.display();
     let text = read_text(&file, FileKind::CONFIG)
@@ -55,11 +56,11 @@ pub fn apply(program: Command, line: &[OsString]) -> Result<(Command, Option<Pat
     Ok((with_defaults(program, &file, &text)?, Some(file)))
 }
 
-/// Looks for an option of the file that one on the command line excludes. clap does not: a default
-/// is at odds with nothing.
+/// Checks that no option of the file conflicts with one on the command line, which clap does not do
+/// for defaults.
 ///
 /// # Errors
-/// There is one.
+/// Fails on a conflict.
 pub fn check(program: &Command, matches: &ArgMatches, file: &Path) -> Result<()> {
     let (mut command, mut matches) = (program, matches);
     while let Some((name, inner)) = matches.subcommand() {
@@ -79,8 +80,8 @@ pub fn check(program: &Command, matches: &ArgMatches, file: &Path) -> Result<()>
                     && let (Some(typed), Some(default)) = (typed.get_long(), default.get_long())
                 {
                     return Err(UsageError::error(format_args!(
-                        "--{typed} excludes {default}, which {} sets; --no-config leaves that file \
-                         out",
+                        "--{typed} cannot be used with {default}, which {} sets; --no-config ignores that file\
+                         ",
                         file.display()
                     )));
                 }
@@ -90,31 +91,33 @@ pub fn check(program: &Command, matches: &ArgMatches, file: &Path) -> Result<()>
     Ok(())
 }
 
-enum Named {
+enum FileChoice {
     None,
     File(PathBuf),
-    Usual,
+    Default,
 }
 
-/// What the command line says before it is parsed: its parse needs the defaults.
-fn named(line: &[OsString]) -> Named {
+/// Finds the file options on the command line, which cannot be parsed before the defaults are
+/// known.
+fn file_choice(line: &[OsString]) -> FileChoice {
     let mut line = line.iter().skip(1).take_while(|word| *word != "--");
-    let mut named = Named::Usual;
+    let mut choice = FileChoice::Default;
     while let Some(word) = line.next() {
         let text = word.to_string_lossy();
         if text == "--no-config" {
-            named = Named::None;
+            choice = FileChoice::None;
         } else if text == "--config" {
-            named = line.next().map_or(named, |file| Named::File(file.into()));
+            choice = line.next().map_or(choice, |file| FileChoice::File(file.into()));
         } else if let Some(file) = text.strip_prefix("--config=") {
-            named = Named::File(file.into());
+            choice = FileChoice::File(file.into());
         }
     }
-    named
+    choice
 }
 
-/// Where a user's file is: `config.toml` of the program, and of another one its name.
-pub fn usual(program: &str) -> Option<PathBuf> {
+/// Returns the default path of the file: `config.toml` for `polydraft`, else named after the
+/// program.
+pub fn default_path(program: &str) -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = absolute("XDG_CONFIG_HOME")
@@ -124,14 +127,14 @@ pub fn usual(program: &str) -> Option<PathBuf> {
     Some(folder.join(format!("polydraft/{name}.toml")))
 }
 
-/// A file and its text, for messages.
+/// A file and its text, for error messages.
 struct Source<'a> {
     file: &'a Path,
     text: &'a str,
 }
 
 impl Source<'_> {
-    fn wrong(&self, at: Span, problem: impl std::fmt::Display) -> anyhow::Error {
+    fn error_at(&self, at: Span, problem: impl std::fmt::Display) -> anyhow::Error {
         let line = 1 + self.text.as_bytes()[..at.start.min(self.text.len())]
             .iter()
             .filter(|b| **b == b'\n')
@@ -142,42 +145,42 @@ impl Source<'_> {
 
 fn with_defaults(mut program: Command, file: &Path, text: &str) -> Result<Command> {
     let source = Source { file, text };
-    let value = toml_span::parse(text).map_err(|error| source.wrong(error.span, &error))?;
-    // A file is a table, an empty one too.
+    let value = toml_span::parse(text).map_err(|error| source.error_at(error.span, &error))?;
+    // A valid file is a table, even if empty.
     let table = value.as_table().into_iter().flatten();
-    // What holds for all first: what is said for a command replaces it.
+    // Defaults for all commands first: those of a command override them.
     let (tables, keys): (Vec<_>, Vec<_>) = table.partition(|(_, value)| value.as_table().is_some());
     for (key, value) in keys {
         let values = values(&source, value)?;
-        if !has(&program, &key.name) {
+        if !has_option(&program, &key.name) {
             let problem = format_args!("no command has an option --{key}");
-            return Err(source.wrong(key.span, problem));
+            return Err(source.error_at(key.span, problem));
         }
         program = set_everywhere(&source, program, key, &values)?;
     }
     for (key, value) in tables {
-        program = of_command(&source, program, key, value)?;
+        program = apply_table(&source, program, key, value)?;
     }
     Ok(program)
 }
 
-/// The defaults of a table, for the command of that name.
-fn of_command(source: &Source, program: Command, name: &Key, table: &Value) -> Result<Command> {
+/// Applies a table's defaults to the command of that name.
+fn apply_table(source: &Source, program: Command, name: &Key, table: &Value) -> Result<Command> {
     let Some(table) = table.as_table() else { return Ok(program) };
     if program.find_subcommand(&*name.name).is_none() {
-        return Err(source.wrong(name.span, format_args!("there is no command {name}")));
+        return Err(source.error_at(name.span, format_args!("unknown command {name}")));
     }
     let mut problem = None;
     let program = program.mut_subcommand(&name.name, |mut command| {
         for (key, value) in table {
             let changed = match value.as_table() {
-                Some(_) => of_command(source, command.clone(), key, value),
+                Some(_) => apply_table(source, command.clone(), key, value),
                 None => values(source, value).and_then(|values| {
-                    if command.get_arguments().any(|arg| is(arg, &key.name)) {
+                    if command.get_arguments().any(|arg| is_option(arg, &key.name)) {
                         return set(source, command.clone(), key, &values);
                     }
                     let problem = format_args!("{name} has no option --{key}");
-                    Err(source.wrong(key.span, problem))
+                    Err(source.error_at(key.span, problem))
                 }),
             };
             match changed {
@@ -192,15 +195,15 @@ fn of_command(source: &Source, program: Command, name: &Key, table: &Value) -> R
     problem.map_or(Ok(program), Err)
 }
 
-/// Whether an option may be given by this key.
-fn is(arg: &Arg, key: &str) -> bool {
-    arg.get_long() == Some(key) && !OWN.contains(&key)
+/// Returns whether a key is the name of this option, and may be set in the file.
+fn is_option(arg: &Arg, key: &str) -> bool {
+    arg.get_long() == Some(key) && !EXCLUDED.contains(&key)
 }
 
-/// Whether a program, or one of its commands, has an option.
-fn has(program: &Command, key: &str) -> bool {
-    program.get_arguments().any(|arg| is(arg, key))
-        || program.get_subcommands().any(|command| has(command, key))
+/// Returns whether a program, or one of its commands, has an option.
+fn has_option(program: &Command, key: &str) -> bool {
+    program.get_arguments().any(|arg| is_option(arg, key))
+        || program.get_subcommands().any(|command| has_option(command, key))
 }
 
 /// Sets a default in the program and in all commands that have the option.
@@ -210,7 +213,7 @@ fn set_everywhere(
     key: &Key,
     values: &[String],
 ) -> Result<Command> {
-    if program.get_arguments().any(|arg| is(arg, &key.name)) {
+    if program.get_arguments().any(|arg| is_option(arg, &key.name)) {
         program = set(source, program, key, values)?;
     }
     let names: Vec<String> =
@@ -231,20 +234,22 @@ fn set_everywhere(
     Ok(program)
 }
 
-/// Sets a default, having seen that the option takes it.
+/// Sets a default after checking that the option accepts it.
 fn set(source: &Source, command: Command, key: &Key, values: &[String]) -> Result<Command> {
     let name = &*key.name;
-    let Some(arg) = command.get_arguments().find(|arg| is(arg, name)) else { return Ok(command) };
+    let Some(arg) = command.get_arguments().find(|arg| is_option(arg, name)) else {
+        return Ok(command);
+    };
     let id = arg.get_id().clone();
     let flag = !arg.get_action().takes_values();
     if flag && !matches!(values, [value] if value == "true" || value == "false") {
-        return Err(source.wrong(key.span, format_args!("{name}: expected true or false")));
+        return Err(source.error_at(key.span, format_args!("{name}: expected true or false")));
     }
     if !flag {
         let words = values.iter().map(|value| format!("--{name}={value}"));
         let line = std::iter::once(command.get_name().to_owned()).chain(words);
-        // Other options may be missing here, or be at odds with this one alone.
-        let wrong = |e: &clap::Error| {
+        // Ignores errors from missing options, or conflicts of this one alone.
+        let is_invalid = |e: &clap::Error| {
             matches!(
                 e.kind(),
                 ErrorKind::InvalidValue
@@ -256,19 +261,19 @@ fn set(source: &Source, command: Command, key: &Key, values: &[String]) -> Resul
             )
         };
         if let Err(error) = command.clone().try_get_matches_from(line)
-            && wrong(&error)
+            && is_invalid(&error)
         {
             let message = error.to_string();
             let problem =
                 message.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-            return Err(source.wrong(key.span, problem));
+            return Err(source.error_at(key.span, problem));
         }
     }
     let values: Vec<String> = values.to_vec();
     Ok(command.mut_arg(id, |arg| arg.default_values(values)))
 }
 
-/// A value, or several, as they would be typed.
+/// Formats a value, or several, as on the command line.
 fn values(source: &Source, value: &Value) -> Result<Vec<String>> {
     let one = |value: &Value| match value.as_ref() {
         ValueInner::String(text) => Ok(text.to_string()),
@@ -277,7 +282,7 @@ fn values(source: &Source, value: &Value) -> Result<Vec<String>> {
         ValueInner::Boolean(truth) => Ok(truth.to_string()),
         other @ (ValueInner::Array(_) | ValueInner::Table(_)) => {
             let problem = "expected a string, a number, true or false, got a value of type";
-            Err(source.wrong(value.span, format_args!("{problem} {}", other.type_str())))
+            Err(source.error_at(value.span, format_args!("{problem} {}", other.type_str())))
         }
     };
     match value.as_array() {
@@ -316,11 +321,11 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_wins() {
+    fn command_line_overrides_file() {
         let text = "quiet = true\ndepth = 3\ndraft = 'd'\n[write]\nstop = ['a', \
             \"b\\n\"]\n[bench.decode]\ndepth = 4\n";
         let parse = |line: &str| read(text).unwrap().try_get_matches_from(line.split(' ')).unwrap();
-        // A default is at odds with nothing.
+        // Defaults conflict with nothing.
         let matches = parse("program write --file x");
         assert!(matches.get_flag("quiet"));
         let write = matches.subcommand_matches("write").unwrap();
@@ -339,15 +344,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_and_excludes_what_the_file_says_is_an_error() {
+    fn rejects_option_that_conflicts_with_file() {
         let check = |text: &str, line: &str| {
             let program = read(text).unwrap();
             let matches = program.clone().try_get_matches_from(line.split(' ')).unwrap();
             check(&program, &matches, Path::new("c.toml"))
         };
         for (text, line, expected) in [
-            ("draft = 'd'", "program write --file x", "--file excludes draft, which c.toml sets"),
-            ("file = 'f'", "program write --draft x", "--draft excludes file, which c.toml sets"),
+            (
+                "draft = 'd'",
+                "program write --file x",
+                "--file cannot be used with draft, which c.toml sets",
+            ),
+            (
+                "file = 'f'",
+                "program write --draft x",
+                "--draft cannot be used with file, which c.toml sets",
+            ),
         ] {
             let error = check(text, line).unwrap_err();
             assert!(is_usage(&error) && error.to_string().contains(expected), "{error}");
@@ -358,12 +371,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_name_file_and_line() {
         for (text, expected) in [
             ("depth = 3\ndepht = 4", "c.toml, line 2: no command has an option --depht"),
             ("[write]\n\ndepth = 10", "line 3: invalid value '10' for '--depth"),
             ("[write]\ndepth = 'x'", "line 2: invalid value 'x'"),
-            ("[wrte]\n", "line 1: there is no command wrte"),
+            ("[wrte]\n", "line 1: unknown command wrte"),
             ("[bench.decode]\nstop = 'x'", "line 2: decode has no option --stop"),
             ("quiet = 1", "line 1: quiet: expected true or false"),
             ("depth = [[3]]", "line 1: expected a string, a number"),
@@ -380,11 +393,14 @@ mod tests {
     }
 
     #[test]
-    fn another_file_or_none() {
-        let named = |line: &str| named(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
-        assert!(matches!(named("p write"), Named::Usual));
-        assert!(matches!(named("p --no-config write"), Named::None));
-        assert!(matches!(named("p write --config a"), Named::File(file) if file == Path::new("a")));
-        assert!(matches!(named("p write --config=a -- --no-config"), Named::File(_)));
+    fn command_line_selects_file_or_none() {
+        let choice =
+            |line: &str| file_choice(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert!(matches!(choice("p write"), FileChoice::Default));
+        assert!(matches!(choice("p --no-config write"), FileChoice::None));
+        assert!(
+            matches!(choice("p write --config a"), FileChoice::File(file) if file == Path::new("a"))
+        );
+        assert!(matches!(choice("p write --config=a -- --no-config"), FileChoice::File(_)));
     }
 }

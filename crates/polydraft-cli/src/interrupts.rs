@@ -1,69 +1,67 @@
-//! Ctrl-C and SIGTERM: running commands may end in order, and temporary files are removed in any
-//! case.
+//! Ctrl-C and SIGTERM: orderly end of running commands, and removal of temporary files.
 //!
-//! The first interrupt asks a command with an [`InterruptGuard`] to end with the results so far.
-//! Without a guard, and at the second interrupt, the program ends at once, with the exit code that
-//! shells give to an interrupted program.
+//! The first interrupt asks a command with an [`InterruptGuard`] to end with its results so far.
+//! Without a guard, and at the second interrupt, the program exits at once, with the exit code that
+//! shells use for interrupted programs.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
-/// The exit code of an interrupted program: 128 and the number of the signal.
+/// Exit code of an interrupted program: 128 plus the signal's number.
 pub const EXIT_CODE: u8 = 130;
 
-/// How many guards there are.
-static ORDERLY: AtomicUsize = AtomicUsize::new(0);
-static ASKED: AtomicBool = AtomicBool::new(false);
+/// Number of guards.
+static GUARDS: AtomicUsize = AtomicUsize::new(0);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Whether an interrupt is ending the program.
 static LEAVING: AtomicBool = AtomicBool::new(false);
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// As long as this lives, the first interrupt does not end the program.
+/// While a guard exists, the first interrupt does not end the program.
 #[derive(Debug)]
 pub struct InterruptGuard(());
 
 impl InterruptGuard {
-    /// From now on [`asked`](Self::asked) is checked.
-    pub fn begin() -> Self {
-        listen();
-        ASKED.store(false, Ordering::SeqCst);
-        ORDERLY.fetch_add(1, Ordering::SeqCst);
+    /// Creates a guard; the command must check [`is_interrupted`](Self::is_interrupted).
+    pub fn install() -> Self {
+        install_handler();
+        INTERRUPTED.store(false, Ordering::SeqCst);
+        GUARDS.fetch_add(1, Ordering::SeqCst);
         Self(())
     }
 
-    /// Whether the user has interrupted.
-    pub fn asked(&self) -> bool {
-        ASKED.load(Ordering::SeqCst)
+    /// Returns whether the user has interrupted.
+    pub fn is_interrupted(&self) -> bool {
+        INTERRUPTED.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for InterruptGuard {
     fn drop(&mut self) {
-        ORDERLY.fetch_sub(1, Ordering::SeqCst);
+        GUARDS.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// A file or folder that an interrupt removes. Its owner removes it in all other cases.
+/// File or folder that an interrupt removes. In all other cases its owner removes it.
 #[derive(Debug)]
 pub struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Makes it, and registers where `path` says that it lies; an interrupt comes before both or
-    /// after both.
+    /// Creates it and registers its path, atomically with respect to interrupts.
     ///
     /// # Errors
-    /// That of making it.
-    pub fn made<T, E>(
+    /// Fails as `make` does.
+    pub fn create<T, E>(
         make: impl FnOnce() -> Result<T, E>,
         path: impl FnOnce(&T) -> &Path,
     ) -> Result<(T, Self), E> {
-        listen();
+        install_handler();
         let mut all = temporary();
-        let made = make()?;
-        let path = path(&made).to_owned();
+        let created = make()?;
+        let path = path(&created).to_owned();
         all.push(path.clone());
-        Ok((made, Self(path)))
+        Ok((created, Self(path)))
     }
 }
 
@@ -77,28 +75,27 @@ fn temporary() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// To be called before the program ends by itself: where an interrupt is ending it this waits for
-/// that end. What had failed may have failed because its files were being removed, and is no error
-/// of the user's.
-pub fn give_way() {
+/// Waits for the exit if an interrupt is ending the program. Call it before the program exits by
+/// itself: errors may be caused by the removal of temporary files, and are not to be reported.
+pub fn wait_for_exit() {
     while LEAVING.load(Ordering::SeqCst) {
         std::thread::park();
     }
 }
 
-/// Listens, from the first call on.
-fn listen() {
+/// Installs the signal handler once.
+fn install_handler() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Where that cannot be had an interrupt ends the program as it ends any.
+        // Without a handler, an interrupt ends the program as usual.
         let _ = ctrlc::set_handler(|| {
-            let again = ASKED.swap(true, Ordering::SeqCst);
-            if !again && ORDERLY.load(Ordering::SeqCst) > 0 {
+            let again = INTERRUPTED.swap(true, Ordering::SeqCst);
+            if !again && GUARDS.load(Ordering::SeqCst) > 0 {
                 return;
             }
             LEAVING.store(true, Ordering::SeqCst);
             for path in temporary().drain(..) {
-                // Twice: a file may be made while the first goes on.
+                // Twice, since a file may be created during the first removal.
                 for _ in 0..2 {
                     let _ = if path.is_dir() {
                         std::fs::remove_dir_all(&path)

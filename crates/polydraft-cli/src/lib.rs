@@ -1,6 +1,5 @@
-//! The program `polydraft` as a library: the options that its commands share and the descriptions
-//! that they become, what reaches the user, and the commands themselves. The laboratory's program
-//! is built on it too.
+//! The program `polydraft` as a library: options and their descriptions, output, configuration, and
+//! the commands. The laboratory's program is built on it too.
 #![forbid(unsafe_code)]
 
 pub mod args;

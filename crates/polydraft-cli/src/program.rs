@@ -1,4 +1,4 @@
-//! What is common to programs of commands: defaults from a file, verbosity, threads, and exit
+//! Common start of programs with commands: defaults from a file, verbosity, threads, and exit
 //! codes.
 
 use std::ffi::OsString;
@@ -49,8 +49,8 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
-    /// Puts them into effect.
-    fn settle(&self) {
+    /// Applies the options.
+    fn apply(&self) {
         output::set_verbosity(match (self.quiet, self.verbose) {
             (true, _) => Verbosity::Quiet,
             (false, true) => Verbosity::Verbose,
@@ -65,8 +65,8 @@ impl GlobalArgs {
     }
 }
 
-/// Runs a program from its command line, its own name first, to its end; `run` gets the parsed
-/// options, once the threads are started.
+/// Parses a command line, which includes the program's name, runs `run` with the options after
+/// starting the threads, and exits.
 pub fn main(
     line: Vec<OsString>,
     command: Command,
@@ -74,8 +74,8 @@ pub fn main(
 ) -> ! {
     polydraft_runtime::retain_freed_memory();
     let done = parsed(line, command, run);
-    interrupts::give_way();
-    output::leave(done)
+    interrupts::wait_for_exit();
+    output::exit(done)
 }
 
 fn parsed(
@@ -84,27 +84,27 @@ fn parsed(
     run: impl FnOnce(&ArgMatches) -> Result<()>,
 ) -> Result<()> {
     let command = with_negative_numbers(command);
-    let (mut program, file) =
-        config::apply(command.clone(), &line).map_err(|problem| helped(command, &line, problem))?;
+    let (mut program, file) = config::apply(command.clone(), &line)
+        .map_err(|problem| prefer_help(command, &line, problem))?;
     let matches = program.try_get_matches_from_mut(line)?;
     if let Some(file) = &file {
         config::check(&program, &matches, file)?;
     }
-    GlobalArgs::from_arg_matches(&matches)?.settle();
-    // Before anything that may start a thread.
-    threads::settle(&program, &matches)?;
-    // An option that contradicts others may be one of the file.
+    GlobalArgs::from_arg_matches(&matches)?.apply();
+    // Must precede everything that may start a thread.
+    threads::start_threads(&program, &matches)?;
+    // The contradicting option may be one of the file.
     run(&matches).inspect_err(|error| {
         if let Some(file) = file.filter(|_| is_usage(error)) {
             let file = file.display();
             output::note(format_args!(
-                "note: some options are from {file}; --no-config leaves it out"
+                "note: some options are from {file}; --no-config ignores it"
             ));
         }
     })
 }
 
-/// The program, which takes -1 for a number, so that the option says what it expects instead.
+/// Lets options take negative numbers, so that their own errors are reported.
 fn with_negative_numbers(command: Command) -> Command {
     let number = |arg: clap::Arg| match arg.get_action().takes_values() && !arg.is_positional() {
         true => arg.allow_negative_numbers(true),
@@ -113,8 +113,8 @@ fn with_negative_numbers(command: Command) -> Command {
     command.mut_args(number).mut_subcommands(with_negative_numbers)
 }
 
-/// Help is printed, whatever is wrong with the file of defaults.
-fn helped(command: Command, line: &[OsString], problem: anyhow::Error) -> anyhow::Error {
+/// Returns the help if requested, even if the configuration file is invalid; else the problem.
+fn prefer_help(command: Command, line: &[OsString], problem: anyhow::Error) -> anyhow::Error {
     match command.try_get_matches_from(line) {
         Err(help) if matches!(help.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             help.into()

@@ -1,4 +1,4 @@
-//! Files of prompts.
+//! Prompt files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use serde::Deserialize;
 
 use polydraft_runtime::Models;
 
-/// The prompts that the project measures with.
-const OWN: &str = include_str!("../data/prompts.jsonl");
+/// Default prompts of measurements.
+const DEFAULT_PROMPTS: &str = include_str!("../data/prompts.jsonl");
 
-/// Which prompts are measured with.
+/// Prompts of a measurement.
 #[derive(clap::Args, Debug)]
 pub struct PromptArgs {
     /// File of prompts, one JSON object per line.
@@ -24,10 +24,10 @@ pub struct PromptArgs {
 }
 
 impl PromptArgs {
-    /// The prompts of the file, or else the project's own: one at least.
+    /// Reads the prompts of the file, or the default ones: at least one.
     ///
     /// # Errors
-    /// A file that cannot be read, or a line of it that is no prompt.
+    /// Fails if the file cannot be read, or has an invalid line.
     pub fn read(&self) -> Result<Vec<String>> {
         read(self.prompts.as_deref())
     }
@@ -40,18 +40,18 @@ struct Line {
     turns: Option<Vec<String>>,
 }
 
-/// The tokens of prompts, each within the target's context.
+/// Encodes prompts, each within the target's context.
 pub fn encode(prompts: &[String], models: &Models) -> Result<Vec<Vec<Token>>> {
     let context = models.engine.info().context;
     let encode = |prompt: &String| Ok(models.language.tokenizer.encode_within(prompt, context)?);
     prompts.iter().map(encode).collect()
 }
 
-/// One prompt a line: `{"prompt": ".."}`, or Spec-Bench's `{"turns": ["..", ..]}`, of which the
-/// first turn is taken. Without a file, the project's own.
+/// Parses one prompt per line: `{"prompt": ".."}`, or Spec-Bench's `{"turns": ["..", ..]}`, whose
+/// first turn is used. Without a file, returns the default prompts.
 fn read(path: Option<&Path>) -> Result<Vec<String>> {
     let (name, text) = match path {
-        None => ("bench/prompts.jsonl".to_owned(), OWN.to_owned()),
+        None => ("bench/prompts.jsonl".to_owned(), DEFAULT_PROMPTS.to_owned()),
         Some(path) => {
             let name = path.display().to_string();
             let text =

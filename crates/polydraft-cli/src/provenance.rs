@@ -1,45 +1,43 @@
-//! Where a record comes from: what was built, how, and with how many threads it ran.
+//! Origin of a record: the build, the machine, and the number of threads.
 
 use serde::{Deserialize, Serialize};
 
 use crate::output;
 
-/// What every record begins with: where it was measured, and by which program.
+/// Header of every record: machine and program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MadeBy {
-    /// CPU and threads, in words.
+    /// CPU and threads, as text.
     pub machine: String,
-    /// The program's version.
+    /// Version of the program.
     version: String,
     #[serde(flatten)]
     provenance: Provenance,
 }
 
 impl MadeBy {
-    /// By this program, here; it has loaded its models.
-    pub fn here() -> Self {
+    /// Describes this program after loading its models.
+    pub fn current() -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Self { machine: polydraft_runtime::machine(), version, provenance: Provenance::here() }
+        Self { machine: polydraft_runtime::machine(), version, provenance: Provenance::current() }
     }
 }
 
-/// The fields of every record that say which program measured. Records from before they existed
-/// read as "unknown".
+/// Fields of a record about the program. Missing fields of older records become "unknown".
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Provenance {
-    /// As `git describe` names it, with "-dirty" for a tree that differs from it; "unknown" outside
-    /// a checkout.
+    /// Output of `git describe`, with "-dirty" for a modified tree; "unknown" outside a checkout.
     commit: String,
-    /// The compiler's version.
+    /// Version of the compiler.
     rustc: String,
     /// Cargo features of the laboratory, such as "cuda" and "highs".
     features: Vec<String>,
-    /// Cargo's profile.
+    /// Cargo profile.
     profile: String,
-    /// Threads that models compute with; none if that was not recorded.
+    /// Number of threads; `None` if not recorded.
     threads: Option<usize>,
-    /// The command that measured, as one would type it; none if that was not recorded.
+    /// Command line of the measurement; `None` if not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<String>,
 }
@@ -59,8 +57,8 @@ impl Default for Provenance {
 }
 
 impl Provenance {
-    /// Of this program, which has loaded its models.
-    pub fn here() -> Self {
+    /// Describes this program after loading its models.
+    pub fn current() -> Self {
         let features = env!("POLYDRAFT_FEATURES").split(',').filter(|feature| !feature.is_empty());
         Self {
             commit: env!("POLYDRAFT_COMMIT").to_owned(),
@@ -78,12 +76,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_build_is_known_and_old_records_are_not() {
-        let here = Provenance::here();
-        assert!(here.rustc.starts_with("rustc 1.") && here.profile != "unknown", "{here:?}");
-        assert!(here.threads.is_some_and(|threads| threads > 0));
-        let text = serde_json::to_string(&here).expect("JSON");
-        assert_eq!(serde_json::from_str::<Provenance>(&text).expect("a record"), here);
+    fn current_build_is_known_and_old_records_default_to_unknown() {
+        let current = Provenance::current();
+        assert!(
+            current.rustc.starts_with("rustc 1.") && current.profile != "unknown",
+            "{current:?}"
+        );
+        assert!(current.threads.is_some_and(|threads| threads > 0));
+        let text = serde_json::to_string(&current).expect("JSON");
+        assert_eq!(serde_json::from_str::<Provenance>(&text).expect("a record"), current);
         let old: Provenance = serde_json::from_str("{}").expect("an old record");
         assert_eq!((old.commit.as_str(), old.threads), ("unknown", None));
     }

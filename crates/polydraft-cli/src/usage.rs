@@ -1,14 +1,13 @@
-//! Mistakes in a command line, as opposed to failures.
+//! Usage errors, as opposed to failures.
 
 use std::fmt::{self, Display};
 
-/// A command line that contradicts itself, or that asks for something impossible. The message says
-/// what to type instead.
+/// Contradicting or impossible command line. The message names what to type instead.
 #[derive(Debug)]
 pub struct UsageError(String);
 
 impl UsageError {
-    /// An error with this message.
+    /// Creates an error with this message.
     pub fn error(message: impl Display) -> anyhow::Error {
         Self(message.to_string()).into()
     }
@@ -22,7 +21,7 @@ impl Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Whether an error is a mistake in the command line, found by the program or by the library.
+/// Returns whether an error is a usage error, of the program or of the library.
 pub fn is_usage(error: &anyhow::Error) -> bool {
     error.is::<UsageError>() || error.is::<polydraft_runtime::Usage>()
 }

@@ -1,4 +1,4 @@
-//! `polydraft chat`, `generate --chat` and `inspect`, as their users meet them.
+//! End-to-end tests of `polydraft chat`, `generate --chat` and `inspect`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Output;
 use crate::common::fed;
 use serde_json::{Value, json};
 
-/// A fixture of the model crate with a chat template.
+/// Copies a model fixture, and adds a chat template.
 fn model(name: &str) -> tempfile::TempDir {
     let source =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-models/tests/fixtures").join(name);
@@ -37,7 +37,7 @@ fn run(arguments: &[&str], input: &str) -> (Output, String, String) {
 }
 
 #[test]
-fn a_conversation_is_what_its_template_makes_of_it() {
+fn chat_answers_equal_generate_with_rendered_prompt() {
     let (target, draft) = (model("qwen3"), model("qwen2"));
     let pair = ["--target", path(&target), "--draft", path(&draft)];
     let options = ["-n", "6", "--temperature", "0"];
@@ -58,12 +58,12 @@ fn a_conversation_is_what_its_template_makes_of_it() {
         assert!(output.status.success(), "{err}");
         out.strip_suffix('\n').unwrap().to_owned()
     };
-    // The special token is text here, too, and the tokenizer knows it.
+    // The special token is given as text, which the tokenizer recognises.
     let first = generate("<s>s:go#u:hi#a:");
     let second = generate(&format!("<s>s:go#u:hi#a:{first}#u:and#a:"));
     assert_eq!(out, format!("{first}\n{second}\n"));
     assert_eq!(err.matches(" tokens/s").count(), 2, "{err}");
-    // One message by the other command.
+    // A single message by `generate --chat`.
     let once = [
         &["generate"],
         &pair[..],
@@ -75,18 +75,18 @@ fn a_conversation_is_what_its_template_makes_of_it() {
 }
 
 #[test]
-fn commands_and_mistakes_leave_the_conversation_usable() {
+fn rejected_messages_and_commands_keep_conversation_usable() {
     let target = model("qwen3");
     let chat =
         ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];
     let long = "x".repeat(80);
     let (output, out, err) =
         run(&chat, &format!("hi\nno\n/halp\n{long}\n/help\n/reset\nhi\n/exit\nhi\n"));
-    // A script is told that messages were refused.
+    // Without a terminal the exit code reports rejected messages.
     assert_eq!(output.status.code(), Some(1), "{err}");
     let answers: Vec<&str> = out.split_terminator('\n').collect();
     assert!(answers.len() == 2 && answers[0] == answers[1], "{out:?}");
-    for part in ["Never no", "/halp is no command", "context holds 64", "/reset begin anew"] {
+    for part in ["Never no", "/halp is not a command", "context holds 64", "/reset begin anew"] {
         assert!(err.contains(part), "{part}: {err}");
     }
     let (output, _, err) = run(&chat[..5], "");
@@ -94,7 +94,7 @@ fn commands_and_mistakes_leave_the_conversation_usable() {
 }
 
 #[test]
-fn models_without_a_template_say_so() {
+fn chat_fails_without_template() {
     let target = model("qwen3");
     fs::remove_file(target.path().join("tokenizer_config.json")).unwrap();
     let plain = ["--target", path(&target), "--verifier", "none"];
@@ -111,7 +111,7 @@ fn models_without_a_template_say_so() {
 }
 
 #[test]
-fn published_sampling_is_the_default_of_conversations_only() {
+fn published_sampling_applies_to_conversations_only() {
     let target = model("qwen3");
     let published =
         json!({"do_sample": true, "temperature": 0.01, "top_k": 1, "repetition_penalty": 1.1});
@@ -131,22 +131,26 @@ fn published_sampling_is_the_default_of_conversations_only() {
         assert!(output.status.success(), "{err}");
         (out, err)
     };
-    let [greedy, warm, own] = [&["-t", "0"][..], &[], &["--ignore-published"]].map(|options| {
-        let chat = ["--chat", "--prompt", "hi", "--seed", "3"];
-        text(&[&chat, options].concat())
-    });
+    let [greedy, warm, ignoring] =
+        [&["-t", "0"][..], &[], &["--ignore-published"]].map(|options| {
+            let chat = ["--chat", "--prompt", "hi", "--seed", "3"];
+            text(&[&chat, options].concat())
+        });
     assert_eq!(greedy.0, warm.0);
-    assert_ne!(own.0, warm.0);
+    assert_ne!(ignoring.0, warm.0);
     assert!(warm.1.contains("repetition_penalty 1.1"), "{}", warm.1);
     let plain = |seed: &str| text(&["--prompt", "hi", "--seed", seed]).0;
     assert_ne!(plain("1"), plain("2"));
 }
 
 #[test]
-fn inspect_tells_of_experts() {
+fn inspect_reports_experts_and_special_layers() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-models/tests/fixtures");
     for (name, expected) in [
-        ("qwen2-moe", &["4 in each of 1 layers, 2 of them for a token, and one", " active"][..]),
+        (
+            "qwen2-moe",
+            &["4 in each of 1 layers, 2 of them for a token, and a shared", " active"][..],
+        ),
         ("deepseek-v3", &["6 in each of 1 layers"]),
         ("../heads/mtp-glm", &["MTP", "a layer that predicts further tokens: --draft mtp"]),
         ("gemma3-nested", &["Gemma3ForConditionalGeneration, its text part"]),
@@ -164,17 +168,17 @@ fn inspect_tells_of_experts() {
     }
     let path = folder.join("mixtral");
     let (_, out, _) = run(&["inspect", path.to_str().unwrap(), "--json"], "");
-    let said: Value = serde_json::from_str(&out).unwrap();
+    let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(
-        said["experts"],
+        report["experts"],
         serde_json::json!({"count": 4, "used": 2, "shared": false, "layers": 2})
     );
-    let [all, active] = ["parameters", "active_parameters"].map(|n| said[n].as_u64().unwrap());
+    let [all, active] = ["parameters", "active_parameters"].map(|n| report[n].as_u64().unwrap());
     assert_eq!(all - active, 2 * 4 * 3 * 32 * 32 / 2);
 }
 
 #[test]
-fn inspect_tells_what_a_model_takes_and_who_can_draft() {
+fn inspect_reports_properties_and_draft_compatibility() {
     let (target, draft) = (model("gemma2"), model("qwen2"));
     let (output, out, err) = run(&["inspect", path(&target), path(&draft)], "");
     assert!(output.status.success(), "{err}");
@@ -211,7 +215,7 @@ fn inspect_tells_what_a_model_takes_and_who_can_draft() {
 }
 
 #[test]
-fn every_dtype_decodes() {
+fn generates_with_every_dtype() {
     let target = model("llama");
     let base = [
         "generate",
@@ -229,7 +233,7 @@ fn every_dtype_decodes() {
     ];
     let [wide, narrow] =
         ["f32", "bf16"].map(|dtype| run(&[&base[..], &["--dtype", dtype]].concat(), "").1);
-    // Stored in bf16: nothing is lost.
+    // The fixture is stored in bf16, so both are exact.
     assert_eq!(wide, narrow);
     for dtype in ["f16", "q8_0", "q4_k"] {
         assert!(run(&[&base[..], &["--dtype", dtype]].concat(), "").0.status.success(), "{dtype}");
@@ -237,7 +241,7 @@ fn every_dtype_decodes() {
 }
 
 #[test]
-fn the_demo_pair_can_be_talked_to() {
+fn chat_works_with_demo_pair() {
     let (output, out, err) =
         run(&["chat", "-n", "8", "-t", "0"], "Returns the length\nAnd the name\n");
     assert!(output.status.success(), "{err}");
@@ -247,7 +251,7 @@ fn the_demo_pair_can_be_talked_to() {
 }
 
 #[test]
-fn bytes_that_are_no_text_do_not_end_a_conversation() {
+fn chat_rejects_invalid_utf8_and_continues() {
     let target = model("qwen3");
     let chat =
         ["chat", "--target", path(&target), "--verifier", "none", "-n", "4", "-t", "0", "-q"];

@@ -1,4 +1,4 @@
-//! `polydraft generate` as its users meet it: output, exit codes, messages.
+//! End-to-end tests of `polydraft generate`: output, exit codes, messages.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -39,7 +39,7 @@ fn fails(args: &[&str], code: i32, expected: &[&str]) {
     assert!(output.stdout.is_empty(), "{args:?}: output besides the error");
 }
 
-/// A copy of the demo draft, small and quick to load, to be spoilt.
+/// Copies the demo draft, which is small and loads quickly, and modifies it.
 fn copy(change: impl FnOnce(&Path)) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(demo().join("draft")).unwrap() {
@@ -51,20 +51,20 @@ fn copy(change: impl FnOnce(&Path)) -> tempfile::TempDir {
 }
 
 #[test]
-fn seeds_reproduce_texts() {
-    // The adaptive tree goes by costs that other tests teach meanwhile.
-    let of = |seed| ok(&["--prompt", "pub fn ", "-n", "60", "--depth", "3", "--seed", seed]).0;
-    assert_eq!(of("1"), of("1"));
-    assert_ne!(of("1"), of("2"));
+fn seeds_reproduce_outputs() {
+    // The adaptive tree depends on costs that concurrent tests measure.
+    let output = |seed| ok(&["--prompt", "pub fn ", "-n", "60", "--depth", "3", "--seed", seed]).0;
+    assert_eq!(output("1"), output("1"));
+    assert_ne!(output("1"), output("2"));
     let (out, err) = ok(&["--prompt", "pub fn ", "-n", "40", "--depth", "3"]);
     let seed = err.split("seed ").nth(1).unwrap().lines().next().unwrap();
     let again = ok(&["--prompt", "pub fn ", "-n", "40", "--depth", "3", "--seed", seed]);
     assert_eq!(out, again.0);
 }
 
-/// A text too short for measuring leaves nothing that later runs take for measured costs.
+/// An output too short for measurements stores no costs.
 #[test]
-fn costs_are_stored_once_they_are_measured() {
+fn stores_costs_once_measured() {
     let cache = tempfile::tempdir().unwrap();
     let stored = |args: &[&str]| {
         let output = command(args).env("XDG_CACHE_HOME", cache.path()).output().unwrap();
@@ -74,13 +74,13 @@ fn costs_are_stored_once_they_are_measured() {
         files.map(read).map(|file| serde_json::from_slice(&file).unwrap()).collect::<Vec<Value>>()
     };
     assert_eq!(stored(&["--prompt", "pub fn ", "-n", "5"]), Vec::<Value>::new());
-    let [kept] = &stored(&["--prompt", "pub fn ", "-n", "200"])[..] else { panic!("one file") };
-    let seconds = |of: &str| kept["costs"][of][0]["seconds"].as_f64().unwrap();
-    assert!(seconds("draft") < seconds("target"), "{kept}");
+    let [record] = &stored(&["--prompt", "pub fn ", "-n", "200"])[..] else { panic!("one file") };
+    let seconds = |output: &str| record["costs"][output][0]["seconds"].as_f64().unwrap();
+    assert!(seconds("draft") < seconds("target"), "{record}");
 }
 
 #[test]
-fn json_has_the_promised_fields() {
+fn json_has_documented_fields() {
     let args = ["--prompt", "impl ", "-n", "50", "--json", "--depth", "3", "--seed", "4"];
     let (out, err) = ok(&[&args[..], &["--logprobs", "2"]].concat());
     assert!(err.is_empty(), "{err}");
@@ -103,7 +103,7 @@ fn json_has_the_promised_fields() {
         let most = score["top"][0]["logprob"].as_f64().unwrap();
         assert!(score["logprob"].as_f64().unwrap() <= most && score["top"][1].is_object());
     }
-    // The same text as without.
+    // The output is the same without --json.
     let plain = ok(&["--prompt", "impl ", "-n", "50", "--depth", "3", "--seed", "4"]).0;
     assert_eq!(plain, format!("{}\n", json["text"].as_str().unwrap()));
 }
@@ -123,7 +123,7 @@ fn plain_decoding_needs_no_draft() {
         "--json",
     ];
     let json: Value = serde_json::from_str(&ok(&args).0).unwrap();
-    // The same in other words.
+    // An equivalent option.
     let none = [&args[..2], &["--draft", "none"], &args[4..]].concat();
     let same: Value = serde_json::from_str(&ok(&none).0).unwrap();
     assert_eq!(same["stats"]["target_calls"], 9);
@@ -133,7 +133,7 @@ fn plain_decoding_needs_no_draft() {
 }
 
 #[test]
-fn prompts_come_from_anywhere() {
+fn reads_prompt_from_option_file_or_stdin() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prompt.txt");
     fs::write(&file, "fn é").unwrap();
@@ -148,7 +148,7 @@ fn prompts_come_from_anywhere() {
     }
     let (echoed, _) = ok(&[&["--prompt", "fn é", "--echo"], &arguments[..]].concat());
     assert_eq!(echoed, format!("fn é{expected}"));
-    // From anywhere on the disk, too.
+    // In any working directory.
     let elsewhere = command(&[&["--prompt", "fn é"], &arguments[..]].concat())
         .current_dir("/")
         .output()
@@ -159,15 +159,15 @@ fn prompts_come_from_anywhere() {
     fails(&["--prompt-file", path], 1, &["not UTF-8", "byte 1"]);
     fails(&["--prompt-file", "/no/such/file"], 1, &["/no/such/file", "No such file"]);
     fails(&["--prompt", "a", "--prompt-file", path], 2, &["cannot be used with"]);
-    // Empty: the tokenizer's own first token is enough to start from.
+    // Empty prompt: the tokenizer's first token is enough to start from.
     ok(&[&["--prompt", ""], &arguments[..]].concat());
 }
 
 #[test]
-fn stop_strings_end_the_text() {
-    let whole =
+fn stop_string_ends_output() {
+    let full =
         ok(&["--prompt", "/// Returns the", "-n", "120", "--depth", "3", "--seed", "5", "-q"]).0;
-    let stop = &whole[10..13];
+    let stop = &full[10..13];
     let args = [
         "--prompt",
         "/// Returns the",
@@ -183,11 +183,11 @@ fn stop_strings_end_the_text() {
     ];
     let json: Value = serde_json::from_str(&ok(&args).0).unwrap();
     assert_eq!(json["finish_reason"], "stop-string");
-    assert_eq!(json["text"].as_str().unwrap(), &whole[..whole.find(stop).unwrap()]);
+    assert_eq!(json["text"].as_str().unwrap(), &full[..full.find(stop).unwrap()]);
 }
 
 #[test]
-fn the_context_ends_the_text() {
+fn output_ends_at_context_limit() {
     let json: Value = serde_json::from_str(
         &ok(&["--prompt", "let x = 1;", "-n", "0", "--ignore-end", "--json", "--seed", "1"]).0,
     )
@@ -200,8 +200,8 @@ fn the_context_ends_the_text() {
 }
 
 #[test]
-fn drafts_are_shown_with_and_without_colour() {
-    // The adaptive tree goes by costs that other tests teach meanwhile.
+fn show_drafts_marks_origin_with_and_without_colour() {
+    // The adaptive tree depends on costs that concurrent tests measure.
     let args = ["--prompt", "impl ", "-n", "30", "--seed", "2", "--depth", "3", "--show-drafts"];
     let (marked, legend) = ok(&args);
     assert!(!marked.contains('\u{1b}') && !legend.contains('\u{1b}'));
@@ -221,7 +221,7 @@ fn drafts_are_shown_with_and_without_colour() {
 }
 
 #[test]
-fn bad_options_are_usage_errors() {
+fn invalid_option_values_are_usage_errors() {
     let cases: &[(&[&str], &str)] = &[
         (&["--temperature", "-1"], "-1"),
         (&["--temperature", "NaN"], "temperature"),
@@ -243,7 +243,7 @@ fn bad_options_are_usage_errors() {
 }
 
 #[test]
-fn bad_models_are_named() {
+fn errors_name_invalid_model() {
     let target = demo().join("target");
     let try_draft = |path: &Path, expected: &[&str]| {
         let args = [
@@ -266,7 +266,7 @@ fn bad_models_are_named() {
         file.set_len(1000).unwrap();
     });
     try_draft(spoilt.path(), &["model.safetensors", "1000 bytes"]);
-    // Another vocabulary: the last token is called something else.
+    // Another vocabulary: the last token has another name.
     let spoilt = copy(|d| {
         let path = d.join("tokenizer.json");
         let mut json: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -278,7 +278,7 @@ fn bad_models_are_named() {
         fs::write(&path, json.to_string()).unwrap();
     });
     try_draft(spoilt.path(), &["4096 tokens", "4095", "unheard-of"]);
-    // A spoilt demo is reported, not searched for elsewhere.
+    // An invalid demo path is reported, not replaced.
     let output =
         command(&["--prompt", "x"]).env("POLYDRAFT_DEMO", "/no/such/demo").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -286,7 +286,7 @@ fn bad_models_are_named() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
+fn closed_output_is_no_error() {
     for extra in [&[][..], &["--json"]] {
         let args = [&["--prompt", "fn main", "-n", "400", "--ignore-end", "-q"], extra].concat();
         let mut child = command(&args).spawn().unwrap();
@@ -304,7 +304,7 @@ fn a_reader_that_leaves_is_no_error() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn memory_stays_small() {
+fn memory_stays_below_limit() {
     let args = ["--prompt", "fn main", "-n", "0", "--ignore-end", "-q"];
     let mut child = command(&args).stdout(Stdio::null()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
@@ -320,7 +320,7 @@ fn memory_stays_small() {
 }
 
 #[test]
-fn help_teaches() {
+fn help_has_examples_and_defaults() {
     let (help, _) = ok(&["--help"]);
     for part in ["Examples:", "--prompt-file", "--verifier", "--draft-temperature", "[default: 1]"]
     {
@@ -329,7 +329,7 @@ fn help_teaches() {
 }
 
 #[test]
-fn the_last_of_an_option_counts() {
+fn last_occurrence_of_option_applies() {
     let json: Value = serde_json::from_str(
         &ok(&[
             "--prompt", "fn", "-n", "9", "--prompt", "impl ", "-n", "3", "--json", "--seed", "1",
@@ -347,15 +347,15 @@ fn the_last_of_an_option_counts() {
 }
 
 #[test]
-fn texts_may_begin_with_a_hyphen() {
+fn accepts_text_values_with_hyphen() {
     let (out, _) = ok(&["-p", "- item", "--stop", "---", "--echo", "-n", "4", "-q", "--seed", "1"]);
     assert!(out.starts_with("- item"), "{out}");
-    // Stops add up.
+    // Stop strings accumulate.
     ok(&["-p", "--verbose", "--stop", "--", "--stop", "-", "-n", "4", "-q"]);
 }
 
 #[test]
-fn what_is_not_used_is_said() {
+fn notes_unused_options() {
     let (_, err) = ok(&["-p", "fn", "-n", "4", "--verifier", "none", "--draft", "/no/such/model"]);
     assert!(err.contains("--draft is not used"), "{err}");
     let (_, err) = ok(&["-p", "fn", "-n", "4", "--threads", "1024"]);
@@ -363,6 +363,6 @@ fn what_is_not_used_is_said() {
 }
 
 #[test]
-fn an_error_stands_alone() {
+fn error_prints_no_output() {
     fails(&["--prompt", &"word ".repeat(600), "--echo"], 1, &["prompt has"]);
 }

@@ -1,4 +1,4 @@
-//! Draft heads and smaller vocabularies as users of `polydraft generate` meet them.
+//! End-to-end tests of draft heads and draft vocabularies.
 
 use crate::common;
 
@@ -33,7 +33,7 @@ fn fails(args: &[&str], expected: &str) {
 }
 
 #[test]
-fn a_head_drafts_and_the_text_stays() {
+fn head_drafts_keep_greedy_output() {
     let target = head("target");
     let plain = ok(&["--target", &target, "--verifier", "none"]);
     for name in ["original", "speculators", "eagle1"] {
@@ -58,7 +58,7 @@ fn a_head_drafts_and_the_text_stays() {
 }
 
 #[test]
-fn a_draft_of_fewer_words_leaves_the_text_as_it_is() {
+fn draft_vocabulary_keeps_greedy_output() {
     let plain = ok(&["--verifier", "none"]);
     assert_eq!(ok(&["--draft-vocabulary", "500"]), plain);
     let list = tempfile::NamedTempFile::new().unwrap();
@@ -75,32 +75,33 @@ fn a_draft_of_fewer_words_leaves_the_text_as_it_is() {
 }
 
 #[test]
-fn a_head_of_another_target_is_refused() {
+fn rejects_head_of_another_target() {
     fails(&["--draft", &head("specforge")], "vocab_size: expected the target's 4096, got 64");
     let target = folder("../../demo/target").to_string_lossy().into_owned();
     fails(&["--target", &target, "--draft", &head("nowhere")], "expected a model directory");
 }
 
 #[test]
-fn inspect_says_what_a_head_is_and_whom_it_is_for() {
+fn inspect_reports_head_and_compatibility() {
     let inspect = |target: &str, draft: &str| common::ok(&["inspect", target, draft]);
     for (name, kind) in [("original", "EAGLE-3"), ("speculators", "EAGLE-3"), ("eagle1", "EAGLE-1")]
     {
-        let said = inspect(&head("target"), &head(name));
-        assert!(said.contains("it can draft: a head of") && said.contains(kind), "{said}");
+        let report = inspect(&head("target"), &head(name));
+        assert!(report.contains("it can draft: a head of") && report.contains(kind), "{report}");
     }
     let demo = folder("../../demo/target").to_string_lossy().into_owned();
-    let said = inspect(&demo, &head("specforge"));
+    let report = inspect(&demo, &head("specforge"));
     assert!(
-        said.contains("no: ") && said.contains("vocab_size: expected the target's 4096, got 64"),
-        "{said}"
+        report.contains("no: ")
+            && report.contains("vocab_size: expected the target's 4096, got 64"),
+        "{report}"
     );
 }
 
-/// A layer that the model brings, from a directory and from a file: the text is that of plain
-/// decoding, with one chain and with several paths.
+/// A model's own MTP layer, from a directory and from a file: the output is that of plain decoding,
+/// with one chain and with several paths.
 #[test]
-fn a_layer_that_predicts_further_tokens_drafts() {
+fn mtp_layer_drafts_keep_greedy_output() {
     for name in ["mtp-glm", "mtp-deepseek", "mtp-glm/model.gguf"] {
         let target = head(name);
         let text = |more: &[&str]| {
@@ -112,8 +113,8 @@ fn a_layer_that_predicts_further_tokens_drafts() {
             let drafted = text(&["--draft", "mtp", "-k", paths, "-d", "3"]);
             assert_eq!(drafted, plain, "{name}, {paths} paths");
         }
-        let few = ["--draft", "mtp", "--draft-vocabulary", "30", "--draft-dtype", "f32"];
-        assert_eq!(text(&few), plain, "{name}, few tokens");
+        let restricted = ["--draft", "mtp", "--draft-vocabulary", "30", "--draft-dtype", "f32"];
+        assert_eq!(text(&restricted), plain, "{name}, few tokens");
     }
     fails(&["--target", &head("target"), "--draft", "mtp"], "n-grams, a smaller model or a head");
     let layers = ["--draft", "mtp", "--draft-layers", "1,2"];

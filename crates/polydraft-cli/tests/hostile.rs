@@ -1,5 +1,4 @@
-//! What strangers hand over, and users who change their mind: no hang, no abort, nothing left
-//! behind.
+//! Untrusted input and interrupts: no hang, no abort, no remaining files.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{end, fails, interrupt, program, text};
 
-/// A copy of the demo draft, with its small files changed.
+/// Copies the demo draft.
 fn copy() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/draft");
@@ -22,7 +21,7 @@ fn copy() -> tempfile::TempDir {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn devices_and_pipes_are_no_files() {
+fn rejects_devices_and_pipes_as_files() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -52,16 +51,16 @@ fn devices_and_pipes_are_no_files() {
             "tokenizer_config.json",
             "model.safetensors",
         ] {
-            let there = model.path().join(file);
-            let before = fs::read(&there).unwrap();
-            fs::remove_file(&there).unwrap();
-            std::os::unix::fs::symlink(path, &there).unwrap();
+            let link = model.path().join(file);
+            let before = fs::read(&link).unwrap();
+            fs::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink(path, &link).unwrap();
             fails(&target, 1, &[file, "expected a regular file"]);
-            fs::remove_file(&there).unwrap();
-            fs::write(&there, before).unwrap();
+            fs::remove_file(&link).unwrap();
+            fs::write(&link, before).unwrap();
         }
     }
-    // The shell's own pipes are streams.
+    // Pipes of the shell are accepted.
     let mut child = program(&["generate", "-f", "/dev/stdin", "-n", "3"])
         .stdin(Stdio::piped())
         .spawn()
@@ -72,7 +71,7 @@ fn devices_and_pipes_are_no_files() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_prompt_of_fifty_megabytes_is_refused_in_little_memory() {
+fn rejects_huge_prompt_in_little_memory() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prompt");
     fs::write(&file, "let x = 1;\n".repeat(5_000_000)).unwrap();
@@ -99,7 +98,7 @@ fn a_prompt_of_fifty_megabytes_is_refused_in_little_memory() {
 
 #[test]
 #[cfg(unix)]
-fn an_interrupted_text_has_a_summary() {
+fn interrupted_generation_prints_summary() {
     let mut child =
         program(&["generate", "-p", "fn main", "-n", "0", "--ignore-end", "-v"]).spawn().unwrap();
     child.stdout.as_mut().unwrap().read_exact(&mut [0; 4]).unwrap();
@@ -115,7 +114,7 @@ fn an_interrupted_text_has_a_summary() {
 
 #[test]
 #[cfg(unix)]
-fn an_interrupted_score_is_of_what_was_scored() {
+fn interrupted_score_reports_scored_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("long");
     fs::write(&file, "let x = 1;\n".repeat(50_000)).unwrap();
@@ -127,13 +126,13 @@ fn an_interrupted_score_is_of_what_was_scored() {
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let count = |field: &str| json[field].as_u64().unwrap();
     assert!(0 < count("scored") && count("scored") + 1 < count("tokens"));
-    // Which bytes that is nobody says.
+    // The number of scored bytes is unknown.
     assert!(json["bits_per_byte"].is_null() && json["perplexity"].as_f64().unwrap() > 1.0);
 }
 
 #[test]
 #[cfg(unix)]
-fn an_interrupted_benchmark_leaves_no_model_behind() {
+fn interrupted_benchmark_removes_temporary_model() {
     for signal in ["-INT", "-TERM"] {
         let folder = tempfile::tempdir().unwrap();
         let args = ["bench", "model", "--random", "200", "--dtypes", "f32"];
@@ -151,7 +150,7 @@ fn an_interrupted_benchmark_leaves_no_model_behind() {
 }
 
 #[test]
-fn the_file_of_defaults() {
+fn reads_defaults_from_config_file() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("polydraft")).unwrap();
     let file = folder.path().join("polydraft/config.toml");
@@ -179,8 +178,7 @@ fn the_file_of_defaults() {
         code == Some(2) && err.contains("config.toml, line 2") && err.contains("max-tokns"),
         "{err}"
     );
-    // Help is there whatever the file says, and an option that nobody typed is known by where it is
-    // from.
+    // Help works with an invalid file, and errors about options from the file name it.
     for help in [&["--help"][..], &["generate", "--help"], &["--version"]] {
         assert_eq!(run("max-tokns = 5\n", help).0, Some(0), "{help:?}");
     }
@@ -192,21 +190,21 @@ fn the_file_of_defaults() {
 }
 
 #[test]
-fn quiet_and_verbose() {
-    let said = |option: &[&str]| {
+fn quiet_and_verbose_set_message_level() {
+    let messages = |option: &[&str]| {
         let args = [&["generate", "-p", "fn", "-n", "3", "--threads", "1024"], option].concat();
         let output = end(program(&args).spawn().unwrap());
         assert!(output.status.success());
         text(&output.stderr)
     };
-    assert_eq!(said(&["-q"]), "");
-    let normal = said(&[]);
+    assert_eq!(messages(&["-q"]), "");
+    let normal = messages(&[]);
     assert!(
         normal.contains("tokens/s")
             && normal.contains("--threads 1024")
             && !normal.contains("verifier nested")
     );
-    let verbose = said(&["-v"]);
+    let verbose = messages(&["-v"]);
     assert!(
         verbose.contains("verifier nested-priority") && verbose.contains("target"),
         "{verbose}"

@@ -1,4 +1,4 @@
-//! `--learn`: n-grams that learn from what the target says while it writes.
+//! End-to-end tests of `--learn`: n-gram tables trained on the target's output.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common::{fails, ok};
 use serde_json::Value;
 
-/// Tokens that a table has learned: its second line says so.
+/// Returns the number of learned tokens from the second line of a table.
 fn learned(table: &Path) -> u64 {
     let bytes = fs::read(table).unwrap();
     let line = bytes.split(|byte| *byte == b'\n').nth(1).unwrap();
@@ -14,7 +14,7 @@ fn learned(table: &Path) -> u64 {
 }
 
 #[test]
-fn what_is_written_is_learned_and_says_the_same() {
+fn learning_improves_drafts_and_keeps_output() {
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("use.ngrams");
     let name = table.to_str().unwrap();
@@ -24,23 +24,23 @@ fn what_is_written_is_learned_and_says_the_same() {
         let text = ok(&[&common[..], &["--learn", name, "--tree", "paths:1,3"]].concat());
         assert_eq!((text, learned(&table)), (plain.clone(), 40 * round));
     }
-    // The third time the drafts came from what the first one said.
+    // In the third round drafts come from the first.
     let json = |args: &[&str]| -> Value {
         serde_json::from_str(&ok(&[&common[..], &["--json", "--tree", "paths:1,3"], args].concat()))
             .unwrap()
     };
-    let calls = |said: &Value| said["stats"]["target_calls"].as_u64().unwrap();
+    let calls = |report: &Value| report["stats"]["target_calls"].as_u64().unwrap();
     let (by_use, before) = (calls(&json(&["--draft", name])), calls(&json(&["--draft", "ngram"])));
     assert!(by_use <= 20 && by_use < before, "{by_use} {before}");
-    assert_eq!(learned(&table), 120, "a table that is a draft stays as it is");
+    assert_eq!(learned(&table), 120, "a table used as a draft is not trained");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     assert!(ok(&["inspect", target, name]).contains("n-grams of 120 tokens"));
-    fails(&["inspect", name], 2, &["beside its target"]);
+    fails(&["inspect", name], 2, &["together with its target"]);
 }
 
 #[test]
-fn nothing_else_is_written_over() {
+fn rejects_other_files_and_conflicting_options() {
     let folder = tempfile::tempdir().unwrap();
     let other = folder.path().join("notes.txt");
     fs::write(&other, "not a table").unwrap();
@@ -58,16 +58,16 @@ fn nothing_else_is_written_over() {
     }
     ok(&with(&["--learn", name, "--draft", "ngram"]));
     fails(&with(&["--learn", name, "--corpus", name]), 2, &["no second table"]);
-    // Nothing drafts, nothing learns.
+    // Without drafts nothing is learned.
     let before = learned(&table);
     ok(&with(&["--learn", name, "--verifier", "none"]));
     assert_eq!(learned(&table), before);
 }
 
-/// What a server learned is there when it has stopped.
+/// The table is saved when the server stops.
 #[cfg(all(feature = "server", unix))]
 #[test]
-fn a_server_learns_from_its_requests() {
+fn server_learns_from_requests() {
     use std::io::{BufRead, BufReader, Read, Write};
     use std::net::TcpStream;
 
@@ -96,7 +96,7 @@ fn a_server_learns_from_its_requests() {
         assert!(answer.contains("\"completion_tokens\":20"), "{answer}");
     }
     crate::common::interrupt(&child, "-TERM");
-    // Whatever it still says is read, so that it does not wait.
+    // Reads the remaining messages, so that the server does not block.
     lines.for_each(drop);
     assert!(child.wait().unwrap().success());
     assert_eq!(learned(&table), 60);
@@ -104,9 +104,9 @@ fn a_server_learns_from_its_requests() {
 
 #[cfg(feature = "server")]
 #[test]
-fn each_model_of_a_server_learns_a_table_of_its_own() {
+fn rejects_one_table_for_two_models() {
     let twice = ["--model", "a=x,learn=t.ngrams", "--model", "b=y,learn=t.ngrams"];
-    fails(&[&["serve"], &twice[..]].concat(), 2, &["two models learn t.ngrams"]);
+    fails(&[&["serve"], &twice[..]].concat(), 2, &["two models that learn t.ngrams"]);
     fails(&["serve", "--learn", "t.ngrams", "--model", "a=x"], 2, &["--learn", "--model"]);
     fails(&["serve", "--model", "a=x,lern=t"], 2, &[",learn=FILE", "lern=t"]);
 }

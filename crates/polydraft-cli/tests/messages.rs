@@ -1,15 +1,15 @@
-//! What a mistake is told: which option, what would do, no Rust.
+//! Error messages: they name the option and a remedy, without Rust terms.
 
 use crate::common;
 
-fn said(args: &[&str]) -> (Option<i32>, String, String) {
+fn run(args: &[&str]) -> (Option<i32>, String, String) {
     let output = common::run(args);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
 fn fails(args: &[&str], code: i32, expected: &[&str]) -> String {
-    let (got, _, message) = said(args);
+    let (got, _, message) = run(args);
     assert_eq!(got, Some(code), "{args:?}: {message}");
     for part in expected {
         assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");
@@ -21,7 +21,7 @@ fn fails(args: &[&str], code: i32, expected: &[&str]) -> String {
 }
 
 #[test]
-fn a_verifier_that_does_not_fit_says_what_would() {
+fn unsuitable_verifier_error_lists_suitable_ones() {
     let base = ["generate", "-p", "x", "-n", "2"];
     let fails = |args: &[&str], expected: &[&str]| fails(&[&base, args].concat(), 2, expected);
     fails(
@@ -45,19 +45,19 @@ fn a_verifier_that_does_not_fit_says_what_would() {
 }
 
 #[test]
-fn template_variables_are_a_json_object_for_conversations() {
+fn template_variables_require_json_object_and_chat() {
     let line = |json| ["generate", "-p", "x", "-n", "2", "--chat-template-kwargs", json];
     fails(&line("{}"), 2, &["--chat-template-kwargs has no meaning without --chat"]);
-    for wrong in ["[1]", "{enable_thinking: false}", "no"] {
-        fails(&line(wrong), 2, &["expected a JSON object, such as {\"enable_thinking\": false}"]);
+    for invalid in ["[1]", "{enable_thinking: false}", "no"] {
+        fails(&line(invalid), 2, &["expected a JSON object, such as {\"enable_thinking\": false}"]);
     }
     let shown = ["--chat", "--show-prompt"];
-    let (code, _, message) = said(&[&line("{\"enable_thinking\": false}")[..], &shown].concat());
+    let (code, _, message) = run(&[&line("{\"enable_thinking\": false}")[..], &shown].concat());
     assert_eq!(code, Some(0), "{message}");
 }
 
 #[test]
-fn another_chat_template_takes_the_models_place() {
+fn chat_template_option_replaces_models_template() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("template.jinja");
     let name = file.to_str().unwrap();
@@ -70,15 +70,14 @@ fn another_chat_template_takes_the_models_place() {
     fails(&alone, 2, &["--chat-template has no meaning without --chat"]);
     std::fs::write(&file, "{{ greeting }}, {{ messages[0].content }}{{ eos_token }}").unwrap();
     let (code, _, message) =
-        said(&[&line[..], &["--chat-template-kwargs", "{\"greeting\": \"Hello\"}"]].concat());
+        run(&[&line[..], &["--chat-template-kwargs", "{\"greeting\": \"Hello\"}"]].concat());
     assert_eq!(code, Some(0), "{message}");
     assert!(message.contains("Hello, x<"), "{message}");
 }
 
-/// What is typed wins over the file; options that contradict each other are an error, whoever says
-/// them.
+/// The command line overrides the file; contradicting options are an error, wherever they are from.
 #[test]
-fn the_command_line_wins_over_the_file() {
+fn command_line_overrides_config_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.toml");
     let line = |args: &[&'static str]| {
@@ -94,7 +93,7 @@ fn the_command_line_wins_over_the_file() {
         ),
     ] {
         std::fs::write(&file, text).unwrap();
-        let (code, _, message) = said(&line(args));
+        let (code, _, message) = run(&line(args));
         assert_eq!(code, Some(0), "{text}, {args:?}: {message}");
     }
     for (text, args, expected) in [
@@ -111,7 +110,7 @@ fn the_command_line_wins_over_the_file() {
 }
 
 #[test]
-fn numbers_below_what_is_possible_are_values() {
+fn negative_numbers_are_parsed_as_values() {
     for option in ["-n", "--top-k", "--seed", "--threads", "--paths", "--logprobs"] {
         let message = fails(&["generate", "-p", "x", option, "-1"], 2, &["-1"]);
         assert!(!message.contains("unexpected argument"), "{option}: {message}");
@@ -119,15 +118,15 @@ fn numbers_below_what_is_possible_are_values() {
 }
 
 #[test]
-fn values_say_what_they_expect() {
-    let (whole, smaller) = ("invalid digit", "number too large");
+fn invalid_value_errors_name_expectation() {
+    let (not_integer, too_large) = ("invalid digit", "number too large");
     for (option, value, expected) in [
-        ("--seed", "1e3", whole),
-        ("--seed", "-1", whole),
-        ("--seed", "18446744073709551616", smaller),
-        ("--paths", "99999999999999999999999", smaller),
-        ("--top-k", "-1", whole),
-        ("--draft-layers", "a", whole),
+        ("--seed", "1e3", not_integer),
+        ("--seed", "-1", not_integer),
+        ("--seed", "18446744073709551616", too_large),
+        ("--paths", "99999999999999999999999", too_large),
+        ("--top-k", "-1", not_integer),
+        ("--draft-layers", "a", not_integer),
         ("--temperature", "abc", "invalid float literal"),
         ("--stop", "", "a value is required"),
     ] {
@@ -140,37 +139,37 @@ fn values_say_what_they_expect() {
     let file = folder.path().join("config.toml");
     std::fs::write(&file, "max-tokens = 3.5").unwrap();
     let line = ["generate", "-p", "x", "--config", file.to_str().unwrap()];
-    fails(&line, 2, &["line 1", "--max-tokens", whole]);
+    fails(&line, 2, &["line 1", "--max-tokens", not_integer]);
 }
 
 #[test]
-fn drafts_are_inspected_for_what_they_are() {
+fn inspect_compares_draft_with_target() {
     let demo = |name: &str| format!("{}/../../demo/{name}", env!("CARGO_MANIFEST_DIR"));
     let (target, draft, head) = (demo("target"), demo("draft"), demo("smollm2-head"));
     for (model, other, expected) in [
         (&target, draft.as_str(), "10.4 times fewer"),
-        (&draft, &target, "no fewer: it will not pay"),
-        (&target, "ngram", "it needs no model"),
+        (&draft, &target, "no fewer: it will not be faster"),
+        (&target, "ngram", "needs no model"),
     ] {
-        let (code, out, message) = said(&["inspect", model, other]);
+        let (code, out, message) = run(&["inspect", model, other]);
         assert!(code == Some(0) && out.contains(expected), "{other}: {out}{message}");
     }
     fails(&["inspect", &head], 2, &["is a draft head", "polydraft inspect TARGET"]);
 }
 
 #[test]
-fn a_note_names_no_option_that_the_command_lacks() {
+fn notes_name_only_options_of_the_command() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/README.md");
-    let (_, _, message) = said(&["score", demo, "--draft", "ngram"]);
+    let (_, _, message) = run(&["score", demo, "--draft", "ngram"]);
     assert!(
         message.contains("--draft is not used") && !message.contains("--verifier"),
         "{message}"
     );
 }
 
-/// Nobody reads three hundred digits.
+/// Numbers are printed as short as they were given.
 #[test]
-fn numbers_are_as_short_as_they_were_given() {
+fn errors_print_numbers_in_short_form() {
     for (option, value) in [
         ("--temperature", "1e300"),
         ("--temperature", "1e-300"),
@@ -192,7 +191,7 @@ fn numbers_are_as_short_as_they_were_given() {
 }
 
 #[test]
-fn a_draft_that_is_not_there_says_what_would_do() {
+fn unknown_draft_error_lists_alternatives() {
     for name in ["slef", "ngrams"] {
         fails(
             &["generate", "-p", "x", "--draft", name],
@@ -210,7 +209,7 @@ fn a_draft_that_is_not_there_says_what_would_do() {
 }
 
 #[test]
-fn options_of_llama_cpp_are_refused_without_it() {
+fn rejects_llama_cpp_options_without_backend() {
     for option in [
         ["--rpc", "10.0.0.2:50052"],
         ["--context", "100"],
@@ -226,7 +225,7 @@ fn options_of_llama_cpp_are_refused_without_it() {
 }
 
 #[test]
-fn wrong_files_are_named_with_what_is_wrong() {
+fn errors_name_invalid_file_and_field() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.json");
     let path = file.to_str().unwrap();
@@ -238,7 +237,7 @@ fn wrong_files_are_named_with_what_is_wrong() {
     fails(&acceptance, 1, &[path, "expected a sequence"]);
     write("7");
     fails(&acceptance, 1, &["expected an object"]);
-    // A cause is told once.
+    // The cause is reported once.
     let message = fails(
         &["generate", "-p", "x", "--draft", "ngram", "--corpus", "/no/such"],
         1,
@@ -248,7 +247,7 @@ fn wrong_files_are_named_with_what_is_wrong() {
 }
 
 #[test]
-fn models_that_contradict_themselves_are_inspected_with_an_error() {
+fn inspect_rejects_inconsistent_models() {
     let folder = tempfile::tempdir().unwrap();
     let demo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo/draft");
     for entry in std::fs::read_dir(demo).unwrap() {
@@ -256,31 +255,31 @@ fn models_that_contradict_themselves_are_inspected_with_an_error() {
         std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
     }
     let config = folder.path().join("config.json");
-    let right = std::fs::read_to_string(&config).unwrap();
+    let consistent = std::fs::read_to_string(&config).unwrap();
     let model = folder.path().to_str().unwrap();
-    assert_eq!(said(&["inspect", model]).0, Some(0));
-    let mut wrong: serde_json::Value = serde_json::from_str(&right).unwrap();
-    let layers = wrong["num_hidden_layers"].as_u64().unwrap();
-    wrong["num_hidden_layers"] = (layers + 3).into();
-    std::fs::write(&config, wrong.to_string()).unwrap();
+    assert_eq!(run(&["inspect", model]).0, Some(0));
+    let mut inconsistent: serde_json::Value = serde_json::from_str(&consistent).unwrap();
+    let layers = inconsistent["num_hidden_layers"].as_u64().unwrap();
+    inconsistent["num_hidden_layers"] = (layers + 3).into();
+    std::fs::write(&config, inconsistent.to_string()).unwrap();
     fails(
         &["inspect", model],
         1,
         &["config.json", &format!("num_hidden_layers: expected {layers}")],
     );
-    std::fs::write(&config, &right).unwrap();
+    std::fs::write(&config, &consistent).unwrap();
     std::fs::remove_file(folder.path().join("model.safetensors")).unwrap();
     std::fs::write(folder.path().join("model.safetensors.index.json"), r#"{"weight_map": {}}"#)
         .unwrap();
     let none = format!("expected the tensors of {layers} layers, got none");
     fails(&["inspect", model], 1, &[&none]);
-    std::fs::write(&config, right.replace("\"eos_token_id\": 0", "\"eos_token_id\": \"x\""))
+    std::fs::write(&config, consistent.replace("\"eos_token_id\": 0", "\"eos_token_id\": \"x\""))
         .unwrap();
     fails(&["inspect", model], 1, &["eos_token_id", "a token id or a list of token ids"]);
 }
 
 #[test]
-fn nothing_drawn_is_nothing_to_test() {
+fn certify_skips_distribution_at_temperature_0() {
     let args = [
         "certify",
         "--temperature",
@@ -292,34 +291,38 @@ fn nothing_drawn_is_nothing_to_test() {
         "--greedy-tokens",
         "4",
     ];
-    let (code, out, err) = said(&args);
+    let (code, out, err) = run(&args);
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains("nothing is drawn") && out.contains("pass:"), "{out}");
+    assert!(out.contains("not tested") && out.contains("pass:"), "{out}");
 }
 
 #[test]
-fn options_stand_under_their_heading() {
-    let (_, help, _) = said(&["certify", "--help"]);
-    let (own, sampling) = help.split_once("Sampling:").unwrap();
+fn help_groups_options_by_heading() {
+    let (_, help, _) = run(&["certify", "--help"]);
+    let (general, sampling) = help.split_once("Sampling:").unwrap();
     assert!(
-        own.contains("--json") && own.contains("--runs") && !sampling.contains("--json"),
+        general.contains("--json") && general.contains("--runs") && !sampling.contains("--json"),
         "{help}"
     );
-    let (_, version, _) = said(&["--version"]);
+    let (_, version, _) = run(&["--version"]);
     assert!(version.starts_with("polydraft "));
 }
 
-/// An audit that cannot be made is no fault of the server's: its exit code is another one.
+/// An audit that fails has another exit code than a fault of the server.
 #[test]
-fn audits_that_cannot_be_made_say_why() {
+fn failed_audits_exit_with_2_and_a_reason() {
     fails(&["audit"], 2, &["<URL>"]);
     fails(&["audit", "x", "--error-rate", "2"], 2, &["expected a number between 0 and 1"]);
     fails(&["audit", "x", "--reference", "y", "--target", "z"], 2, &["cannot be used with"]);
     let nobody = ["audit", "http://127.0.0.1:9", "--model", "x"];
     fails(&nobody, 2, &["http://127.0.0.1:9/", "is the server running"]);
-    fails(&[&nobody[..], &["--check", "gredy"]].concat(), 2, &["no check \"gredy\"", "greedy, "]);
+    fails(
+        &[&nobody[..], &["--check", "gredy"]].concat(),
+        2,
+        &["unknown check \"gredy\"", "greedy, "],
+    );
     fails(&["audit", "x", "--save", "/nowhere/at/all"], 2, &["/nowhere/at/all"]);
     fails(&["audit", "x", "--target", "/nowhere"], 2, &["cannot be served"]);
-    let (code, list, _) = said(&["audit", "--list"]);
+    let (code, list, _) = run(&["audit", "--list"]);
     assert!(code == Some(0) && list.contains("temperature-1 "), "{list}");
 }

@@ -1,14 +1,14 @@
-//! The program as a whole: its name, its manual, its completions.
+//! End-to-end tests of the program: name, manual, completions.
 
 use crate::common;
 
 use crate::common::{fails, ok, run};
 
-/// Commands that a build has in any case.
+/// Commands of every build.
 const COMMANDS: [&str; 9] =
     ["generate", "chat", "score", "inspect", "certify", "bench", "list", "completions", "man"];
 #[test]
-fn it_has_a_name_and_its_commands() {
+fn version_and_help_list_commands() {
     let version = format!("polydraft {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(ok(&["--version"]), version);
     let help = ok(&["--help"]);
@@ -22,14 +22,14 @@ fn it_has_a_name_and_its_commands() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn what_cannot_be_written_is_an_error() {
+fn full_device_is_an_error_and_closed_pipe_is_not() {
     for args in [&["--help"][..], &["--version"], &["generate", "-h"], &["list"]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = common::program(args).stdout(full).output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
         assert!(message.contains("cannot write the output"), "{args:?}: {message}");
-        // A reader that has seen enough is none.
+        // A closed pipe is not an error.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = common::program(args).stdout(writer).output().unwrap();
@@ -39,13 +39,13 @@ fn what_cannot_be_written_is_an_error() {
 
 #[test]
 #[cfg(not(feature = "llama"))]
-fn a_command_that_was_not_built_says_how() {
+fn rpc_server_without_backend_names_build_feature() {
     fails(&["rpc-server"], 1, &["--features llama"]);
     assert!(!ok(&["--help"]).contains("rpc-server"));
 }
 
 #[test]
-fn every_shell_gets_its_completions() {
+fn prints_completions_for_every_shell() {
     for (shell, part) in [
         ("bash", "complete -F _polydraft"),
         ("zsh", "#compdef polydraft"),
@@ -68,7 +68,7 @@ fn every_shell_gets_its_completions() {
 }
 
 #[test]
-fn every_command_has_a_page() {
+fn man_has_a_page_for_every_command() {
     let page = ok(&["man"]);
     assert!(page.contains(".TH polydraft 1") && page.contains(r"polydraft\-generate(1)"), "{page}");
     let folder = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn every_command_has_a_page() {
 }
 
 #[test]
-fn names_are_listed() {
+fn list_names_verifiers_rules_and_trees() {
     let list = ok(&["list"]);
     for expected in ["nested-priority", "walk:hub", "k-seq", "sequoia:16", "none"] {
         assert!(list.contains(expected), "{expected}: {list}");
@@ -104,6 +104,6 @@ fn names_are_listed() {
     let has =
         |name: &str| json["rules"].as_array().unwrap().iter().any(|rule| rule["name"] == name);
     assert!(has("priority"));
-    // Reference solvers are the laboratory's.
+    // Reference solvers are only in the laboratory.
     assert!(!has("max-flow"));
 }

@@ -1,10 +1,9 @@
-//! Options of the backends: which one computes a model, and how llama.cpp does.
+//! Options of the backends: native, and llama.cpp with its settings.
 
 use clap::Args;
 use polydraft_runtime::{BackendKind, BackendOptions, FlashAttention, Split};
 
-/// Whether this program was built without llama.cpp: its help then has none of these options, and
-/// their errors say what would.
+/// Whether this program was built without llama.cpp: help then hides these options.
 const ABSENT: bool = !cfg!(feature = "llama");
 
 /// The backend, and the settings of llama.cpp.
@@ -88,7 +87,7 @@ pub struct BackendArgs {
 }
 
 impl BackendArgs {
-    /// The options as a description.
+    /// Returns the options as a description.
     pub fn options(&self) -> BackendOptions {
         BackendOptions {
             backend: self.backend,
@@ -105,13 +104,13 @@ impl BackendArgs {
     }
 }
 
-/// Another machine, as it was written.
+/// Parses the address of another machine.
 fn server(text: &str) -> Result<String, String> {
-    let wrong = || format!("expected HOST:PORT such as 10.0.0.2:50052, got {text:?}");
-    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let invalid = || format!("expected HOST:PORT such as 10.0.0.2:50052, got {text:?}");
+    let (host, port) = text.rsplit_once(':').ok_or_else(invalid)?;
     let plain = !host.is_empty() && !host.contains([':', '/', ' ']);
     match port.parse::<u16>() {
         Ok(1..) if plain => Ok(text.to_owned()),
-        _ => Err(wrong()),
+        _ => Err(invalid()),
     }
 }

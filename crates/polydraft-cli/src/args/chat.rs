@@ -34,46 +34,46 @@ pub struct ChatArgs {
 }
 
 impl ChatArgs {
-    /// How the prompt is put to the model as a message.
+    /// Returns the options of the chat template.
     pub fn template(&self) -> TemplateOptions {
         self.template.options()
     }
 
-    /// Whether the prompt is a message of a conversation.
+    /// Returns whether the prompt is a message of a conversation.
     pub fn is_conversation(&self) -> bool {
         self.chat
     }
 
-    /// The prompt as the tokens that the model continues, whose context holds `context` tokens.
+    /// Encodes the prompt for a context of `context` tokens.
     pub fn encode(&self, language: &Language, prompt: &str, context: usize) -> Result<Vec<Token>> {
         if !self.chat {
-            if let Some(option) = self.template.given() {
+            if let Some(option) = self.template.first_given() {
                 return Err(UsageError::error(format!("{option} has no meaning without --chat")));
             }
             return Ok(language.tokenizer.encode_within(prompt, context)?);
         }
-        let messages = opening(self.system.as_deref(), prompt);
-        let how = Rendering::default();
+        let messages = opening_messages(self.system.as_deref(), prompt);
+        let rendering = Rendering::default();
         if self.show_prompt
             && let Some(template) = &language.chat
         {
-            note(template.render_with(&messages, &how)?);
+            note(template.render_with(&messages, &rendering)?);
         }
-        Ok(language.encode_chat_with(&messages, &how, context)?.tokens)
+        Ok(language.encode_chat_with(&messages, &rendering, context)?.tokens)
     }
 
-    /// The tokens that end the sequence.
+    /// Returns the end tokens.
     pub fn end_tokens(&self, language: &Language) -> Vec<Token> {
         if self.chat { language.answer_end_tokens() } else { language.end_tokens.clone() }
     }
 
-    /// Whether the published sampling settings are the defaults.
+    /// Returns whether the published sampling settings are the defaults.
     pub fn uses_published(&self) -> bool {
         self.chat && !self.ignore_published
     }
 }
 
-/// The beginning of a conversation.
-pub fn opening(system: Option<&str>, message: &str) -> Vec<Message> {
+/// Returns the first messages of a conversation.
+pub fn opening_messages(system: Option<&str>, message: &str) -> Vec<Message> {
     system.map(Message::system).into_iter().chain([Message::user(message)]).collect()
 }

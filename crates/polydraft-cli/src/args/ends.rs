@@ -1,4 +1,4 @@
-//! What ends a sequence besides its limit of tokens.
+//! End conditions of a sequence besides its token limit.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -24,23 +24,23 @@ pub struct EndArgs {
 }
 
 impl EndArgs {
-    /// The stop strings.
+    /// Returns the stop strings.
     pub fn stop(&self) -> Vec<String> {
         self.stop.iter().map(|text| unescape(text)).collect()
     }
 
-    /// Whether end tokens are ignored.
+    /// Returns whether end tokens are ignored.
     pub fn ignores_end(&self) -> bool {
         self.ignore_end
     }
 
-    /// The end tokens that are obeyed.
+    /// Returns the end tokens in effect.
     pub fn tokens(&self, end: Vec<Token>) -> Vec<Token> {
         if self.ignore_end { Vec::new() } else { end }
     }
 }
 
-/// `\n`, `\t` and `\\`, as shells pass them; anything else stays.
+/// Replaces `\n`, `\t` and `\\`, which shells pass as they are; other escapes remain.
 fn unescape(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text.chars();
@@ -65,7 +65,7 @@ mod tests {
     use super::unescape;
 
     #[test]
-    fn escapes() {
+    fn unescapes_newline_tab_and_backslash() {
         assert_eq!(unescape(r"a\n\tb\\n\x\"), "a\n\tb\\n\\x\\");
     }
 }

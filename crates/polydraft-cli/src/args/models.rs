@@ -51,7 +51,7 @@ pub struct ModelArgs {
     ///
     /// Each source is weighted by how often it was right. [default: on for draft heads and 'mtp',
     /// which cannot copy; otherwise off]
-    #[arg(hide_short_help = true, long, value_name = "WHETHER", value_parser = whether)]
+    #[arg(hide_short_help = true, long, value_name = "WHETHER", value_parser = on_or_off)]
     mix_ngrams: Option<bool>,
     /// Tokens that the draft may propose: the first N, or a list in a file.
     ///
@@ -99,19 +99,19 @@ pub struct ModelArgs {
     ///
     /// At most the number that the machine runs at once. [default: one for a target of less than 64
     /// MB, which is done before a second thread has started; otherwise one per core]
-    // Read in threads.rs, before all else.
+    // Read in threads.rs before the command runs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     #[command(flatten)]
     backend: BackendArgs,
 }
 
-/// The models of a command that takes its target without the option's name too, as other programs
-/// that run models do.
+/// Models of a command that also takes its target as an argument, like other programs that run
+/// models.
 #[derive(Args, Debug, Clone)]
 pub struct RunModelArgs {
     /// Target model: a directory, a .gguf file, or a Hugging Face id, as --target.
-    // By this name threads.rs and serve.rs ask for it.
+    // threads.rs and serve.rs refer to this id.
     #[arg(id = "unnamed", value_name = "MODEL", value_parser = model, conflicts_with = "target")]
     model: Option<String>,
     #[command(flatten)]
@@ -119,17 +119,17 @@ pub struct RunModelArgs {
 }
 
 impl RunModelArgs {
-    /// What they say.
+    /// Returns the options as a description.
     pub fn options(&self) -> ModelOptions {
         let options = self.named.options();
         ModelOptions { target: self.model.clone().or(options.target), ..options }
     }
 }
 
-/// A model, and not what was meant to be a prompt.
+/// Parses a model; rejects text that was probably meant as a prompt.
 fn model(text: &str) -> Result<String, String> {
     match text.contains(char::is_whitespace) && !std::path::Path::new(text).exists() {
-        true => Err("expected a model, a directory, .gguf file or hub id; text for it follows \
+        true => Err("expected a model, a directory, .gguf file or hub id; its text follows \
                      --prompt where a command has that"
             .to_owned()),
         false => Ok(text.to_owned()),
@@ -137,7 +137,7 @@ fn model(text: &str) -> Result<String, String> {
 }
 
 impl ModelArgs {
-    /// What they say.
+    /// Returns the options as a description.
     pub fn options(&self) -> ModelOptions {
         ModelOptions {
             target: self.target.clone(),
@@ -157,17 +157,17 @@ impl ModelArgs {
         }
     }
 
-    /// Loads the target and, if one is needed, its draft.
+    /// Loads the target and, if `with_draft`, its draft.
     ///
     /// # Errors
-    /// Options that contradict each other; models that cannot be loaded.
+    /// Fails if options contradict each other, or a model cannot be loaded.
     pub fn load(&self, with_draft: bool) -> Result<Models> {
         self.options().load(with_draft, &Terminal)
     }
 }
 
-/// On or off.
-fn whether(text: &str) -> Result<bool, String> {
+/// Parses `on` or `off`.
+fn on_or_off(text: &str) -> Result<bool, String> {
     match text {
         "on" => Ok(true),
         "off" => Ok(false),

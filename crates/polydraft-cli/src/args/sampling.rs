@@ -39,7 +39,7 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    /// The options as a description.
+    /// Returns the options as a description.
     pub fn options(&self) -> SamplingOptions {
         SamplingOptions {
             temperature: self.temperature,
@@ -55,7 +55,7 @@ impl SamplingArgs {
     }
 }
 
-/// Parses one field and lets the library say whether it is in range.
+/// Parses one field; `Sampling::validate` checks its range.
 fn field<T: std::str::FromStr>(
     text: &str,
     set: impl FnOnce(&mut Sampling, T),

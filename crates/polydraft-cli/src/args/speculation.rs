@@ -80,7 +80,7 @@ pub struct SpeculationArgs {
     costs: Option<PathBuf>,
 }
 
-/// A verifier, or none.
+/// Verifier, or `None` for plain decoding.
 #[derive(Debug, Clone)]
 struct VerifierName(Option<VerifierKind>);
 
@@ -98,7 +98,7 @@ fn named_verifier(name: &str, rules: &RuleRegistry) -> Result<VerifierName, Stri
     }
 }
 
-/// Lets [`SpeculationArgs`] of a command, and of its subcommands, name walks by these rules.
+/// Lets [`SpeculationArgs`] of a command and its subcommands name walks by these rules.
 pub fn with_rules(command: Command, rules: &RuleRegistry) -> Command {
     let parser = rules.clone();
     let parse = move |name: &str| named_verifier(name, &parser);
@@ -110,7 +110,7 @@ pub fn with_rules(command: Command, rules: &RuleRegistry) -> Command {
 }
 
 impl SpeculationArgs {
-    /// The options as a description.
+    /// Returns the options as a description.
     pub fn options(&self) -> SpeculationOptions {
         SpeculationOptions {
             verifier: self.verifier.0.clone(),

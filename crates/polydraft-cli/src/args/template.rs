@@ -1,4 +1,4 @@
-//! Another chat template, and variables for it.
+//! Chat template options: another template, and variables.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -37,7 +37,7 @@ impl FromStr for Variables {
     }
 }
 
-/// A JSON object, such as the example.
+/// Parses a JSON object; errors show `example`.
 pub fn object(text: &str, example: &str) -> Result<Map<String, Value>, String> {
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
@@ -49,18 +49,22 @@ pub fn object(text: &str, example: &str) -> Result<Map<String, Value>, String> {
 const EXAMPLE: &str = r#"{"enable_thinking": false}"#;
 
 impl TemplateArgs {
-    /// The option that is given, if one is.
-    pub fn given(&self) -> Option<&'static str> {
+    /// Returns the first of these options that is given.
+    pub fn first_given(&self) -> Option<&'static str> {
         let variables = self.chat_template_kwargs.as_ref().map(|_| "--chat-template-kwargs");
         let extras = self.chat_template_extras.then_some("--chat-template-extras");
         self.chat_template.as_ref().map(|_| "--chat-template").or(variables).or(extras)
     }
 
-    /// What they say.
+    /// Returns the options as a description.
     pub fn options(&self) -> TemplateOptions {
         TemplateOptions {
             file: self.chat_template.clone(),
-            variables: self.chat_template_kwargs.clone().map(|given| given.0).unwrap_or_default(),
+            variables: self
+                .chat_template_kwargs
+                .clone()
+                .map(|first_given| first_given.0)
+                .unwrap_or_default(),
             extras: self.chat_template_extras,
         }
     }

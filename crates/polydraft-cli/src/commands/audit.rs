@@ -1,6 +1,6 @@
 //! `polydraft audit`: is a server's speculative decoding lossless?
 
-mod own;
+mod reference;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,14 +9,15 @@ use crate::usage::is_usage;
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft_audit::{
-    Address, Error, Finding, Listener, Options, Report, Verdict, audit, page, format_percent, format_p_value,
+    Address, Error, Finding, Listener, Options, Report, Verdict, audit, format_p_value,
+    format_percent, page,
 };
 
 use crate::args::probability;
 use crate::interrupts::{self, InterruptGuard};
 use crate::output;
 use crate::save::Save;
-use own::OwnServer;
+use reference::ReferenceServer;
 
 /// Test over HTTP whether a server's speculative decoding is lossless.
 ///
@@ -112,29 +113,29 @@ pub struct Args {
     seed: u64,
 }
 
-/// Makes the audit.
+/// Runs the audit.
 ///
 /// # Errors
-/// A server that cannot be reached; a verdict other than lossless.
+/// Fails if the server cannot be reached, and on a verdict other than lossless.
 pub fn run(args: Args) -> Result<()> {
     if args.list {
-        let names = polydraft_audit::names();
-        let width = names.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        for (name, title) in names {
+        let checks = polydraft_audit::names();
+        let width = checks.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        for (name, title) in checks {
             anstream::println!("{name:width$}  {title}");
         }
         return Ok(());
     }
-    // 1 is a fault of the server's: whatever else goes wrong has another code.
-    let (report, interrupted) = made(&args).map_err(|error| match error.downcast_ref() {
+    // Exit code 1 means a fault of the server: all other failures have another code.
+    let (report, interrupted) = run_audit(&args).map_err(|error| match error.downcast_ref() {
         Some(Error::Interrupted) => {
-            output::complain(error);
-            output::Verdict::error(interrupts::EXIT_CODE)
+            output::print_error(error);
+            output::ExitCode::error(interrupts::EXIT_CODE)
         }
         _ if is_usage(&error) => error,
         _ => {
-            output::complain(format_args!("{error:#}"));
-            output::Verdict::error(2)
+            output::print_error(format_args!("{error:#}"));
+            output::ExitCode::error(2)
         }
     })?;
     if args.json {
@@ -143,21 +144,21 @@ pub fn run(args: Args) -> Result<()> {
         print(&report);
     }
     match report.exit_code() {
-        // What was found until then is found.
-        3 if interrupted => Err(output::Verdict::error(interrupts::EXIT_CODE)),
+        // The findings so far are reported.
+        3 if interrupted => Err(output::ExitCode::error(interrupts::EXIT_CODE)),
         0 => Ok(()),
-        code => Err(output::Verdict::error(code)),
+        code => Err(output::ExitCode::error(code)),
     }
 }
 
-/// The report, written as a page too if it is to be; also whether the user has interrupted.
-fn made(args: &Args) -> Result<(Report, bool)> {
+/// Audits the server and writes the HTML report; also returns whether the user interrupted.
+fn run_audit(args: &Args) -> Result<(Report, bool)> {
     let Some(url) = args.url.clone() else { bail!("an address is needed") };
-    let html = args.html.as_deref().map(Save::begin).transpose()?;
-    let own = args.target.as_deref().map(OwnServer::start).transpose()?;
+    let html = args.html.as_deref().map(Save::prepare).transpose()?;
+    let local_server = args.target.as_deref().map(ReferenceServer::start).transpose()?;
     let key = args.api_key.clone().or_else(|| std::env::var("POLYDRAFT_API_KEY").ok());
-    let reference = match (&own, &args.reference) {
-        (Some(own), _) => Some(Address { url: own.url(), model: None, key: None }),
+    let reference = match (&local_server, &args.reference) {
+        (Some(server), _) => Some(Address { url: server.url(), model: None, key: None }),
         (None, Some(url)) => Some(Address {
             url: url.clone(),
             model: args.reference_model.clone(),
@@ -185,28 +186,28 @@ fn made(args: &Args) -> Result<(Report, bool)> {
     if let Some(html) = html {
         html.finish(page(&report).as_bytes())?;
     }
-    Ok((report, watch.orderly.asked()))
+    Ok((report, watch.guard.is_interrupted()))
 }
 
-/// Shows how it gets on.
+/// Progress display.
 struct Watch {
     bar: ProgressBar,
     findings: bool,
-    orderly: InterruptGuard,
+    guard: InterruptGuard,
 }
 
 impl Watch {
     fn new(requests: u64, findings: bool) -> Result<Self> {
         let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos} requests, {elapsed}")?;
         let bar = ProgressBar::new(requests).with_style(style);
-        Ok(Self { bar, findings, orderly: InterruptGuard::begin() })
+        Ok(Self { bar, findings, guard: InterruptGuard::install() })
     }
 }
 
 impl Listener for Watch {
     fn progress(&self, done: usize, total: usize, requests: usize, check: &str) {
         self.bar.set_position(requests as u64);
-        self.bar.set_message(format!("{done} of {total} checks done, at {check}"));
+        self.bar.set_message(format!("{done} of {total} checks done, running {check}"));
     }
 
     fn found(&self, finding: &Finding) {
@@ -220,11 +221,11 @@ impl Listener for Watch {
     }
 
     fn is_stopped(&self) -> bool {
-        self.orderly.asked()
+        self.guard.is_interrupted()
     }
 }
 
-fn word(verdict: Verdict) -> &'static str {
+fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Passed => "passed",
         Verdict::Fault => "FAULT",
@@ -233,7 +234,7 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A check in a line.
+/// Formats a finding as one line.
 fn line(finding: &Finding) -> String {
     let outcome = &finding.outcome;
     let mut facts = Vec::new();
@@ -250,22 +251,22 @@ fn line(finding: &Finding) -> String {
         true => String::new(),
         false => format!(" ({})", facts.join(", ")),
     };
-    format!("{:15} {}{facts}: {}", finding.check, word(outcome.verdict), outcome.summary)
+    format!("{:15} {}{facts}: {}", finding.check, verdict_name(outcome.verdict), outcome.summary)
 }
 
-/// What the faults come to.
-fn fault(report: &Report) -> String {
+/// Summarises the faults.
+fn fault_summary(report: &Report) -> String {
     let faults = report.findings.iter().filter(|f| f.outcome.verdict == Verdict::Fault);
     let (random, certain): (Vec<_>, Vec<_>) =
         faults.partition(|finding| finding.outcome.p_value.is_some());
-    let names = |findings: &[&Finding]| {
+    let check_names = |findings: &[&Finding]| {
         findings.iter().map(|finding| finding.check).collect::<Vec<_>>().join(", ")
     };
     match random.is_empty() {
-        true => format!("FAULTS in {}; the distributions show none", names(&certain)),
+        true => format!("FAULTS in {}; distributions without deviation", check_names(&certain)),
         false => format!(
             "NOT LOSSLESS: {}; a lossless server would look like this in at most {} of all audits",
-            names(&[random, certain].concat()),
+            check_names(&[random, certain].concat()),
             report.error_rate
         ),
     }
@@ -273,17 +274,17 @@ fn fault(report: &Report) -> String {
 
 fn print(report: &Report) {
     for finding in report.findings.iter().filter(|finding| !finding.outcome.evidence.is_empty()) {
-        anstream::println!("\n{}: requests that show it", finding.check);
+        anstream::println!("\n{}: requests that show the fault", finding.check);
         for evidence in &finding.outcome.evidence {
             anstream::println!("  # {}\n  {}", evidence.what, evidence.curl);
         }
     }
     if let Some(why) = &report.cut_short {
-        anstream::println!("\ncut short {why}");
+        anstream::println!("\nended early: {why}");
     }
     let count = format!("{} requests in {:.0} s", report.requests, report.seconds);
     anstream::println!("\n{}; {count}\ntruth: {}", report.speculation, report.truth);
-    let found = report.findings.iter().find(|finding| finding.check == "together");
+    let found = report.findings.iter().find(|finding| finding.check == "overall");
     let found = found.and_then(|finding| finding.outcome.would_find);
     let power = found.map_or(String::new(), |level| {
         format!(
@@ -296,7 +297,7 @@ fn print(report: &Report) {
         "{}",
         match report.verdict {
             Verdict::Passed => format!("lossless as far as tested{power}"),
-            Verdict::Fault => fault(report),
+            Verdict::Fault => fault_summary(report),
             Verdict::NotEnoughData | Verdict::NotApplicable => {
                 format!("not enough data{power}; raise --requests, or give a --reference")
             }

@@ -1,4 +1,4 @@
-//! `polydraft bench`: costs of models on this machine, and the settings to use for them.
+//! `polydraft bench`: costs of models on this machine, and recommended settings.
 
 mod by_costs;
 pub mod model;
@@ -16,10 +16,10 @@ pub enum Bench {
     Model(model::Args),
 }
 
-/// Runs one of them.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// Fails as the subcommand does.
 pub fn run(bench: Bench) -> Result<()> {
     match bench {
         Bench::Speed(args) => speed::run(*args),
@@ -27,7 +27,7 @@ pub fn run(bench: Bench) -> Result<()> {
     }
 }
 
-/// The middle of some values.
+/// Returns the median.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

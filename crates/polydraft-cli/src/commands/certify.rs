@@ -13,7 +13,7 @@ use rand::Rng;
 use serde::Serialize;
 
 use crate::args::{RunModelArgs, SamplingArgs, SpeculationArgs, probability};
-use crate::commands::compare::parting;
+use crate::commands::compare::divergence;
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal};
 use crate::prompts::PromptArgs;
@@ -120,30 +120,31 @@ struct Report {
     prompts: usize,
     runs: u32,
     first_tokens: u32,
-    /// Continuations compared.
+    /// Number of compared continuations.
     cells: usize,
-    /// Statistic of the G-test, its degrees of freedom and the probability of a larger one.
+    /// Statistic of the G-test, its degrees of freedom, and the probability of a larger one.
     statistic: f64,
     freedom: usize,
     p_value: f64,
     false_alarm: f64,
-    /// Whether it was decoded wrongly on purpose.
+    /// Whether a fault was planted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     planted_fault: bool,
-    /// Outputs at temperature 0 that were equal, that diverged at a tie within rounding, and that
-    /// differed.
+    /// Number of outputs at temperature 0 that were equal, that diverged at a tie within rounding,
+    /// and that differed.
     greedy_equal: usize,
     greedy_ties: usize,
     greedy_different: usize,
 }
 
-/// With fewer degrees of freedom the test can hardly fail.
-const ENOUGH: usize = 20;
+/// Degrees of freedom below which the test can hardly fail.
+const MIN_DEGREES_OF_FREEDOM: usize = 20;
 
 /// Runs the tests.
 ///
 /// # Errors
-/// Options that contradict each other; models that cannot be loaded; a verdict that is no pass.
+/// Fails if options contradict each other, if a model cannot be loaded, or on a verdict other than
+/// a pass.
 pub fn run(args: Args) -> Result<()> {
     let description = Description {
         models: args.models.options(),
@@ -152,7 +153,7 @@ pub fn run(args: Args) -> Result<()> {
         published_sampling: false,
     };
     if description.speculation.verifier.is_none() {
-        return Err(UsageError::error("there is nothing to certify about --verifier none"));
+        return Err(UsageError::error("--verifier none drafts nothing that could be certified"));
     }
     let mut prompts =
         if args.prompt.is_empty() { args.prompts.read()? } else { args.prompt.clone() };
@@ -162,16 +163,16 @@ pub fn run(args: Args) -> Result<()> {
     let rounding = run.models.logit_tolerance();
     let Run { mut models, settings, .. } = run;
     let Some(speculation) = &settings.speculation else {
-        return Err(UsageError::error("there is nothing to certify where nothing is drafted"));
+        return Err(UsageError::error("without a draft there is nothing to certify"));
     };
     let sampling = settings.sampling;
     let bar = ProgressBar::new(prompts.len() as u64 * (u64::from(args.runs) + 2))
         .with_style(ProgressStyle::with_template("{msg} [{bar:30}] {percent} %, {eta} left")?);
     let (mut equal, mut ties, mut different) = (0, 0, 0);
     let mut test = GTest::default();
-    let (orderly, mut decoded) = (InterruptGuard::begin(), 0);
+    let (guard, mut decoded) = (InterruptGuard::install(), 0);
     for (number, prompt) in prompts.iter().enumerate() {
-        if orderly.asked() {
+        if guard.is_interrupted() {
             break;
         }
         decoded += 1;
@@ -185,28 +186,28 @@ pub fn run(args: Args) -> Result<()> {
         }
         bar.inc(2);
         if sampling.temperature == 0.0 {
-            // Nothing is drawn: only the outputs can be compared.
+            // Sampling is deterministic: only the outputs can be compared.
             bar.inc(args.runs.into());
             continue;
         }
         bar.set_message(format!("prompt {} of {}, distribution", number + 1, prompts.len()));
         let length = args.first as usize;
-        let room = models.engine.info().context.saturating_sub(tokens.len());
-        if room < length {
+        let remaining = models.engine.info().context.saturating_sub(tokens.len());
+        if remaining < length {
             bail!(
-                "prompt {}: the context has room for {room} tokens, --first asks for {length}",
+                "prompt {}: the context has room for {remaining} tokens, --first asks for {length}",
                 number + 1
             );
         }
         let runs = args.runs as usize;
         let mut seeds = seeded(args.seed ^ (number as u64) << 32);
         let Models { engine, language, .. } = &mut models;
-        // As in use: the limit does not end with the test.
+        // The token limit lies beyond the compared tokens, as in normal use.
         let mut next =
             |_| request(&args, language, &tokens, &settings, Limits::default(), seeds.next_u64());
         let counts = count_sequences(engine, length, runs, &mut next, &mut || {
             bar.inc(1);
-            !orderly.asked()
+            !guard.is_interrupted()
         })?;
         test = test.combined(compare(models.engine.target(), &sampling, &tokens, length, &counts)?);
     }
@@ -215,7 +216,7 @@ pub fn run(args: Args) -> Result<()> {
     let p_value = test.p_value();
     let verdict = if p_value < args.false_alarm || different > 0 {
         Verdict::Fail
-    } else if !greedy_only && test.degrees_of_freedom < ENOUGH {
+    } else if !greedy_only && test.degrees_of_freedom < MIN_DEGREES_OF_FREEDOM {
         Verdict::NotEnoughData
     } else {
         Verdict::Pass
@@ -247,14 +248,14 @@ pub fn run(args: Args) -> Result<()> {
         print(&report)?;
     }
     match verdict {
-        _ if orderly.asked() => output::done(true),
+        _ if guard.is_interrupted() => output::finish(true),
         Verdict::Pass => Ok(()),
-        Verdict::Fail => Err(output::Verdict::error(1)),
-        Verdict::NotEnoughData => Err(output::Verdict::error(3)),
+        Verdict::Fail => Err(output::ExitCode::error(1)),
+        Verdict::NotEnoughData => Err(output::ExitCode::error(3)),
     }
 }
 
-/// The engine's request, with the fault if one is to be planted.
+/// Builds the engine's request, with a planted fault if requested.
 fn request(
     args: &Args,
     language: &Language,
@@ -273,8 +274,8 @@ fn request(
     Ok(request.map_speculation(faulty)?)
 }
 
-/// Compares with plain decoding at temperature 0. Where the outputs diverge, how far apart the
-/// logits of the two tokens are.
+/// Compares with plain decoding at temperature 0. Returns the difference of the two tokens' logits
+/// where the outputs diverge.
 fn greedy(
     args: &Args,
     models: &mut Models,
@@ -282,18 +283,18 @@ fn greedy(
     prompt: &[polydraft::Token],
 ) -> Result<Option<f32>> {
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-    let mut texts = Vec::new();
+    let mut outputs = Vec::new();
     for speculation in [None, Some(speculation)] {
         let settings = Settings { sampling, speculation: speculation.cloned() };
         let limits = Limits { max_tokens: Some(args.greedy_tokens as usize), ..Limits::default() };
         let request = request(args, &models.language, prompt, &settings, limits, args.seed)?;
-        texts.push(models.engine.generate(request, &mut |_| true)?.tokens);
+        outputs.push(models.engine.generate(request, &mut |_| true)?.tokens);
     }
-    parting(models.engine.target(), prompt, &texts[0], &texts[1])
+    divergence(models.engine.target(), prompt, &outputs[0], &outputs[1])
 }
 
-/// A probability, however small.
-fn probable(p: f64) -> String {
+/// Formats a p-value, however small.
+fn format_p_value(p: f64) -> String {
     if p < 1e-3 { format!("{p:.1e}") } else { format!("{p:.3}") }
 }
 
@@ -309,7 +310,10 @@ fn print(report: &Report) -> Result<()> {
         report.greedy_equal, report.greedy_ties, report.greedy_different
     )?;
     if report.runs == 0 {
-        writeln!(out, "distribution: nothing is drawn at --temperature 0: nothing to test")?;
+        writeln!(
+            out,
+            "distribution: not tested, because sampling at --temperature 0 is deterministic"
+        )?;
     } else {
         writeln!(
             out,
@@ -320,7 +324,7 @@ fn print(report: &Report) -> Result<()> {
             report.prompts,
             report.statistic,
             report.freedom,
-            probable(report.p_value)
+            format_p_value(report.p_value)
         )?;
     }
     let verdict = match report.verdict {
@@ -336,13 +340,13 @@ fn print(report: &Report) -> Result<()> {
             report.false_alarm
         ),
         Verdict::Fail => format!(
-            "FAIL: samples of the target itself would deviate so much with probability {}{}",
-            probable(report.p_value),
+            "FAIL: samples of the target itself would deviate as much with probability {}{}",
+            format_p_value(report.p_value),
             if report.greedy_different > 0 { ", or outputs at temperature 0 differ" } else { "" }
         ),
         Verdict::NotEnoughData => {
             format!(
-                "not enough data: fewer than {ENOUGH} degrees of freedom; raise --runs or \
+                "not enough data: fewer than {MIN_DEGREES_OF_FREEDOM} degrees of freedom; raise --runs or \
                 --max-prompts"
             )
         }

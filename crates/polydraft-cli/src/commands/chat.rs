@@ -10,10 +10,10 @@ use polydraft_runtime::{Description, ModelOptions, Run, RunSession};
 use polydraft_text::{Message, Rendering};
 
 use super::generate::printer::Printer;
-use super::generate::report::times_plain;
+use super::generate::report::measured_speedup;
 use crate::args::{self, RunModelArgs, SamplingArgs, SpeculationArgs, TemplateArgs};
 use crate::interrupts::InterruptGuard;
-use crate::output::{Terminal, Verdict, complain, note};
+use crate::output::{ExitCode, Terminal, note, print_error};
 use input::{Input, Line};
 
 /// Chat with a model in the terminal.
@@ -61,10 +61,10 @@ pub struct Args {
 const HELP: &str =
     "/help this list · /reset new conversation · /exit (or Ctrl-D) · Ctrl-C stops an answer";
 
-/// Talks until the end of input.
+/// Converses until the end of input.
 ///
 /// # Errors
-/// Options that contradict each other; models that cannot be loaded or have no chat template.
+/// Fails if options contradict each other, if a model cannot be loaded, or has no chat template.
 pub fn run(args: Args) -> Result<()> {
     let description = Description {
         models: ModelOptions { template: args.template.options(), ..args.models.options() },
@@ -73,20 +73,19 @@ pub fn run(args: Args) -> Result<()> {
         published_sampling: !args.ignore_published,
     };
     let mut run = Run::open(description, &Terminal)?;
-    // Before the first question: a model without a template, or one whose template has no system
-    // message.
-    let (opening, room) =
-        (args::opening(args.system.as_deref(), "?"), run.models.engine.info().context);
-    run.models.language.encode_chat_with(&opening, &Rendering::default(), room)?;
+    // Detects a missing template, or one without system messages, before the first message.
+    let (opening, context) =
+        (args::opening_messages(args.system.as_deref(), "?"), run.models.engine.info().context);
+    run.models.language.encode_chat_with(&opening, &Rendering::default(), context)?;
     let mut session = run.session(args.seed, &Terminal)?;
-    let mut talk = Talk {
+    let mut conversation = Conversation {
         limits: Limits {
             max_tokens: (args.max_tokens > 0).then_some(args.max_tokens),
             end_tokens: session.run().models.language.answer_end_tokens(),
             stop: Vec::new(),
         },
         messages: args.system.iter().map(Message::system).collect(),
-        refused: 0,
+        rejected: 0,
     };
     session.run().settings.report(&Terminal);
     let mut input = Input::open()?;
@@ -97,8 +96,8 @@ pub fn run(args: Args) -> Result<()> {
     loop {
         let line = match input.next()? {
             Line::Message(line) => line,
-            Line::Refused(why) => {
-                talk.refuse(why);
+            Line::Rejected(why) => {
+                conversation.reject(why);
                 continue;
             }
             Line::Interrupted => {
@@ -112,84 +111,84 @@ pub fn run(args: Args) -> Result<()> {
             // Help is printed also with --quiet.
             "/help" => drop(writeln!(anstream::stderr(), "{HELP}")),
             "/exit" | "/quit" => break,
-            "/reset" => talk.messages.retain(|m| m.role == "system"),
+            "/reset" => conversation.messages.retain(|m| m.role == "system"),
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
-                talk.refuse(format_args!("{command} is no command: {HELP}"));
+                conversation.reject(format_args!("{command} is not a command: {HELP}"));
             }
-            message => talk.answer(message, &mut session)?,
+            message => conversation.answer(message, &mut session)?,
         }
     }
     session.close()?;
-    // People have seen it.
-    if talk.refused > 0 && !input.is_terminal() { Err(Verdict::error(1)) } else { Ok(()) }
+    // On a terminal the user has seen the errors.
+    if conversation.rejected > 0 && !input.is_terminal() { Err(ExitCode::error(1)) } else { Ok(()) }
 }
 
-/// The conversation so far, and how it goes on.
-struct Talk {
+/// State of the conversation.
+struct Conversation {
     limits: Limits,
     messages: Vec<Message>,
-    /// How many messages could not be answered.
-    refused: usize,
+    /// Number of rejected messages.
+    rejected: usize,
 }
 
-impl Talk {
-    /// Answers, if it can.
+impl Conversation {
+    /// Generates and prints an answer, or rejects the message.
     fn answer(&mut self, message: &str, session: &mut RunSession) -> Result<()> {
         if message.contains('\0') {
-            self.refuse("a message contains a zero byte");
+            self.reject("a message contains a zero byte");
             return Ok(());
         }
         self.messages.push(Message::user(message));
         let models = &session.run().models;
-        let room = models.engine.info().context;
-        let how = Rendering::default();
-        let encoded = models.language.encode_chat_with(&self.messages, &how, room);
+        let context = models.engine.info().context;
+        let rendering = Rendering::default();
+        let encoded = models.language.encode_chat_with(&self.messages, &rendering, context);
         let tokens = match encoded.map(|prompt| prompt.tokens) {
-            Ok(tokens) if tokens.len() < room => tokens,
+            Ok(tokens) if tokens.len() < context => tokens,
             Ok(tokens) => {
-                self.take_back(format_args!(
+                self.retract(format_args!(
                     "with this message the conversation has {} tokens, but the model's context \
-                     holds {room}; /reset \
+                     holds {context}; /reset \
                      begins anew",
                     tokens.len()
                 ));
                 return Ok(());
             }
             Err(error) => {
-                self.take_back(error);
+                self.retract(error);
                 return Ok(());
             }
         };
-        let orderly = InterruptGuard::begin();
+        let guard = InterruptGuard::install();
         let mut printer = Printer::new(false, false);
-        let show = &mut |piece| printer.show(piece) && !orderly.asked();
-        let made = session.generate(&tokens, &self.limits.clone().into(), show)?;
+        let show = &mut |chunk| printer.show(chunk) && !guard.is_interrupted();
+        let generation = session.generate(&tokens, &self.limits.clone().into(), show)?;
         printer.finish()?;
-        let end = if orderly.asked() { "; interrupted" } else { "" };
-        drop(orderly);
-        self.messages.push(Message::assistant(made.text));
-        if made.finish == Finish::Context {
+        let end = if guard.is_interrupted() { "; interrupted" } else { "" };
+        drop(guard);
+        self.messages.push(Message::assistant(generation.text));
+        if generation.finish == Finish::Context {
             note("context full: /reset begins anew");
         }
-        let s = &made.statistics;
+        let s = &generation.statistics;
         note(format_args!(
             "[{} tokens, {:.0} tokens/s{}; prefill {:.0} ms{end}]",
             s.tokens,
             s.tokens_per_second(),
-            times_plain(s).map_or(String::new(), |times| format!(", {times:.2}× plain")),
+            measured_speedup(s).map_or(String::new(), |times| format!(", {times:.2}× plain")),
             s.prompt_time.as_secs_f64() * 1e3
         ));
         Ok(())
     }
 
-    /// Takes the last message back, and says why.
-    fn take_back(&mut self, why: impl std::fmt::Display) {
+    /// Removes the last message, and reports why.
+    fn retract(&mut self, why: impl std::fmt::Display) {
         self.messages.pop();
-        self.refuse(why);
+        self.reject(why);
     }
 
-    fn refuse(&mut self, why: impl std::fmt::Display) {
-        self.refused += 1;
-        complain(why);
+    fn reject(&mut self, why: impl std::fmt::Display) {
+        self.rejected += 1;
+        print_error(why);
     }
 }

@@ -1,15 +1,15 @@
-//! Outputs that should be the same.
+//! Comparison of outputs that should be equal.
 
 use anyhow::{Result, ensure};
 use polydraft::{DraftTree, Token};
 use polydraft_engine::Model;
 
-/// Where two outputs at temperature 0 diverge, how far apart the target's logits of the two tokens
-/// are; `None` if they are equal.
+/// Returns the difference of the target's logits of the two tokens at which outputs of temperature
+/// 0 diverge; `None` if they are equal.
 ///
 /// # Errors
-/// One output is a prefix of the other; failures of the model.
-pub fn parting(
+/// Fails if one output is a prefix of the other, or if the model fails.
+pub fn divergence(
     target: &mut dyn Model,
     prompt: &[Token],
     a: &[Token],
@@ -19,16 +19,16 @@ pub fn parting(
     let (Some(&a_next), Some(&b_next)) = (a.get(common), b.get(common)) else {
         ensure!(
             a.len() == b.len(),
-            "two outputs of {} and {} tokens at temperature 0",
+            "outputs at temperature 0 have different lengths, {} and {} tokens",
             a.len(),
             b.len()
         );
         return Ok(None);
     };
     let sequence = target.open()?;
-    let text = [prompt, &a[..common]].concat();
+    let prefix = [prompt, &a[..common]].concat();
     let scored = target
-        .extend(sequence, &text)
+        .extend(sequence, &prefix)
         .and_then(|()| target.score(&[(sequence, &DraftTree::new())]));
     let gap = scored.map(|()| {
         let logits = target.logits(sequence, DraftTree::ROOT);

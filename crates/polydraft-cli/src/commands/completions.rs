@@ -1,4 +1,4 @@
-//! `polydraft completions`: scripts with which a shell completes commands and options.
+//! `polydraft completions`: shell scripts that complete commands and options.
 
 use std::io::Write;
 
@@ -27,9 +27,10 @@ pub struct Args {
 /// Prints the script.
 ///
 /// # Errors
-/// Closed output.
+/// Fails if the output is closed.
 pub fn run(args: Args, mut program: Command) -> Result<()> {
-    // Into memory first: the generator panics where it cannot write, and a reader may leave early.
+    // Written to memory first: the generator panics if it cannot write, and a reader may stop
+    // early.
     let mut script = Vec::new();
     let name = program.get_name().to_owned();
     clap_complete::generate(args.shell, &mut program, name, &mut script);

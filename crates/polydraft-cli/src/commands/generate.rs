@@ -1,4 +1,4 @@
-//! `polydraft generate`: text from a prompt.
+//! `polydraft generate`: text generation from a prompt.
 
 pub mod printer;
 pub mod report;
@@ -18,7 +18,7 @@ use crate::args::{ChatArgs, EndArgs, RunModelArgs, SamplingArgs, SpeculationArgs
 use crate::interrupts::InterruptGuard;
 use crate::output::{self, Terminal, note};
 use printer::Printer;
-use report::{FirstText, Report, summary};
+use report::{FirstOutput, Report, summary};
 
 /// Generate text from a prompt.
 ///
@@ -126,7 +126,7 @@ struct OutputArgs {
 /// Generates one output.
 ///
 /// # Errors
-/// Options that contradict each other; models that cannot be loaded; a prompt that fills the
+/// Fails if options contradict each other, if a model cannot be loaded, or if the prompt fills the
 /// context.
 pub fn run(args: Args) -> Result<()> {
     let prompt = read_prompt(args.prompt.as_deref(), args.prompt_file.as_deref())?;
@@ -136,7 +136,7 @@ pub fn run(args: Args) -> Result<()> {
         && !verifier.build()?.uses_shared_randomness()
     {
         return Err(UsageError::error(format_args!(
-            "--invariant goes with --verifier invariant and none: the output of {verifier} depends \
+            "--invariant requires --verifier invariant or none: the output of {verifier} depends \
              on the draft"
         )));
     }
@@ -158,23 +158,25 @@ pub fn run(args: Args) -> Result<()> {
     let (seed, measures) = (session.seed(), session.is_measuring());
     let mut printer = Printer::new(args.output.show_drafts, args.output.json);
     match (args.echo, args.chat.is_conversation()) {
-        (true, _) => printer.before(&prompt),
-        (false, false) => printer.remind(&prompt),
+        (true, _) => printer.set_prefix(&prompt),
+        (false, false) => printer.set_reminder(&prompt),
         (false, true) => {}
     }
-    let orderly = InterruptGuard::begin();
-    let show = &mut |piece| printer.show(piece) && !orderly.asked();
+    let guard = InterruptGuard::install();
+    let show = &mut |chunk| printer.show(chunk) && !guard.is_interrupted();
     let generation = session.generate(&tokens, &options, show)?;
-    let interrupted = orderly.asked();
-    drop(orderly);
+    let interrupted = guard.is_interrupted();
+    drop(guard);
     printer.finish()?;
     session.close()?;
     let models = &run.models;
     let drafts = run.settings.speculation.is_some();
-    let whole = tokens.len() + generation.tokens.len();
-    if let Some(room) = models.engine.draft_context().filter(|room| drafts && *room < whole) {
+    let total = tokens.len() + generation.tokens.len();
+    if let Some(context) =
+        models.engine.draft_context().filter(|context| drafts && *context < total)
+    {
         note(format_args!(
-            "note: the draft's context holds {room} tokens, of {whole} in all: after them nothing \
+            "note: the draft's context holds {context} tokens, of {total} in all: after them nothing \
              was drafted"
         ));
     }
@@ -191,10 +193,10 @@ pub fn run(args: Args) -> Result<()> {
         }
         output::json(&report)?;
     } else {
-        let first = FirstText(measures);
+        let first = FirstOutput(measures);
         summary(&generation, seed, first, args.output.show_drafts, models.draft.as_deref());
     }
-    output::done(interrupted)
+    output::finish(interrupted)
 }
 
 impl Args {

@@ -1,4 +1,4 @@
-//! `polydraft inspect`: the facts of a model, and its memory.
+//! `polydraft inspect`: properties and memory of a model.
 
 mod foreign;
 
@@ -54,24 +54,24 @@ pub struct Args {
 struct Report {
     directory: String,
     architecture: &'static str,
-    /// Of a model that sees or hears, its text part is what is described here.
+    /// Whether only the text part of a multimodal model is described.
     text_part: bool,
     parameters: u64,
-    /// Those that compute a token: fewer where there are experts.
+    /// Parameters used per token: fewer in mixtures of experts.
     active_parameters: u64,
     experts: Option<Experts>,
-    /// Layers that keep a state in the place of a KV cache.
+    /// Layers with a recurrent state instead of a KV cache.
     recurrent: Option<Recurrent>,
-    /// Layers that predict further tokens (MTP): what `--draft mtp` uses.
+    /// Layers that predict further tokens (MTP), for `--draft mtp`.
     extra_layers: usize,
     stored: String,
     layers: usize,
     hidden: usize,
     heads: usize,
     key_value_heads: usize,
-    /// Those of layers that see everything, where they are others.
+    /// Key-value heads of layers with full attention, if different.
     full_key_value_heads: Option<usize>,
-    /// Layers that attend to other layers' KV caches.
+    /// Layers that use the KV caches of other layers.
     borrowing_layers: usize,
     context: usize,
     window: Option<usize>,
@@ -92,16 +92,16 @@ struct Report {
 struct Recurrent {
     layers: usize,
     kind: &'static str,
-    /// Of a sequence.
+    /// Size of the state per sequence.
     state_bytes: u64,
 }
 
 #[derive(Serialize)]
 struct Experts {
     count: usize,
-    /// Of them, those that compute a token.
+    /// Experts used per token.
     used: usize,
-    /// Whether one computes every token.
+    /// Whether a shared expert computes every token.
     shared: bool,
     layers: usize,
 }
@@ -119,32 +119,32 @@ struct DraftReport {
     parameters: u64,
     fits: bool,
     problem: Option<String>,
-    /// Of a quantised self-draft, the bytes that it takes.
+    /// Size of a quantised self-draft in bytes.
     copy_bytes: Option<u64>,
-    /// Of a draft head, its kind and the hidden states that it reads.
+    /// Kind and hidden states of a draft head.
     head: Option<String>,
-    /// Of a table of n-grams, what it was learned from.
+    /// Training data of an n-gram table.
     table: Option<String>,
 }
 
-/// Prints what a model is.
+/// Prints a model's properties.
 ///
 /// # Errors
-/// What is no model.
+/// Fails if the file is not a model.
 pub fn run(args: Args) -> Result<()> {
-    let located = |name: &str| model_files::locate(name, args.offline, &output::Terminal);
-    let path = located(&args.model)?;
+    let locate = |name: &str| model_files::locate(name, args.offline, &output::Terminal);
+    let path = locate(&args.model)?;
     let model = match Description::read(&path) {
         Ok(model) => model,
         Err(_) if is_head(&path) || tables::is_table(&path) => {
-            let what = if is_head(&path) { "a draft head" } else { "a table of n-grams" };
+            let description = if is_head(&path) { "a draft head" } else { "a table of n-grams" };
             let draft = path.display();
             return Err(UsageError::error(format_args!(
-                "{draft} is {what}, which is inspected beside its target: polydraft inspect TARGET \
+                "{draft} is {description}, which is inspected together with its target: polydraft inspect TARGET \
                  {draft}"
             )));
         }
-        // Perhaps of an architecture that the native backend does not compute.
+        // The architecture may be one of llama.cpp only.
         Err(error) => match describe_gguf(&path) {
             Ok(other) if is_gguf(&path) && args.draft.is_none() => {
                 return foreign::report(&path, &other, &error.to_string(), args.json);
@@ -231,7 +231,7 @@ impl Report {
         let mut out = std::io::stdout().lock();
         let terminal = out.is_terminal();
         let mut line = |name: &str, value: String| {
-            // Names of folders and tokens are not trusted.
+            // Names of folders and tokens are untrusted.
             let value = if terminal { output::visible(&value) } else { Cow::Borrowed(&value[..]) };
             writeln!(out, "{name:<16} {value}")
         };
@@ -244,7 +244,7 @@ impl Report {
         };
         line("parameters", format!("{} in {}{active}", count(self.parameters), self.stored))?;
         if let Some(Experts { count, used, shared, layers }) = &self.experts {
-            let shared = if *shared { ", and one that computes all" } else { "" };
+            let shared = if *shared { ", and a shared one" } else { "" };
             line(
                 "experts",
                 format!("{count} in each of {layers} layers, {used} of them for a token{shared}"),
@@ -255,7 +255,7 @@ impl Report {
             line(
                 "state",
                 format!(
-                    "{layers} of {} layers keep one, by {kind}: {state} a sequence, however long",
+                    "{layers} of {} layers have one, of {kind}: {state} per sequence of any length",
                     self.layers
                 ),
             )?;
@@ -287,7 +287,7 @@ impl Report {
         line("positions", self.positions.clone())?;
         let padding = match self.embedding_rows - self.tokens {
             0 => String::new(),
-            rows => format!("; {rows} rows of padding, which are left out"),
+            rows => format!("; {rows} padding rows, which are not used"),
         };
         line("tokenizer", format!("{}, {} tokens{padding}", self.tokenizer, self.tokens))?;
         line(
@@ -318,26 +318,30 @@ impl Report {
             line("", format!("of {} that are free", Bytes(free)))?;
         }
         if let Some(draft) = &self.draft {
-            let what = match (&draft.copy_bytes, draft.head.as_ref().or(draft.table.as_ref())) {
-                (Some(bytes), _) => format!("the same parameters in {} more", Bytes(*bytes)),
-                (_, Some(words)) if draft.parameters == 0 => words.clone(),
-                (_, Some(head)) => {
-                    format!("a head of {} parameters: {head}", count(draft.parameters))
-                }
-                _ if draft.parameters == 0 => {
-                    "it needs no model, and drafts for every target".to_owned()
-                }
-                _ if draft.parameters < self.parameters => {
-                    let share = self.parameters as f64 / draft.parameters as f64;
-                    format!("{} parameters, {share:.1} times fewer", count(draft.parameters))
-                }
-                _ => format!("{} parameters, no fewer: it will not pay", count(draft.parameters)),
-            };
+            let description =
+                match (&draft.copy_bytes, draft.head.as_ref().or(draft.table.as_ref())) {
+                    (Some(bytes), _) => format!("the same parameters in {} more", Bytes(*bytes)),
+                    (_, Some(words)) if draft.parameters == 0 => words.clone(),
+                    (_, Some(head)) => {
+                        format!("a head of {} parameters: {head}", count(draft.parameters))
+                    }
+                    _ if draft.parameters == 0 => {
+                        "needs no model, and drafts for every target".to_owned()
+                    }
+                    _ if draft.parameters < self.parameters => {
+                        let share = self.parameters as f64 / draft.parameters as f64;
+                        format!("{} parameters, {share:.1} times fewer", count(draft.parameters))
+                    }
+                    _ => format!(
+                        "{} parameters, no fewer: it will not be faster",
+                        count(draft.parameters)
+                    ),
+                };
             line("draft", draft.directory.clone())?;
             line(
                 "",
                 match &draft.problem {
-                    None => format!("yes, it can draft: {what}"),
+                    None => format!("yes, it can draft: {description}"),
                     Some(problem) => format!("no: {problem}"),
                 },
             )?;
@@ -347,7 +351,7 @@ impl Report {
 }
 
 impl DraftReport {
-    /// Describes a draft beside a target of this weight type, or of the default one.
+    /// Describes a draft of a target of this weight type, or of the default one.
     fn new(target: &Description, draft: &Draft, dtype: Option<Precision>) -> Result<Self> {
         Ok(match draft {
             Draft::SelfDraft(kind) => Self::self_draft(target, *kind, dtype),
@@ -361,20 +365,20 @@ impl DraftReport {
                 Self::model(target, &Description::read(&files.path).context("reading the draft")?)
             }
             Draft::Mtp => {
-                let problem = "the model brings no layer that predicts further tokens";
+                let problem = "the model has no layer that predicts further tokens";
                 let problem = (!target.has_mtp()).then(|| problem.to_owned());
                 let head = Some("the model's own layer that predicts further tokens".to_owned());
                 Self { head, ..Self::usable(draft.to_string(), 0, problem) }
             }
             Draft::None => {
-                let problem = "none is plain decoding: nothing drafts".to_owned();
+                let problem = "none means plain decoding".to_owned();
                 Self::usable(draft.to_string(), 0, Some(problem))
             }
             Draft::Ngrams(_) | Draft::Several(_) => Self::usable(draft.to_string(), 0, None),
         })
     }
 
-    /// A draft that can be used, unless there is a problem.
+    /// Creates the report of a usable draft, or of one with a problem.
     fn usable(directory: String, parameters: u64, problem: Option<String>) -> Self {
         Self {
             directory,
@@ -397,23 +401,26 @@ impl DraftReport {
         let table = tables::read(file)?;
         let problem = table.check(&target.language.vocabulary).err().map(|e| e.to_string());
         let (learned, contexts) = (count(table.learned()), count(table.contexts() as u64));
-        let what = format!("n-grams of {learned} tokens that a model wrote, {contexts} contexts");
-        Ok(Self { table: Some(what), ..Self::usable(file.display().to_string(), 0, problem) })
+        let description = format!("n-grams of {learned} generated tokens, {contexts} contexts");
+        Ok(Self {
+            table: Some(description),
+            ..Self::usable(file.display().to_string(), 0, problem)
+        })
     }
 
     fn head(target: &Description, directory: &Path) -> Result<Self> {
         let read =
             HeadDescription::read(directory, &target.config, target.language.vocabulary.size());
         let path = directory.display().to_string();
-        let HeadDescription { kind, parameters, layers, tokens, reads } = match read {
+        let HeadDescription { kind, parameters, layers, tokens, hidden_states } = match read {
             Ok(head) => head,
-            // Another target's, most likely; what is not a head at all is an error.
+            // Probably a head of another target; a file that is not a head is an error.
             Err(error @ polydraft_models::Error::File { .. }) => {
                 return Ok(Self::usable(path, 0, Some(error.to_string())));
             }
             Err(error) => return Err(error.into()),
         };
-        let reads = reads.into_iter().map(|feature| match feature {
+        let reads = hidden_states.into_iter().map(|feature| match feature {
             HiddenState::After(layers) => layers.to_string(),
             HiddenState::Output => "the last norm".to_owned(),
         });
@@ -430,7 +437,7 @@ impl DraftReport {
         let precision = dtype.unwrap_or_else(|| default_precision(&target.directory));
         let (kind, checked) = check_self_draft(target, kind, precision);
         let problem = checked.as_ref().err().map(|problem| {
-            let hint = if dtype.is_none() { "; with another --dtype it may be" } else { "" };
+            let hint = if dtype.is_none() { "; another --dtype may help" } else { "" };
             format!("{}{hint}", problem.render(command_line))
         });
         let copy_bytes = checked.ok().map(|bytes| bytes.0);
@@ -463,13 +470,13 @@ fn positions(positions: &Positions, unrotated: &[bool]) -> String {
     }
 }
 
-/// The file that the template is in.
+/// Returns the name of the template's file.
 fn chat_template(model: &Description) -> Option<String> {
     let file = model.language.chat.as_ref()?.path().file_name()?;
     Some(file.to_string_lossy().into_owned())
 }
 
-/// In the terms of the options, or `None` if the makers say nothing.
+/// Formats the published settings in terms of the options; `None` if there are none.
 fn sampling(model: &Description) -> Option<String> {
     let s = &model.language.sampling;
     let settings = [
@@ -478,12 +485,12 @@ fn sampling(model: &Description) -> Option<String> {
         s.top_p.map(|p| format!("top-p {p}")),
         s.min_p.map(|p| format!("min-p {p}")),
     ];
-    let missing = s.unsupported.iter().map(|s| format!("{s} (which polydraft does not have)"));
+    let missing = s.unsupported.iter().map(|s| format!("{s} (not supported)"));
     let all: Vec<String> = settings.into_iter().flatten().chain(missing).collect();
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// 1,235,814,400 as 1.24 billion.
+/// Formats a number, for example 1,235,814,400 as 1.24 billion.
 fn count(number: u64) -> String {
     let n = number as f64;
     match number {

@@ -1,4 +1,4 @@
-//! `polydraft list`: the names that options take.
+//! `polydraft list`: names of option values.
 
 use std::io::Write;
 
@@ -28,7 +28,7 @@ struct Lists {
     trees: Vec<Entry>,
 }
 
-/// Verifiers, and a line on each.
+/// Verifiers with descriptions.
 pub const VERIFIERS: [(&str, &str); 15] = [
     (
         "nested-priority",
@@ -63,7 +63,7 @@ pub const VERIFIERS: [(&str, &str); 15] = [
     ("none", "plain decoding, the same distribution"),
 ];
 
-/// Token-level rules, and a line on each.
+/// Token-level rules with descriptions.
 pub const RULES: [(&str, &str); 6] = [
     ("single", "single-draft speculative sampling: one draft"),
     ("priority", "priority coupling, the optimum for i.i.d. drafts"),
@@ -90,18 +90,18 @@ const TREES: [(&str, &str); 11] = [
     ("--tree sequoia:16", "the best tree of so many nodes for measured acceptances, --acceptance"),
 ];
 
-/// Prints them.
+/// Prints the lists.
 ///
 /// # Errors
-/// Closed output.
+/// Fails if the output is closed.
 pub fn run(args: Args) -> Result<()> {
     print(&VERIFIERS, &RULES, args.json)
 }
 
-/// Prints verifiers and rules, and all trees.
+/// Prints these verifiers and rules, and all trees.
 ///
 /// # Errors
-/// Closed output.
+/// Fails if the output is closed.
 pub fn print(verifiers: &[Line], rules: &[Line], json: bool) -> Result<()> {
     let entries = |lines: &[Line]| {
         lines.iter().map(|&(name, about)| Entry { name, about }).collect::<Vec<_>>()
@@ -126,7 +126,7 @@ pub fn print(verifiers: &[Line], rules: &[Line], json: bool) -> Result<()> {
     Ok(())
 }
 
-/// A name and its description.
+/// Name and description.
 pub type Line = (&'static str, &'static str);
 
 #[cfg(test)]
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_has_a_line_and_no_line_is_without_a_name() {
+    fn lists_exactly_the_existing_names() {
         let listed =
             |name: &str, lines: &[(&str, &str)]| lines.iter().any(|(listed, _)| *listed == name);
         for kind in polydraft::VerifierKind::all() {

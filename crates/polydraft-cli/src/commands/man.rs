@@ -1,4 +1,4 @@
-//! `polydraft man`: the manual, generated from the commands' help.
+//! `polydraft man`: manual pages, generated from the commands' help.
 
 use std::fs;
 use std::io::Write;
@@ -23,10 +23,10 @@ pub struct Args {
     out: Option<PathBuf>,
 }
 
-/// Prints or writes the manual.
+/// Prints or writes the pages.
 ///
 /// # Errors
-/// A folder that cannot be written to.
+/// Fails if the folder cannot be written to.
 pub fn run(args: Args, program: Command) -> Result<()> {
     // The pages of 'help' would repeat all others.
     let program = program.disable_help_subcommand(true);
@@ -38,7 +38,7 @@ pub fn run(args: Args, program: Command) -> Result<()> {
     };
     ensure!(!folder.is_file(), "--out {}: expected a folder, got a file", folder.display());
     fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        .with_context(|| format!("cannot create the folder {}", folder.display()))?;
     clap_mangen::generate_to(program, &folder)
         .with_context(|| format!("cannot write pages to {}", folder.display()))
 }

@@ -1,4 +1,4 @@
-//! `polydraft rpc-server`: this machine computes for another.
+//! `polydraft rpc-server`: computes layers for another machine.
 
 use std::net::Ipv4Addr;
 
@@ -39,10 +39,10 @@ pub struct Args {
     threads: Option<u32>,
 }
 
-/// Serves until it is killed.
+/// Serves until the process is killed.
 ///
 /// # Errors
-/// A program without llama.cpp; an address that cannot be had.
+/// Fails without llama.cpp, or if the address is not available.
 pub fn run(args: Args) -> Result<()> {
     if !args.host.is_loopback() {
         output::note(format_args!(

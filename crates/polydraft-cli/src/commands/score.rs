@@ -1,4 +1,4 @@
-//! `polydraft score`: perplexity and log-probabilities of a given text.
+//! `polydraft score`: perplexity and log-probabilities of a text.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -50,21 +50,20 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Report {
-    /// Of the text, the first one included where the model cannot score it.
+    /// Tokens of the text, including the first one if the model cannot score it.
     tokens: usize,
-    /// Tokens that have a score.
+    /// Number of scored tokens.
     scored: usize,
-    /// Sum of the natural logarithms.
+    /// Sum of the natural log-probabilities.
     logprob: f64,
-    /// e to the minus mean of them.
+    /// Perplexity: exp of minus their mean.
     perplexity: f64,
-    /// Of the whole text, if all of it was scored: which bytes the tokens of a part stand for is
-    /// not known.
+    /// Bits per byte, if all of the text was scored: the bytes of a part of the tokens are unknown.
     bits_per_byte: Option<f64>,
     results: Vec<TokenScore>,
 }
 
-/// A token, its text and its score, as `generate --json --logprobs` has them too.
+/// A token, its text and its score, also in `generate --json --logprobs`.
 #[derive(Serialize)]
 pub struct TokenScore {
     token: polydraft::Token,
@@ -82,10 +81,10 @@ struct Alternative {
 }
 
 impl TokenScore {
-    /// With the tokens decoded.
+    /// Decodes the tokens of scores.
     pub fn all(scored: &[Scored], language: &Language) -> Result<Vec<Self>> {
         let text = |token| language.tokenizer.decode(&[token]);
-        let of = |scored: &Scored| {
+        let token_score = |scored: &Scored| {
             let alternative =
                 |&(token, logprob): &(_, _)| Ok(Alternative { token, text: text(token)?, logprob });
             Ok(Self {
@@ -95,14 +94,14 @@ impl TokenScore {
                 top: scored.top.iter().map(alternative).collect::<Result<_>>()?,
             })
         };
-        scored.iter().map(of).collect()
+        scored.iter().map(token_score).collect()
     }
 }
 
 /// Scores and prints.
 ///
 /// # Errors
-/// Models that cannot be loaded; a text with nothing to score.
+/// Fails if the model cannot be loaded, or the text has nothing to score.
 pub fn run(args: Args) -> Result<()> {
     let text = read(&args)?;
     let mut models = args.models.options().load(false, &Terminal)?;
@@ -110,26 +109,26 @@ pub fn run(args: Args) -> Result<()> {
     let from = usize::from(!models.engine.info().accepts_empty_context);
     ensure!(
         tokens.len() > from,
-        "there is nothing to score: the text is empty, or a single token that begins it"
+        "the text has nothing to score: it is empty, or a single first token"
     );
     let bar = ProgressBar::new((tokens.len() - from) as u64).with_style(
         ProgressStyle::with_template("scoring [{bar:30}] {pos}/{len} tokens, {eta} left")?,
     );
-    let orderly = InterruptGuard::begin();
+    let guard = InterruptGuard::install();
     let scored = score(models.engine.target(), &tokens, from, args.top, &mut |done| {
         bar.set_position(done as u64);
-        !orderly.asked()
+        !guard.is_interrupted()
     })?;
     bar.finish_and_clear();
-    let interrupted = orderly.asked();
+    let interrupted = guard.is_interrupted();
     let logprob: f64 = scored.iter().map(|scored| scored.logprob).sum();
-    let is_whole = from + scored.len() == tokens.len();
+    let is_complete = from + scored.len() == tokens.len();
     let report = Report {
         tokens: tokens.len(),
         scored: scored.len(),
         logprob,
         perplexity: (-logprob / scored.len() as f64).exp(),
-        bits_per_byte: is_whole.then(|| -logprob / std::f64::consts::LN_2 / text.len() as f64),
+        bits_per_byte: is_complete.then(|| -logprob / std::f64::consts::LN_2 / text.len() as f64),
         results: TokenScore::all(&scored, &models.language)?,
     };
     if args.json {
@@ -137,7 +136,7 @@ pub fn run(args: Args) -> Result<()> {
     } else {
         report.print(args.tokens || args.top > 0)?;
     }
-    output::done(interrupted)
+    output::finish(interrupted)
 }
 
 impl Report {

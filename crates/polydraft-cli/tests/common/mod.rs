@@ -1,5 +1,5 @@
-//! The programs, run as a user would.
-#![allow(dead_code)] // each test file uses its part
+//! Helpers that run the program.
+#![allow(dead_code)] // each test file uses some of them
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Output, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// The program with a cache of its own, nobody's own defaults and nothing to read.
+/// Prepares the program with a separate cache, no configuration and empty input.
 pub fn program(args: &[&str]) -> Command {
     // The laboratory's tests share this file.
     let program =
@@ -25,15 +25,15 @@ pub fn run(args: &[&str]) -> Output {
     end(program(args).spawn().unwrap())
 }
 
-/// Runs it with this to read.
+/// Runs the program with this input.
 pub fn fed(args: &[&str], input: &[u8]) -> Output {
     let mut child = program(args).stdin(Stdio::piped()).spawn().unwrap();
-    // It may have stopped reading, having found a mistake.
+    // The program may have stopped reading because of an error.
     let _ = child.stdin.take().unwrap().write_all(input);
     end(child)
 }
 
-/// What comes through a pipe, read as it comes: a program does not end while its output waits.
+/// Reads a pipe in the background: a program does not end while its output waits.
 fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -42,7 +42,7 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// The output of a program that must end soon.
+/// Returns the output of a program that must end soon.
 pub fn end(mut child: Child) -> Output {
     let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
     let start = Instant::now();
@@ -52,7 +52,7 @@ pub fn end(mut child: Child) -> Output {
         }
         if start.elapsed() > Duration::from_secs(60) {
             child.kill().unwrap();
-            panic!("it does not end");
+            panic!("the program does not end");
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -70,7 +70,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a command prints that must succeed.
+/// Returns the output of a command that must succeed.
 pub fn ok(args: &[&str]) -> String {
     let output = run(args);
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
@@ -81,14 +81,14 @@ pub fn json(args: &[&str]) -> Value {
     serde_json::from_str(&ok(args)).unwrap()
 }
 
-/// Runs a command that must fail with this code and a message that contains all of `expected`; the
-/// message.
+/// Runs a command that must fail with this code and a message that contains all of `expected`;
+/// returns the message.
 pub fn fails(args: &[&str], code: i32, expected: &[&str]) -> String {
     let output = run(args);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{args:?}: {message}");
     assert!(!message.contains("panicked"), "{args:?}: {message}");
-    // What is said on the way comes before it.
+    // Notes may precede the error.
     assert!(message.lines().any(|line| line.starts_with("error:")), "{args:?}: {message}");
     for part in expected {
         assert!(message.contains(part), "{args:?}: expected {part:?} in: {message}");

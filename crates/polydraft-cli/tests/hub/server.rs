@@ -1,4 +1,4 @@
-//! A hub with one model of one commit, on loopback.
+//! Test hub with one model of one commit, on loopback.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Write};
@@ -11,25 +11,25 @@ use serde_json::{Value, json};
 
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What a hub does that others do not.
+/// Deviation from a regular hub.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Quirk {
     None,
-    /// Files are sent from their beginning, whatever is asked for.
-    Whole,
-    /// The list has names alone.
+    /// Ignores ranges and sends complete files.
+    IgnoresRange,
+    /// Lists only names.
     Names,
-    /// Large contents are not what the list says.
+    /// Contents of large files do not match their hashes.
     Damaged,
-    /// All is busy.
+    /// Responds with status 503 to everything.
     Busy,
 }
 
 pub struct Hub {
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Those who have it are let in.
+    /// Required token.
     pub token: Option<&'static str>,
-    /// Answers with this file that break off in the middle, so many times.
+    /// File whose responses break off in the middle, and the number of times.
     pub broken: Option<(String, usize)>,
     pub quirk: Quirk,
     /// Method, path, range and token of every request.
@@ -40,7 +40,7 @@ pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../polydraft-models/tests/fixtures").join(name)
 }
 
-/// A running hub; it serves until the test ends.
+/// Running hub; it serves until the test ends.
 #[derive(Clone)]
 pub struct Running {
     pub address: String,
@@ -52,7 +52,7 @@ impl Running {
         self.hub.lock().unwrap()
     }
 
-    /// What was asked for since this was called last.
+    /// Returns the requests since the last call.
     pub fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().requests)
     }
@@ -85,7 +85,7 @@ impl Answer {
     }
 }
 
-/// One request on a connection; `None` when it is over.
+/// Answers one request of a connection; `None` at its end.
 fn answer(mut stream: &TcpStream, hub: &Mutex<Hub>, port: u16) -> Option<()> {
     let mut reader = BufReader::new(stream);
     let (mut line, mut header, mut headers) = (String::new(), String::new(), HashMap::new());
@@ -147,7 +147,7 @@ impl Hub {
         let Some(rest) = path.strip_prefix("/api/models/org/tiny/revision/") else {
             let name = path.strip_prefix(&format!("/org/tiny/resolve/{COMMIT}/"));
             return match name.filter(|name| self.files.contains_key(*name)) {
-                // Large files lie elsewhere.
+                // Large files are redirected.
                 Some(name) if is_large(name) => {
                     let headers = format!(
                         "Location: http://localhost:{port}/elsewhere/{name}\r\nX-Linked-Etag: \
@@ -196,7 +196,7 @@ impl Hub {
         let tag = format!("ETag: \"{}\"\r\n", blob(name));
         let from = range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
         match from.map(|from| from.parse::<usize>().unwrap()) {
-            Some(from) if self.quirk != Quirk::Whole => {
+            Some(from) if self.quirk != Quirk::IgnoresRange => {
                 let range = format!("{tag}Content-Range: bytes {from}-{}/{all}\r\n", all - 1);
                 Answer::new("206 Partial Content", range, &bytes[from..])
             }
@@ -209,7 +209,7 @@ fn is_large(name: &str) -> bool {
     name.ends_with(".safetensors") || name.ends_with(".gguf")
 }
 
-/// Some name of contents.
+/// Returns a name for the blob of a file.
 fn blob(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
 }

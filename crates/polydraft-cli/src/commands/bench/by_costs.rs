@@ -1,18 +1,18 @@
-//! Any policy, with the estimated time of its steps by the costs.
+//! Policy wrapper that estimates the time of steps from costs.
 
 use polydraft::Growth;
 use polydraft::draft::{Draft, Form, Path};
 use polydraft::policy::{Choices, CostEstimate, Costs, StepContext, Timed};
 use polydraft::{Distribution, Outcome, Policy};
 
-/// A policy whose [`choices`](Timed::choices) are estimates of its steps' time.
+/// Wraps a policy; its [`choices`](Timed::choices) are time estimates from costs.
 pub struct ByCosts {
     policy: Box<dyn Policy>,
     estimate: CostEstimate,
 }
 
 impl ByCosts {
-    /// With these costs.
+    /// Wraps a policy with these costs.
     pub fn new(policy: Box<dyn Policy>, costs: Costs) -> Self {
         Self { policy, estimate: CostEstimate::new(costs) }
     }

@@ -1,9 +1,9 @@
-//! `polydraft bench model`: what loading a model costs beside reading its file, and what a pass
-//! costs beside reading its weights from memory.
+//! `polydraft bench model`: loading time relative to reading the file, and time of a pass relative
+//! to reading the weights from memory.
 
+mod batches;
 mod memory;
 mod random;
-mod together;
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -97,9 +97,9 @@ struct Report {
     made_by: MadeBy,
     parameters: u64,
     file_bytes: u64,
-    /// Of all threads together, by a plain sum.
+    /// Memory bandwidth of all threads, measured by a plain sum.
     memory_bytes_per_second: f64,
-    /// Reading the file, which is in the system's cache, piece by piece with as many threads.
+    /// Time to read the file from the system's cache in small buffers, with as many threads.
     read_seconds: f64,
     context: usize,
     results: Vec<Row>,
@@ -109,52 +109,52 @@ struct Report {
 struct Row {
     dtype: &'static str,
     load_seconds: f64,
-    /// The process's peak over what it had before.
+    /// Peak memory of the process during loading, minus its memory before.
     load_peak_bytes: Option<u64>,
-    /// Bytes that the weights take.
+    /// Size of the weights in bytes.
     weight_bytes: usize,
     seconds_per_token: f64,
     tokens_per_second: f64,
     bytes_per_second: f64,
-    /// Of the memory's own.
+    /// Share of the memory bandwidth.
     bandwidth_share: f64,
     passes: Vec<Pass>,
-    /// Several sequences, one token each per pass.
-    sequences: Vec<together::Throughput>,
+    /// Batches of several sequences, one token each per pass.
+    sequences: Vec<batches::Throughput>,
 }
 
 #[derive(Serialize)]
 struct Pass {
     nodes: usize,
     seconds: f64,
-    /// To a pass over one.
+    /// Ratio to a pass over one token.
     relative: f64,
 }
 
 /// Measures and prints.
 ///
 /// # Errors
-/// Models that cannot be loaded; closed output.
+/// Fails if the model cannot be loaded, or the output is closed.
 pub fn run(args: Args) -> Result<()> {
     let threads = threads();
-    let made = match args.model {
+    let random_model = match args.model {
         Some(_) => None,
         None => {
             Some(random::write(args.random * 1_000_000).context("cannot write a random model")?)
         }
     };
-    let directory: PathBuf = match (&args.model, &made) {
+    let directory: PathBuf = match (&args.model, &random_model) {
         (Some(name), _) => model_files::locate_offline(name)?,
-        (None, Some(made)) => made.path().to_owned(),
+        (None, Some(random_model)) => random_model.path().to_owned(),
         (None, None) => unreachable!("one of them was given"),
     };
     let description = Description::read(&directory)?;
     let files = weight_files(&description)?;
-    // What leaves room for the largest tree.
+    // Leaves room for the largest tree.
     let nodes = args.nodes.iter().copied().max().unwrap_or(1);
     let context = args.context.min(description.config.context.saturating_sub(nodes)).max(1);
     let file_bytes = files.iter().map(|(_, bytes)| bytes).sum();
-    // Once to have it in the system's cache, then timed.
+    // The first read fills the system's cache, the others are timed.
     read_files(&files, threads)?;
     let read_seconds = (0..3).map(|_| read_files(&files, threads)).collect::<Result<Vec<_>>>()?;
     let bandwidth = memory::bandwidth(threads);
@@ -162,24 +162,24 @@ pub fn run(args: Args) -> Result<()> {
     let dtypes: &[Precision] = match &args.dtypes[..] {
         [] if is_gguf(&directory) => &[Precision::File],
         [] => &DTYPES,
-        given => given,
+        requested => requested,
     };
-    // Before there is anything to lose, an interrupt ends the program at once.
-    let mut orderly: Option<InterruptGuard> = None;
+    // Until the first result exists, an interrupt ends the program at once.
+    let mut guard: Option<InterruptGuard> = None;
     for &precision in dtypes {
-        let go_on = || match &orderly {
-            Some(orderly) if orderly.asked() => Err(Interrupted.into()),
+        let check_interrupt = || match &guard {
+            Some(guard) if guard.is_interrupted() => Err(Interrupted.into()),
             _ => Ok(()),
         };
-        match measure(&args, &directory, precision, bandwidth, context, &go_on) {
+        match measure(&args, &directory, precision, bandwidth, context, &check_interrupt) {
             Err(error) if error.is::<Interrupted>() => break,
             row => results.push(row?),
         }
-        orderly.get_or_insert_with(InterruptGuard::begin);
+        guard.get_or_insert_with(InterruptGuard::install);
     }
     let interrupted = results.len() < dtypes.len();
     let report = Report {
-        made_by: MadeBy::here(),
+        made_by: MadeBy::current(),
         parameters: description.parameters,
         file_bytes,
         memory_bytes_per_second: bandwidth,
@@ -192,19 +192,19 @@ pub fn run(args: Args) -> Result<()> {
     } else {
         report.print()?
     }
-    output::done(interrupted)
+    output::finish(interrupted)
 }
 
 fn weight_files(description: &Description) -> Result<Vec<(PathBuf, u64)>> {
-    // Links too, as the hub's cache has them.
+    // Follows links, which the hub's cache consists of.
     let size = |path: &PathBuf| Ok((path.clone(), std::fs::metadata(path)?.len()));
     description.files.iter().map(size).collect()
 }
 
-/// Reads every byte into small buffers, each thread its part; returns the seconds.
+/// Reads every byte in small buffers, split between threads; returns the seconds.
 fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
-    const PIECE: usize = 1 << 20;
-    let clock = Instant::now();
+    const BUFFER: usize = 1 << 20;
+    let start = Instant::now();
     for (path, bytes) in files {
         let share = bytes.div_ceil(threads as u64);
         let part = |number: u64| -> std::io::Result<()> {
@@ -212,7 +212,7 @@ fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
             let mut file = std::fs::File::open(path)?;
             file.seek(std::io::SeekFrom::Start(number * share))?;
             let mut part = file.take(share);
-            let mut buffer = vec![0; PIECE];
+            let mut buffer = vec![0; BUFFER];
             while part.read(&mut buffer)? > 0 {}
             Ok(())
         };
@@ -224,40 +224,41 @@ fn read_files(files: &[(PathBuf, u64)], threads: usize) -> Result<f64> {
         })
         .with_context(|| format!("cannot read {}", path.display()))?;
     }
-    Ok(clock.elapsed().as_secs_f64())
+    Ok(start.elapsed().as_secs_f64())
 }
 
-/// The user has interrupted the measurement of a row.
+/// Error of a row whose measurement the user interrupted.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 struct Interrupted;
 
-/// `go_on` is called before each pass.
+/// Measures one weight type; `check_interrupt` is called before each pass.
 fn measure(
     args: &Args,
     directory: &Path,
     precision: Precision,
     bandwidth: f64,
     context: usize,
-    go_on: &impl Fn() -> Result<()>,
+    check_interrupt: &impl Fn() -> Result<()>,
 ) -> Result<Row> {
-    go_on()?;
+    check_interrupt()?;
     let before = memory::reset_peak();
-    let clock = Instant::now();
+    let start = Instant::now();
     let mut model = load(directory, LoadOptions { precision, ..LoadOptions::default() })
         .map_err(polydraft_runtime::advise)?
         .model;
-    let load_seconds = clock.elapsed().as_secs_f64();
+    let load_seconds = start.elapsed().as_secs_f64();
     let load_peak_bytes = before.and_then(|before| Some(memory::peak()?.saturating_sub(before)));
     check(&mut model, context)?;
 
     let mut passes = Vec::new();
     for &nodes in std::iter::once(&1).chain(args.nodes.iter().filter(|n| **n != 1)) {
-        let seconds = time_pass(&mut model, nodes, context, args.passes, go_on)?;
+        let seconds = time_pass(&mut model, nodes, context, args.passes, check_interrupt)?;
         passes.push((nodes, seconds));
     }
     let one = passes[0].1;
-    let sequences = together::measure(&mut model, &args.sequences, context, args.passes, go_on)?;
+    let sequences =
+        batches::measure(&mut model, &args.sequences, context, args.passes, check_interrupt)?;
     let bytes_per_second = model.bytes_per_pass() as f64 / one;
     Ok(Row {
         dtype: precision.name(),
@@ -276,13 +277,13 @@ fn measure(
     })
 }
 
-/// A sequence of this length within the vocabulary.
-fn text(model: &TransformerModel, length: usize) -> Vec<Token> {
+/// Returns `length` tokens of the vocabulary.
+fn prompt_tokens(model: &TransformerModel, length: usize) -> Vec<Token> {
     (0..length).map(|i| ((i * 7919 + 13) % model.info().vocabulary.size()) as Token).collect()
 }
 
-/// Two branches of two tokens.
-fn fork() -> DraftTree {
+/// Builds a tree of two branches with two tokens each.
+fn forked_tree() -> DraftTree {
     let mut tree = DraftTree::new();
     for (parent, token) in [(0, 1), (1, 2), (0, 3), (3, 4)] {
         tree.add(parent, token);
@@ -292,11 +293,11 @@ fn fork() -> DraftTree {
 
 /// Checks that a tree's scores equal those of its tokens one by one.
 fn check(model: &mut TransformerModel, context: usize) -> Result<()> {
-    let before = text(model, context.min(16));
-    let tree = fork();
-    let mut after = |text: &[Token], tree: &DraftTree, node| -> Result<Vec<f32>> {
+    let before = prompt_tokens(model, context.min(16));
+    let tree = forked_tree();
+    let mut after = |prompt_tokens: &[Token], tree: &DraftTree, node| -> Result<Vec<f32>> {
         let sequence = model.open()?;
-        model.extend(sequence, text)?;
+        model.extend(sequence, prompt_tokens)?;
         model.score(&[(sequence, tree)])?;
         let logits = model.logits(sequence, node).to_vec();
         model.close(sequence);
@@ -313,13 +314,13 @@ fn check(model: &mut TransformerModel, context: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of a pass over so many tokens after the context, the median.
+/// Returns the median time of a pass over `nodes` tokens after the context, in seconds.
 fn time_pass(
     model: &mut TransformerModel,
     nodes: usize,
     context: usize,
     passes: usize,
-    go_on: &impl Fn() -> Result<()>,
+    check_interrupt: &impl Fn() -> Result<()>,
 ) -> Result<f64> {
     let mut tree = DraftTree::new();
     for number in 1..nodes {
@@ -327,17 +328,17 @@ fn time_pass(
         tree.add((number - 1) / 2, number as Token % model.info().vocabulary.size() as Token);
     }
     let sequence = model.open()?;
-    model.extend(sequence, &text(model, context))?;
+    model.extend(sequence, &prompt_tokens(model, context))?;
     model.score(&[(sequence, &DraftTree::new())])?;
     let mut seconds = Vec::new();
     for pass in 0..passes + 2 {
-        go_on()?;
+        check_interrupt()?;
         model.commit(sequence, &tree, &[])?;
-        let clock = Instant::now();
+        let start = Instant::now();
         model.score(&[(sequence, &tree)])?;
-        // The first ones find caches and clocks cold.
+        // The first passes run with cold caches and low clock rates.
         if pass >= 2 {
-            seconds.push(clock.elapsed().as_secs_f64());
+            seconds.push(start.elapsed().as_secs_f64());
         }
     }
     model.close(sequence);

@@ -82,44 +82,44 @@ pub struct Args {
     json: bool,
 }
 
-/// The method of adaptive draft length.
+/// Name of the method with adaptive draft length.
 const AUTO: &str = "auto";
-/// Trees beside the adaptive one.
+/// Trees to compare the adaptive one with.
 const FIXED: [&str; 6] =
     ["paths:1,1", "paths:1,2", "paths:1,4", "paths:2,2", "paths:2,4", "paths:4,3"];
-/// Steps of a method before the next one's turn: enough for its weights to be in the caches as when
-/// it is alone.
+/// Consecutive steps of a method: enough for its weights to be in the caches as when it runs alone.
 const STEPS: usize = 8;
-/// Tokens of a tree at most, for which there must be room after every sequence.
+/// Maximum tokens of a tree, reserved after every sequence.
 const TREE: usize = 64;
-/// Ratios nearer to plain decoding than this are taken for the machine's noise.
+/// Smallest difference of a ratio from plain decoding that counts as more than noise.
 const NOISE: f64 = 0.03;
 
-/// One method, and its generations.
-struct Way {
+/// Compared method with the statistics of its generations.
+struct Method {
     name: String,
     settings: Settings,
-    texts: Vec<Statistics>,
+    generations: Vec<Statistics>,
 }
 
 /// Measures and prints.
 ///
 /// # Errors
-/// Options that contradict each other; models that cannot be loaded.
+/// Fails if options contradict each other, or a model cannot be loaded.
 pub fn run(args: Args) -> Result<()> {
     let sampling = Sampling { temperature: args.temperature, ..Sampling::default() };
     sampling.validate().map_err(UsageError::error)?;
-    let fixed = fixed(&args)?;
+    let fixed_trees = fixed_trees(&args)?;
     let prompts = args.prompts.read()?;
     let mut models = args.models.options().load(true, &Terminal)?;
     if models.engine.drafter_count() == 0 {
-        let message = "bench speed compares drafts with plain decoding: name a draft, not none";
+        let message =
+            "bench speed compares drafts with plain decoding: give a draft other than none";
         return Err(UsageError::error(message));
     }
-    let mut ways = vec![Way {
+    let mut methods = vec![Method {
         name: "none".to_owned(),
         settings: Settings { sampling, speculation: None },
-        texts: Vec::new(),
+        generations: Vec::new(),
     }];
     let verifier = "nested-priority".parse()?;
     let costs = costs::find_or_measure(
@@ -132,47 +132,48 @@ pub fn run(args: Args) -> Result<()> {
     )?;
     let auto = Auto { costs: costs.clone(), ..Auto::default() };
     let auto = Speculation::new(verifier, PolicyKind::Auto(auto), sampling);
-    for mut tree in fixed {
+    for mut tree in fixed_trees {
         let name = tree.to_string();
-        // Such as auto:4, or auto cut.
+        // For example auto:4, or auto with a stopping threshold.
         if let Some(auto) = tree.auto_mut() {
             auto.costs = costs.clone();
         }
-        let fixed = Speculation { tree, ..auto.clone() };
-        ways.push(Way {
+        let speculation = Speculation { tree, ..auto.clone() };
+        methods.push(Method {
             name,
-            settings: Settings { sampling, speculation: Some(fixed) },
-            texts: Vec::new(),
+            settings: Settings { sampling, speculation: Some(speculation) },
+            generations: Vec::new(),
         });
     }
-    ways.insert(
+    methods.insert(
         1,
-        Way {
+        Method {
             name: AUTO.to_owned(),
             settings: Settings { sampling, speculation: Some(auto) },
-            texts: Vec::new(),
+            generations: Vec::new(),
         },
     );
     let prompts = prompts::encode(&prompts, &models)?;
-    let interrupted = measure(&args, &costs, &mut models, &prompts, &mut ways)?;
-    let report = report(&args, &models, costs, &ways);
+    let interrupted = measure_methods(&args, &costs, &mut models, &prompts, &mut methods)?;
+    let report = report(&args, &models, costs, &methods);
     if args.json {
         output::json(&report)?;
     } else {
         report.print()?;
     }
-    output::done(interrupted)
+    output::finish(interrupted)
 }
 
-/// The fixed trees, that of one token first: it shows how often a drafted token is accepted.
-fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
+/// Returns the fixed trees, the chain of one token first: it shows how often a drafted token is
+/// accepted.
+fn fixed_trees(args: &Args) -> Result<Vec<PolicyKind>> {
     let verifier: VerifierKind = "nested-priority".parse()?;
     let names: Vec<TreeName> = match &args.trees[..] {
         [] => FIXED.iter().map(|tree| tree.parse()).collect::<polydraft::Result<_>>()?,
         trees => trees.to_vec(),
     };
-    let described = Description { models: args.models.options(), ..Description::default() };
-    let acceptance = described.acceptance()?;
+    let description = Description { models: args.models.options(), ..Description::default() };
+    let acceptance = description.acceptance()?;
     let choice = TreeChoice {
         verifier: Some(&verifier),
         acceptance: acceptance.as_deref(),
@@ -190,62 +191,66 @@ fn fixed(args: &Args) -> Result<Vec<PolicyKind>> {
     Ok(trees)
 }
 
-/// Prompt by prompt until the time is up, all methods at once, each some steps in its turn: a drift
-/// of the machine hits all alike, instead of the method that runs at that time. Returns whether the
-/// user interrupted.
-fn measure(
+/// Decodes prompt by prompt until the time is up, interleaving all methods: a drift of the machine
+/// affects all alike. Returns whether the user interrupted.
+fn measure_methods(
     args: &Args,
     costs: &Costs,
     models: &mut Models,
     prompts: &[Vec<Token>],
-    ways: &mut [Way],
+    methods: &mut [Method],
 ) -> Result<bool> {
-    let orderly = InterruptGuard::begin();
+    let guard = InterruptGuard::install();
     let start = Instant::now();
     let all = args.outputs.map_or(args.seconds, u64::from);
-    let done = |texts: u64| args.outputs.map_or(start.elapsed().as_secs(), |_| texts).min(all);
+    let done =
+        |generations: u64| args.outputs.map_or(start.elapsed().as_secs(), |_| generations).min(all);
     let bar = ProgressBar::new(all)
         .with_style(ProgressStyle::with_template("measuring [{bar:30}] {percent} %, {eta} left")?);
     let limits = Limits { max_tokens: Some(args.max_tokens as usize), ..Limits::default() };
     for number in 0.. {
-        if number > 0 && (done(number) == all || orderly.asked()) {
+        if number > 0 && (done(number) == all || guard.is_interrupted()) {
             break;
         }
         let prompt = &prompts[number as usize % prompts.len()];
-        let at_once = at_once(models, prompt.len() + args.max_tokens as usize);
-        // A model with little room takes them in groups, one after the other.
-        for ways in ways.chunks_mut(at_once) {
-            in_turn(models, costs, prompt, ways, &limits, number)?;
+        let group = concurrent_sequences(models, prompt.len() + args.max_tokens as usize);
+        // If memory does not suffice for all methods, they run in groups.
+        for methods in methods.chunks_mut(group) {
+            interleave(models, costs, prompt, methods, &limits, number)?;
             bar.set_position(done(number));
         }
     }
     bar.finish_and_clear();
-    Ok(orderly.asked())
+    Ok(guard.is_interrupted())
 }
 
-/// How many sequences of so many tokens there is room for, beside the trees.
-fn at_once(models: &Models, tokens: usize) -> usize {
+/// Returns the number of sequences of `tokens` tokens that fit into memory, trees included.
+fn concurrent_sequences(models: &Models, tokens: usize) -> usize {
     let most = models.engine.info().max_sequences;
-    models.engine.token_capacity().map_or(most, |room| most.min(room / (tokens + TREE))).max(1)
+    models
+        .engine
+        .token_capacity()
+        .map_or(most, |capacity| most.min(capacity / (tokens + TREE)))
+        .max(1)
 }
 
-/// One prompt by each of some methods, a few steps of each in turn. The order is drawn anew for
-/// every round: after a method with other weights a CPU's cache has lost those of the next method,
-/// and after one with the same weights it has not.
-fn in_turn(
+/// Decodes one prompt by each method, a few steps of each in turn. The order is random in every
+/// round: after a method with other weights, a CPU's cache has lost those of the next method, and
+/// after one with the same weights it has not.
+fn interleave(
     models: &mut Models,
     costs: &Costs,
     prompt: &[Token],
-    ways: &mut [Way],
+    methods: &mut [Method],
     limits: &Limits,
     seed: u64,
 ) -> Result<()> {
     let Models { engine, language, .. } = models;
     let mut sessions = Vec::new();
     let done = (|| -> Result<()> {
-        for way in ways.iter() {
-            let mut request = way.settings.request(language, prompt, limits, seeded(seed))?;
-            if way.name != AUTO {
+        for method in methods.iter() {
+            let mut request = method.settings.request(language, prompt, limits, seeded(seed))?;
+            if method.name != AUTO {
                 request = request.map_speculation(|drawn| {
                     drawn.map_policy(|policy| Box::new(ByCosts::new(policy, costs.clone())))
                 })?;
@@ -255,10 +260,10 @@ fn in_turn(
         for session in &mut sessions {
             while engine.prepare(session, usize::MAX)? > 0 {}
         }
-        let (mut random, mut turns) = (seeded(seed), sessions.iter_mut().collect::<Vec<_>>());
-        while turns.iter().any(|session| !session.is_done()) {
-            turns.shuffle(&mut random);
-            for session in &mut turns {
+        let (mut random, mut active) = (seeded(seed), sessions.iter_mut().collect::<Vec<_>>());
+        while active.iter().any(|session| !session.is_done()) {
+            active.shuffle(&mut random);
+            for session in &mut active {
                 for _ in 0..STEPS {
                     engine.step(&mut [&mut **session])?;
                 }
@@ -268,91 +273,111 @@ fn in_turn(
     })();
     let generations: Vec<_> = sessions.into_iter().map(|session| engine.close(session)).collect();
     done?;
-    for (way, generation) in ways.iter_mut().zip(generations) {
-        way.texts.push(generation?.statistics);
+    for (method, generation) in methods.iter_mut().zip(generations) {
+        method.generations.push(generation?.statistics);
     }
     Ok(())
 }
 
-fn report(args: &Args, models: &Models, costs: Costs, ways: &[Way]) -> Report {
-    let results: Vec<Row> = ways.iter().map(|way| row(way, &ways[0])).collect();
+fn report(args: &Args, models: &Models, costs: Costs, methods: &[Method]) -> Report {
+    let results: Vec<Row> = methods.iter().map(|method| row(method, &methods[0])).collect();
     let fastest =
         results.iter().max_by(|a, b| a.ratio.total_cmp(&b.ratio)).map_or(&results[0], |row| row);
-    let verdict = verdict(&results, fastest, &costs, &ways[2].texts);
+    let verdict = verdict(&results, fastest, &costs, &methods[2].generations);
     Report {
-        made_by: MadeBy::here(),
+        made_by: MadeBy::current(),
         target: models.engine.info().name.clone(),
         draft: models.engine.drafter_name().unwrap_or_default().to_owned(),
         temperature: args.temperature,
-        texts: ways[0].texts.len(),
+        generations: methods[0].generations.len(),
         fastest: fastest.tree.clone(),
         costs,
         results,
-        tried_before: tried_before(&ways[2..], clock)
-            .map(|speed| speed / rate(&ways[0].texts, clock)),
-        tried_before_by_costs: tried_before(&ways[2..], by_costs),
+        tried_before: tried_before(&methods[2..], by_time)
+            .map(|speed| speed / rate(&methods[0].generations, by_time)),
+        tried_before_by_costs: tried_before(&methods[2..], by_costs),
         verdict,
     }
 }
 
-fn row(way: &Way, plain: &Way) -> Row {
-    let sum = |of: fn(&Statistics) -> f64| way.texts.iter().map(of).sum::<f64>();
-    let speed = rate(&way.texts, clock);
+fn row(method: &Method, plain: &Method) -> Row {
+    let sum = |measure: fn(&Statistics) -> f64| method.generations.iter().map(measure).sum::<f64>();
+    let speed = rate(&method.generations, by_time);
     Row {
-        tree: way.name.clone(),
+        tree: method.name.clone(),
         tokens_per_second: speed,
-        ratio: speed / rate(&plain.texts, clock),
+        ratio: speed / rate(&plain.generations, by_time),
         block_efficiency: sum(|s| s.tokens as f64) / sum(|s| s.target_calls as f64),
         nodes_per_call: sum(|s| s.nodes as f64) / sum(|s| s.target_calls as f64),
         draft_share: sum(|s| s.draft_time.as_secs_f64()) / sum(|s| s.total_time.as_secs_f64()),
-        by_costs: way.settings.speculation.is_some().then(|| rate(&way.texts, by_costs)),
+        by_costs: method
+            .settings
+            .speculation
+            .is_some()
+            .then(|| rate(&method.generations, by_costs)),
     }
 }
 
-/// What a generation gave, and what it took.
-type Account = fn(&Statistics) -> (f64, f64);
+/// Gain and time of a generation; their ratio is compared.
+type Measure = fn(&Statistics) -> (f64, f64);
 
-/// Tokens, and seconds.
-fn clock(text: &Statistics) -> (f64, f64) {
-    (text.tokens as f64, text.total_time.as_secs_f64())
+/// Returns tokens, and seconds.
+fn by_time(generation: &Statistics) -> (f64, f64) {
+    (generation.tokens as f64, generation.total_time.as_secs_f64())
 }
 
-/// Seconds that plain decoding would have taken, and those it took, both by the costs of passes.
-fn by_costs(text: &Statistics) -> (f64, f64) {
-    text.choices.as_ref().map_or((0.0, 0.0), |choices| (choices.plain_seconds, choices.seconds))
+/// Returns the seconds of plain decoding and the actual seconds, both estimated from the costs of
+/// passes.
+fn by_costs(generation: &Statistics) -> (f64, f64) {
+    generation
+        .choices
+        .as_ref()
+        .map_or((0.0, 0.0), |choices| (choices.plain_seconds, choices.seconds))
 }
 
-/// What all generations together gave by what they took. Methods that take turns have had the same
-/// machine, so that no median is needed, and what one generation gained by luck counts as much as
-/// what another lost.
-fn rate<'s>(texts: impl IntoIterator<Item = &'s Statistics>, of: Account) -> f64 {
-    let add = |(gave, took): (f64, f64), text: (f64, f64)| (gave + text.0, took + text.1);
-    let (gave, took) = texts.into_iter().map(of).fold((0.0, 0.0), add);
-    gave / took
+/// Returns the ratio of total gain to total time. Interleaved methods have had the same machine, so
+/// no median is needed, and a lucky generation counts as much as an unlucky one.
+fn rate<'s>(generations: impl IntoIterator<Item = &'s Statistics>, measure: Measure) -> f64 {
+    let add = |(amount, seconds): (f64, f64), generation: (f64, f64)| {
+        (amount + generation.0, seconds + generation.1)
+    };
+    let (amount, seconds) = generations.into_iter().map(measure).fold((0.0, 0.0), add);
+    amount / seconds
 }
 
-/// As [`Report::tried_before`], not yet relative to anything.
-fn tried_before(fixed: &[Way], of: Account) -> Option<f64> {
-    let texts = fixed[0].texts.len();
-    if texts < 3 {
+/// Returns [`Report::tried_before`] in absolute terms.
+fn tried_before(fixed_trees: &[Method], measure: Measure) -> Option<f64> {
+    let generations = fixed_trees[0].generations.len();
+    if generations < 3 {
         return None;
     }
-    let mut had = Vec::new();
-    for text in 0..texts {
-        let others = |way: &Way| {
-            rate(way.texts.iter().enumerate().filter(|(n, _)| *n != text).map(|(_, s)| s), of)
+    let mut chosen = Vec::new();
+    for generation in 0..generations {
+        let others = |method: &Method| {
+            rate(
+                method
+                    .generations
+                    .iter()
+                    .enumerate()
+                    .filter(|(n, _)| *n != generation)
+                    .map(|(_, s)| s),
+                measure,
+            )
         };
-        had.push(&fixed.iter().max_by(|a, b| others(a).total_cmp(&others(b)))?.texts[text]);
+        chosen.push(
+            &fixed_trees.iter().max_by(|a, b| others(a).total_cmp(&others(b)))?.generations
+                [generation],
+        );
     }
-    Some(rate(had, of))
+    Some(rate(chosen, measure))
 }
 
-/// The recommended settings, and the reason; `chain` are the generations with one drafted token a
-/// step.
+/// Returns the recommended settings and the reason; `chain` are the generations with one drafted
+/// token per step.
 fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) -> String {
     let auto = &results[1];
-    let of_one = StepContext::default();
-    let (plain, pass) = (costs.target.seconds(1, &of_one), costs.draft.seconds(1, &of_one));
+    let context = StepContext::default();
+    let (plain, pass) = (costs.target.seconds(1, &context), costs.draft.seconds(1, &context));
     let accepted: usize = chain.iter().flat_map(|s| s.accepted.first()).sum();
     let drafted: usize = chain.iter().flat_map(|s| s.drafted.first()).sum();
     let why = format!(
@@ -361,7 +386,7 @@ fn verdict(results: &[Row], fastest: &Row, costs: &Costs, chain: &[Statistics]) 
          estimates {:.2}",
         100.0 * accepted as f64 / (drafted as f64).max(1.0),
         pass / plain,
-        costs.target.seconds(4, &of_one) / plain,
+        costs.target.seconds(4, &context) / plain,
         auto.by_costs.unwrap_or(1.0)
     );
     if auto.ratio > 1.0 + NOISE && auto.ratio >= fastest.ratio * (1.0 - NOISE) {
@@ -388,25 +413,30 @@ mod tests {
 
     use super::*;
 
-    /// With so many tokens per second in each text.
-    fn way(name: &str, speeds: &[usize]) -> Way {
-        let text = |&tokens: &usize| Statistics {
+    /// Creates a method with these tokens per second in each generation.
+    fn method(name: &str, speeds: &[usize]) -> Method {
+        let generation = |&tokens: &usize| Statistics {
             tokens,
             total_time: Duration::from_secs(1),
             ..Statistics::default()
         };
         let settings = Settings { sampling: Sampling::default(), speculation: None };
-        Way { name: name.to_owned(), settings, texts: speeds.iter().map(text).collect() }
+        Method {
+            name: name.to_owned(),
+            settings,
+            generations: speeds.iter().map(generation).collect(),
+        }
     }
 
     #[test]
-    fn rng_does_not_make_a_tree_fast() {
-        // Each is lucky once: whoever goes by the other outputs never has the lucky one.
-        let lucky = [way("a", &[16, 10, 10]), way("b", &[10, 16, 10]), way("c", &[10, 10, 16])];
-        assert_eq!(tried_before(&lucky, clock), Some(10.0));
-        // One that is the best everywhere is had everywhere.
-        let good = [way("a", &[12, 12, 12]), way("b", &[11, 11, 11])];
-        assert_eq!(tried_before(&good, clock), Some(12.0));
-        assert_eq!(tried_before(&[way("none", &[10, 10])], clock), None);
+    fn tried_before_ignores_lucky_generations() {
+        // Each method is lucky once; a choice by the other generations never has the lucky one.
+        let lucky =
+            [method("a", &[16, 10, 10]), method("b", &[10, 16, 10]), method("c", &[10, 10, 16])];
+        assert_eq!(tried_before(&lucky, by_time), Some(10.0));
+        // A method that is always the best is always chosen.
+        let good = [method("a", &[12, 12, 12]), method("b", &[11, 11, 11])];
+        assert_eq!(tried_before(&good, by_time), Some(12.0));
+        assert_eq!(tried_before(&[method("none", &[10, 10])], by_time), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Messages from a terminal, with a line editor, or from a pipe.
+//! Messages from a terminal with a line editor, or from a pipe.
 
 use std::io::{self, BufRead, IsTerminal, Read, StdinLock};
 use std::path::PathBuf;
@@ -8,21 +8,21 @@ use polydraft_files::FileKind;
 use rustyline::error::ReadlineError;
 use rustyline::{Behavior, Config, DefaultEditor};
 
-/// What was read.
+/// Result of reading a line.
 pub enum Line {
     Message(String),
-    /// Something that is no message, and why.
-    Refused(String),
-    /// Ctrl-C where an answer had just ended, or to be rid of what was typed.
+    /// Invalid message, with the reason.
+    Rejected(String),
+    /// Ctrl-C at the prompt.
     Interrupted,
     End,
 }
 
-/// Where messages come from.
+/// Source of messages.
 pub enum Input {
     Terminal {
         editor: Box<DefaultEditor>,
-        /// Where lines are remembered, if there is such a place.
+        /// History file, if there is a folder for it.
         history: Option<PathBuf>,
     },
     Pipe(StdinLock<'static>),
@@ -33,32 +33,32 @@ impl Input {
         if !io::stdin().is_terminal() {
             return Ok(Self::Pipe(io::stdin().lock()));
         }
-        // The terminal itself: answers may go elsewhere. A pasted block comes between brackets and
-        // is one line.
+        // Uses the terminal itself, since answers may be redirected. A pasted block is one line,
+        // through bracketed paste.
         let config = Config::builder().behavior(Behavior::PreferTerm).bracketed_paste(true).build();
         let mut editor =
             DefaultEditor::with_config(config).context("cannot read from the terminal")?;
         let history = history_file();
         if let Some(file) = &history {
-            // There is none the first time.
+            // The file does not exist the first time.
             let _ = editor.load_history(file);
         }
         Ok(Self::Terminal { editor: Box::new(editor), history })
     }
 
-    /// Whether people type the messages.
+    /// Returns whether messages are typed at a terminal.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Terminal { .. })
     }
 
-    /// The next one.
+    /// Reads the next message.
     pub fn next(&mut self) -> Result<Line> {
         match self {
             Self::Terminal { editor, history } => match editor.readline("> ") {
                 Ok(line) => {
                     editor.add_history_entry(&line)?;
                     if let Some(file) = history {
-                        // No reason to end a conversation.
+                        // A failure does not end the conversation.
                         let _ = editor.append_history(file);
                     }
                     Ok(Line::Message(line))
@@ -72,7 +72,7 @@ impl Input {
     }
 }
 
-/// A line of any bytes, however long.
+/// Reads a line, which may be of any bytes and length.
 fn line(input: &mut impl BufRead) -> io::Result<Line> {
     let most = FileKind::PROMPT.max_bytes;
     let mut bytes = Vec::new();
@@ -82,18 +82,18 @@ fn line(input: &mut impl BufRead) -> io::Result<Line> {
     }
     if bytes.len() as u64 > most && !bytes.ends_with(b"\n") {
         input.skip_until(b'\n')?;
-        return Ok(Line::Refused(format!(
+        return Ok(Line::Rejected(format!(
             "expected a message of at most {} MiB, got a longer one",
             most >> 20
         )));
     }
     Ok(match polydraft_files::decode_utf8(bytes) {
         Ok(text) => Line::Message(text),
-        Err(error) => Line::Refused(format!("a message: {error}")),
+        Err(error) => Line::Rejected(format!("message: {error}")),
     })
 }
 
-/// `polydraft/history` in the folder that the system has for such things.
+/// Returns the path of `polydraft/history` in the system's folder for state.
 fn history_file() -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -110,11 +110,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_any_bytes() {
+    fn reads_lines_of_any_bytes() {
         let mut input = &b"one\n\xff\n\nlast"[..];
         let mut next = || match line(&mut input).unwrap() {
             Line::Message(text) => format!("message {text:?}"),
-            Line::Refused(why) => why,
+            Line::Rejected(why) => why,
             Line::Interrupted => "interrupted".to_owned(),
             Line::End => "end".to_owned(),
         };
@@ -126,11 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_takes_no_memory() {
+    fn rejects_endless_line_in_little_memory() {
         let mut input = io::BufReader::new(
             io::repeat(b'x').take(FileKind::PROMPT.max_bytes + 5).chain(&b"\nhi\n"[..]),
         );
-        assert!(matches!(line(&mut input).unwrap(), Line::Refused(why) if why.contains("64 MiB")));
+        assert!(matches!(line(&mut input).unwrap(), Line::Rejected(why) if why.contains("64 MiB")));
         assert!(matches!(line(&mut input).unwrap(), Line::Message(text) if text == "hi\n"));
     }
 }

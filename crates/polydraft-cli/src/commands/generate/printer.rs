@@ -1,4 +1,4 @@
-//! Text as it is decided, in colour or between marks.
+//! Incremental output, with colours or marks for drafts.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -8,21 +8,20 @@ use polydraft_engine::{Origin, OutputChunk};
 
 use crate::output::visible;
 
-/// Writes pieces as they come: to a terminal with what could move its cursor made visible, else as
-/// they are, byte for byte.
+/// Writer of output chunks: to a terminal with control characters made visible, else byte for byte.
 pub struct Printer<W = io::StdoutLock<'static>> {
     out: W,
     terminal: bool,
     colors: bool,
     drafts: bool,
     silent: bool,
-    /// The text before the output, and its style.
-    before: (Style, String),
+    /// Text before the output, and its style.
+    prefix: (Style, String),
     result: io::Result<()>,
 }
 
-/// How a token of this origin is shown: in colour, or between marks where there is none.
-fn mark(origin: Origin) -> (Style, [&'static str; 2], &'static str) {
+/// Returns style, marks (for output without colours) and name of an origin.
+fn style_of(origin: Origin) -> (Style, [&'static str; 2], &'static str) {
     let color = |c: AnsiColor| Style::new().fg_color(Some(c.into()));
     match origin {
         Origin::Accepted => (color(AnsiColor::Green), ["", ""], "accepted draft"),
@@ -36,33 +35,33 @@ fn has_colors(stream: &impl anstream::stream::RawStream) -> bool {
 }
 
 impl Printer {
-    /// To standard output. Shows pieces by their origin if `drafts`; shows nothing at all if
+    /// Creates a printer to standard output. Marks chunks by origin if `drafts`; prints nothing if
     /// `silent`.
     pub fn new(drafts: bool, silent: bool) -> Self {
         let out = io::stdout();
-        Self::to(out.lock(), out.is_terminal(), has_colors(&out), drafts, silent)
+        Self::with_writer(out.lock(), out.is_terminal(), has_colors(&out), drafts, silent)
     }
 }
 
 impl<W: Write> Printer<W> {
-    fn to(out: W, terminal: bool, colors: bool, drafts: bool, silent: bool) -> Self {
-        let before = (Style::new(), String::new());
-        Self { out, terminal, colors, drafts, silent, before, result: Ok(()) }
+    fn with_writer(out: W, terminal: bool, colors: bool, drafts: bool, silent: bool) -> Self {
+        let prefix = (Style::new(), String::new());
+        Self { out, terminal, colors, drafts, silent, prefix, result: Ok(()) }
     }
 
-    /// Writes this before the first piece: not yet, for an error before it is to stand alone.
-    pub fn before(&mut self, text: &str) {
-        self.before = (Style::new(), text.to_owned());
+    /// Sets text to write before the first chunk, so that an earlier error is printed alone.
+    pub fn set_prefix(&mut self, text: &str) {
+        self.prefix = (Style::new(), text.to_owned());
     }
 
-    /// Shows the end of the prompt before its continuation, dimmed, if this is a terminal.
-    pub fn remind(&mut self, prompt: &str) {
+    /// Shows the end of the prompt before the output, dimmed, on a terminal.
+    pub fn set_reminder(&mut self, prompt: &str) {
         if self.terminal && !self.silent {
-            self.before = (Style::new().dimmed(), end(prompt).into_owned());
+            self.prefix = (Style::new().dimmed(), reminder(prompt).into_owned());
         }
     }
 
-    fn plain(&mut self, style: Style, text: &str) {
+    fn write_styled(&mut self, style: Style, text: &str) {
         if self.silent || text.is_empty() || self.result.is_err() {
             return;
         }
@@ -72,18 +71,18 @@ impl<W: Write> Printer<W> {
     }
 
     fn begin(&mut self) {
-        let (style, text) = std::mem::take(&mut self.before);
-        self.plain(style, &text);
+        let (style, text) = std::mem::take(&mut self.prefix);
+        self.write_styled(style, &text);
     }
 
-    /// Whether to go on.
-    pub fn show(&mut self, piece: OutputChunk) -> bool {
+    /// Writes a chunk; returns whether to continue.
+    pub fn show(&mut self, chunk: OutputChunk) -> bool {
         self.begin();
-        let (style, [open, close], _) = mark(piece.origin);
+        let (style, [open, close], _) = style_of(chunk.origin);
         match (self.drafts, self.colors) {
-            (false, _) => self.plain(Style::new(), &piece.text),
-            (true, true) => self.plain(style, &piece.text),
-            (true, false) => self.plain(style, &format!("{open}{}{close}", piece.text)),
+            (false, _) => self.write_styled(Style::new(), &chunk.text),
+            (true, true) => self.write_styled(style, &chunk.text),
+            (true, false) => self.write_styled(style, &format!("{open}{}{close}", chunk.text)),
         }
         self.result.is_ok()
     }
@@ -91,16 +90,16 @@ impl<W: Write> Printer<W> {
     /// Ends the last line of the output.
     ///
     /// # Errors
-    /// Output that is closed.
+    /// Fails if the output is closed.
     pub fn finish(mut self) -> io::Result<()> {
         self.begin();
-        self.plain(Style::new(), "\n");
+        self.write_styled(Style::new(), "\n");
         self.result
     }
 }
 
-/// The last lines of a text, as many as serve as a reminder.
-fn end(text: &str) -> Cow<'_, str> {
+/// Returns the last lines of a prompt, as a reminder.
+fn reminder(text: &str) -> Cow<'_, str> {
     const LINES: usize = 5;
     const CHARACTERS: usize = 400;
     let line = text.rmatch_indices('\n').nth(LINES - 1).map_or(0, |(at, _)| at + 1);
@@ -111,10 +110,10 @@ fn end(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// What the colours or marks mean.
+/// Returns the legend of the colours or marks.
 pub fn legend() -> String {
     let colors = has_colors(&io::stdout());
-    let entry = |origin| match mark(origin) {
+    let entry = |origin| match style_of(origin) {
         (style, _, name) if colors => format!("{style}{name}{style:#}"),
         (_, [open, close], name) => format!("{open}{name}{close}"),
     };
@@ -129,26 +128,26 @@ mod tests {
 
     fn printed(terminal: bool, colors: bool, prompt: &str) -> String {
         let mut out = Vec::new();
-        let mut printer = Printer::to(&mut out, terminal, colors, false, false);
-        printer.remind(prompt);
+        let mut printer = Printer::with_writer(&mut out, terminal, colors, false, false);
+        printer.set_reminder(prompt);
         assert!(printer.show(OutputChunk { text: WILD.to_owned(), origin: Origin::Bonus }));
         printer.finish().unwrap();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn pipes_get_the_bytes_and_terminals_no_commands() {
+    fn escapes_control_characters_on_terminals_only() {
         assert_eq!(printed(false, false, "p"), format!("{WILD}\n"));
-        // Also where colours are asked for.
+        // Also with colours enabled.
         assert_eq!(printed(false, true, "p"), format!("{WILD}\n"));
         assert_eq!(printed(true, false, "p"), "pa␛[2J␍␈b␀\n");
         assert_eq!(printed(true, true, "p"), "\u{1b}[2mp\u{1b}[0ma␛[2J␍␈b␀\n");
     }
 
     #[test]
-    fn long_prompts_are_remembered_by_their_end() {
-        assert_eq!(end("a\nb"), "a\nb");
-        assert_eq!(end("1\n2\n3\n4\n5\n6"), "…2\n3\n4\n5\n6");
-        assert_eq!(end(&"é".repeat(1000)).chars().count(), 401);
+    fn reminder_is_end_of_prompt() {
+        assert_eq!(reminder("a\nb"), "a\nb");
+        assert_eq!(reminder("1\n2\n3\n4\n5\n6"), "…2\n3\n4\n5\n6");
+        assert_eq!(reminder(&"é".repeat(1000)).chars().count(), 401);
     }
 }

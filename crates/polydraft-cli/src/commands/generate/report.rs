@@ -1,4 +1,4 @@
-//! The statistics of a run, for people and for machines.
+//! Statistics of a run, as text and JSON.
 
 use polydraft::policy::Choices;
 use polydraft_engine::{Finish, Generation, Statistics};
@@ -8,7 +8,7 @@ use super::printer::legend;
 use crate::commands::score::TokenScore;
 use crate::output::{detail, note};
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize)]
 pub struct Report<'a> {
     text: String,
@@ -17,9 +17,9 @@ pub struct Report<'a> {
     seed: u64,
     prompt_tokens: usize,
     prompt_token_ids: &'a [polydraft::Token],
-    /// The draft, where it was named.
+    /// Draft, if it was given.
     pub draft: Option<String>,
-    /// Of the tokens, where they were asked for.
+    /// Scores of the tokens, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenScore>>,
     stats: Stats,
@@ -29,14 +29,14 @@ pub struct Report<'a> {
 struct Stats {
     target_calls: usize,
     block_efficiency: f64,
-    /// Distinct tokens drafted per target pass.
+    /// Distinct drafted tokens per target pass.
     nodes_per_call: f64,
     accepted_by_position: Vec<f64>,
-    /// By first, second, .. distinct draft at a node.
+    /// Acceptance rates of the first, second, .. distinct draft at a node.
     accepted_by_draft: Vec<f64>,
-    /// Nodes at which another algorithm replaced the verifier's own.
+    /// Number of nodes at which another algorithm replaced the verifier's own.
     fallbacks: u64,
-    /// The choices of --tree auto, and their gain.
+    /// Choices of --tree auto, and their gain.
     #[serde(skip_serializing_if = "Option::is_none")]
     auto: Option<Auto>,
     time_ms: Times,
@@ -47,13 +47,13 @@ struct Stats {
 struct Auto {
     #[serde(flatten)]
     choices: Choices,
-    /// Speed-up over plain decoding, by the costs.
+    /// Speed-up over plain decoding, estimated from costs.
     gain: f64,
-    /// The same by measured time, where enough steps were plain.
+    /// Measured speed-up, if enough steps were plain.
     gain_by_clock: Option<f64>,
 }
 
-/// Milliseconds. `total` runs from the end of the prefill, which is apart.
+/// Times in milliseconds. `total` starts at the end of the prefill, which is separate.
 #[derive(Serialize)]
 struct Times {
     prompt: f64,
@@ -64,7 +64,7 @@ struct Times {
 }
 
 impl<'a> Report<'a> {
-    /// Of a generation after this prompt.
+    /// Creates the report of a generation.
     pub fn new(
         text: String,
         generation: &'a Generation,
@@ -89,7 +89,7 @@ impl<'a> Report<'a> {
             fallbacks: s.fallbacks,
             auto: s.choices.clone().map(|choices| Auto {
                 gain: choices.gain(),
-                gain_by_clock: times_plain(s),
+                gain_by_clock: measured_speedup(s),
                 choices,
             }),
             time_ms,
@@ -109,16 +109,16 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Whether a text is the first one of its models here: what steps cost was measured between its
-/// own steps.
+/// Whether the output is the first one of these models on this machine: its steps are interleaved
+/// with measurements of costs.
 #[derive(Debug, Clone, Copy)]
-pub struct FirstText(pub bool);
+pub struct FirstOutput(pub bool);
 
-/// The end of a run, for people: one line, and the rest with --verbose.
+/// Prints the summary: one line, and details with --verbose.
 pub fn summary(
     generation: &Generation,
     seed: u64,
-    FirstText(is_first): FirstText,
+    FirstOutput(is_first): FirstOutput,
     show_drafts: bool,
     draft: Option<&str>,
 ) {
@@ -134,10 +134,10 @@ pub fn summary(
         note(legend());
     }
     let seconds = s.total_time.as_secs_f64();
-    // What is measured between its steps slows them down.
-    let faster = match times_plain(s).filter(|_| !is_first) {
+    // Measurements between the steps slow the first output down.
+    let faster = match measured_speedup(s).filter(|_| !is_first) {
         Some(times) => format!(", {times:.2}× plain"),
-        None if is_first => ", what steps cost was measured meanwhile".to_owned(),
+        None if is_first => ", measuring costs at the same time".to_owned(),
         None => String::new(),
     };
     note(format_args!(
@@ -152,7 +152,7 @@ pub fn summary(
         s.block_efficiency()
     ));
     let percent = |mut rates: Vec<f64>| {
-        // Of many, those that never happened say nothing.
+        // Trailing rates near zero are omitted.
         let last = rates.iter().rposition(|rate| *rate >= 0.005).map_or(1, |last| last + 2);
         rates.truncate(last);
         rates.iter().map(|rate| format!("{:.0} %", 100.0 * rate)).collect::<Vec<_>>().join(", ")
@@ -186,8 +186,8 @@ pub fn summary(
     ));
 }
 
-/// The speed-up over plain decoding, by measured time; none where too few steps were plain.
-pub fn times_plain(s: &Statistics) -> Option<f64> {
+/// Returns the measured speed-up over plain decoding; `None` if too few steps were plain.
+pub fn measured_speedup(s: &Statistics) -> Option<f64> {
     let plain = s.choices.as_ref()?.measured_plain_seconds()?;
     let drafted = s.choices.as_ref()?.clock.steps[1] > 0;
     drafted.then(|| plain / s.total_time.as_secs_f64().max(1e-9))

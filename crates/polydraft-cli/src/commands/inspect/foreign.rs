@@ -1,4 +1,4 @@
-//! A GGUF file of an architecture that only llama.cpp computes: what its header says.
+//! Report on a GGUF file of an architecture that only llama.cpp supports, from its header.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
@@ -24,13 +24,13 @@ struct Report<'a> {
     tokenizer: &'static str,
     chat_template: bool,
     weight_bytes: u64,
-    /// Why the native backend cannot.
+    /// Error of the native backend.
     native: &'a str,
     /// Whether this program can run it on llama.cpp, according to the header.
     llama: bool,
 }
 
-/// Prints it. `problem` is the native backend's error.
+/// Prints the report. `problem` is the native backend's error.
 pub fn report(path: &Path, model: &GgufDescription, problem: &str, json: bool) -> Result<()> {
     let report = Report {
         directory: path.display().to_string(),
@@ -60,7 +60,7 @@ pub fn report(path: &Path, model: &GgufDescription, problem: &str, json: bool) -
     if !has_llama() {
         line(
             "",
-            "which this program was built without; build it with --features llama".to_owned(),
+            "this program was built without llama.cpp; build it with --features llama".to_owned(),
         )?;
     }
     line("native", format!("no: {problem}"))?;
@@ -69,6 +69,6 @@ pub fn report(path: &Path, model: &GgufDescription, problem: &str, json: bool) -
     line("context", format!("{} tokens", report.context))?;
     line("tokenizer", format!("{}, {} tokens", report.tokenizer, report.tokens))?;
     line("chat template", if report.chat_template { "yes" } else { "none" }.to_owned())?;
-    line("memory", format!("{} as the file has it", Bytes(report.weight_bytes)))?;
+    line("memory", format!("{} as stored", Bytes(report.weight_bytes)))?;
     Ok(())
 }

@@ -5,27 +5,27 @@ use std::time::Instant;
 
 use pulp::Arch;
 
-/// Bytes per second that so many threads read together: the best of a few sums over more than any
-/// cache holds.
+/// Returns the memory bandwidth of `threads` threads in bytes per second: the best of several sums
+/// over an array larger than any cache.
 pub fn bandwidth(threads: usize) -> f64 {
     const BYTES: usize = 1 << 30;
     let numbers = vec![1u64; BYTES / size_of::<u64>()];
     let share = numbers.len().div_ceil(threads);
     let mut best = f64::INFINITY;
     for _ in 0..5 {
-        let clock = Instant::now();
+        let start = Instant::now();
         std::thread::scope(|scope| {
             for part in numbers.chunks(share) {
-                // With the widest vectors of this CPU.
+                // Uses the widest vectors of this CPU.
                 scope.spawn(move || black_box(Arch::new().dispatch(|| sum(black_box(part)))));
             }
         });
-        best = best.min(clock.elapsed().as_secs_f64());
+        best = best.min(start.elapsed().as_secs_f64());
     }
     BYTES as f64 / best
 }
 
-/// In independent lanes, which the compiler turns into vectors.
+/// Sums in independent lanes, which the compiler vectorises.
 #[inline(always)]
 fn sum(numbers: &[u64]) -> u64 {
     let (chunks, _) = numbers.as_chunks::<32>();
@@ -38,16 +38,16 @@ fn sum(numbers: &[u64]) -> u64 {
     lanes.iter().fold(0, |a, b| a.wrapping_add(*b))
 }
 
-/// Forgets the peak so far; returns what the process has now. `None` where the system has no such
-/// thing.
+/// Resets the peak of the process's memory; returns its current memory, or `None` where the system
+/// does not support it.
 pub fn reset_peak() -> Option<u64> {
-    // What was freed is not taken anew, and would be missing from the peak.
+    // Reuse of freed memory would be missing from the peak.
     polydraft_models::release_freed_memory();
     std::fs::write("/proc/self/clear_refs", "5").ok()?;
     field("VmRSS:")
 }
 
-/// The most that the process had since.
+/// Returns the peak memory since the last reset.
 pub fn peak() -> Option<u64> {
     field("VmHWM:")
 }

@@ -1,4 +1,4 @@
-//! A model of random weights in bf16, in the shape of a small Llama.
+//! Random model in bf16 with the architecture of a small Llama.
 
 use std::collections::HashMap;
 use std::io::{BufWriter, Write};
@@ -18,7 +18,8 @@ const HEADS: usize = 16;
 const KEY_VALUE_HEADS: usize = 4;
 const HEAD: usize = HIDDEN / HEADS;
 
-/// Names and shapes of a model of about so many parameters.
+/// Returns names and shapes of the tensors for about `parameters` parameters, and the number of
+/// layers.
 fn tensors(parameters: usize) -> (Vec<(String, Vec<usize>)>, usize) {
     let keys = KEY_VALUE_HEADS * HEAD;
     let per_layer = 2 * HIDDEN * (HIDDEN + keys) + 3 * HIDDEN * INTERMEDIATE;
@@ -46,22 +47,22 @@ fn tensors(parameters: usize) -> (Vec<(String, Vec<usize>)>, usize) {
     (all, layers)
 }
 
-/// A model in a folder that goes when this does, and when the program is interrupted.
-pub struct Made {
+/// Model in a temporary folder, removed on drop and on interrupts.
+pub struct RandomModel {
     folder: tempfile::TempDir,
     _temporary: Temporary,
 }
 
-impl Made {
+impl RandomModel {
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 }
 
 /// Writes the model.
-pub fn write(parameters: usize) -> Result<Made> {
+pub fn write(parameters: usize) -> Result<RandomModel> {
     let make = || tempfile::Builder::new().prefix("polydraft-random-").tempdir();
-    let (folder, temporary) = Temporary::made(make, tempfile::TempDir::path)?;
+    let (folder, temporary) = Temporary::create(make, tempfile::TempDir::path)?;
     let (tensors, layers) = tensors(parameters);
     let config = json!({
         "architectures": ["LlamaForCausalLM"],
@@ -96,8 +97,8 @@ pub fn write(parameters: usize) -> Result<Made> {
     let mut random = ChaCha8Rng::seed_from_u64(1);
     for (_, shape) in &tensors {
         let numbers: usize = shape.iter().product();
-        // Norms of one, matrices of a size that keeps sums in range: exponent and a random sign and
-        // fraction.
+        // Norms of one, and matrices whose size keeps sums in range: fixed exponent, random sign
+        // and fraction.
         let base: u16 = if shape.len() == 1 { 0x3f80 } else { 0x3c00 };
         let mask: u16 = if shape.len() == 1 { 0 } else { 0x807f };
         for _ in 0..numbers.div_ceil(4) {
@@ -108,10 +109,10 @@ pub fn write(parameters: usize) -> Result<Made> {
         }
     }
     file.flush()?;
-    Ok(Made { folder, _temporary: temporary })
+    Ok(RandomModel { folder, _temporary: temporary })
 }
 
-/// One character a token.
+/// Returns a tokenizer with one character per token.
 fn tokenizer() -> Value {
     let characters = ('\u{4e00}'..).take(VOCABULARY);
     let vocabulary: HashMap<String, usize> =

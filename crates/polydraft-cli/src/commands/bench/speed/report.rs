@@ -1,4 +1,4 @@
-//! What `polydraft bench speed` reports.
+//! Report of `polydraft bench speed`.
 
 use std::io::Write;
 
@@ -8,54 +8,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::provenance::MadeBy;
 
-/// What `--json` prints.
+/// Output of `--json`.
 #[derive(Serialize, Deserialize)]
 pub struct Report {
     #[serde(flatten)]
     pub(super) made_by: MadeBy,
-    /// The target's name.
+    /// Name of the target.
     pub target: String,
-    /// The draft's name.
+    /// Name of the draft.
     pub draft: String,
-    /// Of target and draft.
+    /// Temperature of target and draft.
     pub temperature: f64,
-    /// Generations of each method.
-    pub texts: usize,
+    /// Number of generations per method; named as in the stored records.
+    #[serde(rename = "texts")]
+    pub generations: usize,
     /// Costs of passes.
     pub costs: Costs,
-    /// Plain decoding, the adaptive tree, and the fixed trees.
+    /// Results of plain decoding, the adaptive tree, and the fixed trees.
     pub results: Vec<Row>,
-    /// The ratio of fixed trees where each generation has the tree that was fastest in the other
-    /// ones: what a user gets who tries them all beforehand. The fastest of many in hindsight owes
-    /// a part of its ratio to luck. None with fewer than three generations.
+    /// Ratio of fixed trees where each generation uses the tree that was fastest in the other
+    /// generations: the speed-up for a user who tries them all beforehand. The fastest of many in
+    /// hindsight owes part of its ratio to luck. `None` with fewer than three generations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried_before: Option<f64>,
-    /// The same by the costs of passes.
+    /// [`tried_before`](Self::tried_before) by the costs of passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tried_before_by_costs: Option<f64>,
-    /// The tree that was fastest, or `none`.
+    /// Fastest tree, or `none`.
     pub fastest: String,
-    /// Why.
+    /// Recommendation with its reason.
     pub verdict: String,
 }
 
-/// One method.
+/// Result of one method.
 #[derive(Serialize, Deserialize)]
 pub struct Row {
-    /// Its tree, or `none`.
+    /// Tree, or `none`.
     pub tree: String,
-    /// By measured time.
+    /// Tokens per measured second.
     pub tokens_per_second: f64,
-    /// Tokens by seconds of all generations, relative to plain decoding's.
+    /// Ratio of tokens per second over all generations to plain decoding.
     pub ratio: f64,
     /// Tokens per target pass: block efficiency in the papers' sense.
     pub block_efficiency: f64,
-    /// Distinct tokens drafted per pass of the target.
+    /// Distinct drafted tokens per target pass.
     pub nodes_per_call: f64,
-    /// The part of the time that was the draft's.
+    /// Share of the draft in the time.
     pub draft_share: f64,
-    /// The ratio by the costs of passes instead of by measured time: of the same steps, as the
-    /// adaptive tree estimates them. None for plain decoding.
+    /// Ratio by the costs of passes instead of measured time, for the same steps, as the adaptive
+    /// tree estimates it. `None` for plain decoding.
     #[serde(default, alias = "expected", skip_serializing_if = "Option::is_none")]
     pub by_costs: Option<f64>,
 }
@@ -63,14 +64,13 @@ pub struct Row {
 impl Report {
     /// Prints the table, the costs of passes and the verdict.
     ///
-    /// # Errors
-    /// An output that is closed.
+    /// Fails if the output is closed.
     pub(super) fn print(&self) -> Result<()> {
         let mut out = std::io::stdout().lock();
         writeln!(
             out,
-            "{}\n{} with {}, temperature {}, {} generations each\n",
-            self.made_by.machine, self.target, self.draft, self.temperature, self.texts
+            "{}\n{} with {}, temperature {}, {} generations per method\n",
+            self.made_by.machine, self.target, self.draft, self.temperature, self.generations
         )?;
         writeln!(
             out,
@@ -93,7 +93,7 @@ impl Report {
         if let Some(ratio) = self.tried_before {
             writeln!(
                 out,
-                "\nfixed trees, each generation with the one that was fastest in the others: \
+                "\nfixed trees, for each generation the one that was fastest in the others: \
                  {ratio:.2}x, by costs {:.2}x",
                 self.tried_before_by_costs.unwrap_or(1.0)
             )?;
@@ -104,7 +104,7 @@ impl Report {
                 .iter()
                 .map(|pass| format!("{}: {:.2} ms", pass.tokens, 1e3 * pass.seconds))
                 .collect();
-            write!(out, "\na pass of the {name} over so many tokens  {}", pairs.join("  "))?;
+            write!(out, "\npasses of the {name} by number of tokens  {}", pairs.join("  "))?;
         }
         writeln!(out, "\n\n{}", self.verdict)?;
         Ok(())

@@ -1,4 +1,4 @@
-//! `--draft self` as its users meet it.
+//! End-to-end tests of `--draft self`.
 
 use crate::common;
 
@@ -17,7 +17,7 @@ const GENERATE: [&str; 9] =
 const TREE: [&str; 2] = ["--tree", "paths:2,3"];
 
 #[test]
-fn it_drafts_and_is_named() {
+fn self_draft_keeps_output_and_is_reported() {
     for (options, name) in [
         (&["--draft", "self"][..], "self:q5_1"),
         (&["--draft", "self:q4_0"], "self:q4_0"),
@@ -29,10 +29,10 @@ fn it_drafts_and_is_named() {
         let plain = ok(&[&GENERATE[..], &["--verifier", "none"], dtype].concat()).0;
         assert_eq!(out, plain, "{options:?}");
         let kind = name.strip_prefix("self:").unwrap();
-        let said = format!(
+        let messages = format!(
             "note: quantised self-draft: the target's own weights in {kind} draft for it, "
         );
-        assert!(err.starts_with(&said) && err.contains("MB more"), "{err}");
+        assert!(err.starts_with(&messages) && err.contains("MB more"), "{err}");
         let (_, err) = ok(&[&GENERATE[..], &TREE, options, &["-v"]].concat());
         assert!(err.contains(&format!("; drafts by {name}")), "{err}");
         let json: Value =
@@ -41,46 +41,46 @@ fn it_drafts_and_is_named() {
         assert_eq!(json["draft"], name);
         assert!(json["stats"]["block_efficiency"].as_f64().unwrap() > 2.0, "{json}");
     }
-    // What is not named is not named.
+    // A default draft is not reported.
     let json: Value = serde_json::from_str(&ok(&[&GENERATE[..], &["--json"]].concat()).0).unwrap();
     assert!(json["draft"].is_null());
 }
 
-/// Where nothing is named the target's own copy drafts, if that is smaller; else what costs
-/// nothing.
+/// Without --draft the default is a self-draft if it is smaller, else n-grams.
 #[test]
-fn something_drafts_where_nothing_is_named() {
+fn default_draft_is_self_or_ngram() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
-    for (options, name, said) in [
+    for (options, name, messages) in [
         (&[][..], "self:q5_1", "the target's own weights in q5_1 draft for it, "),
         (&["--dtype", "q8_0"], "self:q4_1", "the target's own weights in q4_1 draft for it, "),
         (&["--dtype", "q4_0"], "ngram", "n-grams of the sequence itself draft for it"),
     ] {
         let plain = [&GENERATE[..], &["--verifier", "none", "--target", target], options].concat();
-        let whole = [&GENERATE[..], &TREE, &["--target", target], options].concat();
-        let (out, err) = ok(&whole);
+        let complete = [&GENERATE[..], &TREE, &["--target", target], options].concat();
+        let (out, err) = ok(&complete);
         assert_eq!(out, ok(&plain).0, "{options:?}");
-        assert!(err.contains(said), "{err}");
-        let json: Value = serde_json::from_str(&ok(&[&whole[..], &["--json"]].concat()).0).unwrap();
+        assert!(err.contains(messages), "{err}");
+        let json: Value =
+            serde_json::from_str(&ok(&[&complete[..], &["--json"]].concat()).0).unwrap();
         assert_eq!(json["draft"], name);
     }
 }
 
 #[test]
-fn a_draft_may_be_held_in_another_type() {
-    // With one seed, another draft draws another text of the same distribution.
-    let of = |options: &[&str]| {
+fn draft_dtype_changes_the_draft() {
+    // With the same seed, another draft gives another output of the same distribution.
+    let output = |options: &[&str]| {
         ok(&[&["generate", "--prompt", "pub fn ", "-n", "120", "--seed", "1"][..], &TREE, options]
             .concat())
         .0
     };
-    assert_eq!(of(&["--draft-dtype", "f32"]), of(&[]));
-    assert_ne!(of(&["--draft-dtype", "q4_0"]), of(&[]));
+    assert_eq!(output(&["--draft-dtype", "f32"]), output(&[]));
+    assert_ne!(output(&["--draft-dtype", "q4_0"]), output(&[]));
 }
 
-/// Whether a copy helps depends on how its target is held.
+/// A self-draft is useful only for some weight types of the target.
 #[test]
-fn inspect_asks_how_the_target_is_held() {
+fn inspect_considers_dtype_of_target() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     let report =
         |dtype: &str| common::json(&["inspect", target, "self", "--dtype", dtype, "--json"]);
@@ -89,7 +89,7 @@ fn inspect_asks_how_the_target_is_held() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn rejects_useless_self_drafts() {
     for (options, expected) in [
         (&["--draft", "self", "--dtype", "q4_0"][..], "it would not be faster"),
         (&["--draft", "self:q8_0", "--dtype", "q8_0"], "it would not be faster"),
@@ -106,7 +106,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn inspect_says_what_it_takes() {
+fn inspect_reports_size_of_self_draft() {
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
     let (out, _) = ok(&["inspect", target, "self"]);
     assert!(
@@ -120,43 +120,43 @@ fn inspect_says_what_it_takes() {
         (&draft["directory"], &draft["fits"]),
         (&Value::from("self:q8_0"), &Value::from(true))
     );
-    let (copy, whole) =
+    let (copy, complete) =
         (draft["copy_bytes"].as_f64().unwrap(), draft["parameters"].as_f64().unwrap());
-    assert!(copy > whole && copy < 1.2 * whole, "{draft}");
+    assert!(copy > complete && copy < 1.2 * complete, "{draft}");
 }
 
-/// A copy is made once: the next start says no more of it, and writes the same.
+/// The copy is written once: the next start does not report it again, and gives the same output.
 #[test]
-fn a_copy_is_kept_for_the_next_start() {
+fn caches_quantised_copy_for_next_start() {
     let folder = tempfile::tempdir().unwrap();
     let copies = folder.path().join("copies");
     let sampled = ["generate", "--prompt", "pub fn ", "-n", "40", "--seed", "1", "--draft", "self"];
     let generate = |copies: &str| ok(&[&sampled[..], &TREE, &["--copies", copies]].concat());
-    let (text, said) = generate(copies.to_str().unwrap());
+    let (text, messages) = generate(copies.to_str().unwrap());
     let files: Vec<_> =
         std::fs::read_dir(&copies).unwrap().map(|file| file.unwrap().path()).collect();
     assert_eq!(files.len(), 1, "{files:?}");
     assert!(
-        said.contains(&format!("note: cached for the next start: {}", files[0].display())),
-        "{said}"
+        messages.contains(&format!("note: cached for the next start: {}", files[0].display())),
+        "{messages}"
     );
-    let (again, said) = generate(copies.to_str().unwrap());
-    assert!(again == text && !said.contains("cached for"), "{again}, not {text}; {said}");
-    let (made, said) = generate("none");
-    assert!(made == text && !said.contains("cached for"), "{made}, not {text}; {said}");
-    // What is damaged is made anew, and kept.
-    let whole = std::fs::read(&files[0]).unwrap();
-    std::fs::write(&files[0], &whole[..whole.len() / 2]).unwrap();
-    let (again, said) = generate(copies.to_str().unwrap());
+    let (again, messages) = generate(copies.to_str().unwrap());
+    assert!(again == text && !messages.contains("cached for"), "{again}, not {text}; {messages}");
+    let (made, messages) = generate("none");
+    assert!(made == text && !messages.contains("cached for"), "{made}, not {text}; {messages}");
+    // A damaged copy is replaced.
+    let complete = std::fs::read(&files[0]).unwrap();
+    std::fs::write(&files[0], &complete[..complete.len() / 2]).unwrap();
+    let (again, messages) = generate(copies.to_str().unwrap());
     assert!(
-        again == text && said.contains("note: cached for the next start"),
-        "{again}, not {text}; {said}"
+        again == text && messages.contains("note: cached for the next start"),
+        "{again}, not {text}; {messages}"
     );
-    assert_eq!(std::fs::metadata(&files[0]).unwrap().len(), whole.len() as u64);
-    // Where nothing can be written, the text is there all the same.
-    let (unkept, said) = generate("/dev/null/copies");
+    assert_eq!(std::fs::metadata(&files[0]).unwrap().len(), complete.len() as u64);
+    // If the cache cannot be written, the output is unaffected.
+    let (uncached, messages) = generate("/dev/null/copies");
     assert!(
-        unkept == text && said.contains("cannot write /dev/null/copies/"),
-        "{unkept}, not {text}; {said}"
+        uncached == text && messages.contains("cannot write /dev/null/copies/"),
+        "{uncached}, not {text}; {messages}"
     );
 }
