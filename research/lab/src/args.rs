@@ -75,7 +75,7 @@ impl RecordArgs {
     /// # Errors
     /// A folder that is not there or cannot be written to.
     pub fn begin(&self) -> Result<Option<Save>> {
-        self.save.as_deref().map(Save::begin).transpose()
+        self.save.as_deref().map(Save::prepare).transpose()
     }
 
     /// Prints the report: as JSON, or as this table.

@@ -23,7 +23,7 @@ pub struct CutArgs {
 /// # Errors
 /// More than one.
 pub fn one_draft(options: &SamplingOptions) -> Result<()> {
-    match options.each(1)?.is_empty() {
+    match options.per_draft(1)?.is_empty() {
         true => Ok(()),
         false => {
             Err(UsageError::error("expected one --draft-temperature: one draft is measured here"))
@@ -42,7 +42,7 @@ impl CutArgs {
         Ok(sampling)
     }
 
-    /// The same without a check.
+    /// Returns the sampling settings without checking them.
     pub fn sampling(self, temperature: f64) -> Sampling {
         let neutral = Sampling::default();
         let Self { top_k, top_p } = self;

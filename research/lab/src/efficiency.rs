@@ -100,7 +100,7 @@ struct Row {
     verifier: String,
     settings: VerifierKind,
     tree: String,
-    /// Of a tree that is a number of paths.
+    /// Number of paths, if the tree consists of paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     paths: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -56,7 +56,7 @@ impl Look for Recording {
 pub struct Plan<'a> {
     pub sampling: Sampling,
     pub draft_sampling: Sampling,
-    /// That of each draft, where the tree has paths of several; else none.
+    /// Sampling of each draft, if the tree has paths of several drafts.
     pub each: &'a [Sampling],
     /// The drafted tree.
     pub tree: &'a PolicyKind,

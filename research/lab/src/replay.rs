@@ -76,12 +76,12 @@ pub fn run(args: Args) -> Result<()> {
 
     let bar = ProgressBar::new(files.len() as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} prompts, {eta} left")?);
-    let orderly = InterruptGuard::begin();
+    let orderly = InterruptGuard::install();
     // The first error ends it: what is wrong with one file may be wrong with all.
     let failed = AtomicBool::new(false);
     let one =
         |(prompt, (trace, shard)): (usize, &(&Trace, usize))| -> Option<Result<Replayed, Error>> {
-            if orderly.asked() || failed.load(Ordering::Relaxed) {
+            if orderly.is_interrupted() || failed.load(Ordering::Relaxed) {
                 return None;
             }
             let read = trace.shard(*shard).and_then(|shard| {
@@ -111,14 +111,14 @@ pub fn run(args: Args) -> Result<()> {
     let settings: Vec<Setting> = replays.iter().enumerate().map(setting).collect();
     if settings.iter().any(|setting| setting.samples.is_empty()) {
         note("interrupted: no sequence was replayed");
-        return Err(output::Verdict::error(interrupts::EXIT_CODE));
+        return Err(output::ExitCode::error(interrupts::EXIT_CODE));
     }
     let left_out = shards.iter().map(|shard| shard.left_out).fold(0.0, f64::max);
     let report =
         Report::new(origin(&args, &header, shards.len(), left_out), interrupted, &settings);
     finish(save, &report)?;
     show(&report, &args.plot, &args.record)?;
-    output::done(interrupted)
+    output::finish(interrupted)
 }
 
 /// The results of one prompt.

@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let save = (args.output != Path::new("-")).then(|| Save::begin(&args.output)).transpose()?;
+    let save = (args.output != Path::new("-")).then(|| Save::prepare(&args.output)).transpose()?;
     let mut records = Vec::new();
     for file in &args.records {
         records.extend(record::read(file)?);

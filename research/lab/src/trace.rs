@@ -102,7 +102,7 @@ fn mass(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct Recorded {
     trace: PathBuf,
-    /// Of this run, and those that the trace had before.
+    /// Number of prompts in the trace, including those of earlier runs.
     prompts: usize,
     before: usize,
     positions: usize,
@@ -169,7 +169,7 @@ pub fn run(args: Args) -> Result<()> {
     let bar = ProgressBar::new(prompts.len() as u64).with_style(ProgressStyle::with_template(
         "[{bar:30}] {pos}/{len} prompts, {msg}{eta} left",
     )?);
-    let orderly = InterruptGuard::begin();
+    let orderly = InterruptGuard::install();
     for prompt in &prompts {
         if !writer.has(prompt) {
             let Some(recording) = record(&mut models, &header, prompt, writer.next(), &orderly)?
@@ -193,7 +193,7 @@ pub fn run(args: Args) -> Result<()> {
 /// The header of the trace of this run.
 fn header(args: &Args, models: &Models) -> Header {
     let [target, draft] = args.models.options().ids(models);
-    let made = serde_json::to_value(MadeBy::here()).unwrap_or_default();
+    let made = serde_json::to_value(MadeBy::current()).unwrap_or_default();
     Header {
         format: FORMAT.to_owned(),
         version: VERSION,
@@ -234,7 +234,7 @@ fn record(
     for round in 0..header.texts {
         let seed = text_seed(header.seed, round.into(), number);
         recording.begin(seed);
-        let goes_on = || !orderly.asked();
+        let goes_on = || !orderly.is_interrupted();
         let (grown, tokens) = observe::text(
             &mut models.engine,
             prompt,
@@ -246,7 +246,7 @@ fn record(
         )?;
         recording = grown;
         recording.end(&tokens);
-        if orderly.asked() {
+        if orderly.is_interrupted() {
             return Ok(None);
         }
     }
@@ -283,5 +283,5 @@ fn show(args: &Args, recorded: &Recorded) -> Result<()> {
     if *interrupted {
         note("the current prompt was not recorded: --append goes on with it");
     }
-    output::done(*interrupted)
+    output::finish(*interrupted)
 }

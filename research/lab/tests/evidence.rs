@@ -102,7 +102,7 @@ fn quality_is_unchanged() {
     assert!(fs::read_to_string(page).unwrap().contains("bench quality"));
 }
 
-/// What a model wrote is run only where the user says by what.
+/// Generated code only runs if the user names an interpreter.
 #[test]
 fn programs_are_run_on_demand() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What strangers hand over, and users who change their mind.
+//! Malformed input, and interruptions by the user.
 
 #[path = "../../../crates/polydraft-cli/tests/common/mod.rs"]
 mod common;

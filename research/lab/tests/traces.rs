@@ -16,8 +16,7 @@ fn prompts(folder: &Path) -> String {
     file.to_str().unwrap().to_owned()
 }
 
-/// The same drafts give the same numbers to the last bit: the tree itself, and hands dealt from
-/// more paths.
+/// Equal drafts give bit for bit equal results: the tree itself, and subsamples of more paths.
 #[test]
 fn replay_is_bench_verifiers_on_the_same_drafts() {
     let folder = tempfile::tempdir().unwrap();

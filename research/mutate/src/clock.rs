@@ -41,7 +41,7 @@ impl Watch {
         self.before = None;
     }
 
-    /// What was exceeded, if something was.
+    /// Returns the limit that was exceeded, if any.
     pub fn exceeded(&mut self) -> Option<String> {
         let Longest { cpu, wall } = self.longest;
         let (is_stopped, now) = state(self.process).unwrap_or_default();
@@ -67,7 +67,7 @@ pub fn own_processor_seconds() -> f64 {
 /// Whether a process is stopped, and its CPU seconds, all its threads
 /// together; `None` where the system does not say.
 fn state(process: u32) -> Option<(bool, f64)> {
-    /// What Linux counts in, on every machine.
+    /// Unit of CPU time on Linux, on every machine.
     const TICKS_PER_SECOND: f64 = 100.0;
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name, in brackets, may have spaces.

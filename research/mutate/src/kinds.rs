@@ -1,4 +1,4 @@
-//! What is mutated, and who reads it.
+//! Kinds of inputs, and the code that reads them.
 
 mod arguments;
 mod families;
@@ -23,7 +23,7 @@ use serde_json::json;
 
 use crate::mutation::{self, Dice};
 
-/// What is mutated.
+/// Kind of input that is mutated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// `tokenizer.json`, used on hostile strings.

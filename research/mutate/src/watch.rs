@@ -43,7 +43,7 @@ pub struct Args {
     longest: Longest,
 }
 
-/// What was seen.
+/// Statistics of the run.
 #[derive(Default)]
 struct Seen {
     inputs: u64,

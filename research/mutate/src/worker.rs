@@ -12,7 +12,7 @@ use crate::clock::own_processor_seconds;
 use crate::kinds::{self, Kind};
 use crate::{folder, limits};
 
-/// What to run.
+/// Inputs to run.
 #[derive(ClapArgs, Debug, Clone)]
 pub struct Args {
     /// The seed of all inputs.
@@ -35,9 +35,9 @@ pub struct Args {
     pub folder: PathBuf,
 }
 
-/// What became of an input.
+/// Outcome of an input.
 enum Outcome {
-    /// It was read, and used.
+    /// Input that was read and used.
     Taken,
     /// The reader said what is wrong with it.
     Refused(String),

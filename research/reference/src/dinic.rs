@@ -16,7 +16,7 @@ use polydraft::Result;
 pub(crate) struct Network {
     nodes: usize,
     to: Vec<u32>,
-    /// What an edge can still take.
+    /// Residual capacity of each edge.
     residue: Vec<f64>,
 }
 

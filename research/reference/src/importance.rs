@@ -25,10 +25,10 @@ use crate::program::{Deadline, Program, Solver};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Selection {
-    /// Those with the largest p − q², the mass that only weights can supply (algorithm 2).
+    /// Tokens with the largest p − q², the mass that only weights can supply (algorithm 2).
     #[default]
     Gap,
-    /// Those with the largest q (variant G.1).
+    /// Tokens with the largest q (variant G.1).
     LargestDraft,
 }
 
@@ -300,8 +300,8 @@ impl Selector for Importance {
         }
     }
 
-    /// What is neither accepted nor kept is p minus this: the residual on the alphabet, and all
-    /// outside.
+    /// Returns the accepted and kept mass of a token. The rest of p is the residual on the
+    /// alphabet, and all outside.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
         self.kept * self.target[token as usize].min(self.selected(problem, token))
     }

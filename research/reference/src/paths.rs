@@ -36,7 +36,7 @@ pub struct PathProblem<'a> {
     pub draft: &'a dyn Fn(&[Token]) -> Result<Distribution>,
 }
 
-/// What a program may cost.
+/// Limits of the size of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Limits {
     /// Largest number of variables; also the largest number of paths V^L that are looked at.
@@ -79,10 +79,9 @@ pub fn multi_path_optimum(problem: &PathProblem, limits: &Limits) -> Result<f64>
 pub enum First<'a> {
     /// Nothing.
     Free,
-    /// It is accepted as often as any rule can; tokens after it count for the rest.
+    /// Accepted as often as any rule can; tokens after it count for the rest.
     Accepted,
-    /// It is selected with these probabilities, shape `[vocabulary]`, the distribution of a
-    /// selection.
+    /// Selected with these probabilities, shape `[vocabulary]`, the distribution of a selection.
     Selected(&'a [f64]),
 }
 

@@ -64,7 +64,7 @@ impl Deadline {
         Self { end: duration.and_then(|duration| Instant::now().checked_add(duration)), seconds }
     }
 
-    /// What is left; `None` without a limit.
+    /// Returns the remaining time; `None` without a limit.
     pub fn left(&self) -> Option<Duration> {
         self.end.map(|end| end.saturating_duration_since(Instant::now()))
     }

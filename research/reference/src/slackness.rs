@@ -82,7 +82,7 @@ impl Slackness {
         solved(system, problem, part, *limit).choice(&part.key(drafts).unwrap_or_default())
     }
 
-    /// What both systems serve.
+    /// Returns the transports of both systems.
     fn both(&mut self, problem: &Problem) -> (&Transport, &Transport) {
         let Self { limit, inside, outer, inner } = self;
         (

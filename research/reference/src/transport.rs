@@ -130,8 +130,8 @@ impl Transport {
         self.tokens.binary_search(&token).map_or(0.0, |place| self.served[place])
     }
 
-    /// What the tokens of a set are accepted with, given the set; nothing for a set that is never
-    /// drawn.
+    /// Returns the acceptance probabilities of the tokens of a set, given the set; empty for a set
+    /// that is never drawn.
     pub fn choice(&self, tokens: &[Token]) -> Choice {
         let accepted = self.sets.find(tokens).map(|set| {
             let probability = self.sets.probability(set);
@@ -192,7 +192,7 @@ impl<F: Fn(&'static str, &Problem) -> Result<Transport> + Send> Rule for WholeTr
     }
 }
 
-/// What a rule does with a tuple: accept one of its tokens, or none.
+/// Decision of a rule for a tuple: accept one of its tokens, or none.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Choice {
     /// Tokens of the tuple, each at most once, with the probability of accepting them.

@@ -42,8 +42,7 @@ struct Ladder {
     whole: f64,
     /// The verifier as it is by default.
     nested: f64,
-    /// The same with intervals in place of spread shares; with a new stretch at every node; node by
-    /// node.
+    /// Interval shares in place of spread shares; with a new segment at every node; node by node.
     intervals: f64,
     anew: f64,
     walk: f64,

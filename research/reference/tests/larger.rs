@@ -1,5 +1,5 @@
-//! What small vocabularies cannot show: truncation, size limits, time limits, and enumeration that
-//! finds faults.
+//! Properties that need larger vocabularies: truncation, size limits, time limits, and enumeration
+//! that finds faults.
 
 use polydraft::coupling::{Emission, EmittedDistribution, Rule, RuleSettings};
 use polydraft::random::RandomSource;

@@ -24,7 +24,7 @@ use crate::model::{Decoder, Shape};
 use crate::ops::softmax_in_place;
 use crate::optimizer::Slot;
 
-/// What is learned in a step.
+/// Models that are trained in a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Batch {
     /// The target from the text, the draft from the target (Kullback-Leibler divergence).
@@ -33,7 +33,7 @@ pub enum Batch {
     Draft,
 }
 
-/// What one part of training is told.
+/// Settings of one phase of training.
 pub struct Plan {
     pub lesson: Batch,
     /// Steps of this part in all, counted from its first run.
@@ -140,7 +140,7 @@ fn losses(
 pub struct Pair {
     pub target: Decoder,
     pub draft: Decoder,
-    /// Of the target's parameters first, then of the draft's.
+    /// Optimizer slots of the target's parameters, then of the draft's.
     slots: Vec<Slot>,
     /// Steps made of each [`Batch`].
     steps: [usize; 2],

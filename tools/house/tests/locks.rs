@@ -18,7 +18,7 @@ fn versions(file: &str) -> BTreeMap<String, Vec<String>> {
     versions
 }
 
-/// What decides whether two versions may stand for each other.
+/// Returns the part of a version that decides compatibility.
 fn series(version: &str) -> &str {
     let parts = if version.starts_with("0.") { 2 } else { 1 };
     version.match_indices('.').nth(parts - 1).map_or(version, |(end, _)| &version[..end])

@@ -102,7 +102,7 @@ pub fn run(args: Args) -> Result<()> {
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} sequences, {eta} left")?);
     let mut counts = vec![0_usize; args.children as usize];
     let mut positions = 0;
-    let orderly = InterruptGuard::begin();
+    let orderly = InterruptGuard::install();
     'measuring: for round in 0..args.rounds {
         for (number, prompt) in prompts.iter().enumerate() {
             let context = models.engine.info().context;
@@ -116,7 +116,7 @@ pub fn run(args: Args) -> Result<()> {
                 *total += count;
             }
             bar.inc(1);
-            if orderly.asked() {
+            if orderly.is_interrupted() {
                 break 'measuring;
             }
         }
@@ -129,7 +129,7 @@ pub fn run(args: Args) -> Result<()> {
         counts.iter().map(|&count| count as f64 / positions as f64).collect();
     let error = acceptance.iter().map(|a| (a * (1.0 - a) / positions as f64).sqrt()).collect();
     let report = Report {
-        made_by: MadeBy::here(),
+        made_by: MadeBy::current(),
         verifier: args.verifier.to_string(),
         drafting: args.drafting,
         prompts: prompts.len(),
@@ -146,7 +146,7 @@ pub fn run(args: Args) -> Result<()> {
         save.finish((text + "\n").as_bytes())?;
     }
     args.record.print(&report, print)?;
-    output::done(interrupted)
+    output::finish(interrupted)
 }
 
 fn print(report: &Report) -> Result<()> {

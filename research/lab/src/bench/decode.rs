@@ -13,7 +13,7 @@ use polydraft::VerifierKind;
 use polydraft::policy::Costs;
 use polydraft::{Sampling, Token};
 use polydraft_cli::args::ModelArgs;
-use polydraft_cli::commands::compare::parting;
+use polydraft_cli::commands::compare::divergence;
 use polydraft_cli::interrupts::{self, InterruptGuard};
 use polydraft_cli::output::{self, Terminal, note};
 use polydraft_cli::prompts::{self, PromptArgs};
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<()> {
         "{msg} [{bar:30}] {pos}/{len} sequences, {eta} left",
     )?);
     bar.set_message("checking answers");
-    let orderly = InterruptGuard::begin();
+    let orderly = InterruptGuard::install();
     let mut ties = 0;
     for (number, prompt) in prompts.iter().enumerate() {
         let mut expected = None;
@@ -120,8 +120,8 @@ pub fn run(args: Args) -> Result<()> {
             let settings = Settings { sampling: greedy, speculation: way.speculation.clone() };
             let got = generate(&mut models, &settings, prompt, args.max_tokens, 0)?.tokens;
             let expected = expected.get_or_insert_with(|| got.clone());
-            let rounding = models.rounding();
-            if let Some(gap) = parting(models.engine.target(), prompt, expected, &got)? {
+            let rounding = models.logit_tolerance();
+            if let Some(gap) = divergence(models.engine.target(), prompt, expected, &got)? {
                 ensure!(
                     gap <= rounding,
                     "{} differs from plain decoding at temperature 0 on prompt {}, where their \
@@ -132,17 +132,17 @@ pub fn run(args: Args) -> Result<()> {
                 ties += 1;
             }
             bar.inc(1);
-            if orderly.asked() {
+            if orderly.is_interrupted() {
                 bar.finish_and_clear();
                 note("interrupted: answers were still being checked, nothing was timed");
-                return Err(output::Verdict::error(interrupts::EXIT_CODE));
+                return Err(output::ExitCode::error(interrupts::EXIT_CODE));
             }
         }
     }
     bar.set_message("timing");
     let mut goes_on = || {
         bar.inc(1);
-        !orderly.asked()
+        !orderly.is_interrupted()
     };
     let done =
         time(&mut models, &prompts, &mut ways, (args.rounds, args.max_tokens), &mut goes_on)?;
@@ -151,12 +151,12 @@ pub fn run(args: Args) -> Result<()> {
     let interrupted = done < prompts.len() * args.rounds as usize;
     if done == 0 {
         note("interrupted: no prompt was decoded by all methods");
-        return Err(output::Verdict::error(interrupts::EXIT_CODE));
+        return Err(output::ExitCode::error(interrupts::EXIT_CODE));
     }
     let report = Report::new(&args, done.min(prompts.len()), ties, &ways, costs);
     finish(save, &report)?;
     show(&args, &report)?;
-    output::done(interrupted)
+    output::finish(interrupted)
 }
 
 /// Gives adaptive trees the costs of forward passes, and returns the costs if they are needed.
@@ -173,7 +173,7 @@ fn settle_costs(args: &Args, models: &mut Models, ways: &mut [Way]) -> Result<Op
         return Ok(None);
     };
     let Speculation { sampling, verifier, .. } = &speculation;
-    costs::find(file, &options, models, [sampling; 2], verifier, &Terminal).map(Some)
+    costs::find_or_measure(file, &options, models, [sampling; 2], verifier, &Terminal).map(Some)
 }
 
 /// Times all methods, prompt by prompt, for so many rounds of sequences of so many tokens, until

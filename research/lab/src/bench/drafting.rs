@@ -122,7 +122,7 @@ pub fn run(args: Args) -> Result<()> {
     let all = args.positions as usize;
     let bar = ProgressBar::new(all as u64)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} positions, {eta} left")?);
-    let orderly = InterruptGuard::new();
+    let orderly = InterruptGuard::install();
     let mut look = |pair: distributions::Pair| {
         let (target, draft) = (pair.target(&target)?, pair.draft(&draft)?);
         counts.iter_mut().try_for_each(|count| count.look(&target, &draft))?;
@@ -204,7 +204,7 @@ impl Count {
         Ok(())
     }
 
-    /// Of at least two positions.
+    /// Returns the row of at least two positions.
     fn row(&self) -> Row {
         let columns = &self.columns;
         let number = columns[0].len() as f64;

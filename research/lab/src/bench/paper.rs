@@ -26,7 +26,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use polydraft_cli::args::ModelArgs;
 use polydraft_cli::interrupts;
-use polydraft_cli::output::{self, Verdict, note};
+use polydraft_cli::output::{self, ExitCode, note};
 use polydraft_cli::prompts::PromptArgs;
 use polydraft_cli::provenance::MadeBy;
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ pub struct Args {
     models: ModelArgs,
     #[command(flatten)]
     prompts: PromptArgs,
-    /// What is sampled from, instead of what the paper did.
+    /// Sampling settings that replace those of the paper.
     #[command(flatten)]
     cut: CutArgs,
     /// The main rows only, in about a minute.
@@ -137,7 +137,7 @@ pub struct Report {
     pub prompts: usize,
     quick: bool,
     seed: u64,
-    /// What was sampled from, where not what the paper did.
+    /// Sampling settings, if they differ from those of the paper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     top_k: Option<usize>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -168,10 +168,10 @@ pub fn run(args: Args) -> Result<()> {
     let done = lab.finish(&paper.name())?;
     if done.tables.is_empty() {
         note("interrupted: no table was measured");
-        return Err(Verdict::error(interrupts::EXIT_CODE));
+        return Err(ExitCode::error(interrupts::EXIT_CODE));
     }
     let report = Report {
-        made_by: MadeBy::here(),
+        made_by: MadeBy::current(),
         paper,
         target: done.target,
         draft: done.draft,
@@ -185,7 +185,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     finish(save, &report)?;
     show(&args, &report)?;
-    output::done(report.interrupted)
+    output::finish(report.interrupted)
 }
 
 fn show(args: &Args, report: &Report) -> Result<()> {

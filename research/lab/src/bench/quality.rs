@@ -12,9 +12,9 @@ use anyhow::{Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use polydraft::Token;
 use polydraft_cli::args::{ChatArgs, ModelArgs, SpeculationArgs};
-use polydraft_cli::commands::compare::parting;
+use polydraft_cli::commands::compare::divergence;
 use polydraft_cli::interrupts::{self, InterruptGuard};
-use polydraft_cli::output::{self, Verdict, note};
+use polydraft_cli::output::{self, ExitCode, note};
 use polydraft_cli::usage::UsageError;
 use polydraft_engine::Limits;
 use polydraft_runtime::{Models, SamplingOptions, Settings, Speculation, seeded};
@@ -139,7 +139,7 @@ pub fn run(args: Args) -> Result<()> {
     let bar = ProgressBar::new(texts * tried.len() as u64).with_style(
         ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} outputs, {eta} left")?,
     );
-    let orderly = InterruptGuard::begin();
+    let orderly = InterruptGuard::install();
     let mut scores = Vec::new();
     for &temperature in &args.temperatures {
         bar.set_message(format!("T = {temperature}"));
@@ -151,12 +151,12 @@ pub fn run(args: Args) -> Result<()> {
         for tried in &mut tried {
             let right = plan.texts(&mut models, tried, &speculation, &mut texts, &bar)?;
             tried.right.push(right);
-            if orderly.asked() {
+            if orderly.is_interrupted() {
                 break;
             }
         }
         // Only temperatures at which all prompts were tried.
-        if orderly.asked() {
+        if orderly.is_interrupted() {
             break;
         }
         scores.push((temperature, texts));
@@ -165,7 +165,7 @@ pub fn run(args: Args) -> Result<()> {
     bar.finish_and_clear();
     if scores.is_empty() {
         note("interrupted: not all prompts were tried at any temperature");
-        return Err(Verdict::error(interrupts::EXIT_CODE));
+        return Err(ExitCode::error(interrupts::EXIT_CODE));
     }
     let report = Report::new(&args, &models, &speculation, &tried, &scores, skipped);
     finish(save, &report)?;
@@ -175,9 +175,9 @@ pub fn run(args: Args) -> Result<()> {
         .iter()
         .any(|score| score.texts.as_ref().is_some_and(|texts| texts.different > 0))
     {
-        return Err(Verdict::error(1));
+        return Err(ExitCode::error(1));
     }
-    output::done(scores.len() < args.temperatures.len())
+    output::finish(scores.len() < args.temperatures.len())
 }
 
 /// Settings of generating and checking outputs.
@@ -240,14 +240,14 @@ impl Plan<'_> {
             // A stop string may lie in the middle of the tokens that one call accepted: the outputs
             // are equal as far as both go.
             let common = plain.len().min(speculative.len());
-            match parting(
+            match divergence(
                 models.engine.target(),
                 &tried.prompt,
                 &plain[..common],
                 &speculative[..common],
             )? {
                 None => compared.equal += 1,
-                Some(gap) if gap <= models.rounding() => compared.ties += 1,
+                Some(gap) if gap <= models.logit_tolerance() => compared.ties += 1,
                 Some(_) => compared.different += 1,
             }
         }

@@ -152,14 +152,14 @@ pub fn run(args: Args) -> Result<()> {
     let style = "{msg} [{bar:30}] {pos}/{len} solutions, {elapsed}";
     let bar = ProgressBar::new(cells as u64).with_style(ProgressStyle::with_template(style)?);
     let mut datasets = Vec::new();
-    let orderly = InterruptGuard::begin();
+    let orderly = InterruptGuard::install();
     let sampling = args.cut.at(1.0)?;
     let work = Work { rows: args.rows.clone(), budget: args.budget, seed: args.seed, sampling };
     let mut dataset = |name: &str, pairs: Vec<Pair>| -> Result<()> {
         let goes_on = |row: Row, ended: bool| {
             bar.set_message(format!("{name}: {row}"));
             bar.inc(u64::from(!ended));
-            !orderly.asked()
+            !orderly.is_interrupted()
         };
         let rows = measure(&pairs, &work, &columns, &goes_on).with_context(|| name.to_owned())?;
         let vocabulary = pairs.first().map_or(0, |pair| pair.target.len());
@@ -181,11 +181,11 @@ pub fn run(args: Args) -> Result<()> {
         )?;
         dataset("pair", pairs)?;
     }
-    if args.synthetic > 0 && !orderly.asked() {
+    if args.synthetic > 0 && !orderly.is_interrupted() {
         dataset("synthetic", distributions::synthetic(args.synthetic as usize, args.seed))?;
     }
     bar.finish_and_clear();
-    let interrupted = orderly.asked();
+    let interrupted = orderly.is_interrupted();
     let report = Report::new(args.budget, args.seed, datasets);
     if let Some(path) = &args.plot {
         report.plot(path)?;
@@ -195,7 +195,7 @@ pub fn run(args: Args) -> Result<()> {
     } else {
         report.print()?
     }
-    output::done(interrupted)
+    output::finish(interrupted)
 }
 
 /// Limits of the solvers.

@@ -275,7 +275,7 @@ pub fn run(args: Args) -> Result<()> {
     let prompts = args.prompts.read()?;
     let mut models = args.models.load(true)?;
     let prompts = prompts::encode(&prompts, &models)?;
-    let (orderly, extent) = (InterruptGuard::begin(), args.extent());
+    let (orderly, extent) = (InterruptGuard::install(), args.extent());
     let least = 2 * by_round(&extent, prompts.len(), &settings);
     if least > u64::from(extent.positions) {
         note(format_args!(
@@ -290,13 +290,13 @@ pub fn run(args: Args) -> Result<()> {
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} sequences, {eta} left")?);
     let interrupted = !measure(&extent, &mut models.engine, &prompts, &mut settings, &|| {
         bar.inc(1);
-        !orderly.asked()
+        !orderly.is_interrupted()
     })?;
     bar.finish_and_clear();
     // Without an early end there are some of each.
     if settings.iter().any(|setting| setting.samples.is_empty()) {
         note("interrupted: no sequence was measured with every tree");
-        return Err(output::Verdict::error(interrupts::EXIT_CODE));
+        return Err(output::ExitCode::error(interrupts::EXIT_CODE));
     }
     let origin = Origin {
         prompts: prompts.len(),
@@ -309,7 +309,7 @@ pub fn run(args: Args) -> Result<()> {
     let report = Report::new(origin, interrupted, &settings);
     finish(save, &report)?;
     show(&report, &args.plot, &args.record)?;
-    output::done(interrupted)
+    output::finish(interrupted)
 }
 
 /// The largest number of rounds over all prompts.

@@ -25,7 +25,7 @@ pub struct Report {
     pub acceptance: f64,
     /// None where the best acceptance is too expensive to compute.
     pub optimal: Option<f64>,
-    /// Of two i.i.d. drafts: whether some rule always accepts one of them (Khisti et al. 2025,
+    /// For two i.i.d. drafts, whether some rule always accepts one of them (Khisti et al. 2025,
     /// theorem 2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub two_drafts_suffice: Option<bool>,

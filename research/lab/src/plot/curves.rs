@@ -18,7 +18,7 @@ pub struct Datum {
     pub y: f64,
     /// The standard error of `y`, if that is known.
     pub error: Option<f64>,
-    /// What was expected of `y`: drawn hollow, with a line to it.
+    /// Expected value of `y`, drawn hollow, with a line to it.
     pub expected: Option<f64>,
     /// Written beside it; may be empty.
     pub label: String,

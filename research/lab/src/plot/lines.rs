@@ -15,7 +15,7 @@ use super::{Area, Drawing, Drawn, GRID, INK, Point, line, text};
 #[derive(Debug, Clone, Copy)]
 pub struct Value {
     pub y: f64,
-    /// It is a lower bound only: drawn hollow, with an arrow upwards.
+    /// Whether the value is only a lower bound, which is drawn hollow, with an arrow upwards.
     pub bound: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What tells series apart: a colour and a mark each.
+//! Colours and marks that distinguish series.
 
 use plotters::prelude::*;
 

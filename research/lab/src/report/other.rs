@@ -78,7 +78,7 @@ const FIELDS: usize = 256;
 const ROWS: usize = 1000;
 const COLUMNS: usize = 64;
 
-/// What is left out, if it is more than is shown.
+/// Returns a note about entries that are not shown, if there are any.
 fn left_out(there: usize, shown: usize, what: &str) -> Option<String> {
     (there > shown).then(|| format!("{} more {what} are not shown", there - shown))
 }

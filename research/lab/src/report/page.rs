@@ -12,10 +12,10 @@ const STYLE: &str = include_str!("style.css");
 /// Characters of a command that are shown: it stands under every figure.
 const COMMAND: usize = 4096;
 
-/// What one record says, or several of a kind.
+/// Contents of one record, or of several of the same kind.
 pub struct Section {
     title: String,
-    /// What it was measured on, and with.
+    /// Machine and software of the measurement.
     info: Vec<String>,
     command: Option<String>,
     /// The main figures: a number, and what it is.
@@ -45,7 +45,7 @@ impl Section {
         section
     }
 
-    /// What is known of where it was measured, and by what, as far as it was not said yet.
+    /// Adds machine and software of a measurement, as far as they are not listed yet.
     pub fn made(&mut self, origin: Origin) {
         let Origin { machine, version, commit, rustc, profile, threads, .. } = origin;
         let known = |fact: &String| fact != "unknown";

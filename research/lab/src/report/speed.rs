@@ -13,7 +13,7 @@ pub fn section(record: &Record) -> Result<Section> {
     let title =
         format!("bench speed: {} with {}, T = {}", report.target, report.draft, report.temperature);
     let mut section = Section::of(record).titled(title);
-    section.fact(format!("{} sequences per method", report.texts));
+    section.fact(format!("{} sequences per method", report.generations));
     let row = |tree: &str| report.results.iter().find(|row| row.tree == tree);
     for (tree, what) in
         [("auto", "the adaptive draft length"), (report.fastest.as_str(), "the fastest here")]

@@ -26,7 +26,7 @@ struct Measured {
     setting: Map<String, Value>,
 }
 
-/// What is shown of it.
+/// Fields of a row that are shown.
 const SETTING: [&str; 4] = ["target", "dtype", "draft", "text"];
 
 /// Far more cells than anybody looks at; each may be a row, and a temperature, of its own.

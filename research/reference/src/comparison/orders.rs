@@ -47,7 +47,7 @@ pub fn orders(draft: &Draft, node: NodeId, random: &mut ChaCha12Rng) -> Vec<Vec<
 struct Begun {
     /// Tokens, and the draws of each that are left.
     left: Vec<(Token, usize)>,
-    /// Of the tokens after so many, the next one is drawn before all others.
+    /// Number of known tokens, after which the next one is drawn first.
     known: usize,
     order: Vec<Token>,
 }

@@ -21,7 +21,7 @@ struct Drafted {
     q: f64,
     /// Whether it is in H*.
     inside: bool,
-    /// What it should be accepted with: p in H*, p' outside.
+    /// Target mass of its acceptance: p in H*, p' outside.
     wanted: f64,
 }
 

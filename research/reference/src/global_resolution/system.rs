@@ -28,7 +28,7 @@ pub struct Solved {
     pub gradient: f64,
 }
 
-/// What T is chosen from.
+/// Candidates for the truncated set T.
 pub(super) struct Truncation {
     pub outer: bool,
     /// q of tokens whose presence does not matter: H* for the outer system.
@@ -177,7 +177,7 @@ impl System {
         self.accepted
     }
 
-    /// What "reject" weighs against e^potential.
+    /// Returns the weight of "reject" relative to e^potential.
     pub fn slack(&self) -> f64 {
         if self.outer { 0.0 } else { 1.0 }
     }

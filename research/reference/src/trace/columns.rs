@@ -112,7 +112,7 @@ pub(crate) fn unpack(place: &str, file: &[u8]) -> Result<Vec<u8>> {
 pub(crate) struct In<'a> {
     place: &'a str,
     tensors: SafeTensors<'a>,
-    /// What the file says of itself.
+    /// Metadata of the file.
     pub metadata: String,
 }
 

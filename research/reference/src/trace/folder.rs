@@ -24,9 +24,9 @@ const LINES: FileKind = FileKind { name: "the index of a trace", max_bytes: 256 
 pub(crate) struct Line {
     pub file: String,
     pub bytes: u64,
-    /// Of the file's bytes.
+    /// CRC-32 of the file's bytes.
     pub crc32: String,
-    /// Of the prompt's tokens.
+    /// Hash of the prompt's tokens.
     pub prompt: String,
     pub positions: usize,
 }
@@ -52,7 +52,7 @@ pub(crate) fn crc_of(prompt: &[Token]) -> String {
 pub struct Trace {
     folder: PathBuf,
     header: Header,
-    /// Of the header's file.
+    /// CRC-32 of the header file.
     crc: String,
     /// By number of the prompt.
     pub(crate) lines: Vec<Line>,

@@ -111,7 +111,7 @@ fn one_shard_can_be_read_alone() {
     assert!(Trace::open(&folder.path().join("index.jsonl")).is_err());
 }
 
-/// It would count twice: the folder, a file of it, a copy under another name.
+/// Duplicates are rejected: the folder, one of its files, a copy under another name.
 #[test]
 fn what_is_there_twice_is_refused_by_name() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

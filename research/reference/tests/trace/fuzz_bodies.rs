@@ -1,5 +1,5 @@
-//! What the fuzz target does with arbitrary bytes. An ordinary function, so that a test on stable
-//! Rust drives it too.
+//! Body of the fuzz target, which reads arbitrary bytes. An ordinary function, so that a test on
+//! stable Rust drives it too.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! What is read is what was recorded, and verifiers find on it what they find live.
+//! Traces are read as recorded, and verifiers give the same results on them as live.
 
 use polydraft::PolicyKind;
 use polydraft::conformance::tree::{drafts, exact};

@@ -75,7 +75,7 @@ impl Report {
         let row = |way| row(way, plain(way).map_or(&[], |way| &way.rounds), costs.as_ref());
         let results = ways.iter().map(row).collect();
         Self {
-            made_by: MadeBy::here(),
+            made_by: MadeBy::current(),
             prompts,
             max_tokens: args.max_tokens,
             rounds: ways.first().map_or(0, |way| way.rounds.len() as u32),

@@ -39,7 +39,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
 
 /// Theorem 2: whether some rule always accepts one of two i.i.d. drafts.
 fn enough(lab: &mut Lab) -> Result<()> {
-    if lab.asked() {
+    if lab.is_interrupted() {
         return Ok(());
     }
     let title = "Positions at which some rule always accepts one of two drafts (theorem 2)";

@@ -48,7 +48,7 @@ fn row(count: usize) -> String {
     format!("n = {count}")
 }
 
-/// What each draft adds to those before it, sequence by sequence.
+/// Returns the gain of each draft over those before it, for each sequence.
 fn each(drafts: &Table) -> Table {
     let title = "How often the n-th draft is accepted, T = 1";
     let mut table = Table::of_columns("decay", title, 4);

@@ -20,7 +20,7 @@ const TAU: f64 = 1e-4;
 
 /// For so much of the time. `as_published` is how the paper's walk solves.
 pub fn measure(lab: &mut Lab, share: f64, as_published: &Settings) -> Result<()> {
-    if lab.asked() || lab.quick {
+    if lab.is_interrupted() || lab.quick {
         return Ok(());
     }
     let settings = Settings { tau: TAU, ..as_published.clone() };

@@ -60,7 +60,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
         lab.efficiencies(0.2, Table::of_rows("depths", title, 3), &cases)?;
     }
     times(lab)?;
-    if !lab.asked() {
+    if !lab.is_interrupted() {
         lab.tell("the bound");
         let models = if lab.quick { 2 } else { 6 };
         let table = bound(models, lab.seed, &|| lab.tick())?;
@@ -71,7 +71,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
 
 /// The times of draft, target and verifier in a decode.
 fn times(lab: &mut Lab) -> Result<()> {
-    if lab.asked() {
+    if lab.is_interrupted() {
         return Ok(());
     }
     lab.tell("where the time goes");

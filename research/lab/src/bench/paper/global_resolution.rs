@@ -97,7 +97,7 @@ fn as_published() -> global_resolution::Settings {
 /// How often Global Resolution as published draws from the target, and how far its distribution is
 /// from the target's: over all tuples of drafts, at the same positions for all rows.
 fn published(lab: &mut Lab) -> Result<()> {
-    if lab.asked() {
+    if lab.is_interrupted() {
         return Ok(());
     }
     let rows: &[(usize, usize)] =

@@ -91,7 +91,7 @@ pub struct Lab {
     tables: Vec<Table>,
     /// Positions by how the target is sampled there.
     pairs: Vec<(Sampling, Vec<Pair>)>,
-    /// What is sampled from instead of what the paper did.
+    /// Sampling settings that replace those of the paper.
     cut: CutArgs,
 }
 
@@ -119,7 +119,7 @@ impl Lab {
         let bar = ProgressBar::new(time.as_secs()).with_style(ProgressStyle::with_template(
             "{msg:24} [{bar:30}] {elapsed} of about {len} s",
         )?);
-        let (orderly, begun) = (InterruptGuard::begin(), Instant::now());
+        let (orderly, begun) = (InterruptGuard::install(), Instant::now());
         Ok(Self {
             models,
             options,
@@ -145,8 +145,8 @@ impl Lab {
     }
 
     /// Whether the user interrupted.
-    pub fn asked(&self) -> bool {
-        self.orderly.asked()
+    pub fn is_interrupted(&self) -> bool {
+        self.orderly.is_interrupted()
     }
 
     /// The end of a table that gets this share of the time.
@@ -162,7 +162,7 @@ impl Lab {
     /// Shows the time.
     pub fn tick(&self) -> bool {
         self.bar.set_position(self.begun.elapsed().as_secs().min(self.time.as_secs()));
-        !self.asked()
+        !self.is_interrupted()
     }
 
     /// Stores a table unless it is empty.
@@ -184,16 +184,16 @@ impl Lab {
         let engine = &self.models.engine;
         Ok(Done {
             target: engine.info().name.clone(),
-            draft: engine.drafter().unwrap_or("no draft").to_owned(),
+            draft: engine.drafter_name().unwrap_or("no draft").to_owned(),
             prompts: self.prompts.len(),
-            interrupted: self.orderly.asked(),
+            interrupted: self.orderly.is_interrupted(),
             tables,
         })
     }
 
     /// Tokens per call of all cases, on the same sequences, for this share of the time.
     pub fn efficiencies(&mut self, share: f64, mut table: Table, cases: &[Case]) -> Result<()> {
-        if self.asked() {
+        if self.is_interrupted() {
             return Ok(());
         }
         self.tell(&table.title);
@@ -211,7 +211,7 @@ impl Lab {
         let (orderly, bar, begun, time) = (&self.orderly, &self.bar, self.begun, self.time);
         let goes_on = || {
             bar.set_position(begun.elapsed().as_secs().min(time.as_secs()));
-            !orderly.asked()
+            !orderly.is_interrupted()
         };
         efficiencies(&plan, &mut self.models.engine, &self.prompts, cases, &goes_on, &mut table)?;
         self.keep(table);
@@ -259,7 +259,7 @@ impl Lab {
         let mut goes_on = || {
             texts += 1;
             // At least one sequence of each.
-            texts <= first || (Instant::now() < end && !orderly.asked())
+            texts <= first || (Instant::now() < end && !orderly.is_interrupted())
         };
         decode::time(&mut self.models, &self.prompts, ways, (1, max_tokens), &mut goes_on)?;
         Ok(())
@@ -273,7 +273,7 @@ impl Lab {
     /// Acceptances at positions of the output, for this share of the time; those at one target
     /// sampling are at the same positions.
     pub fn acceptances(&mut self, share: f64, mut table: Table, nodes: &[Node]) -> Result<()> {
-        if self.asked() {
+        if self.is_interrupted() {
             return Ok(());
         }
         let mut samplings: Vec<Sampling> = Vec::new();

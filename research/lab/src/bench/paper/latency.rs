@@ -22,7 +22,7 @@ const BATCHES: [usize; 4] = [1, 2, 4, 8];
 const CONTEXT: usize = 64;
 
 pub fn measure(lab: &mut Lab) -> Result<()> {
-    if lab.asked() {
+    if lab.is_interrupted() {
         return Ok(());
     }
     lab.tell("passes over several sequences");

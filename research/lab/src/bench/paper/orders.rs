@@ -119,7 +119,7 @@ fn verdict(source: usize, more: &Entry, less: &Entry, theirs: Option<f64>, ours:
     Order { source, more: at(more), less: at(less), theirs, ours, verdict }
 }
 
-/// Of fewer sequences two standard errors mean nothing.
+/// Minimum number of sequences for which two standard errors are meaningful.
 const FEWEST: usize = 4;
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
         values.iter().enumerate().map(sample).collect()
     }
 
-    /// What sequences have in common is in no difference, and their weights count.
+    /// Differences cancel what sequences have in common, and are weighted.
     #[test]
     fn differences_are_between_the_same_sequences() {
         let mut table = Table::new("efficiency", "", 2);
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(Verdict::of(undecided), Verdict::Undecided);
     }
 
-    /// What a text states is an order without a number; values of formulas have no error.
+    /// An order stated in words has no number, and values of formulas have no error.
     #[test]
     fn claims_are_orders() {
         let mut table = Table::new("bernoulli", "", 4);

@@ -24,7 +24,7 @@ const COLUMNS: [(&str, Option<&str>); 3] =
     [("OTM", None), ("k-seq", Some("k-seq")), ("multi-round", Some("recursive"))];
 
 pub fn measure(lab: &mut Lab) -> Result<()> {
-    if lab.asked() {
+    if lab.is_interrupted() {
         return Ok(());
     }
     for table in [bernoulli()?, uniform()?] {
@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// What its text says of the figures holds, and is about what is here.
+    /// The statements of the text about the values hold, and refer to existing rows.
     #[test]
     fn what_the_text_says_holds() {
         for mut table in [bernoulli().expect("a table"), uniform().expect("a table")] {

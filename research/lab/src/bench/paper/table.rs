@@ -42,7 +42,7 @@ pub struct Table {
     /// The orders of theirs, and what ours say.
     #[serde(default)]
     pub orders: Vec<Order>,
-    /// What a reader should know beside the figures.
+    /// Notes for readers of the values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
 }
@@ -271,7 +271,7 @@ impl Table {
     }
 }
 
-/// What a source is called beside the figures.
+/// Returns the letter that marks a source beside the values.
 pub fn letter(index: usize) -> char {
     char::from(b'a' + (index % 26) as u8)
 }

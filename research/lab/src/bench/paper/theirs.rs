@@ -18,7 +18,7 @@ pub struct Value {
 pub struct Source {
     /// Authors, year, number of the table.
     pub source: String,
-    /// What it was measured on.
+    /// Models that the paper measured.
     pub models: String,
     /// Row, column, value, and its error where one was published.
     #[serde(skip_serializing, default)]
@@ -32,7 +32,7 @@ pub struct Source {
 pub type Claim = (String, String, String, String);
 
 impl Source {
-    /// What it has at a row and a column of ours.
+    /// Returns its value for a row and a column of ours.
     pub fn figure(&self, row: &str, column: &str) -> Option<Value> {
         let figure = self.figures.iter().find(|figure| figure.0 == row && figure.1 == column)?;
         Some(Value { value: figure.2, error: figure.3 })

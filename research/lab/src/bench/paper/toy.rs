@@ -34,7 +34,7 @@ enum Numbers {
 }
 
 pub fn measure(lab: &mut Lab) -> Result<()> {
-    if lab.quick || lab.asked() {
+    if lab.quick || lab.is_interrupted() {
         return Ok(());
     }
     lab.tell("random distributions");

@@ -109,9 +109,9 @@ impl Report {
             }));
         }
         Self {
-            made_by: MadeBy::here(),
+            made_by: MadeBy::current(),
             target: models.engine.info().name.clone(),
-            draft: models.engine.drafter().unwrap_or("no draft").to_owned(),
+            draft: models.engine.drafter_name().unwrap_or("no draft").to_owned(),
             verifier: speculation.verifier.to_string(),
             tree: speculation.tree.describe(),
             checked: tried.len(),

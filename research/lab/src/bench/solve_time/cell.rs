@@ -13,7 +13,7 @@ pub struct Cell {
     /// `lower_bound`; none if it was not begun.
     pub milliseconds: Option<f64>,
     pub lower_bound: bool,
-    /// The same of all attempts, those that gave up included.
+    /// Milliseconds of all attempts, including those that gave up.
     milliseconds_with_failures: Option<f64>,
     /// Attempts that ended with a token, of those that ended, the mean over positions.
     success: Option<f64>,

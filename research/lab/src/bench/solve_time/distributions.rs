@@ -51,10 +51,10 @@ pub fn of_models(
     Ok(pairs)
 }
 
-/// The same, one after the other as they come, for as long as `goes_on` returns true for each.
+/// Visits the distributions one by one, as long as `goes_on` returns true.
 ///
 /// # Errors
-/// Those, and its own.
+/// Errors of the models and of `goes_on`.
 pub fn show_of_models(
     engine: &mut Engine,
     prompts: &[Vec<Token>],

@@ -25,7 +25,7 @@ pub struct Report {
 
 impl Report {
     pub fn new(budget: f64, seed: u64, datasets: Vec<Dataset>) -> Self {
-        Self { made_by: MadeBy::here(), budget, seed, datasets }
+        Self { made_by: MadeBy::current(), budget, seed, datasets }
     }
 
     pub fn print(&self) -> Result<()> {

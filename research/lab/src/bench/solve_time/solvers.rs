@@ -24,7 +24,7 @@ pub enum Column {
 /// The result of an attempt to emit a token.
 #[derive(Debug, Clone)]
 pub enum Attempt {
-    /// It was emitted after so many seconds.
+    /// Emitted after this number of seconds.
     Done(f64),
     /// The solver gave up after so many seconds.
     GaveUp(f64),
@@ -167,7 +167,7 @@ pub trait Solves {
 /// A rule that finds the optimum if it finds anything.
 struct Exact {
     rule: Box<dyn Rule>,
-    /// Of the last solution.
+    /// Acceptance of the last solution.
     acceptance: Option<f64>,
 }
 

@@ -15,14 +15,14 @@ pub struct Setting {
     pub sampling: Sampling,
     /// The sampling settings that turn the drafter's output into distributions.
     pub draft: Sampling,
-    /// The same of each draft, where the tree has paths of several; else none.
+    /// Sampling of each draft, if the tree has paths of several drafts.
     pub each: Vec<Sampling>,
     pub tree: PolicyKind,
     pub verifiers: Vec<VerifierKind>,
     /// The part of each draft that each verifier evaluates; none where all have a draft of the
     /// tree.
     pub parts: Vec<Part>,
-    /// Of the sequences so far, the same for all settings that are measured together.
+    /// Samples of the sequences so far, shared by all settings that are measured together.
     pub samples: Vec<Sample>,
 }
 
@@ -84,7 +84,7 @@ pub struct Compared {
     drafts: usize,
     pub nodes_per_call: f64,
     pub verifiers: Vec<Row>,
-    /// Of every two verifiers, the one named earlier first.
+    /// Differences of all pairs of verifiers, in the order of their names on the command line.
     pub pairs: Vec<Pair>,
 }
 
@@ -114,7 +114,7 @@ pub struct Pair {
 impl Report {
     pub fn new(origin: Origin, interrupted: bool, settings: &[Setting]) -> Self {
         Self {
-            made_by: MadeBy::here(),
+            made_by: MadeBy::current(),
             origin,
             interrupted,
             results: settings.iter().map(compared).collect(),

@@ -12,7 +12,7 @@ const DRAFT: [f64; 3] = [0.3, 0.3, 0.4];
 const HOW: (Sampling, u64) =
     (Sampling { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0 }, 1);
 
-/// The same distribution after every context.
+/// A model with one distribution for every context.
 struct Always(Distribution);
 
 impl ContextDistributions for Always {
