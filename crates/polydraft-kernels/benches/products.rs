@@ -1,10 +1,10 @@
-//! `cargo bench -p polydraft-kernels --bench products [-- q8_0 q4_k ..]`: what products with packed
-//! matrices cost beside reading them, of all kinds or of those that are named.
+//! Benchmark of products with packed matrices, for all formats or for the given ones:
+//! `cargo bench -p polydraft-kernels --bench products [-- q8_0 q4_k ..]`.
 //!
-//! Answers are checked first. For each way to hold weights: how long making them takes; bytes per
-//! second of a product with one row, over matrices that no cache holds together; and what several
-//! rows cost, relative to one. Numbers are the lower quartile of single products in turn, one and
-//! two threads (each in a process of its own), next to the memory's plain reading speed.
+//! Results are checked first. For each format, reports the time to pack the weights, the bytes per
+//! second of a product with one row (over matrices that exceed all caches), and the time of several
+//! rows relative to one. Times are the lower quartile of single products. Runs with one and with two
+//! threads, each in a separate process, and reports the read bandwidth of memory for comparison.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -12,17 +12,16 @@ use std::time::{Duration, Instant};
 use polydraft_kernels::{Format, Packed, ReadRows};
 use pulp::Arch;
 
-/// Shapes `[out, in]` in turn, as the layers of a model of half a thousand million numbers have
-/// them.
+/// Shapes `[out, in]` of the layers of a model with 500 million weights.
 const SHAPES: [[usize; 2]; 4] = [[2560, 1536], [1536, 1536], [8192, 1536], [1536, 4096]];
 const ROWS: [usize; 6] = [2, 4, 8, 16, 32, 256];
-/// Bytes of the matrices of one kind together.
+/// Total size in bytes of the matrices of a format.
 const BYTES: usize = 400 << 20;
-/// For one measurement.
+/// Duration of a measurement.
 const TIME: Duration = Duration::from_millis(600);
 
 fn main() {
-    // Cargo says `--bench`.
+    // Cargo passes `--bench`.
     let named: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     let kind = |name: &String| {
@@ -38,7 +37,7 @@ fn main() {
         if named.is_empty() { Format::ROUNDED.to_vec() } else { named.iter().map(kind).collect() };
     match std::env::var("PRODUCTS_THREADS") {
         Ok(threads) => measure(threads.parse().expect("a number of threads"), &kinds),
-        // The pool of threads is made once in a process.
+        // A process has one thread pool, so each thread count needs a process.
         Err(_) => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             for threads in [1, 2].into_iter().filter(|t| *t <= cores) {
@@ -56,14 +55,14 @@ fn values(count: usize) -> Vec<f32> {
     (0..count).map(|i| ((i as f32 + 0.5) * 1.618).sin()).collect()
 }
 
-/// Weights as a function of their place.
-struct Made {
+/// Synthetic weights, a function of their index.
+struct Synthetic {
     columns: usize,
     seed: u32,
 }
 
-impl Made {
-    /// Between −1 and 1, evenly.
+impl Synthetic {
+    /// Fills `values` with numbers that are uniform between −1 and 1.
     fn fill<T>(&self, first: usize, values: &mut [T], convert: impl Fn(f32) -> T) {
         for (at, value) in values.iter_mut().enumerate() {
             let mixed = ((first * self.columns + at) as u32 ^ self.seed).wrapping_mul(0x9e37_79b1);
@@ -72,7 +71,7 @@ impl Made {
     }
 }
 
-impl ReadRows<()> for Made {
+impl ReadRows<()> for Synthetic {
     fn f32(&self, first: usize, values: &mut [f32]) -> Result<(), ()> {
         self.fill(first, values, |v| v);
         Ok(())
@@ -89,12 +88,12 @@ impl ReadRows<()> for Made {
     }
 }
 
-/// A matrix of made-up weights.
+/// Returns a matrix of synthetic weights.
 fn matrix(kind: Format, [out, columns]: [usize; 2], seed: u32) -> Packed {
-    Packed::load(kind, out, columns, Made { columns, seed }).expect("weights that can be read")
+    Packed::load(kind, out, columns, Synthetic { columns, seed }).expect("weights that can be read")
 }
 
-/// That a few sums are near those in double precision, and that rows do not depend on each other.
+/// Checks that sums are near those in double precision, and that rows do not depend on each other.
 fn check(kind: Format) {
     let (out, columns, rows) = (96, 1536, 9);
     let (matrix, x) = (matrix(kind, [out, columns], 1), values(9 * 1536));
@@ -103,10 +102,11 @@ fn check(kind: Format) {
         let x = &x[row * columns..][..columns];
         assert_eq!(matrix.product(x, 1), y[row * out..][..out], "{kind}");
         for o in 0..out {
-            let held = matrix.rows(&[o as u32]).expect("a row of the matrix");
-            let pairs = || held.numbers().iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
+            let stored = matrix.rows(&[o as u32]).expect("a row of the matrix");
+            let pairs =
+                || stored.numbers().iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
             let (sum, size): (f64, f64) = (pairs().sum(), pairs().map(f64::abs).sum());
-            // Inputs are rounded by half of 1/127 of the largest, where they are.
+            // Rounding of inputs to 8 bits has an error of up to 1/254 of the largest input.
             let error = (f64::from(y[row * out + o]) - sum).abs();
             assert!(error < 0.01 * size, "{kind}: {} for {sum}", y[row * out + o]);
         }
@@ -118,20 +118,20 @@ fn quartile(mut seconds: Vec<f64>) -> f64 {
     seconds[seconds.len() / 4]
 }
 
-/// Seconds of products with all the matrices, the lower quartile of each shape's.
+/// Returns the seconds of one product of every shape, each the lower quartile over all matrices.
 fn time(matrices: &[Packed], rows: usize) -> f64 {
     let inputs: Vec<Vec<f32>> = SHAPES.iter().map(|[_, columns]| values(rows * columns)).collect();
     let mut seconds = vec![Vec::new(); SHAPES.len()];
     let start = Instant::now();
-    // Once through all of them at least.
+    // Use every shape at least twice.
     for number in 0.. {
         if number >= 2 * SHAPES.len() && start.elapsed() > TIME {
             break;
         }
         let shape = number % SHAPES.len();
-        let clock = Instant::now();
+        let start = Instant::now();
         black_box(matrices[number % matrices.len()].product(&inputs[shape], rows));
-        seconds[shape].push(clock.elapsed().as_secs_f64());
+        seconds[shape].push(start.elapsed().as_secs_f64());
     }
     seconds.into_iter().map(quartile).sum()
 }
@@ -141,18 +141,18 @@ fn measure(threads: usize, kinds: &[Format]) {
     println!("{threads} thread(s); memory {:.1} GB/s", memory / 1e9);
     println!(
         "{:<9} {:>11} {:>9} {:>10}   cost relative to one row",
-        "held as", "make, ns/w", "GB/s", "of memory"
+        "format", "pack, ns/w", "GB/s", "of memory"
     );
     for &kind in kinds {
         check(kind);
         let one: usize = SHAPES.iter().map(|[out, columns]| out * columns).sum();
-        let held: u64 = SHAPES.iter().map(|[out, columns]| kind.bytes(*out, *columns)).sum();
-        let sets = (BYTES / held as usize).max(1);
-        let clock = Instant::now();
+        let stored: u64 = SHAPES.iter().map(|[out, columns]| kind.bytes(*out, *columns)).sum();
+        let sets = (BYTES / stored as usize).max(1);
+        let start = Instant::now();
         let matrices: Vec<Packed> = (0..sets * SHAPES.len())
             .map(|n| matrix(kind, SHAPES[n % SHAPES.len()], n as u32))
             .collect();
-        let make = clock.elapsed().as_secs_f64() / (sets * one) as f64;
+        let make = start.elapsed().as_secs_f64() / (sets * one) as f64;
         let bytes: usize = matrices[..SHAPES.len()].iter().map(Packed::bytes).sum();
         let single = time(&matrices, 1);
         let costs: Vec<String> = ROWS
@@ -170,21 +170,21 @@ fn measure(threads: usize, kinds: &[Format]) {
     }
 }
 
-/// Bytes per second that so many threads read together, in pieces: the lower quartile of the times
-/// of a piece.
+/// Returns the bytes per second that `threads` threads read together. Each reads in chunks; its rate is
+/// by the lower quartile of their times.
 fn bandwidth(threads: usize) -> f64 {
-    const PIECE: usize = 1 << 21;
+    const CHUNK: usize = 1 << 21;
     let numbers = vec![1u64; BYTES / size_of::<u64>()];
     let share = numbers.len() / threads;
     let rates: Vec<f64> = std::thread::scope(|scope| {
         let read = |part: &[u64]| {
-            let pieces = part.chunks_exact(PIECE / 8).cycle().take(3 * part.len() / (PIECE / 8));
-            let times = pieces.map(|piece| {
-                let clock = Instant::now();
-                black_box(Arch::new().dispatch(|| sum(black_box(piece))));
-                clock.elapsed().as_secs_f64()
+            let chunks = part.chunks_exact(CHUNK / 8).cycle().take(3 * part.len() / (CHUNK / 8));
+            let times = chunks.map(|chunk| {
+                let start = Instant::now();
+                black_box(Arch::new().dispatch(|| sum(black_box(chunk))));
+                start.elapsed().as_secs_f64()
             });
-            PIECE as f64 / quartile(times.collect())
+            CHUNK as f64 / quartile(times.collect())
         };
         let all: Vec<_> =
             numbers.chunks_exact(share).map(|part| scope.spawn(move || read(part))).collect();
@@ -193,7 +193,7 @@ fn bandwidth(threads: usize) -> f64 {
     rates.into_iter().sum()
 }
 
-/// In independent lanes, which the compiler turns into vectors.
+/// Sums in independent lanes, which the compiler vectorizes.
 #[inline(always)]
 fn sum(numbers: &[u64]) -> u64 {
     let mut lanes = [0u64; 32];

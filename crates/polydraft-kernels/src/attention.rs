@@ -31,6 +31,7 @@ mod page;
 mod params;
 mod rotate;
 mod segments;
+mod view;
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -26,6 +26,7 @@ use super::lines::{Line, PAGE_SLOTS};
 use super::mask::Mask;
 use super::page::Page;
 use super::params::AttentionParams;
+use super::view::{View, Visible};
 use crate::exp::exp;
 use crate::fetch::PrefetchSlice;
 use crate::stack;
@@ -291,55 +292,6 @@ impl Task<'_> {
                 out.copy_from_slice(&line.0[..out.len()]);
             }
         }
-    }
-}
-
-/// Positions and window of a task, which determine the visible slots.
-struct View {
-    window: Option<usize>,
-    positions: Range<usize>,
-}
-
-/// A slot that a row sees.
-struct Visible {
-    /// Slot in its page.
-    slot: usize,
-    /// Position in the sequence.
-    position: usize,
-}
-
-impl View {
-    /// Returns the line of a position's scores.
-    #[inline(always)]
-    fn line(&self, position: usize) -> usize {
-        (position - self.positions.start) / PAGE_SLOTS
-    }
-
-    /// Whether all rows see all slots of a page, as part of their context.
-    #[inline(always)]
-    fn is_full(&self, masks: &[Mask], page: usize) -> bool {
-        let mut is_full = true;
-        for mask in masks {
-            let (context, _) = mask.within(self.window, &self.positions);
-            is_full &= context.start <= page * PAGE_SLOTS && (page + 1) * PAGE_SLOTS <= context.end;
-        }
-        is_full
-    }
-
-    /// Returns the slots of a page that a row sees, in the order of the sequence.
-    #[inline(always)]
-    fn visible<'s>(&self, mask: &'s Mask, page: usize) -> impl Iterator<Item = Visible> + use<'s> {
-        let (context, path) = mask.within(self.window, &self.positions);
-        let slots = page * PAGE_SLOTS..(page + 1) * PAGE_SLOTS;
-        let context = context.start.max(slots.start)..context.end.min(slots.end);
-        let path_start = self.positions.end.min(mask.position() + 1) - path.len();
-        let path = path.iter().enumerate().filter(move |(_, slot)| slots.contains(slot));
-        context.map(|position| Visible { slot: position % PAGE_SLOTS, position }).chain(
-            path.map(move |(i, slot)| Visible {
-                slot: slot % PAGE_SLOTS,
-                position: path_start + i,
-            }),
-        )
     }
 }
 

@@ -4,11 +4,11 @@ use super::*;
 use crate::packed::block::COLUMNS;
 use crate::packed::blocks::{Iq4Nl, Iq4Xs, Q4_0, Q4_1, Q4K, Q8_0};
 use crate::packed::planes::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
-use crate::packed::tests::reference::{blocks, quantised, widened};
-use crate::packed::tests::{Memory, Stored, values};
+use crate::packed::tests::reference::{blocks, dequantized, quantised};
+use crate::packed::tests::{BlocksInMemory, RowsInMemory, values};
 use crate::packed::tiles::Encode;
 
-/// Rows of inputs that are hard in one way or another, `columns` each, in turn.
+/// Returns rows of inputs that alternate between difficult cases.
 fn inputs(rows: usize, columns: usize) -> Vec<f32> {
     let plain = values(rows * columns, 0.3);
     let mut x = plain.clone();
@@ -22,7 +22,7 @@ fn inputs(rows: usize, columns: usize) -> Vec<f32> {
             4 => x.fill(-3.0),
             5 => x.iter_mut().for_each(|x| *x *= 1e-41),
             6 => x[columns / 3] = 1e8,
-            // Ties of rounding: the largest is 127 scales.
+            // Ties of rounding: the scale is 1.
             7 => x
                 .iter_mut()
                 .enumerate()
@@ -37,7 +37,7 @@ fn inputs(rows: usize, columns: usize) -> Vec<f32> {
     x
 }
 
-/// The same for weights: blocks of every kind in every row.
+/// Returns weights with difficult blocks of every kind in every row.
 fn weights(out: usize, columns: usize) -> Vec<f32> {
     let mut w = values(out * columns, 7.1);
     hard_blocks(&mut w);
@@ -64,25 +64,25 @@ fn bits(y: &[f32]) -> Vec<u32> {
     y.iter().map(|y| y.to_bits()).collect()
 }
 
-/// A row of x as the kernels take it.
-fn held(x: &[f32]) -> Vec<f64> {
+/// Returns a row of x after rounding.
+fn rounded_inputs(x: &[f32]) -> Vec<f64> {
     let inputs = Inputs::new::<Q8_0>(x, x.len(), 1);
     let block = |b: &Input| b.numbers.map(|q| f64::from(q) * f64::from(b.scale));
     inputs.groups().flatten().flat_map(block).collect()
 }
 
-/// The numbers, rounded to these blocks.
+/// Returns numbers rounded to a type of blocks.
 fn load<B: Block + Encode<Value = f32>>(w: Vec<f32>, columns: usize) -> Tiles<B> {
-    Tiles::load(w.len() / columns, columns, &Memory(w, columns), None).unwrap()
+    Tiles::load(w.len() / columns, columns, &RowsInMemory(w, columns), None).unwrap()
 }
 
-/// Blocks of a file, of every kind that there can be.
+/// Returns tiles of blocks from a file, with blocks of every kind.
 fn from_blocks<B: Block>(out: usize, columns: usize) -> Tiles<B> {
     let bytes = blocks(B::KIND, out * columns / B::COLUMNS);
-    Tiles::from_file(out, columns, &Stored { kind: B::KIND, bytes, columns }).unwrap()
+    Tiles::from_file(out, columns, &BlocksInMemory { kind: B::KIND, bytes, columns }).unwrap()
 }
 
-/// A check of every kind of blocks.
+/// Runs a check for every block type.
 macro_rules! every_kind {
     ($check:ident $argument:tt) => {
         $check::<Q8_0> $argument;
@@ -116,14 +116,14 @@ fn kernels_agree<B: Block>() {
 }
 
 #[test]
-fn kernels_give_the_same_bits() {
+fn all_kernels_give_the_same_bits() {
     every_kind!(kernels_agree());
 }
 
-/// Numbers that no rounding makes, but a file may have: −128, and the largest of fewer bits
-/// everywhere.
+/// Checks extreme numbers that rounding never gives, but files may have: −128, and blocks full of the
+/// largest number.
 #[test]
-fn kernels_take_every_number_of_a_file() {
+fn kernels_accept_extreme_numbers_from_files() {
     fn check<B: Block>(bytes: &[u8], x: f32) {
         let mut chunk = B::ZERO;
         (0..TILE).for_each(|row| chunk.set_from_file(row, bytes).unwrap());
@@ -177,9 +177,8 @@ fn kernels_take_every_number_of_a_file() {
     }
 }
 
-/// How far a sum may be from that of the same numbers in double precision: a scale of w times one
-/// of x is rounded once, so is each addition (the first to a block's is exact), and a scale of w
-/// that is itself a product is exact.
+/// Checks errors against a bound of rounding errors. The product of a scale of w and a scale of x is
+/// rounded once, and so is each addition. A two-level scale of w is exact.
 fn near<B: Block>(kernel: Kernel) {
     let (out, columns) = (70, 3 * 256);
     let tiles = from_blocks::<B>(out, columns);
@@ -187,7 +186,7 @@ fn near<B: Block>(kernel: Kernel) {
     let x = inputs(rows, columns);
     let y = product_by(kernel, &tiles, &x, rows, Vec::new());
     let blocks = (columns / COLUMNS * B::SPANS) as f64;
-    // Roundings that a term goes through: its scale, two additions a block, a minimum's sum of x.
+    // Roundings of a term: its scale, two additions per block, and the sum of x for a minimum.
     let roundings = 2.0 * blocks + 3.0;
     let mut worst = 0f64;
     for o in 0..out {
@@ -199,18 +198,17 @@ fn near<B: Block>(kernel: Kernel) {
             for ((w, x), k) in w
                 .chunks_exact(COLUMNS)
                 .zip(x.chunks_exact(COLUMNS))
-                .zip(held(x).chunks_exact(COLUMNS))
+                .zip(rounded_inputs(x).chunks_exact(COLUMNS))
             {
                 let largest = x.iter().fold(0f32, |m, x| m.max(x.abs()));
-                // Half a scale, or all of an input that counts as zero; and three roundings on the
-                // way there.
+                // Half the scale, or all of an input that is rounded to zero, and three roundings.
                 let off = f64::from(largest) / 254.0 * (1.0 + 254.0 * 3.0 * 6e-8) + 4e-37;
                 for ((w, x), k) in w.iter().zip(x).zip(k) {
                     assert!((f64::from(*x) - k).abs() <= off, "{x} as {k}");
                     sum += f64::from(*w) * f64::from(*x);
                     half += f64::from(w.abs()) * off;
                 }
-                // Numbers and minimum are rounded apart from each other: each as large as their
+                // Numbers and minimum are rounded separately, and each may be as large as both
                 // sizes together.
                 let most = w.iter().fold(0f32, |m, w| m.max(w.abs()));
                 size += 3.0 * f64::from(most) * k.iter().map(|k| k.abs()).sum::<f64>();
@@ -223,20 +221,19 @@ fn near<B: Block>(kernel: Kernel) {
             }
         }
     }
-    // The bound is not idle: errors come near it, as near as many that are independent of each
-    // other do.
+    // The bound is not trivial: independent errors come within two orders of magnitude of it.
     assert!(worst > 0.01, "{worst}");
 }
 
 #[test]
-fn products_are_near_those_of_the_numbers_held() {
+fn products_are_within_rounding_error_of_double_precision() {
     for kernel in Kernel::available() {
         every_kind!(near(kernel));
     }
 }
 
 #[test]
-fn what_is_not_finite_stays_so_in_its_row() {
+fn non_finite_input_makes_only_its_row_nan() {
     let w = load::<Q4_1>(weights(40, 64), 64);
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut x = values(3 * 64, 0.3);
@@ -251,17 +248,18 @@ fn what_is_not_finite_stays_so_in_its_row() {
 }
 
 #[test]
-fn blocks_of_a_file_are_held_as_they_are() {
+fn loads_file_blocks_without_loss() {
     fn check<B: Block>() {
         let (out, columns) = (37, 2 * B::COLUMNS);
         let bytes = blocks(B::KIND, out * columns / B::COLUMNS);
-        let stored = |bytes: &[u8]| Stored { kind: B::KIND, bytes: bytes.to_vec(), columns };
+        let stored =
+            |bytes: &[u8]| BlocksInMemory { kind: B::KIND, bytes: bytes.to_vec(), columns };
         let read = |bytes: &[u8]| Tiles::<B>::from_file(out, columns, &stored(bytes));
         let tiles = read(&bytes).unwrap();
-        let mut held = Vec::new();
-        (0..out).for_each(|row| tiles.row(row, &mut held));
-        assert_eq!(held, widened(B::KIND, &bytes), "{}", B::KIND);
-        // One byte short, and a scale that is not finite.
+        let mut numbers = Vec::new();
+        (0..out).for_each(|row| tiles.row(row, &mut numbers));
+        assert_eq!(numbers, dequantized(B::KIND, &bytes), "{}", B::KIND);
+        // Rejects a file that is one byte short, and a scale that is not finite.
         let short = read(&bytes[..bytes.len() - 1]).unwrap_err();
         assert!(short.contains(&format!("expected {} bytes", bytes.len())), "{short}");
         let mut bad = bytes.clone();
@@ -277,7 +275,7 @@ fn blocks_of_a_file_are_held_as_they_are() {
     check::<Iq4Xs>();
 }
 
-/// All rows of some tiles.
+/// Returns the bits of all rows of tiles.
 fn rows<B: Block>(tiles: &Tiles<B>) -> Vec<u32> {
     let mut all = Vec::new();
     (0..tiles.out).for_each(|row| tiles.row(row, &mut all));
@@ -285,12 +283,12 @@ fn rows<B: Block>(tiles: &Tiles<B>) -> Vec<u32> {
 }
 
 #[test]
-fn rounding_is_ggmls_to_the_bit() {
+fn rounding_matches_ggml_bitwise() {
     fn check<B: Block + Encode<Value = f32>>() {
         let (out, columns) = (64, 512);
         let w = weights(out, columns);
         let bytes = quantised(B::KIND, &w);
-        let stored = Stored { kind: B::KIND, bytes, columns };
+        let stored = BlocksInMemory { kind: B::KIND, bytes, columns };
         let read = Tiles::<B>::from_file(out, columns, &stored).unwrap();
         assert_eq!(rows(&load::<B>(w, columns)), rows(&read), "{}", B::KIND);
     }
@@ -300,7 +298,7 @@ fn rounding_is_ggmls_to_the_bit() {
     check::<Q5_1>();
 }
 
-/// Numbers that are the same on every machine, in blocks of every kind.
+/// Returns weights that are the same on every machine, with difficult blocks of every kind.
 fn exact_weights(count: usize) -> Vec<f32> {
     let number = |at: usize| {
         let mixed = (at as u32 ^ 7).wrapping_mul(0x9e37_79b1);
@@ -311,20 +309,20 @@ fn exact_weights(count: usize) -> Vec<f32> {
     w
 }
 
-/// candle 0.11 made the fixtures of these numbers, with `BlockQ4K::from_float` and with
-/// `from_float_imatrix`, a row at a time.
+/// Compares with fixtures that candle 0.11 made from the same numbers, row by row, with
+/// `BlockQ4K::from_float` and `from_float_imatrix`.
 #[test]
-fn rounding_to_q4_k_is_candles_to_the_bit() {
+fn rounding_to_q4_k_matches_candle_bitwise() {
     let (out, columns) = (32, 512);
     let weights: Vec<f32> = (0..columns).map(|at| 0.2 + (at * 7 % 13) as f32).collect();
-    let w = Memory(exact_weights(out * columns), columns);
+    let w = RowsInMemory(exact_weights(out * columns), columns);
     for (bytes, weights) in [
         (&include_bytes!("../../../tests/fixtures/q4_k.bin")[..], None),
         (&include_bytes!("../../../tests/fixtures/q4_k-weighed.bin")[..], Some(&weights[..])),
     ] {
-        let stored = Stored { kind: TensorType::Q4_K, bytes: bytes.to_vec(), columns };
+        let stored = BlocksInMemory { kind: TensorType::Q4_K, bytes: bytes.to_vec(), columns };
         let read = Tiles::<Q4K>::from_file(out, columns, &stored).unwrap();
         let rounded = Tiles::<Q4K>::load(out, columns, &w, weights).unwrap();
-        assert_eq!(rounded.as_bytes(), read.as_bytes(), "weighed: {}", weights.is_some());
+        assert_eq!(rounded.as_bytes(), read.as_bytes(), "weighted: {}", weights.is_some());
     }
 }
