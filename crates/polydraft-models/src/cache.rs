@@ -2,9 +2,9 @@
 //! selectively.
 //!
 //! The caller tracks which slots are the context and which the draft tree after it. Slots lie in
-//! pages of [`PAGE_SLOTS`]. Sequences with a common prefix share pages; writing to a shared page copies
-//! it first (copy on write). So sharing is free, and a growing sequence moves nothing. Layers are
-//! grouped by the shape of their heads; each group has its own pages.
+//! pages of [`PAGE_SLOTS`]. Sequences with a common prefix share pages; writing to a shared page
+//! copies it first (copy on write). So sharing is free, and a growing sequence moves nothing.
+//! Layers are grouped by the shape of their heads; each group has its own pages.
 
 mod recurrent;
 

@@ -148,20 +148,20 @@ impl Description {
             shapes::check(path, &model.config, &weights)?;
         }
         let mut types = BTreeMap::<String, u64>::new();
-        let (mut of_experts, mut of_tables) = (0u64, 0u64);
+        let (mut expert_numbers, mut unused_rows) = (0u64, 0u64);
         let is_loaded = |tensor: &TensorHeader| !model.config.skips_tensor(&tensor.name);
         for tensor in weights.tensors().into_iter().filter(is_loaded) {
             let numbers = tensor.numbers();
             model.parameters = model.parameters.saturating_add(numbers);
             if model.config.is_expert_tensor(&tensor.name) {
-                of_experts = of_experts.saturating_add(numbers);
+                expert_numbers = expert_numbers.saturating_add(numbers);
             }
             let used = model.config.matrix_use(&tensor.name);
             model.sizes.add(&tensor, used);
             // A token needs one row of the table.
             if let (MatrixUse::LargeTable, [rows, columns]) = (used, &tensor.shape[..]) {
                 let others = rows.saturating_sub(1) as u64;
-                of_tables = of_tables.saturating_add(others.saturating_mul(*columns as u64));
+                unused_rows = unused_rows.saturating_add(others.saturating_mul(*columns as u64));
             }
             if tensor.shape.len() >= 2 && used == MatrixUse::Product {
                 let count = types.entry(tensor.stored).or_default();
@@ -170,9 +170,9 @@ impl Description {
         }
         let idle = model.config.experts.as_ref().map_or(0, |experts| {
             let idle = (experts.count - experts.used) as u128;
-            (u128::from(of_experts) * idle / experts.count as u128) as u64
+            (u128::from(expert_numbers) * idle / experts.count as u128) as u64
         });
-        model.active_parameters = model.parameters - idle - of_tables;
+        model.active_parameters = model.parameters - idle - unused_rows;
         let mut types: Vec<_> = types.into_iter().collect();
         types.sort_by_key(|(_, numbers)| std::cmp::Reverse(*numbers));
         let names: Vec<String> = types.into_iter().map(|(name, _)| name).collect();
@@ -198,8 +198,8 @@ impl Description {
         rounded.map(|matrix| matrix.bytes(precision)).fold(0, u64::saturating_add)
     }
 
-    /// Whether a self-draft of type `self_draft` is so much smaller than a model in `precision` that
-    /// its passes are faster.
+    /// Whether a self-draft of type `self_draft` is so much smaller than a model in `precision`
+    /// that its passes are faster.
     pub fn is_self_draft_small(&self, self_draft: Precision, precision: Precision) -> bool {
         self.self_draft_bytes(self_draft) as f64
             <= MAX_SELF_DRAFT_SHARE * self.self_draft_bytes(precision) as f64

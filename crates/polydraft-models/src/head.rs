@@ -66,7 +66,7 @@ impl DraftHead {
 
     /// Hidden states of the target that it reads, in order.
     pub fn hidden_states(&self) -> &[polydraft_engine::HiddenState] {
-        &self.net.reads
+        &self.net.hidden_states
     }
 
     /// Bytes of the KV caches of all sequences.
@@ -88,18 +88,22 @@ impl DraftHead {
 
     /// Computes one pass.
     fn compute(&mut self, work: &[Work]) -> error::Result<()> {
-        let (width, reads) = (self.net.width(), self.net.features);
+        let (width, feature_width) = (self.net.width(), self.net.feature_width);
         let state = |sequence: Sequence| &self.sequences[sequence];
-        let features: Vec<f32> =
-            work.iter().flat_map(|w| state(w.sequence).inputs(&w.slots, reads)).copied().collect();
+        let features: Vec<f32> = work
+            .iter()
+            .flat_map(|w| state(w.sequence).inputs(&w.slots, feature_width))
+            .copied()
+            .collect();
         let combined = self.net.combine(features)?;
         let mut combined = &combined[..];
         let mut states =
             Vec::with_capacity(work.iter().map(|w| w.slots.len()).sum::<usize>() * width);
         for Work { sequence, slots, tree } in work {
             let positions;
-            (positions, combined) =
-                combined.split_at(state(*sequence).inputs(slots, reads).len() / reads * width);
+            (positions, combined) = combined.split_at(
+                state(*sequence).inputs(slots, feature_width).len() / feature_width * width,
+            );
             states.extend_from_slice(positions);
             state(*sequence).add_states(slots, tree, width, &mut states);
         }
@@ -117,7 +121,7 @@ impl DraftHead {
             let (of_logits, of_states);
             (of_logits, logits) = logits.split_at(wanted * self.net.tokens.len());
             (of_states, states) = states.split_at(wanted * width);
-            self.sequences[*sequence].finish_slots(slots, of_logits, of_states, reads);
+            self.sequences[*sequence].finish_slots(slots, of_logits, of_states, feature_width);
         }
         Ok(())
     }
@@ -151,13 +155,13 @@ impl Sequences for DraftHead {
     }
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
-        let width = self.net.features;
+        let width = self.net.feature_width;
         self.state_mut(sequence).truncate(length, width);
     }
 
-    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+    fn prepare(&mut self, sequence: Sequence, max_tokens: usize) -> Result<usize> {
         let tree = &DraftTree::new();
-        let mut slots = self.state(sequence).unprepared(most);
+        let mut slots = self.state(sequence).unprepared(max_tokens);
         while !slots.is_empty() {
             let end = slots.end.min(slots.start + MAX_PASS_TOKENS);
             self.compute(&[Work { sequence, slots: slots.start..end, tree }])
@@ -211,15 +215,20 @@ impl Drafter for DraftHead {
         &mut self,
         sequence: Sequence,
         target: &dyn Model,
-        of: Sequence,
+        target_sequence: Sequence,
         known: usize,
     ) -> Result<()> {
         let received = self.state(sequence).received();
         if known <= received {
             return Ok(());
         }
-        let (width, length) = (self.net.features, self.state(sequence).len());
-        let features = hidden_states::target_states(target, of, [received, known, length], width)?;
+        let (width, length) = (self.net.feature_width, self.state(sequence).len());
+        let features = hidden_states::target_states(
+            target,
+            target_sequence,
+            [received, known, length],
+            width,
+        )?;
         if self.net.uses_target_cache() {
             let target = (target as &dyn Any).downcast_ref::<TransformerModel>();
             let Some(target) = target else {
@@ -229,7 +238,7 @@ impl Drafter for DraftHead {
                     got: "another backend".to_owned(),
                 });
             };
-            self.state_mut(sequence).set_cache(target.share_prefix(of, known));
+            self.state_mut(sequence).set_cache(target.share_prefix(target_sequence, known));
         }
         self.state_mut(sequence).receive(&features, width);
         Ok(())

@@ -50,7 +50,7 @@ pub struct TransformerModel {
     /// Tokens of the vocabulary that logits are computed for, if not all.
     outputs: Option<Vec<Token>>,
     /// Whether this is a quantised self-draft that shares the KV cache of its original.
-    follows: bool,
+    shares_kv_cache: bool,
 }
 
 impl TransformerModel {
@@ -76,7 +76,7 @@ impl TransformerModel {
             logits_buffer: LogitsBuffer::default(),
             closed: ClosedSequences::new(limits),
             outputs: None,
-            follows: false,
+            shares_kv_cache: false,
         })
     }
 
@@ -306,13 +306,13 @@ impl Sequences for TransformerModel {
         if self.sequences.is_empty() {
             self.logits_buffer = LogitsBuffer::default();
         }
-        if let Some(state) = state.filter(|_| !self.follows) {
+        if let Some(state) = state.filter(|_| !self.shares_kv_cache) {
             self.closed.insert(state);
         }
     }
 
     fn caches_closed_sequences(&self) -> bool {
-        !self.follows && self.closed.limits().closed > 0
+        !self.shares_kv_cache && self.closed.limits().closed > 0
     }
 
     fn token_bytes(&self) -> u64 {
@@ -344,12 +344,12 @@ impl Sequences for TransformerModel {
         self.state_mut(sequence).truncate(length);
     }
 
-    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
+    fn prepare(&mut self, sequence: Sequence, max_tokens: usize) -> Result<usize> {
         let state = self.state(sequence);
         self.check_context(state.tokens().len())?;
         let last = state.tokens().len().saturating_sub(1);
         let next = state.next(last);
-        let end = last.min(next.saturating_add(most));
+        let end = last.min(next.saturating_add(max_tokens));
         if next < end {
             let work = vec![Work { sequence, next, end, tree: None }];
             self.compute(work).map_err(|e| self.failed(e))?;
@@ -423,8 +423,8 @@ impl ThreadPool for Pool {
 
 impl KvCacheFollower for TransformerModel {
     fn follow_kv_cache(&mut self, leader: &dyn Model) -> bool {
-        self.follows = self.original(leader).is_some();
-        self.follows
+        self.shares_kv_cache = self.original(leader).is_some();
+        self.shares_kv_cache
     }
 
     fn sync_kv_cache(
@@ -434,7 +434,9 @@ impl KvCacheFollower for TransformerModel {
         of: Sequence,
         known: usize,
     ) -> Result<()> {
-        let Some(leader) = self.original(leader).filter(|_| self.follows) else { return Ok(()) };
+        let Some(leader) = self.original(leader).filter(|_| self.shares_kv_cache) else {
+            return Ok(());
+        };
         let state = leader.state(of);
         let (cached, cache) = state.share_prefix(known.min(state.computed()));
         self.state_mut(sequence).share_kv_cache(cached, cache);

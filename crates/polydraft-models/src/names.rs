@@ -56,8 +56,8 @@ pub(crate) struct LatentNames {
     pub split_up: [&'static str; 2],
 }
 
-/// Names of the experts of a layer. `#` stands for an expert's number; a name without it is the full
-/// name of a tensor of all experts.
+/// Names of the experts of a layer. `#` stands for an expert's number; a name without it is the
+/// full name of a tensor of all experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExpertNames {
     pub router: &'static str,

@@ -282,8 +282,8 @@ impl Recurrent {
     }
 }
 
-/// Tokens from `committed` on that are new or ancestors of new ones, depth first. `parents` are as in
-/// [`Recurrent`]; `begin` is the slot of the first token.
+/// Tokens from `committed` on that are new or ancestors of new ones, depth first. `parents` are as
+/// in [`Recurrent`]; `begin` is the slot of the first token.
 fn walk(parents: &[usize], begin: usize, committed: usize, new: usize) -> Vec<TreeToken> {
     let parent = |token: usize| parents[token].checked_sub(begin + committed + 1);
     let mut is_needed = vec![false; parents.len()];

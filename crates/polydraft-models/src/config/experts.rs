@@ -80,8 +80,8 @@ impl Experts {
         if count == 0 || !self.count.is_multiple_of(count) || within < best_scores {
             let experts = self.count;
             return Err(format!(
-                "n_group: expected a divisor of the {experts} experts, with {best_scores} or more in a \
-                 group, got {count}"
+                "n_group: expected a divisor of the {experts} experts, with {best_scores} or more \
+                 in a group, got {count}"
             ));
         }
         if used > count || used * within < self.used {

@@ -42,8 +42,8 @@ impl Config {
 
     /// The last layer that has its own KV cache and is of the given kind (with a window or not).
     pub(crate) fn last_cached_layer(&self, windowed: bool) -> Option<usize> {
-        let own = 0..self.layers - self.attention.shared_kv_layers;
-        own.rev().find(|layer| self.is_windowed(*layer) == windowed)
+        let candidates = 0..self.layers - self.attention.shared_kv_layers;
+        candidates.rev().find(|layer| self.is_windowed(*layer) == windowed)
     }
 
     /// Names of the matrices that project to queries, keys and values in a layer, with their rows.
@@ -63,9 +63,9 @@ impl Config {
 
     /// Layers that have their own KV cache.
     pub(crate) fn cached_layers(&self) -> impl Iterator<Item = usize> {
-        let own = (0..self.layers).filter(|layer| !self.shares_kv_cache(*layer));
-        let own = own.filter(|layer| self.blocks_of(*layer) != LayerBlocks::FeedForward);
-        own.filter(|layer| self.recurrent_of(*layer).is_none())
+        let layers = (0..self.layers).filter(|layer| !self.shares_kv_cache(*layer));
+        let layers = layers.filter(|layer| self.blocks_of(*layer) != LayerBlocks::FeedForward);
+        layers.filter(|layer| self.recurrent_of(*layer).is_none())
     }
 
     /// Number and width of the heads of a layer in the KV cache.
@@ -86,18 +86,18 @@ impl Config {
             let before = (0..layer).filter(|other| self.recurrent_of(*other).is_some());
             return CacheIndex { shape: 0, layer: before.count() };
         }
-        let lender = self.kv_cache_layer(layer).unwrap_or(layer);
-        let own = self.cached_heads(lender);
+        let source = self.kv_cache_layer(layer).unwrap_or(layer);
+        let heads = self.cached_heads(source);
         let mut shapes: Vec<[usize; 2]> = Vec::new();
         let mut before = 0;
-        for other in self.cached_layers().take_while(|other| *other < lender) {
+        for other in self.cached_layers().take_while(|other| *other < source) {
             let shape = self.cached_heads(other);
-            before += usize::from(shape == own);
+            before += usize::from(shape == heads);
             if !shapes.contains(&shape) {
                 shapes.push(shape);
             }
         }
-        let shape = shapes.iter().position(|shape| *shape == own).unwrap_or(shapes.len());
+        let shape = shapes.iter().position(|shape| *shape == heads).unwrap_or(shapes.len());
         CacheIndex { shape, layer: before }
     }
 
@@ -119,16 +119,16 @@ impl Config {
             }
         }
         let Self { layers, attention, .. } = self;
-        let borrowing = attention.shared_kv_layers;
-        if borrowing >= *layers {
+        let shared = attention.shared_kv_layers;
+        if shared >= *layers {
             return Err(format!(
-                "num_kv_shared_layers: expected fewer than the {layers} layers, got {borrowing}"
+                "num_kv_shared_layers: expected fewer than the {layers} layers, got {shared}"
             ));
         }
         match (0..*layers).find(|layer| self.kv_cache_layer(*layer).is_none()) {
             None => Ok(()),
             Some(layer) => Err(format!(
-                "num_kv_shared_layers: expected a layer before the last {borrowing} of the kind of \
+                "num_kv_shared_layers: expected a layer before the last {shared} of the kind of \
                  layer {layer}, got none"
             )),
         }

@@ -73,8 +73,8 @@ pub enum Scaling {
         /// Whether the bounds of the interpolated range are rounded outwards to integers.
         truncate: bool,
     },
-    /// LongRoPE: each frequency has its own divisor. [`Rope::divisors`] are those of sequences up to
-    /// the training's length; longer sequences have other divisors.
+    /// LongRoPE: each frequency has its own divisor. [`Rope::divisors`] are those of sequences up
+    /// to the training's length; longer sequences have other divisors.
     Long {
         /// Divisors for sequences of up to `original` tokens.
         short: Vec<f32>,

@@ -1,5 +1,5 @@
-//! DeepSeek V2, V3, R1 and models with the same architecture (Kimi K2, Moonlight): multi-head latent
-//! attention, many small experts with shared ones, dense first layers.
+//! DeepSeek V2, V3, R1 and models with the same architecture (Kimi K2, Moonlight): multi-head
+//! latent attention, many small experts with shared ones, dense first layers.
 //!
 //! Source: DeepSeek-AI 2024 (V2, V3).
 

@@ -1,5 +1,5 @@
-//! EXAONE 4: norms after the blocks and of each head's queries and keys; the 32B model has a sliding
-//! window in three of four layers, and no positions in the others.
+//! EXAONE 4: norms after the blocks and of each head's queries and keys; the 32B model has a
+//! sliding window in three of four layers, and no positions in the others.
 //!
 //! Source: LG AI Research 2025.
 

@@ -1,7 +1,7 @@
-//! Gemma 4, text part. Layers with full attention have wider heads than those with a sliding window,
-//! fewer key heads (optionally equal to the values) and partial rotation. Upper layers share the KV
-//! caches of lower ones. There are per-layer embeddings, and experts in parallel with a dense block.
-//! Norm weights are not offsets from one, unlike in Gemma 3.
+//! Gemma 4, text part. Layers with full attention have wider heads than those with a sliding
+//! window, fewer key heads (optionally equal to the values) and partial rotation. Upper layers
+//! share the KV caches of lower ones. There are per-layer embeddings, and experts in parallel with
+//! a dense block. Norm weights are not offsets from one, unlike in Gemma 3.
 //!
 //! Source: Gemma Team 2026; fields and their defaults as in Hugging Face transformers.
 

@@ -358,8 +358,8 @@ fn ministral3(keys: &Keys, fields: &mut Map<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// Sets the sliding window of the layers that the file's pattern lists; by default the last of every
-/// `period` layers has full attention. Without `period` no layer has a window.
+/// Sets the sliding window of the layers that the file's pattern lists; by default the last of
+/// every `period` layers has full attention. Without `period` no layer has a window.
 fn windows(keys: &Keys, fields: &mut Map<String, Value>, period: Option<u64>) -> Result<()> {
     const PATTERN: &str = "attention.sliding_window_pattern";
     let layers = fields.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or(0) as usize;

@@ -1,5 +1,5 @@
-//! Ministral: Mistral with a sliding window in the listed layers. Ministral 3: Mistral with YaRN, and
-//! queries that are scaled by position.
+//! Ministral: Mistral with a sliding window in the listed layers. Ministral 3: Mistral with YaRN,
+//! and queries that are scaled by position.
 //!
 //! Source: Mistral AI 2024 and 2025.
 

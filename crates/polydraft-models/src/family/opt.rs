@@ -1,6 +1,6 @@
 //! OPT: learned positions, layer norms with biases, ReLU without a gate. The 350M model has norms
-//! after the blocks and projections around a narrower embedding. Galactica has the same architecture
-//! without biases and with norms that have no weights.
+//! after the blocks and projections around a narrower embedding. Galactica has the same
+//! architecture without biases and with norms that have no weights.
 //!
 //! Source: Zhang et al. 2022.
 

@@ -53,8 +53,8 @@ fn window(fields: &Fields) -> Result<Option<usize>> {
     }
 }
 
-/// Reads experts in every `decoder_sparse_step`-th layer that is not in `mlp_only_layers`. `defaults`
-/// are the number of experts, the number that compute a token, and their inner width.
+/// Reads experts in every `decoder_sparse_step`-th layer that is not in `mlp_only_layers`.
+/// `defaults` are the number of experts, the number that compute a token, and their inner width.
 pub(super) fn experts(config: &Config, fields: &Fields, defaults: [usize; 3]) -> Result<Experts> {
     // transformers 5 writes `num_local_experts`.
     let count = match fields.contains("num_experts") {

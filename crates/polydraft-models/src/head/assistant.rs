@@ -4,10 +4,10 @@
 //! Source: Gemma Team 2026 (Gemma 4); computed as in Hugging Face transformers (`gemma4_assistant`
 //! and its candidate generator).
 //! Method: as with EAGLE-1, position i joins the target's last normed state s of token i with the
-//! target's embedding e of token i + 1: x = before·[e, s]. Its layers have queries only. They attend
-//! to the KV cache of the target's last layer of the same kind for the tokens up to i; in all nodes
-//! of a tree, queries are rotated as for token i + 1. Logits are output·norm(x), and the output
-//! state is after·norm(x).
+//! target's embedding e of token i + 1: x = before·[e, s]. Its layers have queries only. They
+//! attend to the KV cache of the target's last layer of the same kind for the tokens up to i; in
+//! all nodes of a tree, queries are rotated as for token i + 1. Logits are output·norm(x), and the
+//! output state is after·norm(x).
 //! Deviations: 1. If files have clusters of tokens, which restrict the output, they are ignored:
 //! logits are computed for all tokens. 2. It returns its full distribution at every node of a tree.
 //! Complexity: a few narrow layers and the output matrix for each drafted token; no prefill.
@@ -41,11 +41,16 @@ pub(super) struct AssistantFiles {
 }
 
 impl AssistantFiles {
-    /// Opens the files and checks them against the target: its configuration `trunk` and the size of
-    /// its vocabulary.
-    pub fn open(directory: &Path, json: &Value, trunk: &Config, vocabulary: usize) -> Result<Self> {
+    /// Opens the files and checks them against the target: its configuration `target` and the size
+    /// of its vocabulary.
+    pub fn open(
+        directory: &Path,
+        json: &Value,
+        target: &Config,
+        vocabulary: usize,
+    ) -> Result<Self> {
         let (config, mut weights) = source::assistant_parts(directory, json)?;
-        check(json, &config, trunk, vocabulary)
+        check(json, &config, target, vocabulary)
             .map_err(|problem| Error::File { path: source::settings(directory), problem })?;
         weights.drop_tensors(|name| is_unread(&config, name));
         Ok(Self { weights, config })
@@ -74,34 +79,35 @@ fn is_unread(config: &Config, name: &str) -> bool {
 fn check(
     json: &Value,
     config: &Config,
-    trunk: &Config,
+    target: &Config,
     vocabulary: usize,
 ) -> std::result::Result<(), String> {
     let backbone = json.get("backbone_hidden_size").and_then(Value::as_u64).unwrap_or(1536);
-    if backbone != trunk.hidden as u64 {
-        let expected = trunk.hidden;
+    if backbone != target.hidden as u64 {
+        let expected = target.hidden;
         return Err(format!(
             "backbone_hidden_size: expected the target's {expected}, got {backbone}"
         ));
     }
-    if ![trunk.vocabulary, vocabulary].contains(&config.vocabulary) {
-        let (expected, got) = (trunk.vocabulary, config.vocabulary);
+    if ![target.vocabulary, vocabulary].contains(&config.vocabulary) {
+        let (expected, got) = (target.vocabulary, config.vocabulary);
         return Err(format!("vocab_size: expected the target's {expected}, got {got}"));
     }
     for layer in 0..config.layers {
         let windowed = config.is_windowed(layer);
         let kind = if windowed { "with a window" } else { "with full attention" };
-        let Some(lender) = trunk.last_cached_layer(windowed) else {
+        let Some(source_layer) = target.last_cached_layer(windowed) else {
             return Err(format!("layer_types: expected a target with layers {kind}, got none"));
         };
-        let [own, target] = [config.head_shape(layer), trunk.head_shape(lender)].map(
+        let [own, expected] = [config.head_shape(layer), target.head_shape(source_layer)].map(
             |HeadShape { key_value_heads, head_dim, .. }| {
                 format!("{key_value_heads} of {head_dim} numbers")
             },
         );
-        if own != target {
+        if own != expected {
             return Err(format!(
-                "num_key_value_heads: expected, in layers {kind}, the target's {target}, got {own}"
+                "num_key_value_heads: expected, in layers {kind}, the target's {expected}, got \
+                 {own}"
             ));
         }
     }
@@ -112,16 +118,16 @@ fn check(
 pub(super) fn read(
     directory: &Path,
     json: &Value,
-    target: &TransformerModel,
+    model: &TransformerModel,
     options: &HeadOptions,
 ) -> Result<DraftHead> {
     if options.layers.is_some() {
         let problem = "expected no option for layers of the target: an assistant reads the last";
         return Err(Error::File { path: directory.to_owned(), problem: problem.to_owned() });
     }
-    let (trunk, info) = (target.transformer(), target.info());
+    let (target, info) = (model.transformer(), model.info());
     let vocabulary = info.vocabulary.size();
-    let files = AssistantFiles::open(directory, json, &trunk.config, vocabulary)?;
+    let files = AssistantFiles::open(directory, json, &target.config, vocabulary)?;
     let mut sizes = TensorSizes::default();
     files.tensors().for_each(|tensor| sizes.add(&tensor, files.config.matrix_use(&tensor.name)));
     let AssistantFiles { weights, config } = files;
@@ -129,21 +135,21 @@ pub(super) fn read(
     check_memory(directory, options.precision, available, |precision| sizes.bytes(precision))?;
 
     let mut loader = Loader { config: &config, weights, precision: options.precision };
-    let (hidden, backbone) = (config.hidden, trunk.config.hidden);
+    let (hidden, backbone) = (config.hidden, target.config.hidden);
     let before = loader.linear(&[("pre_projection".to_owned(), hidden)], 2 * backbone, false)?;
     let after = loader.linear(&[("post_projection".to_owned(), backbone)], hidden, false)?;
     let mut layers = Vec::with_capacity(config.layers);
     for number in 0..config.layers {
         let mut layer = loader.layer(number)?;
         // `check` made sure that there is one.
-        let lender = trunk.config.last_cached_layer(config.is_windowed(number)).unwrap_or(0);
-        layer.place = trunk.config.cache_index(lender);
+        let source_layer = target.config.last_cached_layer(config.is_windowed(number)).unwrap_or(0);
+        layer.cache_index = target.config.cache_index(source_layer);
         layers.push(layer);
     }
     let norm = loader.norm(config.names.norm, hidden)?;
-    let tokens = options.drafted(directory, vocabulary)?;
+    let tokens = options.allowed_tokens(directory, vocabulary)?;
     let output = output(&mut loader, vocabulary, &tokens)?;
-    let place = match &config.positions {
+    let positions = match &config.positions {
         Positions::Rotary(rope) => PositionEncoding::rotary(&config, rope),
         Positions::Learned { .. } => {
             let problem = "expected rotary positions".to_owned();
@@ -152,18 +158,18 @@ pub(super) fn read(
     };
     loader.weights.check_all_read(|name| is_unread(&config, name))?;
 
-    let embedding = Arc::clone(trunk.embedding());
-    let mut decoder = Transformer::from_parts(config.clone(), embedding, place, layers);
+    let embedding = Arc::clone(target.embedding());
+    let mut decoder = Transformer::from_parts(config.clone(), embedding, positions, layers);
     decoder.set_norm(Some(norm));
     decoder.set_lm_head(Arc::new(output));
-    let scale = trunk.config.embedding_scale;
+    let scale = target.config.embedding_scale;
     let net = Net {
         decoder,
         join: Join::Assistant { before, after, scale },
         tokens,
         logit_scale: 1.0,
-        reads: vec![HiddenState::Output],
-        features: backbone,
+        hidden_states: vec![HiddenState::Output],
+        feature_width: backbone,
     };
     let name = directory.file_name().map_or_else(|| directory.to_owned(), PathBuf::from);
     Ok(DraftHead::new(name.to_string_lossy().into_owned(), vocabulary, info.context, net))

@@ -7,8 +7,8 @@
 //! Deviations: 1. Engines draw one chain from a block. Here every node of a tree gets a full
 //! distribution: that of its level, conditional on its parent if the format has a link. So any
 //! number of paths costs one pass, and every verifier works at every temperature. 2. A block always
-//! has its trained length, however shallow the tree is; logits are computed for the requested levels
-//! only. 3. Confidence heads are not read.
+//! has its trained length, however shallow the tree is; logits are computed for the requested
+//! levels only. 3. Confidence heads are not read.
 //! Complexity: one pass over the block and the new tokens, then the output matrix.
 
 pub(super) mod config;
@@ -55,25 +55,31 @@ impl BlockHead {
 
     /// Hidden states of the target that it reads, in order.
     pub fn hidden_states(&self) -> &[HiddenState] {
-        &self.net.reads
+        &self.net.hidden_states
     }
 
     fn failed(&self, source: error::Error) -> EngineError {
         EngineError::Model { model: self.name.clone(), source: Box::new(source) }
     }
 
-    /// Writes target states of the given sequences to the caches, at most `most` tokens of each. With
-    /// `blocks`, also computes the blocks of sequences whose states are then all in the cache.
-    fn compute(&mut self, sequences: &[Sequence], most: usize, blocks: bool) -> error::Result<()> {
+    /// Writes target states of the given sequences to the caches, at most `max_tokens` tokens of
+    /// each. With `blocks`, also computes the blocks of sequences whose states are then all
+    /// written.
+    fn compute(
+        &mut self,
+        sequences: &[Sequence],
+        max_tokens: usize,
+        blocks: bool,
+    ) -> error::Result<()> {
         let mut chosen: Vec<&mut SequenceState> = Vec::with_capacity(sequences.len());
         for (sequence, state) in self.sequences.iter_mut() {
             if sequences.contains(&sequence) {
                 chosen.push(state);
             }
         }
-        let width = self.net.features;
+        let width = self.net.feature_width;
         let mut work: Vec<Work> =
-            chosen.iter_mut().map(|state| state.work(width, most, blocks)).collect();
+            chosen.iter_mut().map(|state| state.work(width, max_tokens, blocks)).collect();
         let outputs = self.net.forward(&mut work)?;
         let written: Vec<usize> = work.iter().map(|work| work.states).collect();
         drop(work);
@@ -142,16 +148,16 @@ impl Sequences for BlockHead {
     }
 
     fn truncate(&mut self, sequence: Sequence, length: usize) {
-        let width = self.net.features;
+        let width = self.net.feature_width;
         self.sequences[sequence].truncate(length, width);
     }
 
-    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        let mut left = most;
-        while left > 0 && self.sequences[sequence].unwritten() > 0 {
-            let now = left.min(MAX_PASS_TOKENS);
-            self.compute(&[sequence], now, false).map_err(|e| self.failed(e))?;
-            left -= now;
+    fn prepare(&mut self, sequence: Sequence, max_tokens: usize) -> Result<usize> {
+        let mut remaining = max_tokens;
+        while remaining > 0 && self.sequences[sequence].unwritten() > 0 {
+            let count = remaining.min(MAX_PASS_TOKENS);
+            self.compute(&[sequence], count, false).map_err(|e| self.failed(e))?;
+            remaining -= count;
         }
         Ok(self.sequences[sequence].unwritten())
     }
@@ -200,15 +206,15 @@ impl Drafter for BlockHead {
         &mut self,
         sequence: Sequence,
         target: &dyn Model,
-        of: Sequence,
+        target_sequence: Sequence,
         known: usize,
     ) -> Result<()> {
         let received = self.sequences[sequence].received();
         if known <= received {
             return Ok(());
         }
-        let (width, length) = (self.net.features, self.len(sequence));
-        let features = target_states(target, of, [received, known, length], width)?;
+        let (width, length) = (self.net.feature_width, self.len(sequence));
+        let features = target_states(target, target_sequence, [received, known, length], width)?;
         self.sequences[sequence].receive(&features, width);
         Ok(())
     }

@@ -2,8 +2,8 @@
 //!
 //! Three formats: of the original EAGLE heads, of SpecForge (options nested in `eagle_config`), and
 //! of speculators (the layer nested in `transformer_layer_config`). Unknown options are rejected by
-//! name: a misread draft head still gives output with the target's distribution, but slowly, and the
-//! cause would be hard to find.
+//! name: a misread draft head still gives output with the target's distribution, but slowly, and
+//! the cause would be hard to find.
 
 use std::path::Path;
 
@@ -37,9 +37,9 @@ pub(super) struct HeadConfig {
     /// Hidden width of the target, if the file has it.
     pub target_hidden: Option<usize>,
     /// Hidden states that it reads, if the file lists them.
-    pub features: Option<Vec<HiddenState>>,
+    pub hidden_states: Option<Vec<HiddenState>>,
     /// Number of hidden states that it reads, if the file has it.
-    pub feature_count: Option<usize>,
+    pub hidden_state_count: Option<usize>,
     /// Size of the draft vocabulary; `None` for the target's whole vocabulary.
     pub draft_vocabulary: Option<usize>,
     /// Whether the projection of the inputs has a bias, if the file has the field.
@@ -125,9 +125,9 @@ impl HeadConfig {
         }
         let draft_vocabulary = fields.get::<usize>("draft_vocab_size")?;
         if let Some(got) = draft_vocabulary.filter(|size| !(1..=layers.vocabulary).contains(size)) {
-            let most = layers.vocabulary;
+            let max = layers.vocabulary;
             return Err(format!(
-                "draft_vocab_size: expected from 1 to vocab_size = {most}, got {got}"
+                "draft_vocab_size: expected from 1 to vocab_size = {max}, got {got}"
             ));
         }
         let first = !is_block
@@ -148,12 +148,12 @@ impl HeadConfig {
         layers.check()?;
         Ok(Self {
             target_hidden: fields.get("target_hidden_size")?,
-            features: match &kind {
+            hidden_states: match &kind {
                 Kind::Eagle1 => Some(vec![HiddenState::Output]),
-                Kind::Eagle3 { .. } => features(&fields, nested.as_ref())?,
-                Kind::Block(block) => block.reads.clone(),
+                Kind::Eagle3 { .. } => hidden_states(&fields, nested.as_ref())?,
+                Kind::Block(block) => block.hidden_states.clone(),
             },
-            feature_count: fields.get("num_aux_hidden_states")?,
+            hidden_state_count: fields.get("num_aux_hidden_states")?,
             draft_vocabulary,
             bias: fields.get("bias")?,
             logit_scale,
@@ -193,9 +193,9 @@ fn eagle3(fields: &Fields, nested: Option<&Fields>, speculators: bool) -> Read<K
     Ok(Kind::Eagle3 { norms, residual, feedback })
 }
 
-/// Hidden states to read, in one of two conventions: at the top level number n is the input of layer
-/// n, inside `eagle_config` the output of layer n.
-fn features(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<HiddenState>>> {
+/// Hidden states to read, in one of two conventions: at the top level number n is the input of
+/// layer n, inside `eagle_config` the output of layer n.
+fn hidden_states(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<HiddenState>>> {
     const FIELD: &str = "eagle_aux_hidden_state_layer_ids";
     let inner = nested.map_or(Ok(None), |nested| nested.get::<Vec<usize>>(FIELD))?;
     let numbers = match fields.get::<Vec<usize>>(FIELD)? {

@@ -24,7 +24,7 @@ pub struct HeadDescription {
     /// Number of tokens that it can draft.
     pub tokens: usize,
     /// Hidden states of the target that it reads, in order.
-    pub reads: Vec<HiddenState>,
+    pub hidden_states: Vec<HiddenState>,
 }
 
 impl HeadDescription {
@@ -41,10 +41,10 @@ impl HeadDescription {
                 parameters: files.parameters(),
                 layers: files.config.layers,
                 tokens: vocabulary,
-                reads: vec![HiddenState::Output],
+                hidden_states: vec![HiddenState::Output],
             });
         }
-        let Headers { weights, config, reads, tokens } =
+        let Headers { weights, config, hidden_states, tokens } =
             Headers::read(directory, target, vocabulary, None, None)?;
         let parameters =
             weights.tensors().iter().map(TensorHeader::numbers).fold(0, u64::saturating_add);
@@ -53,6 +53,12 @@ impl HeadDescription {
             Kind::Eagle3 { .. } => "EAGLE-3",
             Kind::Block(block) => block.name,
         };
-        Ok(Self { kind, parameters, layers: config.layers.layers, tokens: tokens.ids.len(), reads })
+        Ok(Self {
+            kind,
+            parameters,
+            layers: config.layers.layers,
+            tokens: tokens.ids.len(),
+            hidden_states,
+        })
     }
 }

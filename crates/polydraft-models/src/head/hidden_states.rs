@@ -13,8 +13,8 @@ pub(super) fn in_order(mut layers: Vec<usize>) -> Read<Vec<HiddenState>> {
     }
 }
 
-/// The layers that heads read where nothing is json: the second, the middle one, the last but two.
-pub(super) fn default_features(layers: usize) -> Read<Vec<HiddenState>> {
+/// Default hidden states: after the second, the middle and the last but two layers.
+pub(super) fn default_hidden_states(layers: usize) -> Read<Vec<HiddenState>> {
     let numbers = vec![2, layers / 2, layers.saturating_sub(3)];
     match numbers.is_sorted_by(|a, b| a < b) {
         true => in_order(numbers),
@@ -25,18 +25,18 @@ pub(super) fn default_features(layers: usize) -> Read<Vec<HiddenState>> {
     }
 }
 
-/// The target's states of the tokens from number `received` to before `known`, of a sequence that has
-/// `length` tokens; `width` numbers each.
+/// Target states of tokens `received..known` of a sequence of `length` tokens; `width` numbers per
+/// token.
 ///
 /// # Errors
-/// A target that captures others, or does not know so many.
+/// A target that captures other states, or has not computed the tokens.
 pub(super) fn target_states(
     target: &dyn Model,
-    of: Sequence,
+    sequence: Sequence,
     [received, known, length]: [usize; 3],
     width: usize,
 ) -> polydraft_engine::Result<Vec<f32>> {
-    let features = hidden_states(target, of, received..known)?;
+    let features = hidden_states(target, sequence, received..known)?;
     if known >= length || features.len() != (known - received) * width {
         let numbers = features.len();
         return Err(EngineError::Setting {

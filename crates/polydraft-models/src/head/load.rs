@@ -12,7 +12,7 @@ use super::DraftHead;
 use super::assistant;
 use super::block::config::Block;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES};
-use super::hidden_states::{default_features, in_order};
+use super::hidden_states::{default_hidden_states, in_order};
 use super::net::{Combine, Join, Net};
 use super::options::HeadOptions;
 use super::source;
@@ -41,9 +41,9 @@ pub fn is_head(directory: &Path) -> bool {
 }
 
 /// Loads an EAGLE head or an assistant from a directory with `config.json` and `model.safetensors`
-/// (or shards with an index) or `pytorch_model.bin`, or from a GGUF file (EAGLE-3, assistants). From
-/// then on the target captures the hidden states that the draft head reads. Tensors that its files
-/// omit are shared with the target.
+/// (or shards with an index) or `pytorch_model.bin`, or from a GGUF file (EAGLE-3, assistants).
+/// From then on the target captures the hidden states that the draft head reads. Tensors that its
+/// files omit are shared with the target.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,10 +57,10 @@ pub fn is_head(directory: &Path) -> bool {
 /// ```
 ///
 /// # Errors
-/// Missing or invalid files; unknown options; tensors whose shapes do not match the configuration; a
-/// draft head for another target, or one that does not fit into memory; a target on another backend
-/// that does not provide the hidden states, or the KV cache for an assistant. The message names the
-/// field or the tensor.
+/// Missing or invalid files; unknown options; tensors whose shapes do not match the configuration;
+/// a draft head for another target, or one that does not fit into memory; a target on another
+/// backend that does not provide the hidden states, or the KV cache for an assistant. The message
+/// names the field or the tensor.
 pub fn load_head<'a>(
     directory: &Path,
     target: impl Into<HeadTarget<'a>>,
@@ -76,7 +76,7 @@ pub fn load_head<'a>(
                 "expected a target on the native backend: an assistant reads its KV cache";
             return Err(Error::File { path: directory.to_owned(), problem: problem.to_owned() });
         }
-        (None, target) => read(directory, target.trunk(), target.info(), options)?,
+        (None, target) => read(directory, target.transformer(), target.info(), options)?,
     };
     target.capture(head.hidden_states())?;
     Ok(head)
@@ -84,28 +84,33 @@ pub fn load_head<'a>(
 
 fn read(
     directory: &Path,
-    trunk: &Transformer,
+    target: &Transformer,
     info: &ModelInfo,
     options: &HeadOptions,
 ) -> Result<DraftHead> {
     let vocabulary = info.vocabulary.size();
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
-    let Headers { weights, config, reads, tokens } =
-        Headers::read(directory, &trunk.config, vocabulary, layers, allowed)?;
+    let Headers { weights, config, hidden_states, tokens } =
+        Headers::read(directory, &target.config, vocabulary, layers, allowed)?;
     check_size(directory, info, options, &weights, &config.layers)?;
 
     let hidden = config.layers.hidden;
     let precision = options.precision;
     let mut loader = Loader { config: &config.layers, weights, precision };
-    let width = reads.len() * trunk.config.hidden;
+    let width = hidden_states.len() * target.config.hidden;
     let (join, first) = match &config.kind {
         Kind::Eagle1 => {
             let fc = fc(&mut loader, 2 * hidden, config.bias.unwrap_or(true))?;
             (Join::Embedding(fc), loader.block(0, Norms::default(), hidden)?)
         }
         Kind::Eagle3 { norms, residual, feedback } => {
-            let combine =
-                combine(&mut loader, *norms, reads.len(), width, config.bias.unwrap_or(false))?;
+            let combine = combine(
+                &mut loader,
+                *norms,
+                hidden_states.len(),
+                width,
+                config.bias.unwrap_or(false),
+            )?;
             let join = Join::Features {
                 combine,
                 token_norm: loader.norm("layers.0.input_layernorm", hidden)?,
@@ -129,16 +134,16 @@ fn read(
         true => Some(loader.norm(NAMES.norm, hidden)?),
         false => None,
     };
-    let embedding = embedding(&mut loader, trunk, vocabulary)?;
-    let output = output(&mut loader, trunk, &tokens)?;
+    let embedding = embedding(&mut loader, target, vocabulary)?;
+    let output = output(&mut loader, target, &tokens)?;
     let Positions::Rotary(rope) = &config.layers.positions else {
         let problem = "expected rotary positions".to_owned();
         return Err(Error::File { path: source::settings(directory), problem });
     };
-    let place = PositionEncoding::Rotary(rope.frequencies(config.layers.head_dim), None);
+    let positions = PositionEncoding::Rotary(rope.frequencies(config.layers.head_dim), None);
     loader.weights.check_all_read(is_unread)?;
 
-    let mut decoder = Transformer::from_parts(config.layers.clone(), embedding, place, layers);
+    let mut decoder = Transformer::from_parts(config.layers.clone(), embedding, positions, layers);
     decoder.set_norm(norm);
     decoder.set_lm_head(output);
     let net = Net {
@@ -146,8 +151,8 @@ fn read(
         join,
         tokens: tokens.ids,
         logit_scale: config.logit_scale,
-        features: width,
-        reads,
+        feature_width: width,
+        hidden_states,
     };
     let name =
         directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
@@ -184,16 +189,16 @@ pub(super) struct Headers {
     pub weights: Weights,
     pub config: HeadConfig,
     /// Hidden states of the target that it reads.
-    pub reads: Vec<HiddenState>,
+    pub hidden_states: Vec<HiddenState>,
     pub tokens: Tokens,
 }
 
 impl Headers {
-    /// Reads the headers and checks them against the target: its configuration `trunk` and the size
-    /// of its vocabulary. `layers` and `allowed` override the layers and tokens of the files.
+    /// Reads the headers and checks them against the target: its configuration `target` and the
+    /// size of its vocabulary. `layers` and `allowed` override the layers and tokens of the files.
     pub fn read(
         directory: &Path,
-        trunk: &Config,
+        target: &Config,
         vocabulary: usize,
         layers: Option<&[usize]>,
         allowed: Option<&[Token]>,
@@ -209,14 +214,14 @@ impl Headers {
                 "a draft head that drafts several tokens in one pass".to_owned(),
             ));
         }
-        let reads = check(&config, trunk, vocabulary, layers)
+        let hidden_states = check(&config, target, vocabulary, layers)
             .map_err(|problem| Error::File { path: source::settings(directory), problem })?;
         config.layers.attention.qk_norm = match weights.shape("layers.0.self_attn.q_norm.weight") {
             Some(_) => QkNorm::PerHead,
             None => QkNorm::None,
         };
         let tokens = tokens(&mut weights, &config, vocabulary, allowed)?;
-        Ok(Self { weights, config, reads, tokens })
+        Ok(Self { weights, config, hidden_states, tokens })
     }
 }
 
@@ -243,41 +248,43 @@ fn open(directory: &Path) -> Result<Weights> {
 /// Checks that the draft head is for this target; returns the hidden states that it reads.
 fn check(
     config: &HeadConfig,
-    trunk: &Config,
+    target: &Config,
     vocabulary: usize,
     layers: Option<&[usize]>,
 ) -> std::result::Result<Vec<HiddenState>, String> {
-    if ![trunk.vocabulary, vocabulary].contains(&config.layers.vocabulary) {
-        let (expected, got) = (trunk.vocabulary, config.layers.vocabulary);
+    if ![target.vocabulary, vocabulary].contains(&config.layers.vocabulary) {
+        let (expected, got) = (target.vocabulary, config.layers.vocabulary);
         return Err(format!("vocab_size: expected the target's {expected}, got {got}"));
     }
     let (field, got) = match config.target_hidden {
         Some(got) => ("target_hidden_size", got),
         None => ("hidden_size", config.layers.hidden),
     };
-    if got != trunk.hidden {
-        return Err(format!("{field}: expected the target's {}, got {got}", trunk.hidden));
+    if got != target.hidden {
+        return Err(format!("{field}: expected the target's {}, got {got}", target.hidden));
     }
-    let reads = match (layers, &config.features, &config.kind) {
+    let hidden_states = match (layers, &config.hidden_states, &config.kind) {
         (Some(layers), _, Kind::Eagle3 { .. } | Kind::Block(_)) => in_order(layers.to_vec())?,
         (_, Some(features), _) => features.clone(),
         (_, None, Kind::Block(_)) => {
             return Err("target_layer_ids: expected layers of the target, got none".to_owned());
         }
-        (_, None, _) => default_features(trunk.layers)?,
+        (_, None, _) => default_hidden_states(target.layers)?,
     };
-    if let Some(got) = config.feature_count.filter(|count| *count != reads.len()) {
+    if let Some(got) = config.hidden_state_count.filter(|count| *count != hidden_states.len()) {
         return Err(format!(
             "num_aux_hidden_states: expected {}, one a layer, got {got}",
-            reads.len()
+            hidden_states.len()
         ));
     }
-    match reads.iter().find(|feature| matches!(feature, HiddenState::After(n) if *n > trunk.layers))
+    match hidden_states
+        .iter()
+        .find(|feature| matches!(feature, HiddenState::After(n) if *n > target.layers))
     {
         Some(HiddenState::After(got)) => {
-            Err(format!("layers of the target: expected at most its {}, got {got}", trunk.layers))
+            Err(format!("layers of the target: expected at most its {}, got {got}", target.layers))
         }
-        _ => Ok(reads),
+        _ => Ok(hidden_states),
     }
 }
 
@@ -360,7 +367,7 @@ fn combine(
 /// Loads the embedding, or shares the target's.
 pub(super) fn embedding(
     loader: &mut Loader,
-    trunk: &Transformer,
+    target: &Transformer,
     vocabulary: usize,
 ) -> Result<Arc<Matrix>> {
     let Config { hidden, vocabulary: rows, .. } = *loader.config;
@@ -371,16 +378,16 @@ pub(super) fn embedding(
             loader.unquantised_matrix(&[TensorRows::first_rows(name, rows, wanted)], hidden)?,
         ));
     }
-    match trunk.config.embedding == hidden {
-        true => Ok(Arc::clone(trunk.embedding())),
-        false => Err(cannot_share(loader, &name, trunk.config.embedding)),
+    match target.config.embedding == hidden {
+        true => Ok(Arc::clone(target.embedding())),
+        false => Err(cannot_share(loader, &name, target.config.embedding)),
     }
 }
 
 /// Loads the output matrix, or takes rows of the target's.
 pub(super) fn output(
     loader: &mut Loader,
-    trunk: &Transformer,
+    target: &Transformer,
     tokens: &Tokens,
 ) -> Result<Arc<Matrix>> {
     let hidden = loader.config.hidden;
@@ -393,23 +400,23 @@ pub(super) fn output(
             false => all.select(&tokens.rows)?,
         }));
     }
-    if trunk.config.embedding != hidden {
-        return Err(cannot_share(loader, &name, trunk.config.embedding));
+    if target.config.embedding != hidden {
+        return Err(cannot_share(loader, &name, target.config.embedding));
     }
-    let every = (0..trunk.config.vocabulary as Token).eq(tokens.ids.iter().copied());
+    let every = (0..target.config.vocabulary as Token).eq(tokens.ids.iter().copied());
     match every {
-        true => Ok(Arc::clone(trunk.lm_head())),
-        false => target_output_rows(trunk, &tokens.ids, loader.precision),
+        true => Ok(Arc::clone(target.lm_head())),
+        false => target_output_rows(target, &tokens.ids, loader.precision),
     }
 }
 
 /// Copies rows of the target's output matrix, quantised if that takes fewer bytes.
 pub(super) fn target_output_rows(
-    trunk: &Transformer,
+    target: &Transformer,
     ids: &[Token],
     precision: Precision,
 ) -> Result<Arc<Matrix>> {
-    let rows = trunk.lm_head().select(ids)?;
+    let rows = target.lm_head().select(ids)?;
     let rounded = rows.rounded(precision, None)?;
     Ok(Arc::new(if rounded.bytes() < rows.bytes() { rounded } else { rows }))
 }

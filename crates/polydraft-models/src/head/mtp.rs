@@ -1,6 +1,7 @@
 //! Multi-token prediction (MTP): a model's own module for further tokens, as its drafter.
 //!
-//! Problem: the model's files have a draft head that was trained with the model.
+//! Problem: the model's files have a draft head that was trained with the model, but plain decoding
+//! does not use it.
 //! Source: DeepSeek-AI 2024 (V3, section 2.2: multi-token prediction); GLM-4.5 Team 2025; NVIDIA
 //! 2025 (Nemotron 3, whose layers have one block each, so that it takes two). Names as published,
 //! and as llama.cpp has them (`nextn`).
@@ -8,8 +9,8 @@
 //! step. It reads the target's state after its last norm, and shares the target's embedding and
 //! output matrix, of which files have copies.
 //! Deviations: 1. In models with several modules, one per further token, only the first is used. 2.
-//! It returns its full distribution at every node of a tree. 3. The last norm of Nemotron 3's module
-//! is RMS, as in vLLM, SGLang and TensorRT-LLM; llama.cpp also subtracts the mean.
+//! It returns its full distribution at every node of a tree. 3. The last norm of Nemotron 3's
+//! module is RMS, as in vLLM, SGLang and TensorRT-LLM; llama.cpp also subtracts the mean.
 //! Complexity: a layer and the output matrix for each drafted token.
 
 use std::ops::RangeInclusive;
@@ -45,15 +46,15 @@ pub fn load_mtp(
 ) -> Result<DraftHead> {
     let (config, _, weights) = open(path)?;
     if config.mtp_modules == 0 {
-        let problem = "expected a model with layers that predict further tokens (MTP), got none: \
-                       its own weights in fewer bits (self), n-grams, a smaller model or a head \
-                       can draft for it";
+        let problem = "expected a model with multi-token prediction (MTP), got none: its weights \
+                       in fewer bits (self), n-grams, a smaller model or a draft head can draft \
+                       for it";
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
     if !config.can_draft_with_mtp() {
-        let problem = "expected layers that predict further tokens (MTP) of attention, experts or \
-                       feed-forward blocks, got one that keeps a state: its own weights in fewer \
-                       bits (self), n-grams, a smaller model or a head can draft for it";
+        let problem = "expected layers for multi-token prediction (MTP) with attention, experts or \
+                       feed-forward blocks, got a recurrent layer: the model's weights in fewer \
+                       bits (self), n-grams, a smaller model or a draft head can draft for it";
         return Err(Error::File { path: path.to_owned(), problem: problem.to_owned() });
     }
     let first = config.layers;
@@ -73,16 +74,16 @@ pub fn load_mtp(
     // The module's KV cache has only its own layers.
     let attending = layers.iter_mut().filter(|layer| layer.attention.is_some());
     for (number, layer) in attending.enumerate() {
-        layer.place = CacheIndex { shape: 0, layer: number };
+        layer.cache_index = CacheIndex { shape: 0, layer: number };
     }
 
     let vocabulary = target.info().vocabulary.size();
-    let (tokens, trunk) = (options.drafted(path, vocabulary)?, target.transformer());
+    let (tokens, transformer) = (options.allowed_tokens(path, vocabulary)?, target.transformer());
     let output = match tokens.len() == vocabulary {
-        true => Arc::clone(trunk.lm_head()),
-        false => target_output_rows(trunk, &tokens, options.precision)?,
+        true => Arc::clone(transformer.lm_head()),
+        false => target_output_rows(transformer, &tokens, options.precision)?,
     };
-    let place = match &config.positions {
+    let positions = match &config.positions {
         Positions::Rotary(rope) => {
             PositionEncoding::Rotary(rope.frequencies(config.head_shape_for(false).head_dim), None)
         }
@@ -92,9 +93,10 @@ pub fn load_mtp(
         }
     };
     let logit_scale = config.logit_scale;
-    let embedding = Arc::clone(trunk.embedding());
+    let embedding = Arc::clone(transformer.embedding());
     let feedback = config.feedback;
-    let mut decoder = Transformer::from_parts(config.mtp_layers_only(), embedding, place, layers);
+    let mut decoder =
+        Transformer::from_parts(config.mtp_layers_only(), embedding, positions, layers);
     decoder.set_norm(Some(norm));
     decoder.set_lm_head(output);
     let net = Net {
@@ -102,11 +104,11 @@ pub fn load_mtp(
         join: Join::Mtp { fc, token_norm, state_norm, state_first: names.state_first, feedback },
         tokens,
         logit_scale,
-        reads: vec![HiddenState::Output],
-        features: hidden,
+        hidden_states: vec![HiddenState::Output],
+        feature_width: hidden,
     };
     let context = target.info().context;
-    target.capture_hidden_states(&net.reads)?;
+    target.capture_hidden_states(&net.hidden_states)?;
     Ok(DraftHead::new("mtp".to_owned(), vocabulary, context, net))
 }
 

@@ -1,17 +1,17 @@
 //! Forward pass of a draft head: one decoder layer, or a few, on the target's hidden states.
 //!
 //! Problem: predict token i + 2 from the target's states of token i and from token i + 1.
-//! Source: Li et al. 2024 (EAGLE), Li et al. 2025 (EAGLE-3), and later options in the configurations
-//! of published draft heads.
+//! Source: Li et al. 2024 (EAGLE), Li et al. 2025 (EAGLE-3), and later options in the
+//! configurations of published draft heads.
 //! Method: position i joins the target's states F of token i with the embedding e of token i + 1.
 //! With EAGLE-3
 //!     s = fc·F, in later steps the output state of the previous step;   n = rms(s);   r = s or n
 //!     x = r + attention([rms(e), n]);   x = x + mlp(rms(x));   logits = output·rms(x);
 //!     output state: x or rms(x)
-//! with EAGLE-1, where F is the target's last normed state: u = fc·[e, s], x = u + attention(u), x =
-//! x + mlp(rms(x)), logits = the target's output·x, output state: x;
-//! with MTP modules (DeepSeek-AI 2024, V3, section 2.2), F as with EAGLE-1: x = fc·[rms(e), rms(s)],
-//! then the layers, logits = output·rms(x), output state: x, or rms(x) in Qwen, MiMo and Nemotron 3.
+//! with EAGLE-1, where F is the target's last normed state: u = fc·[e, s], x = u + attention(u), x
+//! = x + mlp(rms(x)), logits = the target's output·x, output state: x; with MTP modules
+//! (DeepSeek-AI 2024, V3, section 2.2), F as with EAGLE-1: x = fc·[rms(e), rms(s)], then the
+//! layers, logits = output·rms(x), output state: x, or rms(x) in Qwen, MiMo and Nemotron 3.
 //! Complexity: a layer and the output matrix for each token.
 
 use polydraft::Token;
@@ -35,9 +35,9 @@ pub(super) struct Net {
     pub tokens: Vec<Token>,
     pub logit_scale: f64,
     /// Hidden states of the target that it reads.
-    pub reads: Vec<HiddenState>,
+    pub hidden_states: Vec<HiddenState>,
     /// Width of these states for a token, all together.
-    pub features: usize,
+    pub feature_width: usize,
 }
 
 /// Combination of states and embedded tokens.
@@ -105,7 +105,7 @@ impl Net {
     /// Width of a state.
     pub fn width(&self) -> usize {
         match self.uses_target_cache() {
-            true => self.features,
+            true => self.feature_width,
             false => self.decoder.config.hidden,
         }
     }
@@ -121,7 +121,7 @@ impl Net {
         if features.is_empty() {
             return Ok(features);
         }
-        Ok(combine.forward(Rows::new(features, self.features))?.into_numbers())
+        Ok(combine.forward(Rows::new(features, self.feature_width))?.into_numbers())
     }
 
     /// Computes the tokens of all parts from input states `[tokens, hidden]`.

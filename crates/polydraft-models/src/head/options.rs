@@ -25,7 +25,7 @@ pub struct HeadOptions {
 
 impl HeadOptions {
     /// Allowed tokens of a vocabulary, ascending.
-    pub(super) fn drafted(&self, path: &Path, vocabulary: usize) -> Result<Vec<Token>> {
+    pub(super) fn allowed_tokens(&self, path: &Path, vocabulary: usize) -> Result<Vec<Token>> {
         let all = 0..vocabulary as Token;
         let Some(allowed) = &self.tokens else { return Ok(all.collect()) };
         let allowed: BTreeSet<Token> = allowed.iter().copied().collect();

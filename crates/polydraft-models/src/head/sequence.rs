@@ -1,8 +1,8 @@
 //! State of one sequence of a draft head.
 //!
 //! Position i of the draft head has the target's states of token i, and token i + 1. So T tokens
-//! have T − 1 positions. The last position is the root of the tree, in slot T − 2 of the cache; node
-//! k of the tree is in slot T − 2 + k. The input states of a node are the output states of its
+//! have T − 1 positions. The last position is the root of the tree, in slot T − 2 of the cache;
+//! node k of the tree is in slot T − 2 + k. The input states of a node are the output states of its
 //! parent: predictions, which are replaced by the target's states once these are known.
 
 use std::ops::Range;
@@ -118,14 +118,15 @@ impl SequenceState {
         &self.logits[node * width..(node + 1) * width]
     }
 
-    /// Positions before the last one that must be computed, at most `most`.
-    pub fn unprepared(&self, most: usize) -> Range<usize> {
+    /// Positions before the last one that must be computed, at most `max_tokens`.
+    pub fn unprepared(&self, max_tokens: usize) -> Range<usize> {
         let last = self.received.saturating_sub(1);
         let next = self.computed.min(last);
-        next..last.min(next.saturating_add(most))
+        next..last.min(next.saturating_add(max_tokens))
     }
 
-    /// Slots that can be computed now: positions of the sequence, or nodes whose parents are scored.
+    /// Slots that can be computed now: positions of the sequence, or nodes whose parents are
+    /// scored.
     pub fn ready(&self, tree: &DraftTree) -> Range<usize> {
         let Some(root) = self.root() else { return 0..0 };
         if self.scored == 0 {

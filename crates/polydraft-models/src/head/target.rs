@@ -23,7 +23,7 @@ impl<'a> From<&'a mut TransformerModel> for HeadTarget<'a> {
 
 impl HeadTarget<'_> {
     /// Returns the weights that the draft head may share.
-    pub(super) fn trunk(&self) -> &Transformer {
+    pub(super) fn transformer(&self) -> &Transformer {
         match self {
             Self::Native(model) => model.transformer(),
             Self::Other(_, shared) => shared.transformer(),

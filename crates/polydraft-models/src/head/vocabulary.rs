@@ -1,8 +1,8 @@
 //! Lists of the tokens that a draft may propose.
 //!
-//! Source: Zhao et al. 2025 (FR-Spec): most of the weights that a draft model reads per token are in
-//! its output matrix, and most text uses few different tokens; the rows of rare tokens are dropped.
-//! The target can still emit them.
+//! Source: Zhao et al. 2025 (FR-Spec): most of the weights that a draft model reads per token are
+//! in its output matrix, and most text uses few different tokens; the rows of rare tokens are
+//! dropped. The target can still emit them.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -32,8 +32,8 @@ impl ClosedSequences {
         self.cache.states().map(Cache::bytes).sum()
     }
 
-    /// Evicts sequences until the limits hold. The most recently used sequence stays, however large:
-    /// the next turn of a conversation begins with it.
+    /// Evicts sequences until the limits hold. The most recently used sequence stays, however
+    /// large: the next turn of a conversation begins with it.
     fn evict(&mut self) {
         let exceeds_limits = |all: &Self| {
             all.cache.len() > all.limits.closed

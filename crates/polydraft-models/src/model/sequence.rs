@@ -11,8 +11,8 @@ use super::logits::Logits;
 use crate::cache::Cache;
 use crate::transformer::pass::SequenceTokens;
 
-/// A sequence and the draft tree after it. In the cache token i is in slot i, and node i of the tree
-/// in slot `tokens - 1 + i`; the root, node 0, is the last token.
+/// A sequence and the draft tree after it. In the cache token i is in slot i, and node i of the
+/// tree in slot `tokens - 1 + i`; the root, node 0, is the last token.
 #[derive(Debug)]
 pub(super) struct SequenceState {
     tokens: Vec<Token>,
@@ -48,9 +48,9 @@ impl SequenceState {
         self.computed
     }
 
-    /// Index of the token from which to resume so that the first `most` tokens are computed.
-    pub fn next(&self, most: usize) -> usize {
-        self.cache.resume_point(self.computed.min(most))
+    /// Index of the token from which to resume so that the first `max_tokens` tokens are computed.
+    pub fn next(&self, max_tokens: usize) -> usize {
+        self.cache.resume_point(self.computed.min(max_tokens))
     }
 
     pub fn scored(&self) -> usize {

@@ -1,5 +1,5 @@
-//! EAGLE-3 heads in GGUF files: translation of metadata keys to the fields of `config.json`. Tensors
-//! have the names of block heads.
+//! EAGLE-3 heads in GGUF files: translation of metadata keys to the fields of `config.json`.
+//! Tensors have the names of block heads.
 //!
 //! Source: llama.cpp's converter (`LlamaModel` with a `draft_vocab_size`) and its architecture
 //! `eagle3` (October 2026). As in files of Llama, the rows of queries and keys are permuted for

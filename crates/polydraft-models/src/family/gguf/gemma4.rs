@@ -26,8 +26,8 @@ pub(super) fn extra_fields(keys: &Keys, fields: &mut Map<String, Value>) -> Resu
     let windowed: Vec<bool> = kinds.iter().map(|kind| kind == "sliding_attention").collect();
     let is_windowed = |layer: usize| windowed.get(layer) == Some(&true);
     let is_full = |layer: &usize| !is_windowed(*layer);
-    let borrowing = keys.size("attention.shared_kv_layers")?.unwrap_or(0);
-    let own = layers.saturating_sub(borrowing as usize);
+    let shared = keys.size("attention.shared_kv_layers")?.unwrap_or(0);
+    let cached = layers.saturating_sub(shared as usize);
 
     let heads = keys.sizes(HEADS, layers)?;
     let of_kind = |windowed: bool| -> Result<Option<u64>> {
@@ -52,9 +52,9 @@ pub(super) fn extra_fields(keys: &Keys, fields: &mut Map<String, Value>) -> Resu
 
     let widths = keys.sizes(WIDTHS, layers)?;
     let first = widths.first().copied().unwrap_or(0);
-    let upper = widths.get(own).copied().unwrap_or(first);
+    let upper = widths.get(cached).copied().unwrap_or(first);
     let is_wide = upper != first;
-    let expected = |layer: usize| if is_wide && layer >= own { 2 * first } else { first };
+    let expected = |layer: usize| if is_wide && layer >= cached { 2 * first } else { first };
     if let Some(layer) = (0..layers).find(|layer| widths[*layer] != expected(*layer)) {
         let (expected, got) = (expected(layer), widths[layer]);
         return Err(format!(
@@ -64,7 +64,7 @@ pub(super) fn extra_fields(keys: &Keys, fields: &mut Map<String, Value>) -> Resu
 
     let base = fields.get("rope_theta").cloned().unwrap_or_default();
     let swa = keys.number("rope.freq_base_swa")?.unwrap_or(10_000.0);
-    let values_are_keys = (0..own)
+    let values_are_keys = (0..cached)
         .find(is_full)
         .is_some_and(|layer| !keys.has_tensor(&format!("blk.{layer}.attn_v.weight")));
     let width = keys.size("embedding_length_per_layer_input")?.unwrap_or(0);
@@ -74,7 +74,7 @@ pub(super) fn extra_fields(keys: &Keys, fields: &mut Map<String, Value>) -> Resu
         ("num_key_value_heads", json!(of_windowed.or(of_full))),
         ("per_layer_config", Value::Object(by_layer)),
         ("attention_k_eq_v", json!(values_are_keys)),
-        ("num_kv_shared_layers", json!(borrowing)),
+        ("num_kv_shared_layers", json!(shared)),
         ("intermediate_size", json!(first)),
         ("use_double_wide_mlp", json!(is_wide)),
         ("hidden_size_per_layer_input", json!(width)),

@@ -34,7 +34,7 @@ pub(in crate::head) struct Block {
     /// Factor of logits, in addition to [`HeadConfig`](crate::head::config::HeadConfig)'s.
     pub logit_scale: f64,
     /// Hidden states of the target that it reads, if the file lists them.
-    pub reads: Option<Vec<HiddenState>>,
+    pub hidden_states: Option<Vec<HiddenState>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +108,9 @@ impl Block {
             (Some(rank), Some(candidates)) => Some((rank, candidates)),
             (None, None) => None,
             _ => {
-                return Err("selector_rank: expected both it and selector_top_k, got one".to_owned());
+                return Err(
+                    "selector_rank: expected both it and selector_top_k, got one".to_owned()
+                );
             }
         };
         let link = match (rank, chosen) {
@@ -162,7 +164,7 @@ impl Block {
             embedding_scale: options.number("input_embedding_scale")?.unwrap_or(1.0),
             softcap,
             logit_scale,
-            reads: reads(&options)?,
+            hidden_states: hidden_states(&options)?,
         })
     }
 }
@@ -253,7 +255,7 @@ fn block_attention(options: &Options, layer: &Fields, layers: usize) -> Read<Vec
 
 /// Hidden states of the target to read, in one of two conventions: numbered by the layers whose
 /// outputs they are, or by the layers whose inputs they are.
-fn reads(options: &Options) -> Read<Option<Vec<HiddenState>>> {
+fn hidden_states(options: &Options) -> Read<Option<Vec<HiddenState>>> {
     let outputs = options.get::<Vec<usize>>("target_layer_ids")?;
     let (field, numbers) = match outputs {
         Some(outputs) => {

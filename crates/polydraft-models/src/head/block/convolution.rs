@@ -3,8 +3,9 @@
 //! Problem: without convolutions the positions of a block interact in attention only.
 //! Source: DFlash-2 as published with its weights and computed by vLLM (`qwen3_dflash2.py`).
 //! Method: with K taps, before and after attention and feed-forward, y_i = Σ_k (c_k + d_ik) x_{i−k}
-//! over positions of the same block, in each channel; c is learned, and d = P x_i has one number for
-//! every group of channels. The convolution after a block uses the P x of the block's input too.
+//! over positions of the same block, in each channel; c is learned, and d = P x_i has one number
+//! for every group of channels. The convolution after a block uses the P x of the block's input
+//! too.
 //! Complexity: K multiplications per channel.
 
 use polydraft_kernels::Rows;

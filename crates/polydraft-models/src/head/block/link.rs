@@ -76,8 +76,8 @@ impl Link {
         Ok(rows.zip(weights).map(level).collect())
     }
 
-    /// Logits of nodes, given as level and parent token, on levels with logits. `None` if they equal
-    /// the logits of the level.
+    /// Logits of nodes, given as level and parent token, on levels with logits. `None` if they
+    /// equal the logits of the level.
     pub fn after(
         &self,
         levels: &[Level],

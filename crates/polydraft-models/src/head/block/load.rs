@@ -41,22 +41,22 @@ pub fn load_block_head<'a>(
     options: &HeadOptions,
 ) -> Result<BlockHead> {
     let mut target = target.into();
-    let head = read(directory, target.trunk(), target.info(), path, options)?;
+    let head = read(directory, target.transformer(), target.info(), path, options)?;
     target.capture(head.hidden_states())?;
     Ok(head)
 }
 
 fn read(
     directory: &Path,
-    trunk: &Transformer,
+    target: &Transformer,
     info: &ModelInfo,
     path: &Path,
     options: &HeadOptions,
 ) -> Result<BlockHead> {
     let vocabulary = info.vocabulary.size();
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
-    let Headers { weights, config, reads, tokens } =
-        Headers::read(directory, &trunk.config, vocabulary, layers, allowed)?;
+    let Headers { weights, config, hidden_states, tokens } =
+        Headers::read(directory, &target.config, vocabulary, layers, allowed)?;
     let invalid = |problem: String| Error::File { path: source::settings(directory), problem };
     let Kind::Block(block) = &config.kind else {
         return Err(invalid("expected a block head, got an autoregressive draft head".into()));
@@ -71,7 +71,7 @@ fn read(
     let hidden = config.layers.hidden;
     let precision = options.precision;
     let mut loader = Loader { config: &config.layers, weights, precision };
-    let width = reads.len() * trunk.config.hidden;
+    let width = hidden_states.len() * target.config.hidden;
     let fc = fc(&mut loader, width, config.bias.unwrap_or(false))?;
     let context_norm = loader.norm("hidden_norm", hidden)?;
     let mut layers = Vec::with_capacity(config.layers.layers);
@@ -86,19 +86,19 @@ fn read(
         }
     }
     let norm = loader.norm(NAMES.norm, hidden)?;
-    let mask = mask(&mut loader, trunk, path, block.mask)?;
-    let embedding = embedding(&mut loader, trunk, vocabulary)?;
+    let mask = mask(&mut loader, target, path, block.mask)?;
+    let embedding = embedding(&mut loader, target, vocabulary)?;
     let link = link(&mut loader, block, &tokens.rows, tokens.count)?;
-    let output = output(&mut loader, trunk, &tokens)?;
+    let output = output(&mut loader, target, &tokens)?;
     let Positions::Rotary(rope) = &config.layers.positions else {
         return Err(invalid("expected rotary positions".to_owned()));
     };
-    let place = PositionEncoding::rotary(&config.layers, rope);
+    let positions = PositionEncoding::rotary(&config.layers, rope);
     loader
         .weights
         .check_all_read(|name| is_unread(name) || name.starts_with("confidence_head."))?;
 
-    let mut decoder = Transformer::from_parts(config.layers.clone(), embedding, place, layers);
+    let mut decoder = Transformer::from_parts(config.layers.clone(), embedding, positions, layers);
     decoder.set_norm(Some(norm));
     decoder.set_lm_head(output);
     let net = Net {
@@ -115,8 +115,8 @@ fn read(
         logit_scale: config.logit_scale * block.logit_scale,
         softcap: block.softcap,
         tokens: tokens.ids,
-        features: width,
-        reads,
+        feature_width: width,
+        hidden_states,
     };
     let name =
         directory.file_name().unwrap_or(directory.as_os_str()).to_string_lossy().into_owned();
@@ -174,18 +174,18 @@ fn link(loader: &mut Loader, block: &Block, rows: &[u32], count: usize) -> Resul
 
 /// Loads the embedding of the mask token: a row of the block head's embedding, or of the target's,
 /// which is read from disk because rows beyond the tokenizer's tokens are not in memory.
-fn mask(loader: &mut Loader, trunk: &Transformer, path: &Path, token: usize) -> Result<Vec<f32>> {
+fn mask(loader: &mut Loader, target: &Transformer, path: &Path, token: usize) -> Result<Vec<f32>> {
     let hidden = loader.config.hidden;
     let name = format!("{}.weight", NAMES.embedding);
     if loader.weights.shape(&name).is_some() {
         let rows = loader.config.vocabulary;
         return row(&mut loader.weights, &name, rows, token, hidden);
     }
-    if trunk.config.embedding != hidden {
+    if target.config.embedding != hidden {
         let expected = format!("one of {hidden} columns");
         let got = format!(
             "no tensor with that name, and {} columns in the target",
-            trunk.config.embedding
+            target.config.embedding
         );
         return Err(loader.weights.tensor_error(&name, expected, got));
     }

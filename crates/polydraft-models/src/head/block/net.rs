@@ -5,14 +5,14 @@
 //! Method: with the target's states F_i of token i, H_i = rms(fc·F_i) represents the context. The
 //! layers are those of Qwen3; in each of them, the KV cache of the context is made from H, not from
 //! the output of the layer below. The block follows: the embedding of the last token, and that of a
-//! mask token at each of the positions after it. Its queries attend to the context and to the block.
-//! After the last norm, the output matrix gives the logits of the token *at* a position, or, in
-//! heads with `sample_from_anchor`, of the token after it.
+//! mask token at each of the positions after it. Its queries attend to the context and to the
+//! block. After the last norm, the output matrix gives the logits of the token *at* a position, or,
+//! in heads with `sample_from_anchor`, of the token after it.
 //! Deviations: new context tokens go through the same matrix product as the block.
 
 use polydraft::Token;
 use polydraft_engine::HiddenState;
-use polydraft_kernels::{Mask, Norm, Rows, SequenceInput as Seen};
+use polydraft_kernels::{Mask, Norm, Rows, SequenceInput};
 
 use super::convolution::Convolution;
 use super::link::{Level, Link};
@@ -56,9 +56,9 @@ pub(super) struct Net {
     /// Draft vocabulary, ascending.
     pub tokens: Vec<Token>,
     /// Hidden states of the target that it reads.
-    pub reads: Vec<HiddenState>,
+    pub hidden_states: Vec<HiddenState>,
     /// Width of these states for a token, all together.
-    pub features: usize,
+    pub feature_width: usize,
 }
 
 /// Work of a pass for one sequence.
@@ -92,7 +92,7 @@ impl Net {
         let context = match features.is_empty() {
             true => Rows::new(Vec::new(), width),
             false => {
-                let joined = self.fc.forward(&Rows::new(features, self.features))?;
+                let joined = self.fc.forward(&Rows::new(features, self.feature_width))?;
                 self.context_norm.forward(&joined)?
             }
         };
@@ -188,8 +188,8 @@ impl Net {
         Ok(Rows::new(x, width).scaled(self.embedding_scale))
     }
 
-    /// Attention in a layer: writes keys and values of all rows to the caches, and returns the output
-    /// for the rows of blocks.
+    /// Attention in a layer: writes keys and values of all rows to the caches, and returns the
+    /// output for the rows of blocks.
     fn attend(
         &self,
         number: usize,
@@ -204,22 +204,22 @@ impl Net {
         };
         let mut mixed = heads.query_key_value.forward(rows)?;
         let angles = rotations.angles(false);
-        heads.write(layer.place, config, &mut mixed, angles, parts)?;
+        heads.write(layer.cache_index, config, &mut mixed, angles, parts)?;
         if blocks.is_empty() {
             return Ok(Rows::new(Vec::new(), self.width()));
         }
         let BlockAttention { causal, window } = self.block_attention[number];
-        let seen: Vec<Seen> = parts
+        let inputs: Vec<SequenceInput> = parts
             .iter()
             .zip(masks)
-            .map(|(part, masks)| Seen {
-                pages: part.cache.pages(layer.place.shape),
+            .map(|(part, masks)| SequenceInput {
+                pages: part.cache.pages(layer.cache_index.shape),
                 masks: &masks[usize::from(causal)],
                 end: part.end(),
             })
             .collect();
-        let layout = parts[0].cache.page_layout(layer.place.shape);
-        heads.attend(layer.place, config, &mixed.select(blocks), (&seen, layout), window)
+        let layout = parts[0].cache.page_layout(layer.cache_index.shape);
+        heads.attend(layer.cache_index, config, &mixed.select(blocks), (&inputs, layout), window)
     }
 
     /// Computes levels from output states `[levels, hidden]`.

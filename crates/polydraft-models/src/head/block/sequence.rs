@@ -11,8 +11,9 @@ use super::net::{Net, Work};
 use crate::cache::Cache;
 use crate::error::Result;
 
-/// Number of levels whose logits are computed in one product. A product of four rows takes 1.4 times
-/// as long as one of a single row (`bench model`), and trees on CPUs are two to four levels deep.
+/// Number of levels whose logits are computed in one product. A product of four rows takes 1.4
+/// times as long as one of a single row (`bench model`), and trees on CPUs are two to four levels
+/// deep.
 const LEVELS_PER_PRODUCT: usize = 4;
 
 #[derive(Debug)]
@@ -28,7 +29,8 @@ pub(super) struct SequenceState {
     states: Option<Vec<f32>>,
     /// Levels with logits.
     pub levels: Vec<Level>,
-    /// Level of each scored node of the tree, and the node's logits if they differ from the level's.
+    /// Level of each scored node of the tree, and the node's logits if they differ from the
+    /// level's.
     nodes: Vec<(usize, Option<Vec<f32>>)>,
     cache: Cache,
 }
@@ -93,8 +95,8 @@ impl SequenceState {
         }
         self.tokens.truncate(length);
         self.clear_block();
-        // The states of the last token are requested again: the token may have been committed as the
-        // last of a path.
+        // The states of the last token are requested again: the token may have been committed as
+        // the last of a path.
         self.received = self.received.min(length.saturating_sub(1));
         self.written = self.written.min(self.received);
         self.features.truncate(self.unwritten() * width);
@@ -106,9 +108,9 @@ impl SequenceState {
         self.received += features.len() / width;
     }
 
-    /// Work of a pass that writes states of at most `most` tokens to the cache.
-    pub fn work(&mut self, width: usize, most: usize, block: bool) -> Work<'_> {
-        let states = self.unwritten().min(most);
+    /// Work of a pass that writes states of at most `max_tokens` tokens to the cache.
+    pub fn work(&mut self, width: usize, max_tokens: usize, block: bool) -> Work<'_> {
+        let states = self.unwritten().min(max_tokens);
         let is_complete = states == self.unwritten() && self.is_ready();
         Work {
             start: self.written,
