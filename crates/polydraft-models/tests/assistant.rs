@@ -1,4 +1,5 @@
-//! An assistant as drafter: what it drafts against transformers', which heads/assistant.py asked.
+//! Assistants as drafters: their drafts against those of transformers, which heads/assistant.py
+//! made.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use crate::common::*;
 use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{Drafter, Engine, Limits, Request, Sequences, Speculation};
 use polydraft_models::{
-    Description, Head, HeadDescription, HeadOptions, LoadOptions, Loaded, Precision,
+    Description, DraftHead, HeadDescription, HeadOptions, LoadOptions, Loaded, Precision,
     TransformerModel, is_head, load, load_head,
 };
 use rand::SeedableRng;
@@ -27,13 +28,13 @@ fn target() -> Loaded {
     load(&tests().join("fixtures/gemma4"), LoadOptions::default()).unwrap()
 }
 
-fn opened(directory: &Path) -> (TransformerModel, Head) {
+fn opened(directory: &Path) -> (TransformerModel, DraftHead) {
     let mut model = target().model;
     let head = load_head(directory, &mut model, &HeadOptions::default()).unwrap();
     (model, head)
 }
 
-/// A copy of the directory with changes.
+/// Copy of the directory with changes.
 fn changed(
     config: impl FnOnce(&mut Value),
     tensors: impl FnOnce(&mut Tensors),
@@ -47,28 +48,29 @@ fn changed(
     directory
 }
 
-/// The largest distance of log-probabilities from transformers', at every place and step.
+/// Largest difference of log-probabilities from transformers', over all positions and steps.
 fn worst(directory: &Path) -> f64 {
     let expected = ExpectedSteps::read(&assistant().join("expected.safetensors"));
     expected.distance(&mut opened(directory))
 }
 
 #[test]
-fn drafts_are_those_of_transformers() {
+fn drafts_equal_those_of_transformers() {
     assert!(is_head(&assistant()));
     let worst = worst(&assistant());
     assert!(worst < 1e-4, "{worst:e}");
 }
 
-/// Clusters of tokens are left aside, and so is a copy of the output matrix.
+/// Clusters of tokens are ignored, and so is a copy of the output matrix.
 #[test]
-fn what_saves_others_a_part_of_the_logits_is_not_read() {
+fn token_clusters_and_copied_output_matrix_are_ignored() {
     let directory = changed(
         |config| config["use_ordered_embeddings"] = json!(true),
         |tensors| {
             let zeros = |shape: &[usize]| Tensor::zeros(shape, Dtype::F32);
             tensors.insert("masked_embedding.centroids.weight".into(), zeros(&[4, 16]));
-            tensors.insert("masked_embedding.token_ordering".into(), Tensor::whole(&[0; 62]));
+            tensors
+                .insert("masked_embedding.token_ordering".into(), Tensor::from_integers(&[0; 62]));
             let copy = tensors["model.embed_tokens.weight"].clone();
             tensors.insert("lm_head.weight".into(), copy);
         },
@@ -76,9 +78,9 @@ fn what_saves_others_a_part_of_the_logits_is_not_read() {
     assert!(worst(directory.path()) < 1e-4);
 }
 
-/// That the comparison would notice it, if a feature or a tensor were left out.
+/// Asserts that the comparison fails if a feature or a tensor is changed.
 #[test]
-fn every_feature_and_tensor_is_compared() {
+fn comparison_notices_every_feature_and_tensor() {
     let mut unnoticed = Vec::new();
     for (field, value) in [
         ("/text_config/sliding_window", json!(4)),
@@ -109,16 +111,16 @@ fn every_feature_and_tensor_is_compared() {
             },
         );
         let off = worst(directory.path());
-        // A norm is behind the last layer.
+        // A norm follows the last layer's scale.
         let invisible = name == "model.layers.2.layer_scalar";
         unnoticed.extend((off < 1e-3 && !invisible).then(|| format!("{name}: {off:e}")));
     }
     assert!(unnoticed.is_empty(), "{unnoticed:#?}");
 }
 
-/// As llama.cpp's converter writes it (heads/to_gguf.py).
+/// A GGUF file made by llama.cpp's converter (heads/to_gguf.py).
 #[test]
-fn a_file_gives_what_the_directory_gives() {
+fn gguf_file_drafts_like_its_directory() {
     let file = assistant().join("model.gguf");
     assert!(is_head(&file));
     let off = worst(&file);
@@ -127,10 +129,10 @@ fn a_file_gives_what_the_directory_gives() {
     let [of_file, of_directory] =
         [&file, &assistant()].map(|path| HeadDescription::read(path, &target.config, 62).unwrap());
     assert_eq!(of_file, of_directory);
-    // Whatever tensor has other numbers shows.
+    // Changing any tensor changes the drafts.
     with_each_tensor_changed(&file, |tensor, changed| {
         let off = worst(changed);
-        // A norm is behind the last layer.
+        // A norm follows the last layer's scale.
         let counts = tensor != "blk.2.layer_output_scale.weight";
         assert_eq!(off > 1e-3, counts, "{tensor}: {off:e}");
     });
@@ -155,10 +157,9 @@ fn a_file_gives_what_the_directory_gives() {
     assert!(error.contains("general.architecture: expected a model, got"), "{error}");
 }
 
-/// With one chain and with several paths, of one sequence and of several in turn, at temperature 0:
-/// the tokens of plain decoding.
+/// With one chain and with several paths, for several sequences in turn, at temperature 0.
 #[test]
-fn output_is_that_of_plain_decoding() {
+fn same_output_as_plain_decoding_at_temperature_zero() {
     let engine = || {
         let Loaded { mut model, language, .. } = target();
         let options = HeadOptions { precision: Precision::Q8_0, ..HeadOptions::default() };
@@ -193,60 +194,66 @@ fn output_is_that_of_plain_decoding() {
     }
 }
 
-/// A sequence that goes back, and one that shares its beginning: as if it had always been so.
+/// A truncated sequence drafts like one that was never longer.
 #[test]
-fn a_sequence_that_goes_back_drafts_as_a_new_one() {
-    let text: Vec<Token> = (0..40).map(|i| (7 * i * i + 3) % 60 + 2).collect();
-    let q = |target: &mut TransformerModel, head: &mut Head, own, its| {
-        target.prepare(own, usize::MAX).unwrap();
-        head.sync_target(its, target, own, target.len(own) - 1).unwrap();
+fn truncated_sequence_drafts_like_a_new_one() {
+    let tokens: Vec<Token> = (0..40).map(|i| (7 * i * i + 3) % 60 + 2).collect();
+    let q = |target: &mut TransformerModel,
+             head: &mut DraftHead,
+             target_sequence,
+             head_sequence| {
+        target.prepare(target_sequence, usize::MAX).unwrap();
+        head.sync_target(head_sequence, target, target_sequence, target.len(target_sequence) - 1)
+            .unwrap();
         let mut tree = DraftTree::new();
         let node = tree.add(DraftTree::ROOT, 11);
-        head.score(&[(its, &tree)]).unwrap();
+        head.score(&[(head_sequence, &tree)]).unwrap();
         [DraftTree::ROOT, node].map(|node| {
-            let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
+            let q = head.distribution(head_sequence, node, &Sampling::default(), None).unwrap();
             (0..62).map(|token| q.probability(token)).collect::<Vec<f64>>()
         })
     };
     let (mut target, mut head) = opened(&assistant());
-    let (own, its) = (target.open().unwrap(), head.open().unwrap());
-    for sequences in [&text[..30], &text[..31], &text[..18], &text[..5]] {
-        let begin = target.len(own).min(sequences.len());
-        target.truncate(own, sequences.len());
-        head.truncate(its, sequences.len());
-        target.extend(own, &sequences[begin..]).unwrap();
-        head.extend(its, &sequences[begin..]).unwrap();
-        let found = q(&mut target, &mut head, own, its);
+    let (target_sequence, head_sequence) = (target.open().unwrap(), head.open().unwrap());
+    for prefix in [&tokens[..30], &tokens[..31], &tokens[..18], &tokens[..5]] {
+        let begin = target.len(target_sequence).min(prefix.len());
+        target.truncate(target_sequence, prefix.len());
+        head.truncate(head_sequence, prefix.len());
+        target.extend(target_sequence, &prefix[begin..]).unwrap();
+        head.extend(head_sequence, &prefix[begin..]).unwrap();
+        let found = q(&mut target, &mut head, target_sequence, head_sequence);
         let (mut fresh, mut fresh_head) = opened(&assistant());
-        let (new, its) = (fresh.open().unwrap(), fresh_head.open().unwrap());
-        fresh.extend(new, sequences).unwrap();
-        fresh_head.extend(its, sequences).unwrap();
-        assert_eq!(found, q(&mut fresh, &mut fresh_head, new, its), "{}", sequences.len());
+        let (new, head_sequence) = (fresh.open().unwrap(), fresh_head.open().unwrap());
+        fresh.extend(new, prefix).unwrap();
+        fresh_head.extend(head_sequence, prefix).unwrap();
+        assert_eq!(found, q(&mut fresh, &mut fresh_head, new, head_sequence), "{}", prefix.len());
     }
     assert_eq!(head.cache_bytes(), 0);
 }
 
-/// Sequences of different lengths in one pass, each with a tree of its own, level by level.
+/// Sequences of different lengths in one pass, each with a tree of its own.
 #[test]
-fn sequences_in_company_draft_as_alone() {
-    let texts: [&[Token]; 3] = [&[5, 17], &[9, 8, 7, 30, 31, 32, 33, 4, 60, 3, 2, 11], &[40; 7]];
+fn sequences_in_a_batch_draft_as_alone() {
+    let prompts: [&[Token]; 3] = [&[5, 17], &[9, 8, 7, 30, 31, 32, 33, 4, 60, 3, 2, 11], &[40; 7]];
     let mut rng = ChaCha12Rng::seed_from_u64(4);
-    let trees = texts.map(|_| {
+    let trees = prompts.map(|_| {
         let mut tree = DraftTree::new();
         grow(&mut tree, &mut rng, 7);
         tree
     });
     let all = |alone: bool| {
         let (mut target, mut head) = opened(&assistant());
-        let open: Vec<_> = texts
+        let open: Vec<_> = prompts
             .iter()
-            .map(|text| {
-                let (own, its) = (target.open().unwrap(), head.open().unwrap());
-                target.extend(own, text).unwrap();
-                head.extend(its, text).unwrap();
-                target.prepare(own, usize::MAX).unwrap();
-                head.sync_target(its, &target, own, text.len() - 1).unwrap();
-                its
+            .map(|prompt| {
+                let (target_sequence, head_sequence) =
+                    (target.open().unwrap(), head.open().unwrap());
+                target.extend(target_sequence, prompt).unwrap();
+                head.extend(head_sequence, prompt).unwrap();
+                target.prepare(target_sequence, usize::MAX).unwrap();
+                head.sync_target(head_sequence, &target, target_sequence, prompt.len() - 1)
+                    .unwrap();
+                head_sequence
             })
             .collect();
         let batch: Vec<_> = open.iter().copied().zip(&trees).collect();
@@ -254,9 +261,9 @@ fn sequences_in_company_draft_as_alone() {
             head.score(one).unwrap();
         }
         let mut found = Vec::new();
-        for (its, tree) in batch {
+        for (head_sequence, tree) in batch {
             for node in 0..tree.len() {
-                let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
+                let q = head.distribution(head_sequence, node, &Sampling::default(), None).unwrap();
                 found.extend((0..62).map(|token| q.probability(token)));
             }
         }
@@ -266,15 +273,15 @@ fn sequences_in_company_draft_as_alone() {
 }
 
 #[test]
-fn a_part_of_the_vocabulary_is_drafted_from() {
+fn tokens_option_limits_the_drafted_vocabulary() {
     let mut model = target().model;
-    let few = HeadOptions { tokens: Some(vec![3, 4, 9, 50]), ..HeadOptions::default() };
-    let head = load_head(&assistant(), &mut model, &few).unwrap();
+    let four_tokens = HeadOptions { tokens: Some(vec![3, 4, 9, 50]), ..HeadOptions::default() };
+    let head = load_head(&assistant(), &mut model, &four_tokens).unwrap();
     assert_eq!(head.tokens(), [3, 4, 9, 50]);
 }
 
 #[test]
-fn what_it_is_can_be_said() {
+fn description_counts_layers_tokens_and_parameters() {
     let target = Description::read(&tests().join("fixtures/gemma4")).unwrap();
     let read = HeadDescription::read(&assistant(), &target.config, 62).unwrap();
     let tensors = read_tensors(&assistant().join("model.safetensors"));
@@ -284,27 +291,36 @@ fn what_it_is_can_be_said() {
 }
 
 #[test]
-fn another_targets_is_refused_by_the_field() {
-    let refused = |directory: &Path, target: &str| {
+fn errors_name_the_field_that_contradicts_the_target() {
+    let load_error = |directory: &Path, target: &str| {
         let mut model = load(&tests().join(target), LoadOptions::default()).unwrap().model;
         load_head(directory, &mut model, &HeadOptions::default()).unwrap_err().to_string()
     };
-    let of = |field: &'static str, value: Value| {
+    let with_field = |field: &'static str, value: Value| {
         changed(|config| *config.pointer_mut(field).unwrap() = value, |_| ())
     };
-    let other = refused(&assistant(), "fixtures/gemma3");
+    let other = load_error(&assistant(), "fixtures/gemma3");
     assert!(other.contains("num_key_value_heads: expected, in layers with a window"), "{other}");
     for (directory, expected) in [
-        (of("/backbone_hidden_size", json!(64)), "backbone_hidden_size: expected the target's 32"),
-        (of("/text_config/vocab_size", json!(61)), "vocab_size: expected the target's 62"),
-        (of("/text_config/head_dim", json!(16)), "expected, in layers with a window, the target's"),
-        (of("/text_config/enable_moe_block", json!(true)), "num_experts"),
-        (of("/text_config/use_double_wide_mlp", json!(true)), "use_double_wide_mlp: expected none"),
-        (of("/text_config/hidden_size_per_layer_input", json!(8)), "size_per_layer_input"),
-        (of("/text_config/intermediate_size", json!(32)), "gate_proj"),
+        (
+            with_field("/backbone_hidden_size", json!(64)),
+            "backbone_hidden_size: expected the target's 32",
+        ),
+        (with_field("/text_config/vocab_size", json!(61)), "vocab_size: expected the target's 62"),
+        (
+            with_field("/text_config/head_dim", json!(16)),
+            "expected, in layers with a window, the target's",
+        ),
+        (with_field("/text_config/enable_moe_block", json!(true)), "num_experts"),
+        (
+            with_field("/text_config/use_double_wide_mlp", json!(true)),
+            "use_double_wide_mlp: expected none",
+        ),
+        (with_field("/text_config/hidden_size_per_layer_input", json!(8)), "size_per_layer_input"),
+        (with_field("/text_config/intermediate_size", json!(32)), "gate_proj"),
         (changed(|_| (), |all| drop(all.remove("post_projection.weight"))), "post_projection"),
     ] {
-        let error = refused(directory.path(), "fixtures/gemma4");
+        let error = load_error(directory.path(), "fixtures/gemma4");
         assert!(error.contains(expected), "{error}");
     }
     let mut model = target().model;

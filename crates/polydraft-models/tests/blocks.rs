@@ -1,4 +1,4 @@
-//! Heads that predict blocks against the logits of heads/, which block.py made.
+//! Block heads against the logits that block.py stored in heads/.
 
 use std::fs;
 use std::path::Path;
@@ -7,22 +7,23 @@ use crate::common::heads::*;
 use crate::common::*;
 use polydraft::{DraftTree, PolicyKind, Sampling, Token, VerifierKind};
 use polydraft_engine::{
-    Drafter, Engine, Limits, Measurement, Request, Sequence, Sequences, Speculation,
+    CostMeasurement, Drafter, Engine, Limits, Request, Sequence, Sequences, Speculation,
 };
 use polydraft_models::{
     BlockHead, HeadDescription, HeadOptions, Precision, is_block_head, is_head, load_block_head,
 };
 
-/// What block.py expects: a text, and `[place][level]` the probabilities of all tokens.
+/// Expected values from block.py: a sequence, and `[position][level]` the probabilities of all
+/// tokens.
 struct Expected {
-    text: Vec<Token>,
+    tokens: Vec<Token>,
     distributions: Vec<Vec<Vec<f64>>>,
 }
 
 impl Expected {
     fn read(name: &str) -> Self {
         let found = read_tensors(&folder(name).join("expected.safetensors"));
-        let text = found["tokens"].integers().into_iter().map(|t| t as Token).collect();
+        let tokens = found["tokens"].integers().into_iter().map(|t| t as Token).collect();
         let [_, levels, width] = found["logits"].shape[..] else { panic!("no levels") };
         let logits: Vec<f64> = found["logits"].values().into_iter().map(f64::from).collect();
         let probs = |logits: &[f64]| {
@@ -30,10 +31,10 @@ impl Expected {
             let sum: f64 = logits.iter().map(|x| (x - top).exp()).sum();
             logits.iter().map(|x| (x - top).exp() / sum).collect()
         };
-        let places = logits.chunks_exact(levels * width);
+        let positions = logits.chunks_exact(levels * width);
         let distributions =
-            places.map(|place| place.chunks_exact(width).map(probs).collect()).collect();
-        Self { text, distributions }
+            positions.map(|position| position.chunks_exact(width).map(probs).collect()).collect();
+        Self { tokens, distributions }
     }
 }
 
@@ -47,11 +48,11 @@ impl HeadPair<BlockHead> {
     fn at(directory: &Path, options: &HeadOptions) -> polydraft_models::Result<Self> {
         let mut target = target().model;
         let head = load_block_head(directory, &mut target, &folder("target"), options)?;
-        Ok(Self::of(target, head))
+        Ok(Self::new(target, head))
     }
 
-    /// The largest distance of what is drafted along `path` from log-probabilities; infinite where
-    /// only one of both is zero.
+    /// Largest difference between drafted and expected log-probabilities along `path`; infinite
+    /// where only one of the two probabilities is zero.
     fn distance(&mut self, path: &[Token], expected: &[Vec<f64>]) -> f64 {
         assert_eq!(expected.len(), self.head.levels());
         let mut tree = DraftTree::new();
@@ -61,7 +62,7 @@ impl HeadPair<BlockHead> {
                 node = tree.add(node, path[level - 1]);
             }
             self.head.score(&[(self.sequences[1], &tree)]).unwrap();
-            worst = worst.max(apart(&self.probs(self.sequences[1], node), expected));
+            worst = worst.max(max_log_difference(&self.probs(self.sequences[1], node), expected));
         }
         worst
     }
@@ -70,74 +71,74 @@ impl HeadPair<BlockHead> {
         self.head.distribution(sequence, node, &Sampling::default(), None).unwrap().to_vec()
     }
 
-    /// The largest distance in a whole text, read to each place at once and token by token.
-    fn all(&mut self, Expected { text, distributions }: &Expected) -> f64 {
+    /// Largest difference over a sequence, read up to each position at once and token by token.
+    fn largest_difference(&mut self, Expected { tokens, distributions }: &Expected) -> f64 {
         let mut worst = 0.0_f64;
-        for (place, expected) in distributions.iter().enumerate() {
+        for (position, expected) in distributions.iter().enumerate() {
             self.reset();
-            self.extend(&text[..=place], 5);
-            worst = worst.max(self.distance(&text[place + 1..], expected));
+            self.extend(&tokens[..=position], 5);
+            worst = worst.max(self.distance(&tokens[position + 1..], expected));
         }
         self.reset();
-        for (place, expected) in distributions.iter().enumerate() {
-            self.extend(&[text[place]], 9);
-            worst = worst.max(self.distance(&text[place + 1..], expected));
+        for (position, expected) in distributions.iter().enumerate() {
+            self.extend(&[tokens[position]], 9);
+            worst = worst.max(self.distance(&tokens[position + 1..], expected));
         }
         worst
     }
 }
 
-fn apart(found: &[f64], expected: &[f64]) -> f64 {
-    let of = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a.ln() - b.ln()).abs() };
-    found.iter().zip(expected).map(of).fold(0.0, f64::max)
+fn max_log_difference(found: &[f64], expected: &[f64]) -> f64 {
+    let difference = |(a, b): (&f64, &f64)| if a == b { 0.0 } else { (a.ln() - b.ln()).abs() };
+    found.iter().zip(expected).map(difference).fold(0.0, f64::max)
 }
 
 #[test]
-fn every_variant_gives_the_distributions_of_its_published_form() {
+fn distributions_equal_the_published_form_for_every_variant() {
     for name in BLOCKS {
-        let worst = Pair::open(name).all(&Expected::read(name));
+        let worst = Pair::open(name).largest_difference(&Expected::read(name));
         assert!(worst < 1e-4, "{name}: {worst:e}");
     }
 }
 
-/// What was read, and drafted, after a place that is gone back to is as if it had never been.
+/// After a truncation, tokens that were read or drafted beyond it have no effect.
 #[test]
-fn tokens_that_are_taken_back_leave_no_trace() {
+fn truncated_tokens_leave_no_trace() {
     for name in BLOCKS {
         let mut pair = Pair::open(name);
-        let Expected { text, distributions } = Expected::read(name);
-        let place = distributions.len() / 2;
-        for left in [0, 1, 2, place, place + 1] {
+        let Expected { tokens, distributions } = Expected::read(name);
+        let position = distributions.len() / 2;
+        for left in [0, 1, 2, position, position + 1] {
             pair.reset();
-            pair.extend(&[&text[..left], &text[..4]].concat(), 5);
-            let [own, its] = pair.sequences;
-            pair.head.score(&[(its, &DraftTree::new())]).unwrap();
-            pair.target.truncate(own, left);
-            pair.head.truncate(its, left);
-            pair.extend(&text[left..=place], 5);
-            let worst = pair.distance(&text[place + 1..], &distributions[place]);
+            pair.extend(&[&tokens[..left], &tokens[..4]].concat(), 5);
+            let [target_sequence, head_sequence] = pair.sequences;
+            pair.head.score(&[(head_sequence, &DraftTree::new())]).unwrap();
+            pair.target.truncate(target_sequence, left);
+            pair.head.truncate(head_sequence, left);
+            pair.extend(&tokens[left..=position], 5);
+            let worst = pair.distance(&tokens[position + 1..], &distributions[position]);
             assert!(worst < 1e-4, "{name}, {left}: {worst:e}");
         }
     }
 }
 
 #[test]
-fn trees_in_company_are_scored_as_alone() {
+fn trees_in_a_batch_are_scored_as_alone() {
     for name in BLOCKS {
-        let Expected { text, .. } = Expected::read(name);
+        let Expected { tokens, .. } = Expected::read(name);
         let mut pair = Pair::open(name);
         let sequences: Vec<Sequence> = [3, 18, 2, 11, 1]
             .into_iter()
             .map(|length| {
                 let own = [pair.target.open().unwrap(), pair.head.open().unwrap()];
-                pair.target.extend(own[0], &text[..length]).unwrap();
+                pair.target.extend(own[0], &tokens[..length]).unwrap();
                 while pair.target.prepare(own[0], 64).unwrap() > 0 {}
-                pair.head.extend(own[1], &text[..length]).unwrap();
+                pair.head.extend(own[1], &tokens[..length]).unwrap();
                 pair.head.sync_target(own[1], &pair.target, own[0], length - 1).unwrap();
                 own[1]
             })
             .collect();
-        // One is deeper than a block: there any token is as good as another.
+        // One path is deeper than a block: beyond it the distribution is uniform.
         let mut tree = DraftTree::new();
         let nodes =
             [(0, 7), (0, 8), (1, 9), (1, 7), (3, 3), (2, 9), (5, 4), (7, 8), (8, 3), (9, 3)];
@@ -147,11 +148,11 @@ fn trees_in_company_are_scored_as_alone() {
         let all = |pair: &Pair, sequence| -> Vec<Vec<f64>> {
             (0..tree.len()).map(|node| pair.probs(sequence, node)).collect()
         };
-        // All at once, whole trees; then each by itself and level by level.
+        // All trees in one batch; then each alone and node by node.
         let batch: Vec<_> = sequences.iter().map(|own| (*own, &tree)).collect();
         pair.head.score(&batch).unwrap();
-        let together: Vec<_> = sequences.iter().map(|own| all(&pair, *own)).collect();
-        for (own, together) in sequences.iter().zip(together) {
+        let batched: Vec<_> = sequences.iter().map(|own| all(&pair, *own)).collect();
+        for (own, batched) in sequences.iter().zip(batched) {
             pair.head.extend(*own, &[]).unwrap();
             let mut growing = DraftTree::new();
             for node in 1..=tree.len() {
@@ -160,40 +161,40 @@ fn trees_in_company_are_scored_as_alone() {
                     growing.add(tree.parent(node), tree.token(node));
                 }
             }
-            assert!(all(&pair, *own) == together, "{name}");
+            assert!(all(&pair, *own) == batched, "{name}");
             let tokens = pair.head.tokens();
             let even = 1.0 / tokens.len() as f64;
-            let deep = together[tree.len() - 1][tokens[1] as usize];
+            let deep = batched[tree.len() - 1][tokens[1] as usize];
             assert!((deep - even).abs() < 1e-9 && tree.depth(tree.len() - 1) >= 6, "{deep}");
         }
     }
 }
 
 #[test]
-fn a_smaller_vocabulary_is_the_same_distribution_on_fewer_tokens() {
-    // Of candidates there are always as many: fewer tokens give others.
+fn smaller_vocabulary_renormalises_the_distribution() {
+    // DFlash-2 selects a fixed number of candidates, so fewer tokens change the selection.
     for name in BLOCKS.into_iter().filter(|name| !name.starts_with("dflash2")) {
-        let text = Expected::read(name).text;
-        let mut whole = Pair::open(name);
-        let kept: Vec<Token> = whole.head.tokens().iter().copied().step_by(3).collect();
-        let options = HeadOptions { tokens: Some(kept.clone()), ..HeadOptions::default() };
+        let tokens = Expected::read(name).tokens;
+        let mut full = Pair::open(name);
+        let selected: Vec<Token> = full.head.tokens().iter().copied().step_by(3).collect();
+        let options = HeadOptions { tokens: Some(selected.clone()), ..HeadOptions::default() };
         let mut cut = Pair::at(&folder(name), &options).unwrap();
-        assert_eq!(cut.head.tokens(), kept);
-        let [mut whole, cut] = [&mut whole, &mut cut].map(|pair| {
-            pair.extend(&text, 64);
+        assert_eq!(cut.head.tokens(), selected);
+        let [mut full, cut] = [&mut full, &mut cut].map(|pair| {
+            pair.extend(&tokens, 64);
             pair.head.score(&[(pair.sequences[1], &DraftTree::new())]).unwrap();
             pair.probs(pair.sequences[1], 0)
         });
-        let mass: f64 = kept.iter().map(|t| whole[*t as usize]).sum();
+        let mass: f64 = selected.iter().map(|t| full[*t as usize]).sum();
         (0..)
-            .zip(&mut whole)
-            .for_each(|(t, p)| *p = if kept.contains(&t) { *p / mass } else { 0.0 });
-        assert!(whole.iter().zip(&cut).all(|(a, b)| (a - b).abs() <= 2e-6 * a), "{name}");
+            .zip(&mut full)
+            .for_each(|(t, p)| *p = if selected.contains(&t) { *p / mass } else { 0.0 });
+        assert!(full.iter().zip(&cut).all(|(a, b)| (a - b).abs() <= 2e-6 * a), "{name}");
     }
 }
 
 #[test]
-fn every_tensor_counts() {
+fn every_tensor_changes_the_distributions() {
     for name in BLOCKS {
         let expected = Expected::read(name);
         for tensor in read_tensors(&folder(name).join("model.safetensors")).keys() {
@@ -211,39 +212,40 @@ fn every_tensor_counts() {
                 write_tensors(&tensors, &path);
             });
             let mut pair = Pair::at(found.path(), &HeadOptions::default()).unwrap();
-            let worst = pair.all(&expected);
+            let worst = pair.largest_difference(&expected);
             let counts = !tensor.starts_with("confidence_head");
             assert_eq!(worst > 1e-3, counts, "{name}, {tensor}: {worst:e}");
         }
     }
 }
 
-/// Files that llama.cpp's converter made of them (heads/to_gguf.py).
+/// GGUF files made by llama.cpp's converter (heads/to_gguf.py).
 #[test]
-fn files_give_what_their_directories_give() {
+fn gguf_files_draft_like_their_directories() {
     let with_file = BLOCKS.map(|name| (name, folder(name).join("model.gguf")));
     let with_file: Vec<_> = with_file.into_iter().filter(|(_, file)| file.exists()).collect();
     assert_eq!(with_file.len(), BLOCKS.len() - 1);
     for (name, file) in with_file {
         assert!(is_head(&file) && is_block_head(&file), "{name}");
         let expected = Expected::read(name);
-        let worst = Pair::at(&file, &HeadOptions::default()).unwrap().all(&expected);
+        let worst = Pair::at(&file, &HeadOptions::default()).unwrap().largest_difference(&expected);
         assert!(worst < 1e-4, "{name}: {worst:e}");
         let [of_file, of_directory] = [&file, &folder(name)].map(|path| described(path).unwrap());
         assert_eq!((of_file.kind, of_file.tokens), (of_directory.kind, of_directory.tokens));
-        assert_eq!(of_file.reads, of_directory.reads, "{name}");
-        // Whatever tensor has other numbers shows.
+        assert_eq!(of_file.hidden_states, of_directory.hidden_states, "{name}");
+        // Changing any tensor changes the distributions.
         with_each_tensor_changed(&file, |tensor, changed| {
-            let worst = Pair::at(changed, &HeadOptions::default()).unwrap().all(&expected);
+            let worst =
+                Pair::at(changed, &HeadOptions::default()).unwrap().largest_difference(&expected);
             let counts = !tensor.starts_with("conf_proj");
             assert_eq!(worst > 1e-3, counts, "{name}: {tensor}: {worst:e}");
         });
     }
 }
 
-/// A key or a tensor that nobody reads would change what a head drafts.
+/// A key or tensor that is ignored would change what a head drafts.
 #[test]
-fn what_a_file_says_is_read_or_refused() {
+fn rejects_missing_keys_and_unknown_tensors() {
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("model.gguf");
     for (name, from, to, expected) in [
@@ -267,7 +269,7 @@ fn what_a_file_says_is_read_or_refused() {
 }
 
 #[test]
-fn every_field_counts() {
+fn every_field_changes_the_distributions() {
     use serde_json::json;
     let distance = |name: &str, path: &str, value: serde_json::Value| {
         let found = changed(name, |directory| {
@@ -277,7 +279,7 @@ fn every_field_counts() {
             });
         });
         let mut pair = Pair::at(found.path(), &HeadOptions::default()).unwrap();
-        pair.all(&Expected::read(name))
+        pair.largest_difference(&Expected::read(name))
     };
     for (name, path, value) in [
         ("dflash", "/dflash_config/mask_token_id", json!(62)),
@@ -297,7 +299,7 @@ fn every_field_counts() {
         let worst = distance(name, path, value);
         assert!(worst > 1e-3, "{name}, {path}: {worst:e}");
     }
-    // Another length of block is another head, with other levels.
+    // Another block size changes the number of levels.
     for (name, levels) in [("dflash", 5), ("dspark", 6)] {
         let found = changed(name, |directory| {
             change_config(directory, |config| config["block_size"] = json!(6));
@@ -308,7 +310,7 @@ fn every_field_counts() {
 }
 
 #[test]
-fn what_is_not_computed_is_refused_by_name() {
+fn errors_name_invalid_and_unsupported_fields() {
     use serde_json::json;
     for (name, path, value, expected) in [
         ("dflash", "/vocab_size", json!(65), "vocab_size: expected the target's 64, got 65"),
@@ -319,21 +321,21 @@ fn what_is_not_computed_is_refused_by_name() {
         ("dflash", "/dflash_config/mask_token_id", json!(64), "a row for mask_token_id = 64"),
         ("dflash", "/dflash_config/target_layer_ids", json!([0, 8]), "at most its 8, got 9"),
         ("dflash", "/dflash_config/target_layer_ids", json!([]), "expected layers of the target"),
-        ("dflash", "/dflash_config", json!({"new": 1}), "expected no unknown choice, got new"),
+        ("dflash", "/dflash_config", json!({"new": 1}), "expected known options, got new"),
         ("dflash", "/dflash_config", json!({"use_swa": true}), "use_swa: expected false, got true"),
         ("dflash-windows", "/sliding_window", json!(null), "sliding_window: expected a width"),
         (
             "dflash-speculators",
             "/sliding_window_non_causal",
             json!(true),
-            "layer_types: expected full_attention where positions see what follows them",
+            "layer_types: expected full_attention with attention to later positions",
         ),
         ("dspark-speculators", "/markov_head_type", json!("gated"), "expected vanilla, got"),
         (
             "dflash2",
             "/dflash_config/selector_rank",
             json!(null),
-            "selector_rank: expected one beside selector_top_k",
+            "selector_rank: expected both it and selector_top_k",
         ),
         (
             "dflash2-capped",
@@ -342,7 +344,7 @@ fn what_is_not_computed_is_refused_by_name() {
                 "output_multiplier": 0.5, "final_logit_softcapping": 3.0, "mask_token_id": 63,
                 "target_layer_ids": [4],
             }),
-            "final_logit_softcapping: expected none beside output_multiplier",
+            "final_logit_softcapping: expected none with output_multiplier",
         ),
         ("dflash2", "/dflash_config/conv_group_size", json!(8), "kernel_projection.weight"),
         ("dflash2", "/dflash_config/conv_group_size", json!(5), "conv_group_size"),
@@ -363,7 +365,7 @@ fn what_is_not_computed_is_refused_by_name() {
 }
 
 #[test]
-fn an_embedding_beside_the_weights_is_refused() {
+fn rejects_separate_mask_embedding() {
     let found = changed("dflash", |directory| {
         fs::write(directory.join("mask_embedding.pt"), b"PK").unwrap();
     });
@@ -372,7 +374,7 @@ fn an_embedding_beside_the_weights_is_refused() {
 }
 
 #[test]
-fn block_heads_are_told_from_others_and_described() {
+fn block_heads_are_recognised_and_described() {
     for name in BLOCKS {
         assert!(is_head(&folder(name)) && is_block_head(&folder(name)), "{name}");
         let HeadDescription { kind, layers, .. } = described(&folder(name)).unwrap();
@@ -387,7 +389,7 @@ fn block_heads_are_told_from_others_and_described() {
             &mut target().model,
             &HeadOptions::default(),
         );
-        assert!(error.unwrap_err().to_string().contains("one of blocks"), "{name}");
+        assert!(error.unwrap_err().to_string().contains("a block head"), "{name}");
     }
     for name in HEADS {
         assert!(!is_block_head(&folder(name)), "{name}");
@@ -395,7 +397,7 @@ fn block_heads_are_told_from_others_and_described() {
 }
 
 #[test]
-fn they_fit_or_say_what_would() {
+fn memory_error_names_required_and_free_memory() {
     for name in BLOCKS {
         let at = |memory| {
             let options = HeadOptions { memory: Some(memory), ..HeadOptions::default() };
@@ -411,10 +413,10 @@ fn they_fit_or_say_what_would() {
 fn quantised_blocks_stay_close() {
     for name in BLOCKS {
         let options = HeadOptions { precision: Precision::Q8_0, ..HeadOptions::default() };
-        let Expected { text, .. } = Expected::read(name);
+        let Expected { tokens, .. } = Expected::read(name);
         let mut found = [HeadOptions::default(), options].map(|options| {
             let mut pair = Pair::at(&folder(name), &options).unwrap();
-            pair.extend(&text[..12], 64);
+            pair.extend(&tokens[..12], 64);
             pair.head.score(&[(pair.sequences[1], &DraftTree::new())]).unwrap();
             pair.probs(pair.sequences[1], 0)
         });
@@ -424,7 +426,7 @@ fn quantised_blocks_stay_close() {
     }
 }
 
-/// Nobody draws where a block has no distribution, and costs are of trees that there are.
+/// Nothing is drafted beyond the block, and costs are measured only for trees within it.
 #[test]
 fn trees_and_costs_end_with_the_block() {
     let speculation = |tree: &PolicyKind| {
@@ -446,7 +448,7 @@ fn trees_and_costs_end_with_the_block() {
                 .speculation(speculation(&tree))
                 .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(1)))
         };
-        let mut measurement = Measurement::new(&engine, &[3, 4, 5]);
+        let mut measurement = CostMeasurement::new(&engine, &[3, 4, 5]);
         while measurement.advance(&mut engine, &mut request).unwrap() {}
         let tokens: Vec<usize> =
             measurement.costs().target.0.iter().map(|pass| pass.tokens).collect();

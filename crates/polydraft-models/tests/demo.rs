@@ -1,4 +1,4 @@
-//! The shipped pair: speculation changes no token at temperature 0 and no probability at
+//! Shipped pair of models: speculation changes no token at temperature 0 and no probability at
 //! temperature 1.
 
 use crate::common::{Pair, demo, open_pair};
@@ -13,7 +13,7 @@ fn pair(precision: Precision) -> Pair {
     open_pair(&demo("target"), &demo("draft"), precision)
 }
 
-/// Whether what takes long is tried too.
+/// Whether to run exhaustive tests, which take long.
 fn exhaustive() -> bool {
     std::env::var_os("POLYDRAFT_EXHAUSTIVE").is_some()
 }
@@ -32,7 +32,7 @@ fn verifier(name: &str) -> Box<dyn Verifier> {
     name.parse::<VerifierKind>().unwrap().build().unwrap()
 }
 
-/// Two paths, nested priorities.
+/// Speculation with two paths and nested priorities.
 fn two_paths(temperature: f64, depth: usize) -> Speculation {
     let (verifier, policy) =
         (verifier("nested-priority"), PolicyKind::paths(2, depth).build().unwrap());
@@ -40,19 +40,19 @@ fn two_paths(temperature: f64, depth: usize) -> Speculation {
 }
 
 #[test]
-fn temperature_zero_gives_the_tokens_of_plain_decoding() {
+fn same_output_as_plain_decoding_at_temperature_zero() {
     let mut pair = pair(Precision::F32);
     let prompts = prompts();
     assert!(prompts.len() >= 20);
     for (number, prompt) in prompts.iter().enumerate() {
         let tokens = pair.language.tokenizer.encode(prompt).unwrap();
-        // Some to the context's end: no limit, no end token.
+        // Some run to the end of the context: no limit, no end token.
         let limit = (number % 4 != 0 && !exhaustive()).then_some(120);
         let [plain, speculative] = [None, Some(1 + number % 8)].map(|depth| {
             pair.decode(&tokens, at(0.0), depth.map(|depth| two_paths(0.0, depth)), limit, 0)
         });
-        let room = pair.engine.info().context - tokens.len();
-        assert_eq!(plain.tokens.len(), limit.unwrap_or(room));
+        let remaining = pair.engine.info().context - tokens.len();
+        assert_eq!(plain.tokens.len(), limit.unwrap_or(remaining));
         assert_eq!(plain.tokens, speculative.tokens, "prompt {number}");
         assert_eq!(plain.text, speculative.text);
         assert_eq!(plain.statistics.block_efficiency(), 1.0);
@@ -60,10 +60,10 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding() {
     }
 }
 
-/// Every verifier, with paths and with the other trees that it supports: the draft is warm, so that
-/// trees branch.
+/// Every verifier, with paths and with the other trees that it supports. The draft samples at
+/// temperature 1, so that trees branch.
 #[test]
-fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
+fn same_output_as_plain_decoding_at_temperature_zero_for_every_verifier_and_tree() {
     let mut pair = pair(Precision::F32);
     let prompts = prompts();
     let topology = Topology::sequoia(&[0.5, 0.2, 0.1], 8, 4).unwrap();
@@ -106,8 +106,8 @@ fn every_verifier_gives_the_tokens_of_plain_decoding_at_temperature_zero() {
     assert!(runs > 30, "{runs}");
 }
 
-/// The probability that a fair sample deviates from the target's distribution of two tokens at
-/// least as much as `runs` texts of `verifier` do.
+/// p-value of `runs` outputs of `verifier` under the target's distribution of two tokens: the
+/// probability that a correct sample deviates at least as much.
 fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
     let mut pair = pair(Precision::F32);
     let prompt = pair.language.tokenizer.encode("impl Iterator for").unwrap();
@@ -124,26 +124,26 @@ fn p_value(runs: usize, verifier: impl Fn() -> Box<dyn Verifier>) -> f64 {
     test.p_value()
 }
 
-/// Of correct programs with random seeds, one in so many would fail this test.
-const FALSE_ALARM: f64 = 1e-3;
+/// Probability that a correct program with random seeds fails this test.
+const FALSE_ALARM_PROBABILITY: f64 = 1e-3;
 
 #[test]
-fn temperature_one_gives_the_targets_distribution_of_two_tokens() {
+fn two_tokens_have_the_targets_distribution_at_temperature_one() {
     let p = p_value(3000, || verifier("nested-priority"));
-    assert!(p > FALSE_ALARM, "p = {p:e}");
+    assert!(p > FALSE_ALARM_PROBABILITY, "p = {p:e}");
 }
 
 #[test]
-fn the_test_of_the_distribution_finds_a_planted_fault() {
+fn distribution_test_detects_wrong_residual() {
     let p = p_value(1500, || Box::new(WrongResidual(verifier("nested-priority"))));
-    assert!(p < FALSE_ALARM, "p = {p:e}");
+    assert!(p < FALSE_ALARM_PROBABILITY, "p = {p:e}");
 }
 
 #[test]
-fn streamed_text_is_whole_characters_and_complete() {
+fn streamed_text_is_complete_and_never_splits_characters() {
     let pair = pair(Precision::F32);
     let mut rng = ChaCha12Rng::seed_from_u64(3);
-    // Text with characters of one to four bytes, and tokens that make no text at all.
+    // Characters of one to four bytes, and random tokens that need not form valid text.
     let sentence = "fn naïve() -> \"日本語 🦀🦀\" { é }";
     let mut cases = vec![pair.language.tokenizer.encode(sentence).unwrap()];
     cases.extend((0..200).map(|_| (0..20).map(|_| rng.random_range(1..4096)).collect()));
@@ -152,16 +152,15 @@ fn streamed_text_is_whole_characters_and_complete() {
         let mut stream = pair.language.tokenizer.stream(&prompt);
         let mut streamed = String::new();
         for &token in tokens {
-            let piece = stream.push(token).unwrap();
-            assert!(number > 0 || !piece.contains(char::REPLACEMENT_CHARACTER));
-            streamed += &piece;
+            let chunk = stream.push(token).unwrap();
+            assert!(number > 0 || !chunk.contains(char::REPLACEMENT_CHARACTER));
+            streamed += &chunk;
         }
         streamed += &stream.finish().unwrap();
-        let whole = pair.language.tokenizer.decode(&[&prompt[..], tokens].concat()).unwrap();
+        let decoded = pair.language.tokenizer.decode(&[&prompt[..], tokens].concat()).unwrap();
         let expected =
-            whole.strip_prefix(&pair.language.tokenizer.decode(&prompt).unwrap()).unwrap();
-        // Bytes that make no character may be shown as fewer or more U+FFFD; nothing else may
-        // differ.
+            decoded.strip_prefix(&pair.language.tokenizer.decode(&prompt).unwrap()).unwrap();
+        // Invalid bytes may be shown as fewer or more U+FFFD; the rest must be equal.
         let valid = |text: &str| text.replace(char::REPLACEMENT_CHARACTER, "");
         assert_eq!(valid(&streamed), valid(expected), "case {number}");
         if number == 0 {
@@ -170,17 +169,17 @@ fn streamed_text_is_whole_characters_and_complete() {
     }
 }
 
-// Not token for token: quantising the inputs of a product makes steps of rounding errors, and ties
-// break at them.
+// Not the same tokens: quantising the inputs of a product makes rounding errors jump, and ties
+// break there.
 #[test]
-fn quantised_models_decode_too() {
+fn quantised_models_decode_to_the_token_limit() {
     let mut pair = pair(Precision::Q8_0);
     let tokens = pair.language.tokenizer.encode("pub fn new(").unwrap();
     for temperature in [0.0, 1.0] {
-        let texts = [None, Some(4)].map(|depth| {
+        let outputs = [None, Some(4)].map(|depth| {
             let speculation = depth.map(|depth| two_paths(temperature, depth));
             pair.decode(&tokens, at(temperature), speculation, Some(100), 1).tokens
         });
-        assert_eq!(texts.iter().map(Vec::len).collect::<Vec<_>>(), [100, 100]);
+        assert_eq!(outputs.iter().map(Vec::len).collect::<Vec<_>>(), [100, 100]);
     }
 }

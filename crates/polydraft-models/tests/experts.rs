@@ -1,5 +1,5 @@
-//! Models with experts: weights in four bits as gpt-oss has them, quantised self-drafts, and what
-//! is said of their size.
+//! Models with experts: MXFP4 weights as in gpt-oss, quantised self-drafts, and descriptions of
+//! their size.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use polydraft_engine::{KvCacheFollower, Model, Sequences};
 use polydraft_gguf::TensorType;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 
-use crate::gguf_pair::TEXT;
+use crate::gguf_pair::TOKENS;
 
 fn fixture(name: &str) -> tempfile::TempDir {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -22,11 +22,11 @@ fn fixture(name: &str) -> tempfile::TempDir {
     directory
 }
 
-/// Twice the numbers of four bits.
+/// Twice the values of the FP4 codes.
 const HALVES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Experts' matrices `[experts, in, out]` in blocks of 32 along `in`: numbers, scales, and the
-/// tensor that they make.
+/// Quantises experts' matrices `[experts, in, out]` in blocks of 32 along `in`; returns the codes,
+/// the scales, and the tensor of the values that they represent.
 fn blocks(tensor: &Tensor) -> [Tensor; 3] {
     let [count, columns, rows] = tensor.shape[..] else { panic!("{:?}", tensor.shape) };
     let values = tensor.values();
@@ -42,25 +42,25 @@ fn blocks(tensor: &Tensor) -> [Tensor; 3] {
                     let off = |n: &u8| (f32::from(HALVES[usize::from(*n)]) * scale - x).abs();
                     (0..16u8).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap()
                 };
-                let places: Vec<u8> = (0..32).map(|i| nearest(values[at(i)])).collect();
-                for (i, place) in places.iter().enumerate() {
-                    made[at(i)] = f32::from(HALVES[usize::from(*place)]) * scale;
+                let codes: Vec<u8> = (0..32).map(|i| nearest(values[at(i)])).collect();
+                for (i, code) in codes.iter().enumerate() {
+                    made[at(i)] = f32::from(HALVES[usize::from(*code)]) * scale;
                 }
-                numbers.extend(places.chunks(2).map(|pair| pair[0] | pair[1] << 4));
+                numbers.extend(codes.chunks(2).map(|pair| pair[0] | pair[1] << 4));
                 scales.push((power + 127) as u8);
             }
         }
     }
     let shape = [count, rows, columns / 32];
     [
-        Tensor::of_bytes(numbers, &[&shape[..], &[16]].concat()),
-        Tensor::of_bytes(scales, &shape),
+        Tensor::from_bytes(numbers, &[&shape[..], &[16]].concat()),
+        Tensor::from_bytes(scales, &shape),
         Tensor::new(&made, &tensor.shape, Dtype::BF16),
     ]
 }
 
 #[test]
-fn experts_in_four_bits_are_the_numbers_that_they_say() {
+fn mxfp4_experts_equal_their_dequantised_values() {
     let [wide, narrow] = [fixture("gpt-oss"), fixture("gpt-oss")];
     let path = |directory: &tempfile::TempDir| directory.path().join("model.safetensors");
     let tensors = read_tensors(&path(&wide));
@@ -78,28 +78,28 @@ fn experts_in_four_bits_are_the_numbers_that_they_say() {
         config["quantization_config"] = serde_json::json!({"quant_method": "mxfp4"});
     });
     let logits = |directory: &tempfile::TempDir, precision: Precision| {
-        alone(&mut open(directory.path(), precision), &TEXT)
+        alone(&mut open(directory.path(), precision), &TOKENS)
     };
     let expected = logits(&wide, Precision::F32);
     for precision in [Precision::F32, Precision::Bf16] {
         assert_eq!(logits(&narrow, precision), expected, "{precision}");
     }
-    // As they are, with inputs rounded to 8 bits.
+    // Multiplied as stored, with inputs rounded to 8 bits.
     let off = distance(&logits(&narrow, Precision::File), &expected);
     assert!(off > 0.0 && off < 0.02, "{off}");
     let [read, other] = [&narrow, &wide].map(|d| Description::read(d.path()).unwrap());
     assert_eq!(read.parameters, other.parameters);
     assert!(read.stored.contains("MXFP4"), "{}", read.stored);
-    let bytes = |of: &Description| of.weight_bytes(Precision::File);
+    let bytes = |description: &Description| description.weight_bytes(Precision::File);
     assert!(bytes(&read) < bytes(&other), "{} {}", bytes(&read), bytes(&other));
-    // A scale that the type in which they are held does not have.
+    // A scale that is out of range for the type in memory.
     let mut scales =
         vec![200; stored["model.layers.0.mlp.experts.down_proj_scales"].shape.iter().product()];
     scales[0] = 127;
     let shape = stored["model.layers.0.mlp.experts.down_proj_scales"].shape.clone();
     stored.insert(
         "model.layers.0.mlp.experts.down_proj_scales".to_owned(),
-        Tensor::of_bytes(scales, &shape),
+        Tensor::from_bytes(scales, &shape),
     );
     write_tensors(&stored, &path(&narrow));
     let error = load(narrow.path(), Precision::File.into()).unwrap_err().to_string();
@@ -107,9 +107,9 @@ fn experts_in_four_bits_are_the_numbers_that_they_say() {
 }
 
 #[test]
-fn active_parameters_are_those_of_one_token() {
-    for (name, of_experts, used, count) in [
-        // Two layers, or the second of two, of three matrices each.
+fn active_parameters_count_the_experts_of_one_token() {
+    for (name, expert_parameters, used, count) in [
+        // Experts in two layers, or in the second of two, of three matrices each.
         ("mixtral", 2 * 4 * 3 * 32 * 32, 2, 4),
         ("qwen3-moe", 6 * 3 * 32 * 32, 3, 6),
         ("gpt-oss", 2 * 4 * (3 * 32 * 32 + 3 * 32), 2, 4),
@@ -117,7 +117,7 @@ fn active_parameters_are_those_of_one_token() {
         ("deepseek-v2", 6 * 3 * 32 * 32, 2, 6),
     ] {
         let read = Description::read(fixture(name).path()).unwrap();
-        let idle = of_experts / count * (count - used);
+        let idle = expert_parameters / count * (count - used);
         assert_eq!(read.parameters - read.active_parameters, idle, "{name}");
         let model = open(fixture(name).path(), Precision::F32).model;
         assert!(model.bytes_per_pass() < model.weight_bytes(), "{name}");
@@ -127,34 +127,37 @@ fn active_parameters_are_those_of_one_token() {
 }
 
 /// A self-draft has every expert and every head of the compressed keys in fewer bits, and follows
-/// the KV cache of its model.
+/// its model's KV cache.
 #[test]
-fn quantised_self_drafts_have_all_experts() {
+fn quantised_self_drafts_have_all_experts_and_follow_the_kv_cache() {
     for name in ["qwen2-moe", "deepseek-v2", "gpt-oss"] {
         let directory = fixture(name);
         let options = LoadOptions { self_draft: Some(Precision::Q8_0), ..LoadOptions::default() };
         let loaded = load(directory.path(), options).unwrap();
         let (mut model, mut copy) =
-            (Single::new(loaded.model), Single::new(loaded.self_draft.unwrap()));
-        let (own, rounded) = (alone(&mut model, &TEXT), alone(&mut copy, &TEXT));
+            (SingleSequence::new(loaded.model), SingleSequence::new(loaded.self_draft.unwrap()));
+        let (own, rounded) = (alone(&mut model, &TOKENS), alone(&mut copy, &TOKENS));
         let off = distance(&own, &rounded);
         assert!(off > 0.0 && off < 0.1, "{name}: {off}");
-        // It follows the model's own KV cache.
+        // It follows the model's KV cache.
         assert!(copy.model.follow_kv_cache(&model.model), "{name}");
         let tree = DraftTree::new();
-        let (sequence, of) = (copy.model.open().unwrap(), model.model.open().unwrap());
-        for (one, sequence) in [(&mut copy, sequence), (&mut model, of)] {
-            one.model.extend(sequence, &TEXT).unwrap();
+        let (copy_sequence, model_sequence) =
+            (copy.model.open().unwrap(), model.model.open().unwrap());
+        for (one, sequence) in [(&mut copy, copy_sequence), (&mut model, model_sequence)] {
+            one.model.extend(sequence, &TOKENS).unwrap();
         }
-        model.model.score(&[(of, &tree)]).unwrap();
-        copy.model.sync_kv_cache(sequence, &model.model, of, TEXT.len() - 1).unwrap();
-        copy.model.score(&[(sequence, &tree)]).unwrap();
-        let off = distance(copy.model.logits(sequence, 0), &own);
+        model.model.score(&[(model_sequence, &tree)]).unwrap();
+        copy.model
+            .sync_kv_cache(copy_sequence, &model.model, model_sequence, TOKENS.len() - 1)
+            .unwrap();
+        copy.model.score(&[(copy_sequence, &tree)]).unwrap();
+        let off = distance(copy.model.logits(copy_sequence, 0), &own);
         assert!(off < 0.1, "{name}: {off}");
     }
 }
 
-/// Mixtral in a file, as llama.cpp's converter writes it: one tensor for an expert's part of all.
+/// Writes Mixtral as a GGUF file like llama.cpp's converter: one tensor per part for all experts.
 fn file_of_mixtral(pair: &Pair, kind: TensorType) -> std::path::PathBuf {
     let mut writer = pair.keys().u32("llama.expert_count", 4).u32("llama.expert_used_count", 2);
     let mut names: Vec<&String> = pair.tensors.keys().collect();
@@ -166,12 +169,12 @@ fn file_of_mixtral(pair: &Pair, kind: TensorType) -> std::path::PathBuf {
             values = interleaved(&values, tensor.shape[0], pair.head());
         }
         let is_router = name.contains("block_sparse_moe.gate");
-        let own = match is_router || tensor.shape.len() == 1 || name.contains("embed") {
+        let tensor_kind = match is_router || tensor.shape.len() == 1 || name.contains("embed") {
             true => TensorType::F32,
             false => kind,
         };
         let dimensions: Vec<u64> = tensor.shape.iter().rev().map(|size| *size as u64).collect();
-        let (number, bytes) = quantised(&values, own);
+        let (number, bytes) = quantised(&values, tensor_kind);
         let name = match is_router {
             true => name
                 .replace("model.layers.", "blk.")
@@ -184,11 +187,11 @@ fn file_of_mixtral(pair: &Pair, kind: TensorType) -> std::path::PathBuf {
         for (part, name) in
             [("w1", "ffn_gate_exps"), ("w3", "ffn_up_exps"), ("w2", "ffn_down_exps")]
         {
-            let of = |expert| {
+            let name_of = |expert| {
                 format!("model.layers.{layer}.block_sparse_moe.experts.{expert}.{part}.weight")
             };
             let values: Vec<f32> =
-                (0..4).flat_map(|expert| pair.tensors[&of(expert)].values()).collect();
+                (0..4).flat_map(|expert| pair.tensors[&name_of(expert)].values()).collect();
             let (number, bytes) = quantised(&values, kind);
             let name = format!("blk.{layer}.{name}.weight");
             writer = writer.tensor(&name, number, &[32, 32, 4], &bytes);
@@ -199,9 +202,9 @@ fn file_of_mixtral(pair: &Pair, kind: TensorType) -> std::path::PathBuf {
     path
 }
 
-/// The blocks of a file are those that the directory's weights are rounded to on loading.
+/// The blocks in a file equal those to which the directory's weights are rounded on loading.
 #[test]
-fn experts_of_a_file_are_held_as_they_are() {
+fn expert_blocks_of_gguf_files_are_used_unchanged() {
     let pair = Pair::new("mixtral", |config| config["sliding_window"] = serde_json::Value::Null);
     for (kind, precision) in [
         (TensorType::F32, Precision::F32),
@@ -215,18 +218,22 @@ fn experts_of_a_file_are_held_as_they_are() {
             config["rms_norm_eps"] =
                 f64::from(config["rms_norm_eps"].as_f64().unwrap() as f32).into();
         });
-        let expected = alone(&mut open(pair.directory.path(), precision), &TEXT);
+        let expected = alone(&mut open(pair.directory.path(), precision), &TOKENS);
         for precision in [Precision::File, precision] {
-            assert_eq!(alone(&mut open(&path, precision), &TEXT), expected, "{kind}, {precision}");
+            assert_eq!(
+                alone(&mut open(&path, precision), &TOKENS),
+                expected,
+                "{kind}, {precision}"
+            );
         }
     }
 }
 
 #[test]
-fn experts_in_one_tensor_are_those_one_by_one() {
+fn experts_in_one_tensor_equal_separate_experts() {
     for name in ["qwen3-5-moe", "qwen3-moe"] {
-        let (each, all) = (fixture(name), fixture(name));
-        let path = all.path().join("model.safetensors");
+        let (separate, stacked) = (fixture(name), fixture(name));
+        let path = stacked.path().join("model.safetensors");
         let mut tensors = read_tensors(&path);
         let mut layers = 0;
         for layer in 0..8 {
@@ -253,9 +260,9 @@ fn experts_in_one_tensor_are_those_one_by_one() {
         }
         assert!(layers > 0, "{name}");
         write_tensors(&tensors, &path);
-        let logits = |d: &Path| alone(&mut open(d, Precision::Bf16), &TEXT[..6]);
-        assert_eq!(logits(all.path()), logits(each.path()), "{name}");
-        let [all, each] = [all, each].map(|d| Description::read(d.path()).unwrap());
-        assert_eq!(all.active_parameters, each.active_parameters, "{name}");
+        let logits = |d: &Path| alone(&mut open(d, Precision::Bf16), &TOKENS[..6]);
+        assert_eq!(logits(stacked.path()), logits(separate.path()), "{name}");
+        let [stacked, separate] = [stacked, separate].map(|d| Description::read(d.path()).unwrap());
+        assert_eq!(stacked.active_parameters, separate.active_parameters, "{name}");
     }
 }

@@ -1,4 +1,4 @@
-//! Every family against Hugging Face transformers: the logits of fixtures/, which make.py made.
+//! Every family against Hugging Face transformers, whose logits make.py stored in fixtures/.
 
 use std::fs;
 use std::path::Path;
@@ -11,22 +11,22 @@ use serde_json::Value;
 const TOLERANCE_BF16: f32 = 2e-2;
 
 #[test]
-fn every_family_gives_the_logits_of_transformers() {
-    let mut wrong = Vec::new();
+fn logits_equal_transformers_for_every_family() {
+    let mut failures = Vec::new();
     let cases = Case::all();
     for case in &cases {
         let worst = case.worst(&mut case.open(Precision::F32));
         println!("{}: {worst:e}", case.name);
-        wrong.extend((worst >= TOLERANCE).then(|| format!("{}: {worst:e}", case.name)));
-        // Not trivially: the logits are far from equal.
+        failures.extend((worst >= TOLERANCE).then(|| format!("{}: {worst:e}", case.name)));
+        // The comparison is not trivial: the logits differ enough.
         let last = case.logits.last().unwrap();
-        let spread = last.iter().fold(f32::MIN, |m, x| m.max(*x))
+        let range = last.iter().fold(f32::MIN, |m, x| m.max(*x))
             - last.iter().fold(f32::MAX, |m, x| m.min(*x));
-        assert!(spread > 0.4, "{}: {spread}", case.name);
+        assert!(range > 0.4, "{}: {range}", case.name);
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    // Each family has a case.
-    let read = |case: &Case| Config::of(case.directory.path());
+    assert!(failures.is_empty(), "{failures:#?}");
+    // Every family has a case.
+    let read = |case: &Case| architecture(case.directory.path());
     let tested: Vec<String> = cases.iter().map(read).collect();
     for known in architectures().chain(NESTED) {
         assert!(tested.iter().any(|t| t == known), "{known} has no fixture");
@@ -34,28 +34,24 @@ fn every_family_gives_the_logits_of_transformers() {
     assert!(cases.len() >= 15, "{}", cases.len());
 }
 
-/// Of those around a text part, one for each form in which they are published.
+/// One of the nested architectures for each published form.
 const NESTED: [&str; 3] = [
     "Gemma3ForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
     "Qwen2VLForConditionalGeneration",
 ];
 
-/// The architecture in a directory's config.json.
-struct Config;
-
-impl Config {
-    fn of(directory: &Path) -> String {
-        let config: Value =
-            serde_json::from_slice(&fs::read(directory.join("config.json")).unwrap()).unwrap();
-        config["architectures"][0].as_str().unwrap().to_owned()
-    }
+/// Architecture in a directory's config.json.
+fn architecture(directory: &Path) -> String {
+    let config: Value =
+        serde_json::from_slice(&fs::read(directory.join("config.json")).unwrap()).unwrap();
+    config["architectures"][0].as_str().unwrap().to_owned()
 }
 
 #[test]
-fn sixteen_bits_on_a_processor_are_exact_and_near_transformers_own() {
+fn bf16_is_exact_and_close_to_transformers_bf16() {
     for case in Case::all() {
-        // The fixtures are stored in bf16: nothing is lost.
+        // The fixtures are stored in bf16: nothing is rounded.
         let mut model = case.open(Precision::Bf16);
         let worst = case.worst(&mut model);
         assert!(worst < TOLERANCE, "{}: {worst:e}", case.name);
@@ -70,32 +66,34 @@ fn sixteen_bits_on_a_processor_are_exact_and_near_transformers_own() {
 }
 
 #[test]
-fn quantised_families_are_near() {
-    let mut wrong = Vec::new();
+fn quantised_logits_are_close_for_every_family() {
+    let mut failures = Vec::new();
     for case in Case::all() {
         let worst = case.worst(&mut case.open(Precision::Q8_0));
-        wrong.extend((worst <= 0.0 || worst >= 0.1).then(|| format!("{}: {worst:e}", case.name)));
+        failures
+            .extend((worst <= 0.0 || worst >= 0.1).then(|| format!("{}: {worst:e}", case.name)));
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// The same weights once more, by way of what makes a self-draft of a model.
+/// Self-drafts with the model's own weights, and quantised ones.
 #[test]
-fn self_drafts_of_every_family_compute_what_it_does() {
-    let mut wrong = Vec::new();
+fn self_drafts_compute_the_models_logits_for_every_family() {
+    let mut failures = Vec::new();
     for case in Case::all() {
-        for (copy, most) in [(Precision::Bf16, TOLERANCE), (Precision::Q8_0, 0.1)] {
+        for (copy, tolerance) in [(Precision::Bf16, TOLERANCE), (Precision::Q8_0, 0.1)] {
             let options = LoadOptions { self_draft: Some(copy), ..LoadOptions::default() };
             let loaded = load(case.directory.path(), options).unwrap();
-            let worst = case.worst(&mut Single::new(loaded.self_draft.unwrap()));
-            wrong.extend((worst >= most).then(|| format!("{}: {copy}: {worst:e}", case.name)));
+            let worst = case.worst(&mut SingleSequence::new(loaded.self_draft.unwrap()));
+            failures
+                .extend((worst >= tolerance).then(|| format!("{}: {copy}: {worst:e}", case.name)));
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
 }
 
 #[test]
-fn files_that_leave_out_a_prefix_are_read() {
+fn reads_tensor_names_without_prefix() {
     let case = Case::named("opt");
     let path = case.directory.path().join("model.safetensors");
     let tensors = read_tensors(&path);
@@ -108,11 +106,11 @@ fn files_that_leave_out_a_prefix_are_read() {
 }
 
 #[test]
-fn padding_rows_are_cut_off() {
+fn padding_rows_are_not_part_of_the_vocabulary() {
     let case = Case::named("qwen2");
     let model = case.open(Precision::F32);
     assert_eq!((model.model.config().vocabulary, model.vocabulary().size()), (80, 62));
-    // A draft with another number of them fits.
+    // A draft model with a different number of padding rows fits.
     let other = Case::named("qwen3").open(Precision::F32);
     model.vocabulary().check_draft(other.vocabulary()).unwrap();
 }

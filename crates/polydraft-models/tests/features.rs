@@ -1,15 +1,15 @@
-//! That the comparison with transformers would notice it, if a feature of a configuration or a
-//! tensor were left out.
+//! Asserts that the comparison with transformers fails if a feature of a configuration or a tensor
+//! is ignored.
 
-use crate::cases::{Case, Plan, TOLERANCE, noticed};
+use crate::cases::{Case, ConfigChanges, TOLERANCE, assert_changes_noticed};
 use crate::common::*;
 use polydraft_models::{Precision, load};
 use serde_json::{Value, json};
 
-/// Changes of config.json that transformers would notice, and so must the comparison.
+/// Changes of config.json that change transformers' logits.
 #[test]
-fn every_feature_is_compared() {
-    let plans: &[Plan] = &[
+fn comparison_notices_every_feature() {
+    let changes: &[ConfigChanges] = &[
         ("llama", &[("rms_norm_eps", json!(1e-6)), ("rope_theta", json!(90.0))]),
         ("llama/linear", &[("rope_scaling", json!(null))]),
         (
@@ -79,15 +79,15 @@ fn every_feature_is_compared() {
             &[("activation_function", json!("gelu_new")), ("activation_function", json!("relu"))],
         ),
     ];
-    noticed(plans);
+    assert_changes_noticed(changes);
 }
 
-/// Those of 2024 to 2026.
+/// Families of 2024 to 2026.
 #[test]
-fn every_feature_of_recent_families_is_compared() {
+fn comparison_notices_every_feature_of_recent_families() {
     const SLIDING: &str = "sliding_attention";
     const FULL: &str = "full_attention";
-    let plans: &[Plan] = &[
+    let changes: &[ConfigChanges] = &[
         (
             "smollm3",
             &[
@@ -166,13 +166,13 @@ fn every_feature_of_recent_families_is_compared() {
         ("mistral3", &[("/text_config/sliding_window", json!(6))]),
         ("qwen2-vl", &[("rms_norm_eps", json!(1e-2))]),
     ];
-    noticed(plans);
+    assert_changes_noticed(changes);
 }
 
-/// Those with experts.
+/// Families with experts.
 #[test]
-fn every_feature_of_experts_is_compared() {
-    let plans: &[Plan] = &[
+fn comparison_notices_every_feature_of_experts() {
+    let changes: &[ConfigChanges] = &[
         ("mixtral", &[("num_experts_per_tok", json!(1)), ("sliding_window", json!(6))]),
         (
             "qwen2-moe",
@@ -239,17 +239,17 @@ fn every_feature_of_experts_is_compared() {
         ),
         ("granite-moe-shared", &[("num_experts_per_tok", json!(1))]),
     ];
-    noticed(plans);
+    assert_changes_noticed(changes);
 }
 
-/// Gemma 4's, of which some layers attend to others' keys and values.
+/// Gemma 4, in which some layers attend to the keys and values of others.
 #[test]
-fn every_feature_of_layers_of_two_kinds_is_compared() {
+fn comparison_notices_every_feature_of_gemma4() {
     const FULL: &str = "/rope_parameters/full_attention";
     let full = |field: &str| format!("{FULL}/{field}");
     let [theta, part, kind, factor] =
         ["rope_theta", "partial_rotary_factor", "rope_type", "factor"].map(full);
-    let plans: &[Plan] = &[
+    let changes: &[ConfigChanges] = &[
         (
             "gemma4",
             &[
@@ -281,12 +281,12 @@ fn every_feature_of_layers_of_two_kinds_is_compared() {
         ("gemma4-unified", &[(&part, json!(0.25)), ("sliding_window", json!(6))]),
         ("gemma4-unified/stretched", &[(&factor, json!(1.0)), (&part, json!(0.5))]),
     ];
-    noticed(plans);
+    assert_changes_noticed(changes);
 }
 
-/// Fields that a file leaves out have transformers' defaults, and the last layer sees everything.
+/// Missing fields have transformers' defaults, and the last layer has full attention.
 #[test]
-fn what_gemma4_leaves_out_is_what_transformers_has() {
+fn missing_fields_of_gemma4_have_transformers_defaults() {
     let changed = |fields: &[(&str, Value)]| {
         let case = Case::named("gemma4-unified");
         change_config(case.directory.path(), |config| {
@@ -296,25 +296,25 @@ fn what_gemma4_leaves_out_is_what_transformers_has() {
         });
         (alone(&mut case.open(Precision::F32), &case.tokens), case)
     };
-    let said = json!({
+    let defaults = json!({
         "full_attention": {
             "rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25,
         },
         "sliding_attention": { "rope_type": "default", "rope_theta": 1e4 },
     });
-    let [nothing, everything] = [json!(null), said].map(|rotations| {
+    let [missing, explicit] = [json!(null), defaults].map(|rotations| {
         changed(&[("rope_parameters", rotations), ("sliding_window", json!(1024))])
     });
-    assert_eq!(nothing.0, everything.0);
+    assert_eq!(missing.0, explicit.0);
     let window = changed(&[("rope_parameters", json!(null)), ("sliding_window", json!(null))]);
-    assert_eq!(window.0, nothing.0);
+    assert_eq!(window.0, missing.0);
     let (_, case) = changed(&[("layer_types", json!(["sliding_attention", "sliding_attention"]))]);
     assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
 }
 
-/// What says which tensors there are, and of which shapes, is refused by their names.
+/// Fields that determine the tensors and their shapes are rejected by the tensors' names.
 #[test]
-fn layers_of_two_kinds_have_the_tensors_that_are_said() {
+fn errors_name_tensors_that_contradict_gemma4_fields() {
     let heads = |head: usize| json!({ "1": { "head_dim": head, "num_key_value_heads": 1 } });
     for (name, field, value, expected) in [
         ("gemma4", "num_kv_shared_layers", json!(1), "layers.3.self_attn.k_proj.weight"),
@@ -342,9 +342,9 @@ fn layers_of_two_kinds_have_the_tensors_that_are_said() {
     }
 }
 
-/// A tensor that is left out of the computation, or taken for another, shows.
+/// Changing any tensor changes the output.
 #[test]
-fn every_tensor_is_compared() {
+fn comparison_notices_every_tensor() {
     let mut unnoticed = Vec::new();
     for folder in fixtures() {
         let case = Case::read(&folder, None);
@@ -353,8 +353,7 @@ fn every_tensor_is_compared() {
         for name in tensors.keys() {
             let mut changed = tensors.clone();
             let old = &tensors[name];
-            // Another order keeps sizes and means: only a comparison of what belongs where can
-            // tell.
+            // Reordering keeps sizes and means, so only a comparison of positions can notice it.
             let mut values = old.values();
             if let [one] = &mut values[..] {
                 *one *= 1.5;
@@ -370,15 +369,15 @@ fn every_tensor_is_compared() {
             write_tensors(&changed, &path);
             let last = case.logits.last().unwrap();
             let worst = distance(&alone(&mut case.open(Precision::F32), &case.tokens), last);
-            // Softmax takes no notice of what all keys have in common.
+            // Softmax is invariant to a term that all keys share.
             let unturned = ["opt", "opt-post-norm", "opt-plain"].contains(&&case.name[..])
                 || ["cohere2", "smollm3"].contains(&&case.name[..])
                     && (name.contains("layers.1.") || name.contains("layers.3."));
-            // Nobody reads what would make the keys and values of a layer that has another's.
+            // Key and value projections of layers that use another layer's cache are not read.
             let borrowed = case.name == "gemma4-nested"
                 && ["k_proj", "v_proj", "k_norm"].iter().any(|part| name.contains(part))
                 && name.contains("layers.3.");
-            // A norm is behind it.
+            // A norm follows the last layer's scale.
             let last =
                 [("gemma4", 4), ("gemma4-moe", 1), ("gemma4-nested", 3), ("gemma4-unified", 1)];
             let last = last.iter().find(|(of, _)| *of == case.name);
@@ -388,7 +387,7 @@ fn every_tensor_is_compared() {
                 || last
                 || name.starts_with("vision_tower.")
                 || borrowed;
-            // An expert may compute others of the tokens.
+            // The changed expert may compute other tokens.
             let noticed = |worst: f32| worst > 10.0 * TOLERANCE;
             let mut model = case.open(Precision::F32);
             let mut elsewhere = (1..).zip(&case.logits).map(|(length, expected)| {

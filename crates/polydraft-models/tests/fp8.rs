@@ -1,5 +1,5 @@
-//! Directories in FP8: each gives what the directory with its numbers in f32 gives, bit for bit,
-//! and what is wrong with one is named.
+//! FP8 directories: each gives bit for bit the output of a directory with its values in f32, and
+//! errors name invalid parts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use polydraft_models::{Description, LoadOptions, Precision, load};
 use serde_json::{Value, json};
 
 const MODELS: [&str; 4] = ["blocks", "edges", "scales", "stacked"];
-const TEXT: [u32; 7] = [2, 9, 4, 17, 33, 8, 2];
+const TOKENS: [u32; 7] = [2, 9, 4, 17, 33, 8, 2];
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fp8").join(name)
@@ -23,7 +23,7 @@ fn is_fp8(tensor: &Tensor) -> bool {
     matches!(tensor.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2)
 }
 
-/// By the definitions of the formats.
+/// Value of a byte by the definitions of the formats.
 fn number(byte: u8, dtype: Dtype) -> f32 {
     let power = |exponent: i32| 2f32.powi(exponent);
     let sign = if byte < 128 { 1.0 } else { -1.0 };
@@ -50,33 +50,33 @@ fn numbers(tensor: &Tensor) -> Vec<f32> {
     }
 }
 
-/// The numbers of a matrix, or of several, times their scales.
-fn dequantised(matrix: &Tensor, scales: &Tensor, block: [usize; 2]) -> Vec<f32> {
-    let [count @ .., rows, columns] = &matrix.shape[..] else { panic!("{:?}", matrix.shape) };
+/// Values of a matrix, or of several stacked ones, times their scales.
+fn dequantised(tensor: &Tensor, scales: &Tensor, block: [usize; 2]) -> Vec<f32> {
+    let [count @ .., rows, columns] = &tensor.shape[..] else { panic!("{:?}", tensor.shape) };
     let (count, rows, columns): (usize, usize, usize) = (count.iter().product(), *rows, *columns);
-    let (values, scales) = (numbers(matrix), numbers(scales));
+    let (values, scales) = (numbers(tensor), numbers(scales));
     let grid = [rows.div_ceil(block[0]), columns.div_ceil(block[1])];
     let mut wide = Vec::new();
     for (at, value) in values.iter().enumerate() {
-        let (of, row, column) = (at / (rows * columns), at / columns % rows, at % columns);
+        let (matrix, row, column) = (at / (rows * columns), at / columns % rows, at % columns);
         let scale = match scales.len() {
             1 => 0,
-            n if n == count => of,
-            n if n == count * rows => of * rows + row,
-            _ => (of * grid[0] + row / block[0]) * grid[1] + column / block[1],
+            n if n == count => matrix,
+            n if n == count * rows => matrix * rows + row,
+            _ => (matrix * grid[0] + row / block[0]) * grid[1] + column / block[1],
         };
         wide.push(value * scales[scale]);
     }
     wide
 }
 
-/// The directory's copy with all numbers in f32, and the sums of those that were not.
+/// Copy of the directory with all values in f32, and the checksums of those that were not.
 fn widened(folder: &Path) -> (tempfile::TempDir, Value) {
     let directory = tempfile::tempdir().unwrap();
     let mut config = json_of(&folder.join("config.json"));
-    let said = config.as_object_mut().unwrap().remove("quantization_config").unwrap();
-    let block = match &said["weight_block_size"] {
-        Value::Null => &said["config_groups"]["group_1"]["weights"]["block_structure"],
+    let quantization = config.as_object_mut().unwrap().remove("quantization_config").unwrap();
+    let block = match &quantization["weight_block_size"] {
+        Value::Null => &quantization["config_groups"]["group_1"]["weights"]["block_structure"],
         block => block,
     };
     let block: [usize; 2] = serde_json::from_value(block.clone()).unwrap();
@@ -101,12 +101,12 @@ fn widened(folder: &Path) -> (tempfile::TempDir, Value) {
 }
 
 fn logits(directory: &Path, precision: Precision) -> Vec<u32> {
-    let logits = alone(&mut open(directory, precision), &TEXT);
+    let logits = alone(&mut open(directory, precision), &TOKENS);
     logits.into_iter().map(f32::to_bits).collect()
 }
 
 #[test]
-fn the_same_numbers_in_f32_give_the_same_bits() {
+fn same_logits_as_with_the_same_values_in_f32() {
     for name in MODELS {
         let folder = fixture(name);
         let (wide, sums) = widened(&folder);
@@ -118,20 +118,20 @@ fn the_same_numbers_in_f32_give_the_same_bits() {
     }
 }
 
-/// A copy of a fixture, changed.
+/// Copy of a fixture with changed tensors.
 fn changed(name: &str, change: impl FnOnce(&mut Tensors)) -> tempfile::TempDir {
     changed_copy(&fixture(name), change)
 }
 
 #[test]
-fn every_scale_counts() {
+fn every_weight_scale_changes_the_output() {
     for name in MODELS {
         let before = logits(&fixture(name), Precision::F32);
         let tensors = read_tensors(&fixture(name).join("model.safetensors"));
         let mut of_weights = 0;
         for (scale, tensor) in tensors.iter().filter(|(name, _)| name.contains("_scale")) {
             let last = tensor.shape.iter().product::<usize>() - 1;
-            // Experts and rows that no token of the text chose.
+            // Experts and embedding rows that no token uses.
             if ["experts.", "embed_tokens"].iter().any(|part| scale.contains(part)) && last > 0 {
                 continue;
             }
@@ -139,12 +139,12 @@ fn every_scale_counts() {
                 let tensor = tensors.get_mut(scale).unwrap();
                 let mut bytes = tensor.bytes().to_vec();
                 let width = bytes.len() / (last + 1);
-                // The lowest bit of the exponent in all types that occur here.
+                // The lowest exponent bit of all types that occur here.
                 match width {
                     1 => bytes[last] += 1,
                     _ => *bytes.last_mut().unwrap() ^= 1,
                 }
-                *tensor = Tensor::raw(bytes, &tensor.shape, tensor.dtype);
+                *tensor = Tensor::from_raw(bytes, &tensor.shape, tensor.dtype);
             });
             let is_of_weights = scale.ends_with("_scale_inv") || scale.contains("weight_scale");
             of_weights += usize::from(is_of_weights);
@@ -156,7 +156,7 @@ fn every_scale_counts() {
 }
 
 #[test]
-fn names_without_their_beginning_and_shards_are_read_too() {
+fn reads_shards_and_names_without_prefix() {
     let bare = changed("scales", |tensors| {
         let renamed = tensors.drain().map(|(name, tensor)| {
             (name.strip_prefix("model.").map_or(name.clone(), str::to_owned), tensor)
@@ -166,12 +166,12 @@ fn names_without_their_beginning_and_shards_are_read_too() {
     let expected = logits(&fixture("scales"), Precision::F32);
     assert_eq!(logits(bare.path(), Precision::F32), expected);
 
-    // Scales in another file than what they belong to.
+    // Scales in another file than their matrices.
     let sharded = changed("scales", |_| {});
-    let whole = sharded.path().join("model.safetensors");
+    let single_file = sharded.path().join("model.safetensors");
     let (scales, rest): (Tensors, Tensors) =
-        read_tensors(&whole).into_iter().partition(|(name, _)| name.contains("_scale"));
-    fs::remove_file(&whole).unwrap();
+        read_tensors(&single_file).into_iter().partition(|(name, _)| name.contains("_scale"));
+    fs::remove_file(&single_file).unwrap();
     let mut map = json!({});
     for (file, tensors) in [("a.safetensors", scales), ("b.safetensors", rest)] {
         tensors.keys().for_each(|name| map[name] = json!(file));
@@ -182,27 +182,27 @@ fn names_without_their_beginning_and_shards_are_read_too() {
 }
 
 #[test]
-fn what_it_is_can_be_said() {
-    let described = |name| Description::read(&fixture(name)).unwrap();
-    assert_eq!(described("blocks").stored, "FP8, BF16");
-    assert_eq!(described("scales").stored, "FP8, FP8 (E5M2)");
+fn description_names_types_and_counts_parameters() {
+    let description = |name| Description::read(&fixture(name)).unwrap();
+    assert_eq!(description("blocks").stored, "FP8, BF16");
+    assert_eq!(description("scales").stored, "FP8, FP8 (E5M2)");
     for name in MODELS {
         let (wide, _) = widened(&fixture(name));
-        let [own, wide] = [described(name), Description::read(wide.path()).unwrap()];
-        assert_eq!(own.parameters, wide.parameters, "{name}: scales are no parameters");
-        assert_eq!(own.active_parameters, wide.active_parameters, "{name}");
+        let [described, wide] = [description(name), Description::read(wide.path()).unwrap()];
+        assert_eq!(described.parameters, wide.parameters, "{name}: scales are no parameters");
+        assert_eq!(described.active_parameters, wide.active_parameters, "{name}");
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0, Precision::File] {
-            assert_eq!(own.weight_bytes(precision), wide.weight_bytes(precision), "{name}");
+            assert_eq!(described.weight_bytes(precision), wide.weight_bytes(precision), "{name}");
         }
     }
 }
 
 const UP: &str = "model.layers.0.mlp.up_proj.weight";
 
-/// What is said of a changed fixture.
-fn refused(name: &str, change: impl FnOnce(&mut Tensors)) -> String {
+/// Error of loading a changed fixture.
+fn load_error(name: &str, change: impl FnOnce(&mut Tensors)) -> String {
     let directory = changed(name, change);
-    load(directory.path(), LoadOptions::default()).expect_err("something is wrong").to_string()
+    load(directory.path(), LoadOptions::default()).expect_err("the fixture is invalid").to_string()
 }
 
 fn scaled(scales: &[f32], shape: &[usize]) -> impl FnOnce(&mut Tensors) {
@@ -210,85 +210,94 @@ fn scaled(scales: &[f32], shape: &[usize]) -> impl FnOnce(&mut Tensors) {
     move |tensors| drop(tensors.insert(format!("{UP}_scale_inv"), tensor))
 }
 
-fn says(message: &str, expected: &[&str]) {
+fn assert_contains(message: &str, expected: &[&str]) {
     for part in ["model.safetensors", UP].iter().chain(expected) {
         assert!(message.contains(part), "expected {part:?} in: {message}");
     }
 }
 
 #[test]
-fn wrong_scales_are_named() {
+fn errors_name_invalid_scales() {
     let scales = format!("{UP}_scale_inv");
-    let none = refused("edges", |tensors| drop(tensors.remove(&scales)));
-    says(&none, &[&scales, "no such tensor"]);
-    says(
-        &refused("edges", scaled(&[1.0; 3], &[3, 1])),
+    let none = load_error("edges", |tensors| drop(tensors.remove(&scales)));
+    assert_contains(&none, &[&scales, "no such tensor"]);
+    assert_contains(
+        &load_error("edges", scaled(&[1.0; 3], &[3, 1])),
         &["[144, 1]", "[2, 1]", "[3, 1]", "[128, 128]"],
     );
-    says(&refused("edges", scaled(&[1.0; 2], &[1, 2])), &["shape [1, 2]"]);
-    says(&refused("edges", scaled(&[], &[0, 1])), &["shape [0, 1]"]);
-    says(&refused("edges", scaled(&[1.0, f32::NAN], &[2, 1])), &[&scales, "finite", "NaN"]);
-    says(&refused("edges", scaled(&[1.0, f32::INFINITY], &[2, 1])), &[&scales, "finite", "inf"]);
-    // A number times its scale that is none.
-    says(&refused("edges", scaled(&[1.0, 3e38], &[2, 1])), &["finite", "inf", "row 1"]);
-    let whole = refused("edges", |tensors| {
-        tensors.insert(scales.clone(), Tensor::of_bytes(vec![1, 1], &[2, 1]));
+    assert_contains(&load_error("edges", scaled(&[1.0; 2], &[1, 2])), &["shape [1, 2]"]);
+    assert_contains(&load_error("edges", scaled(&[], &[0, 1])), &["shape [0, 1]"]);
+    assert_contains(
+        &load_error("edges", scaled(&[1.0, f32::NAN], &[2, 1])),
+        &[&scales, "finite", "NaN"],
+    );
+    assert_contains(
+        &load_error("edges", scaled(&[1.0, f32::INFINITY], &[2, 1])),
+        &[&scales, "finite", "inf"],
+    );
+    // A product with a scale that is not finite.
+    assert_contains(
+        &load_error("edges", scaled(&[1.0, 3e38], &[2, 1])),
+        &["finite", "inf", "row 1"],
+    );
+    let integers = load_error("edges", |tensors| {
+        tensors.insert(scales.clone(), Tensor::from_bytes(vec![1, 1], &[2, 1]));
     });
-    says(&whole, &[&scales, "type U8"]);
-    let exponents = refused("edges", |tensors| {
-        let tensor = Tensor::raw(vec![127, 255], &[2, 1], Dtype::F8_E8M0);
+    assert_contains(&integers, &[&scales, "type U8"]);
+    let exponents = load_error("edges", |tensors| {
+        let tensor = Tensor::from_raw(vec![127, 255], &[2, 1], Dtype::F8_E8M0);
         tensors.insert(scales.clone(), tensor);
     });
-    says(&exponents, &[&scales, "NaN"]);
-    // Scales of no matrix, and two of one.
-    let lost = refused("edges", |tensors| {
+    assert_contains(&exponents, &[&scales, "NaN"]);
+    // Scales without a matrix, and two tensors of scales for one.
+    let orphan = load_error("edges", |tensors| {
         let name = "model.layers.0.mlp.other.weight_scale_inv".to_owned();
         tensors.insert(name, Tensor::new(&[1.0], &[1], Dtype::F32));
     });
-    assert!(lost.contains("other.weight_scale_inv"), "{lost}");
-    let two = refused("edges", |tensors| {
+    assert!(orphan.contains("other.weight_scale_inv"), "{orphan}");
+    let two = load_error("edges", |tensors| {
         tensors.insert(format!("{UP}_scale"), Tensor::new(&[1.0], &[1], Dtype::F32));
     });
-    says(&two, &["no such tensor"]);
+    assert_contains(&two, &["no such tensor"]);
 }
 
 #[test]
-fn numbers_that_are_none_are_named() {
+fn errors_name_values_that_are_not_finite_and_unsupported_types() {
     for byte in [0x7f, 0xff] {
-        let message = refused("edges", |tensors| {
+        let message = load_error("edges", |tensors| {
             let tensor = tensors.get_mut(UP).unwrap();
             let mut bytes = tensor.bytes().to_vec();
             bytes[130 * 32 + 5] = byte;
-            *tensor = Tensor::raw(bytes, &tensor.shape, tensor.dtype);
+            *tensor = Tensor::from_raw(bytes, &tensor.shape, tensor.dtype);
         });
-        says(&message, &["finite", "NaN in row 130, column 5"]);
+        assert_contains(&message, &["finite", "NaN in row 130, column 5"]);
     }
-    let packed = refused("edges", |tensors| {
+    let packed = load_error("edges", |tensors| {
         let tensor = &tensors[UP];
-        let packed = Tensor::raw(tensor.bytes().to_vec(), &tensor.shape, Dtype::I8);
+        let packed = Tensor::from_raw(tensor.bytes().to_vec(), &tensor.shape, Dtype::I8);
         tensors.insert(UP.to_owned(), packed);
     });
-    says(&packed, &["type I8", "F8_E4M3 with scales"]);
+    assert_contains(&packed, &["type I8", "F8_E4M3 with scales"]);
 }
 
 #[test]
-fn wrong_configurations_are_named() {
+fn errors_name_invalid_configurations() {
     let directory = changed("edges", |_| {});
-    let with = |said: Value| {
-        change_config(directory.path(), |config| config["quantization_config"] = said);
+    let with = |quantization: Value| {
+        change_config(directory.path(), |config| config["quantization_config"] = quantization);
         load(directory.path(), LoadOptions::default()).map_err(|error| error.to_string())
     };
     let block = |size: Value| json!({"quant_method": "fp8", "weight_block_size": size});
     for size in [json!([0, 128]), json!("all"), json!([128]), json!([128, -1])] {
         let message = with(block(size)).unwrap_err();
-        for part in ["config.json", "weight_block_size", "two whole numbers above 0"] {
+        for part in ["config.json", "weight_block_size", "two integers above 0"] {
             assert!(message.contains(part), "{part}: {message}");
         }
     }
     let message = with(block(json!([64, 128]))).unwrap_err();
     assert!(message.contains("[3, 1]") && message.contains("[2, 1]"), "{message}");
     let message = with(json!({"quant_method": "fp8"})).unwrap_err();
-    assert!(message.contains("says nothing of blocks"), "{message}");
+    assert!(message.contains("has no block size"), "{message}");
     let message = with(json!({"quant_method": "aqlm"})).unwrap_err();
     assert!(message.contains("quantised by aqlm"), "{message}");
     with(block(json!([128, 128]))).unwrap();

@@ -1,28 +1,28 @@
-//! Models in GGUF files: the fixtures' weights, written as llama.cpp's converter writes them, give
-//! what they give from safetensors, which families.rs compares with transformers.
+//! Models in GGUF files: the fixtures' weights in the layout of llama.cpp's converter give the
+//! logits that they give from safetensors, which families.rs compares with transformers.
 
 use std::fs;
 use std::path::Path;
 
 use crate::common::{Dtype, Tensor, alone, change_config, distance, open, write_tensors};
-use crate::gguf_pair::{Pair, TEXT, pair, reference, renamed};
+use crate::gguf_pair::{Pair, TOKENS, pair, reference, renamed};
 use polydraft_gguf::TensorType;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 use serde_json::{Value, json};
 
 fn logits(path: &Path, precision: Precision) -> Vec<Vec<f32>> {
     let mut model = open(path, precision);
-    (1..=TEXT.len()).map(|length| alone(&mut model, &TEXT[..length])).collect()
+    (1..=TOKENS.len()).map(|length| alone(&mut model, &TOKENS[..length])).collect()
 }
 
 const FAMILIES: [&str; 7] =
     ["llama", "llama-biases", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"];
 
 #[test]
-fn every_family_gives_what_its_safetensors_give() {
+fn same_logits_as_from_safetensors_for_every_family() {
     for fixture in FAMILIES {
         let mut pair = pair(fixture);
-        // In the file these are f32.
+        // The file stores these as f32.
         let epsilon = pair.config["rms_norm_eps"].as_f64().unwrap() as f32;
         change_config(pair.directory.path(), |config| {
             config["rms_norm_eps"] = json!(f64::from(epsilon))
@@ -32,12 +32,12 @@ fn every_family_gives_what_its_safetensors_give() {
         for precision in [Precision::F32, Precision::File] {
             assert_eq!(logits(&pair.plain(), precision), expected, "{fixture}, {precision}");
         }
-        // Bytes of bf16, of which the fixtures' weights are.
+        // Stored as bf16, the type of the fixtures' weights.
         let half = pair.write(pair.keys(), &|_| TensorType::BF16);
         for precision in [Precision::F32, Precision::Bf16, Precision::File] {
             assert_eq!(logits(&half, precision), expected, "{fixture} in bf16, {precision}");
         }
-        // Each way to hold them in one stack.
+        // Stacked matrices of two types.
         let mixed = pair.write(pair.keys(), &|name| match name.contains("attn_k")
             || name.contains("ffn_up")
         {
@@ -49,8 +49,8 @@ fn every_family_gives_what_its_safetensors_give() {
 }
 
 #[test]
-fn rows_in_another_order_are_noticed() {
-    // The same file, said to be of an architecture whose rows need no order.
+fn wrong_row_order_changes_the_logits() {
+    // The same file, labelled as an architecture whose rows are not permuted.
     let pair = pair("llama");
     let expected = logits(pair.directory.path(), Precision::F32);
     let path = pair.plain();
@@ -69,7 +69,7 @@ fn rows_in_another_order_are_noticed() {
 }
 
 #[test]
-fn stretched_rotations_are_those_of_the_config() {
+fn scaled_rotary_frequencies_equal_those_of_the_config() {
     let scaled = |scaling: Value| Pair::new("llama", |config| config["rope_scaling"] = scaling);
     let linear = scaled(json!({"type": "linear", "factor": 3.0}));
     let keys = linear
@@ -90,7 +90,7 @@ fn stretched_rotations_are_those_of_the_config() {
         let worst = found.iter().zip(&expected).fold(0f32, |w, (a, b)| w.max(distance(a, b)));
         assert!(worst < 1e-5, "{worst:e}");
     }
-    // Llama 3's is a tensor of divisors.
+    // Llama 3's scaling is a tensor of divisors.
     let (factor, low, high, original) = (8.0, 1.0, 4.0, 32.0);
     let pair = scaled(json!({
         "rope_type": "llama3", "factor": factor, "low_freq_factor": low, "high_freq_factor": high,
@@ -100,9 +100,9 @@ fn stretched_rotations_are_those_of_the_config() {
     let divisors: Vec<f32> = (0..head / 2)
         .map(|i| {
             let plain = pair.theta().powf(-2.0 * i as f64 / head as f64);
-            let kept: f64 =
+            let unscaled: f64 =
                 ((original * plain / std::f64::consts::TAU - low) / (high - low)).clamp(0.0, 1.0);
-            (1.0 / (kept + (1.0 - kept) / factor)) as f32
+            (1.0 / (unscaled + (1.0 - unscaled) / factor)) as f32
         })
         .collect();
     let keys = pair.keys().f32_tensor("rope_freqs.weight", &[divisors.len() as u64], &divisors);
@@ -113,7 +113,7 @@ fn stretched_rotations_are_those_of_the_config() {
 }
 
 #[test]
-fn blocks_are_held_as_they_are() {
+fn quantised_blocks_are_used_unchanged() {
     for (kind, precision) in [
         (TensorType::Q8_0, Precision::Q8_0),
         (TensorType::Q4_0, Precision::Q4_0),
@@ -122,40 +122,42 @@ fn blocks_are_held_as_they_are() {
     ] {
         for fixture in ["llama", "llama-biases", "qwen3"] {
             let pair = pair(fixture);
-            // An embedding of its own is held in f32 beside quantised matrices.
+            // An untied embedding is stored in f32 beside quantised matrices.
             let tied = pair.config["tie_word_embeddings"].as_bool().unwrap();
             let kinds = |name: &str| {
                 if !tied && name.contains("token_embd") { TensorType::F32 } else { kind }
             };
             let path = pair.write(pair.keys(), &kinds);
-            // The same blocks, made of the directory's weights on loading.
+            // The same blocks, made from the directory's weights on loading.
             let expected = logits(pair.directory.path(), precision);
             assert_eq!(logits(&path, Precision::File), expected, "{fixture}, {kind:?}");
             assert_eq!(logits(&path, precision), expected, "{fixture}, {kind:?}");
             let model = open(&path, Precision::File).model;
             let stored = Description::read(&path).unwrap().weight_bytes(Precision::File);
-            // Tiles are whole, here of few rows.
+            // Tiles are padded, which matters with few rows.
             assert!(
                 model.weight_bytes() < 3 * stored as usize,
                 "{} {stored}",
                 model.weight_bytes()
             );
-            // In f32 they are what the file says: as a directory of those numbers.
+            // In f32 they equal a directory of the dequantised values.
             let mut tensors = pair.tensors.clone();
             for (name, tensor) in tensors.iter_mut().filter(|(_, tensor)| tensor.shape.len() == 2) {
-                let held = match kinds(&renamed(name, false)) {
+                let dequantised = match kinds(&renamed(name, false)) {
                     TensorType::F32 => tensor.values(),
-                    kind => reference::widened(kind, &reference::quantised(kind, &tensor.values())),
+                    kind => {
+                        reference::dequantized(kind, &reference::quantised(kind, &tensor.values()))
+                    }
                 };
-                *tensor = Tensor::new(&held, &tensor.shape, Dtype::F32);
+                *tensor = Tensor::new(&dequantised, &tensor.shape, Dtype::F32);
             }
             write_tensors(&tensors, &pair.directory.path().join("model.safetensors"));
             let expected = logits(pair.directory.path(), Precision::F32);
             assert_eq!(logits(&path, Precision::F32), expected, "{fixture}, {kind:?} in f32");
         }
     }
-    // The numbers of f32, but for inputs rounded to 8 bits; of a type too that nothing is rounded
-    // to.
+    // Close to f32 up to inputs rounded to 8 bits; also for a type to which nothing is quantised
+    // here.
     let pair = pair("llama");
     for kind in [TensorType::Q5_0, TensorType::Q5_1] {
         let path = pair.write(pair.keys(), &|_| kind);
@@ -169,12 +171,12 @@ fn blocks_are_held_as_they_are() {
 }
 
 #[test]
-fn the_text_side_comes_from_the_file() {
+fn tokenizer_and_chat_template_come_from_the_file() {
     let pair = pair("qwen2");
     let path = pair.plain();
     let description = Description::read(&path).unwrap();
     let language = &description.language;
-    // Padding rows with tokens of the converter's are none.
+    // The converter's padding tokens are not part of the vocabulary.
     assert_eq!((description.config.vocabulary, language.vocabulary.size()), (80, 62));
     assert_eq!((language.name.as_str(), &language.end_tokens[..]), ("model", &[1][..]));
     assert_eq!(description.stored, "F32");
@@ -184,7 +186,7 @@ fn the_text_side_comes_from_the_file() {
     assert_eq!(language.tokenizer.decode(&tokens).unwrap(), "ab c");
     let loaded = load(&path, LoadOptions::default()).unwrap();
     assert_eq!(loaded.language.vocabulary.size(), 62);
-    // A memory that is too small is named with what would fit.
+    // The error for too little memory names what would fit.
     let options =
         LoadOptions { precision: Precision::F32, memory: Some(60_000), ..LoadOptions::default() };
     let message = load(&path, options).unwrap_err().to_string();

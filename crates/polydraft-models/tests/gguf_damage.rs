@@ -1,18 +1,18 @@
 //! GGUF files that are missing, of another architecture or damaged: errors name the file, the
-//! tensor and what was expected.
+//! tensor and the expected content.
 
 use std::fs;
 use std::path::Path;
 
-use crate::common::{Single, alone};
-use crate::gguf_pair::{TEXT, gguf, pair};
+use crate::common::{SingleSequence, alone};
+use crate::gguf_pair::{TOKENS, gguf, pair};
 use polydraft_gguf::{Gguf, TensorType};
 use polydraft_models::{LoadOptions, Precision, load};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha12Rng;
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_missing_unsupported_cut_and_damaged_files() {
     let message = |path: &Path| load(path, LoadOptions::default()).unwrap_err().to_string();
     let folder = tempfile::tempdir().unwrap();
     let missing = message(&folder.path().join("none.gguf"));
@@ -27,7 +27,7 @@ fn what_is_wrong_is_named() {
     fs::write(&path, &bytes[..bytes.len() - 100]).unwrap();
     let cut = message(&path);
     assert!(cut.contains("model.gguf") && cut.contains("expected"), "{cut}");
-    // A scale that is none.
+    // An infinite scale.
     let path = pair.write(pair.keys(), &|_| TensorType::Q8_0);
     let mut broken = fs::read(&path).unwrap();
     let at = Gguf::open(&path).unwrap().tensor("blk.1.ffn_up.weight").unwrap().offset() as usize;
@@ -44,13 +44,13 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn types_that_cannot_be_read_are_named() {
+fn errors_name_unsupported_tensor_types() {
     let pair = pair("llama");
     let path = pair.plain();
     let (mut bytes, name) = (fs::read(&path).unwrap(), b"blk.0.attn_q.weight");
     let at = bytes.windows(name.len()).position(|window| window == name).unwrap() + name.len();
-    // After the name: the number of dimensions, two of them, the type; I32 takes as many bytes as
-    // F32.
+    // After the name come the number of dimensions, two dimensions, and the type. I32 has as many
+    // bytes as F32.
     bytes[at + 20..at + 24].copy_from_slice(&26u32.to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let found = load(&path, LoadOptions::default()).unwrap_err().to_string();
@@ -61,10 +61,10 @@ fn types_that_cannot_be_read_are_named() {
     );
 }
 
-/// Damaged headers: refused with the file's name, or a model that can be asked; never a panic,
-/// never memory for nothing.
+/// A damaged header causes an error that names the file, or loads a working model; never a panic or
+/// a needless allocation.
 #[test]
-fn files_that_lie_are_refused_or_work() {
+fn damaged_headers_are_errors_or_load() {
     let mut rng = ChaCha12Rng::seed_from_u64(7);
     let (mut refused, mut worked) = (0, 0);
     let temporary = tempfile::tempdir().unwrap();
@@ -105,17 +105,17 @@ fn files_that_lie_are_refused_or_work() {
                     refused += 1;
                 }
                 Ok(loaded) => {
-                    let tokens = loaded.language.vocabulary.size() as u32;
-                    let text: Vec<u32> =
-                        TEXT.iter().copied().filter(|token| *token < tokens).collect();
-                    if !text.is_empty() {
-                        alone(&mut Single::new(loaded.model), &text);
+                    let vocabulary = loaded.language.vocabulary.size() as u32;
+                    let tokens: Vec<u32> =
+                        TOKENS.iter().copied().filter(|token| *token < vocabulary).collect();
+                    if !tokens.is_empty() {
+                        alone(&mut SingleSequence::new(loaded.model), &tokens);
                         worked += 1;
                     }
                 }
             }
         }
     }
-    // Most damage is found before anything is computed.
+    // Most damage is detected before anything is computed.
     assert!(refused > 100 && worked > 50, "{refused} refused, {worked} worked");
 }

@@ -1,16 +1,17 @@
-//! Families of 2024 to 2026 in GGUF files that llama.cpp's own converter made of the fixtures
-//! (to_gguf.py): they give what the directories give, which families.rs compares with transformers.
+//! Families of 2024 to 2026 in GGUF files, which llama.cpp's converter made from the fixtures
+//! (to_gguf.py): they give the logits of the directories, which families.rs compares with
+//! transformers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::*;
-use polydraft_models::{Description, Precision, file_architectures, load};
+use polydraft_models::{Description, Precision, gguf_architectures, load};
 use serde_json::Value;
 
-const TEXT: [u32; 20] = [5, 17, 3, 3, 40, 22, 9, 51, 60, 2, 33, 17, 8, 4, 11, 29, 58, 6, 19, 2];
+const TOKENS: [u32; 20] = [5, 17, 3, 3, 40, 22, 9, 51, 60, 2, 33, 17, 8, 4, 11, 29, 58, 6, 19, 2];
 
-/// A fixture's folder as its file was made: with changes, see to_gguf.py.
+/// Copy of a fixture's folder with the changes with which its file was made (see to_gguf.py).
 fn directory(fixture: &Path) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for file in ["config.json", "tokenizer.json"] {
@@ -22,7 +23,7 @@ fn directory(fixture: &Path) -> tempfile::TempDir {
         for (field, value) in changes["fields"].as_object().unwrap() {
             config[field] = value.clone();
         }
-        // In the file these are f32.
+        // The file stores these as f32.
         for number in ["rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"] {
             if let Some(epsilon) = config[number].as_f64() {
                 config[number] = f64::from(epsilon as f32).into();
@@ -42,7 +43,7 @@ fn directory(fixture: &Path) -> tempfile::TempDir {
     directory
 }
 
-/// The fixtures that have a file; one is a head's too, for its layer that predicts further tokens.
+/// Fixtures with a GGUF file. One is also a draft head's, for its MTP layer.
 fn with_files() -> impl Iterator<Item = (String, PathBuf)> {
     let further = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/heads/mtp-glm");
     let all = fixtures().into_iter().chain([further]);
@@ -52,25 +53,26 @@ fn with_files() -> impl Iterator<Item = (String, PathBuf)> {
 
 fn logits(path: &Path, precision: Precision) -> Vec<Vec<f32>> {
     let mut model = open(path, precision);
-    (1..=TEXT.len()).map(|length| alone(&mut model, &TEXT[..length])).collect()
+    (1..=TOKENS.len()).map(|length| alone(&mut model, &TOKENS[..length])).collect()
 }
 
-fn worst(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+fn max_difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     a.iter().zip(b).fold(0f32, |worst, (a, b)| worst.max(distance(a, b)))
 }
 
 #[test]
-fn every_file_gives_what_its_directory_gives() {
+fn gguf_files_give_the_logits_of_their_directories() {
     let (mut wrong, mut found) = (Vec::new(), Vec::new());
     for (name, folder) in with_files() {
         let directory = directory(&folder);
         let expected = logits(directory.path(), Precision::F32);
         let file = folder.join("model.gguf");
-        // The fixtures' weights are bf16, so are the file's: nothing is lost.
+        // Fixtures and files store bf16: nothing is rounded.
         for precision in [Precision::F32, Precision::Bf16, Precision::File] {
-            let off = worst(&logits(&file, precision), &expected);
+            let off = max_difference(&logits(&file, precision), &expected);
             println!("{name}, {precision}: {off:e}");
-            // Rotations by keys in f32, and factors that are joined in another order.
+            // Rotary frequencies are computed from f32 keys, and factors are multiplied in another
+            // order.
             wrong.extend((off > 5e-6).then(|| format!("{name}, {precision}: {off:e}")));
         }
         let [of_file, of_directory] =
@@ -80,31 +82,31 @@ fn every_file_gives_what_its_directory_gives() {
         found.push(of_file.config.architecture);
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    // Each has a file, but for those that are another one's in every detail.
-    for known in file_architectures().filter(|known| *known != "qwen3vl") {
+    // Every architecture has a file, except those that equal another one.
+    for known in gguf_architectures().filter(|known| *known != "qwen3vl") {
         assert!(found.contains(&known), "{known} has no fixture");
     }
 }
 
-/// Whatever tensor has other numbers, or whatever key another value, shows or is refused.
+/// Changing any tensor changes the logits.
 #[test]
-fn every_tensor_of_a_file_is_read() {
+fn every_tensor_of_a_gguf_file_changes_the_logits() {
     let mut unnoticed = Vec::new();
     for (name, folder) in with_files() {
         let path = folder.join("model.gguf");
         let expected = logits(&path, Precision::F32);
         with_each_tensor_changed(&path, |tensor, changed| {
-            let off = worst(&logits(changed, Precision::F32), &expected);
-            // All keys have it in common where they are not turned; long sequences' frequencies and
-            // the layer that predicts further tokens are not read.
+            let off = max_difference(&logits(changed, Precision::F32), &expected);
+            // Not visible: a bias that all keys share in layers without rotation, frequencies for
+            // long sequences, and MTP layers.
             let invisible = tensor.ends_with("attn_k.bias") && name == "smollm3"
                 || tensor == "rope_factors_long.weight"
-                // Behind it is a norm.
+                // A norm follows the last layer's scale.
                 || ["gemma4 4", "gemma4-moe 1", "gemma4-nested 3"].iter().any(|last| {
                     let (of, layer) = last.split_once(' ').unwrap();
                     name == of && tensor == format!("blk.{layer}.layer_output_scale.weight")
                 })
-                // A layer that attends to another one's keys and values.
+                // A layer that uses another layer's keys and values.
                 || name == "gemma4-nested" && tensor.starts_with("blk.3.attn_k")
                 || name == "gemma4-nested" && tensor.starts_with("blk.3.attn_v")
                 || name == "mtp-glm" && tensor.starts_with("blk.1.");
@@ -116,12 +118,12 @@ fn every_tensor_of_a_file_is_read() {
     assert!(unnoticed.is_empty(), "{unnoticed:#?}");
 }
 
-/// A tensor that nobody reads would change what the model computes.
+/// A tensor or key that is ignored would change what the model computes.
 #[test]
-fn unknown_tensors_and_keys_are_refused() {
+fn rejects_unknown_tensors_and_missing_keys() {
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("model.gguf");
-    let refused = |fixture: &str, from: &[u8], to: &[u8]| {
+    let load_error = |fixture: &str, from: &[u8], to: &[u8]| {
         assert_eq!(from.len(), to.len());
         let folder = fixtures().into_iter().find(|folder| folder.ends_with(fixture)).unwrap();
         let mut other = fs::read(folder.join("model.gguf")).unwrap();
@@ -143,7 +145,7 @@ fn unknown_tensors_and_keys_are_refused() {
         ("gemma4-moe", "expert_used_count", "expert_used_counx", "top_k_experts: expected a"),
         ("gemma4-moe", "blk.1.ffn_gate_inp.scale", "blk.1.ffn_gate_inp.scalx", "inp.scale"),
     ] {
-        let message = refused(fixture, from.as_bytes(), to.as_bytes());
+        let message = load_error(fixture, from.as_bytes(), to.as_bytes());
         assert!(message.contains(expected), "{fixture}: {from}: {message}");
     }
 }

@@ -1,5 +1,5 @@
 //! EAGLE-3 heads in GGUF files, which llama.cpp's converter made (heads/to_gguf.py), against their
-//! directories, which tests/heads.rs holds against the reference.
+//! directories, which tests/heads.rs compares with the reference.
 
 use std::fs;
 use std::path::Path;
@@ -8,33 +8,34 @@ use crate::common::heads::*;
 use crate::common::*;
 use polydraft::{DraftTree, Sampling, Token};
 use polydraft_engine::{Drafter, Sequences};
-use polydraft_models::{Head, HeadOptions, Result, is_block_head, is_head, load_head};
+use polydraft_models::{DraftHead, HeadOptions, Result, is_block_head, is_head, load_head};
 
-const TEXT: [Token; 14] = [5, 17, 3, 40, 22, 9, 31, 60, 2, 11, 47, 5, 17, 28];
-/// Tokens that are drafted before the last distribution.
+const TOKENS: [Token; 14] = [5, 17, 3, 40, 22, 9, 31, 60, 2, 11, 47, 5, 17, 28];
+/// Number of drafted tokens before the last distribution.
 const STEPS: usize = 3;
 
-fn opened(path: &Path) -> Result<HeadPair<Head>> {
+fn opened(path: &Path) -> Result<HeadPair<DraftHead>> {
     let mut target = target().model;
     let head = load_head(path, &mut target, &HeadOptions::default())?;
-    Ok(HeadPair::of(target, head))
+    Ok(HeadPair::new(target, head))
 }
 
-/// The probabilities of all tokens that a head can draft, after so many tokens of the text and up
-/// to `STEPS` drafted ones.
-fn probabilities(mut pair: HeadPair<Head>) -> Vec<f64> {
+/// Probabilities of all draftable tokens, after several lengths of the context and up to `STEPS`
+/// drafted tokens.
+fn probabilities(mut pair: HeadPair<DraftHead>) -> Vec<f64> {
     let mut all = Vec::new();
-    for place in [2, 3, 7, TEXT.len() - STEPS] {
+    for position in [2, 3, 7, TOKENS.len() - STEPS] {
         pair.reset();
-        pair.extend(&TEXT[..place], 5);
+        pair.extend(&TOKENS[..position], 5);
         let (mut tree, mut node) = (DraftTree::new(), DraftTree::ROOT);
         for step in 0..=STEPS {
             pair.head.score(&[(pair.sequences[1], &tree)]).unwrap();
-            let drawn = pair.head.distribution(pair.sequences[1], node, &Sampling::default(), None);
-            let drawn = drawn.unwrap();
-            all.extend(pair.head.tokens().iter().map(|token| drawn.probability(*token)));
+            let distribution =
+                pair.head.distribution(pair.sequences[1], node, &Sampling::default(), None);
+            let distribution = distribution.unwrap();
+            all.extend(pair.head.tokens().iter().map(|token| distribution.probability(*token)));
             if step < STEPS {
-                node = tree.add(node, TEXT[place + step]);
+                node = tree.add(node, TOKENS[position + step]);
             }
         }
     }
@@ -47,27 +48,27 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
 }
 
 #[test]
-fn files_give_what_their_directories_give() {
+fn gguf_files_draft_like_their_directories() {
     for name in ["original", "specforge"] {
         let file = folder(name).join("model.gguf");
         assert!(is_head(&file) && !is_block_head(&file), "{name}");
         let expected = probabilities(opened(&folder(name)).unwrap());
-        let worst = distance(&probabilities(opened(&file).unwrap()), &expected);
-        assert!(worst < 1e-4, "{name}: {worst:e}");
+        let difference = distance(&probabilities(opened(&file).unwrap()), &expected);
+        assert!(difference < 1e-4, "{name}: {difference:e}");
         let [of_file, of_directory] = [&file, &folder(name)].map(|path| described(path).unwrap());
         assert_eq!((of_file.kind, of_file.tokens), (of_directory.kind, of_directory.tokens));
-        assert_eq!(of_file.reads, of_directory.reads, "{name}");
-        // Whatever tensor has other numbers shows; other tokens show too.
+        assert_eq!(of_file.hidden_states, of_directory.hidden_states, "{name}");
+        // Changing any tensor, including the draft tokens, changes the drafts.
         with_each_tensor_changed(&file, |tensor, changed| {
-            let worst = distance(&probabilities(opened(changed).unwrap()), &expected);
-            assert!(worst > 1e-3, "{name}: {tensor}: {worst:e}");
+            let difference = distance(&probabilities(opened(changed).unwrap()), &expected);
+            assert!(difference > 1e-3, "{name}: {tensor}: {difference:e}");
         });
     }
 }
 
-/// Frequencies that Llama 3 stretches stand in files as a tensor.
+/// Files store Llama 3's scaled frequencies as a tensor.
 #[test]
-fn stretched_positions_are_the_directories() {
+fn scaled_rotary_frequencies_equal_the_directorys() {
     let directory = changed("original", |directory| {
         change_config(directory, |config| {
             config["rope_scaling"] = serde_json::json!({
@@ -79,17 +80,17 @@ fn stretched_positions_are_the_directories() {
             });
         });
     });
-    let stretched = probabilities(opened(&folder("original").join("stretched.gguf")).unwrap());
+    let scaled = probabilities(opened(&folder("original").join("stretched.gguf")).unwrap());
     let expected = probabilities(opened(directory.path()).unwrap());
-    let worst = distance(&stretched, &expected);
-    assert!(worst < 1e-4, "{worst:e}");
-    let plain = distance(&stretched, &probabilities(opened(&folder("original")).unwrap()));
+    let difference = distance(&scaled, &expected);
+    assert!(difference < 1e-4, "{difference:e}");
+    let plain = distance(&scaled, &probabilities(opened(&folder("original")).unwrap()));
     assert!(plain > 1e-3, "{plain:e}");
 }
 
-/// A key or a tensor that nobody reads would change what a head drafts.
+/// A key or tensor that is ignored would change what a head drafts.
 #[test]
-fn what_a_file_says_is_read_or_refused() {
+fn rejects_missing_keys_and_unknown_tensors() {
     let temporary = tempfile::tempdir().unwrap();
     let path = temporary.path().join("model.gguf");
     for (from, to, expected) in [

@@ -1,17 +1,17 @@
-//! Families of which some layers keep a state: that the comparison with transformers would notice
-//! it, if a feature of theirs were left out, and what of them is refused.
+//! Families with recurrent layers: the comparison with transformers fails if a feature is ignored,
+//! and invalid fields are rejected.
 
-use crate::cases::{Case, Plan, TOLERANCE, noticed};
+use crate::cases::{Case, ConfigChanges, TOLERANCE, assert_changes_noticed};
 use crate::common::*;
 use polydraft_models::{Description, Precision, load};
 use serde_json::json;
 
-/// Those of which some layers keep a state.
+/// Families with recurrent layers.
 #[test]
-fn every_feature_of_hybrids_is_compared() {
+fn comparison_notices_every_feature_of_hybrids() {
     const LINEAR: &str = "linear_attention";
     const FULL: &str = "full_attention";
-    let plans: &[Plan] = &[
+    let changes: &[ConfigChanges] = &[
         (
             "qwen3-next",
             &[
@@ -96,8 +96,8 @@ fn every_feature_of_hybrids_is_compared() {
             &[("position_embedding_type", json!(null)), ("residual_multiplier", json!(1.0))],
         ),
     ];
-    noticed(plans);
-    // As lists and as intervals.
+    assert_changes_noticed(changes);
+    // Layer types as an interval instead of a list.
     let case = Case::named("qwen3-next");
     change_config(case.directory.path(), |config| {
         assert_eq!(config["layer_types"], json!([LINEAR, FULL]));
@@ -107,9 +107,9 @@ fn every_feature_of_hybrids_is_compared() {
     assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
 }
 
-/// What older files call layers and widths, and what the word for no bound is.
+/// Older names of layer types and sizes, and `Infinity` as a bound.
 #[test]
-fn granite_hybrids_are_read_as_they_are_published() {
+fn reads_older_granite_hybrid_configurations() {
     let case = Case::named("granite-hybrid-moe");
     change_config(case.directory.path(), |config| {
         config["layer_types"] = json!(["mamba", "attention"]);
@@ -123,9 +123,9 @@ fn granite_hybrids_are_read_as_they_are_published() {
     assert!(case.worst(&mut case.open(Precision::F32)) < TOLERANCE);
 }
 
-/// What says which tensors there are, and of which shapes, is refused by their names.
+/// Fields that determine the tensors and their shapes are rejected by the tensors' names.
 #[test]
-fn state_spaces_have_the_tensors_that_are_said() {
+fn errors_name_tensors_that_contradict_state_space_fields() {
     for (field, value, expected) in [
         ("mamba_n_groups", json!(3), "expected a divisor of its 4 heads, got 3"),
         ("mamba_n_groups", json!(1), "layers.0.mamba."),
@@ -154,9 +154,9 @@ fn state_spaces_have_the_tensors_that_are_said() {
     }
 }
 
-/// As published: a letter a layer.
+/// One letter per layer, as published.
 #[test]
-fn patterns_of_layers_are_read() {
+fn reads_layer_patterns_and_rejects_invalid_ones() {
     for (name, pattern) in
         [("nemotron-h", "M-*-M"), ("nemotron-h-moe", "ME*"), ("nemotron-h-latent", "EM*")]
     {
@@ -200,9 +200,9 @@ fn patterns_of_layers_are_read() {
     }
 }
 
-/// Of a layer that predicts further tokens nothing is read.
+/// MTP layers are not read.
 #[test]
-fn layers_that_nemotron_h_drafts_with_are_left_on_disk() {
+fn mtp_layers_of_nemotron_h_are_ignored() {
     let case = Case::named("nemotron-h-moe");
     let path = case.directory.path().join("model.safetensors");
     let mut tensors = read_tensors(&path);
@@ -215,9 +215,9 @@ fn layers_that_nemotron_h_drafts_with_are_left_on_disk() {
     assert!(error.contains("mixer.E"), "{error}");
 }
 
-/// A state is as large as it is said to be.
+/// Descriptions give the size of states and the numbers of parameters.
 #[test]
-fn state_spaces_are_described() {
+fn description_counts_state_bytes_and_parameters() {
     let read = |name| Description::read(Case::named(name).directory.path()).unwrap();
     let found = read("granite-hybrid");
     let tensors =
@@ -228,7 +228,7 @@ fn state_spaces_are_described() {
     assert_eq!(found.config.state_bytes(), 2 * 4 * (3 * (64 + 2 * 2 * 12) + 4 * 16 * 12));
     let found = read("granite-hybrid-moe");
     assert_eq!(found.config.state_bytes(), 4 * (2 * (64 + 2 * 16) + 8 * 8 * 16));
-    // Of two layers two of four experts.
+    // Two of four experts in each of two layers.
     assert_eq!(found.parameters - found.active_parameters, 2 * 2 * 3 * 32 * 32);
     assert_eq!(read("granite-hybrid-attention").config.state_bytes(), 0);
     let found = read("nemotron-h");
@@ -237,7 +237,7 @@ fn state_spaces_are_described() {
     assert_eq!(found.config.cache_bytes(4), 4 * 2 * 2 * 12);
     let found = read("nemotron-h-moe");
     assert_eq!(found.parameters - found.active_parameters, 4 * 2 * 32 * 32);
-    // Four of six experts, of a narrower width.
+    // Four of six experts, in a narrower width.
     let found = read("nemotron-h-latent");
     assert_eq!(found.parameters - found.active_parameters, 4 * 2 * 16 * 24);
 }

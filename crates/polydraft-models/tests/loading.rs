@@ -1,4 +1,4 @@
-//! What is on disk: every layout gives the same model, and everything malformed a clear error.
+//! Loading from disk: every layout gives the same model, and malformed files give clear errors.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,16 +8,17 @@ use crate::common::*;
 use polydraft_models::{Description, LoadOptions, Precision, load};
 use serde_json::{Value, json};
 
-fn message(directory: &Path) -> String {
+fn load_error(directory: &Path) -> String {
     load(directory, LoadOptions::default()).expect_err("this directory is malformed").to_string()
 }
 
-/// A good directory, changed by `change`; the error must contain all of `expected`.
-fn refuses(change: impl FnOnce(&Path), expected: &[&str]) {
+/// Asserts that loading a valid directory changed by `change` fails with an error that contains all
+/// of `expected`.
+fn assert_load_error(change: impl FnOnce(&Path), expected: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(1, Dtype::F32));
     change(directory.path());
-    let message = message(directory.path());
+    let message = load_error(directory.path());
     for part in expected {
         assert!(message.contains(part), "expected {part:?} in: {message}");
     }
@@ -35,9 +36,9 @@ fn change_tensors(directory: &Path, change: impl FnOnce(&mut Tensors)) {
 
 #[test]
 fn shards_give_the_same_model() {
-    let (whole, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (single_file, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let all = tensors(4, Dtype::F32);
-    write_model(whole.path(), &all);
+    write_model(single_file.path(), &all);
     write_model(sharded.path(), &all);
     fs::remove_file(sharded.path().join("model.safetensors")).unwrap();
     let mut map = serde_json::Map::new();
@@ -52,17 +53,17 @@ fn shards_give_the_same_model() {
     }
     write_json(sharded.path(), "model.safetensors.index.json", &json!({ "weight_map": map }));
     let logits = |path: &Path| alone(&mut open(path, Precision::F32), &[1, 2, 3]);
-    assert_eq!(logits(whole.path()), logits(sharded.path()));
+    assert_eq!(logits(single_file.path()), logits(sharded.path()));
 
     fs::remove_file(sharded.path().join("part-1.safetensors")).unwrap();
-    assert!(message(sharded.path()).contains("part-1.safetensors"));
+    assert!(load_error(sharded.path()).contains("part-1.safetensors"));
     let outside = json!({ "weight_map": { "a": "../secret.safetensors" } });
     write_json(sharded.path(), "model.safetensors.index.json", &outside);
-    assert!(message(sharded.path()).contains("file names in this directory"));
+    assert!(load_error(sharded.path()).contains("file names in this directory"));
 }
 
 #[test]
-fn sixteen_bits_are_widened_exactly() {
+fn f16_and_bf16_are_widened_exactly() {
     for dtype in [Dtype::BF16, Dtype::F16] {
         let (narrow, wide) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let rounded = tensors(5, dtype);
@@ -76,7 +77,7 @@ fn sixteen_bits_are_widened_exactly() {
 }
 
 #[test]
-fn quantising_changes_little() {
+fn quantised_logits_are_close() {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(6, Dtype::F32));
     let logits = |precision| alone(&mut open(directory.path(), precision), &[1, 2, 3, 4]);
@@ -86,7 +87,7 @@ fn quantising_changes_little() {
 }
 
 #[test]
-fn a_tied_embedding_is_one_tensor() {
+fn tied_embedding_equals_equal_output_matrix() {
     let directory = tempfile::tempdir().unwrap();
     let mut all = tensors(7, Dtype::F32);
     all.insert("lm_head.weight".into(), all["model.embed_tokens.weight"].clone());
@@ -100,28 +101,31 @@ fn a_tied_embedding_is_one_tensor() {
 }
 
 #[test]
-fn missing_parts_are_named() {
-    assert!(message(Path::new("/no/such/place")).contains("nothing there"));
+fn errors_name_missing_files_and_tensors() {
+    assert!(load_error(Path::new("/no/such/place")).contains("nothing there"));
     let empty = tempfile::tempdir().unwrap();
-    assert!(message(empty.path()).contains("config.json"));
+    assert!(load_error(empty.path()).contains("config.json"));
     let remove = |name: &'static str| move |d: &Path| fs::remove_file(d.join(name)).unwrap();
-    refuses(remove("config.json"), &["config.json"]);
-    refuses(remove("tokenizer.json"), &["tokenizer.json"]);
-    refuses(remove("model.safetensors"), &["model.safetensors", "model.safetensors.index.json"]);
-    refuses(
+    assert_load_error(remove("config.json"), &["config.json"]);
+    assert_load_error(remove("tokenizer.json"), &["tokenizer.json"]);
+    assert_load_error(
+        remove("model.safetensors"),
+        &["model.safetensors", "model.safetensors.index.json"],
+    );
+    assert_load_error(
         |d| change_tensors(d, |all| drop(all.remove("model.layers.1.mlp.up_proj.weight"))),
         &["model.layers.1.mlp.up_proj.weight", "[64, 32]", "no tensor of that name"],
     );
 }
 
 #[test]
-fn every_cut_of_the_weights_is_refused() {
+fn rejects_weights_cut_at_any_length() {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(1, Dtype::BF16));
     let path = directory.path().join("model.safetensors");
     let bytes = fs::read(&path).unwrap();
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    // Every length up to the tensors, then a few thousand on the way to the end.
+    // Every length up to the first tensor, then some two thousand lengths up to the end.
     let step = ((bytes.len() - header) / 2000).max(1);
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let cuts: Vec<usize> = (header + 1..bytes.len())
@@ -133,15 +137,15 @@ fn every_cut_of_the_weights_is_refused() {
     lengths.sort_by(|a, b| b.cmp(a));
     for length in lengths {
         file.set_len(length as u64).unwrap();
-        let message = message(directory.path());
+        let message = load_error(directory.path());
         assert!(message.contains("model.safetensors"), "{length}: {message}");
     }
     fs::write(&path, [&bytes[..], b"more"].concat()).unwrap();
-    assert!(message(directory.path()).contains(&format!("got {} bytes", bytes.len() + 4)));
+    assert!(load_error(directory.path()).contains(&format!("got {} bytes", bytes.len() + 4)));
 }
 
 #[test]
-fn corrupt_headers_are_refused() {
+fn corrupt_headers_never_panic() {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(1, Dtype::F32));
     let path = directory.path().join("model.safetensors");
@@ -150,15 +154,14 @@ fn corrupt_headers_are_refused() {
         let mut corrupt = bytes.clone();
         corrupt[..8].copy_from_slice(&size.to_le_bytes());
         fs::write(&path, corrupt).unwrap();
-        assert!(message(directory.path()).contains("model.safetensors"));
+        assert!(load_error(directory.path()).contains("model.safetensors"));
     }
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     for at in (8..header).step_by(7) {
         let mut corrupt = bytes.clone();
         corrupt[at] ^= 0x15;
         fs::write(&path, corrupt).unwrap();
-        // Some flips only rename a tensor or change a space; none may crash or go unnoticed where
-        // it matters.
+        // Some changes only rename a tensor or replace a space; none may panic.
         let _ = load(directory.path(), LoadOptions::default());
     }
     let mut header = br#"{"t":{"dtype":"F32","shape":[9007199254740993,4611686018427387904],
@@ -168,12 +171,12 @@ fn corrupt_headers_are_refused() {
     absurd.append(&mut header);
     absurd.extend([0; 4]);
     fs::write(&path, absurd).unwrap();
-    assert!(message(directory.path()).contains("model.safetensors"));
+    assert!(load_error(directory.path()).contains("model.safetensors"));
 }
 
-/// A description looks at headers only; what of a wrong configuration they show, it says.
+/// Descriptions read headers only, but report shapes that contradict the configuration.
 #[test]
-fn a_description_compares_shapes() {
+fn description_rejects_shapes_that_contradict_the_config() {
     for (fixture, field, value, expected) in [
         (
             "llama",
@@ -232,7 +235,7 @@ fn a_description_compares_shapes() {
             "{field}: {message}"
         );
     }
-    // One that is not there at all.
+    // A missing tensor.
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(1, Dtype::F32));
     let name = "model.layers.1.mlp.up_proj.weight";
@@ -242,44 +245,53 @@ fn a_description_compares_shapes() {
 }
 
 #[test]
-fn tensors_that_contradict_the_config_are_named() {
+fn errors_name_tensors_that_contradict_the_config() {
     let wrong_shape = Tensor::zeros(&[3, 4], Dtype::F32);
-    refuses(
+    assert_load_error(
         |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), wrong_shape))),
         &["model.norm.weight", "expected shape [32]", "got shape [3, 4]"],
     );
     let integers = Tensor::zeros(&[32], Dtype::U32);
-    refuses(
+    assert_load_error(
         |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), integers))),
         &["model.norm.weight", "F32, F16 or BF16", "U32"],
     );
     let not_a_number = Tensor::new(&[f32::NAN; 32], &[32], Dtype::F32);
-    refuses(
+    assert_load_error(
         |d| change_tensors(d, |all| drop(all.insert("model.norm.weight".into(), not_a_number))),
         &["model.norm.weight", "finite", "NaN at entry 0"],
     );
     let more = Tensor::zeros(&[3], Dtype::F32);
     let beyond = more.clone();
-    refuses(
+    assert_load_error(
         |d| change_tensors(d, |all| drop(all.insert("model.layers.2.mlp.bias".into(), more))),
         &["model.layers.2.mlp.bias", "no such tensor"],
     );
-    // What lies beyond the last layer says that there are more.
-    refuses(
+    // A tensor beyond the last layer means that the configuration has too few layers.
+    assert_load_error(
         |d| change_tensors(d, |all| drop(all.insert("model.layers.3.mlp.bias".into(), beyond))),
         &["config.json", "num_hidden_layers", "expected 4", "got 3"],
     );
 }
 
 #[test]
-fn configs_that_cannot_be_are_named() {
-    refuses(|d| fs::write(d.join("config.json"), "{").unwrap(), &["config.json", "line 1"]);
-    refuses(|d| fs::write(d.join("config.json"), [0xff, 0xfe]).unwrap(), &["config.json"]);
-    refuses(
+fn errors_name_invalid_config_fields() {
+    assert_load_error(
+        |d| fs::write(d.join("config.json"), "{").unwrap(),
+        &["config.json", "line 1"],
+    );
+    assert_load_error(
+        |d| fs::write(d.join("config.json"), [0xff, 0xfe]).unwrap(),
+        &["config.json"],
+    );
+    assert_load_error(
         |d| change_field(d, "architectures", json!(["MambaForCausalLM"])),
         &["MambaForCausalLM", "LlamaForCausalLM"],
     );
-    refuses(|d| change_field(d, "architectures", json!(null)), &["architectures", "got none"]);
+    assert_load_error(
+        |d| change_field(d, "architectures", json!(null)),
+        &["architectures", "got none"],
+    );
     for field in [
         "vocab_size",
         "hidden_size",
@@ -287,25 +299,34 @@ fn configs_that_cannot_be_are_named() {
         "max_position_embeddings",
         "intermediate_size",
     ] {
-        refuses(|d| change_field(d, field, json!(1u64 << 60)), &[field, "1152921504606846976"]);
-        refuses(|d| change_field(d, field, json!(0)), &[field, "got 0"]);
-        refuses(|d| change_field(d, field, json!(-1)), &["config.json"]);
+        assert_load_error(
+            |d| change_field(d, field, json!(1u64 << 60)),
+            &[field, "1152921504606846976"],
+        );
+        assert_load_error(|d| change_field(d, field, json!(0)), &[field, "got 0"]);
+        assert_load_error(|d| change_field(d, field, json!(-1)), &["config.json"]);
     }
-    // The largest sizes that are not absurd by themselves: refused before anything is allocated.
-    refuses(|d| change_field(d, "vocab_size", json!(1 << 24)), &["tokenizer.json", "16777216"]);
-    refuses(
+    // Large but plausible sizes are rejected before anything is allocated.
+    assert_load_error(
+        |d| change_field(d, "vocab_size", json!(1 << 24)),
+        &["tokenizer.json", "16777216"],
+    );
+    assert_load_error(
         |d| change_field(d, "intermediate_size", json!(1 << 20)),
         &["gate_proj", "[1048576, 32]"],
     );
-    refuses(|d| change_field(d, "num_attention_heads", json!(0)), &["num_attention_heads"]);
-    refuses(
+    assert_load_error(
+        |d| change_field(d, "num_attention_heads", json!(0)),
+        &["num_attention_heads"],
+    );
+    assert_load_error(
         |d| change_field(d, "num_key_value_heads", json!(3)),
         &["num_key_value_heads", "divisor"],
     );
-    refuses(|d| change_field(d, "head_dim", json!(15)), &["head_dim", "even"]);
-    refuses(|d| change_field(d, "rope_theta", json!(-1.0)), &["rope_theta"]);
+    assert_load_error(|d| change_field(d, "head_dim", json!(15)), &["head_dim", "even"]);
+    assert_load_error(|d| change_field(d, "rope_theta", json!(-1.0)), &["rope_theta"]);
     let scaling = |value: Value, expected: &[&str]| {
-        refuses(|d| change_field(d, "rope_scaling", value), expected)
+        assert_load_error(|d| change_field(d, "rope_scaling", value), expected)
     };
     scaling(
         json!({"type": "spiral"}),
@@ -313,7 +334,7 @@ fn configs_that_cannot_be_are_named() {
     );
     scaling(json!({"type": "longrope"}), &["rope_scaling: short_factor", "positive numbers"]);
     scaling(json!({"type": "longrope", "short_factor": [1.0]}), &["short_factor", "got 1"]);
-    refuses(
+    assert_load_error(
         |d| change_field(d, "partial_rotary_factor", json!(0.5)),
         &["partial_rotary_factor: expected 1, got 0.5"],
     );
@@ -324,25 +345,28 @@ fn configs_that_cannot_be_are_named() {
         &["less than"],
     );
     scaling(json!("twice"), &["rope_scaling", "object"]);
-    refuses(
+    assert_load_error(
         |d| change_field(d, "hidden_act", json!("swish2")),
         &["hidden_act", "swish2", "silu, gelu"],
     );
-    refuses(
+    assert_load_error(
         |d| change_field(d, "attention_bias", json!(true)),
         &["q_proj.bias", "no tensor of that name"],
     );
-    refuses(|d| change_field(d, "attention_bias", json!("yes")), &["attention_bias", "yes"]);
+    assert_load_error(
+        |d| change_field(d, "attention_bias", json!("yes")),
+        &["attention_bias", "yes"],
+    );
 }
 
 #[test]
-fn tokenizers_that_do_not_fit_are_named() {
-    refuses(|d| fs::write(d.join("tokenizer.json"), "{}").unwrap(), &["tokenizer.json"]);
-    refuses(
+fn errors_name_tokenizers_that_do_not_fit_the_embedding() {
+    assert_load_error(|d| fs::write(d.join("tokenizer.json"), "{}").unwrap(), &["tokenizer.json"]);
+    assert_load_error(
         |d| write_json(d, "tokenizer.json", &tokenizer(VOCABULARY + 4)),
         &["100 tokens", "96 rows", "token 96"],
     );
-    refuses(
+    assert_load_error(
         |d| {
             change_field(d, "vocab_size", json!(5000));
         },
@@ -361,36 +385,36 @@ fn end_tokens_come_from_either_file() {
     write_json(directory.path(), "generation_config.json", &json!({ "temperature": 0.5 }));
     assert_eq!(ends(), [3, 5]);
     write_json(directory.path(), "generation_config.json", &json!("none"));
-    assert!(message(directory.path()).contains("generation_config.json"));
+    assert!(load_error(directory.path()).contains("generation_config.json"));
 }
 
 #[test]
-fn models_that_do_not_fit_say_what_would() {
+fn memory_error_names_precisions_that_fit() {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(1, Dtype::F32));
-    let message = |precision, memory| {
+    let result = |precision, memory| {
         let options = LoadOptions { precision, memory: Some(memory), ..LoadOptions::default() };
         load(directory.path(), options).map(|_| ()).map_err(|e| e.to_string())
     };
-    // The numbers take 155 kB in f32, keys and values of the context 491 kB.
-    assert_eq!(message(Precision::F32, 1 << 20), Ok(()));
-    let found = message(Precision::F32, 600_000).unwrap_err();
+    // The weights take 155 kB in f32, keys and values of the context 491 kB.
+    assert_eq!(result(Precision::F32, 1 << 20), Ok(()));
+    let found = result(Precision::F32, 600_000).unwrap_err();
     assert!(found.contains("as f32") && found.contains("600.0 kB are free"), "{found}");
     assert!(found.contains("would fit: f16 (") && found.contains("q8_0 ("), "{found}");
-    assert_eq!(message(Precision::Q8_0, 600_000), Ok(()));
-    assert!(message(Precision::Q8_0, 1000).unwrap_err().contains("would not fit in any precision"));
+    assert_eq!(result(Precision::Q8_0, 600_000), Ok(()));
+    assert!(result(Precision::Q8_0, 1000).unwrap_err().contains("would not fit in any precision"));
 }
 
 #[test]
-fn other_formats_of_weights_are_pointed_out() {
-    refuses(
+fn error_names_pytorch_files_that_are_not_zip_archives() {
+    assert_load_error(
         |d| fs::rename(d.join("model.safetensors"), d.join("pytorch_model.bin")).unwrap(),
         &["pytorch_model.bin", "expected a zip as PyTorch writes it"],
     );
 }
 
 #[test]
-fn published_sampling_is_read_and_not_applied() {
+fn published_sampling_is_read() {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(1, Dtype::F32));
     let sampling = |value: Value| {
@@ -402,6 +426,6 @@ fn published_sampling_is_read_and_not_applied() {
     let found = sampling(settings);
     assert_eq!((found.temperature, found.top_k, found.top_p), (Some(0.6), None, Some(0.9)));
     assert_eq!(found.unsupported, ["repetition_penalty 1.2"]);
-    // Without do_sample the rest means nothing.
+    // Without do_sample the other fields are ignored.
     assert_eq!(sampling(json!({"temperature": 0.6})).temperature, None);
 }

@@ -1,5 +1,5 @@
-//! Layers that predict further tokens (MTP) as drafters: what they draft against a direct
-//! computation with transformers' decoder layers, which heads/mtp.py made.
+//! Multi-token prediction (MTP) layers as drafters: their drafts against a direct computation with
+//! transformers' decoder layers, which heads/mtp.py made.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha12Rng;
 use serde_json::{Value, json};
 
-/// Directories, and a file that llama.cpp's converter made of one.
+/// Directories, and files that llama.cpp's converter made from them.
 const MODELS: [&str; 8] = [
     "mtp-glm",
     "mtp-deepseek",
@@ -39,7 +39,7 @@ fn options(precision: Precision) -> HeadOptions {
     HeadOptions { precision, ..HeadOptions::default() }
 }
 
-/// The largest distance of a draft's log-probability from the expected one.
+/// Largest difference between drafted and expected log-probabilities.
 fn worst(path: &Path, expected: &ExpectedSteps) -> f64 {
     let mut target = load(path, LoadOptions::default()).unwrap().model;
     let head = load_mtp(path, &mut target, &options(Precision::F32)).unwrap();
@@ -47,14 +47,14 @@ fn worst(path: &Path, expected: &ExpectedSteps) -> f64 {
 }
 
 #[test]
-fn drafts_are_those_of_a_direct_computation() {
+fn drafts_equal_a_direct_computation() {
     for name in MODELS {
         let worst = worst(&path(name), &expected(name));
         assert!(worst < 1e-5, "{name}: {worst:e}");
     }
 }
 
-/// A model's directory with something changed.
+/// Copy of a model's directory with a change.
 fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for file in ["config.json", "tokenizer.json", "model.safetensors"] {
@@ -65,7 +65,7 @@ fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
 }
 
 #[test]
-fn every_tensor_of_the_layer_counts() {
+fn every_tensor_of_the_layer_changes_the_drafts() {
     let mut unnoticed = Vec::new();
     for (name, begin) in [
         ("mtp-glm", "model.layers.1."),
@@ -77,9 +77,9 @@ fn every_tensor_of_the_layer_counts() {
         let (expected, copies) =
             (expected(name), ["embed_tokens.weight", "shared_head.head.weight"]);
         let tensors = read_tensors(&path(name).join("model.safetensors"));
-        let own = |tensor: &&String| tensor.starts_with(begin);
-        assert!(tensors.keys().filter(own).count() > 10, "{name}");
-        for tensor in tensors.keys().filter(own) {
+        let is_layers = |tensor: &&String| tensor.starts_with(begin);
+        assert!(tensors.keys().filter(is_layers).count() > 10, "{name}");
+        for tensor in tensors.keys().filter(is_layers) {
             let directory = changed(name, |directory| {
                 let mut tensors = tensors.clone();
                 let old = &tensors[tensor];
@@ -99,17 +99,18 @@ fn every_tensor_of_the_layer_counts() {
     assert!(unnoticed.is_empty(), "{unnoticed:#?}");
 }
 
-/// The same of Nemotron 3's in a file, where they are one layer.
+/// As above for Nemotron 3 in a GGUF file, where the layers are one.
 #[test]
-fn every_tensor_of_the_layer_in_a_file_counts() {
+fn every_tensor_of_the_layer_in_a_gguf_file_changes_the_drafts() {
     let name = "mtp-nemotron";
     let (file, expected) = (path(name).join("model.gguf"), expected(name));
     let (bytes, gguf) = (fs::read(&file).unwrap(), Gguf::open(&file).unwrap());
     let temporary = tempfile::tempdir().unwrap();
     let changed = temporary.path().join("model.gguf");
-    let own: Vec<_> = gguf.tensors().filter(|tensor| tensor.name().starts_with("blk.3.")).collect();
-    assert_eq!(own.len(), 18);
-    for tensor in own {
+    let tensors: Vec<_> =
+        gguf.tensors().filter(|tensor| tensor.name().starts_with("blk.3.")).collect();
+    assert_eq!(tensors.len(), 18);
+    for tensor in tensors {
         let at = tensor.offset() as usize..tensor.offset() as usize + tensor.bytes();
         let (mut other, words) =
             (bytes.clone(), tensor.bytes() / (tensor.columns() * tensor.rows()));
@@ -120,10 +121,9 @@ fn every_tensor_of_the_layer_in_a_file_counts() {
     }
 }
 
-/// Which layers there are is said by letters or by names; what else the configuration says of them
-/// counts.
+/// Layer types are read as letters or names, and the other fields of the layers change the drafts.
 #[test]
-fn layers_of_one_block_are_those_that_are_said() {
+fn single_block_layers_follow_the_configuration() {
     let name = "mtp-nemotron";
     let (expected, pattern) = (expected(name), "mtp_hybrid_override_pattern");
     let with = |field: &str, value: Value| {
@@ -132,7 +132,7 @@ fn layers_of_one_block_are_those_that_are_said() {
     for (field, value) in [
         ("mtp_layers_block_type", json!(["attention", "moe"])),
         ("mtp_layers_block_type", json!(["full_attention", "moe"])),
-        // What models have where nothing is said.
+        // The default.
         (pattern, json!(null)),
     ] {
         let directory = with(field, value);
@@ -150,19 +150,19 @@ fn layers_of_one_block_are_those_that_are_said() {
         let worst = worst(directory.path(), &expected);
         assert!(worst > 1e-3, "{field}: {worst:e}");
     }
-    // Of what does not fit the model itself is left.
+    // Unsuitable layers do not prevent loading the model itself.
     for (value, problem) in [
         (json!("E*"), "mixer.gate.weight"),
         (json!("*-"), "mixer.up_proj.weight"),
         (json!("*E*"), "final_layernorm.weight"),
         (json!("*"), "final_layernorm.weight"),
-        (json!("*M"), "one that keeps a state: its own weights"),
+        (json!("*M"), "got a recurrent layer"),
     ] {
         let directory = with(pattern, value.clone());
         let mut target = load(directory.path(), LoadOptions::default()).unwrap().model;
         let error = load_mtp(directory.path(), &mut target, &options(Precision::F32)).unwrap_err();
         assert!(error.to_string().contains(problem), "{value}: {error}");
-        let drafts = Description::read(directory.path()).unwrap().brings_mtp();
+        let drafts = Description::read(directory.path()).unwrap().has_mtp();
         assert_eq!(drafts, value != json!("*M"), "{value}");
     }
     for (value, problem) in [
@@ -172,15 +172,15 @@ fn layers_of_one_block_are_those_that_are_said() {
         let error = load(with(pattern, value).path(), LoadOptions::default()).unwrap_err();
         assert!(error.to_string().contains(problem), "{error}");
     }
-    // Layers beyond those that are said are left on disk, and so are all where none are said.
+    // Layers beyond the configured number stay on disk; so do all if none are configured.
     let directory = with("num_nextn_predict_layers", json!(0));
     load(directory.path(), LoadOptions::default()).unwrap();
-    assert!(!Description::read(directory.path()).unwrap().brings_mtp());
+    assert!(!Description::read(directory.path()).unwrap().has_mtp());
 }
 
-/// With one chain and with several paths, at temperature 0: the tokens of plain decoding.
+/// With one chain and with several paths, at temperature 0.
 #[test]
-fn output_is_that_of_plain_decoding() {
+fn same_output_as_plain_decoding_at_temperature_zero() {
     for name in MODELS {
         let decode = |speculation: Option<Speculation>| {
             let Loaded { mut model, language, .. } =
@@ -208,29 +208,29 @@ fn output_is_that_of_plain_decoding() {
 }
 
 #[test]
-fn a_part_of_the_vocabulary_is_drafted_from() {
+fn tokens_option_limits_the_drafted_vocabulary() {
     let name = "mtp-glm";
     let mut target = load(&path(name), LoadOptions::default()).unwrap().model;
-    let few = HeadOptions { tokens: Some(vec![3, 4, 9, 50]), ..options(Precision::F32) };
-    let head = load_mtp(&path(name), &mut target, &few).unwrap();
+    let four_tokens = HeadOptions { tokens: Some(vec![3, 4, 9, 50]), ..options(Precision::F32) };
+    let head = load_mtp(&path(name), &mut target, &four_tokens).unwrap();
     assert_eq!(head.tokens(), [3, 4, 9, 50]);
     let mut target = load(&path(name), LoadOptions::default()).unwrap().model;
-    let none = HeadOptions { tokens: Some(vec![900]), ..options(Precision::F32) };
-    let error = load_mtp(&path(name), &mut target, &none).unwrap_err().to_string();
+    let unknown_token = HeadOptions { tokens: Some(vec![900]), ..options(Precision::F32) };
+    let error = load_mtp(&path(name), &mut target, &unknown_token).unwrap_err().to_string();
     assert!(error.contains("at least one token"), "{error}");
 }
 
 #[test]
-fn models_without_such_layers_say_what_else_drafts() {
+fn error_without_mtp_layers_names_other_drafters() {
     let plain = path("../fixtures/glm4-moe");
     let mut target = load(&plain, LoadOptions::default()).unwrap().model;
     let error = load_mtp(&plain, &mut target, &options(Precision::F32)).unwrap_err().to_string();
     assert!(error.contains("n-grams, a smaller model"), "{error}");
 }
 
-/// The layer is no part of what the model takes.
+/// MTP layers do not count as layers or parameters of the model.
 #[test]
-fn the_layer_is_left_out_of_the_model() {
+fn description_excludes_mtp_layers() {
     for name in MODELS {
         let read = Description::read(&path(name)).unwrap();
         let layers = match name.split('/').next().unwrap() {
@@ -238,7 +238,7 @@ fn the_layer_is_left_out_of_the_model() {
             "mtp-nemotron" => 3,
             _ => 1,
         };
-        assert_eq!((read.config.layers, read.config.extra_layers), (layers, 1), "{name}");
+        assert_eq!((read.config.layers, read.config.mtp_modules), (layers, 1), "{name}");
     }
     for name in ["mtp-glm", "mtp-nemotron"] {
         let [directory, file] =

@@ -1,6 +1,6 @@
-//! Directories whose weights are whole numbers, as GPTQ, AWQ and compressed-tensors have them, or
-//! indices into a table (NVFP4, MXFP4, bitsandbytes): each gives the log-probabilities that
-//! transformers gives for what other programs unpack, and what is wrong with one is named.
+//! Directories with packed integer weights, as GPTQ, AWQ and compressed-tensors write them, or with
+//! codebooks (NVFP4, MXFP4, bitsandbytes): each gives the log-probabilities that transformers
+//! computes from the weights as other programs unpack them, and errors name invalid parts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn log_probabilities(logits: &[f32]) -> Vec<f32> {
     logits.iter().map(|x| (f64::from(*x) - sum.ln()) as f32).collect()
 }
 
-/// The text of a fixture, and the log-probabilities after each of its tokens.
+/// Tokens of a fixture, and the log-probabilities after each of them.
 fn expected(name: &str) -> (Vec<u32>, Vec<Vec<f32>>) {
     let found = read_tensors(&fixture(name).join("expected.safetensors"));
     let tokens = found["tokens"].integers().into_iter().map(|token| token as u32).collect();
@@ -46,41 +46,44 @@ fn expected(name: &str) -> (Vec<u32>, Vec<Vec<f32>>) {
     (tokens, logits.iter().map(|row| log_probabilities(&row[..TOKENS])).collect())
 }
 
-fn scored(directory: &Path, precision: Precision, text: &[u32]) -> Vec<Vec<f32>> {
+fn scored(directory: &Path, precision: Precision, tokens: &[u32]) -> Vec<Vec<f32>> {
     let mut model = open(directory, precision);
-    (1..=text.len()).map(|length| log_probabilities(&alone(&mut model, &text[..length]))).collect()
+    (1..=tokens.len())
+        .map(|length| log_probabilities(&alone(&mut model, &tokens[..length])))
+        .collect()
 }
 
-fn far(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
+fn largest_difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     a.iter().zip(b).map(|(a, b)| distance(a, b)).fold(0.0, f32::max)
 }
 
 #[test]
-fn what_others_unpack_is_what_is_computed_with() {
+fn log_probabilities_equal_those_of_reference_unpacking() {
     for name in MODELS {
-        let (text, theirs) = expected(name);
+        let (tokens, theirs) = expected(name);
         for (precision, most) in [
             (Precision::F32, TOLERANCE),
-            // Its blocks are multiplied as they are, by inputs in 8 bits.
+            // MXFP4 blocks are multiplied directly, with inputs quantised to 8 bits.
             (Precision::File, if name == "mxfp4" { 0.5 } else { TOLERANCE }),
             (Precision::Bf16, 0.1),
             (Precision::Q8_0, 0.5),
         ] {
-            let far = far(&scored(&fixture(name), precision, &text), &theirs);
-            assert!(far <= most, "{name} in {precision}: {far}");
+            let largest_difference =
+                largest_difference(&scored(&fixture(name), precision, &tokens), &theirs);
+            assert!(largest_difference <= most, "{name} in {precision}: {largest_difference}");
         }
     }
 }
 
-/// A copy of a fixture, changed.
+/// Copy of a fixture with changed tensors.
 fn changed(name: &str, change: impl FnOnce(&mut Tensors)) -> tempfile::TempDir {
     changed_copy(&fixture(name), change)
 }
 
-/// Ends of the names of scales.
+/// Suffixes of the names of scales.
 const SCALES: [&str; 5] = ["scale", "scales", "_scale_2", "absmax", "SCB"];
 
-/// The tensor with one bit changed, or two groups in place of each other.
+/// The tensor with one bit changed, or with two groups exchanged.
 fn disturbed(name: &str, tensor: &Tensor) -> Tensor {
     let mut bytes = tensor.bytes().to_vec();
     if name.ends_with("g_idx") {
@@ -89,30 +92,30 @@ fn disturbed(name: &str, tensor: &Tensor) -> Tensor {
         bytes[..4].copy_from_slice(&words[other]);
         bytes[4 * other..4 * other + 4].copy_from_slice(&words[0]);
     } else if SCALES.iter().any(|end| name.ends_with(end)) {
-        // The first one's highest byte.
+        // The highest byte of the first scale.
         let width = bytes.len() / tensor.shape.iter().product::<usize>();
         bytes[width - 1] ^= 1;
     } else if name.ends_with("quant_map") {
-        // Some of them stand for nothing here.
+        // All entries, because some are not used in the fixture.
         bytes.iter_mut().skip(3).step_by(4).for_each(|byte| *byte ^= 1);
     } else {
         bytes[0] ^= 1;
     }
-    Tensor::raw(bytes, &tensor.shape, tensor.dtype)
+    Tensor::from_raw(bytes, &tensor.shape, tensor.dtype)
 }
 
 #[test]
-fn every_part_counts() {
+fn every_packed_tensor_changes_the_output() {
     let ends = ["weight_packed", "qweight", "qzeros", "g_idx", "_zero_point", "quant_map"];
     for name in MODELS {
-        let (text, _) = expected(name);
-        let before = scored(&fixture(name), Precision::F32, &text);
+        let (tokens, _) = expected(name);
+        let before = scored(&fixture(name), Precision::F32, &tokens);
         let tensors = read_tensors(&fixture(name).join("model.safetensors"));
         let (mut counted, mut idle) = (0, 0);
         for (part, tensor) in &tensors {
             let is_number = tensor.dtype == Dtype::I8 || tensor.dtype == Dtype::F8_E4M3;
             let is_packed = ends.iter().chain(&SCALES).any(|end| part.ends_with(end)) || is_number;
-            // All columns are of one group.
+            // All columns are in one group.
             let is_one = part.ends_with("g_idx") && tensor.bytes().iter().all(|byte| *byte == 0);
             if !is_packed || is_one {
                 continue;
@@ -120,14 +123,14 @@ fn every_part_counts() {
             let after = changed(name, |tensors| {
                 tensors.insert(part.clone(), disturbed(part, tensor));
             });
-            let is_same = scored(after.path(), Precision::F32, &text) == before;
+            let is_same = scored(after.path(), Precision::F32, &tokens) == before;
             if is_same && part.contains("experts.") {
-                // No token of the text chose it.
+                // No token was routed to this expert.
                 idle += 1;
                 continue;
             }
             counted += 1;
-            // How inputs were rounded elsewhere.
+            // Quantisation of inputs is ignored.
             assert_eq!(is_same, part.contains("input_"), "{name}: {part}");
         }
         assert!(counted >= 12 && idle <= counted / 2, "{name}: {counted}, {idle}");
@@ -135,7 +138,7 @@ fn every_part_counts() {
 }
 
 #[test]
-fn what_it_is_can_be_said() {
+fn description_names_types_and_counts_parameters() {
     let described = |name| Description::read(&fixture(name)).unwrap();
     for (name, stored) in [
         ("ct-group", "INT4, INT8, F16"),
@@ -159,48 +162,48 @@ fn what_it_is_can_be_said() {
         expected.sort();
         assert_eq!(names, expected, "{name}");
     }
-    // The matrices' own numbers, not words of several.
+    // Parameters of the matrices, not packed words.
     let numbers = 62 * 32 * 2 + 32 * 32 * 2 + 16 * 32 * 2 + 3 * 32 * 64 + 3 * 32;
     assert_eq!(described("awq").parameters, numbers + 2 * 8);
     assert_eq!(described("nvfp4").parameters, described("awq").parameters);
 }
 
 #[test]
-fn names_without_their_beginning_and_shards_are_read_too() {
+fn reads_shards_and_names_without_prefix() {
     for name in ["gptq", "awq", "ct-group", "ct-bytes", "nvfp4", "bnb-nf4", "bnb-int8"] {
-        let (text, _) = expected(name);
-        let before = scored(&fixture(name), Precision::F32, &text);
+        let (tokens, _) = expected(name);
+        let before = scored(&fixture(name), Precision::F32, &tokens);
         let bare = changed(name, |tensors| {
             let renamed = tensors.drain().map(|(name, tensor)| {
                 (name.strip_prefix("model.").map_or(name.clone(), str::to_owned), tensor)
             });
             *tensors = renamed.collect::<Vec<_>>().into_iter().collect();
         });
-        assert_eq!(scored(bare.path(), Precision::F32, &text), before, "{name}");
+        assert_eq!(scored(bare.path(), Precision::F32, &tokens), before, "{name}");
 
         let sharded = changed(name, |_| {});
-        let whole = sharded.path().join("model.safetensors");
-        let is_apart = |name: &str| name.contains("scale") || name.contains("zero");
+        let single_file = sharded.path().join("model.safetensors");
+        let is_scale = |name: &str| name.contains("scale") || name.contains("zero");
         let (scales, rest): (Tensors, Tensors) =
-            read_tensors(&whole).into_iter().partition(|(name, _)| is_apart(name));
-        fs::remove_file(&whole).unwrap();
+            read_tensors(&single_file).into_iter().partition(|(name, _)| is_scale(name));
+        fs::remove_file(&single_file).unwrap();
         let mut map = json!({});
         for (file, tensors) in [("a.safetensors", scales), ("b.safetensors", rest)] {
             tensors.keys().for_each(|name| map[name] = json!(file));
             write_tensors(&tensors, &sharded.path().join(file));
         }
         write_json(sharded.path(), "model.safetensors.index.json", &json!({ "weight_map": map }));
-        assert_eq!(scored(sharded.path(), Precision::F32, &text), before, "{name}");
+        assert_eq!(scored(sharded.path(), Precision::F32, &tokens), before, "{name}");
     }
 }
 
-/// What is said of a changed fixture.
-fn refused(name: &str, change: impl FnOnce(&mut Tensors)) -> String {
+/// Error of loading a changed fixture.
+fn load_error(name: &str, change: impl FnOnce(&mut Tensors)) -> String {
     let directory = changed(name, change);
-    load(directory.path(), LoadOptions::default()).expect_err("something is wrong").to_string()
+    load(directory.path(), LoadOptions::default()).expect_err("the fixture is invalid").to_string()
 }
 
-fn says(message: &str, expected: &[&str]) {
+fn assert_contains(message: &str, expected: &[&str]) {
     for part in expected {
         assert!(message.contains(part), "expected {part:?} in: {message}");
     }
@@ -211,8 +214,8 @@ const DOWN: &str = "model.layers.0.mlp.down_proj";
 const QUERY: &str = "model.layers.0.self_attn.q_proj";
 
 #[test]
-fn parts_that_are_missing_are_named() {
-    for (name, part, said) in [
+fn errors_name_missing_tensors() {
+    for (name, part, expected) in [
         ("gptq", format!("{UP}.scales"), "its scales in a tensor"),
         ("gptq", format!("{UP}.qzeros"), "its zero points in a tensor"),
         ("gptq", format!("{UP}.qweight"), "beside it"),
@@ -226,122 +229,128 @@ fn parts_that_are_missing_are_named() {
         ("ct-bytes", format!("{DOWN}.weight_scale"), "its scales in a tensor"),
         ("ct-bytes", format!("{DOWN}.weight_zero_point"), "its zero points in a tensor"),
     ] {
-        let message = refused(name, |tensors| drop(tensors.remove(&part).unwrap()));
-        says(&message, &["model.safetensors", &part, said]);
+        let message = load_error(name, |tensors| drop(tensors.remove(&part).unwrap()));
+        assert_contains(&message, &["model.safetensors", &part, expected]);
     }
 }
 
 #[test]
-fn parts_of_another_shape_or_type_are_named() {
+fn errors_name_tensors_of_wrong_shape_or_type() {
     let parts = ["qweight", "qzeros", "scales", "g_idx"];
-    let of_old = |name, base: &str| parts.map(|part| (name, format!("{base}.{part}")));
+    let gptq_parts = |name, base: &str| parts.map(|part| (name, format!("{base}.{part}")));
     let parts = ["packed", "scale", "zero_point", "g_idx", "shape"];
     let compressed = parts.map(|part| ("ct-group", format!("{QUERY}.weight_{part}")));
     let bytes = ["weight_scale", "weight_zero_point"];
     let bytes = bytes.map(|part| ("ct-bytes", format!("{UP}.{part}")));
-    let all = of_old("gptq", UP).into_iter().chain(of_old("awq", UP).into_iter().take(3));
+    let all = gptq_parts("gptq", UP).into_iter().chain(gptq_parts("awq", UP).into_iter().take(3));
     for (name, part) in all.chain(compressed).chain(bytes) {
-        let message = refused(name, |tensors| {
-            let shorter = tensors[&part].shorter();
+        let message = load_error(name, |tensors| {
+            let shorter = tensors[&part].without_last_row();
             tensors.insert(part.clone(), shorter);
         });
-        says(&message, &["model.safetensors", UP.split_once("mlp").unwrap().0, "shape"]);
-        let message = refused(name, |tensors| {
+        assert_contains(&message, &["model.safetensors", UP.split_once("mlp").unwrap().0, "shape"]);
+        let message = load_error(name, |tensors| {
             let zeros = Tensor::zeros(&tensors[&part].shape, Dtype::U32);
             tensors.insert(part.clone(), zeros);
         });
-        says(&message, &[&part, "type U32"]);
-        let message = refused(name, |tensors| {
-            let empty = Tensor::raw(Vec::new(), &[0, 0], tensors[&part].dtype);
+        assert_contains(&message, &[&part, "type U32"]);
+        let message = load_error(name, |tensors| {
+            let empty = Tensor::from_raw(Vec::new(), &[0, 0], tensors[&part].dtype);
             tensors.insert(part.clone(), empty);
         });
-        says(&message, &[&part]);
+        assert_contains(&message, &[&part]);
     }
 }
 
 #[test]
-fn numbers_that_mean_nothing_are_named() {
+fn errors_name_invalid_scales_groups_and_shapes() {
     for (name, part) in [("gptq", "scales"), ("awq", "scales"), ("ct-group", "weight_scale")] {
         let part = format!("{QUERY}.{part}");
-        let message = refused(name, |tensors| {
+        let message = load_error(name, |tensors| {
             let tensor = &tensors[&part];
             let mut values = tensor.values();
             values[1] = f32::NAN;
             let wrong = Tensor::new(&values, &tensor.shape, tensor.dtype);
             tensors.insert(part.clone(), wrong);
         });
-        says(&message, &[&part, "finite", "NaN"]);
+        assert_contains(&message, &[&part, "finite", "NaN"]);
     }
     let set = |part: String, to: i32| {
         move |tensors: &mut Tensors| {
             let tensor = tensors.get_mut(&part).unwrap();
             let mut bytes = tensor.bytes().to_vec();
             bytes[..4].copy_from_slice(&to.to_le_bytes());
-            *tensor = Tensor::raw(bytes, &tensor.shape, tensor.dtype);
+            *tensor = Tensor::from_raw(bytes, &tensor.shape, tensor.dtype);
         }
     };
     for group in [2, -1, i32::MIN] {
-        let message = refused("gptq", set(format!("{QUERY}.g_idx"), group));
-        says(&message, &["q_proj.g_idx", "2 groups", &group.to_string()]);
+        let message = load_error("gptq", set(format!("{QUERY}.g_idx"), group));
+        assert_contains(&message, &["q_proj.g_idx", "2 groups", &group.to_string()]);
     }
-    says(&refused("ct-group", set(format!("{QUERY}.weight_g_idx"), 3)), &["g_idx", "3 groups"]);
+    assert_contains(
+        &load_error("ct-group", set(format!("{QUERY}.weight_g_idx"), 3)),
+        &["g_idx", "3 groups"],
+    );
     for rows in [-1, 37, 0] {
-        let message = refused("ct-group", set(format!("{QUERY}.weight_shape"), rows));
-        says(&message, &["model.safetensors", QUERY]);
+        let message = load_error("ct-group", set(format!("{QUERY}.weight_shape"), rows));
+        assert_contains(&message, &["model.safetensors", QUERY]);
     }
-    // Of groups that only have room, none counts.
-    let (text, _) = expected("ct-group");
+    // A placeholder for groups is ignored.
+    let (tokens, _) = expected("ct-group");
     let unset = changed("ct-group", set(format!("{QUERY}.weight_g_idx"), -1));
     let none =
         changed("ct-group", |tensors| drop(tensors.remove(&format!("{QUERY}.weight_g_idx"))));
-    let [unset, none] = [unset, none].map(|d| scored(d.path(), Precision::F32, &text));
+    let [unset, none] = [unset, none].map(|d| scored(d.path(), Precision::F32, &tokens));
     assert_eq!(unset, none);
 }
 
 #[test]
-fn what_does_not_belong_is_named() {
+fn errors_name_unexpected_tensors() {
     for (name, own) in [("gptq", "qweight"), ("awq", "qweight"), ("ct-group", "weight_packed")] {
-        let both = refused(name, |tensors| {
+        let both = load_error(name, |tensors| {
             let weight = Tensor::new(&[0.0; 32], &[1, 32], Dtype::F16);
             tensors.insert(format!("{UP}.weight"), weight);
         });
-        says(&both, &[UP, own, "both"]);
-        let further = refused(name, |tensors| {
+        assert_contains(&both, &[UP, own, "both"]);
+        let further = load_error(name, |tensors| {
             let further = Tensor::new(&[0.0; 32], &[1, 32], Dtype::F16);
             tensors.insert(format!("{UP}.further"), further);
         });
-        says(&further, &[UP, "further", "no such tensor"]);
+        assert_contains(&further, &[UP, "further", "no such tensor"]);
     }
-    let bias = refused("gptq", |tensors| {
+    let bias = load_error("gptq", |tensors| {
         let mut values = vec![0.0; 64];
         values[63] = 1.0;
         tensors.insert(format!("{UP}.bias"), Tensor::new(&values, &[64], Dtype::F16));
     });
-    says(&bias, &["up_proj.bias", "no such tensor"]);
+    assert_contains(&bias, &["up_proj.bias", "no such tensor"]);
 }
 
 #[test]
-fn parts_of_indices_into_a_table_are_checked() {
+fn errors_name_invalid_parts_of_codebook_matrices() {
     let without = |name: &str, part: &str| {
         let part = format!("{UP}.{part}");
-        let message = refused(name, |tensors| drop(tensors.remove(&part).unwrap()));
-        says(&message, &["model.safetensors", &part]);
+        let message = load_error(name, |tensors| drop(tensors.remove(&part).unwrap()));
+        assert_contains(&message, &["model.safetensors", &part]);
     };
-    let narrower = |name: &str, part: &str, said: &str| {
+    let narrower = |name: &str, part: &str, expected: &str| {
         let part = format!("{UP}.{part}");
-        let message = refused(name, |tensors| {
-            let shorter = tensors[&part].shorter();
+        let message = load_error(name, |tensors| {
+            let shorter = tensors[&part].without_last_row();
             tensors.insert(part.clone(), shorter);
         });
-        says(&message, &["model.safetensors", UP.split_once("mlp").unwrap().0, said]);
+        assert_contains(
+            &message,
+            &["model.safetensors", UP.split_once("mlp").unwrap().0, expected],
+        );
     };
     let retyped = |name: &str, part: &str| {
         let part = format!("{UP}.{part}");
-        let message = refused(name, |tensors| {
+        let message = load_error(name, |tensors| {
             let zeros = Tensor::zeros(&tensors[&part].shape, Dtype::U32);
             tensors.insert(part.clone(), zeros);
         });
-        says(&message, &[&part, "type U32"]);
+        assert_contains(&message, &[&part, "type U32"]);
     };
     for part in ["weight_scale", "weight_global_scale"] {
         without("nvfp4", part);
@@ -364,10 +373,10 @@ fn parts_of_indices_into_a_table_are_checked() {
         without("bnb-nf4", &format!("weight.{part}"));
         retyped("bnb-nf4", &format!("weight.{part}"));
     }
-    // What bitsandbytes says of a matrix is text.
+    // The state of a bitsandbytes matrix is JSON.
     let state = format!("{UP}.weight.quant_state.bitsandbytes__nf4");
-    for (text, said) in [
-        ("", "what bitsandbytes says"),
+    for (json, expected) in [
+        ("", "the state of a bitsandbytes matrix"),
         ("{}", "quant_type"),
         (r#"{"quant_type": "nf4", "blocksize": 0, "shape": [96, 48]}"#, "blocks of 0"),
         (r#"{"quant_type": "nf4", "blocksize": 64, "shape": [96, 49]}"#, "[96, 49]"),
@@ -378,39 +387,39 @@ fn parts_of_indices_into_a_table_are_checked() {
             "nested_offset",
         ),
     ] {
-        let message = refused("bnb-nf4", |tensors| {
-            let text = text.as_bytes().to_vec();
-            let length = text.len();
-            tensors.insert(state.clone(), Tensor::raw(text, &[length], Dtype::U8));
+        let message = load_error("bnb-nf4", |tensors| {
+            let json = json.as_bytes().to_vec();
+            let length = json.len();
+            tensors.insert(state.clone(), Tensor::from_raw(json, &[length], Dtype::U8));
         });
-        says(&message, &["model.safetensors", said]);
+        assert_contains(&message, &["model.safetensors", expected]);
     }
-    let turned = refused("bnb-int8", |tensors| {
-        let format = Tensor::raw(vec![1], &[], Dtype::U8);
+    let turned = load_error("bnb-int8", |tensors| {
+        let format = Tensor::from_raw(vec![1], &[], Dtype::U8);
         tensors.insert(format!("{UP}.weight_format"), format);
     });
-    says(&turned, &["up_proj.weight_format", "in rows"]);
-    let nan = refused("bnb-fp4", |tensors| {
+    assert_contains(&turned, &["up_proj.weight_format", "in rows"]);
+    let nan = load_error("bnb-fp4", |tensors| {
         let part = format!("{UP}.weight.absmax");
         let mut values = tensors[&part].values();
         values[0] = f32::NAN;
         let wrong = Tensor::new(&values, &tensors[&part].shape, Dtype::F32);
         tensors.insert(part, wrong);
     });
-    says(&nan, &["up_proj.weight", "finite", "NaN"]);
+    assert_contains(&nan, &["up_proj.weight", "finite", "NaN"]);
 }
 
 #[test]
-fn wrong_configurations_are_named() {
+fn errors_name_invalid_configurations() {
     let message_of = |name: &str, change: &dyn Fn(&mut Value)| {
         let directory = changed(name, |_| {});
         change_config(directory.path(), |config| change(&mut config["quantization_config"]));
         load(directory.path(), LoadOptions::default()).unwrap_err().to_string()
     };
     let with = |name: &str, field: &str, value: Value| {
-        message_of(name, &|said| said[field] = value.clone())
+        message_of(name, &|quantization| quantization[field] = value.clone())
     };
-    for (name, field, value, said) in [
+    for (name, field, value, expected) in [
         ("gptq", "bits", json!(3), "quantised by gptq (3 bits)"),
         ("gptq", "bits", json!(2), "quantised by gptq (2 bits)"),
         ("gptq", "bits", json!("four"), "bits: expected 4 or 8"),
@@ -427,27 +436,30 @@ fn wrong_configurations_are_named() {
         ("awq", "group_size", json!(32), "scales of shape [1, 32]"),
         ("ct-experts", "format", json!("nvfp4-pack-quantized"), "nvfp4-pack-quantized"),
     ] {
-        let group = |said: &mut Value| {
-            if said["config_groups"].is_object() {
-                said["config_groups"]["group_0"]["format"] = Value::Null;
+        let group = |quantization: &mut Value| {
+            if quantization["config_groups"].is_object() {
+                quantization["config_groups"]["group_0"]["format"] = Value::Null;
             }
-            said[field] = value.clone();
+            quantization[field] = value.clone();
         };
         let message = message_of(name, &group);
-        assert!(message.contains(said), "{field} = {value}: expected {said:?} in: {message}");
+        assert!(
+            message.contains(expected),
+            "{field} = {value}: expected {expected:?} in: {message}"
+        );
     }
-    says(&with("gptq", "bits", json!(2)), &["config.json", "GGUF"]);
+    assert_contains(&with("gptq", "bits", json!(2)), &["config.json", "GGUF"]);
     let group = |field: &str, value: Value| {
-        message_of("ct-experts", &|said| {
-            said["config_groups"]["group_0"]["weights"][field] = value.clone();
+        message_of("ct-experts", &|quantization| {
+            quantization["config_groups"]["group_0"]["weights"][field] = value.clone();
         })
     };
-    says(&group("num_bits", json!(3)), &["compressed-tensors (pack-quantized)"]);
-    says(&group("group_size", json!(0)), &["group_size: expected"]);
-    says(&group("group_size", json!(16)), &["scales of shape [32, 2]"]);
-    says(&group("symmetric", json!(false)), &["its zero points in a tensor"]);
-    says(&group("strategy", json!("block")), &["compressed-tensors (pack-quantized)"]);
-    // Without any word of how, words are no weights.
-    let message = message_of("gptq", &|said| *said = Value::Null);
-    says(&message, &["weight", "no tensor of that name"]);
+    assert_contains(&group("num_bits", json!(3)), &["compressed-tensors (pack-quantized)"]);
+    assert_contains(&group("group_size", json!(0)), &["group_size: expected"]);
+    assert_contains(&group("group_size", json!(16)), &["scales of shape [32, 2]"]);
+    assert_contains(&group("symmetric", json!(false)), &["its zero points in a tensor"]);
+    assert_contains(&group("strategy", json!("block")), &["compressed-tensors (pack-quantized)"]);
+    // Without a quantization_config the packed tensors are not weights.
+    let message = message_of("gptq", &|quantization| *quantization = Value::Null);
+    assert_contains(&message, &["weight", "no tensor of that name"]);
 }

@@ -1,5 +1,5 @@
-//! Published models in GGUF files against transformers: tokens, chat templates and greedy texts,
-//! made by fixtures/published.py. Set POLYDRAFT_SMOLLM2 and POLYDRAFT_GEMMA3 to what
+//! Published models in GGUF files against transformers: tokens, chat templates and greedy
+//! continuations, made by fixtures/published.py. Set POLYDRAFT_SMOLLM2 and POLYDRAFT_GEMMA3 to what
 //! bench/fetch_models.sh fetches.
 
 use std::fs;
@@ -12,7 +12,7 @@ use polydraft_models::{LoadOptions, Precision, load};
 use polydraft_text::{Language, Message};
 use serde::Deserialize;
 
-/// Two logits that are nearer to each other than this may change places.
+/// Maximum difference of two logits that may be in either order.
 const TIE: f32 = 1e-3;
 
 #[derive(Deserialize)]
@@ -28,7 +28,7 @@ struct Chat {
     text: String,
 }
 
-/// A continuation, and where its token was hardly more likely than another.
+/// A greedy continuation, and the positions at which its token was hardly likelier than another.
 #[derive(Deserialize)]
 struct Greedy {
     prompt: Vec<Token>,
@@ -36,7 +36,7 @@ struct Greedy {
     close: Vec<(usize, f32)>,
 }
 
-/// The file that a variable names, and its reference.
+/// The model file that an environment variable names, and its reference.
 fn model(variable: &str, name: &str) -> Option<(PathBuf, Reference)> {
     let Some(path) = std::env::var_os(variable) else {
         gguf::skipped(variable);
@@ -46,7 +46,7 @@ fn model(variable: &str, name: &str) -> Option<(PathBuf, Reference)> {
     Some((path.into(), serde_json::from_slice(&fs::read(reference).unwrap()).unwrap()))
 }
 
-fn check_text(language: &Language, reference: &Reference) {
+fn check_tokens_and_chats(language: &Language, reference: &Reference) {
     assert!(reference.strings.len() >= 200, "{}", reference.strings.len());
     for (text, tokens) in &reference.strings {
         assert_eq!(language.tokenizer.encode(text).unwrap(), *tokens, "{text:?}");
@@ -67,25 +67,26 @@ fn largest(logits: &[f32]) -> Token {
     best.unwrap().0 as Token
 }
 
-/// The likeliest token behind the prompt and behind every token of a continuation is the next one;
-/// how many are not, but were within a tie.
-fn check_greedy(model: &mut Single, greedy: &Greedy) -> usize {
+/// Checks that the likeliest token after the prompt and after every token of a continuation is the
+/// next one; returns the number of ties.
+fn check_greedy(model: &mut SingleSequence, greedy: &Greedy) -> usize {
     model.reset();
     model.extend(&greedy.prompt).unwrap();
-    // All tokens as one branch of a tree, in pieces.
+    // All tokens as a tree of one branch, in chunks.
     let mut ties = 0;
-    for (number, piece) in greedy.tokens.chunks(50).enumerate() {
+    for (number, chunk) in greedy.tokens.chunks(50).enumerate() {
         let (mut tree, mut path) = (DraftTree::new(), vec![DraftTree::ROOT]);
-        for token in piece {
+        for token in chunk {
             path.push(tree.add(path[path.len() - 1], *token));
         }
         model.score(&tree).unwrap();
-        for (at, (token, node)) in piece.iter().zip(&path).enumerate() {
+        for (at, (token, node)) in chunk.iter().zip(&path).enumerate() {
             let (at, logits) = (number * 50 + at, model.logits(*node));
             let (best, expected) = (largest(logits), *token);
             if best != expected {
                 let off = logits[best as usize] - logits[expected as usize];
-                let close = greedy.close.iter().any(|(place, gap)| *place == at && *gap < TIE);
+                let close =
+                    greedy.close.iter().any(|(position, gap)| *position == at && *gap < TIE);
                 assert!(
                     close && off < TIE,
                     "token {at}: got {best}, expected {expected}, {off} below"
@@ -98,24 +99,24 @@ fn check_greedy(model: &mut Single, greedy: &Greedy) -> usize {
     ties
 }
 
-fn check(variable: &str, name: &str, least: usize) {
+fn check(variable: &str, name: &str, min_tokens: usize) {
     let Some((path, reference)) = model(variable, name) else { return };
     let options = LoadOptions { precision: Precision::F32, ..LoadOptions::default() };
     let loaded = load(&path, options).unwrap();
-    check_text(&loaded.language, &reference);
-    let mut model = Single::new(loaded.model);
+    check_tokens_and_chats(&loaded.language, &reference);
+    let mut model = SingleSequence::new(loaded.model);
     let tokens: usize = reference.greedy.iter().map(|greedy| greedy.tokens.len()).sum();
-    assert!(tokens >= least, "{tokens}");
+    assert!(tokens >= min_tokens, "{tokens}");
     let ties: usize = reference.greedy.iter().map(|greedy| check_greedy(&mut model, greedy)).sum();
     assert!(ties <= tokens / 100, "{ties} of {tokens}");
 }
 
 #[test]
-fn smollm2_is_transformers() {
+fn smollm2_equals_transformers() {
     check("POLYDRAFT_SMOLLM2", "smollm2.json", 2_000);
 }
 
 #[test]
-fn gemma3_is_transformers() {
+fn gemma3_equals_transformers() {
     check("POLYDRAFT_GEMMA3", "gemma3-270m.json", 500);
 }

@@ -1,4 +1,4 @@
-//! Many texts in one model: each is what it would be alone, to the last bit.
+//! Many sequences in one model: each has the logits that it has alone, bit for bit.
 
 use std::path::Path;
 
@@ -19,41 +19,42 @@ fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|x| x.to_bits()).collect()
 }
 
-/// What a new model says after a text that it reads at once.
-fn afresh(model: &mut TransformerModel, text: &[Token]) -> Vec<u32> {
-    model.limit(SequenceLimits { closed: 0, ..SequenceLimits::default() });
+/// Logits of a model after a sequence that is read at once, without reuse of a cache.
+fn fresh_logits(model: &mut TransformerModel, tokens: &[Token]) -> Vec<u32> {
+    model.set_limits(SequenceLimits { closed: 0, ..SequenceLimits::default() });
     let sequence = model.open().unwrap();
-    model.extend(sequence, text).unwrap();
-    assert_eq!(model.computed(sequence), 0);
-    let said = after(model, sequence);
+    model.extend(sequence, tokens).unwrap();
+    assert_eq!(model.computed_tokens(sequence), 0);
+    let logits = after(model, sequence);
     model.close(sequence);
-    said
+    logits
 }
 
-/// What it says after a sequence.
+/// Logits after a sequence.
 fn after(model: &mut TransformerModel, sequence: Sequence) -> Vec<u32> {
     model.score(&[(sequence, &DraftTree::new())]).unwrap();
     bits(model.logits(sequence, DraftTree::ROOT))
 }
 
-/// Writes a text by rules of its own: trees that grow, paths of them that stay. What a model says
-/// decides how it goes on, so that a single bit changes everything behind it.
+/// Generates a sequence with growing trees of which random paths are committed. The logits
+/// determine the next tokens, so a single different bit changes everything after it.
 struct Writer {
     sequence: Sequence,
     rng: ChaCha12Rng,
     tree: DraftTree,
     vocabulary: Token,
-    turns: usize,
+    passes: usize,
     read: usize,
-    said: Vec<Vec<u32>>,
+    logits: Vec<Vec<u32>>,
 }
 
 impl Writer {
-    fn new(model: &mut TransformerModel, seed: u64, longest: usize) -> Self {
+    fn new(model: &mut TransformerModel, seed: u64, max_prompt: usize) -> Self {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
         let vocabulary = model.info().vocabulary.size() as Token;
-        let prompt: Vec<Token> =
-            (0..rng.random_range(1..=longest)).map(|_| rng.random_range(0..vocabulary)).collect();
+        let prompt: Vec<Token> = (0..rng.random_range(1..=max_prompt))
+            .map(|_| rng.random_range(0..vocabulary))
+            .collect();
         let sequence = model.open().unwrap();
         model.extend(sequence, &prompt).unwrap();
         Self {
@@ -61,13 +62,13 @@ impl Writer {
             rng,
             tree: DraftTree::new(),
             vocabulary,
-            turns: 0,
+            passes: 0,
             read: 0,
-            said: Vec::new(),
+            logits: Vec::new(),
         }
     }
 
-    /// Before a pass.
+    /// Grows the tree before a pass.
     fn draft(&mut self) {
         for _ in 0..self.rng.random_range(0..5) {
             let parent: NodeId = self.rng.random_range(0..self.tree.len());
@@ -75,81 +76,89 @@ impl Writer {
         }
     }
 
-    /// After it. Returns whether there is room for more.
+    /// Records the logits after a pass and commits a path after every third. Returns whether the
+    /// context has space left.
     fn read(&mut self, model: &mut TransformerModel) -> bool {
         for node in self.read..self.tree.len() {
-            self.said.push(bits(model.logits(self.sequence, node)));
+            self.logits.push(bits(model.logits(self.sequence, node)));
         }
         self.read = self.tree.len();
-        self.turns += 1;
-        if self.turns.is_multiple_of(3) {
+        self.passes += 1;
+        if self.passes.is_multiple_of(3) {
             let path = self.tree.path(self.rng.random_range(0..self.tree.len()));
             model.commit(self.sequence, &self.tree, &path).unwrap();
             let next =
-                self.said[self.said.len() - 1].iter().fold(0u32, |sum, b| sum.wrapping_add(*b));
+                self.logits[self.logits.len() - 1].iter().fold(0u32, |sum, b| sum.wrapping_add(*b));
             model.extend(self.sequence, &[next % self.vocabulary]).unwrap();
-            if self.turns.is_multiple_of(12) {
+            if self.passes.is_multiple_of(12) {
                 model.truncate(self.sequence, model.len(self.sequence) - 1);
             }
             self.tree = DraftTree::new();
             self.read = 0;
         }
-        // A tree of three turns at most is as deep as it has nodes.
+        // A tree grows for three passes, and its depth is at most its number of nodes.
         model.len(self.sequence) + 16 < model.info().context
     }
 }
 
-/// Every bit that is said to the writer of this seed in some turns, with so many others around it.
-fn written(
+/// Bits of all logits of the writer with this seed over some passes, with `others` other writers in
+/// the same model.
+fn generate(
     model: &mut TransformerModel,
     seed: u64,
     others: usize,
-    turns: usize,
-    longest: usize,
+    passes: usize,
+    max_prompt: usize,
 ) -> Vec<Vec<u32>> {
-    // Who is in a pass, and what they write, is left to chance.
-    let mut company = ChaCha12Rng::seed_from_u64(seed ^ 0x5eed);
-    let mut writer = Writer::new(model, seed, longest);
-    let mut around: Vec<Writer> =
-        (0..others).map(|i| Writer::new(model, seed + 100 + i as u64, longest)).collect();
-    for _ in 0..turns {
-        let present: Vec<bool> = around.iter().map(|_| company.random()).collect();
+    // Which writers are in a pass, and what they generate, is random.
+    let mut rng = ChaCha12Rng::seed_from_u64(seed ^ 0x5eed);
+    let mut writer = Writer::new(model, seed, max_prompt);
+    let mut other_writers: Vec<Writer> =
+        (0..others).map(|i| Writer::new(model, seed + 100 + i as u64, max_prompt)).collect();
+    for _ in 0..passes {
+        let present: Vec<bool> = other_writers.iter().map(|_| rng.random()).collect();
         let with = || present.iter().copied();
         writer.draft();
-        around.iter_mut().zip(with()).filter(|(_, p)| *p).for_each(|(w, _)| w.draft());
+        other_writers.iter_mut().zip(with()).filter(|(_, p)| *p).for_each(|(w, _)| w.draft());
         let mut batch: Vec<_> =
-            around.iter().zip(with()).filter(|(_, p)| *p).map(|(w, _)| w).collect();
-        batch.insert(company.random_range(0..=batch.len()), &writer);
+            other_writers.iter().zip(with()).filter(|(_, p)| *p).map(|(w, _)| w).collect();
+        batch.insert(rng.random_range(0..=batch.len()), &writer);
         let batch: Vec<_> = batch.into_iter().map(|w| (w.sequence, &w.tree)).collect();
         model.score(&batch).unwrap();
         let done = !writer.read(model);
         for (number, _) in present.iter().enumerate().filter(|(_, p)| **p) {
-            if !around[number].read(model) {
-                // One that is full makes room for another.
-                model.close(around[number].sequence);
-                around[number] = Writer::new(model, company.random(), longest);
+            if !other_writers[number].read(model) {
+                // A full sequence is replaced by a new one.
+                model.close(other_writers[number].sequence);
+                other_writers[number] = Writer::new(model, rng.random(), max_prompt);
             }
         }
         if done {
             break;
         }
     }
-    for sequence in around.iter().chain([&writer]).map(|writer| writer.sequence).collect::<Vec<_>>()
+    for sequence in
+        other_writers.iter().chain([&writer]).map(|writer| writer.sequence).collect::<Vec<_>>()
     {
         model.close(sequence);
     }
-    writer.said
+    writer.logits
 }
 
-fn company_changes_nothing(directory: &Path, options: LoadOptions, turns: usize, longest: usize) {
+fn assert_others_change_nothing(
+    directory: &Path,
+    options: LoadOptions,
+    passes: usize,
+    max_prompt: usize,
+) {
     let new = || open(directory, options).model;
     for seed in [1, 2] {
-        let alone = written(&mut new(), seed, 0, turns, longest);
-        assert!(alone.len() > turns, "{}", alone.len());
-        // In one model, so that the last run finds what the others left.
+        let alone = generate(&mut new(), seed, 0, passes, max_prompt);
+        assert!(alone.len() > passes, "{}", alone.len());
+        // One model for all, so that the last run reuses what the others cached.
         let mut model = new();
         for others in [1, 4, 9, 0] {
-            let found = written(&mut model, seed, others, turns, longest);
+            let found = generate(&mut model, seed, others, passes, max_prompt);
             let first = alone.iter().zip(&found).position(|(a, b)| a != b);
             assert_eq!(first, None, "{directory:?}, {options:?}, seed {seed}, {others} others");
             assert_eq!(found.len(), alone.len());
@@ -158,12 +167,12 @@ fn company_changes_nothing(directory: &Path, options: LoadOptions, turns: usize,
 }
 
 #[test]
-fn company_changes_no_bit_in_any_family() {
+fn same_logits_for_any_batch_in_every_family() {
     for folder in fixtures() {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0] {
-            company_changes_nothing(&folder, precision.into(), 40, 20);
+            assert_others_change_nothing(&folder, precision.into(), 40, 20);
         }
-        company_changes_nothing(
+        assert_others_change_nothing(
             &folder,
             LoadOptions { cache: CacheType::F16, ..LoadOptions::default() },
             40,
@@ -173,129 +182,132 @@ fn company_changes_no_bit_in_any_family() {
 }
 
 #[test]
-fn company_changes_no_bit_of_the_demo_pair() {
+fn same_logits_for_any_batch_of_the_demo_pair() {
     for role in ["target", "draft"] {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0, Precision::Q4K] {
-            company_changes_nothing(&demo(role), precision.into(), 30, 120);
+            assert_others_change_nothing(&demo(role), precision.into(), 30, 120);
         }
         let halves = LoadOptions { cache: CacheType::F16, ..Precision::Q8_0.into() };
-        company_changes_nothing(&demo(role), halves, 30, 120);
+        assert_others_change_nothing(&demo(role), halves, 30, 120);
     }
 }
 
-/// However a text came to be computed, the same bits come out.
+/// The logits do not depend on how a prompt is divided into chunks.
 #[test]
-fn a_prompt_may_be_computed_in_any_pieces() {
+fn same_logits_for_any_prefill_chunk_size() {
     for precision in [Precision::F32, Precision::Q8_0] {
         let mut rng = ChaCha12Rng::seed_from_u64(5);
-        let text = random_text(&mut rng, 600);
-        let expected = afresh(&mut model(5, precision), &text);
-        for most in [1, 7, 100, 256, 257, 1000] {
+        let tokens = random_tokens(&mut rng, 600);
+        let expected = fresh_logits(&mut model(5, precision), &tokens);
+        for max_tokens in [1, 7, 100, 256, 257, 1000] {
             let mut model = model(5, precision);
             let sequence = model.open().unwrap();
-            model.extend(sequence, &text).unwrap();
-            let mut left = text.len() - 1;
+            model.extend(sequence, &tokens).unwrap();
+            let mut left = tokens.len() - 1;
             while left > 0 {
-                let now = model.prepare(sequence, most).unwrap();
-                assert_eq!(now, left - left.min(most));
-                assert_eq!(model.computed(sequence), text.len() - 1 - now);
+                let now = model.prepare(sequence, max_tokens).unwrap();
+                assert_eq!(now, left - left.min(max_tokens));
+                assert_eq!(model.computed_tokens(sequence), tokens.len() - 1 - now);
                 left = now;
             }
-            assert_eq!(model.prepare(sequence, most).unwrap(), 0);
-            assert_eq!(after(&mut model, sequence), expected, "{most}, {precision}");
+            assert_eq!(model.prepare(sequence, max_tokens).unwrap(), 0);
+            assert_eq!(after(&mut model, sequence), expected, "{max_tokens}, {precision}");
         }
-        // Beside others, some of whose prompts are longer than a pass.
+        // Together with other prompts, some longer than a pass.
         let mut model = model(5, precision);
         let others = [3, 300, 513].map(|length| {
-            let text = random_text(&mut rng, length);
+            let tokens = random_tokens(&mut rng, length);
             let sequence = model.open().unwrap();
-            model.extend(sequence, &text).unwrap();
-            (sequence, text)
+            model.extend(sequence, &tokens).unwrap();
+            (sequence, tokens)
         });
         let sequence = model.open().unwrap();
-        model.extend(sequence, &text).unwrap();
+        model.extend(sequence, &tokens).unwrap();
         let tree = DraftTree::new();
         let batch =
             [(others[2].0, &tree), (sequence, &tree), (others[0].0, &tree), (others[1].0, &tree)];
         model.score(&batch).unwrap();
         assert_eq!(bits(model.logits(sequence, 0)), expected);
-        for (sequence, text) in &others {
-            let alone = afresh(&mut self::model(5, precision), text);
+        for (sequence, tokens) in &others {
+            let alone = fresh_logits(&mut self::model(5, precision), tokens);
             assert_eq!(bits(model.logits(*sequence, 0)), alone);
         }
     }
 }
 
-/// Half the bytes, and nearly the same model.
+/// An f16 cache takes half the bytes and changes the logits little.
 #[test]
-fn keys_and_values_in_halves() {
-    let text = random_text(&mut ChaCha12Rng::seed_from_u64(11), 300);
+fn f16_cache_takes_half_the_bytes_and_changes_little() {
+    let tokens = random_tokens(&mut ChaCha12Rng::seed_from_u64(11), 300);
     let [(single, bytes), (half, fewer)] = CacheType::ALL.map(|cache| {
         let mut model = open(&demo("target"), LoadOptions { cache, ..LoadOptions::default() });
-        let logits = alone(&mut model, &text);
+        let logits = alone(&mut model, &tokens);
         (logits, model.model.cache_bytes())
     });
     assert_eq!(bytes, 2 * fewer);
-    let far = distance(&single, &half);
-    assert!(far > 0.0 && far < 2e-2, "{far}");
+    let difference = distance(&single, &half);
+    assert!(difference > 0.0 && difference < 2e-2, "{difference}");
 }
 
 #[test]
-fn an_open_text_shares_its_beginning() {
+fn open_sequence_shares_its_prefix() {
     let mut rng = ChaCha12Rng::seed_from_u64(6);
     let (mut model, mut fresh) = (model(6, Precision::F32), model(6, Precision::F32));
-    let text = random_text(&mut rng, 200);
+    let tokens = random_tokens(&mut rng, 200);
     let first = model.open().unwrap();
-    model.extend(first, &text).unwrap();
+    model.extend(first, &tokens).unwrap();
     let before = after(&mut model, first);
     for length in [200, 150, 64, 1] {
-        let mut other = text[..length].to_vec();
-        other.extend(random_text(&mut rng, 20));
+        let mut other = tokens[..length].to_vec();
+        other.extend(random_tokens(&mut rng, 20));
         let second = model.open().unwrap();
-        // In pieces: the first decides.
+        // Appended in two chunks; only the first can reuse a cache.
         model.extend(second, &other[..length + 10]).unwrap();
-        assert_eq!(model.computed(second), length + common(&text[length..], &other[length..]));
+        assert_eq!(
+            model.computed_tokens(second),
+            length + common_prefix(&tokens[length..], &other[length..])
+        );
         model.extend(second, &other[length + 10..]).unwrap();
-        assert_eq!(after(&mut model, second), afresh(&mut fresh, &other), "{length}");
-        // Both go on, and neither sees the other's.
-        let more = random_text(&mut rng, 40);
+        assert_eq!(after(&mut model, second), fresh_logits(&mut fresh, &other), "{length}");
+        // Both continue, and neither sees the other's tokens.
+        let more = random_tokens(&mut rng, 40);
         model.extend(second, &more).unwrap();
         model.extend(first, &more[..5]).unwrap();
         let tree = DraftTree::new();
         model.score(&[(second, &tree), (first, &tree)]).unwrap();
-        let whole = [&other[..], &more].concat();
-        assert_eq!(bits(model.logits(second, 0)), afresh(&mut fresh, &whole));
-        let whole = [&text[..], &more[..5]].concat();
-        assert_eq!(bits(model.logits(first, 0)), afresh(&mut fresh, &whole));
+        let complete = [&other[..], &more].concat();
+        assert_eq!(bits(model.logits(second, 0)), fresh_logits(&mut fresh, &complete));
+        let complete = [&tokens[..], &more[..5]].concat();
+        assert_eq!(bits(model.logits(first, 0)), fresh_logits(&mut fresh, &complete));
         model.truncate(first, 200);
         assert_eq!(after(&mut model, first), before);
         model.close(second);
     }
 }
 
-/// Of how many tokens two texts begin alike.
-fn common(a: &[Token], b: &[Token]) -> usize {
+/// Length of the common prefix of two sequences.
+fn common_prefix(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[test]
-fn a_closed_text_serves_its_continuation() {
+fn closed_sequence_is_reused_by_its_continuation() {
     let mut rng = ChaCha12Rng::seed_from_u64(7);
     let (mut model, mut fresh) = (model(7, Precision::F32), model(7, Precision::F32));
-    let mut text = random_text(&mut rng, 100);
+    let mut tokens = random_tokens(&mut rng, 100);
     for round in 0..5 {
         let sequence = model.open().unwrap();
-        model.extend(sequence, &text).unwrap();
-        assert_eq!(model.computed(sequence), if round == 0 { 0 } else { text.len() - 3 });
-        assert_eq!(after(&mut model, sequence), afresh(&mut fresh, &text), "{round}");
+        model.extend(sequence, &tokens).unwrap();
+        assert_eq!(model.computed_tokens(sequence), if round == 0 { 0 } else { tokens.len() - 3 });
+        assert_eq!(after(&mut model, sequence), fresh_logits(&mut fresh, &tokens), "{round}");
         model.close(sequence);
-        // It went over to its continuation: nothing is held twice.
-        assert_eq!(model.cache_bytes(), page_bytes(&mut fresh) * text.len().div_ceil(32));
-        text.extend(random_text(&mut rng, 3));
+        // The cache was moved to the continuation: nothing is cached twice.
+        assert_eq!(model.cache_bytes(), page_bytes(&mut fresh) * tokens.len().div_ceil(32));
+        tokens.extend(random_tokens(&mut rng, 3));
     }
 }
 
-/// Bytes of the smallest cache.
+/// Bytes of the smallest cache, one page.
 fn page_bytes(model: &mut TransformerModel) -> usize {
     let sequence = model.open().unwrap();
     model.extend(sequence, &[1]).unwrap();
@@ -306,101 +318,101 @@ fn page_bytes(model: &mut TransformerModel) -> usize {
 }
 
 #[test]
-fn what_many_begin_with_stays_with_the_longer_text() {
+fn shared_prefix_stays_cached_with_the_longer_sequence() {
     let mut rng = ChaCha12Rng::seed_from_u64(8);
     let (mut model, mut fresh) = (model(8, Precision::F32), model(8, Precision::F32));
-    let long = random_text(&mut rng, 300);
+    let long = random_tokens(&mut rng, 300);
     let sequence = model.open().unwrap();
     model.extend(sequence, &long).unwrap();
     after(&mut model, sequence);
     model.close(sequence);
-    let other = [&long[..50], &random_text(&mut rng, 10)].concat();
+    let other = [&long[..50], &random_tokens(&mut rng, 10)].concat();
     let sequence = model.open().unwrap();
     model.extend(sequence, &other).unwrap();
-    assert!(model.computed(sequence) >= 50);
-    assert_eq!(after(&mut model, sequence), afresh(&mut fresh, &other));
+    assert!(model.computed_tokens(sequence) >= 50);
+    assert_eq!(after(&mut model, sequence), fresh_logits(&mut fresh, &other));
     let again = model.open().unwrap();
     model.extend(again, &long).unwrap();
-    assert_eq!(model.computed(again), 300);
-    assert_eq!(after(&mut model, again), afresh(&mut fresh, &long));
+    assert_eq!(model.computed_tokens(again), 300);
+    assert_eq!(after(&mut model, again), fresh_logits(&mut fresh, &long));
 }
 
 #[test]
-fn closed_texts_are_limited_in_number_and_bytes() {
+fn closed_sequences_are_limited_in_number_and_bytes() {
     let mut rng = ChaCha12Rng::seed_from_u64(9);
     let mut model = model(9, Precision::F32);
     let page = page_bytes(&mut model);
-    let write = |model: &mut TransformerModel, text: &[Token]| {
+    let write = |model: &mut TransformerModel, tokens: &[Token]| {
         let sequence = model.open().unwrap();
-        model.extend(sequence, text).unwrap();
-        let known = model.computed(sequence);
+        model.extend(sequence, tokens).unwrap();
+        let known = model.computed_tokens(sequence);
         after(model, sequence);
         model.close(sequence);
         known
     };
     let limits = SequenceLimits { closed: 3, ..SequenceLimits::default() };
-    model.limit(limits);
-    // Texts that differ from the first token on.
-    let texts: Vec<Vec<Token>> =
-        (2..8).map(|i| [&[i as Token], &random_text(&mut rng, 39)[..]].concat()).collect();
-    texts.iter().for_each(|text| assert_eq!(write(&mut model, text), 0));
+    model.set_limits(limits);
+    // Sequences that differ from the first token on.
+    let sequences: Vec<Vec<Token>> =
+        (2..8).map(|i| [&[i as Token], &random_tokens(&mut rng, 39)[..]].concat()).collect();
+    sequences.iter().for_each(|tokens| assert_eq!(write(&mut model, tokens), 0));
     assert_eq!(model.cache_bytes(), 3 * 2 * page);
-    // The last three are there, the first are not; using one keeps it.
-    assert_eq!(write(&mut model, &texts[3]), 40);
-    assert_eq!(write(&mut model, &texts[0]), 0);
-    assert_eq!(write(&mut model, &texts[4]), 0);
-    assert_eq!(write(&mut model, &texts[3]), 40);
-    model.limit(SequenceLimits { closed_bytes: 4 * page, ..limits });
+    // The last three are cached, the first are not; reuse keeps a sequence cached.
+    assert_eq!(write(&mut model, &sequences[3]), 40);
+    assert_eq!(write(&mut model, &sequences[0]), 0);
+    assert_eq!(write(&mut model, &sequences[4]), 0);
+    assert_eq!(write(&mut model, &sequences[3]), 40);
+    model.set_limits(SequenceLimits { closed_bytes: 4 * page, ..limits });
     assert_eq!(model.cache_bytes(), 2 * 2 * page);
-    model.limit(SequenceLimits { closed: 0, ..limits });
+    model.set_limits(SequenceLimits { closed: 0, ..limits });
     assert_eq!(model.cache_bytes(), 0);
-    assert_eq!(write(&mut model, &texts[3]), 0);
+    assert_eq!(write(&mut model, &sequences[3]), 0);
     assert_eq!(model.cache_bytes(), 0);
 }
 
 #[test]
-fn a_text_cut_short_is_the_shorter_text() {
+fn truncated_sequence_equals_the_shorter_sequence() {
     let mut rng = ChaCha12Rng::seed_from_u64(10);
     let (mut model, mut fresh) = (model(10, Precision::F32), model(10, Precision::F32));
-    let mut text = random_text(&mut rng, 90);
+    let mut tokens = random_tokens(&mut rng, 90);
     let sequence = model.open().unwrap();
-    model.extend(sequence, &text).unwrap();
+    model.extend(sequence, &tokens).unwrap();
     for length in [80, 64, 63, 10, 30, 1, 0] {
         let mut tree = DraftTree::new();
         grow(&mut tree, &mut rng, 6);
-        if !text.is_empty() {
+        if !tokens.is_empty() {
             model.score(&[(sequence, &tree)]).unwrap();
         }
-        model.truncate(sequence, text.len() + 1);
-        model.truncate(sequence, text.len());
-        // Nothing was taken back: the tree is still there.
+        model.truncate(sequence, tokens.len() + 1);
+        model.truncate(sequence, tokens.len());
+        // Nothing was truncated: the tree is still scored.
         assert_eq!(bits(model.logits(sequence, tree.len() - 1)).len(), VOCABULARY);
-        text.truncate(length);
+        tokens.truncate(length);
         model.truncate(sequence, length);
-        assert_eq!(model.len(sequence), text.len());
-        if text.is_empty() {
+        assert_eq!(model.len(sequence), tokens.len());
+        if tokens.is_empty() {
             assert!(model.score(&[(sequence, &tree)]).unwrap_err().to_string().contains("empty"));
         } else {
-            assert_eq!(after(&mut model, sequence), afresh(&mut fresh, &text), "{length}");
-            // The same tokens once more are known; others are not.
-            let more = random_text(&mut rng, 25);
-            text.extend(&more);
+            assert_eq!(after(&mut model, sequence), fresh_logits(&mut fresh, &tokens), "{length}");
+            // The same tokens are still cached; others are not.
+            let more = random_tokens(&mut rng, 25);
+            tokens.extend(&more);
             model.extend(sequence, &more).unwrap();
-            assert_eq!(after(&mut model, sequence), afresh(&mut fresh, &text));
-            model.truncate(sequence, text.len() - 9);
+            assert_eq!(after(&mut model, sequence), fresh_logits(&mut fresh, &tokens));
+            model.truncate(sequence, tokens.len() - 9);
             model.extend(sequence, &more[16..]).unwrap();
-            assert_eq!(model.computed(sequence), text.len());
-            assert_eq!(after(&mut model, sequence), afresh(&mut fresh, &text));
+            assert_eq!(model.computed_tokens(sequence), tokens.len());
+            assert_eq!(after(&mut model, sequence), fresh_logits(&mut fresh, &tokens));
         }
     }
 }
 
 #[test]
-fn misuse_is_an_error_and_harms_nobody() {
+fn invalid_calls_are_errors_and_leave_other_sequences_intact() {
     let mut model = model(11, Precision::F32);
-    // One is open already, for the decode loop.
-    model.limit(SequenceLimits { open: 3, ..SequenceLimits::default() });
-    assert_eq!(model.info().sequences, 3);
+    // At most three sequences may be open.
+    model.set_limits(SequenceLimits { open: 3, ..SequenceLimits::default() });
+    assert_eq!(model.info().max_sequences, 3);
     let [good, bad] = [(); 2].map(|()| model.open().unwrap());
     let message = model.open().unwrap_err().to_string();
     assert!(message.contains("at most 3 sequences"), "{message}");
@@ -408,16 +420,16 @@ fn misuse_is_an_error_and_harms_nobody() {
     let expected = after(&mut model, good);
     let tree = DraftTree::new();
 
-    // An empty one in the batch.
+    // An empty sequence in the batch.
     assert_eq!(model.prepare(bad, 5).unwrap(), 0);
     model.extend(bad, &[]).unwrap();
     let message = model.score(&[(good, &tree), (bad, &tree)]).unwrap_err().to_string();
     assert!(message.contains("empty"), "{message}");
-    // A token that is none: nothing of what it came with is taken.
+    // A token outside the vocabulary: nothing is appended.
     let message = model.extend(bad, &[1, VOCABULARY as Token]).unwrap_err().to_string();
     assert!(message.contains("below 96"), "{message}");
     assert_eq!(model.len(bad), 0);
-    // More than the context, and a tree behind a full one.
+    // A sequence longer than the context, and a tree after a full one.
     model.extend(bad, &vec![1; 641]).unwrap();
     for message in [
         model.prepare(bad, 5).unwrap_err().to_string(),
@@ -434,16 +446,16 @@ fn misuse_is_an_error_and_harms_nobody() {
 
     model.commit(good, &tree, &[]).unwrap();
     assert_eq!(after(&mut model, good), expected);
-    // A place that is free again.
+    // A slot that is free again.
     model.close(bad);
     let next = model.open().unwrap();
     assert_eq!(model.len(next), 0);
     assert!(model.open().is_err());
 }
 
-/// What the target has in its KV cache is told of the target, whatever its drafter has to read.
+/// The number of cached tokens is that of the target, whatever its drafter has to compute.
 #[test]
-fn a_cached_prompt_is_known_beside_a_drafter_without_a_cache() {
+fn cached_prompt_is_reported_with_a_drafter_without_cache() {
     let folder = fixtures().remove(0);
     let options = LoadOptions { precision: Precision::F32, ..LoadOptions::default() };
     let target = load(&folder, options).unwrap();
@@ -459,7 +471,7 @@ fn a_cached_prompt_is_known_beside_a_drafter_without_a_cache() {
             .limits(Limits { max_tokens: Some(3), ..Limits::default() });
         let mut session = engine.open(request).unwrap();
         assert!(engine.prepare(&mut session, 0).unwrap() > 0);
-        assert_eq!(engine.computed(&session).unwrap(), cached);
+        assert_eq!(engine.cached_tokens(&session).unwrap(), cached);
         while !session.is_done() {
             engine.step(&mut [&mut session]).unwrap();
         }

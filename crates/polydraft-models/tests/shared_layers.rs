@@ -1,5 +1,5 @@
-//! Models whose layers have heads of two shapes, and of which some attend to others' keys and
-//! values: what is moved, shared and forgotten of their caches.
+//! Models whose layers have heads of two sizes, and in which some layers use the keys and values of
+//! others: their caches.
 
 use std::path::{Path, PathBuf};
 
@@ -26,14 +26,14 @@ fn model(name: &str, options: LoadOptions) -> TransformerModel {
         std::fs::copy(fixture(name).join(file), directory.path().join(file)).unwrap();
     }
     change_config(directory.path(), |config| {
-        let text = if name == "gemma4-nested" { &mut config["text_config"] } else { config };
-        text["max_position_embeddings"] = 4096.into();
-        text["sliding_window"] = 50.into();
+        let text_config = if name == "gemma4-nested" { &mut config["text_config"] } else { config };
+        text_config["max_position_embeddings"] = 4096.into();
+        text_config["sliding_window"] = 50.into();
     });
     load(directory.path(), options).unwrap().model
 }
 
-fn text(seed: u64, length: usize) -> Vec<Token> {
+fn tokens(seed: u64, length: usize) -> Vec<Token> {
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     (0..length).map(|_| rng.random_range(2..62)).collect()
 }
@@ -43,12 +43,12 @@ fn logits(model: &mut TransformerModel, sequence: Sequence) -> Vec<f32> {
     model.logits(sequence, DraftTree::ROOT).to_vec()
 }
 
-/// What a model says after a text that it reads token by token, with nothing before it.
-fn afresh(name: &str, options: LoadOptions, text: &[Token]) -> Vec<f32> {
+/// Logits after a sequence that a new model reads token by token.
+fn fresh_logits(name: &str, options: LoadOptions, tokens: &[Token]) -> Vec<f32> {
     let mut model = model(name, options);
-    model.limit(SequenceLimits { closed: 0, ..SequenceLimits::default() });
+    model.set_limits(SequenceLimits { closed: 0, ..SequenceLimits::default() });
     let sequence = model.open().unwrap();
-    for token in text {
+    for token in tokens {
         model.extend(sequence, &[*token]).unwrap();
         logits(&mut model, sequence);
     }
@@ -56,53 +56,53 @@ fn afresh(name: &str, options: LoadOptions, text: &[Token]) -> Vec<f32> {
 }
 
 #[test]
-fn prompts_token_by_token_and_what_was_cut_off_agree_to_the_last_bit() {
+fn same_logits_as_token_by_token_also_after_truncation() {
     let cache = |cache| LoadOptions { cache, ..LoadOptions::default() };
     for name in MODELS {
         for options in [cache(CacheType::F32), cache(CacheType::F16), Precision::Q8_0.into()] {
             let mut model = model(name, options);
-            let (one, other) = (text(1, 400), text(2, 400));
+            let (one, other) = (tokens(1, 400), tokens(2, 400));
             let sequence = model.open().unwrap();
             model.extend(sequence, &one).unwrap();
-            assert_eq!(logits(&mut model, sequence), afresh(name, options, &one), "{name}");
-            // Another way from the middle of a page on.
+            assert_eq!(logits(&mut model, sequence), fresh_logits(name, options, &one), "{name}");
+            // Other tokens from the middle of a page on.
             model.truncate(sequence, 175);
             model.extend(sequence, &other[175..]).unwrap();
             let mixed = [&one[..175], &other[175..]].concat();
-            assert_eq!(logits(&mut model, sequence), afresh(name, options, &mixed), "{name}");
+            assert_eq!(logits(&mut model, sequence), fresh_logits(name, options, &mixed), "{name}");
         }
     }
 }
 
 #[test]
-fn sequences_that_begin_alike_share_and_do_not_disturb_each_other() {
+fn sequences_share_their_prefix_without_side_effects() {
     for name in MODELS {
         let options = LoadOptions::default();
         let mut model = model(name, options);
-        let all = text(3, 300);
+        let all = tokens(3, 300);
         let first = model.open().unwrap();
         model.extend(first, &all).unwrap();
         let alone = logits(&mut model, first);
         let second = model.open().unwrap();
-        let branch = [&all[..200], &text(4, 60)].concat();
+        let branch = [&all[..200], &tokens(4, 60)].concat();
         model.extend(second, &branch).unwrap();
         assert!(model.prepare(second, 0).unwrap() < 100, "{name}: nothing is shared");
         let pair: [(Sequence, &DraftTree); 2] =
             [(second, &DraftTree::new()), (first, &DraftTree::new())];
         model.score(&pair).unwrap();
-        assert_eq!(model.logits(second, DraftTree::ROOT), afresh(name, options, &branch));
+        assert_eq!(model.logits(second, DraftTree::ROOT), fresh_logits(name, options, &branch));
         assert_eq!(model.logits(first, DraftTree::ROOT), alone, "{name}");
     }
 }
 
-/// Trees of random shape behind a text longer than the window, and what is kept of them.
+/// Random trees after a prompt longer than the window, and a committed path.
 #[test]
-fn trees_are_their_paths() {
+fn tree_logits_equal_those_of_its_paths() {
     for name in MODELS {
         let options = LoadOptions::default();
         let mut model = model(name, options);
         let mut rng = ChaCha12Rng::seed_from_u64(5);
-        let all = text(6, 90);
+        let all = tokens(6, 90);
         let sequence = model.open().unwrap();
         model.extend(sequence, &all).unwrap();
         let mut tree = DraftTree::new();
@@ -110,20 +110,20 @@ fn trees_are_their_paths() {
         model.score(&[(sequence, &tree)]).unwrap();
         for node in 0..tree.len() {
             let path = [&all[..], &tokens_to(&tree, node)].concat();
-            let expected = afresh(name, options, &path);
+            let expected = fresh_logits(name, options, &path);
             assert_eq!(model.logits(sequence, node), expected, "{name}, {node}");
         }
         let deepest = (0..tree.len()).max_by_key(|node| tree.path(*node).len()).unwrap();
         model.commit(sequence, &tree, &tree.path(deepest)).unwrap();
         let more = [&all[..], &tokens_to(&tree, deepest), &[7]].concat();
         model.extend(sequence, &[7]).unwrap();
-        assert_eq!(logits(&mut model, sequence), afresh(name, options, &more), "{name}");
+        assert_eq!(logits(&mut model, sequence), fresh_logits(name, options, &more), "{name}");
     }
 }
 
 #[test]
-fn what_they_take_is_counted() {
-    // A key and a value of each layer that has its own.
+fn cache_bytes_count_one_key_and_value_per_layer_with_a_cache() {
+    // A key and a value for each layer with a cache of its own.
     for (name, numbers) in [
         ("gemma4", 2 * (16 + 2 * 8 + 16)),
         ("gemma4-moe", 2 * (2 * 8 + 2 * 16)),
@@ -135,23 +135,24 @@ fn what_they_take_is_counted() {
         let mut model = model(name, LoadOptions::default());
         assert_eq!(model.token_bytes(), 4 * numbers);
         let sequence = model.open().unwrap();
-        model.extend(sequence, &text(7, 64)).unwrap();
+        model.extend(sequence, &tokens(7, 64)).unwrap();
         logits(&mut model, sequence);
-        // Heads fill whole lines of a page: 8 numbers of a value take as much as 16.
+        // Heads are padded to lines of a page: 8 numbers of a value take as much as 16.
         assert!(model.cache_bytes() as u64 >= 64 * 4 * numbers, "{name}");
     }
 }
 
-/// Parameters are those that are read, and of the table of per-layer inputs a token computes
-/// with a row; it stays as it is stored where weights are quantised.
+/// Parameters that are not read do not count, active ones include one row of the table of per-layer
+/// inputs, and the table keeps its stored type when weights are quantised.
 #[test]
-fn parameters_and_bytes_are_those_of_what_is_read() {
+fn description_counts_only_parameters_that_are_read() {
     let published = Description::read(&fixture("gemma4-nested")).unwrap();
     let tensors = read_tensors(&fixture("gemma4-nested").join("model.safetensors"));
     let unread = |name: &str| {
-        let of_layer = name.contains("layers.3.self_attn");
+        let is_shared_layer = name.contains("layers.3.self_attn");
         name.starts_with("vision")
-            || of_layer && ["k_proj", "v_proj", "k_norm"].iter().any(|part| name.contains(part))
+            || is_shared_layer
+                && ["k_proj", "v_proj", "k_norm"].iter().any(|part| name.contains(part))
     };
     let numbers = |tensor: &Tensor| tensor.shape.iter().product::<usize>();
     let read: usize =
@@ -159,12 +160,12 @@ fn parameters_and_bytes_are_those_of_what_is_read() {
     assert_eq!(published.parameters, read as u64);
     let table = 62 * 4 * 8;
     assert_eq!(published.active_parameters, (read - table + 4 * 8) as u64);
-    // All others of its matrices are stored in 32 bits here: rows of 32 and 8 numbers are no whole
-    // blocks of 256, and those of 8 none of 32.
+    // All other matrices are stored in f32 here: rows of 32 and 8 numbers are not multiples of 256,
+    // and those of 8 not of 32.
     let bytes = |precision| published.weight_bytes(precision);
-    let (whole, quantised) = (bytes(Precision::F32), bytes(Precision::Q8_0));
-    assert!(quantised < whole / 2, "{quantised} of {whole}");
-    assert!(bytes(Precision::Bf16) < whole * 6 / 10);
+    let (full, quantised) = (bytes(Precision::F32), bytes(Precision::Q8_0));
+    assert!(quantised < full / 2, "{quantised} of {full}");
+    assert!(bytes(Precision::Bf16) < full * 6 / 10);
     let loaded = model("gemma4-nested", Precision::Bf16.into());
     assert!(loaded.bytes_per_pass() < bytes(Precision::Bf16) as usize - 2 * table);
 }

@@ -1,5 +1,5 @@
-//! Speculation on every family: no token changes at temperature 0 and no probability at temperature
-//! 1.
+//! Speculation changes no token at temperature 0 and no probability at temperature 1, in every
+//! family.
 
 use std::fs;
 
@@ -10,59 +10,60 @@ use polydraft_engine::certify::{compare, count_sequences};
 use polydraft_models::Precision;
 use serde_json::json;
 
-type Way = (VerifierKind, PolicyKind);
+type Method = (VerifierKind, PolicyKind);
 
-/// Every verifier, with the first of a few trees that it takes.
-fn ways() -> Vec<Way> {
+/// Every verifier, with the first of a few trees that it supports.
+fn methods() -> Vec<Method> {
     let levels = [Drafting::Iid, Drafting::WithoutReplacement, Drafting::Hub, Drafting::Greedy]
         .map(|drafting| PolicyKind::levels(&[2, 2, 1], drafting));
     let trees: Vec<PolicyKind> =
         [2, 1].map(|paths| PolicyKind::paths(paths, 3)).into_iter().chain(levels).collect();
     let fits = |verifier: &VerifierKind| {
-        let working = verifier.build().unwrap();
-        trees.iter().find(|tree| working.supports(&tree.build().unwrap().form()).is_ok()).cloned()
+        let built = verifier.build().unwrap();
+        trees.iter().find(|tree| built.supports(&tree.build().unwrap().form()).is_ok()).cloned()
     };
-    let ways: Vec<_> = VerifierKind::all().into_iter().map(|v| (fits(&v), v)).collect();
-    assert!(ways.len() > 5);
-    ways.into_iter()
+    let methods: Vec<_> = VerifierKind::all().into_iter().map(|v| (fits(&v), v)).collect();
+    assert!(methods.len() > 5);
+    methods
+        .into_iter()
         .map(|(tree, v)| (v.clone(), tree.unwrap_or_else(|| panic!("{v} has no tree"))))
         .collect()
 }
 
-/// With a warm draft: trees branch.
-fn speculation((verifier, tree): &Way) -> Speculation {
+/// Speculation with a draft that samples at temperature 1, so that trees branch.
+fn speculation((verifier, tree): &Method) -> Speculation {
     let (verifier, policy) = (verifier.build().unwrap(), tree.build().unwrap());
     Speculation::new(verifier, policy).unwrap()
 }
 
 #[test]
-fn temperature_zero_gives_the_tokens_of_plain_decoding_in_every_family() {
-    let (folders, ways) = (fixtures(), ways());
+fn same_output_as_plain_decoding_at_temperature_zero_in_every_family() {
+    let (folders, methods) = (fixtures(), methods());
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-    // Every family drafts for the next: they share a tokenizer.
+    // Every family drafts for the one before it; they share a tokenizer.
     for (target, draft) in folders.iter().zip(folders.iter().cycle().skip(1)) {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8_0] {
             let mut pair = open_pair(target, draft, precision);
             let prompt = pair.language.tokenizer.encode("what a tree is").unwrap();
-            let mut texts = Vec::new();
-            for way in [None].into_iter().chain(ways.iter().map(Some)) {
-                // To the context's end.
-                let made = pair.decode(&prompt, greedy, way.map(speculation), None, 0);
-                texts.push((way, made.tokens));
+            let mut outputs = Vec::new();
+            for method in [None].into_iter().chain(methods.iter().map(Some)) {
+                // Up to the end of the context.
+                let made = pair.decode(&prompt, greedy, method.map(speculation), None, 0);
+                outputs.push((method, made.tokens));
             }
-            assert_eq!(texts[0].1.len() + prompt.len(), 64, "{target:?}");
-            for (way, text) in &texts[1..] {
-                assert_eq!(*text, texts[0].1, "{target:?}, {precision}, {way:?}");
+            assert_eq!(outputs[0].1.len() + prompt.len(), 64, "{target:?}");
+            for (method, output) in &outputs[1..] {
+                assert_eq!(*output, outputs[0].1, "{target:?}, {precision}, {method:?}");
             }
         }
     }
 }
 
-/// Of correct programs with random seeds, one in so many would fail a test against this.
-const FALSE_ALARM: f64 = 1e-4;
+/// Probability that a correct program with random seeds fails a test with this threshold.
+const FALSE_ALARM_PROBABILITY: f64 = 1e-4;
 
-/// A fixture with its logits stretched, so that some texts are much likelier than others.
-fn stretched(name: &str) -> tempfile::TempDir {
+/// Copy of a fixture with scaled logits, so that some outputs are much likelier than others.
+fn with_scaled_logits(name: &str) -> tempfile::TempDir {
     let folder = fixtures().into_iter().find(|f| f.file_name().is_some_and(|n| n == name)).unwrap();
     let directory = tempfile::tempdir().unwrap();
     for file in ["config.json", "tokenizer.json", "model.safetensors"] {
@@ -71,7 +72,7 @@ fn stretched(name: &str) -> tempfile::TempDir {
     let path = directory.path().join("model.safetensors");
     let mut tensors = read_tensors(&path);
     let norm = tensors.get_mut("model.norm.weight").unwrap();
-    // Gemma 2 counts weights from one.
+    // Gemma 2 stores weights minus one.
     let offset = if name == "gemma2" { 1.0 } else { 0.0 };
     let wide: Vec<f32> = norm.values().iter().map(|x| (x + offset) * 8.0 - offset).collect();
     *norm = Tensor::new(&wide, &norm.shape, Dtype::F32);
@@ -85,10 +86,10 @@ fn stretched(name: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn temperature_one_gives_the_targets_distribution_of_two_tokens_in_two_families() {
+fn two_tokens_have_the_targets_distribution_at_temperature_one_in_two_families() {
     for [target, draft] in [["mistral", "qwen3"], ["gemma2", "mistral"]] {
-        let folders = [target, draft].map(stretched);
-        for way in ways() {
+        let folders = [target, draft].map(with_scaled_logits);
+        for method in methods() {
             let mut pair = open_pair(folders[0].path(), folders[1].path(), Precision::F32);
             let prompt = pair.language.tokenizer.encode("to be or not").unwrap();
             let sampling = Sampling::default();
@@ -97,7 +98,7 @@ fn temperature_one_gives_the_targets_distribution_of_two_tokens_in_two_families(
                     Some(pair.request(
                         &prompt,
                         sampling,
-                        Some(speculation(&way)),
+                        Some(speculation(&method)),
                         None,
                         17_000 + run,
                     ))
@@ -110,7 +111,7 @@ fn temperature_one_gives_the_targets_distribution_of_two_tokens_in_two_families(
             let test = compare(pair.engine.target(), &sampling, &prompt, 2, &counts).unwrap();
             assert!(test.cells > 30, "{test:?}: too few to tell distributions apart");
             let p = test.p_value();
-            assert!(p > FALSE_ALARM, "{:?}, {way:?}: p = {p:e}", folders[0].path());
+            assert!(p > FALSE_ALARM_PROBABILITY, "{:?}, {method:?}: p = {p:e}", folders[0].path());
         }
     }
 }

@@ -1,10 +1,9 @@
-//! The tests of this crate as one program: one is linked in place of twenty-four.
+//! The tests of this crate as one program, so that one is linked in place of twenty-four.
 
 mod assistant;
 mod blocks;
 mod cases;
 mod common;
-mod copy;
 mod demo;
 mod experts;
 mod families;
@@ -15,7 +14,7 @@ mod gguf_damage;
 mod gguf_families;
 mod gguf_pair;
 mod head_files;
-mod head_texts;
+mod head_outputs;
 mod heads;
 mod hybrids;
 mod loading;
@@ -23,6 +22,7 @@ mod mtp;
 mod packed;
 mod published;
 mod recurrent;
+mod self_draft;
 mod sequences;
 mod shared_layers;
 mod speculation;

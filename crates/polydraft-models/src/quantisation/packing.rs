@@ -1,96 +1,98 @@
-//! Weights that are whole numbers of 4 or 8 bits, in groups with a scale each: how a directory has
-//! them.
+//! Packed integer weights of 4 or 8 bits, with a scale per group.
 //!
 //! Sources: Frantar et al. 2022 (GPTQ) and GPTQModel's fields; Lin et al. 2023 (AWQ) and AutoAWQ's;
 //! compressed-tensors' `QuantizationArgs`.
 
 use serde_json::Value;
 
-use super::said::{format_of, given, groups, text, weights_of};
+use super::fields::{field, group_weights, groups, string, weight_format};
 
-/// How tensors of whole numbers lie in a directory.
+/// Packing of integer tensors in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Packing {
     pub kind: Kind,
-    /// One of these holds of each matrix: shapes say which.
+    /// Schemes of the directory's matrices; the shape of a matrix's scales decides between them.
     pub schemes: Vec<Scheme>,
 }
 
+/// Tool whose layout the tensors have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Whether the stored zero points are less by one than what is meant.
+    /// Whether stored zero points are v1 by one than the actual ones.
     Gptq {
-        is_one_less: bool,
+        zeros_minus_one: bool,
     },
     Awq,
     Compressed,
 }
 
+/// Quantisation of one matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Scheme {
     pub bits: u32,
     pub sharing: Sharing,
-    /// Without zero points: the middle of the numbers stands for 0.
+    /// Whether there are no zero points: the middle of the range stands for 0.
     pub is_symmetric: bool,
 }
 
-/// Which numbers share a scale.
+/// Numbers that share a scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
     Tensor,
     Row,
-    /// So many neighbours of a row.
+    /// Groups of this many neighbours of a row.
     Group(usize),
 }
 
-/// What is not read of GPTQ, if something is.
-pub(super) fn unread_gptq(said: &Value) -> Option<String> {
-    let named = |what: String| Some(format!("gptq ({what})"));
-    let bits = given(said, &["bits"]).filter(|bits| bits.is_u64());
+/// Unsupported variant of GPTQ, if it is one.
+pub(super) fn unsupported_gptq(quantization: &Value) -> Option<String> {
+    let unsupported = |what: String| Some(format!("gptq ({what})"));
+    let bits = field(quantization, &["bits"]).filter(|bits| bits.is_u64());
     if let Some(bits) = bits.filter(|bits| ![4, 8].map(Value::from).contains(bits)) {
-        return named(format!("{bits} bits"));
+        return unsupported(format!("{bits} bits"));
     }
-    let format = text(said, &["checkpoint_format", "format"]).unwrap_or("gptq");
+    let format = string(quantization, &["checkpoint_format", "format"]).unwrap_or("gptq");
     if !["gptq", "gptq_v2"].contains(&format) {
-        return named(format.to_owned());
+        return unsupported(format.to_owned());
     }
-    if given(said, &["is_marlin_format"]) == Some(&Value::Bool(true)) {
-        return named("marlin".to_owned());
+    if field(quantization, &["is_marlin_format"]) == Some(&Value::Bool(true)) {
+        return unsupported("marlin".to_owned());
     }
-    if let Some(width) = text(said, &["pack_dtype"]).filter(|width| *width != "int32") {
-        return named(format!("packed in {width}"));
+    if let Some(width) = string(quantization, &["pack_dtype"]).filter(|width| *width != "int32") {
+        return unsupported(format!("packed in {width}"));
     }
-    // Names that begin so are those that were left as they are.
-    let dynamic = given(said, &["dynamic"]).and_then(Value::as_object);
+    // Names that begin with `-:` are those of matrices that are not quantised.
+    let dynamic = field(quantization, &["dynamic"]).and_then(Value::as_object);
     let has_others = dynamic.is_some_and(|all| all.keys().any(|name| !name.starts_with("-:")));
     has_others.then(|| "gptq (dynamic)".to_owned())
 }
 
-/// What is not read of AWQ, if something is.
-pub(super) fn unread_awq(said: &Value) -> Option<String> {
-    let named = |what: &str| Some(format!("awq ({what})"));
-    let version = text(said, &["version", "format"]).unwrap_or("gemm");
+/// Unsupported variant of AWQ, if it is one.
+pub(super) fn unsupported_awq(quantization: &Value) -> Option<String> {
+    let unsupported = |what: &str| Some(format!("awq ({what})"));
+    let version = string(quantization, &["version", "format"]).unwrap_or("gemm");
     if !version.eq_ignore_ascii_case("gemm") {
-        return named(version);
+        return unsupported(version);
     }
-    if let Some(other) = text(said, &["backend"]).filter(|backend| *backend == "llm-awq") {
-        return named(other);
+    if let Some(other) = string(quantization, &["backend"]).filter(|backend| *backend == "llm-awq")
+    {
+        return unsupported(other);
     }
-    let bits = given(said, &["bits", "w_bit"]).filter(|bits| bits.is_u64());
+    let bits = field(quantization, &["bits", "w_bit"]).filter(|bits| bits.is_u64());
     if let Some(bits) = bits.filter(|bits| bits.as_u64() != Some(4)) {
-        return named(&format!("{bits} bits"));
+        return unsupported(&format!("{bits} bits"));
     }
-    match given(said, &["zero_point"]) {
-        Some(Value::Bool(false)) => named("without zero points"),
+    match field(quantization, &["zero_point"]) {
+        Some(Value::Bool(false)) => unsupported("without zero points"),
         _ => None,
     }
 }
 
-/// Whether a group's weights are whole numbers that are read here in this format.
-pub(super) fn is_read(format: &str, weights: &Value) -> bool {
-    let strategy = text(weights, &["strategy"]);
-    is_whole(weights)
-        && match given(weights, &["num_bits"]).and_then(Value::as_u64) {
+/// Whether a group's weights are integers in a supported format.
+pub(super) fn is_supported(format: &str, weights: &Value) -> bool {
+    let strategy = string(weights, &["strategy"]);
+    is_integer(weights)
+        && match field(weights, &["num_bits"]).and_then(Value::as_u64) {
             Some(4) => ["pack-quantized", "naive-quantized"].contains(&format),
             Some(8) => ["pack-quantized", "naive-quantized", "int-quantized"].contains(&format),
             _ => false,
@@ -98,37 +100,38 @@ pub(super) fn is_read(format: &str, weights: &Value) -> bool {
         && strategy.is_none_or(|strategy| ["tensor", "channel", "group"].contains(&strategy))
 }
 
-fn is_whole(weights: &Value) -> bool {
-    text(weights, &["type"]).unwrap_or("int") == "int"
+fn is_integer(weights: &Value) -> bool {
+    string(weights, &["type"]).unwrap_or("int") == "int"
 }
 
-/// How a directory's whole numbers lie, if there are some.
+/// Packing of a directory's integer weights, if it has such.
 ///
 /// # Errors
-/// The field that is wrong.
-pub(super) fn packing(said: &Value) -> Result<Option<Packing>, String> {
-    let of_one = |bits: u32, kind: Kind, group: &[&str]| {
-        let Some(size) = given(said, group) else {
-            return Err(format!("{}: expected -1 or a whole number above 0, got none", group[0]));
+/// The name of an invalid field, with what was expected.
+pub(super) fn packing(quantization: &Value) -> Result<Option<Packing>, String> {
+    let single = |bits: u32, kind: Kind, group: &[&str]| {
+        let Some(size) = field(quantization, group) else {
+            return Err(format!("{}: expected -1 or an integer above 0, got none", group[0]));
         };
-        let sharing = size_of(group[0], size)?;
+        let sharing = parse_sharing(group[0], size)?;
         Ok(Some(Packing { kind, schemes: vec![Scheme { bits, sharing, is_symmetric: false }] }))
     };
-    match text(said, &["quant_method"]) {
+    match string(quantization, &["quant_method"]) {
         Some("gptq") => {
-            let format = text(said, &["checkpoint_format", "format"]);
-            let kind = Kind::Gptq { is_one_less: format != Some("gptq_v2") };
-            of_one(bits(said, "bits", &["bits"])?, kind, &["group_size"])
+            let format = string(quantization, &["checkpoint_format", "format"]);
+            let kind = Kind::Gptq { zeros_minus_one: format != Some("gptq_v2") };
+            single(bits(quantization, "bits", &["bits"])?, kind, &["group_size"])
         }
         Some("awq") => {
-            let bits = bits(said, "bits", &["bits", "w_bit"])?;
-            of_one(bits, Kind::Awq, &["group_size", "q_group_size"])
+            let bits = bits(quantization, "bits", &["bits", "w_bit"])?;
+            single(bits, Kind::Awq, &["group_size", "q_group_size"])
         }
         Some("compressed-tensors") => {
             let mut schemes: Vec<Scheme> = Vec::new();
-            for group in groups(said) {
-                let format = format_of(said, group);
-                let Some(weights) = weights_of(group).filter(|weights| is_read(&format, weights))
+            for group in groups(quantization) {
+                let format = weight_format(quantization, group);
+                let Some(weights) =
+                    group_weights(group).filter(|weights| is_supported(&format, weights))
                 else {
                     continue;
                 };
@@ -140,17 +143,18 @@ pub(super) fn packing(said: &Value) -> Result<Option<Packing>, String> {
     }
 }
 
+/// Scheme of a group of compressed-tensors.
 fn scheme(weights: &Value) -> Result<Scheme, String> {
-    let size = given(weights, &["group_size"]);
-    let sharing = match (text(weights, &["strategy"]), size) {
+    let size = field(weights, &["group_size"]);
+    let sharing = match (string(weights, &["strategy"]), size) {
         (Some("channel"), _) => Sharing::Row,
         (Some("tensor"), _) | (None, None) => Sharing::Tensor,
-        (_, Some(size)) => size_of("group_size", size)?,
+        (_, Some(size)) => parse_sharing("group_size", size)?,
         (Some(_), None) => {
-            return Err("group_size: expected a whole number above 0, got none".to_owned());
+            return Err("group_size: expected an integer above 0, got none".to_owned());
         }
     };
-    let is_symmetric = match given(weights, &["symmetric"]) {
+    let is_symmetric = match field(weights, &["symmetric"]) {
         None => true,
         Some(Value::Bool(is_symmetric)) => *is_symmetric,
         Some(other) => return Err(format!("symmetric: expected true or false, got {other}")),
@@ -158,25 +162,25 @@ fn scheme(weights: &Value) -> Result<Scheme, String> {
     Ok(Scheme { bits: bits(weights, "num_bits", &["num_bits"])?, sharing, is_symmetric })
 }
 
-fn bits(said: &Value, field: &str, names: &[&str]) -> Result<u32, String> {
-    match given(said, names) {
+fn bits(quantization: &Value, name: &str, names: &[&str]) -> Result<u32, String> {
+    match field(quantization, names) {
         Some(bits) if bits.as_u64() == Some(4) => Ok(4),
         Some(bits) if bits.as_u64() == Some(8) => Ok(8),
         got => {
             let got = got.map_or("none".to_owned(), Value::to_string);
-            Err(format!("{field}: expected 4 or 8, got {got}"))
+            Err(format!("{name}: expected 4 or 8, got {got}"))
         }
     }
 }
 
-/// Neighbours that share a scale; -1 is all of a row.
-fn size_of(field: &str, size: &Value) -> Result<Sharing, String> {
+/// Parses a group size; -1 stands for a row.
+fn parse_sharing(name: &str, size: &Value) -> Result<Sharing, String> {
     if size.as_i64() == Some(-1) {
         return Ok(Sharing::Row);
     }
     match size.as_u64().and_then(|size| usize::try_from(size).ok()) {
         Some(size @ 1..) => Ok(Sharing::Group(size)),
-        _ => Err(format!("{field}: expected -1 or a whole number above 0, got {size}")),
+        _ => Err(format!("{name}: expected -1 or an integer above 0, got {size}")),
     }
 }
 
@@ -196,28 +200,28 @@ mod tests {
             packing(&json!({"quant_method": "gptq", "bits": bits, "group_size": size,
                 "checkpoint_format": format}))
         };
-        let less = Kind::Gptq { is_one_less: true };
-        assert_eq!(gptq(Value::Null, 4, 128), one(less, 4, Sharing::Group(128)));
-        assert_eq!(gptq(json!("gptq"), 8, -1), one(less, 8, Sharing::Row));
-        let whole = Kind::Gptq { is_one_less: false };
-        assert_eq!(gptq(json!("gptq_v2"), 4, 32), one(whole, 4, Sharing::Group(32)));
+        let v1 = Kind::Gptq { zeros_minus_one: true };
+        assert_eq!(gptq(Value::Null, 4, 128), one(v1, 4, Sharing::Group(128)));
+        assert_eq!(gptq(json!("gptq"), 8, -1), one(v1, 8, Sharing::Row));
+        let v2 = Kind::Gptq { zeros_minus_one: false };
+        assert_eq!(gptq(json!("gptq_v2"), 4, 32), one(v2, 4, Sharing::Group(32)));
         let old = json!({"quant_method": "awq", "w_bit": 4, "q_group_size": 64});
         assert_eq!(packing(&old), one(Kind::Awq, 4, Sharing::Group(64)));
-        for (wrong, said) in [
+        for (config, message) in [
             (json!({"quant_method": "gptq", "bits": "4", "group_size": 128}), "bits: expected"),
             (json!({"quant_method": "gptq", "bits": 4, "group_size": 0}), "group_size: expected"),
             (json!({"quant_method": "gptq", "bits": 4}), "group_size: expected"),
             (json!({"quant_method": "awq", "group_size": 128}), "bits: expected"),
             (json!({"quant_method": "awq", "bits": 4, "group_size": 1.5}), "group_size: expected"),
         ] {
-            let problem = packing(&wrong).unwrap_err();
-            assert!(problem.contains(said), "{problem}");
+            let problem = packing(&config).unwrap_err();
+            assert!(problem.contains(message), "{problem}");
         }
     }
 
     #[test]
-    fn what_is_not_read_of_them_has_a_name() {
-        for (said, name) in [
+    fn unsupported_variants_are_named() {
+        for (quantization, name) in [
             (json!({"bits": 3}), Some("gptq (3 bits)")),
             (json!({"bits": 4, "checkpoint_format": "marlin"}), Some("gptq (marlin)")),
             (json!({"bits": 4, "is_marlin_format": true}), Some("gptq (marlin)")),
@@ -226,22 +230,22 @@ mod tests {
             (json!({"bits": 4, "dynamic": {"-:.*": {}}, "pack_dtype": "int32"}), None),
             (json!({"bits": 8, "checkpoint_format": "gptq_v2", "desc_act": true}), None),
         ] {
-            assert_eq!(unread_gptq(&said).as_deref(), name, "{said}");
+            assert_eq!(unsupported_gptq(&quantization).as_deref(), name, "{quantization}");
         }
-        for (said, name) in [
+        for (quantization, name) in [
             (json!({"version": "gemv"}), Some("awq (gemv)")),
             (json!({"version": "GEMM", "bits": 8}), Some("awq (8 bits)")),
             (json!({"backend": "llm-awq"}), Some("awq (llm-awq)")),
             (json!({"zero_point": false}), Some("awq (without zero points)")),
             (json!({"version": "GEMM", "bits": 4, "zero_point": true}), None),
         ] {
-            assert_eq!(unread_awq(&said).as_deref(), name, "{said}");
+            assert_eq!(unsupported_awq(&quantization).as_deref(), name, "{quantization}");
         }
     }
 
     #[test]
-    fn compressed_tensors_has_several() {
-        let of = |weights: &[Value]| {
+    fn compressed_tensors_has_several_schemes() {
+        let packing_of = |weights: &[Value]| {
             let groups: serde_json::Map<_, _> = weights
                 .iter()
                 .enumerate()
@@ -258,14 +262,14 @@ mod tests {
             Scheme { bits: 4, sharing: Sharing::Group(32), is_symmetric: false },
             Scheme { bits: 8, sharing: Sharing::Row, is_symmetric: true },
         ];
-        let all = of(&[group.clone(), float.clone(), rows]);
+        let all = packing_of(&[group.clone(), float.clone(), rows]);
         assert_eq!(all, Ok(Some(Packing { kind: Kind::Compressed, schemes })));
-        assert_eq!(of(&[float]), Ok(None));
-        for (field, wrong) in [("group_size", json!(0)), ("symmetric", json!("no"))] {
+        assert_eq!(packing_of(&[float]), Ok(None));
+        for (name, invalid) in [("group_size", json!(0)), ("symmetric", json!("no"))] {
             let mut group = group.clone();
-            group[field] = wrong;
-            let problem = of(&[group]).unwrap_err();
-            assert!(problem.starts_with(field), "{problem}");
+            group[name] = invalid;
+            let problem = packing_of(&[group]).unwrap_err();
+            assert!(problem.starts_with(name), "{problem}");
         }
     }
 }

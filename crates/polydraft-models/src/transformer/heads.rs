@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use polydraft_kernels::{
-    PageLayout, Mask, Norm, PAGE_SLOTS, Page, SequenceInput as Sequence, Rows, AttentionParams, attend, parallel_for_each,
+    AttentionParams, Mask, Norm, PAGE_SLOTS, Page, PageLayout, Rows, SequenceInput as Sequence,
+    attend, parallel_for_each,
 };
 
 use super::experts::sigmoid;
@@ -38,10 +39,10 @@ pub(crate) struct Heads {
 
 impl Heads {
     /// Attends from the tokens of all sequences to their KV caches, after writing the tokens' own
-    /// entries there. `place` locates the layer's entries.
+    /// entries there. `cache_index` locates the layer's entries.
     pub fn forward(
         &self,
-        place: CacheIndex,
+        cache_index: CacheIndex,
         config: &Config,
         x: &Rows,
         rotations: &Rotations,
@@ -51,18 +52,19 @@ impl Heads {
         let head = self.shape.head_dim;
         let mut mixed = self.query_key_value.forward(x)?;
         let angles = rotations.angles(self.windowed).filter(|_| self.rotated);
-        self.write(place, config, &mut mixed, angles, parts)?;
+        self.write(cache_index, config, &mut mixed, angles, parts)?;
         let Some(part) = parts.first() else {
             return self.output.forward(&Rows::new(Vec::new(), heads * head));
         };
-        let caches = (&sequences(parts, place.shape)[..], part.cache.page_layout(place.shape));
-        self.attend(place, config, &mixed, caches, attention.window.filter(|_| self.windowed))
+        let caches =
+            (&sequences(parts, cache_index.shape)[..], part.cache.page_layout(cache_index.shape));
+        self.attend(cache_index, config, &mixed, caches, attention.window.filter(|_| self.windowed))
     }
 
     /// Attention output of the queries in `mixed`, which has a row for each mask.
     pub fn attend(
         &self,
-        place: CacheIndex,
+        cache_index: CacheIndex,
         config: &Config,
         mixed: &Rows,
         (sequences, layout): (&[Sequence], PageLayout),
@@ -71,7 +73,7 @@ impl Heads {
         let Config { heads, ref attention, .. } = *config;
         let head = self.shape.head_dim;
         let rules = AttentionParams {
-            layer: place.layer,
+            layer: cache_index.layer,
             layout,
             heads,
             stride: mixed.width(),
@@ -95,7 +97,7 @@ impl Heads {
     /// for cache lines, and a single thread took a tenth of a pass over 32 sequences.
     pub fn write(
         &self,
-        place: CacheIndex,
+        cache_index: CacheIndex,
         config: &Config,
         mixed: &mut Rows,
         angles: Option<&Angles>,
@@ -116,13 +118,13 @@ impl Heads {
                 true => add(None, slots),
                 false => part
                     .cache
-                    .pages_mut(place.shape, slots)
+                    .pages_mut(cache_index.shape, slots)
                     .for_each(|(page, slots)| add(Some(page), slots)),
             }
         }
         let failed = OnceLock::new();
         parallel_for_each(all, MIN_PAGES_PER_THREAD, |entries| {
-            if let Err(error) = self.write_page(place.layer, config, angles, entries) {
+            if let Err(error) = self.write_page(cache_index.layer, config, angles, entries) {
                 // The first error is returned.
                 let _ = failed.set(error);
             }

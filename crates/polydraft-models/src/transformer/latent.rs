@@ -11,7 +11,7 @@
 //! values from separate buffers. The products with Kᵀ and V cost as much as making the keys and
 //! values of one token.
 
-use polydraft_kernels::{Norm, Rows, AttentionParams, attend};
+use polydraft_kernels::{AttentionParams, Norm, Rows, attend};
 
 use super::heads::sequences;
 use super::pass::SequenceTokens;
@@ -43,7 +43,7 @@ impl Latent {
     /// Computes the attention of the tokens of all sequences.
     pub fn forward(
         &self,
-        place: CacheIndex,
+        cache_index: CacheIndex,
         config: &Config,
         shape: &Shape,
         x: &Rows,
@@ -57,7 +57,7 @@ impl Latent {
             Some((down, norm)) => self.query.forward(&norm.forward(&down.forward(x)?)?)?,
         };
         let mut vectors = self.down.forward(x)?;
-        self.write(place, shape, &mut vectors, rotations, parts)?;
+        self.write(cache_index, shape, &mut vectors, rotations, parts)?;
 
         // Queries of all heads of every token: Kᵀq, then the rotated part.
         let count = queries.count();
@@ -80,11 +80,12 @@ impl Latent {
                 out.iter_mut().for_each(|number| *number *= scale);
             }
         }
-        let Some(layout) = parts.first().map(|part| part.cache.page_layout(place.shape)) else {
+        let Some(layout) = parts.first().map(|part| part.cache.page_layout(cache_index.shape))
+        else {
             return self.output.forward(&Rows::new(Vec::new(), heads * shape.value));
         };
         let rules = AttentionParams {
-            layer: place.layer,
+            layer: cache_index.layer,
             layout,
             heads,
             stride: heads * width,
@@ -92,8 +93,10 @@ impl Latent {
             softcap: None,
             sinks: None,
         };
-        let found =
-            Rows::new(attend(&sequences(parts, place.shape), &absorbed, rules), heads * width);
+        let found = Rows::new(
+            attend(&sequences(parts, cache_index.shape), &absorbed, rules),
+            heads * width,
+        );
         let mut values = Vec::with_capacity(heads);
         for (number, matrix) in self.values.iter().enumerate() {
             values.push(matrix.forward(&found.columns(number * width, rank))?);
@@ -104,7 +107,7 @@ impl Latent {
     /// Norms and rotates the vectors of all tokens, and writes them into the KV caches.
     fn write(
         &self,
-        place: CacheIndex,
+        cache_index: CacheIndex,
         shape: &Shape,
         vectors: &mut Rows,
         rotations: &Rotations,
@@ -118,7 +121,7 @@ impl Latent {
                 if let Some(angles) = rotations.angles(false) {
                     angles.rotate(row, &mut vector[shape.rank..], shape.rotated);
                 }
-                part.cache.write(place, slot, vector, vector);
+                part.cache.write(cache_index, slot, vector, vector);
             }
         }
         Ok(())

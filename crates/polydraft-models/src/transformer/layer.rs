@@ -7,34 +7,37 @@ use super::dense::Dense;
 use super::experts::{LATENT, Shared};
 use super::heads::Heads;
 use super::latent::Latent;
-use super::make::{Make, Name};
+use super::matrix_mapper::{MatrixMapper, MatrixName};
 use super::mlp::Mlp;
 use super::norms::Norms;
-use super::pass::Part;
+use super::pass::SequenceTokens;
 use super::per_layer::PerLayerBlock;
 use super::rotations::Rotations;
 use super::short_convolution::ShortConvolution;
 use super::state_space::StateSpaceLayer;
-use crate::cache::CachePlace;
+use crate::cache::CacheIndex;
 use crate::config::{Config, NormOrder};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
 
+/// One decoder layer: attention or a recurrent mixer, then a feed-forward block.
 #[derive(Debug)]
 pub(crate) struct Layer {
-    /// Where its KV cache is, or the state that it keeps.
-    pub place: CachePlace,
+    /// Location of the layer's KV cache, or of its recurrent state.
+    pub cache_index: CacheIndex,
     pub attention_norms: Norms,
-    /// One of the two may be missing: it adds nothing.
+    /// `None` for layers that have a feed-forward block only.
     pub attention: Option<Attention>,
     pub mlp_norms: Norms,
+    /// `None` for layers that have attention only.
     pub mlp: Option<Mlp>,
-    /// What it does with an input of its own, if it has one.
+    /// Block that adds the per-layer input, for models that have one.
     pub per_layer: Option<PerLayerBlock>,
-    /// What its output is multiplied by.
+    /// Factor of the layer's output.
     pub scale: f64,
 }
 
+/// Attention of a layer, or the recurrent mixer in its place.
 #[derive(Debug)]
 pub(crate) enum Attention {
     Heads(Box<Heads>),
@@ -44,72 +47,74 @@ pub(crate) enum Attention {
     StateSpace(Box<StateSpaceLayer>),
 }
 
-/// The product that a recurrent layer begins with.
-const MIXED: &str = "mixed_in";
-/// Those of an input of the layer's own.
+/// MatrixName of the input projection of a recurrent layer.
+const MIXER_INPUT: &str = "mixed_in";
+/// Names of the matrices that apply the per-layer input.
 const PER_LAYER: [&str; 2] = ["per_layer_gate", "per_layer_back"];
 
 impl Layer {
-    /// Whether it keeps a state in the place of a KV cache.
+    /// Whether the layer has a recurrent state in place of a KV cache.
     pub fn is_recurrent(&self) -> bool {
-        let is_cached = |of: &Attention| matches!(of, Attention::Heads(_) | Attention::Latent(_));
+        let is_cached =
+            |attention: &Attention| matches!(attention, Attention::Heads(_) | Attention::Latent(_));
         self.attention.as_ref().is_some_and(|attention| !is_cached(attention))
     }
 
-    /// Heads in the KV cache and their width, if it has a KV cache of its own.
+    /// Number of heads in the KV cache and their size, if the layer has a KV cache of its own.
     pub fn cached(&self, config: &Config) -> Option<[usize; 2]> {
         match (&self.attention, &config.attention.latent) {
             (Some(Attention::Heads(heads)), _) if !heads.borrows => {
-                Some([heads.shape.key_value_heads, heads.shape.head])
+                Some([heads.shape.key_value_heads, heads.shape.head_dim])
             }
             (Some(Attention::Latent(_)), Some(shape)) => Some([1, shape.cached()]),
             _ => None,
         }
     }
 
-    /// Attention of the tokens of all parts to their sequences; their entries go into the
-    /// KV caches.
+    /// Attends from the tokens of all sequences to their KV caches, after writing the tokens' own
+    /// entries there.
     pub fn attend(
         &self,
         config: &Config,
         x: &Rows,
         rotations: &Rotations,
-        parts: &mut [Part],
+        parts: &mut [SequenceTokens],
     ) -> Result<Rows> {
-        let Some(attention) = &self.attention else { return Ok(nothing(x)) };
+        let Some(attention) = &self.attention else { return Ok(zeros_like(x)) };
         match (attention, &config.attention.latent) {
-            (Attention::Heads(heads), _) => heads.forward(self.place, config, x, rotations, parts),
+            (Attention::Heads(heads), _) => {
+                heads.forward(self.cache_index, config, x, rotations, parts)
+            }
             (Attention::Latent(latent), Some(shape)) => {
-                latent.forward(self.place, config, shape, x, rotations, parts)
+                latent.forward(self.cache_index, config, shape, x, rotations, parts)
             }
-            // It is made where the configuration has its shape.
+            // Not reached: latent layers are loaded only with a configuration of their shape.
             (Attention::Latent(latent), None) => latent.output.forward(x),
-            (Attention::Delta(delta), _) => delta.forward(self.place.layer, x, parts),
+            (Attention::Delta(delta), _) => delta.forward(self.cache_index.layer, x, parts),
             (Attention::Convolution(convolution), _) => {
-                convolution.forward(self.place.layer, x, parts)
+                convolution.forward(self.cache_index.layer, x, parts)
             }
-            (Attention::StateSpace(space), _) => space.forward(self.place.layer, x, parts),
+            (Attention::StateSpace(space), _) => space.forward(self.cache_index.layer, x, parts),
         }
     }
 
-    /// Of the residual stream, and of what the norm before the block made of it.
+    /// Output of the feed-forward block, given the residual stream and its normed form `x`.
     pub fn feed_forward(&self, config: &Config, residual: &Rows, x: &Rows) -> Result<Rows> {
         match &self.mlp {
-            None => Ok(nothing(x)),
+            None => Ok(zeros_like(x)),
             Some(mlp) => mlp.forward(config.feed_forward, residual, x),
         }
     }
 
-    /// The whole layer, but for its [end](Self::end).
+    /// Computes the layer, up to [`finish`](Self::finish).
     pub fn forward(
         &self,
         config: &Config,
         x: Rows,
         rotations: &Rotations,
-        parts: &mut [Part],
+        parts: &mut [SequenceTokens],
     ) -> Result<Rows> {
-        if let (NormOrder::Parallel, Some(norm)) = (config.norm_order, &self.attention_norms.before)
-        {
+        if let (NormOrder::Parallel, Some(norm)) = (config.norm_order, &self.attention_norms.pre) {
             let normed = norm.forward(&x)?;
             let x = x.plus(&self.attend(config, &normed, rotations, parts)?)?;
             return Ok(x.plus(&self.feed_forward(config, &normed, &normed)?)?);
@@ -128,18 +133,18 @@ impl Layer {
         }
     }
 
-    /// What becomes of its output by an input of its own, if it has one, and by its scale.
-    pub fn end(&self, config: &Config, mut x: Rows, input: Option<&Rows>) -> Result<Rows> {
+    /// Adds the per-layer input, if the layer has one, and applies the layer's scale.
+    pub fn finish(&self, config: &Config, mut x: Rows, input: Option<&Rows>) -> Result<Rows> {
         if let (Some(per_layer), Some(input)) = (&self.per_layer, input) {
             x = per_layer.forward(config.feed_forward.activation, x, input)?;
         }
         Ok(x.scaled(self.scale))
     }
 
-    /// All that is multiplied with and may be stored in fewer bits, by name.
-    pub fn matrices(&self) -> Vec<(Name, &Matrix)> {
-        let mut all: Vec<(Name, &Matrix)> = Vec::new();
-        let mut add = |name: Name, linear| {
+    /// All matrices that may be stored in fewer bits, by name.
+    pub fn matrices(&self) -> Vec<(MatrixName, &Matrix)> {
+        let mut all: Vec<(MatrixName, &Matrix)> = Vec::new();
+        let mut add = |name: MatrixName, linear| {
             let Linear { matrix, .. }: &Linear = linear;
             all.push((name, matrix));
         };
@@ -153,55 +158,57 @@ impl Layer {
                 add("query".into(), &latent.query);
                 add("down".into(), &latent.down);
             }
-            Some(Attention::Delta(delta)) => add(MIXED.into(), &delta.into),
-            Some(Attention::Convolution(convolution)) => add(MIXED.into(), &convolution.into),
-            Some(Attention::StateSpace(space)) => add(MIXED.into(), &space.into),
+            Some(Attention::Delta(delta)) => add(MIXER_INPUT.into(), &delta.input),
+            Some(Attention::Convolution(convolution)) => {
+                add(MIXER_INPUT.into(), &convolution.input)
+            }
+            Some(Attention::StateSpace(space)) => add(MIXER_INPUT.into(), &space.input),
         }
         if let Some(attention) = &self.attention {
             add("output".into(), attention.output());
         }
-        if let Some(Dense { into, out }) = self.mlp.as_ref().and_then(Mlp::dense) {
-            add("mlp_in".into(), into);
-            add("mlp_out".into(), out);
+        if let Some(Dense { gate_up, down }) = self.mlp.as_ref().and_then(Mlp::dense) {
+            add("mlp_in".into(), gate_up);
+            add("mlp_out".into(), down);
         }
         if let Some(experts) = self.mlp.as_ref().and_then(Mlp::experts) {
-            for (number, Dense { into, out }) in experts.each.iter().enumerate() {
-                add(format!("experts.{number}.in").into(), into);
-                add(format!("experts.{number}.out").into(), out);
+            for (number, Dense { gate_up, down }) in experts.blocks.iter().enumerate() {
+                add(format!("experts.{number}.in").into(), gate_up);
+                add(format!("experts.{number}.out").into(), down);
             }
             if let Some(latent) = &experts.latent {
                 add(LATENT[0].into(), &latent.down);
                 add(LATENT[1].into(), &latent.up);
             }
             if let Some(Shared { block, .. }) = &experts.shared {
-                add("shared_in".into(), &block.into);
-                add("shared_out".into(), &block.out);
+                add("shared_in".into(), &block.gate_up);
+                add("shared_out".into(), &block.down);
             }
         }
-        if let Some(PerLayerBlock { gate, back, .. }) = &self.per_layer {
+        if let Some(PerLayerBlock { gate, projection, .. }) = &self.per_layer {
             add(PER_LAYER[0].into(), gate);
-            add(PER_LAYER[1].into(), back);
+            add(PER_LAYER[1].into(), projection);
         }
         if let Some(Attention::Latent(latent)) = &self.attention {
-            for (what, parts) in [("keys", &latent.keys), ("values", &latent.values)] {
-                let named = parts.iter().enumerate();
-                all.extend(named.map(|(n, matrix)| (format!("{what}.{n}").into(), matrix)));
+            for (part, heads) in [("keys", &latent.keys), ("values", &latent.values)] {
+                let named = heads.iter().enumerate();
+                all.extend(named.map(|(n, matrix)| (format!("{part}.{n}").into(), matrix)));
             }
         }
         all
     }
 
-    /// Bytes of the matrices that a pass over one token leaves alone.
-    pub fn idle_bytes(&self) -> usize {
+    /// Bytes of the experts that a pass over one token does not read.
+    pub fn idle_expert_bytes(&self) -> usize {
         let Some(experts) = self.mlp.as_ref().and_then(Mlp::experts) else { return 0 };
-        let of = |dense: &Dense| dense.into.matrix.bytes() + dense.out.matrix.bytes();
-        let all: usize = experts.each.iter().map(of).sum();
-        let count = experts.each.len().max(1);
+        let bytes = |block: &Dense| block.gate_up.matrix.bytes() + block.down.matrix.bytes();
+        let all: usize = experts.blocks.iter().map(bytes).sum();
+        let count = experts.blocks.len().max(1);
         all / count * count.saturating_sub(experts.shape.used)
     }
 
-    /// All whose inputs can be recorded.
-    pub fn products_mut(&mut self) -> Vec<&mut Linear> {
+    /// All linear layers whose inputs can be recorded.
+    pub fn linears_mut(&mut self) -> Vec<&mut Linear> {
         let mut all = match &mut self.attention {
             None => Vec::new(),
             Some(Attention::Heads(heads)) => vec![&mut heads.query_key_value, &mut heads.output],
@@ -210,56 +217,62 @@ impl Layer {
                 all.extend(latent.query_down.as_mut().map(|(down, _)| down));
                 all
             }
-            Some(Attention::Delta(delta)) => vec![&mut delta.into, &mut delta.output],
-            Some(Attention::Convolution(of)) => vec![&mut of.into, &mut of.output],
-            Some(Attention::StateSpace(of)) => vec![&mut of.into, &mut of.output],
+            Some(Attention::Delta(delta)) => vec![&mut delta.input, &mut delta.output],
+            Some(Attention::Convolution(mixer)) => vec![&mut mixer.input, &mut mixer.output],
+            Some(Attention::StateSpace(mixer)) => vec![&mut mixer.input, &mut mixer.output],
         };
-        let (dense, experts) = self.mlp.as_mut().map_or((None, None), Mlp::parts_mut);
+        let (dense, experts) = self.mlp.as_mut().map_or((None, None), Mlp::blocks_mut);
         let mut narrow = Vec::new();
-        let of_experts = experts.into_iter().flat_map(|experts| {
-            narrow.extend(experts.latent.iter_mut().flat_map(|of| [&mut of.down, &mut of.up]));
+        let expert_blocks = experts.into_iter().flat_map(|experts| {
+            narrow.extend(
+                experts.latent.iter_mut().flat_map(|latent| [&mut latent.down, &mut latent.up]),
+            );
             let shared = experts.shared.as_mut().map(|shared| &mut shared.block);
-            experts.each.iter_mut().chain(shared)
+            experts.blocks.iter_mut().chain(shared)
         });
-        for Dense { into, out } in dense.into_iter().chain(of_experts) {
-            all.extend([into, out]);
+        for Dense { gate_up, down } in dense.into_iter().chain(expert_blocks) {
+            all.extend([gate_up, down]);
         }
         all.extend(narrow);
         all.extend(
             self.per_layer
                 .iter_mut()
-                .flat_map(|per_layer| [&mut per_layer.gate, &mut per_layer.back]),
+                .flat_map(|per_layer| [&mut per_layer.gate, &mut per_layer.projection]),
         );
         all
     }
 
-    /// The same with other matrices.
-    pub fn with(&self, make: &Make) -> Result<Self> {
+    /// Copy with mapped matrices.
+    pub fn map_matrices(&self, mapper: &MatrixMapper) -> Result<Self> {
         let per_layer = match &self.per_layer {
             None => None,
-            Some(PerLayerBlock { gate, back, norm }) => {
-                let gate = (make.linear)(PER_LAYER[0], gate)?;
+            Some(PerLayerBlock { gate, projection, norm }) => {
+                let gate = (mapper.linear)(PER_LAYER[0], gate)?;
                 Some(PerLayerBlock {
                     gate,
-                    back: (make.linear)(PER_LAYER[1], back)?,
+                    projection: (mapper.linear)(PER_LAYER[1], projection)?,
                     norm: norm.clone(),
                 })
             }
         };
         Ok(Self {
-            place: self.place,
+            cache_index: self.cache_index,
             attention_norms: self.attention_norms.clone(),
-            attention: self.attention.as_ref().map(|of| of.with(make)).transpose()?,
+            attention: self
+                .attention
+                .as_ref()
+                .map(|block| block.map_matrices(mapper))
+                .transpose()?,
             mlp_norms: self.mlp_norms.clone(),
-            mlp: self.mlp.as_ref().map(|of| of.with(make)).transpose()?,
+            mlp: self.mlp.as_ref().map(|block| block.map_matrices(mapper)).transpose()?,
             per_layer,
             scale: self.scale,
         })
     }
 }
 
-/// What a block that is not there adds.
-fn nothing(x: &Rows) -> Rows {
+/// Output of a missing block.
+fn zeros_like(x: &Rows) -> Rows {
     Rows::new(vec![0.0; x.numbers().len()], x.width())
 }
 
@@ -274,12 +287,12 @@ impl Attention {
         }
     }
 
-    fn with(&self, make: &Make) -> Result<Self> {
-        let output = (make.linear)("output", self.output())?;
+    fn map_matrices(&self, mapper: &MatrixMapper) -> Result<Self> {
+        let output = (mapper.linear)("output", self.output())?;
         Ok(match self {
             Self::Heads(heads) => Self::Heads(Box::new(Heads {
                 shape: heads.shape,
-                query_key_value: (make.linear)("query_key_value", &heads.query_key_value)?,
+                query_key_value: (mapper.linear)("query_key_value", &heads.query_key_value)?,
                 borrows: heads.borrows,
                 norms: heads.norms.clone(),
                 output,
@@ -288,36 +301,39 @@ impl Attention {
                 sinks: heads.sinks.clone(),
                 gated: heads.gated,
             })),
-            Self::Delta(of) => {
-                let into = (make.linear)(MIXED, &of.into)?;
-                Self::Delta(Box::new(Delta { rule: of.rule, into, output, rest: of.rest.clone() }))
+            Self::Delta(mixer) => {
+                let input = (mapper.linear)(MIXER_INPUT, &mixer.input)?;
+                let parameters = mixer.parameters.clone();
+                Self::Delta(Box::new(Delta { rule: mixer.rule, input, output, parameters }))
             }
-            Self::Convolution(of) => {
-                let into = (make.linear)(MIXED, &of.into)?;
-                let convolution = of.convolution.clone();
-                Self::Convolution(Box::new(ShortConvolution { into, convolution, output }))
+            Self::Convolution(mixer) => {
+                let input = (mapper.linear)(MIXER_INPUT, &mixer.input)?;
+                let convolution = mixer.convolution.clone();
+                Self::Convolution(Box::new(ShortConvolution { input, convolution, output }))
             }
-            Self::StateSpace(of) => {
-                let (rule, into) = (of.rule, (make.linear)(MIXED, &of.into)?);
-                let rest = of.rest.clone();
-                Self::StateSpace(Box::new(StateSpaceLayer { rule, into, output, rest }))
+            Self::StateSpace(mixer) => {
+                let (rule, input) = (mixer.rule, (mapper.linear)(MIXER_INPUT, &mixer.input)?);
+                let parameters = mixer.parameters.clone();
+                Self::StateSpace(Box::new(StateSpaceLayer { rule, input, output, parameters }))
             }
             Self::Latent(latent) => {
-                let each = |what: &str, parts: &[Matrix]| -> Result<Vec<Matrix>> {
-                    let named = parts.iter().enumerate();
-                    named.map(|(n, part)| (make.matrix)(&format!("{what}.{n}"), part)).collect()
+                let map = |part: &str, heads: &[Matrix]| -> Result<Vec<Matrix>> {
+                    let named = heads.iter().enumerate();
+                    named.map(|(n, head)| (mapper.matrix)(&format!("{part}.{n}"), head)).collect()
                 };
                 let query_down = match &latent.query_down {
                     None => None,
-                    Some((down, norm)) => Some(((make.linear)("query_down", down)?, norm.clone())),
+                    Some((down, norm)) => {
+                        Some(((mapper.linear)("query_down", down)?, norm.clone()))
+                    }
                 };
                 Self::Latent(Box::new(Latent {
                     query_down,
-                    query: (make.linear)("query", &latent.query)?,
-                    down: (make.linear)("down", &latent.down)?,
+                    query: (mapper.linear)("query", &latent.query)?,
+                    down: (mapper.linear)("down", &latent.down)?,
                     norm: latent.norm.clone(),
-                    keys: each("keys", &latent.keys)?,
-                    values: each("values", &latent.values)?,
+                    keys: map("keys", &latent.keys)?,
+                    values: map("values", &latent.values)?,
                     output,
                 }))
             }

@@ -1,4 +1,4 @@
-//! From tensors on disk to a transformer.
+//! Loads a transformer from tensors on disk.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use polydraft_kernels::{CacheType, Norm, Rows};
 
 use super::layer::Layer;
 use super::norms::Norms;
-use super::{Place, Transformer};
-use crate::config::{Blocks, Config, NormKind, NormOrder, Positions};
+use super::{PositionEncoding, Transformer};
+use crate::config::{Config, LayerBlocks, NormKind, NormOrder, Positions};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
-use crate::precision::{Precision, Use};
-use crate::weights::{Part, Weights};
+use crate::precision::{MatrixUse, Precision};
+use crate::weights::{TensorRows, Weights};
 
-/// Reads the tensors of one model.
+/// Loads the tensors of one model.
 pub(crate) struct Loader<'a> {
     pub config: &'a Config,
     pub weights: Weights,
@@ -21,11 +21,11 @@ pub(crate) struct Loader<'a> {
 }
 
 impl Transformer {
-    /// One of parts, without a norm after the layers, whose head is the embedding.
-    pub fn of_parts(
+    /// Assembles a transformer without a final norm, whose output matrix is the embedding.
+    pub fn from_parts(
         config: Config,
         embedding: Arc<Matrix>,
-        place: Place,
+        positions: PositionEncoding,
         layers: Vec<Layer>,
     ) -> Self {
         Self {
@@ -33,19 +33,19 @@ impl Transformer {
             embedding,
             projections: None,
             per_layer: None,
-            place,
+            positions,
             layers,
             norm: None,
             head: None,
             head_inputs: None,
-            watched: Vec::new(),
-            held: CacheType::default(),
+            captured: Vec::new(),
+            cache_type: CacheType::default(),
         }
     }
 
-    /// Reads one whose logits have `vocabulary` entries; rows of the embedding beyond are left on
-    /// disk. With fewer layers than it has it is what is before and after them, and nothing that
-    /// computes.
+    /// Loads a transformer with `vocabulary` logits, leaving further rows of the embedding on disk.
+    /// With fewer layers than the configuration has, it can embed tokens and compute logits from
+    /// hidden states, but not run a forward pass.
     pub fn load(
         config: &Config,
         mut weights: Weights,
@@ -64,15 +64,18 @@ impl Transformer {
                 loader.matrix(names.project_out, config.embedding, config.hidden)?,
             ]),
         };
-        let place = match &config.positions {
-            Positions::Rotary(rope) => Place::rotary(config, rope),
+        let positions = match &config.positions {
+            Positions::Rotary(rope) => PositionEncoding::rotary(config, rope),
             Positions::Learned { offset } => {
-                let part = whole(names.positions, config.context + offset);
-                Place::Learned(Arc::new(loader.looked_up(&[part], config.hidden)?), *offset)
+                let part = all_rows(names.positions, config.context + offset);
+                PositionEncoding::Learned(
+                    Arc::new(loader.unquantised_matrix(&[part], config.hidden)?),
+                    *offset,
+                )
             }
         };
-        let whole = layers == config.layers;
-        let per_layer = match config.per_layer.filter(|_| whole) {
+        let is_complete = layers == config.layers;
+        let per_layer = match config.per_layer.filter(|_| is_complete) {
             None => None,
             Some(shape) => Some(loader.per_layer(shape, vocabulary)?),
         };
@@ -82,55 +85,57 @@ impl Transformer {
             false => None,
         };
         // Copies and constants that some exporters store.
-        let copy = format!("{}.weight", names.head);
-        loader.weights.finish(|name| {
-            !whole
+        let copy = format!("{}.weight", names.lm_head);
+        loader.weights.check_all_read(|name| {
+            !is_complete
                 || (config.tied && name == copy)
                 || name.ends_with("rotary_emb.inv_freq")
                 || name.ends_with("self_attn.masked_bias")
-                || config.is_read_elsewhere(name)
+                || config.skips_tensor(name)
         })?;
         Ok(Self {
             config: config.clone(),
             embedding: Arc::new(embedding),
             projections,
             per_layer,
-            place,
+            positions,
             layers,
             norm,
             head: head.map(Arc::new),
             head_inputs: None,
-            watched: Vec::new(),
-            held: CacheType::default(),
+            captured: Vec::new(),
+            cache_type: CacheType::default(),
         })
     }
 }
 
 impl Loader<'_> {
-    /// The embedding and, if it is a tensor of its own, the head.
+    /// Loads the embedding and, if it is untied, the output matrix.
     fn embeddings(&mut self, wanted: usize) -> Result<(Matrix, Option<Matrix>)> {
         let Config { vocabulary: rows, embedding: width, names, tied, .. } = *self.config;
-        let part = |name: &str| Part::of(format!("{name}.weight"), rows, wanted);
+        let part = |name: &str| TensorRows::first_rows(format!("{name}.weight"), rows, wanted);
         if tied {
             return Ok((self.stacked(&[part(names.embedding)], width)?, None));
         }
-        // Only ever read by rows: there is nothing to gain from fewer bits than it was published
-        // in.
-        let embedding = self.looked_up(&[part(names.embedding)], width)?;
-        Ok((embedding, Some(self.stacked(&[part(names.head)], width)?)))
+        // Only single rows are read: fewer bits than published would save nothing.
+        let embedding = self.unquantised_matrix(&[part(names.embedding)], width)?;
+        Ok((embedding, Some(self.stacked(&[part(names.lm_head)], width)?)))
     }
 
+    /// Loads layer `number`.
     pub fn layer(&mut self, number: usize) -> Result<Layer> {
         let Config { names, hidden, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
         let norms = match self.config.blocks_of(number) {
-            Blocks::FeedForward => Norms::default(),
-            Blocks::Both | Blocks::Attention => self.norms(names.attention_norms.map(name))?,
+            LayerBlocks::FeedForward => Norms::default(),
+            LayerBlocks::Both | LayerBlocks::Attention => {
+                self.norms(names.attention_norms.map(name))?
+            }
         };
         self.block(number, norms, hidden)
     }
 
-    /// A layer whose attention has these norms, and inputs of so many columns.
+    /// Loads layer `number`, with these attention norms and attention inputs of `columns` numbers.
     pub fn block(
         &mut self,
         number: usize,
@@ -141,22 +146,26 @@ impl Loader<'_> {
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
         let blocks = self.config.blocks_of(number);
         let mlp_norms = match self.config.norm_order {
-            _ if blocks == Blocks::Attention => Norms::default(),
+            _ if blocks == LayerBlocks::Attention => Norms::default(),
             NormOrder::Parallel => Norms::default(),
-            _ if blocks == Blocks::FeedForward => self.norms(names.attention_norms.map(name))?,
+            _ if blocks == LayerBlocks::FeedForward => {
+                self.norms(names.attention_norms.map(name))?
+            }
             _ => self.norms(names.mlp_norms.map(name))?,
         };
         Ok(Layer {
-            place: self.config.place_of(number),
+            cache_index: self.config.cache_index(number),
             attention_norms,
             attention: match blocks {
-                Blocks::FeedForward => None,
-                Blocks::Both | Blocks::Attention => Some(self.attention(number, columns)?),
+                LayerBlocks::FeedForward => None,
+                LayerBlocks::Both | LayerBlocks::Attention => {
+                    Some(self.attention(number, columns)?)
+                }
             },
             mlp_norms,
             mlp: match blocks {
-                Blocks::Attention => None,
-                Blocks::Both | Blocks::FeedForward => Some(self.mlp(number)?),
+                LayerBlocks::Attention => None,
+                LayerBlocks::Both | LayerBlocks::FeedForward => Some(self.mlp(number)?),
             },
             per_layer: self.per_layer_block(number)?,
             scale: match self.config.layer_scales {
@@ -166,23 +175,25 @@ impl Loader<'_> {
         })
     }
 
+    /// Loads the norms of a block, in the order of the family.
     fn norms(&mut self, [first, second]: [String; 2]) -> Result<Norms> {
         let Config { hidden, norm_order, residual_scale, .. } = *self.config;
         let mut norm = |name: &str| self.norm(name, hidden).map(Some);
         let mut norms = match norm_order {
-            NormOrder::Before | NormOrder::Parallel => {
-                Norms { before: norm(&first)?, ..Norms::default() }
+            NormOrder::Pre | NormOrder::Parallel => {
+                Norms { pre: norm(&first)?, ..Norms::default() }
             }
-            NormOrder::After => Norms { after: norm(&first)?, ..Norms::default() },
-            NormOrder::Behind => Norms { behind: norm(&first)?, ..Norms::default() },
-            NormOrder::Around => {
-                Norms { before: norm(&first)?, behind: norm(&second)?, ..Norms::default() }
+            NormOrder::Post => Norms { post_residual: norm(&first)?, ..Norms::default() },
+            NormOrder::BlockOutput => Norms { post: norm(&first)?, ..Norms::default() },
+            NormOrder::Sandwich => {
+                Norms { pre: norm(&first)?, post: norm(&second)?, ..Norms::default() }
             }
         };
         norms.scale = residual_scale;
         Ok(norms)
     }
 
+    /// Loads a norm over `width` numbers.
     pub fn norm(&mut self, name: &str, width: usize) -> Result<Norm> {
         let epsilon = self.config.norm_epsilon as f32;
         let weight = match self.config.norm {
@@ -207,14 +218,14 @@ impl Loader<'_> {
         })
     }
 
-    /// Products of one input, stacked.
+    /// Loads linear layers with a common input, stacked; `parts` are their names and row counts.
     pub fn linear(
         &mut self,
         parts: &[(String, usize)],
         columns: usize,
         biased: bool,
     ) -> Result<Linear> {
-        let all: Vec<Part> = parts.iter().map(|(name, rows)| whole(name, *rows)).collect();
+        let all: Vec<TensorRows> = parts.iter().map(|(name, rows)| all_rows(name, *rows)).collect();
         let matrix = self.stacked(&all, columns)?;
         if !biased {
             return Ok(Linear { matrix, bias: None, inputs: None });
@@ -223,35 +234,42 @@ impl Loader<'_> {
         for (name, rows) in parts {
             bias.append(&mut self.weights.vector(&format!("{name}.bias"), *rows)?);
         }
-        Ok(Linear { matrix, bias: Some(row(bias)), inputs: None })
+        Ok(Linear { matrix, bias: Some(single_row(bias)), inputs: None })
     }
 
+    /// Loads one matrix.
     fn matrix(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix> {
-        self.stacked(&[whole(name, rows)], columns)
+        self.stacked(&[all_rows(name, rows)], columns)
     }
 
-    pub fn stacked(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
+    /// Loads and stacks the rows of `parts`.
+    pub fn stacked(&mut self, parts: &[TensorRows], columns: usize) -> Result<Matrix> {
         Matrix::load(&mut self.weights, parts, columns, self.precision)
     }
 
-    /// A matrix that is only read by rows.
-    pub fn looked_up(&mut self, parts: &[Part], columns: usize) -> Result<Matrix> {
-        self.used_for(Use::Rows, parts, columns)
+    /// Loads a matrix in full precision: tables of which single rows are read, and small matrices.
+    pub fn unquantised_matrix(&mut self, parts: &[TensorRows], columns: usize) -> Result<Matrix> {
+        self.for_use(MatrixUse::RowLookup, parts, columns)
     }
 
-    /// A matrix for such a use.
-    pub fn used_for(&mut self, of: Use, parts: &[Part], columns: usize) -> Result<Matrix> {
-        Matrix::load(&mut self.weights, parts, columns, self.precision.used_for(of))
+    /// Loads a matrix in the precision for a use.
+    pub fn for_use(
+        &mut self,
+        of: MatrixUse,
+        parts: &[TensorRows],
+        columns: usize,
+    ) -> Result<Matrix> {
+        Matrix::load(&mut self.weights, parts, columns, self.precision.for_use(of))
     }
 }
 
-/// All rows of a tensor.
-pub(super) fn whole(name: &str, rows: usize) -> Part {
-    Part::of(format!("{name}.weight"), rows, rows)
+/// All rows of the tensor `name.weight`.
+pub(super) fn all_rows(name: &str, rows: usize) -> TensorRows {
+    TensorRows::first_rows(format!("{name}.weight"), rows, rows)
 }
 
-/// One row.
-pub(super) fn row(numbers: Vec<f32>) -> Rows {
+/// A vector as a single row.
+pub(super) fn single_row(numbers: Vec<f32>) -> Rows {
     let width = numbers.len();
     Rows::new(numbers, width)
 }

@@ -1,19 +1,19 @@
-//! The attention of a layer, from tensors on disk.
+//! Loads the attention of a layer.
 
 use polydraft_kernels::Norm;
 
 use super::heads::Heads;
 use super::latent::Latent;
 use super::layer::Attention;
-use super::load::{Loader, row, whole};
+use super::load::{Loader, all_rows, single_row};
 use super::load_recurrent::by_heads;
-use crate::config::{Config, HeadNorms, Latent as Shape};
+use crate::config::{Config, LatentShape as Shape, QkNorm};
 use crate::error::Result;
 use crate::linear::{Linear, Matrix};
-use crate::weights::Part;
+use crate::weights::TensorRows;
 
 impl Loader<'_> {
-    /// One with inputs of so many columns.
+    /// Loads the attention of layer `number`, whose inputs have `columns` numbers.
     pub(super) fn attention(&mut self, number: usize, columns: usize) -> Result<Attention> {
         if let Some(shape) = self.config.recurrent_of(number).cloned() {
             return self.recurrent(number, &shape);
@@ -27,24 +27,24 @@ impl Loader<'_> {
     fn heads(&mut self, number: usize, columns: usize) -> Result<Heads> {
         let Config { hidden, heads, names, biases, ref attention, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
-        let shape = self.config.heads_of(number);
-        let (head, borrows) = (shape.head, self.config.borrows(number));
+        let shape = self.config.head_shape(number);
+        let (head, borrows) = (shape.head_dim, self.config.shares_kv_cache(number));
         let (queries, keys) = (heads * head, shape.key_value_heads * head);
         let parts: Vec<(String, usize)> = self
             .config
-            .made_in(number)
+            .qkv_matrices(number)
             .into_iter()
             .map(|(part, rows)| (name(part), rows))
             .collect();
-        let widths = match attention.head_norms {
-            HeadNorms::None => None,
-            HeadNorms::Each => Some([head, head]),
-            HeadNorms::Whole => Some([queries, keys]),
+        let widths = match attention.qk_norm {
+            QkNorm::None => None,
+            QkNorm::PerHead => Some([head, head]),
+            QkNorm::AcrossHeads => Some([queries, keys]),
         };
         let mut norms = [None, None, None];
-        for (place, width) in widths.into_iter().flatten().enumerate() {
-            if place == 0 || !borrows {
-                norms[place] = Some(self.norm(&name(names.head_norms[place]), width)?);
+        for (number, width) in widths.into_iter().flatten().enumerate() {
+            if number == 0 || !borrows {
+                norms[number] = Some(self.norm(&name(names.qk_norms[number]), width)?);
             }
         }
         if attention.value_norms && !borrows {
@@ -64,7 +64,11 @@ impl Loader<'_> {
             query_key_value,
             norms,
             borrows,
-            output: self.linear(&[(name(names.output), hidden)], queries, biases.output)?,
+            output: self.linear(
+                &[(name(names.attention_output), hidden)],
+                queries,
+                biases.output,
+            )?,
             windowed: self.config.is_windowed(number),
             rotated: attention.unrotated.get(number) != Some(&true),
             sinks,
@@ -72,9 +76,9 @@ impl Loader<'_> {
         })
     }
 
-    /// Queries, keys, values and gates, where queries and gates are one tensor.
+    /// Loads queries, keys, values and gates, where queries and gates are one tensor.
     fn gated(&mut self, number: usize, columns: usize) -> Result<Linear> {
-        let Config { head, heads, key_value_heads, names, biases, .. } = *self.config;
+        let Config { head_dim: head, heads, key_value_heads, names, biases, .. } = *self.config;
         let all: Vec<String> = names
             .query_key_value
             .iter()
@@ -83,7 +87,7 @@ impl Loader<'_> {
         let keys = key_value_heads * head;
         let mut parts = by_heads(&all[0], heads, &[head, head]);
         let gates = parts.split_off(heads);
-        parts.extend(all[1..].iter().map(|name| whole(name, keys)));
+        parts.extend(all[1..].iter().map(|name| all_rows(name, keys)));
         parts.extend(gates);
         let matrix = self.stacked(&parts, columns)?;
         let bias = match biases.query_key_value {
@@ -92,14 +96,14 @@ impl Loader<'_> {
                 let both = self.weights.vector(&format!("{}.bias", all[0]), 2 * heads * head)?;
                 let half = |from: usize| {
                     let of_heads = both.chunks_exact(2 * head);
-                    of_heads.flat_map(move |own| &own[from..from + head]).copied()
+                    of_heads.flat_map(move |rows| &rows[from..from + head]).copied()
                 };
                 let mut bias: Vec<f32> = half(0).collect();
                 for name in &all[1..] {
                     bias.append(&mut self.weights.vector(&format!("{name}.bias"), keys)?);
                 }
                 bias.extend(half(head));
-                Some(row(bias))
+                Some(single_row(bias))
             }
         };
         Ok(Linear { matrix, bias, inputs: None })
@@ -130,30 +134,34 @@ impl Loader<'_> {
             norm: self.norm(&name(latent.norm), rank)?,
             keys,
             values,
-            output: self.linear(&[(name(names.output), hidden)], heads * value, biases.output)?,
+            output: self.linear(
+                &[(name(names.attention_output), hidden)],
+                heads * value,
+                biases.output,
+            )?,
         })
     }
 
-    /// Of every head Kᵀ and V.
+    /// Loads Kᵀ and V of every head.
     fn latent_heads(&mut self, number: usize, shape: &Shape) -> Result<[Vec<Matrix>; 2]> {
         let Config { heads, names, .. } = *self.config;
         let Shape { rank, plain, value, .. } = *shape;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
-        let [apart, values] = names.latent.apart.map(name);
+        let [apart, values] = names.latent.split_up.map(name);
         let (mut all_keys, mut all_values) = (Vec::new(), Vec::new());
-        let is_apart = !names.latent.apart[0].is_empty() && self.weights.has(&apart);
+        let is_apart = !names.latent.split_up[0].is_empty() && self.weights.has(&apart);
         for head in 0..heads {
             let [keys, values] = match is_apart {
                 true => [
-                    Part::matrix(apart.clone(), [heads, rank], head),
-                    Part::matrix(values.clone(), [heads, value], head),
+                    TensorRows::matrix(apart.clone(), [heads, rank], head),
+                    TensorRows::matrix(values.clone(), [heads, value], head),
                 ],
                 false => {
-                    let up = whole(&name(names.latent.up), heads * (plain + value));
+                    let up = all_rows(&name(names.latent.up), heads * (plain + value));
                     let first = head * (plain + value);
                     [
-                        Part::turned(up.name.clone(), up.dims.clone(), first, rank),
-                        Part { first: first + plain, wanted: value, ..up },
+                        TensorRows::transposed(up.name.clone(), up.dims.clone(), first, rank),
+                        TensorRows { first: first + plain, count: value, ..up },
                     ]
                 }
             };

@@ -27,8 +27,11 @@ impl Loader<'_> {
                 self.short_convolution(number, shape.kernel, *biased)?,
             )),
             Mixer::StateSpace { rule, steps, biased, convolution_biased } => {
-                let convolution =
-                    self.convolution(number, [shape.kernel, rule.mixed_width()], *convolution_biased)?;
+                let convolution = self.convolution(
+                    number,
+                    [shape.kernel, rule.mixed_width()],
+                    *convolution_biased,
+                )?;
                 let layer = self.state_space(number, *rule, *steps, convolution, *biased)?;
                 Attention::StateSpace(Box::new(layer))
             }
@@ -61,14 +64,14 @@ impl Loader<'_> {
     ) -> Result<StateSpaceLayer> {
         let Config { hidden, names, norm_epsilon, .. } = *self.config;
         let name = |part: &str| format!("{}.{number}.{part}", names.layers);
-        let RecurrentNames { into, output, shift, past, norm, .. } = names.recurrent;
+        let RecurrentNames { into, output, shift, skip, norm, .. } = names.recurrent;
         let (inner, group_width) = (rule.inner(), rule.inner() / rule.groups);
         let rows = inner + rule.mixed_width() + rule.heads;
         let parameters = state_space::Parameters {
             convolution,
             rates: self.rates(number, rule.heads)?,
             shifts: self.weights.vector(&name(shift), rule.heads)?,
-            skip: self.flat(&name(past), [rule.heads, 1])?,
+            skip: self.flat(&name(skip), [rule.heads, 1])?,
             steps,
             norm: Norm::Rms { weight: vec![1.0; group_width], epsilon: norm_epsilon as f32 },
             weights: self.flat(&format!("{}.weight", name(norm)), [rule.groups, group_width])?,
@@ -114,7 +117,10 @@ impl Loader<'_> {
             // The tensor is grouped by key head; reorder it by block, each with all heads.
             true => by_heads(&name(into), key_heads, &[&widths[..], &[shared * value]].concat()),
             false => {
-                vec![all_rows(&name(into), rule.mixed_width()), all_rows(&name(gate), value_heads * value)]
+                vec![
+                    all_rows(&name(into), rule.mixed_width()),
+                    all_rows(&name(gate), value_heads * value),
+                ]
             }
         };
         let matrix = self.stacked(&parts, hidden)?;

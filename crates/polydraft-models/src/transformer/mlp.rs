@@ -1,69 +1,71 @@
-//! The feed-forward block of a layer: one for all tokens, or experts, or both.
+//! Feed-forward block of a layer: dense, experts, or both.
 
 use polydraft_kernels::Rows;
 
-use super::beside::Beside;
 use super::dense::Dense;
+use super::dense_and_experts::DenseAndExperts;
 use super::experts::Experts;
-use super::make::Make;
+use super::matrix_mapper::MatrixMapper;
 use crate::config::FeedForward;
 use crate::error::Result;
 
+/// Feed-forward block of a layer.
 #[derive(Debug)]
 pub(crate) enum Mlp {
     Dense(Dense),
     Experts(Box<Experts>),
-    Beside(Box<Beside>),
+    DenseAndExperts(Box<DenseAndExperts>),
 }
 
 impl Mlp {
-    /// Of the residual stream, and of what the norm before the block made of it.
+    /// Output of the block, given the residual stream and its normed form `x`.
     pub fn forward(&self, config: FeedForward, residual: &Rows, x: &Rows) -> Result<Rows> {
         match self {
             Self::Dense(dense) => dense.forward(config, x),
             Self::Experts(experts) => experts.forward(config, x),
-            Self::Beside(both) => both.forward(config, residual, x),
+            Self::DenseAndExperts(both) => both.forward(config, residual, x),
         }
     }
 
-    /// What computes every token.
+    /// Dense block, if the layer has one.
     pub fn dense(&self) -> Option<&Dense> {
         match self {
             Self::Dense(dense) => Some(dense),
             Self::Experts(_) => None,
-            Self::Beside(both) => Some(&both.dense),
+            Self::DenseAndExperts(both) => Some(&both.dense),
         }
     }
 
+    /// Experts, if the layer has them.
     pub fn experts(&self) -> Option<&Experts> {
         match self {
             Self::Dense(_) => None,
             Self::Experts(experts) => Some(experts),
-            Self::Beside(both) => Some(&both.experts),
+            Self::DenseAndExperts(both) => Some(&both.experts),
         }
     }
 
-    /// Both, to be changed.
-    pub fn parts_mut(&mut self) -> (Option<&mut Dense>, Option<&mut Experts>) {
+    /// Mutable access to the dense block and to the experts.
+    pub fn blocks_mut(&mut self) -> (Option<&mut Dense>, Option<&mut Experts>) {
         match self {
             Self::Dense(dense) => (Some(dense), None),
             Self::Experts(experts) => (None, Some(experts)),
-            Self::Beside(both) => (Some(&mut both.dense), Some(&mut both.experts)),
+            Self::DenseAndExperts(both) => (Some(&mut both.dense), Some(&mut both.experts)),
         }
     }
 
-    /// The same with other matrices.
-    pub fn with(&self, make: &Make) -> Result<Self> {
-        let dense = |of: &Dense| of.with(["mlp_in", "mlp_out"], make);
+    /// Copy with mapped matrices.
+    pub fn map_matrices(&self, mapper: &MatrixMapper) -> Result<Self> {
+        let map_dense = |dense: &Dense| dense.map_matrices(["mlp_in", "mlp_out"], mapper);
         Ok(match self {
-            Self::Dense(of) => Self::Dense(dense(of)?),
-            Self::Experts(of) => Self::Experts(Box::new(of.with(make)?)),
-            Self::Beside(of) => Self::Beside(Box::new(Beside {
-                dense: dense(&of.dense)?,
-                dense_norm: of.dense_norm.clone(),
-                router_norm: of.router_norm.clone(),
-                norms: of.norms.clone(),
-                experts: of.experts.with(make)?,
+            Self::Dense(dense) => Self::Dense(map_dense(dense)?),
+            Self::Experts(experts) => Self::Experts(Box::new(experts.map_matrices(mapper)?)),
+            Self::DenseAndExperts(both) => Self::DenseAndExperts(Box::new(DenseAndExperts {
+                dense: map_dense(&both.dense)?,
+                dense_norm: both.dense_norm.clone(),
+                router_norm: both.router_norm.clone(),
+                norms: both.norms.clone(),
+                experts: both.experts.map_matrices(mapper)?,
             })),
         })
     }

@@ -1,59 +1,59 @@
-//! The tokens of one pass, and what each of them sees.
+//! Tokens of one forward pass and their attention masks.
 
 use polydraft_kernels::{Mask, Rows};
 
 use crate::cache::Cache;
 use crate::error::Result;
 
-/// One sequence's tokens in a pass.
+/// Tokens of one sequence in a forward pass.
 #[derive(Debug)]
-pub(crate) struct Part<'a> {
+pub(crate) struct SequenceTokens<'a> {
     pub cache: &'a mut Cache,
-    /// The slot of the first token; the others follow it.
+    /// Slot of the first token; the others follow it.
     pub start: usize,
     pub tokens: Vec<u32>,
-    /// Of each token.
+    /// Attention mask of each token.
     pub masks: Vec<Mask>,
-    /// So many of the last tokens want logits.
+    /// Number of tokens, counted from the last, whose logits are wanted.
     pub wanted: usize,
-    /// So many tokens of the sequence are decided and have no logits to give.
-    pub settled: usize,
+    /// Number of tokens of the sequence that are final and whose logits are not wanted.
+    pub committed: usize,
 }
 
-impl Part<'_> {
-    /// The slots up to the last token's.
+impl SequenceTokens<'_> {
+    /// End of the range of slots.
     pub fn end(&self) -> usize {
         self.start + self.tokens.len()
     }
 }
 
-/// Makes all parts' caches ready for their tokens.
-pub(crate) fn begin(parts: &mut [Part]) -> Result<()> {
+/// Prepares the caches of all sequences for their tokens.
+pub(crate) fn begin(parts: &mut [SequenceTokens]) -> Result<()> {
     for part in parts {
-        part.cache.begin(part.start, &part.masks, part.settled)?;
+        part.cache.begin_pass(part.start, &part.masks, part.committed)?;
     }
     Ok(())
 }
 
-/// Makes decided tokens part of the states that recurrent layers keep.
-pub(crate) fn end(parts: &mut [Part]) {
+/// Advances the recurrent states of all sequences over their final tokens.
+pub(crate) fn end(parts: &mut [SequenceTokens]) {
     for part in parts {
-        part.cache.end(part.wanted == 0);
+        part.cache.end_pass(part.wanted == 0);
     }
 }
 
-/// The tokens of all parts.
-pub(crate) fn tokens(parts: &[Part]) -> Vec<u32> {
+/// Tokens of all sequences.
+pub(crate) fn tokens(parts: &[SequenceTokens]) -> Vec<u32> {
     parts.iter().flat_map(|part| &part.tokens).copied().collect()
 }
 
-/// The positions of the tokens of all parts.
-pub(crate) fn positions(parts: &[Part]) -> Vec<usize> {
+/// Positions of the tokens of all sequences.
+pub(crate) fn positions(parts: &[SequenceTokens]) -> Vec<usize> {
     parts.iter().flat_map(|part| part.masks.iter().map(Mask::position)).collect()
 }
 
-/// Of rows of all tokens those whose logits are wanted; `None` if none are.
-pub(crate) fn wanted(x: Rows, parts: &[Part]) -> Option<Rows> {
+/// Selects the rows whose logits are wanted; `None` if there are none.
+pub(crate) fn wanted(x: Rows, parts: &[SequenceTokens]) -> Option<Rows> {
     let wanted = wanted_rows(parts);
     match wanted.len() {
         0 => None,
@@ -62,8 +62,8 @@ pub(crate) fn wanted(x: Rows, parts: &[Part]) -> Option<Rows> {
     }
 }
 
-/// Which of all parts' tokens those are whose logits are wanted.
-fn wanted_rows(parts: &[Part]) -> Vec<usize> {
+/// Indices of the tokens whose logits are wanted.
+fn wanted_rows(parts: &[SequenceTokens]) -> Vec<usize> {
     let (mut wanted, mut end) = (Vec::new(), 0);
     for part in parts {
         end += part.tokens.len();
@@ -72,9 +72,9 @@ fn wanted_rows(parts: &[Part]) -> Vec<usize> {
     wanted
 }
 
-/// Leaves of all parts the tokens whose logits are wanted; which of them they were, if there were
-/// others.
-pub(crate) fn narrow(parts: &mut [Part]) -> Option<Vec<usize>> {
+/// Drops the tokens whose logits are not wanted; returns the indices of the others, or `None` if
+/// nothing was dropped.
+pub(crate) fn drop_unwanted(parts: &mut [SequenceTokens]) -> Option<Vec<usize>> {
     let rows = wanted_rows(parts);
     let all: usize = parts.iter().map(|part| part.tokens.len()).sum();
     for part in parts {
@@ -89,16 +89,16 @@ pub(crate) fn narrow(parts: &mut [Part]) -> Option<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Form;
+    use crate::cache::CacheLayout;
 
     #[test]
-    fn what_is_left_are_the_tokens_whose_logits_are_wanted() {
-        let form = || Form { layouts: Vec::new(), watched: 0, recurrent: None };
+    fn drop_unwanted_leaves_tokens_whose_logits_are_wanted() {
+        let form = || CacheLayout { layouts: Vec::new(), captured_width: 0, recurrent: None };
         let mut caches = [Cache::new(form()), Cache::new(form()), Cache::new(form())];
-        let mut parts: Vec<Part> = caches
+        let mut parts: Vec<SequenceTokens> = caches
             .iter_mut()
             .zip([(3, 4, 1), (0, 2, 0), (9, 2, 2)])
-            .map(|(cache, (start, count, wanted))| Part {
+            .map(|(cache, (start, count, wanted))| SequenceTokens {
                 cache,
                 start,
                 tokens: (start as u32..).take(count).collect(),
@@ -106,15 +106,15 @@ mod tests {
                     .map(|at| Mask { context: at, path: vec![at] })
                     .collect(),
                 wanted,
-                settled: start,
+                committed: start,
             })
             .collect();
-        assert_eq!(narrow(&mut parts), Some(vec![3, 6, 7]));
+        assert_eq!(drop_unwanted(&mut parts), Some(vec![3, 6, 7]));
         assert_eq!(tokens(&parts), [6, 9, 10]);
         assert_eq!(positions(&parts), [6, 9, 10]);
         assert_eq!(parts.iter().map(|part| part.start).collect::<Vec<_>>(), [6, 2, 9]);
-        assert_eq!(parts.iter().map(Part::end).collect::<Vec<_>>(), [7, 2, 11]);
-        // Once more there is nothing to leave away.
-        assert_eq!(narrow(&mut parts), None);
+        assert_eq!(parts.iter().map(SequenceTokens::end).collect::<Vec<_>>(), [7, 2, 11]);
+        // A second call drops nothing.
+        assert_eq!(drop_unwanted(&mut parts), None);
     }
 }

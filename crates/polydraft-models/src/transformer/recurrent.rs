@@ -1,38 +1,46 @@
-//! What recurrent layers of all kinds do: their convolution, and the way to the caches.
+//! Parts shared by all kinds of recurrent layers: the convolution, and passing their inputs to the
+//! caches.
 
 use polydraft_kernels::{Rows, convolve};
 
-use super::pass::Part;
+use super::pass::SequenceTokens;
 
-/// A convolution of every channel over the last tokens.
+/// Causal convolution of every channel over the last tokens.
 #[derive(Debug)]
 pub(crate) struct Convolution {
-    /// `[kernel, channels]`
+    /// Weights, `[kernel, channels]`.
     pub weights: Vec<f32>,
     pub bias: Option<Vec<f32>>,
 }
 
 impl Convolution {
-    /// Of the tokens of all parts, whose rows the caches take.
-    pub fn forward(&self, layer: usize, rows: &[f32], channels: usize, parts: &mut [Part]) -> Rows {
+    /// Convolves the rows of the tokens of all sequences, and stores the rows in the caches.
+    pub fn forward(
+        &self,
+        layer: usize,
+        rows: &[f32],
+        channels: usize,
+        parts: &mut [SequenceTokens],
+    ) -> Rows {
         let mut rest = rows;
         for part in &mut *parts {
-            let own;
-            (own, rest) = rest.split_at(part.tokens.len() * channels);
-            part.cache.take_channels(layer, own);
+            let rows;
+            (rows, rest) = rest.split_at(part.tokens.len() * channels);
+            part.cache.push_channels(layer, rows);
         }
         let windows = parts.iter().flat_map(|part| part.cache.windows(layer)).collect::<Vec<_>>();
         convolve(&windows, &self.weights, self.bias.as_deref(), channels)
     }
 }
 
-/// Gives all parts' caches what changes the memory of a layer, `width` numbers a token.
-pub(super) fn take_inputs(layer: usize, rows: &[f32], width: usize, parts: &mut [Part]) {
+/// Stores the inputs of a layer's recurrence in the caches of all sequences, `width` numbers per
+/// token.
+pub(super) fn store_inputs(layer: usize, rows: &[f32], width: usize, parts: &mut [SequenceTokens]) {
     let mut rest = rows;
     for part in parts {
-        let own;
-        (own, rest) = rest.split_at(part.tokens.len() * width);
-        part.cache.take_inputs(layer, own);
+        let rows;
+        (rows, rest) = rest.split_at(part.tokens.len() * width);
+        part.cache.push_inputs(layer, rows);
     }
 }
 

@@ -1,17 +1,17 @@
-//! Rotary embedding: the angles of the tokens of a pass.
+//! Rotary embedding: rotation angles of the tokens of a pass.
 
 use polydraft_kernels::{rotate, rotate_neighbours};
 
-use crate::config::{Frequencies, Pairs};
+use crate::config::{Frequencies, RotaryPairs};
 
-/// Cosines and sines of every token of a pass.
+/// Cosines and sines of the angles of every token of a pass.
 #[derive(Debug)]
 pub(crate) struct Angles {
     cos: Vec<f32>,
     sin: Vec<f32>,
-    /// Of a token.
+    /// Angles per token.
     count: usize,
-    pairs: Pairs,
+    pairs: RotaryPairs,
 }
 
 impl Angles {
@@ -22,42 +22,44 @@ impl Angles {
         Self { cos, sin, count: values.len(), pairs: *pairs }
     }
 
-    /// Turns heads of `head` numbers by the angles of the token at `row`, or the part of them that
-    /// there are angles for.
-    pub fn turn(&self, row: usize, heads: &mut [f32], head: usize) {
-        let own = row * self.count..(row + 1) * self.count;
-        let (cos, sin) = (&self.cos[own.clone()], &self.sin[own]);
-        let turn = match self.pairs {
-            Pairs::Halves => rotate,
-            Pairs::Neighbours => rotate_neighbours,
+    /// Rotates heads of `head` numbers by the angles of the token at `row`. With fewer than `head /
+    /// 2` angles only the first numbers of each head are rotated.
+    pub fn rotate(&self, row: usize, heads: &mut [f32], head: usize) {
+        let range = row * self.count..(row + 1) * self.count;
+        let (cos, sin) = (&self.cos[range.clone()], &self.sin[range]);
+        let rotate = match self.pairs {
+            RotaryPairs::Halves => rotate,
+            RotaryPairs::Neighbours => rotate_neighbours,
         };
         if 2 * self.count == head {
-            return turn(heads, cos, sin);
+            return rotate(heads, cos, sin);
         }
-        heads.chunks_exact_mut(head).for_each(|head| turn(&mut head[..2 * self.count], cos, sin));
+        heads.chunks_exact_mut(head).for_each(|head| rotate(&mut head[..2 * self.count], cos, sin));
     }
 }
 
-/// Those of all tokens of a pass, made once for all layers. Angles are computed anew for the few
-/// positions of a pass, so that a long context costs no table.
+/// Angles of all tokens of a pass, computed once for all layers. They are computed anew for the few
+/// positions of a pass, so that a long context needs no table.
 #[derive(Debug)]
 pub(crate) struct Rotations {
     all: Option<Angles>,
-    /// Those of layers with a window, if others.
+    /// Angles in sliding-window layers, if they differ.
     windowed: Option<Angles>,
 }
 
 impl Rotations {
-    /// Of learned positions there are none.
+    /// No rotation: models with learned positions.
     pub const NONE: Self = Self { all: None, windowed: None };
 
-    /// `windowed` are the frequencies in layers with a window, if others.
+    /// Angles at these positions; `windowed` are the frequencies of sliding-window layers, if they
+    /// differ.
     pub fn new(positions: &[usize], all: &Frequencies, windowed: Option<&Frequencies>) -> Self {
         let angles = |frequencies: &Frequencies| Angles::new(positions, frequencies);
         Self { all: Some(angles(all)), windowed: windowed.map(angles) }
     }
 
-    pub fn of(&self, windowed: bool) -> Option<&Angles> {
+    /// Angles of a layer with or without a sliding window; `None` without rotary embedding.
+    pub fn angles(&self, windowed: bool) -> Option<&Angles> {
         self.windowed.as_ref().filter(|_| windowed).or(self.all.as_ref())
     }
 }

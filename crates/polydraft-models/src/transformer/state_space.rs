@@ -63,7 +63,9 @@ impl StateSpaceLayer {
                 inputs.extend(values.iter().map(|value| value * step));
             }
             inputs.extend_from_slice(shared);
-            inputs.extend(steps.iter().zip(&parameters.rates).map(|(step, rate)| (rate * step).exp()));
+            inputs.extend(
+                steps.iter().zip(&parameters.rates).map(|(step, rate)| (rate * step).exp()),
+            );
         }
         store_inputs(layer, &inputs, rule.width(), parts);
         let mut walks: Vec<_> =

@@ -41,9 +41,9 @@ element!(f32, |x: f32| x, f16::to_f32, bf16::to_f32);
 element!(f16, f16::from_f32, |x: f16| x, |x: bf16| f16::from_f32(x.to_f32()));
 element!(bf16, bf16::from_f32, |x: f16| bf16::from_f32(x.to_f32()), |x: bf16| x);
 
-/// The first number that is none.
+/// Index and value of the first entry that is infinite or NaN.
 pub(super) fn not_finite<T: Element>(values: &[T]) -> Option<(usize, f32)> {
-    // All of them first: this is what happens, and vectors do it.
+    // Test all values first: the usual case, and vectorised.
     let finite = values.iter().fold(true, |finite, value| finite & value.is_finite());
     if finite {
         return None;

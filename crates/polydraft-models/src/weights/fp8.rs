@@ -1,35 +1,35 @@
-//! Matrices in FP8 as directories have them: a byte a number, and scales in a tensor of their own:
-//! one of all, one a row, or one a block.
+//! Matrices in FP8 as directories have them: one byte per number, and a tensor of scales: one for
+//! all, one per row, or one per block.
 
 use safetensors::tensor::Dtype;
 
 use super::element::{Element, not_finite};
-use super::narrow::{e4m3, e5m2, e8m0};
+use super::float8::{e4m3, e5m2, e8m0};
 use super::safetensors::Scaled;
-use super::stored::Stored;
+use super::stored::StoredTensor;
 use crate::error::{Error, Result};
 
-/// Blocks of MXFP8, whose powers of two compressed-tensors writes as whole numbers of a byte.
+/// Block size of MXFP8, whose scales, powers of two, compressed-tensors writes as U8.
 const MX_BLOCK: [usize; 2] = [1, 32];
 
-/// Rows of bytes, each of which has a scale.
+/// Rows of FP8 numbers with their scales.
 pub(crate) struct Fp8 {
-    numbers: Stored,
-    /// What each byte stands for.
+    numbers: StoredTensor,
+    /// Value of each byte.
     values: [f32; 256],
     scales: Vec<f32>,
     grid: Grid,
 }
 
 impl Fp8 {
-    /// Of a tensor of this shape.
+    /// Reads the scales of a tensor of this shape.
     pub fn new(scaled: Scaled, shape: &[usize]) -> Result<Self> {
-        let Scaled { numbers, scales, shape: of_scales, block } = scaled;
-        let Some(grid) = Grid::of(shape, &of_scales, block) else {
-            let got = format!("shape {of_scales:?}");
-            return Err(scales.wrong(Grid::expected(shape, block), got));
+        let Scaled { numbers, scales, shape: scale_shape, block } = scaled;
+        let Some(grid) = Grid::new(shape, &scale_shape, block) else {
+            let got = format!("shape {scale_shape:?}");
+            return Err(scales.tensor_error(Grid::expected(shape, block), got));
         };
-        let mut read = vec![0.0; of_scales.iter().product()];
+        let mut read = vec![0.0; scale_shape.iter().product()];
         match scales.dtype() {
             dtype if dtype == Dtype::F8_E8M0 || dtype == Dtype::U8 && grid.block == MX_BLOCK => {
                 let bytes: Vec<[u8; 1]> = scales.bytes(0, read.len())?;
@@ -38,14 +38,14 @@ impl Fp8 {
                 }
                 if let Some((at, got)) = not_finite(&read) {
                     return Err(
-                        scales.wrong("finite scales".into(), format!("{got} at entry {at}"))
+                        scales.tensor_error("finite scales".into(), format!("{got} at entry {at}"))
                     );
                 }
             }
             Dtype::F32 | Dtype::F16 | Dtype::BF16 => scales.read(0, &mut read)?,
             other => {
                 let expected = "scales of type F32, F16, BF16 or F8_E8M0".to_owned();
-                return Err(scales.wrong(expected, format!("type {other:?}")));
+                return Err(scales.tensor_error(expected, format!("type {other:?}")));
             }
         }
         let value = if numbers.dtype() == Dtype::F8_E5M2 { e5m2 } else { e4m3 };
@@ -69,65 +69,66 @@ impl Fp8 {
         }
         match not_finite(values) {
             None => Ok(()),
-            Some((at, got)) => Err(self.wrong(first + at / columns, at % columns, got)),
+            Some((at, got)) => Err(self.not_finite_error(first + at / columns, at % columns, got)),
         }
     }
 
-    fn wrong(&self, row: usize, column: usize, got: f32) -> Error {
+    fn not_finite_error(&self, row: usize, column: usize, got: f32) -> Error {
         let got = format!("{got} in row {row}, column {column}");
-        self.numbers.wrong("finite numbers, times their scales too".to_owned(), got)
+        self.numbers.tensor_error("finite numbers, times their scales too".to_owned(), got)
     }
 }
 
-/// Which scale is that of a number.
+/// Maps numbers to their scales.
 #[derive(Debug, PartialEq, Eq)]
 struct Grid {
-    /// Rows of a matrix: a tensor may have several, one after the other.
+    /// Rows per matrix; a tensor may stack several matrices.
     rows: usize,
     /// Rows and columns that share a scale.
     block: [usize; 2],
-    /// Rows of scales that a matrix has, and scales in one.
+    /// Rows of scales per matrix, and scales per row.
     scales: [usize; 2],
 }
 
 impl Grid {
-    /// That of a tensor of this shape whose scales have that one, if they fit.
-    fn of(shape: &[usize], scales: &[usize], block: Option<[usize; 2]>) -> Option<Self> {
+    /// Grid of a tensor of this shape with scales of shape `scales`; `None` if they do not fit.
+    fn new(shape: &[usize], scales: &[usize], block: Option<[usize; 2]>) -> Option<Self> {
         let (columns, before) = shape.split_last()?;
         let (rows, count) = before.split_last().unwrap_or((&1, &[]));
         if scales.iter().all(|size| *size == 1) {
             let rows = before.iter().product();
             return Some(Self { rows, block: [rows, *columns], scales: [1, 1] });
         }
-        let of_one = scales.strip_prefix(count)?;
+        let per_matrix = scales.strip_prefix(count)?;
         let blocks = |block: [usize; 2]| [rows.div_ceil(block[0]), columns.div_ceil(block[1])];
-        let block = match *of_one {
+        let block = match *per_matrix {
             [] | [1] | [1, 1] => [*rows, *columns],
             [each] | [each, 1] if each == *rows => [1, *columns],
             [down, across] if block.map(blocks) == Some([down, across]) => block?,
             _ => return None,
         };
-        let scales = [of_one.first().copied().unwrap_or(1), of_one.get(1).copied().unwrap_or(1)];
+        let scales =
+            [per_matrix.first().copied().unwrap_or(1), per_matrix.get(1).copied().unwrap_or(1)];
         Some(Self { rows: *rows, block, scales })
     }
 
-    /// What shapes scales may have.
+    /// Shapes that scales may have, for errors.
     fn expected(shape: &[usize], block: Option<[usize; 2]>) -> String {
         let [.., rows, columns] = *shape else { return "a scale of shape [1]".to_owned() };
         let count = &shape[..shape.len() - 2];
         let with = |end: &[usize]| [count, end].concat();
         let rows_each = with(&[rows, 1]);
-        let of_blocks = match block {
-            None => "; config.json says nothing of blocks".to_owned(),
+        let block_shape = match block {
+            None => "; config.json has no block size".to_owned(),
             Some(block) => {
                 let grid = with(&[rows.div_ceil(block[0]), columns.div_ceil(block[1])]);
                 format!(", or {grid:?} for blocks of {block:?}")
             }
         };
-        format!("scales of shape [1] or {rows_each:?}{of_blocks}")
+        format!("scales of shape [1] or {rows_each:?}{block_shape}")
     }
 
-    /// The scale of a row's first numbers; those of the others follow.
+    /// Index of the scale of a row's first number; the row's other scales follow.
     fn first(&self, row: usize) -> usize {
         let (matrix, row) = (row / self.rows, row % self.rows);
         (matrix * self.scales[0] + row / self.block[0]) * self.scales[1]
@@ -139,9 +140,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_has_its_scale() {
+    fn grid_maps_rows_to_scales_for_all_shapes() {
         let block = Some([128, 64]);
-        let grid = |shape: &[usize], scales: &[usize]| Grid::of(shape, scales, block);
+        let grid = |shape: &[usize], scales: &[usize]| Grid::new(shape, scales, block);
         let firsts = |grid: Grid, rows: &[usize]| {
             rows.iter().map(|row| grid.first(*row)).collect::<Vec<_>>()
         };
@@ -161,10 +162,10 @@ mod tests {
             let each = grid(&[3, 200, 70], scales).unwrap();
             assert_eq!(firsts(each, &[199, 200, 599]), [0, 1, 2]);
         }
-        for wrong in [&[2][..], &[2, 1], &[1, 2], &[70], &[1, 70], &[2, 2, 1], &[0], &[2, 0]] {
-            assert_eq!(grid(&[200, 70], wrong), None, "{wrong:?}");
+        for unfit in [&[2][..], &[2, 1], &[1, 2], &[70], &[1, 70], &[2, 2, 1], &[0], &[2, 0]] {
+            assert_eq!(grid(&[200, 70], unfit), None, "{unfit:?}");
         }
-        assert_eq!(Grid::of(&[200, 70], &[2, 2], None), None);
+        assert_eq!(Grid::new(&[200, 70], &[2, 2], None), None);
         let expected = Grid::expected(&[200, 70], block);
         assert!(expected.contains("[200, 1]") && expected.contains("[2, 2]"), "{expected}");
     }

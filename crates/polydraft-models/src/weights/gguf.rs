@@ -1,4 +1,4 @@
-//! The tensors of a GGUF file, whose model is described.
+//! Tensors of a GGUF file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polydraft_gguf::{
     DEQUANTIZED, ExpectedTensor, Gguf, ModelDescription, RopePairs, Tensor, TensorRole, TensorType,
-    to_memory_type, interleaved,
+    interleaved, to_memory_type,
 };
 use polydraft_kernels::Format;
 
@@ -15,47 +15,47 @@ use super::tensor_header::TensorHeader;
 use super::tensor_names::{TensorNames, file_name, model_name};
 use crate::error::{Error, Result};
 
-/// A file that has exactly the tensors of its model.
+/// GGUF file with the tensors of a model.
 #[derive(Debug)]
 pub(crate) struct GgufFile {
     gguf: Arc<Gguf>,
-    /// Tensors whose rows are in the order of [`RopePairs::Neighbours`], with the width of their
-    /// heads.
+    /// Tensors whose rows are in the order of [`RopePairs::Neighbours`], with their head size.
     interleaved: BTreeMap<String, usize>,
-    /// Names of those that were read, where the others are still to be looked at.
+    /// Names of the tensors that were read; `None` where the description has checked them.
     taken: Option<BTreeSet<String>>,
-    /// What tensors are called that are asked for by other names.
+    /// Names of the tensors in the model and in the file, where they differ.
     names: TensorNames,
 }
 
-/// Of the tokens that a head drafts: the one tensor of whole numbers that is read.
-const TOKENS: &str = "d2t";
+/// Tensor of the tokens that a draft head can draft, the only integer tensor that is read.
+const DRAFT_TOKENS: &str = "d2t";
 
 impl GgufFile {
+    /// File whose model is described: checks all tensors.
     pub fn new(gguf: Gguf, description: &ModelDescription) -> Result<Self> {
         description.check_tensors(&gguf)?;
         check_types(&gguf)?;
-        let turned =
+        let is_rotated =
             |tensor: &ExpectedTensor| matches!(tensor.role, TensorRole::Query | TensorRole::Key);
         let interleaved = match description.rope.pairs {
             RopePairs::Halves => BTreeMap::new(),
             RopePairs::Neighbours => {
-                let turned = description.tensors().into_iter().filter(turned);
-                turned.map(|tensor| (tensor.name, description.key_head)).collect()
+                let rotated = description.tensors().into_iter().filter(is_rotated);
+                rotated.map(|tensor| (tensor.name, description.key_head)).collect()
             }
         };
         Ok(Self { gguf: Arc::new(gguf), interleaved, taken: None, names: &[] })
     }
 
-    /// Of a model whose tensors' shapes are checked when they are read.
+    /// File whose tensors' shapes are checked when they are read.
     pub fn unchecked(gguf: Gguf, interleaved: BTreeMap<String, usize>) -> Result<Self> {
         check_types(&gguf)?;
         let taken = Some(BTreeSet::new());
         Ok(Self { gguf: Arc::new(gguf), interleaved, taken, names: &[] })
     }
 
-    /// The same with other names for its tensors.
-    pub fn named(mut self, names: TensorNames) -> Self {
+    /// Sets the names of the tensors in the model and in the file.
+    pub fn with_names(mut self, names: TensorNames) -> Self {
         self.names = names;
         self
     }
@@ -68,7 +68,7 @@ impl GgufFile {
         self.find(name).map(|tensor| tensor.shape())
     }
 
-    /// Takes the vector of whole numbers that such a file may have.
+    /// Reads an integer vector, which files of draft heads may have.
     pub fn integers(&mut self, name: &str, length: usize) -> Result<Vec<i64>> {
         let name = file_name(self.names, name);
         let tensor = self.gguf.tensor(&name)?;
@@ -96,17 +96,18 @@ impl GgufFile {
         self.find(name).is_some_and(|tensor| tensor.shape().len() == 1)
     }
 
-    /// That every tensor was read, but for what the predicate allows.
-    pub fn finish(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
+    /// Checks that every tensor was read, except those that the predicate allows.
+    pub fn check_all_read(self, allowed: impl Fn(&str) -> bool) -> Result<()> {
         let Some(taken) = &self.taken else { return Ok(()) };
-        let is_left = |name: &str| !taken.contains(name) && !allowed(&model_name(self.names, name));
-        match self.gguf.tensors().find(|tensor| is_left(tensor.name())) {
+        let is_unread =
+            |name: &str| !taken.contains(name) && !allowed(&model_name(self.names, name));
+        match self.gguf.tensors().find(|tensor| is_unread(tensor.name())) {
             None => Ok(()),
-            Some(other) => Err(Error::Tensor {
-                path: other.path().to_owned(),
-                tensor: other.name().to_owned(),
+            Some(unread) => Err(Error::Tensor {
+                path: unread.path().to_owned(),
+                tensor: unread.name().to_owned(),
                 expected: "no such tensor in a model of this architecture".to_owned(),
-                got: format!("one of shape {:?}", other.shape()),
+                got: format!("one of shape {:?}", unread.shape()),
             }),
         }
     }
@@ -125,7 +126,7 @@ impl GgufFile {
         })
     }
 
-    /// A tensor, which must have this shape.
+    /// Marks a tensor as read and returns it; it must have this shape.
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<GgufTensor> {
         let name = file_name(self.names, name);
         self.gguf.tensor(&name)?.expect_shape(shape)?;
@@ -137,10 +138,10 @@ impl GgufFile {
     }
 }
 
-/// That every tensor is of a type that can be read, before the first is.
+/// Checks before reading that all tensors have types that can be read.
 fn check_types(gguf: &Gguf) -> Result<()> {
     let is_known = |tensor: &Tensor| match tensor.kind() {
-        TensorType::I64 => tensor.name() == TOKENS,
+        TensorType::I64 => tensor.name() == DRAFT_TOKENS,
         kind => DEQUANTIZED.contains(&kind),
     };
     match gguf.tensors().find(|tensor| !is_known(tensor)) {
@@ -154,11 +155,11 @@ fn check_types(gguf: &Gguf) -> Result<()> {
     }
 }
 
-/// A tensor in its file.
+/// Tensor in a GGUF file.
 pub(crate) struct GgufTensor {
     gguf: Arc<Gguf>,
     name: String,
-    /// Width of the heads whose rows are to be put in order.
+    /// Head size, where rows have to be reordered within heads.
     head: Option<usize>,
 }
 
@@ -168,7 +169,7 @@ impl GgufTensor {
     }
 
     pub fn kind(&self) -> TensorType {
-        // `GgufFile::take` has seen it.
+        // `GgufFile::take` has found the tensor.
         self.gguf.find(&self.name).map_or(TensorType::F32, |tensor| tensor.kind())
     }
 
@@ -176,8 +177,8 @@ impl GgufTensor {
         Format::from_tensor_type(self.kind())
     }
 
-    /// Reads rows of `columns` values from row `first` on. A vector is a row, or rows of one value
-    /// where its entries are to be put in order.
+    /// Reads rows of `columns` values from row `first` on. A vector is one row, or rows of one
+    /// value where its entries have to be reordered.
     pub fn read<T: Element>(&self, first: usize, columns: usize, values: &mut [T]) -> Result<()> {
         let tensor = self.tensor()?;
         match self.head {
@@ -204,14 +205,14 @@ impl GgufTensor {
         }
     }
 
-    /// Reads rows as they lie in the file.
+    /// Reads rows in the file's order.
     fn convert<T: Element>(&self, tensor: Tensor, first: usize, values: &mut [T]) -> Result<()> {
         let rows = first..first + values.len() / tensor.columns();
-        // Types that may be what is asked for, and need not be f32 in between.
+        // These types may be the requested one, and need no f32 in between.
         match tensor.kind() {
-            TensorType::F16 => plain(tensor, rows, values, T::from_f16),
-            TensorType::BF16 => plain(tensor, rows, values, T::from_bf16),
-            TensorType::F32 => plain(tensor, rows, values, T::from_f32),
+            TensorType::F16 => read_words(tensor, rows, values, T::from_f16),
+            TensorType::BF16 => read_words(tensor, rows, values, T::from_bf16),
+            TensorType::F32 => read_words(tensor, rows, values, T::from_f32),
             _ => {
                 let mut widened = vec![0.0; values.len()];
                 tensor.dequantize_rows(rows, &mut widened)?;
@@ -223,7 +224,8 @@ impl GgufTensor {
         }
     }
 
-    /// Reads the blocks of rows from row `first` on.
+    /// Reads the blocks of rows from row `first` on, converted to the type that is stored in
+    /// memory.
     pub fn blocks(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let tensor = self.tensor()?;
         let (width, kind) = (tensor.row_bytes(), tensor.kind());
@@ -231,7 +233,8 @@ impl GgufTensor {
             let held = tensor.columns() / kind.block() * kind.memory_type().block_bytes();
             let mut blocks = vec![0; bytes.len() / held * width];
             self.blocks_of(tensor, first, &mut blocks)?;
-            return to_memory_type(kind, &blocks, bytes).map_err(|e| self.tensor_error(&e.expected, e.got));
+            return to_memory_type(kind, &blocks, bytes)
+                .map_err(|e| self.tensor_error(&e.expected, e.got));
         }
         self.blocks_of(tensor, first, bytes)
     }
@@ -266,8 +269,8 @@ impl GgufTensor {
     }
 }
 
-/// Numbers of one word each.
-fn plain<T, const N: usize>(
+/// Reads rows of a type with one number per word.
+fn read_words<T, const N: usize>(
     tensor: Tensor,
     rows: std::ops::Range<usize>,
     values: &mut [T],

@@ -1,33 +1,34 @@
-//! Matrices in blocks of MXFP4 as directories have them: numbers and scales in tensors of their
-//! own.
+//! MXFP4 matrices as directories have them: numbers and scales in separate tensors.
 
 use polydraft_gguf::{TensorType, dequantize, mxfp4_to_q5_0};
 use polydraft_kernels::Format;
 
 use super::element::Element;
-use super::tensor_header::MXFP4_BYTES as BYTES;
 use super::stored;
+use super::tensor_header::MXFP4_BYTES as BYTES;
 use crate::error::{Error, Result};
 
 const FILE_BYTES: usize = 1 + BYTES;
 
-/// Rows of blocks.
+/// Rows of MXFP4 blocks.
 pub(crate) struct Mxfp4 {
-    /// `[.., blocks, 16]`: number 2i of a block in the lower half of byte i, 2i + 1 in the upper.
+    /// Numbers, `[.., blocks, 16]`: number 2i of a block is in the lower half of byte i, number 2i
+    /// + 1 in the upper half.
     pub numbers: stored::StoredTensor,
-    /// `[.., blocks]`: exponents of two, less 127.
+    /// Scales, `[.., blocks]`: exponents of two with a bias of 127.
     pub scales: stored::StoredTensor,
-    /// Blocks of a row.
+    /// Blocks per row.
     pub blocks: usize,
 }
 
 impl Mxfp4 {
+    /// Format that stores the matrix exactly.
     pub fn exact(&self) -> Format {
         Format::from_tensor_type(TensorType::MXFP4)
     }
 
-    /// Rows from row `first` on, as ggml has them: the scale, then the first half of the numbers in
-    /// the lower halves of 16 bytes and the second in the upper.
+    /// Reads rows from row `first` on in ggml's layout: the scale, then the first half of the
+    /// numbers in the lower halves of 16 bytes and the second in the upper halves.
     fn rows(&self, first: usize, count: usize) -> Result<Vec<u8>> {
         let blocks = count * self.blocks;
         let numbers: Vec<[u8; BYTES]> = self.numbers.bytes(first * self.blocks, blocks)?;
@@ -53,13 +54,14 @@ impl Mxfp4 {
         Ok(())
     }
 
-    /// Reads rows as blocks of Q5_0, which hold the same numbers.
+    /// Reads rows as blocks of Q5_0, which represent the same values.
     pub fn blocks(&self, first: usize, bytes: &mut [u8]) -> Result<()> {
         let width = self.blocks * TensorType::Q5_0.block_bytes();
         let rows = self.rows(first, bytes.len() / width)?;
         mxfp4_to_q5_0(&rows, bytes).map_err(|e| self.numbers.tensor_error(e.expected, e.got))
     }
 
+    /// Error about a scale of a row.
     pub fn not_finite(&self, row: usize, got: f32) -> Error {
         self.numbers.tensor_error("finite scales".to_owned(), format!("{got} in row {row}"))
     }

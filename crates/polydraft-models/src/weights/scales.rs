@@ -1,30 +1,30 @@
-//! Which tensors of a directory have scales, and of what.
+//! Recognises the tensors of a directory that contain scales, and their matrices.
 
 use std::collections::BTreeSet;
 
 use safetensors::tensor::Dtype;
 
-/// What follows a matrix's name in that of its scales, whatever the directory's maker calls the
-/// inverse: all of them are what numbers are multiplied by.
+/// Suffixes that make the name of a matrix's scales from its name. Values are multiplied by the
+/// scales in either case, whatever the directory's maker calls the inverse.
 pub(super) const SCALES: [&str; 2] = ["_scale_inv", "_scale"];
-/// What follows its name without `weight` in that of what inputs were rounded with; and what may
-/// follow that of a tensor with all experts.
+/// Suffixes of the names of tensors that describe the quantisation of inputs, in place of `weight`,
+/// or after the name of a tensor of all experts.
 const INPUTS: [&str; 5] =
     ["input_scale", "activation_scale", "input_zero_point", "input_g_idx", "input_global_scale"];
-/// Ends of names of scales of a KV cache in 8 bits.
+/// Suffixes of the names of scales of an 8-bit KV cache.
 const CACHE: [&str; 3] = [".k_scale", ".v_scale", ".kv_scale"];
 
-/// Whether a tensor of this type is such a matrix.
+/// Whether this is an FP8 type.
 pub(super) fn is_fp8(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2)
 }
 
-/// Whether a tensor says how inputs, or the KV cache, were rounded, beside a matrix of one of
-/// these names. Here they are not rounded.
+/// Whether a tensor describes the quantisation of the KV cache, or of the inputs of one of these
+/// matrices. Neither is quantised here.
 pub(super) fn is_of_activations(name: &str, matrices: &BTreeSet<String>) -> bool {
     let is_input = |base: &str| {
-        let of_all = base.strip_suffix('_').is_some_and(|base| matrices.contains(base));
-        of_all || matrices.contains(&format!("{base}weight"))
+        let is_of_all_experts = base.strip_suffix('_').is_some_and(|base| matrices.contains(base));
+        is_of_all_experts || matrices.contains(&format!("{base}weight"))
     };
     CACHE.iter().any(|end| name.ends_with(end))
         || INPUTS.iter().find_map(|end| name.strip_suffix(end)).is_some_and(is_input)
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scales_of_inputs_are_known_by_their_matrix() {
+    fn input_scales_are_recognised_by_their_matrix() {
         let matrices = ["a.q_proj.weight", "a.experts.gate_up_proj"].map(str::to_owned);
         let matrices = BTreeSet::from(matrices);
         let is = |name: &str| is_of_activations(name, &matrices);

@@ -89,6 +89,7 @@ impl StoredTensor {
         self.dtype
     }
 
+    /// Error about the tensor.
     pub fn tensor_error(&self, expected: String, got: String) -> Error {
         Error::Tensor { path: self.path.clone(), tensor: self.name.clone(), expected, got }
     }
@@ -114,14 +115,14 @@ impl StoredTensor {
         }
         match not_finite(values) {
             None => Ok(()),
-            Some((at, got)) => {
-                Err(self
-                    .invalid("finite numbers".to_owned(), format!("{got} at entry {}", first + at)))
-            }
+            Some((at, got)) => Err(self.tensor_error(
+                "finite numbers".to_owned(),
+                format!("{got} at entry {}", first + at),
+            )),
         }
     }
 
-    /// Whether the tensor has this shape's numbers and all of them are 0.
+    /// Whether all numbers of the tensor, which has this shape, are 0.
     pub fn is_zero(&self, shape: &[usize]) -> bool {
         let mut values = vec![1f32; shape.iter().product()];
         let is_known = matches!(self.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16);

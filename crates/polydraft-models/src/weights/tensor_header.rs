@@ -1,23 +1,24 @@
-//! What a header says of a tensor.
+//! Headers of tensors.
 
 use polydraft_gguf::{MXFP4_BLOCK_SIZE, TensorType};
 use polydraft_kernels::Format;
 
-/// Bytes of a block of MXFP4 without its scale.
+/// Bytes of an MXFP4 block without its scale.
 pub(super) const MXFP4_BYTES: usize = MXFP4_BLOCK_SIZE / 2;
 
-/// What a header says of a tensor.
+/// Name, shape and type of a tensor, as its file's header has them.
 pub(crate) struct TensorHeader {
     pub name: String,
     pub shape: Vec<usize>,
-    /// The type's name.
+    /// Name of the type.
     pub stored: String,
-    /// In which it loses nothing.
+    /// Format that stores the tensor exactly.
     pub exact: Format,
 }
 
 impl TensorHeader {
-    /// What a header says of a matrix by its numbers' tensor; of that of its scales nothing.
+    /// Header of an MXFP4 matrix, made from that of its tensor of numbers; `None` for the tensor of
+    /// its scales.
     pub fn mxfp4(name: &str, shape: &[usize]) -> Option<Self> {
         let name = name.strip_suffix("_blocks")?.to_owned();
         let [rows @ .., blocks, MXFP4_BYTES] = shape else { return None };
@@ -29,7 +30,7 @@ impl TensorHeader {
         })
     }
 
-    /// How many numbers it has; shapes are strangers' claims.
+    /// Number of parameters. Saturating, because shapes in files are untrusted.
     pub fn numbers(&self) -> u64 {
         self.shape.iter().fold(1, |n, s| n.saturating_mul(*s as u64))
     }

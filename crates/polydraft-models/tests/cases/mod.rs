@@ -1,4 +1,4 @@
-//! The fixtures of make.py: models, and what transformers gives for them.
+//! Fixtures of make.py: models, and the logits that transformers computes for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use crate::common::*;
 
 pub const TOLERANCE: f32 = 1e-4;
 
-/// A model directory, and what transformers gives for it.
+/// A model directory with the logits of transformers.
 pub struct Case {
     pub name: String,
-    /// With the variant's config.json, if it is one.
+    /// Copy of the directory, with the variant's config.json.
     pub directory: tempfile::TempDir,
     pub tokens: Vec<Token>,
     pub logits: Vec<Vec<f32>>,
     pub logits_bf16: Vec<Vec<f32>>,
     pub tree: DraftTree,
-    /// The text that the tree is behind.
+    /// Length of the context before the tree.
     pub context: usize,
     pub tree_logits: Vec<Vec<f32>>,
 }
 
-/// As in make.py.
+/// Same value as in make.py.
 pub const CONTEXT: usize = 12;
 
 impl Case {
@@ -51,7 +51,7 @@ impl Case {
         let rows = |name: &str| found[name].rows();
         let mut tree = DraftTree::new();
         for (parent, token) in integers("tree_parents").into_iter().zip(integers("tree_tokens")) {
-            // Equal siblings are one node in our trees; the fixtures have none.
+            // `DraftTree` merges equal siblings; the fixtures have none.
             let count = tree.len();
             assert_eq!(tree.add((parent + 1) as NodeId, token as Token), count);
         }
@@ -87,34 +87,34 @@ impl Case {
         Self::all().into_iter().find(|case| case.name == name).unwrap()
     }
 
-    pub fn open(&self, precision: Precision) -> Single {
+    pub fn open(&self, precision: Precision) -> SingleSequence {
         open(self.directory.path(), precision)
     }
 
-    /// The largest distance from transformers' logits, in every way that a text can be computed.
-    pub fn worst(&self, model: &mut Single) -> f32 {
-        let (text, mut worst) = (&self.tokens, 0f32);
-        let mut attach =
-            |found: &[f32], expected: &[f32]| worst = worst.max(distance(found, expected));
-        // As a prompt, of every length.
+    /// Largest difference from transformers' logits over all ways to compute a sequence.
+    pub fn worst(&self, model: &mut SingleSequence) -> f32 {
+        let (tokens, mut largest) = (&self.tokens, 0f32);
+        let mut compare =
+            |found: &[f32], expected: &[f32]| largest = largest.max(distance(found, expected));
+        // As a prompt of every length.
         for (length, expected) in (1..).zip(&self.logits) {
-            attach(&alone(model, &text[..length]), expected);
+            compare(&alone(model, &tokens[..length]), expected);
         }
         // Token by token.
         model.reset();
-        for (token, expected) in text.iter().zip(&self.logits) {
+        for (token, expected) in tokens.iter().zip(&self.logits) {
             model.extend(&[*token]).unwrap();
             model.score(&DraftTree::new()).unwrap();
-            attach(model.logits(DraftTree::ROOT), expected);
+            compare(model.logits(DraftTree::ROOT), expected);
         }
-        // A tree at once, and what is left of the prompt with it; then level by level.
+        // A tree at once, together with the rest of the prompt; then node by node.
         for known in [0, self.context - 1] {
             model.reset();
             if known > 0 {
-                model.extend(&text[..known]).unwrap();
+                model.extend(&tokens[..known]).unwrap();
                 model.score(&DraftTree::new()).unwrap();
             }
-            model.extend(&text[known..self.context]).unwrap();
+            model.extend(&tokens[known..self.context]).unwrap();
             let mut tree = DraftTree::new();
             for node in 1..self.tree.len() {
                 tree.add(self.tree.parent(node), self.tree.token(node));
@@ -123,35 +123,35 @@ impl Case {
                 }
             }
             model.score(&tree).unwrap();
-            attach(model.logits(DraftTree::ROOT), &self.logits[self.context - 1]);
+            compare(model.logits(DraftTree::ROOT), &self.logits[self.context - 1]);
             for (node, expected) in (1..).zip(&self.tree_logits) {
-                attach(model.logits(node), expected);
+                compare(model.logits(node), expected);
             }
         }
-        // A committed path: the text behind it as if it had been read alone.
+        // The sequence after a committed path, as if it had been read alone.
         let mut tree = DraftTree::new();
-        let wrong = tree.add(DraftTree::ROOT, (text[self.context] + 1) % 60);
-        tree.add(wrong, text[self.context]);
-        let right = tree.add(DraftTree::ROOT, text[self.context]);
-        let next = tree.add(right, text[self.context + 1]);
+        let wrong = tree.add(DraftTree::ROOT, (tokens[self.context] + 1) % 60);
+        tree.add(wrong, tokens[self.context]);
+        let right = tree.add(DraftTree::ROOT, tokens[self.context]);
+        let next = tree.add(right, tokens[self.context + 1]);
         model.reset();
-        model.extend(&text[..self.context]).unwrap();
+        model.extend(&tokens[..self.context]).unwrap();
         model.score(&tree).unwrap();
         model.commit(&tree, &[right, next]).unwrap();
-        model.extend(&text[self.context + 2..]).unwrap();
+        model.extend(&tokens[self.context + 2..]).unwrap();
         model.score(&DraftTree::new()).unwrap();
-        attach(model.logits(DraftTree::ROOT), self.logits.last().unwrap());
-        worst
+        compare(model.logits(DraftTree::ROOT), self.logits.last().unwrap());
+        largest
     }
 }
 
-/// A fixture, and fields of its configuration with other values.
-pub type Plan<'a> = (&'a str, &'a [(&'a str, Value)]);
+/// A fixture, and changed values of fields of its configuration.
+pub type ConfigChanges<'a> = (&'a str, &'a [(&'a str, Value)]);
 
-/// That a comparison with transformers notices each of the changes.
-pub fn noticed(plans: &[Plan]) {
+/// Asserts that the comparison with transformers fails after each of the changes.
+pub fn assert_changes_noticed(all: &[ConfigChanges]) {
     let mut unnoticed = Vec::new();
-    for (name, changes) in plans {
+    for (name, changes) in all {
         for (field, value) in *changes {
             let case = Case::named(name);
             change_config(case.directory.path(), |config| match field.strip_prefix('/') {
@@ -161,11 +161,11 @@ pub fn noticed(plans: &[Plan]) {
                 }
                 None => config[*field] = value.clone(),
             });
-            let worst = case.worst(&mut case.open(Precision::F32));
-            // The two forms of gelu differ by little themselves.
+            let largest = case.worst(&mut case.open(Precision::F32));
+            // The two forms of GELU differ little.
             let least = if value == "gelu_new" { TOLERANCE } else { 5.0 * TOLERANCE };
-            if worst <= least {
-                unnoticed.push(format!("{name}: {field} = {value}: {worst:e}"));
+            if largest <= least {
+                unnoticed.push(format!("{name}: {field} = {value}: {largest:e}"));
             }
         }
     }

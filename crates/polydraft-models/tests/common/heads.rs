@@ -1,4 +1,4 @@
-//! The draft heads of heads/, which make.py made.
+//! Draft heads of heads/, made by make.py.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use polydraft::Token;
 use polydraft_engine::{Drafter, Sequence, Sequences};
 use polydraft_models::{
-    Head, HeadDescription, HeadOptions, LoadOptions, Loaded, TransformerModel, load,
+    DraftHead, HeadDescription, HeadOptions, LoadOptions, Loaded, TransformerModel, load,
     load_block_head, load_head,
 };
 
-/// One of every format and variant.
+/// One head of every format and variant.
 pub const HEADS: [&str; 6] =
     ["original", "specforge", "speculators", "speculators-qwen3", "whole", "eagle1"];
 
-/// One of every format and variant of those that predict blocks.
+/// One block head of every format and variant.
 pub const BLOCKS: [&str; 8] = [
     "dflash",
     "dflash-speculators",
@@ -34,13 +34,13 @@ pub fn target() -> Loaded {
     load(&folder("target"), LoadOptions::default()).unwrap()
 }
 
-pub fn open_head(name: &str) -> (TransformerModel, Head) {
+pub fn open_head(name: &str) -> (TransformerModel, DraftHead) {
     let mut target = target().model;
     let head = load_head(&folder(name), &mut target, &HeadOptions::default()).unwrap();
     (target, head)
 }
 
-/// A head of either sort.
+/// Opens a head of either kind.
 pub fn open_drafter(name: &str) -> (TransformerModel, Box<dyn Drafter>) {
     if HEADS.contains(&name) {
         let (target, head) = open_head(name);
@@ -52,7 +52,7 @@ pub fn open_drafter(name: &str) -> (TransformerModel, Box<dyn Drafter>) {
     (target, Box::new(head))
 }
 
-/// A text that a target and its head have read.
+/// A target and its head, each with a sequence of the same tokens.
 pub struct HeadPair<D> {
     pub target: TransformerModel,
     pub head: D,
@@ -60,7 +60,7 @@ pub struct HeadPair<D> {
 }
 
 impl<D: Drafter> HeadPair<D> {
-    pub fn of(mut target: TransformerModel, mut head: D) -> Self {
+    pub fn new(mut target: TransformerModel, mut head: D) -> Self {
         let sequences = [target.open().unwrap(), head.open().unwrap()];
         Self { target, head, sequences }
     }
@@ -71,22 +71,29 @@ impl<D: Drafter> HeadPair<D> {
         self.sequences = [self.target.open().unwrap(), self.head.open().unwrap()];
     }
 
-    /// Reads on, `chunk` tokens at a time.
+    /// Appends tokens and computes them, `chunk` tokens at a time.
     pub fn extend(&mut self, tokens: &[Token], chunk: usize) {
-        let [own, its] = self.sequences;
-        self.target.extend(own, tokens).unwrap();
-        self.head.extend(its, tokens).unwrap();
+        let [target_sequence, head_sequence] = self.sequences;
+        self.target.extend(target_sequence, tokens).unwrap();
+        self.head.extend(head_sequence, tokens).unwrap();
         loop {
-            let left = self.target.prepare(own, chunk).unwrap();
-            self.head.sync_target(its, &self.target, own, self.target.len(own) - 1 - left).unwrap();
-            if left.max(self.head.prepare(its, chunk).unwrap()) == 0 {
+            let left = self.target.prepare(target_sequence, chunk).unwrap();
+            self.head
+                .sync_target(
+                    head_sequence,
+                    &self.target,
+                    target_sequence,
+                    self.target.len(target_sequence) - 1 - left,
+                )
+                .unwrap();
+            if left.max(self.head.prepare(head_sequence, chunk).unwrap()) == 0 {
                 return;
             }
         }
     }
 }
 
-/// A head's directory with something changed.
+/// Copy of a head's directory with a change.
 pub fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for file in fs::read_dir(folder(name)).unwrap() {
@@ -97,7 +104,7 @@ pub fn changed(name: &str, change: impl FnOnce(&Path)) -> tempfile::TempDir {
     directory
 }
 
-/// What its headers say it is.
+/// Description of a head, from its headers.
 pub fn described(directory: &Path) -> polydraft_models::Result<HeadDescription> {
     let target = target();
     HeadDescription::read(directory, target.model.config(), target.language.vocabulary.size())

@@ -1,4 +1,4 @@
-//! Tiny random models on disk, and access to scores.
+//! Tiny random models on disk, and helpers for their logits.
 
 pub mod heads;
 pub mod steps;
@@ -26,7 +26,7 @@ const HEAD: usize = 16;
 const INTERMEDIATE: usize = 64;
 const LAYERS: usize = 3;
 
-/// The folder of the shipped models.
+/// Folder of a shipped model.
 pub fn demo(role: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo").join(role)
 }
@@ -48,7 +48,7 @@ pub fn config() -> Value {
     })
 }
 
-/// Random tensors that fit [`config`], weights and embeddings untied.
+/// Random tensors for [`config`], with untied embedding and output matrix.
 pub fn tensors(seed: u64, dtype: Dtype) -> Tensors {
     let mut rng = ChaCha12Rng::seed_from_u64(seed);
     let mut random = |dims: &[usize]| {
@@ -81,7 +81,7 @@ pub fn tensors(seed: u64, dtype: Dtype) -> Tensors {
     all
 }
 
-/// A tokenizer of single characters: token i is the character 32 + i.
+/// Tokenizer of single characters: token i is the character 32 + i.
 pub fn tokenizer(tokens: usize) -> Value {
     let character = |i: usize| char::from_u32(32 + i as u32).unwrap().to_string();
     let vocabulary: HashMap<String, usize> = (0..tokens).map(|i| (character(i), i)).collect();
@@ -102,7 +102,7 @@ pub fn tokenizer(tokens: usize) -> Value {
     })
 }
 
-/// The folders of fixtures/ that are models.
+/// Folders of fixtures/ that are models.
 pub fn fixtures() -> Vec<PathBuf> {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let folders = fs::read_dir(all).unwrap().map(|entry| entry.unwrap().path());
@@ -124,7 +124,7 @@ pub fn write_json(directory: &Path, name: &str, value: &Value) {
     fs::write(directory.join(name), value.to_string()).unwrap();
 }
 
-/// A copy of a model's directory in one file, its tensors changed.
+/// Copy of a model's directory with changed tensors, in one file.
 pub fn changed_copy(folder: &Path, change: impl FnOnce(&mut Tensors)) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for file in ["config.json", "tokenizer.json"] {
@@ -136,7 +136,7 @@ pub fn changed_copy(folder: &Path, change: impl FnOnce(&mut Tensors)) -> tempfil
     directory
 }
 
-/// A complete model directory.
+/// Writes a complete model directory.
 pub fn write_model(directory: &Path, tensors: &Tensors) {
     fs::create_dir_all(directory).unwrap();
     write_json(directory, "config.json", &config());
@@ -144,13 +144,13 @@ pub fn write_model(directory: &Path, tensors: &Tensors) {
     write_tensors(tensors, &directory.join("model.safetensors"));
 }
 
-/// A model with one text.
-pub struct Single {
+/// A model with one sequence.
+pub struct SingleSequence {
     pub model: TransformerModel,
     sequence: Sequence,
 }
 
-impl Single {
+impl SingleSequence {
     pub fn new(mut model: TransformerModel) -> Self {
         let sequence = model.open().unwrap();
         Self { model, sequence }
@@ -186,20 +186,20 @@ impl Single {
     }
 }
 
-pub fn open(directory: &Path, options: impl Into<LoadOptions>) -> Single {
-    Single::new(load(directory, options.into()).unwrap().model)
+pub fn open(directory: &Path, options: impl Into<LoadOptions>) -> SingleSequence {
+    SingleSequence::new(load(directory, options.into()).unwrap().model)
 }
 
-pub fn random_model(seed: u64, precision: Precision) -> Single {
+pub fn random_model(seed: u64, precision: Precision) -> SingleSequence {
     let directory = tempfile::tempdir().unwrap();
     write_model(directory.path(), &tensors(seed, Dtype::F32));
     open(directory.path(), precision)
 }
 
-/// The logits after a text, computed from nothing.
-pub fn alone(model: &mut Single, text: &[Token]) -> Vec<f32> {
+/// Logits after `tokens`, read at once by an empty sequence.
+pub fn alone(model: &mut SingleSequence, tokens: &[Token]) -> Vec<f32> {
     model.reset();
-    model.extend(text).unwrap();
+    model.extend(tokens).unwrap();
     model.score(&DraftTree::new()).unwrap();
     model.logits(DraftTree::ROOT).to_vec()
 }
@@ -209,11 +209,11 @@ pub fn distance(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, |worst, (a, b)| worst.max((a - b).abs()))
 }
 
-pub fn random_text(rng: &mut ChaCha12Rng, length: usize) -> Vec<Token> {
+pub fn random_tokens(rng: &mut ChaCha12Rng, length: usize) -> Vec<Token> {
     (0..length).map(|_| rng.random_range(0..VOCABULARY as Token)).collect()
 }
 
-/// Adds `count` nodes at random places of a tree; few tokens, so that children are shared and
+/// Adds `count` random nodes to a tree; few different tokens, so that children are shared and
 /// repeat elsewhere.
 pub fn grow(tree: &mut DraftTree, rng: &mut ChaCha12Rng, count: usize) {
     for _ in 0..count {
@@ -222,12 +222,12 @@ pub fn grow(tree: &mut DraftTree, rng: &mut ChaCha12Rng, count: usize) {
     }
 }
 
-/// The tokens from the root to a node.
+/// Tokens from the root to a node.
 pub fn tokens_to(tree: &DraftTree, node: NodeId) -> Vec<Token> {
     tree.path(node).into_iter().map(|n| tree.token(n)).collect()
 }
 
-/// Target and draft at work, and the target's text side.
+/// An engine with target and draft, and the target's tokenizer.
 pub struct Pair {
     pub engine: polydraft_engine::Engine,
     pub language: polydraft_text::Language,
@@ -243,7 +243,7 @@ pub fn open_pair(target: &Path, draft: &Path, precision: Precision) -> Pair {
 }
 
 impl Pair {
-    /// Decodes behind a prompt; without a limit to the context's end.
+    /// Generates after a prompt; without a limit up to the end of the context.
     pub fn decode(
         &mut self,
         prompt: &[Token],
@@ -273,9 +273,9 @@ impl Pair {
     }
 }
 
-/// Copies of a GGUF file, in each of which one tensor has other numbers: its name, and the copy.
-/// Another order keeps sizes and means; whole numbers stay numbers.
-pub fn with_each_tensor_changed(file: &Path, mut look: impl FnMut(&str, &Path)) {
+/// Calls `check` with the name of each tensor of a GGUF file and a copy of the file in which the
+/// tensor has other values. Reordering keeps sizes and means, and integers stay valid.
+pub fn with_each_tensor_changed(file: &Path, mut check: impl FnMut(&str, &Path)) {
     let (bytes, gguf) = (fs::read(file).unwrap(), Gguf::open(file).unwrap());
     let temporary = tempfile::tempdir().unwrap();
     let changed = temporary.path().join("model.gguf");
@@ -283,11 +283,11 @@ pub fn with_each_tensor_changed(file: &Path, mut look: impl FnMut(&str, &Path)) 
         let at = tensor.offset() as usize..tensor.offset() as usize + tensor.bytes();
         let mut other = bytes.clone();
         match tensor.columns() * tensor.rows() {
-            // A number of 32 bits half or twice as large.
+            // Halves or doubles a single f32.
             1 => other[at][2] ^= 0x80,
             count => other[at].rotate_left(tensor.bytes() / count * (tensor.columns() / 2 + 1)),
         }
         fs::write(&changed, other).unwrap();
-        look(tensor.name(), &changed);
+        check(tensor.name(), &changed);
     }
 }

@@ -1,63 +1,63 @@
-//! What drafters that are no models of their own draft after each place of a text, compared with
-//! logits that somebody else computed.
+//! Compares the drafts of drafters that are not models, after each position of a sequence, with
+//! logits that another program computed.
 
 use std::path::Path;
 
 use polydraft::{DraftTree, Sampling, Token};
 use polydraft_engine::{Drafter, Sequences};
-use polydraft_models::{Head, TransformerModel};
+use polydraft_models::{DraftHead, TransformerModel};
 
 use super::read_tensors;
 
-/// A text, and log-probabilities after its places.
+/// A sequence, and the expected log-probabilities after its positions.
 pub struct ExpectedSteps {
-    text: Vec<Token>,
-    /// By step and place: those of the token that so many drafted ones precede.
+    tokens: Vec<Token>,
+    /// Log-probabilities by step and position: after as many drafted tokens as the step.
     steps: Vec<Vec<Vec<f64>>>,
 }
 
 impl ExpectedSteps {
-    /// Of logits by step, place and token.
+    /// Reads logits by step, position and token.
     pub fn read(file: &Path) -> Self {
-        let found = read_tensors(file);
-        let [_, places, width] = found["logits"].shape[..] else { panic!("no steps") };
-        let text = found["tokens"].integers().into_iter().map(|token| token as Token).collect();
-        let logits: Vec<f64> = found["logits"].values().into_iter().map(f64::from).collect();
-        let steps = logits.chunks_exact(places * width);
+        let stored = read_tensors(file);
+        let [_, positions, width] = stored["logits"].shape[..] else { panic!("no steps") };
+        let tokens = stored["tokens"].integers().into_iter().map(|token| token as Token).collect();
+        let logits: Vec<f64> = stored["logits"].values().into_iter().map(f64::from).collect();
+        let steps = logits.chunks_exact(positions * width);
         let all = steps.map(|step| step.chunks_exact(width).map(log_probabilities).collect());
-        Self { text, steps: all.collect() }
+        Self { tokens, steps: all.collect() }
     }
 
-    /// The largest distance of a draft's log-probability from the expected one.
-    pub fn distance(&self, (target, head): &mut (TransformerModel, Head)) -> f64 {
-        let mut worst = 0f64;
-        for place in 0..self.text.len() - 1 {
-            let (own, its) = (target.open().unwrap(), head.open().unwrap());
-            let known = &self.text[..place + 2];
-            target.extend(own, known).unwrap();
-            head.extend(its, known).unwrap();
-            target.prepare(own, usize::MAX).unwrap();
-            head.sync_target(its, target, own, known.len() - 1).unwrap();
-            assert_eq!(head.prepare(its, usize::MAX).unwrap(), 0);
-            // Two paths, so that states of other nodes could be taken for one's own.
+    /// Largest difference between drafted and expected log-probabilities.
+    pub fn distance(&self, (target, head): &mut (TransformerModel, DraftHead)) -> f64 {
+        let mut largest = 0f64;
+        for position in 0..self.tokens.len() - 1 {
+            let (target_sequence, head_sequence) = (target.open().unwrap(), head.open().unwrap());
+            let known = &self.tokens[..position + 2];
+            target.extend(target_sequence, known).unwrap();
+            head.extend(head_sequence, known).unwrap();
+            target.prepare(target_sequence, usize::MAX).unwrap();
+            head.sync_target(head_sequence, target, target_sequence, known.len() - 1).unwrap();
+            assert_eq!(head.prepare(head_sequence, usize::MAX).unwrap(), 0);
+            // Two paths, so that taking the state of a wrong node would show.
             let mut tree = DraftTree::new();
             let mut node = DraftTree::ROOT;
             for (step, all) in self.steps.iter().enumerate() {
                 if step > 0 {
-                    let Some(token) = self.text.get(place + 1 + step) else { break };
+                    let Some(token) = self.tokens.get(position + 1 + step) else { break };
                     tree.add(node, (token + 1) % 60);
                     node = tree.add(node, *token);
                 }
-                head.score(&[(its, &tree)]).unwrap();
-                let q = head.distribution(its, node, &Sampling::default(), None).unwrap();
-                for (token, expected) in all[place].iter().enumerate() {
-                    worst = worst.max((q.probability(token as Token).ln() - expected).abs());
+                head.score(&[(head_sequence, &tree)]).unwrap();
+                let q = head.distribution(head_sequence, node, &Sampling::default(), None).unwrap();
+                for (token, expected) in all[position].iter().enumerate() {
+                    largest = largest.max((q.probability(token as Token).ln() - expected).abs());
                 }
             }
-            target.close(own);
-            head.close(its);
+            target.close(target_sequence);
+            head.close(head_sequence);
         }
-        worst
+        largest
     }
 }
 

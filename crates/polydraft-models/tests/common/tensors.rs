@@ -1,4 +1,4 @@
-//! Tensors as safetensors files have them.
+//! Tensors of safetensors files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +19,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Of numbers, rounded to a type.
+    /// Tensor of numbers, rounded to a type.
     pub fn new(values: &[f32], shape: &[usize], dtype: Dtype) -> Self {
         assert_eq!(values.len(), shape.iter().product::<usize>());
         let bytes = match dtype {
@@ -31,34 +31,34 @@ impl Tensor {
         Self { dtype, shape: shape.to_vec(), bytes }
     }
 
-    /// Of whole numbers.
-    pub fn whole(numbers: &[i64]) -> Self {
+    /// Vector of integers.
+    pub fn from_integers(numbers: &[i64]) -> Self {
         let bytes = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         Self { dtype: Dtype::I64, shape: vec![numbers.len()], bytes }
     }
 
-    /// Of bytes.
-    pub fn of_bytes(bytes: Vec<u8>, shape: &[usize]) -> Self {
+    /// Tensor of bytes.
+    pub fn from_bytes(bytes: Vec<u8>, shape: &[usize]) -> Self {
         assert_eq!(bytes.len(), shape.iter().product::<usize>());
         Self { dtype: Dtype::U8, shape: shape.to_vec(), bytes }
     }
 
-    /// Of a type's bytes.
-    pub fn raw(bytes: Vec<u8>, shape: &[usize], dtype: Dtype) -> Self {
+    /// Tensor of a type, from its bytes.
+    pub fn from_raw(bytes: Vec<u8>, shape: &[usize], dtype: Dtype) -> Self {
         Self { dtype, shape: shape.to_vec(), bytes }
     }
 
-    /// As they lie in the file.
+    /// Bytes in the file.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Zeros of 32 bits.
+    /// Tensor of zeros of a 32-bit type.
     pub fn zeros(shape: &[usize], dtype: Dtype) -> Self {
         Self { dtype, shape: shape.to_vec(), bytes: vec![0; 4 * shape.iter().product::<usize>()] }
     }
 
-    /// The numbers, widened.
+    /// Values as f32.
     pub fn values(&self) -> Vec<f32> {
         let pairs = || self.bytes.as_chunks::<2>().0.iter();
         match self.dtype {
@@ -72,25 +72,25 @@ impl Tensor {
         }
     }
 
-    /// Rows of the numbers, widened.
+    /// Rows of values as f32.
     pub fn rows(&self) -> Vec<Vec<f32>> {
         let [_, width] = self.shape[..] else { panic!("{:?}", self.shape) };
         self.values().chunks_exact(width).map(<[f32]>::to_vec).collect()
     }
 
-    /// Whole numbers.
+    /// Values of an integer tensor.
     pub fn integers(&self) -> Vec<i64> {
         assert_eq!(self.dtype, Dtype::I64);
         self.bytes.as_chunks::<8>().0.iter().map(|b| i64::from_le_bytes(*b)).collect()
     }
 
-    /// Rounded to another type, or widened.
+    /// Copy in another type, rounded or widened.
     pub fn to_dtype(&self, dtype: Dtype) -> Self {
         Self::new(&self.values(), &self.shape, dtype)
     }
 
-    /// All of the first dimension but its last.
-    pub fn shorter(&self) -> Self {
+    /// Copy without the last entry of the first dimension.
+    pub fn without_last_row(&self) -> Self {
         let mut shape = self.shape.clone();
         let row = self.bytes.len() / shape[0];
         shape[0] -= 1;

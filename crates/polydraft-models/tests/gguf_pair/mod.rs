@@ -1,4 +1,4 @@
-//! Fixtures, and the same models in GGUF files, written as llama.cpp's converter writes them.
+//! Fixtures, and the same models in GGUF files, in the layout of llama.cpp's converter.
 
 #[path = "../../../polydraft-gguf/tests/support/mod.rs"]
 pub mod gguf;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::common::{Tensors, change_config, read_tensors};
 
-pub const TEXT: [u32; 14] = [5, 17, 3, 3, 40, 22, 9, 51, 60, 2, 33, 17, 8, 4];
+pub const TOKENS: [u32; 14] = [5, 17, 3, 3, 40, 22, 9, 51, 60, 2, 33, 17, 8, 4];
 
 const GEMMA_NORMS: [(&str, &str); 3] = [
     ("post_attention_layernorm", "post_attention_norm"),
@@ -35,14 +35,14 @@ const NAMES: [(&str, &str); 11] = [
     ("mlp.down_proj", "ffn_down"),
 ];
 
-/// A fixture whose config.json says what a GGUF file can say too, and the same as such a file.
+/// A fixture with a configuration that a GGUF file can express too.
 pub struct Pair {
     pub directory: tempfile::TempDir,
     pub config: Value,
     pub tensors: Tensors,
 }
 
-/// How a tensor is written, by its name in the file.
+/// Type in which a tensor is written, by its name in the file.
 pub type Kinds<'a> = &'a dyn Fn(&str) -> TensorType;
 
 impl Pair {
@@ -150,7 +150,7 @@ impl Pair {
         found.into_iter().flatten().next().unwrap()
     }
 
-    /// With all tensors.
+    /// Writes the file with all tensors.
     pub fn write(&self, mut writer: Writer, kinds: Kinds) -> PathBuf {
         let gemma = self.architecture().starts_with("gemma");
         let tied = self.config["tie_word_embeddings"].as_bool().unwrap_or(false);
@@ -198,11 +198,11 @@ pub fn renamed(name: &str, gemma: bool) -> String {
     name.replace(from, to)
 }
 
-/// As llama.cpp's converter permutes queries and keys: of every head reshaped to `[2, head / 2,
-/// ..]` the first two dimensions change places.
+/// Permutes the rows of queries and keys like llama.cpp's converter: the rows of each head are
+/// reshaped to `[2, head / 2, ..]` and the first two dimensions exchanged.
 pub fn interleaved(values: &[f32], rows: usize, head: usize) -> Vec<f32> {
     let row = |at: usize| {
-        // Of its head, and of it the pair and which of the two.
+        // First row of the head, index of the pair, and which of the two.
         let (first, pair, second) = (at / head * head, at % head / 2, at % 2);
         let from = first + second * (head / 2) + pair;
         &values[from * values.len() / rows..][..values.len() / rows]
@@ -210,7 +210,7 @@ pub fn interleaved(values: &[f32], rows: usize, head: usize) -> Vec<f32> {
     (0..rows).flat_map(row).copied().collect()
 }
 
-/// The number of the type, and the bytes.
+/// GGUF type number and bytes of quantised values.
 pub fn blocks(values: &[f32], kind: TensorType) -> (u32, Vec<u8>) {
     let number = match kind {
         TensorType::F32 => return (0, values.iter().flat_map(|v| v.to_le_bytes()).collect()),
@@ -228,7 +228,8 @@ pub fn blocks(values: &[f32], kind: TensorType) -> (u32, Vec<u8>) {
     (number, reference::quantised(kind, values))
 }
 
-/// What can be said in both forms: no window but Gemma's, whose scale is that of the head.
+/// A fixture changed so that both formats can express it: no sliding window except Gemma's, and
+/// attention scaled by the head size.
 pub fn pair(fixture: &str) -> Pair {
     Pair::new(fixture, |config| match fixture {
         "mistral" => config["sliding_window"] = Value::Null,
@@ -236,7 +237,7 @@ pub fn pair(fixture: &str) -> Pair {
         "gemma3" => config["query_pre_attn_scalar"] = config["head_dim"].clone(),
         "gemma2" => {
             config["query_pre_attn_scalar"] = config["head_dim"].clone();
-            // A number of f32.
+            // Representable in f32.
             config["final_logit_softcapping"] = json!(0.5);
         }
         _ => {}

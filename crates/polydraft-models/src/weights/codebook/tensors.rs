@@ -1,7 +1,4 @@
-//! Which tensors of a directory together are one matrix of indices.
-//!
-//! Sources: the names and shapes of compressed-tensors' NVFP4 and MXFP4, of NVIDIA's Model
-//! Optimizer, and of bitsandbytes' `Linear4bit` and `Linear8bitLt`.
+//! Groups the tensors of a directory that together form one codebook matrix.
 
 use std::collections::BTreeMap;
 
@@ -9,70 +6,71 @@ use polydraft_gguf::MXFP4_BLOCK_SIZE;
 use safetensors::tensor::{Dtype, TensorInfo};
 
 use super::super::mxfp4::Mxfp4;
-use super::super::packed_tensors::{TensorMap, ShapedTensor};
+use super::super::packed_tensors::{ShapedTensor, TensorMap};
 use super::super::rows;
 use super::bitsandbytes::{LayerBlocks, State};
-use super::{Codebook, E2M1, Order, numbers, wrong};
+use super::{Codebook, E2M1, Order, numbers, shape_error};
 use crate::error::Result;
 
-/// Neighbours that share a scale in NVFP4.
+/// Number of neighbours that share a scale in NVFP4.
 const NVFP4_GROUP: usize = 16;
-/// What bitsandbytes' whole numbers of 8 bits are divided by, beside their row's scale.
-const INT8_MOST: f32 = 127.0;
+/// Divisor of bitsandbytes' 8-bit integers, besides their row's scale.
+const INT8_MAX: f32 = 127.0;
 
-/// All that a matrix is made of.
+/// Tensors of one codebook matrix.
 #[derive(Debug, Clone)]
 pub(crate) struct CodebookTensors {
     numbers: ShapedTensor,
-    /// Rows and columns of the matrix, not of the tensor of its numbers.
+    /// Rows and columns of the matrix, not of its tensor of indices.
     pub shape: [usize; 2],
     kind: Kind,
 }
 
+/// Format of a matrix, with its further tensors.
 #[derive(Debug, Clone)]
 enum Kind {
-    /// With the scale of all, and whether that divides.
+    /// Scales per group, a scale for the matrix, and whether the latter divides.
     Nvfp4 {
         scales: ShapedTensor,
-        of_all: ShapedTensor,
+        global_scale: ShapedTensor,
         divides: bool,
     },
     Mxfp4 {
         scales: ShapedTensor,
     },
     Blocks(Box<LayerBlocks>),
-    /// With a scale a row.
+    /// One scale per row.
     Int8 {
         scales: ShapedTensor,
     },
 }
 
-/// Takes the parts of such matrices from among all tensors, and leaves one tensor for each, of the
-/// matrix' name and shape.
+/// Removes the tensors of codebook matrices from `all`, and leaves one entry for each matrix, with
+/// its name and shape. `locate` finds a tensor in its file.
 pub(in super::super) fn take(
     all: &mut TensorMap,
-    place: impl Fn(&str, usize, &TensorInfo) -> super::StoredTensor,
+    locate: impl Fn(&str, usize, &TensorInfo) -> super::StoredTensor,
 ) -> Result<BTreeMap<String, CodebookTensors>> {
-    let candidates: Vec<(String, Names)> = all
+    let candidates: Vec<(String, Format)> = all
         .iter()
-        .filter_map(|(name, (_, info))| Some((name.clone(), Names::of(all, name, info)?)))
+        .filter_map(|(name, (_, info))| Some((name.clone(), Format::new(all, name, info)?)))
         .collect();
     let mut found = BTreeMap::new();
-    for (name, names) in candidates {
+    for (name, format) in candidates {
         let mut part = |name: &str| {
             let (shard, info) = all.remove(name)?;
             Some((
                 shard,
-                ShapedTensor { stored: place(name, shard, &info), shape: info.shape.clone() },
+                ShapedTensor { stored: locate(name, shard, &info), shape: info.shape.clone() },
                 info,
             ))
         };
         let Some((shard, numbers, mut info)) = part(&name) else { continue };
         let bytes = info.data_offsets.1 - info.data_offsets.0;
         let mut shaped = |name: &str| part(name).map(|(_, shaped, _)| shaped);
-        let parts = names.parts(numbers, bytes, &mut shaped)?;
+        let parts = format.tensors(numbers, bytes, &mut shaped)?;
         info.shape = parts.shape.to_vec();
-        let matrix = names.matrix();
+        let matrix = format.matrix();
         if all.insert(matrix.clone(), (shard, info)).is_some() {
             let expected = format!("no tensor {matrix} beside it");
             return Err(parts.numbers.stored.tensor_error(expected, "both".to_owned()));
@@ -82,20 +80,22 @@ pub(in super::super) fn take(
     Ok(found)
 }
 
-/// Of which kind a matrix is, by the names and types of its tensors.
-enum Names {
+/// Format of a matrix, recognised by the names and types of its tensors, with the beginning of
+/// their names.
+enum Format {
     /// `{0}.weight_packed`, with `{0}.weight_scale`.
     Compressed(String),
     /// `{0}.weight`, with `{0}.weight_scale_2`.
     ModelOptimizer(String),
-    /// `{0}.weight`, with the name of its state.
+    /// `{0}.weight`, and the name of the tensor with its state.
     Blocks(String, String),
     /// `{0}.weight`, with `{0}.SCB`.
     Int8(String),
 }
 
-impl Names {
-    fn of(all: &TensorMap, name: &str, info: &TensorInfo) -> Option<Self> {
+impl Format {
+    /// Format of the matrix whose numbers are in the tensor `name`, if it is one.
+    fn new(all: &TensorMap, name: &str, info: &TensorInfo) -> Option<Self> {
         if let Some(base) = name.strip_suffix(".weight_packed") {
             return (info.dtype == Dtype::U8).then(|| Self::Compressed(base.to_owned()));
         }
@@ -111,6 +111,7 @@ impl Names {
         }
     }
 
+    /// Name of the matrix.
     fn matrix(&self) -> String {
         let (Self::Compressed(base)
         | Self::ModelOptimizer(base)
@@ -119,7 +120,8 @@ impl Names {
         format!("{base}.weight")
     }
 
-    fn parts(
+    /// Collects the other tensors of the matrix with `part`.
+    fn tensors(
         &self,
         numbers: ShapedTensor,
         bytes: usize,
@@ -138,15 +140,16 @@ impl Names {
                 let kind = if is_mx {
                     Kind::Mxfp4 { scales }
                 } else {
-                    let of_all = needed("scale of all", format!("{base}.weight_global_scale"))?;
-                    Kind::Nvfp4 { scales, of_all, divides: true }
+                    let global_scale =
+                        needed("scale of all", format!("{base}.weight_global_scale"))?;
+                    Kind::Nvfp4 { scales, global_scale, divides: true }
                 };
-                (halves(&numbers)?, kind)
+                (unpacked_shape(&numbers)?, kind)
             }
             Self::ModelOptimizer(base) => {
                 let scales = needed("scales", format!("{base}.weight_scale"))?;
-                let of_all = needed("scale of all", format!("{base}.weight_scale_2"))?;
-                (halves(&numbers)?, Kind::Nvfp4 { scales, of_all, divides: false })
+                let global_scale = needed("scale of all", format!("{base}.weight_scale_2"))?;
+                (unpacked_shape(&numbers)?, Kind::Nvfp4 { scales, global_scale, divides: false })
             }
             Self::Blocks(base, state) => {
                 let state = State::read(&needed("state", state.clone())?)?;
@@ -156,12 +159,12 @@ impl Names {
             }
             Self::Int8(base) => {
                 let scales = needed("scales", format!("{base}.SCB"))?;
-                // Old versions had other orders, for kernels of some GPUs.
-                if let Some(order) = part(&format!("{base}.weight_format")) {
-                    let number = super::numbers(&order, &[Dtype::U8])?;
+                // Old versions had other layouts, for kernels of some GPUs.
+                if let Some(layout) = part(&format!("{base}.weight_format")) {
+                    let number = super::numbers(&layout, &[Dtype::U8])?;
                     if let Some(number) = number.into_iter().find(|number| *number != 0.0) {
-                        let expected = "0: numbers that lie in rows".to_owned();
-                        return Err(order.stored.tensor_error(expected, number.to_string()));
+                        let expected = "0: numbers stored in rows".to_owned();
+                        return Err(layout.stored.tensor_error(expected, number.to_string()));
                     }
                 }
                 (pair(&numbers)?, Kind::Int8 { scales })
@@ -175,18 +178,18 @@ impl Names {
 fn pair(numbers: &ShapedTensor) -> Result<[usize; 2]> {
     match numbers.shape[..] {
         [rows @ (1..), columns @ (1..)] => Ok([rows, columns]),
-        _ => Err(wrong(numbers, "a matrix that is not empty")),
+        _ => Err(shape_error(numbers, "a matrix that is not empty")),
     }
 }
 
-/// Those of the numbers that lie two in a byte.
-fn halves(numbers: &ShapedTensor) -> Result<[usize; 2]> {
+/// Rows and columns of numbers that are stored two per byte.
+fn unpacked_shape(numbers: &ShapedTensor) -> Result<[usize; 2]> {
     let [rows, bytes] = pair(numbers)?;
     Ok([rows, bytes.saturating_mul(2)])
 }
 
 impl CodebookTensors {
-    /// What is said of their type.
+    /// Name of the type for descriptions.
     pub fn type_name(&self) -> String {
         match &self.kind {
             Kind::Nvfp4 { .. } => "NVFP4".to_owned(),
@@ -196,12 +199,12 @@ impl CodebookTensors {
         }
     }
 
-    /// The matrix, all but its numbers read.
+    /// Reads the matrix's scales and tables, leaving its numbers on disk.
     pub fn open(&self) -> Result<rows::MatrixSource> {
         let Self { numbers: indices, shape: [rows, columns], kind } = self;
-        let groups = |of: &ShapedTensor, size: usize| match columns.is_multiple_of(size) {
-            true => of.expect(&[*rows, columns / size]),
-            false => Err(wrong(indices, &format!("rows of a multiple of {size} numbers"))),
+        let check_groups = |scales: &ShapedTensor, size: usize| match columns.is_multiple_of(size) {
+            true => scales.check_shape(&[*rows, columns / size]),
+            false => Err(shape_error(indices, &format!("rows of a multiple of {size} numbers"))),
         };
         let book = |order, table: &[f32], scales, block| {
             let numbers = indices.stored.clone();
@@ -209,20 +212,20 @@ impl CodebookTensors {
             Ok(rows::MatrixSource::Codebook(Box::new(book)))
         };
         match kind {
-            Kind::Nvfp4 { scales, of_all, divides } => {
-                groups(scales, NVFP4_GROUP)?;
-                if of_all.shape.iter().any(|size| *size != 1) {
-                    return Err(wrong(of_all, "one number"));
+            Kind::Nvfp4 { scales, global_scale, divides } => {
+                check_groups(scales, NVFP4_GROUP)?;
+                if global_scale.shape.iter().any(|size| *size != 1) {
+                    return Err(shape_error(global_scale, "one number"));
                 }
-                let of_all = numbers(of_all, &[Dtype::F32])?[0];
+                let global_scale = numbers(global_scale, &[Dtype::F32])?[0];
                 let mut scales = numbers(scales, &[Dtype::F8_E4M3])?;
                 for scale in &mut scales {
-                    *scale = if *divides { *scale / of_all } else { *scale * of_all };
+                    *scale = if *divides { *scale / global_scale } else { *scale * global_scale };
                 }
                 book(Order::LowFirst, &E2M1, scales, NVFP4_GROUP)
             }
             Kind::Mxfp4 { scales } => {
-                groups(scales, MXFP4_BLOCK_SIZE)?;
+                check_groups(scales, MXFP4_BLOCK_SIZE)?;
                 let (numbers, scales) = (indices.stored.clone(), scales.stored.clone());
                 let blocks = columns / MXFP4_BLOCK_SIZE;
                 Ok(rows::MatrixSource::Mxfp4(Mxfp4 { numbers, scales, blocks }))
@@ -232,9 +235,9 @@ impl CodebookTensors {
                 book(Order::HighFirst, &table, scales, blocks.size())
             }
             Kind::Int8 { scales } => {
-                scales.expect(&[*rows])?;
+                scales.check_shape(&[*rows])?;
                 let mut scales = numbers(scales, &[Dtype::F32])?;
-                scales.iter_mut().for_each(|scale| *scale /= INT8_MOST);
+                scales.iter_mut().for_each(|scale| *scale /= INT8_MAX);
                 let table: Vec<f32> = (0..=255u8).map(|byte| f32::from(byte as i8)).collect();
                 book(Order::Bytes, &table, scales, *columns)
             }

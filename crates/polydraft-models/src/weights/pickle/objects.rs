@@ -1,60 +1,63 @@
-//! What a pickle says, as plain objects: nothing of what it asks to be called is.
+//! Parses a pickle into plain objects, without calling anything that it names.
 //!
-//! Source: Python's pickletools; of protocol 2, which PyTorch writes, what checkpoints use.
+//! Source: Python's pickletools; of protocol 2, which PyTorch writes, the operations that
+//! checkpoints use.
 //!
-//! Objects stand in one list and name each other by their places there. What is mentioned again is
-//! not copied, and nothing is taken apart one inside the other: time and memory are in proportion
-//! to the pickle's length, whatever it says.
+//! Objects are in one list and refer to each other by their indices there. Objects that are
+//! referred to again are not copied, and nesting does not recurse: time and memory are proportional
+//! to the pickle's length, whatever its content.
 
 use std::collections::HashMap;
 
-/// Where an object stands.
-pub type Place = usize;
+/// Index of an object.
+pub type ObjectId = usize;
 
-/// Result with what is wrong.
-pub type Read<T> = Result<T, String>;
+/// Result with a description of the problem.
+pub type ReadResult<T> = Result<T, String>;
 
+/// Object of a pickle.
 pub enum Object<'a> {
-    Text(&'a str),
-    /// Its name, without its module's.
+    Str(&'a str),
+    /// Name of a class, without its module.
     Class(&'a str),
-    Whole(i64),
-    Tuple(Vec<Place>),
-    List(Vec<Place>),
-    Dict(Vec<[Place; 2]>),
-    /// What a class would make of a tuple.
+    Integer(i64),
+    Tuple(Vec<ObjectId>),
+    List(Vec<ObjectId>),
+    Dict(Vec<[ObjectId; 2]>),
+    /// Call of a class with a tuple of arguments.
     Call {
-        class: Place,
-        arguments: Place,
+        class: ObjectId,
+        arguments: ObjectId,
     },
-    /// What lies outside of the pickle, and where.
-    Outside(Place),
-    /// What no tensor is made of.
+    /// Persistent identifier of an object outside the pickle.
+    Persistent(ObjectId),
+    /// Any object that tensors do not need.
     Other,
 }
 
 /// All objects of a pickle.
 pub struct Objects<'a> {
     all: Vec<Object<'a>>,
-    /// What the pickle is of.
-    pub root: Place,
+    /// Outermost object.
+    pub root: ObjectId,
 }
 
 impl<'a> Objects<'a> {
-    pub fn read(pickle: &'a [u8]) -> Read<Self> {
+    /// Parses a pickle.
+    pub fn read(pickle: &'a [u8]) -> ReadResult<Self> {
         let mut reader = Reader { left: pickle, ..Reader::default() };
         while reader.step()? {}
         let root = reader.pop()?;
         Ok(Self { all: reader.all, root })
     }
 
-    pub fn get(&self, place: Place) -> &Object<'a> {
-        &self.all[place]
+    pub fn get(&self, id: ObjectId) -> &Object<'a> {
+        &self.all[id]
     }
 
-    /// The class and the arguments of a call.
-    pub fn call(&self, place: Place) -> Option<(&'a str, &[Place])> {
-        let Object::Call { class, arguments } = self.get(place) else { return None };
+    /// Class and arguments of a call.
+    pub fn call(&self, id: ObjectId) -> Option<(&'a str, &[ObjectId])> {
+        let Object::Call { class, arguments } = self.get(id) else { return None };
         match (self.get(*class), self.get(*arguments)) {
             (Object::Class(class), Object::Tuple(arguments)) => Some((class, arguments)),
             _ => None,
@@ -66,15 +69,15 @@ impl<'a> Objects<'a> {
 struct Reader<'a> {
     left: &'a [u8],
     all: Vec<Object<'a>>,
-    stack: Vec<Place>,
-    /// How high the stack was.
+    stack: Vec<ObjectId>,
+    /// Stack heights at the marks.
     marks: Vec<usize>,
-    memo: HashMap<u32, Place>,
+    memo: HashMap<u32, ObjectId>,
 }
 
 impl<'a> Reader<'a> {
-    /// One operation, by its code in pickletools; whether another one follows.
-    fn step(&mut self) -> Read<bool> {
+    /// Executes one operation, by its code in pickletools; returns whether another one follows.
+    fn step(&mut self) -> ReadResult<bool> {
         match self.byte()? {
             b'.' => return Ok(false),
             // PROTO
@@ -88,15 +91,15 @@ impl<'a> Reader<'a> {
             }
             b'K' => {
                 let value = self.byte()?;
-                self.push(Object::Whole(value.into()));
+                self.push(Object::Integer(value.into()));
             }
             b'M' => {
                 let value = u16::from_le_bytes(self.array()?);
-                self.push(Object::Whole(value.into()));
+                self.push(Object::Integer(value.into()));
             }
             b'J' => {
                 let value = i32::from_le_bytes(self.array()?);
-                self.push(Object::Whole(value.into()));
+                self.push(Object::Integer(value.into()));
             }
             // LONG1
             0x8a => {
@@ -105,9 +108,9 @@ impl<'a> Reader<'a> {
                 self.push(long(value));
             }
             b'X' => {
-                let length = self.place()?;
-                let value = text(self.bytes(length as usize)?)?;
-                self.push(Object::Text(value));
+                let length = self.u32()?;
+                let value = utf8(self.bytes(length as usize)?)?;
+                self.push(Object::Str(value));
             }
             b'c' => {
                 self.line()?;
@@ -144,27 +147,27 @@ impl<'a> Reader<'a> {
             }
             // REDUCE, NEWOBJ
             b'R' | 0x81 => self.call()?,
-            // BUILD: what else an object would be told.
+            // BUILD: the state of an object is not needed.
             b'b' => drop(self.pop()?),
             b'Q' => {
-                let place = self.pop()?;
-                self.push(Object::Outside(place));
+                let id = self.pop()?;
+                self.push(Object::Persistent(id));
             }
             b'q' => {
                 let number = self.byte()?;
-                self.remember(number.into())?;
+                self.memoize(number.into())?;
             }
             b'r' => {
-                let number = self.place()?;
-                self.remember(number)?;
+                let number = self.u32()?;
+                self.memoize(number)?;
             }
             b'h' => {
                 let number = self.byte()?;
-                self.recall(number.into())?;
+                self.push_memoized(number.into())?;
             }
             b'j' => {
-                let number = self.place()?;
-                self.recall(number)?;
+                let number = self.u32()?;
+                self.push_memoized(number)?;
             }
             other => {
                 return Err(format!("expected an operation that PyTorch writes, got {other:#04x}"));
@@ -173,30 +176,30 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    fn byte(&mut self) -> Read<u8> {
+    fn byte(&mut self) -> ReadResult<u8> {
         self.array().map(|[byte]| byte)
     }
 
-    /// A length, or a number in the memo.
-    fn place(&mut self) -> Read<u32> {
+    /// Reads a length, or an index of the memo.
+    fn u32(&mut self) -> ReadResult<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn array<const N: usize>(&mut self) -> Read<[u8; N]> {
-        let (array, left) = self.left.split_first_chunk().ok_or_else(cut)?;
+    fn array<const N: usize>(&mut self) -> ReadResult<[u8; N]> {
+        let (array, left) = self.left.split_first_chunk().ok_or_else(unexpected_end)?;
         self.left = left;
         Ok(*array)
     }
 
-    fn bytes(&mut self, count: usize) -> Read<&'a [u8]> {
-        let (bytes, left) = self.left.split_at_checked(count).ok_or_else(cut)?;
+    fn bytes(&mut self, count: usize) -> ReadResult<&'a [u8]> {
+        let (bytes, left) = self.left.split_at_checked(count).ok_or_else(unexpected_end)?;
         self.left = left;
         Ok(bytes)
     }
 
-    fn line(&mut self) -> Read<&'a str> {
-        let length = self.left.iter().position(|byte| *byte == b'\n').ok_or_else(cut)?;
-        let line = text(self.bytes(length)?)?;
+    fn line(&mut self) -> ReadResult<&'a str> {
+        let length = self.left.iter().position(|byte| *byte == b'\n').ok_or_else(unexpected_end)?;
+        let line = utf8(self.bytes(length)?)?;
         self.byte()?;
         Ok(line)
     }
@@ -206,27 +209,28 @@ impl<'a> Reader<'a> {
         self.all.push(object);
     }
 
-    fn pop(&mut self) -> Read<Place> {
-        self.stack.pop().ok_or_else(missing)
+    fn pop(&mut self) -> ReadResult<ObjectId> {
+        self.stack.pop().ok_or_else(missing_operand)
     }
 
-    fn pop_to_mark(&mut self) -> Read<Vec<Place>> {
+    fn pop_to_mark(&mut self) -> ReadResult<Vec<ObjectId>> {
         let height = self.marks.pop();
         self.pop_from(height)
     }
 
-    /// What is on the stack from a height on.
-    fn pop_from(&mut self, height: Option<usize>) -> Read<Vec<Place>> {
-        let height = height.filter(|height| *height <= self.stack.len()).ok_or_else(missing)?;
+    /// Pops everything above a stack height.
+    fn pop_from(&mut self, height: Option<usize>) -> ReadResult<Vec<ObjectId>> {
+        let height =
+            height.filter(|height| *height <= self.stack.len()).ok_or_else(missing_operand)?;
         Ok(self.stack.split_off(height))
     }
 
-    fn top(&mut self) -> Read<&mut Object<'a>> {
-        let place = *self.stack.last().ok_or_else(missing)?;
-        Ok(&mut self.all[place])
+    fn top(&mut self) -> ReadResult<&mut Object<'a>> {
+        let id = *self.stack.last().ok_or_else(missing_operand)?;
+        Ok(&mut self.all[id])
     }
 
-    fn append(&mut self, mut values: Vec<Place>) -> Read<()> {
+    fn append(&mut self, mut values: Vec<ObjectId>) -> ReadResult<()> {
         match self.top()? {
             Object::List(list) => list.append(&mut values),
             _ => return Err("expected a list to append to, got something else".to_owned()),
@@ -234,8 +238,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Pairs of a dictionary: each key, then its value.
-    fn set(&mut self, entries: &[Place]) -> Read<()> {
+    /// Adds entries to a dictionary: each key, then its value.
+    fn set(&mut self, entries: &[ObjectId]) -> ReadResult<()> {
         match (self.top()?, entries.as_chunks()) {
             (Object::Dict(dict), (entries, [])) => dict.extend(entries),
             _ => return Err("expected a dictionary, and keys with a value each".to_owned()),
@@ -243,7 +247,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn call(&mut self) -> Read<()> {
+    fn call(&mut self) -> ReadResult<()> {
         let (arguments, class) = (self.pop()?, self.pop()?);
         self.push(match self.all[class] {
             Object::Class("OrderedDict" | "defaultdict") => Object::Dict(Vec::new()),
@@ -252,35 +256,34 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn remember(&mut self, number: u32) -> Read<()> {
-        let place = *self.stack.last().ok_or_else(missing)?;
-        self.memo.insert(number, place);
+    fn memoize(&mut self, number: u32) -> ReadResult<()> {
+        let id = *self.stack.last().ok_or_else(missing_operand)?;
+        self.memo.insert(number, id);
         Ok(())
     }
 
-    fn recall(&mut self, number: u32) -> Read<()> {
-        let place = self.memo.get(&number);
+    fn push_memoized(&mut self, number: u32) -> ReadResult<()> {
+        let id = self.memo.get(&number);
         self.stack.push(
-            *place
-                .ok_or_else(|| format!("expected object {number} before it is used, got none"))?,
+            *id.ok_or_else(|| format!("expected object {number} before it is used, got none"))?,
         );
         Ok(())
     }
 }
 
-fn cut() -> String {
-    "expected more, got its end".to_owned()
+fn unexpected_end() -> String {
+    "expected more bytes, got the end".to_owned()
 }
 
-fn missing() -> String {
-    "expected an operation after its operands, got it before".to_owned()
+fn missing_operand() -> String {
+    "expected operands before an operation, got none".to_owned()
 }
 
-fn text(bytes: &[u8]) -> Read<&str> {
-    std::str::from_utf8(bytes).map_err(|e| format!("expected a text: {e}"))
+fn utf8(bytes: &[u8]) -> ReadResult<&str> {
+    std::str::from_utf8(bytes).map_err(|e| format!("expected UTF-8: {e}"))
 }
 
-/// A number of as many bytes as it needs, the lowest first, the highest with the sign.
+/// Integer of up to 8 bytes, little-endian, two's complement.
 fn long<'a>(bytes: &[u8]) -> Object<'a> {
     let sign = if bytes.last().is_some_and(|byte| byte & 0x80 != 0) { 0xff } else { 0 };
     let mut wide = [sign; 8];
@@ -288,5 +291,5 @@ fn long<'a>(bytes: &[u8]) -> Object<'a> {
         Some(low) => low.copy_from_slice(bytes),
         None => return Object::Other,
     }
-    Object::Whole(i64::from_le_bytes(wide))
+    Object::Integer(i64::from_le_bytes(wide))
 }

@@ -1,20 +1,20 @@
-//! Names of tensors in one form of files and in another.
+//! Maps names of tensors between directories and GGUF files.
 
-/// What tensors are called here, and in a file; without `.weight` or `.bias` at the end where the
-/// file's have one too, and `#` for the number of a layer.
-pub(crate) type OtherNames = &'static [(&'static str, &'static str)];
+/// Pairs of a tensor's name in the model and in the file: without `.weight` or `.bias` at the end
+/// where the file's names end so too, and with `#` for the number of a layer.
+pub(crate) type TensorNames = &'static [(&'static str, &'static str)];
 
-/// The file's name of a tensor.
-pub(super) fn of_file(names: OtherNames, name: &str) -> String {
+/// Name of a model's tensor in the file.
+pub(super) fn file_name(names: TensorNames, name: &str) -> String {
     renamed(name, names.iter().copied())
 }
 
-/// What a file's tensor is called here.
-pub(super) fn of_ours(names: OtherNames, name: &str) -> String {
+/// Name of a file's tensor in the model.
+pub(super) fn model_name(names: TensorNames, name: &str) -> String {
     renamed(name, names.iter().map(|(ours, file)| (*file, *ours)))
 }
 
-/// By the pair that begins with the name; itself if there is none.
+/// Renames by the pair whose first name matches; returns unmatched names unchanged.
 fn renamed(
     name: &str,
     pairs: impl Iterator<Item = (&'static str, &'static str)> + Clone,
@@ -48,8 +48,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_go_both_ways() {
-        const NAMES: OtherNames = &[
+    fn names_map_both_ways() {
+        const NAMES: TensorNames = &[
             ("layers.#.self_attn.q_proj", "blk.#.attn_q"),
             ("norm", "output_norm"),
             ("codebook", "selector.weight"),
@@ -60,12 +60,12 @@ mod tests {
             ("norm.weight", "output_norm.weight"),
             ("codebook", "selector.weight"),
         ] {
-            assert_eq!(of_file(NAMES, ours), file);
-            assert_eq!(of_ours(NAMES, file), ours);
+            assert_eq!(file_name(NAMES, ours), file);
+            assert_eq!(model_name(NAMES, file), ours);
         }
         for other in ["norm.scale", "layers.x.self_attn.q_proj.weight", "selector", ""] {
-            assert_eq!(of_file(NAMES, other), other);
-            assert_eq!(of_ours(NAMES, other), other);
+            assert_eq!(file_name(NAMES, other), other);
+            assert_eq!(model_name(NAMES, other), other);
         }
     }
 }

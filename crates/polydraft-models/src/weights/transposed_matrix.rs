@@ -1,22 +1,23 @@
-//! A matrix that was read and turned.
+//! Transposed matrix in memory.
 
 use polydraft_kernels::Format;
 
 use super::element::Element;
 
-/// Rows in memory.
-pub(crate) struct Memory {
+/// Transposed matrix in memory.
+pub(crate) struct TransposedMatrix {
     values: Vec<f32>,
     exact: Format,
 }
 
-impl Memory {
-    /// The columns of a matrix of `width` columns as rows.
-    pub fn turned(values: &[f32], width: usize, exact: Format) -> Self {
-        let turned = (0..width).flat_map(|row| values[row..].iter().step_by(width).copied());
-        Self { values: turned.collect(), exact }
+impl TransposedMatrix {
+    /// Transposes a matrix of `width` columns.
+    pub fn new(values: &[f32], width: usize, exact: Format) -> Self {
+        let transposed = (0..width).flat_map(|row| values[row..].iter().step_by(width).copied());
+        Self { values: transposed.collect(), exact }
     }
 
+    /// Format that stores the matrix exactly.
     pub fn exact(&self) -> Format {
         self.exact
     }

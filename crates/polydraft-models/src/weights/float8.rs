@@ -1,11 +1,11 @@
-//! Floating-point numbers of a byte.
+//! Floating-point numbers of 8 bits.
 //!
 //! Source: OCP 8-bit Floating Point Specification (E4M3, E5M2); OCP Microscaling (MX) v1.0 (E8M0).
 
 use half::f16;
 
-/// A sign, four bits of exponent, three of mantissa, no infinities: the bits of f16 but for an
-/// exponent that counts from 7 in place of 15, subnormal numbers included.
+/// Value of an E4M3 number: a sign, four bits of exponent, three of mantissa, no infinities. The
+/// bits are those of f16 with an exponent bias of 7 instead of 15, subnormal numbers included.
 pub(super) fn e4m3(byte: u8) -> f32 {
     let size = byte & 0x7f;
     if size == 0x7f {
@@ -15,16 +15,16 @@ pub(super) fn e4m3(byte: u8) -> f32 {
     if byte == size { value } else { -value }
 }
 
-/// The upper half of f16.
+/// Value of an E5M2 number, the upper byte of an f16.
 pub(super) fn e5m2(byte: u8) -> f32 {
     f16::from_bits(u16::from(byte) << 8).to_f32()
 }
 
-/// A power of two.
+/// Value of an E8M0 number, a power of two.
 pub(super) fn e8m0(byte: u8) -> f32 {
     match byte {
         255 => f32::NAN,
-        // Below the normal numbers.
+        // 2⁻¹²⁷, which is subnormal in f32.
         0 => f32::from_bits(1 << 22),
         exponent => f32::from_bits(u32::from(exponent) << 23),
     }
@@ -34,7 +34,7 @@ pub(super) fn e8m0(byte: u8) -> f32 {
 mod tests {
     use super::*;
 
-    /// By the definition: sign, exponent and mantissa.
+    /// Value by the formats' definition: sign, exponent and mantissa.
     fn defined(byte: u8, mantissa_bits: i32, bias: i32) -> f64 {
         let bits = i32::from(byte & 0x7f);
         let (exponent, mantissa) = (bits >> mantissa_bits, bits & ((1 << mantissa_bits) - 1));
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_what_the_format_says() {
+    fn every_byte_has_the_value_of_the_format() {
         for byte in 0..=255u8 {
             let (narrow, wide) = (e4m3(byte), e5m2(byte));
             match byte & 0x7f {

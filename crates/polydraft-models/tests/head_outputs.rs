@@ -1,4 +1,4 @@
-//! Texts that draft heads help to write: no token and no probability changes, however bad the head.
+//! Outputs with draft heads: no token and no probability changes, however bad the head.
 
 use crate::common;
 
@@ -13,12 +13,12 @@ fn engine(name: &str) -> Engine {
     Engine::new(Box::new(target), Some(head))
 }
 
-fn ways() -> Vec<(VerifierKind, PolicyKind)> {
-    let way = |verifier: &str, tree| (verifier.parse().unwrap(), tree);
+fn methods() -> Vec<(VerifierKind, PolicyKind)> {
+    let method = |verifier: &str, tree| (verifier.parse().unwrap(), tree);
     vec![
-        way("block", PolicyKind::chain(3)),
-        way("nested-priority", PolicyKind::paths(2, 3)),
-        way("traversal", PolicyKind::levels(&[2, 2, 1], Drafting::WithoutReplacement)),
+        method("block", PolicyKind::chain(3)),
+        method("nested-priority", PolicyKind::paths(2, 3)),
+        method("traversal", PolicyKind::levels(&[2, 2, 1], Drafting::WithoutReplacement)),
     ]
 }
 
@@ -28,7 +28,7 @@ fn speculation((verifier, tree): &(VerifierKind, PolicyKind)) -> Speculation {
 }
 
 #[test]
-fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
+fn same_output_as_plain_decoding_at_temperature_zero_for_any_batch() {
     let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     let Loaded { model, language, .. } = target();
     let mut plain = common::Pair { engine: Engine::new(Box::new(model), None), language };
@@ -37,13 +37,13 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
     let expected: Vec<_> =
         prompts.iter().map(|prompt| plain.decode(prompt, greedy, None, None, 0).tokens).collect();
     for name in HEADS.into_iter().chain(BLOCKS) {
-        for way in &ways() {
+        for method in &methods() {
             let mut engine = engine(name);
             let request = |i: usize| {
-                plain.request(&prompts[i], greedy, Some(speculation(way)), None, i as u64)
+                plain.request(&prompts[i], greedy, Some(speculation(method)), None, i as u64)
             };
             let mut sessions = vec![engine.open(request(0)).unwrap()];
-            // Others join one by one, and go when they are done.
+            // Other sequences join one by one and leave when they are done.
             for step in 0.. {
                 if step < 2 {
                     sessions.push(engine.open(request(step + 1)).unwrap());
@@ -54,35 +54,35 @@ fn temperature_zero_gives_the_tokens_of_plain_decoding_alone_and_in_company() {
                 engine.step(&mut sessions.iter_mut().collect::<Vec<_>>()).unwrap();
             }
             for (session, expected) in sessions.into_iter().zip(&expected) {
-                assert_eq!(engine.close(session).unwrap().tokens, *expected, "{name}, {way:?}");
+                assert_eq!(engine.close(session).unwrap().tokens, *expected, "{name}, {method:?}");
             }
-            // What the target still knows of a text comes with its states.
+            // A cached prompt is reused together with its hidden states.
             let mut session = engine.open(request(1)).unwrap();
             while !session.is_done() {
                 engine.step(&mut [&mut session]).unwrap();
             }
-            assert_eq!(engine.close(session).unwrap().tokens, expected[1], "{name}, {way:?}");
+            assert_eq!(engine.close(session).unwrap().tokens, expected[1], "{name}, {method:?}");
         }
     }
 }
 
 #[test]
-fn the_same_seed_gives_the_same_text_whatever_the_company() {
+fn same_output_for_a_seed_in_any_batch() {
     let Loaded { language, .. } = target();
-    let text = |prompt: &str| language.tokenizer.encode(prompt).unwrap();
+    let encode = |prompt: &str| language.tokenizer.encode(prompt).unwrap();
     let request = |prompt: &[Token], seed| {
         polydraft_engine::Request::new(prompt)
-            .speculation(speculation(&ways()[1]))
+            .speculation(speculation(&methods()[1]))
             .limits(polydraft_engine::Limits::tokens(30))
             .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed))
     };
     for name in ["speculators", "eagle1", "dflash", "dspark", "dflash2"] {
-        let alone = engine(name).generate(request(&text("to be or"), 3), &mut |_| true).unwrap();
+        let alone = engine(name).generate(request(&encode("to be or"), 3), &mut |_| true).unwrap();
         let mut engine = engine(name);
-        // A text that begins alike has been read before, and two more are written beside it.
-        engine.generate(request(&text("to be or not to be"), 5), &mut |_| true).unwrap();
+        // A prompt with the same prefix is cached, and two other sequences are in the batch.
+        engine.generate(request(&encode("to be or not to be"), 5), &mut |_| true).unwrap();
         let mut sessions = [("xyz", 1), ("to be or", 3), ("q", 2)]
-            .map(|(prompt, seed)| engine.open(request(&text(prompt), seed)).unwrap());
+            .map(|(prompt, seed)| engine.open(request(&encode(prompt), seed)).unwrap());
         while !sessions[1].is_done() {
             engine.step(&mut sessions.iter_mut().collect::<Vec<_>>()).unwrap();
         }
@@ -93,14 +93,15 @@ fn the_same_seed_gives_the_same_text_whatever_the_company() {
     }
 }
 
-/// Of correct programs with random seeds, one in so many would fail a test against this.
-const FALSE_ALARM: f64 = 1e-4;
+/// Probability that a correct program with random seeds fails a test with this threshold.
+const FALSE_ALARM_PROBABILITY: f64 = 1e-4;
 
-/// One test a way: they take long, and are made side by side.
-fn the_distribution_is_the_targets(way: &(VerifierKind, PolicyKind)) {
+/// Checks the distribution of two tokens. One test per method, because they take long and can run
+/// in parallel.
+fn check_distribution(method: &(VerifierKind, PolicyKind)) {
     let Loaded { language, .. } = target();
     let prompt = language.tokenizer.encode("to be or not").unwrap();
-    // Few tokens, so that some texts are much likelier than others.
+    // Few tokens, so that some outputs are much likelier than others.
     let sampling = Sampling { top_k: Some(8), ..Sampling::default() };
     for name in HEADS.into_iter().chain(["dflash", "dspark-speculators", "dflash2"]) {
         let mut engine = engine(name);
@@ -109,7 +110,7 @@ fn the_distribution_is_the_targets(way: &(VerifierKind, PolicyKind)) {
             Ok::<_, polydraft_engine::Error>(
                 polydraft_engine::Request::new(&prompt[..])
                     .sampling(sampling)
-                    .speculation(speculation(way))
+                    .speculation(speculation(method))
                     .rng(<rand_chacha::ChaCha12Rng as rand::SeedableRng>::seed_from_u64(seed)),
             )
         };
@@ -117,21 +118,21 @@ fn the_distribution_is_the_targets(way: &(VerifierKind, PolicyKind)) {
         let test = compare(engine.target(), &sampling, &prompt, 2, &counts).unwrap();
         assert!(test.cells > 30, "{test:?}: too few to tell distributions apart");
         let p = test.p_value();
-        assert!(p > FALSE_ALARM, "{name}, {way:?}: p = {p:e}");
+        assert!(p > FALSE_ALARM_PROBABILITY, "{name}, {method:?}: p = {p:e}");
     }
 }
 
 #[test]
-fn temperature_one_gives_the_targets_distribution_also_of_tokens_that_the_head_cannot_say() {
-    the_distribution_is_the_targets(&ways()[0]);
+fn targets_distribution_at_temperature_one_with_chains() {
+    check_distribution(&methods()[0]);
 }
 
 #[test]
-fn with_paths_too() {
-    the_distribution_is_the_targets(&ways()[1]);
+fn targets_distribution_at_temperature_one_with_paths() {
+    check_distribution(&methods()[1]);
 }
 
 #[test]
-fn with_trees_too() {
-    the_distribution_is_the_targets(&ways()[2]);
+fn targets_distribution_at_temperature_one_with_trees() {
+    check_distribution(&methods()[2]);
 }
