@@ -1,6 +1,6 @@
-//! The wall-clock time that `auto` takes in a step: its decision at each node, and its update from
-//! the outcome for the next step. Sequences are decoded with distributions that depend on four
-//! tokens, so that nothing else takes long.
+//! Wall-clock time of `auto` per step: its decisions at the nodes, and its update from the outcome.
+//! Sequences are decoded with distributions that depend on four tokens only, so that nothing else
+//! takes long.
 //!
 //! `cargo bench -p polydraft --bench policy`
 
@@ -18,37 +18,37 @@ use rand_chacha::ChaCha8Rng;
 const STEPS: usize = 5_000;
 
 /// Distributions that depend on the last four tokens.
-struct Last<'a>(&'a dyn ContextDistributions);
+struct LastTokens<'a>(&'a dyn ContextDistributions);
 
-impl ContextDistributions for Last<'_> {
-    fn distribution(&self, text: &[Token]) -> polydraft::Result<&Distribution> {
-        self.0.distribution(&text[text.len().saturating_sub(4)..])
+impl ContextDistributions for LastTokens<'_> {
+    fn distribution(&self, sequence: &[Token]) -> polydraft::Result<&Distribution> {
+        self.0.distribution(&sequence[sequence.len().saturating_sub(4)..])
     }
 }
 
-/// A policy whose time is measured.
-struct Timed {
+/// A policy that measures its own time.
+struct TimedPolicy {
     policy: Box<dyn Policy>,
     growing: Cell<Duration>,
     observing: Duration,
 }
 
-impl Timed {
-    fn grow<T>(&self, ask: impl FnOnce(&dyn Policy) -> T) -> T {
+impl TimedPolicy {
+    fn measure<T>(&self, call: impl FnOnce(&dyn Policy) -> T) -> T {
         let start = Instant::now();
-        let answer = ask(self.policy.as_ref());
+        let result = call(self.policy.as_ref());
         self.growing.set(self.growing.get() + start.elapsed());
-        answer
+        result
     }
 }
 
-impl Policy for Timed {
+impl Policy for TimedPolicy {
     fn may_grow(&self, path: &Path) -> bool {
-        self.grow(|policy| policy.may_grow(path))
+        self.measure(|policy| policy.may_grow(path))
     }
 
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
-        self.grow(|policy| policy.draws(path, probs))
+        self.measure(|policy| policy.draws(path, probs))
     }
 
     fn depth(&self) -> usize {
@@ -66,18 +66,18 @@ impl Policy for Timed {
     }
 }
 
-/// Microseconds of a step while the tree grows and after it, nodes of its tree, and the part of
-/// steps in which the draft is asked.
-fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
+/// Returns per step: microseconds of growing the tree, microseconds of the update, number of nodes,
+/// and the fraction of steps with draft passes.
+fn time(tree: &str, costs: &Costs, agreement: f64) -> polydraft::Result<[f64; 4]> {
     let mut kind: PolicyKind = tree.parse()?;
     kind.auto_mut().expect("auto").costs = costs.clone();
     let mut timed =
-        Timed { policy: kind.build()?, growing: Cell::default(), observing: Duration::ZERO };
+        TimedPolicy { policy: kind.build()?, growing: Cell::default(), observing: Duration::ZERO };
     let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
     let mut rng = ChaCha8Rng::seed_from_u64(1);
-    let pair = random_pair(4, 4, alike, false, &mut rng)?;
-    let (target, drafter) = (Last(&pair.target), Last(&pair.draft));
-    let (mut nodes, mut asked) = (0, 0);
+    let pair = random_pair(4, 4, agreement, false, &mut rng)?;
+    let (target, drafter) = (LastTokens(&pair.target), LastTokens(&pair.draft));
+    let (mut nodes, mut drafted) = (0, 0);
     for step in 0..STEPS {
         if step % 64 == 0 {
             timed.policy = kind.build()?;
@@ -90,14 +90,14 @@ fn time(tree: &str, costs: &Costs, alike: f64) -> polydraft::Result<[f64; 4]> {
         });
         let draft = draw(&timed, &drafter, &mut rng)?;
         nodes += draft.tree().len() - 1;
-        asked += usize::from(!draft.pass_sizes().is_empty());
+        drafted += usize::from(!draft.pass_sizes().is_empty());
         let outcome =
             verifier.verify(&draft, &NodeTargets::new(draft.tree(), &target), &mut rng)?;
         timed.observe(&draft, &outcome);
     }
     let micros = |time: Duration| time.as_secs_f64() * 1e6 / STEPS as f64;
-    let part = |count: usize| count as f64 / STEPS as f64;
-    Ok([micros(timed.growing.get()), micros(timed.observing), part(nodes), part(asked)])
+    let per_step = |count: usize| count as f64 / STEPS as f64;
+    Ok([micros(timed.growing.get()), micros(timed.observing), per_step(nodes), per_step(drafted)])
 }
 
 fn main() -> polydraft::Result<()> {
@@ -109,14 +109,14 @@ fn main() -> polydraft::Result<()> {
     let (target, draft) = (passes(&target), passes(&draft));
     let costs = Costs { target, draft, rejected: 0.3, ..Costs::default() };
     println!(
-        "{:8} {:>6} {:>8} {:>9} {:>6} {:>6}",
-        "tree", "alike", "growing", "observing", "nodes", "asked"
+        "{:8} {:>9} {:>8} {:>9} {:>6} {:>7}",
+        "tree", "agreement", "growing", "observing", "nodes", "drafted"
     );
     for tree in ["auto", "auto:4"] {
-        for alike in [0.2, 0.6, 0.9] {
-            let [growing, observing, nodes, asked] = time(tree, &costs, alike)?;
+        for agreement in [0.2, 0.6, 0.9] {
+            let [growing, observing, nodes, drafted] = time(tree, &costs, agreement)?;
             println!(
-                "{tree:8} {alike:6.1} {growing:5.1} us {observing:6.1} us {nodes:6.2} {asked:6.2}"
+                "{tree:8} {agreement:9.1} {growing:5.1} us {observing:6.1} us {nodes:6.2} {drafted:7.2}"
             );
         }
     }

@@ -1,7 +1,7 @@
-//! What rules cost, from probabilities to an emitted token, in units of the softmax of two logit
-//! vectors: the price that any verifier pays. All times of a row are taken in turn within one run.
-//! Each is the smallest of many; for rules it is the mean of that over several emissions with
-//! drafts of their own.
+//! Cost of rules, from probabilities to an emitted token, in units of the softmax of two logit
+//! vectors, which any verifier pays. All tasks of a row take turns within one run. Each time is the
+//! minimum of many; for rules it is the mean of that over several emissions, each with its own
+//! drafts.
 //!
 //! `cargo bench -p polydraft --bench ratios [-- VOCABULARY…]`
 
@@ -28,7 +28,7 @@ fn softmax(logits: &[f32], out: &mut [f32]) {
     out.iter_mut().for_each(|y| *y /= sum);
 }
 
-/// Adds up both arrays: the least that anything reading them takes.
+/// Adds up both arrays: the lower bound of any task that reads them.
 fn read(p: &[f64], q: &[f64]) -> [f64; 8] {
     let mut lanes = [0.0; 8];
     for (p, q) in p.as_chunks::<8>().0.iter().zip(q.as_chunks::<8>().0) {
@@ -39,11 +39,10 @@ fn read(p: &[f64], q: &[f64]) -> [f64; 8] {
     lanes
 }
 
-/// Emissions per cell of the table: what an emission costs depends on whether its drafts are
-/// accepted.
+/// Emissions per cell of the table; the cost depends on whether the drafts are accepted.
 const EMISSIONS: usize = 12;
 
-/// The smallest time of each task, in seconds, over `rounds` in which the tasks take turns.
+/// The minimum time of each task, in seconds, over `rounds` in which the tasks take turns.
 fn time(rounds: usize, tasks: &mut [Box<dyn FnMut() + '_>]) -> Vec<f64> {
     let mut best = vec![f64::INFINITY; tasks.len()];
     for _ in 0..rounds {
@@ -56,12 +55,13 @@ fn time(rounds: usize, tasks: &mut [Box<dyn FnMut() + '_>]) -> Vec<f64> {
     best
 }
 
-/// `recursive` has its mean and its dearest emission: each rejected draft costs a pass.
+/// `recursive` has two columns, mean and most expensive emission, because each rejected draft costs
+/// a pass.
 const HEADER: &str = "      V   shape  n  unit µs | textbook  read | \
      pooled  exact  k-seq recursive   max |  optimum  pooled's loss";
 
 fn main() {
-    let wanted: Vec<usize> =
+    let selected: Vec<usize> =
         std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
@@ -78,7 +78,7 @@ fn main() {
         "recursive".parse().expect("a rule"),
     ];
     for vocabulary in VOCABULARIES {
-        if !wanted.is_empty() && !wanted.contains(&vocabulary) {
+        if !selected.is_empty() && !selected.contains(&vocabulary) {
             continue;
         }
         for shape in SHAPES {
@@ -93,7 +93,7 @@ fn main() {
                 let optimum = acceptance::optimal(&problem).expect("a formula");
                 let mut built: Vec<Box<dyn Rule>> =
                     rules.iter().map(|rule| rule.build().expect("valid")).collect();
-                // First that the answers are right, then how long they take.
+                // Checks the results before measuring times.
                 let mut rng = ChaCha8Rng::seed_from_u64(2);
                 let reached: Vec<f64> = built
                     .iter_mut()

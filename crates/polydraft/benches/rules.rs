@@ -1,4 +1,5 @@
-//! From probabilities to an emitted token, rule by rule. `cargo bench -p polydraft --bench rules`
+//! Time of each rule from probabilities to an emitted token. `cargo bench -p polydraft --bench
+//! rules`
 
 mod common;
 
@@ -14,7 +15,7 @@ fn main() {
     divan::main();
 }
 
-/// The rules by name; `priority` in both forms.
+/// Names of the rules; `priority` in both forms.
 const RULES: [&str; 4] = ["pooled", "exact", "k-seq", "recursive"];
 
 fn rule(name: &str) -> RuleKind {

@@ -1,6 +1,6 @@
-//! What one verification step costs, from logits to the decision, in units of the softmax of all
-//! the target and draft logits at the drafted nodes: the price that any verifier that reads them
-//! pays. Everything runs on all threads, and the tasks of a row take turns within one run.
+//! Cost of one verification step, from logits to the decision, in units of the softmax of all
+//! target and draft logits at the drafted nodes, which any verifier that reads them pays.
+//! Everything runs on all threads, and the tasks of a row take turns within one run.
 //!
 //! `cargo bench -p polydraft --bench verify [-- VOCABULARY…]`
 
@@ -23,12 +23,12 @@ use rayon::prelude::*;
 struct Case {
     drawn: Draft,
     target: Vec<Vec<f32>>,
-    /// At nodes that have children.
+    /// Logits at nodes that have children.
     draft: Vec<Option<Vec<f32>>>,
 }
 
 impl Case {
-    /// Draws paths; nodes have logits of one shape and different seeds.
+    /// Draws paths; all nodes have logits of one shape, with different seeds.
     fn new(paths: usize, depth: usize, shape: common::Shape, vocabulary: usize, seed: u64) -> Self {
         let policy = PolicyKind::paths(paths, depth).build().expect("a tree");
         let mut drawn = Draft::new();
@@ -38,19 +38,19 @@ impl Case {
             let node = target.len();
             let (p, q) = logits(shape, vocabulary, seed * 1000 + node as u64);
             target.push(p);
-            let goes_on = policy.may_grow(&drawn.path(node));
-            if goes_on {
+            let grows = policy.may_grow(&drawn.path(node));
+            if grows {
                 let probs =
                     Distribution::from_logits(&q, &Sampling::default()).expect("a distribution");
                 drawn.grow(node, probs, policy.as_ref(), &mut rng).expect("a tree");
             }
-            draft.push(goes_on.then_some(q));
+            draft.push(grows.then_some(q));
         }
         Self { drawn, target, draft }
     }
 }
 
-/// Distributions made on demand, in memory that is used again.
+/// Distributions made on demand, in reused memory.
 struct Lazy<'a> {
     case: &'a Case,
     spare: Vec<std::sync::Mutex<Option<Distribution>>>,
@@ -61,7 +61,7 @@ impl TargetDistributions for Lazy<'_> {
     fn target(&self, node: NodeId) -> Result<&Distribution> {
         Ok(self.made[node].get_or_init(|| {
             let mut probs =
-                self.spare[node].lock().expect("no panic").take().expect("asked for once");
+                self.spare[node].lock().expect("no panic").take().expect("initialised once");
             probs
                 .set_from_logits(&self.case.target[node], &Sampling::default())
                 .expect("a distribution");
@@ -88,16 +88,18 @@ fn distributions(logits: &[Option<Vec<f32>>]) -> Vec<Option<Distribution>> {
 const ROUNDS: usize = 9;
 
 fn main() {
-    let wanted: Vec<usize> =
+    let selected: Vec<usize> =
         std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     println!(
         "{} threads; unit: the softmax of all logits at the drafted nodes; the step includes it",
         rayon::current_num_threads()
     );
     println!(
-        "      V   shape  K  L nodes  unit ms | verifier           median   least  targets made"
+        "      V   shape  K  L nodes  unit ms | verifier           median     min  targets made"
     );
-    for vocabulary in VOCABULARIES.into_iter().filter(|v| wanted.is_empty() || wanted.contains(v)) {
+    for vocabulary in
+        VOCABULARIES.into_iter().filter(|v| selected.is_empty() || selected.contains(v))
+    {
         for shape in SHAPES {
             for (paths, names) in [
                 (1, &["token", "block"][..]),
@@ -130,7 +132,7 @@ fn main() {
                         row.nodes,
                         row.unit * 1e3,
                         row.median,
-                        row.least,
+                        row.min,
                         row.made
                     );
                 }
@@ -142,9 +144,11 @@ fn main() {
 struct Row {
     nodes: f64,
     unit: f64,
-    /// Of the ratios of step and unit in each round.
+    /// Median of the ratios of step and unit over the rounds.
     median: f64,
-    least: f64,
+    /// Minimum of these ratios.
+    min: f64,
+    /// Target distributions made per step.
     made: f64,
 }
 
@@ -155,18 +159,18 @@ fn measure(verifier: &mut dyn Verifier, cases: &[Case]) -> Row {
         let (mut targets, mut drafts) = (distributions(&all), distributions(&case.draft));
         nodes += case.drawn.tree().len() - 1;
         for round in 0..ROUNDS {
-            let clock = Instant::now();
+            let start = Instant::now();
             softmaxes(&case.draft, &mut drafts);
             softmaxes(&all, &mut targets);
-            let unit = clock.elapsed().as_secs_f64();
+            let unit = start.elapsed().as_secs_f64();
             let spare =
                 targets.iter_mut().map(|probs| std::sync::Mutex::new(probs.take())).collect();
             let mut rng = ChaCha8Rng::seed_from_u64(round as u64);
-            let clock = Instant::now();
+            let start = Instant::now();
             softmaxes(&case.draft, &mut drafts);
             let lazy = Lazy { case, spare, made: vec![OnceLock::new(); case.drawn.tree().len()] };
             black_box(verifier.verify(&case.drawn, &lazy, &mut rng).expect("a decision"));
-            ratios.push(clock.elapsed().as_secs_f64() / unit);
+            ratios.push(start.elapsed().as_secs_f64() / unit);
             units.push(unit);
             for (node, probs) in lazy.made.into_iter().enumerate() {
                 let probs = probs.into_inner();
@@ -182,7 +186,7 @@ fn measure(verifier: &mut dyn Verifier, cases: &[Case]) -> Row {
         nodes: nodes as f64 / cases.len() as f64,
         unit: units[runs / 2],
         median: ratios[runs / 2],
-        least: ratios[0],
+        min: ratios[0],
         made: made as f64 / runs as f64,
     }
 }

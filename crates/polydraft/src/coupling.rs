@@ -110,8 +110,8 @@ pub trait Rule: Send {
     /// A node that is too large for the rule's settings.
     fn prepare(&mut self, problem: &Problem) -> Result<()>;
 
-    /// The rule that took over at the prepared node because this one failed there, if so. The
-    /// distribution stays exact.
+    /// The rule that decides at the prepared node in place of this one, which failed there; `None`
+    /// otherwise. The distribution stays exact.
     fn fallback(&self) -> Option<&Fallback> {
         None
     }
@@ -184,10 +184,10 @@ macro_rules! rule_entry {
     };
 }
 
-/// A node at which a rule failed and another took over.
+/// A node at which a rule failed and another one decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fallback {
-    /// The rule that took over.
+    /// The rule that decides.
     pub rule: &'static str,
     /// Why the first rule failed.
     pub reason: String,
@@ -291,7 +291,8 @@ impl Coupling<'_> {
         Ok(self.rule.emit(&self.problem, drafts, rng))
     }
 
-    /// The rule that took over at this node, if so.
+    /// The rule that decides at this node in place of the prepared one, which failed; `None`
+    /// otherwise.
     pub fn fallback(&self) -> Option<&Fallback> {
         self.rule.fallback()
     }

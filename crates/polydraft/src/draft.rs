@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_draws_equal_own_draws_and_impossible_tokens_are_rejected() {
+    fn recorded_draws_equal_drawn_ones() {
         let mut rng = ChaCha8Rng::seed_from_u64(3);
         let mut drawn = Draft::new();
         let tokens = |draft: &Draft, node| {
@@ -305,6 +305,10 @@ mod tests {
         }
         assert_eq!((drawn.tree(), drawn.form()), (recorded.tree(), recorded.form()));
         assert!(recorded.has_continued_draws(1) && recorded.has_fresh_draws(0));
+    }
+
+    #[test]
+    fn record_rejects_tokens_that_the_scheme_cannot_draw() {
         let error = |growth, tokens: &[Token]| {
             Draft::new().record(0, probs(), growth, tokens).unwrap_err().to_string()
         };

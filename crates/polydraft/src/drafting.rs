@@ -37,7 +37,7 @@ pub enum Drafting {
 }
 
 impl Drafting {
-    /// All schemes.
+    /// Every scheme.
     pub const ALL: [Self; 6] =
         [Self::Iid, Self::WithoutReplacement, Self::Greedy, Self::Hub, Self::Distinct, Self::TopK];
 
@@ -106,7 +106,7 @@ impl Draws {
     }
 }
 
-/// How a tree grows below a node.
+/// Growth of a tree below a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
     /// Every path through the node continues with one draw of its own.
@@ -235,8 +235,8 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    /// Every tuple of positive probability with its probability. Exponential in the number of
-    /// drafts.
+    /// Enumerates the tuples of positive probability, each with its probability. Exponential in the
+    /// number of drafts.
     pub fn tuples(&self) -> Vec<(f64, Vec<Token>)> {
         enumerate(|rng| {
             let mut drafts = Vec::new();

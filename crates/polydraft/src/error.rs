@@ -7,14 +7,14 @@ use crate::Token;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An array or list had the wrong number of entries.
+    /// An array or list with the wrong number of entries.
     #[error("{operation}: expected {expected} entries, got {got}")]
     Length {
         /// The operation that failed.
         operation: &'static str,
-        /// What the operation requires.
+        /// The requirement of the operation.
         expected: String,
-        /// The length that was given.
+        /// The actual length.
         got: usize,
     },
     /// An array entry with an invalid value.
@@ -24,9 +24,9 @@ pub enum Error {
         operation: &'static str,
         /// Position of the entry, from 0.
         index: usize,
-        /// What the operation requires.
+        /// The requirement of the operation.
         expected: &'static str,
-        /// The value that was given.
+        /// The invalid value.
         got: f64,
     },
     /// Probabilities that do not sum to 1.
@@ -34,9 +34,9 @@ pub enum Error {
     Sum {
         /// The operation that failed.
         operation: &'static str,
-        /// The largest deviation allowed.
+        /// The largest allowed deviation.
         tolerance: f64,
-        /// The sum that was given.
+        /// The actual sum.
         got: f64,
     },
     /// A token outside the vocabulary.
@@ -44,32 +44,32 @@ pub enum Error {
     Token {
         /// The operation that failed.
         operation: &'static str,
-        /// Number of tokens.
+        /// Size of the vocabulary.
         vocabulary: usize,
-        /// The token that was given.
+        /// The invalid token.
         got: Token,
     },
-    /// A setting outside its range.
+    /// A setting out of range.
     #[error("setting {setting}: expected {expected}, got {got}")]
     Setting {
         /// Name of the setting.
         setting: &'static str,
         /// The valid range.
         expected: &'static str,
-        /// The value that was given.
+        /// The invalid value.
         got: String,
     },
     /// An unknown name.
     #[error("{kind}: expected one of {expected}, got {got:?}")]
     Name {
-        /// What the name stands for, such as a rule or a scheme.
+        /// The kind of thing that the name stands for, such as a rule or a scheme.
         kind: &'static str,
         /// The known names.
         expected: String,
-        /// The name that was given.
+        /// The unknown name.
         got: String,
     },
-    /// A numerical solver gave up.
+    /// A numerical solver that failed.
     #[error("{operation}: expected a solution, got {got}")]
     Solver {
         /// The problem to solve.
@@ -108,17 +108,17 @@ pub enum Error {
         /// The first token in which they differ.
         first: String,
     },
-    /// Token ids that could not be turned into text.
+    /// Token ids that cannot be converted to text.
     #[error("decoding text: {0}")]
     Text(String),
-    /// A combination that an algorithm does not support.
+    /// An unsupported combination.
     #[error("{operation}: expected {expected}, got {got}")]
     Unsupported {
         /// The operation that failed.
         operation: &'static str,
-        /// What the operation supports.
+        /// The combinations that the operation supports.
         expected: String,
-        /// What was requested.
+        /// The combination that was requested.
         got: String,
     },
 }

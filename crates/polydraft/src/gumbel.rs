@@ -208,8 +208,8 @@ mod tests {
         }
     }
 
-    /// KeyedRandomness times are exponential times: their tuples have the distribution of draws without
-    /// replacement, at positions of one key and at one position of many.
+    /// Keyed times are exponential times: tuples have the distribution of draws without
+    /// replacement, over positions of one key and over keys at one position.
     #[test]
     fn keyed_tuples_have_the_distribution_of_draws_without_replacement() {
         let probs = Distribution::new(vec![0.55, 0.25, 0.15, 0.05]).unwrap();

@@ -1,4 +1,4 @@
-//! Lossless multi-draft speculative decoding: the mathematics.
+//! Lossless multi-draft speculative decoding: couplings, drafts, policies and verifiers.
 //!
 //! A cheap *draft* model proposes tokens, an expensive *target* model scores them, and a rule
 //! decides what to emit **so that the output has exactly the target's distribution**. This crate

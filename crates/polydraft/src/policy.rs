@@ -64,9 +64,9 @@ pub struct StepContext {
 /// use polydraft::{Distribution, Draws, Form, Growth, Path, Policy, VerifierKind};
 /// use rand::SeedableRng;
 ///
-/// struct WhileSure;
+/// struct WhileConfident;
 ///
-/// impl Policy for WhileSure {
+/// impl Policy for WhileConfident {
 ///     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth> {
 ///         match path.depth() {
 ///             0 => Some(Growth::Fresh(Draws::iid(2))),
@@ -88,7 +88,7 @@ pub struct StepContext {
 /// // Whatever the draft's distribution is, the output has the target's.
 /// let pair = random_pair(2, 3, 0.5, false, &mut rand_chacha::ChaCha8Rng::seed_from_u64(1))?;
 /// let mut verifier = "nested-priority".parse::<VerifierKind>()?.build()?;
-/// let found = exact(verifier.as_mut(), &WhileSure, &pair.target, &pair.draft, &mut |_| ())?;
+/// let found = exact(verifier.as_mut(), &WhileConfident, &pair.target, &pair.draft, &mut |_| ())?;
 /// assert!(found.deviation < 1e-12);
 /// # Ok::<(), polydraft::Error>(())
 /// ```
@@ -102,8 +102,8 @@ pub trait Policy: Send {
     /// Decides how the tree grows at the end of `path`, where the draft's next-token distribution
     /// is `probs`; `None` for a leaf.
     ///
-    /// The result must depend on the arguments and the past only: state may change in
-    /// [`observe`](Self::observe), nowhere else.
+    /// The result must depend only on the arguments and the past: state may change only in
+    /// [`observe`](Self::observe).
     fn draws(&self, path: &Path, probs: &Distribution) -> Option<Growth>;
 
     /// Maximum number of tokens from the root to a leaf.

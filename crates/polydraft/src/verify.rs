@@ -137,8 +137,8 @@ pub trait Verifier: Send {
         false
     }
 
-    /// Number of nodes so far at which a slower or weaker algorithm took over because the
-    /// verifier's own one failed. The distribution stays exact.
+    /// Number of nodes so far at which a slower or weaker algorithm decided because the verifier's
+    /// own one failed. The distribution stays exact.
     fn fallbacks(&self) -> u64 {
         0
     }

@@ -120,40 +120,40 @@ fn failures(fault: Fault) -> Vec<Failure> {
 }
 
 #[test]
-fn the_rule_without_fault_passes() {
+fn accepts_the_rule_without_faults() {
     assert_eq!(failures(Fault::None), []);
 }
 
 #[test]
-fn wrong_distributions_are_caught() {
+fn detects_wrong_emitted_distributions() {
     for fault in [Fault::WrongResidual, Fault::AcceptsTooOften, Fault::WrongMass] {
         let failures = failures(fault);
-        let caught = failures
+        let detected = failures
             .iter()
             .filter(|failure| matches!(failure, Failure::WrongDistribution { .. }))
             .count();
-        assert!(caught > 10, "{fault:?}: {caught} of {}", failures.len());
+        assert!(detected > 10, "{fault:?}: {detected} of {}", failures.len());
     }
 }
 
 #[test]
-fn wrong_statements_are_caught() {
+fn detects_inconsistent_reported_values() {
     for fault in [Fault::WrongDistribution, Fault::OverstatedAcceptance, Fault::WrongIndex] {
         let failures = failures(fault);
-        let caught = failures
+        let detected = failures
             .iter()
             .filter(|failure| matches!(failure, Failure::Inconsistent { .. }))
             .count();
-        assert!(caught > 10, "{fault:?}: {caught} of {}", failures.len());
+        assert!(detected > 10, "{fault:?}: {detected} of {}", failures.len());
     }
 }
 
-/// Says that whatever it emits was drafted.
-struct Liar;
+/// Reports every emitted token as an accepted draft.
+struct AlwaysAccepted;
 
-impl Rule for Liar {
+impl Rule for AlwaysAccepted {
     fn name(&self) -> &'static str {
-        "liar"
+        "always-accepted"
     }
 
     fn supports(&self, _: Draws) -> Result<()> {
@@ -191,5 +191,5 @@ fn detects_acceptance_of_tokens_that_were_not_drafted() {
     let probs = |values: [f64; 2]| Distribution::new(values.to_vec()).unwrap();
     let (target, draft) = (probs([0.5, 0.5]), probs([0.9, 0.1]));
     let case = Case { target, drafts: vec![draft], scheme: Drafting::Iid, count: 1 };
-    assert!(matches!(case.check(&mut Liar), Err(Failure::Inconsistent { .. })));
+    assert!(matches!(case.check(&mut AlwaysAccepted), Err(Failure::Inconsistent { .. })));
 }

@@ -205,6 +205,10 @@ fn verifiers_reject_unsupported_drafts() {
             named(name).build().unwrap().verify(&draft, &distributions, &mut rng).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{name}: {error}");
     }
+}
+
+#[test]
+fn policies_reject_settings_out_of_range() {
     for tree in [
         "paths:0,3",
         "paths:2,0",
@@ -221,6 +225,10 @@ fn verifiers_reject_unsupported_drafts() {
     ] {
         assert!(tree.parse::<PolicyKind>().unwrap().build().is_err(), "{tree}");
     }
+}
+
+#[test]
+fn policies_reject_malformed_names() {
     for tree in [
         "",
         "paths:",
@@ -237,9 +245,13 @@ fn verifiers_reject_unsupported_drafts() {
 }
 
 #[test]
-fn names_and_settings_round_trip() {
+fn unknown_verifiers_are_rejected_with_the_known_names() {
     assert!("walk:nonsense".parse::<VerifierKind>().unwrap_err().to_string().contains("k-seq"));
     assert!("nested".parse::<VerifierKind>().unwrap_err().to_string().contains("nested-priority"));
+}
+
+#[test]
+fn verifiers_round_trip_by_name_and_json() {
     for kind in VerifierKind::all() {
         assert_eq!(kind.to_string().parse::<VerifierKind>().unwrap(), kind);
         let json = serde_json::to_string(&kind).unwrap();
@@ -256,6 +268,10 @@ fn names_and_settings_round_trip() {
         (Some("nested-priority"), Some(0.25))
     );
     assert_eq!(serde_json::from_value::<VerifierKind>(json).unwrap(), kind);
+}
+
+#[test]
+fn policies_round_trip_by_name_and_json() {
     for policy in PolicyKind::all() {
         assert_eq!(policy.to_string().parse::<PolicyKind>().unwrap(), policy);
         let json = serde_json::to_string(&policy).unwrap();

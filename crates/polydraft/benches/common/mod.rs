@@ -1,6 +1,6 @@
-//! Distributions that benchmarks run on, shared by all of them.
+//! Distributions shared by the benchmarks.
 
-#![allow(dead_code)] // every benchmark uses its own part
+#![allow(dead_code)] // not every benchmark uses everything
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -11,8 +11,8 @@ pub const VOCABULARIES: [usize; 4] = [1_000, 32_000, 128_256, 262_144];
 /// Shapes of the distributions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shape {
-    /// Like a language model: normal logits of standard deviation 4, the draft's with an error of
-    /// 1.
+    /// Similar to a language model: normal logits of standard deviation 4, the draft's with an
+    /// error of 1.
     Peaked,
     /// Nearly uniform: normal logits of standard deviation 0.3, independent.
     Flat,
@@ -26,14 +26,14 @@ pub const SHAPES: [Shape; 3] = [Shape::Peaked, Shape::Flat, Shape::Heavy];
 pub fn logits(shape: Shape, vocabulary: usize, seed: u64) -> (Vec<f32>, Vec<f32>) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut normal = || {
-        // Twelve uniform numbers: close enough to normal, and the same on every machine.
+        // Sum of twelve uniform numbers: close enough to normal, and the same on every machine.
         (0..12).map(|_| f64::from(rand::Rng::next_u32(&mut rng)) / f64::from(u32::MAX)).sum::<f64>()
             - 6.0
     };
     let mut ranks: Vec<(f64, usize)> = (0..vocabulary).map(|token| (normal(), token)).collect();
     ranks.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut rank = vec![0; vocabulary];
-    ranks.iter().zip(1..).for_each(|(&(_, token), place)| rank[token] = place);
+    ranks.iter().zip(1..).for_each(|(&(_, token), position)| rank[token] = position);
     let pair = |token: usize| {
         let (a, b) = (normal(), normal());
         match shape {

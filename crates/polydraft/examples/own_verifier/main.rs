@@ -1,9 +1,9 @@
-//! A custom verifier, and the proof that it is lossless: every draft that can be drawn and every
-//! decision that it can make are enumerated, and the output must have the target's distribution.
+//! A custom verifier, and the proof that it is lossless: every possible draft and every decision of
+//! the verifier is enumerated, and the output must have the target's distribution.
 //!
 //! `cargo run -p polydraft --example own_verifier`
 //!
-//! Exits with 1 if it does not.
+//! Exits with 1 if it is not.
 
 mod random_draft;
 mod registry;
@@ -16,12 +16,12 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use registry::OwnVerifier;
 
-/// Rounding of sums over some ten thousand drafts.
+/// Allowed rounding error of sums over some ten thousand drafts.
 const TOLERANCE: f64 = 1e-10;
 
 fn main() -> Result<ExitCode> {
     let mut lossless = true;
-    let known = "walk:priority".parse::<VerifierKind>()?;
+    let reference = "walk:priority".parse::<VerifierKind>()?;
     for kind in OwnVerifier::all() {
         let mut verifier = kind.build()?;
         for tree in
@@ -32,28 +32,27 @@ fn main() -> Result<ExitCode> {
                 _ => tree.parse()?,
             };
             let grown = policy.build()?;
-            // A verifier says what it is made for; to be asked for anything else is no fault of its
-            // own.
-            if let Err(refusal) = verifier.supports(&grown.form()) {
-                println!("{policy:26} {refusal}");
+            // A verifier reports what it supports; an unsupported tree is not an error.
+            if let Err(error) = verifier.supports(&grown.form()) {
+                println!("{policy:26} {error}");
                 continue;
             }
             let (mut worst, mut efficiency, mut best) = (0.0_f64, 0.0, 0.0);
             const PAIRS: u64 = 8;
             for seed in 0..PAIRS {
-                // Half of them are adversarial: zeros, ties, one-hot distributions, disjoint
+                // Half of the pairs are adversarial: zeros, ties, one-hot distributions, disjoint
                 // supports.
                 let mut rng = ChaCha8Rng::seed_from_u64(seed);
                 let pair = random_pair(3, grown.depth(), 0.5, seed % 2 == 1, &mut rng)?;
                 let (target, draft) = (&pair.target, &pair.draft);
-                let own = exact(verifier.as_mut(), grown.as_ref(), target, draft, &mut |_| ())?;
-                let known =
-                    exact(known.build()?.as_mut(), grown.as_ref(), target, draft, &mut |_| ())?;
-                // Not a comparison of the worst: a NaN must not pass.
-                lossless &= own.deviation <= TOLERANCE;
-                worst = worst.max(own.deviation);
-                efficiency += own.block_efficiency / PAIRS as f64;
-                best += known.block_efficiency / PAIRS as f64;
+                let result = exact(verifier.as_mut(), grown.as_ref(), target, draft, &mut |_| ())?;
+                let optimal =
+                    exact(reference.build()?.as_mut(), grown.as_ref(), target, draft, &mut |_| ())?;
+                // Compares each deviation, not the maximum, so that NaN fails.
+                lossless &= result.deviation <= TOLERANCE;
+                worst = worst.max(result.deviation);
+                efficiency += result.block_efficiency / PAIRS as f64;
+                best += optimal.block_efficiency / PAIRS as f64;
             }
             println!(
                 "{policy:26} off the target's distribution by {worst:.0e}, \

@@ -1,26 +1,27 @@
-//! A custom verifier, in a file of its own: at each node speculative sampling of one draft, taken
-//! at random.
+//! A custom verifier in its own file: at each node, speculative sampling of one draft chosen at
+//! random.
 //!
 //! Problem: emit a path of a tree of independent draws and one more token with the target's
 //! distribution.
-//! Source: Leviathan et al. 2023, algorithm 1, for the one draft.
+//! Source: Leviathan et al. 2023, algorithm 1, for the chosen draft.
 //! Complexity: that of `token`, for each node on the emitted path.
-//! Essence:
-//! 1. Of n independent draws one that is picked blindly is a draw from the draft's distribution q.
-//! 2. Accept it with probability min(1, p/q), else emit from (p − q)+ normalised: the token has the
-//!    target's distribution p.
-//! 3. The draws below a child do not depend on how the child was chosen, so from any child the same
-//!    can begin again.
+//! Proof:
+//! 1. A draft chosen blindly among n independent draws is a draw from the draft's distribution q.
+//! 2. Accepted with probability min(1, p/q), and replaced by a draw from (p − q)+ normalised
+//!    otherwise, the token has the target's distribution p.
+//! 3. The draws below a child do not depend on how the child was chosen, so the same step can be
+//!    repeated from any child.
 
 use polydraft::{
     Draft, DraftTree, Form, Outcome, RandomSource, Result, TargetDistributions, Verifier,
 };
-/// The verifier.
+
+/// Verifier that tries one random draft per node.
 #[derive(Default)]
 pub struct RandomDraft;
 
 impl Verifier for RandomDraft {
-    /// Step 1 needs independent draws; where they begin does not matter.
+    /// Step 1 requires independent draws, wherever they start.
     fn supports(&self, form: &Form) -> Result<()> {
         form.require("verifier random-draft", "i.i.d. draws", form.is_iid())
     }
@@ -31,7 +32,7 @@ impl Verifier for RandomDraft {
         target: &dyn TargetDistributions,
         rng: &mut dyn RandomSource,
     ) -> Result<Outcome> {
-        // However it was made, a verifier refuses what it is not exact for.
+        // Every verifier rejects drafts for which it is not exact.
         self.supports(draft.form())?;
         let tree = draft.tree();
         let (mut accepted, mut node) = (Vec::new(), DraftTree::ROOT);

@@ -1,5 +1,5 @@
-//! The line that gives the verifier its name, and its place in every loop over the registry. In the
-//! library that line is one of `VerifierKind` in `verify.rs`.
+//! The line that registers the verifier under its name. In the library it would be a line of
+//! `VerifierKind` in `verify.rs`.
 
 use polydraft::registry::NoSettings;
 use polydraft::verify::VerifierSettings;
@@ -10,17 +10,17 @@ use crate::random_draft;
 polydraft::registry! {
     /// Custom verifiers.
     pub enum OwnVerifier, tag "verifier", settings VerifierSettings;
-    /// One draft of each node, taken at random.
+    /// Speculative sampling of one random draft per node.
     RandomDraft(NoSettings<random_draft::RandomDraft>) = "random-draft",
 }
 
 impl OwnVerifier {
-    /// All of them with their default settings.
+    /// All verifiers with their default settings.
     pub fn all() -> impl Iterator<Item = Self> {
         Self::NAMES.iter().filter_map(|name| Self::named(name))
     }
 
-    /// The working verifier.
+    /// Builds the verifier.
     ///
     /// # Errors
     /// Settings out of range.

@@ -3,7 +3,7 @@
 //! Problem: n i.i.d. drafts from q; accept one of them so that the emitted token has distribution
 //! p.
 //! Source: Sun et al. 2023 (SpecTr), algorithm 2. α = 1 − (1 − β(ρ))^n with β(ρ) = Σ min(q, p/ρ),
-//! at min_rho (1 − 1/e) of the optimum.
+//! at least (1 − 1/e) of the optimum.
 //! Complexity: a handful of passes over the support to find ρ; O(n) to emit (expected).
 //! Deviations: (1) ρ* is found by Newton's method inside a bracket instead of bisection; (2) a
 //! given ρ is raised to ρ* at nodes where it is smaller: the rule is not valid below (theorem 1).
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The factor ρ by which ratios of the distributions are divided, at min_rho 1; the number of
+    /// The factor ρ by which ratios of the distributions are divided, at least 1; the number of
     /// drafts is always valid. Default: none, which means ρ*, the best one at each node. A smaller
     /// value is invalid and replaced by ρ*.
     pub rho: Option<f64>,
@@ -28,7 +28,7 @@ impl RuleSettings for Settings {
     fn build(&self) -> Result<Box<dyn Rule>> {
         let min_rho = self.rho.unwrap_or(1.0);
         if !(min_rho >= 1.0 && min_rho.is_finite()) {
-            let (expected, got) = ("a number of at min_rho 1", min_rho.to_string());
+            let (expected, got) = ("a number of at least 1", min_rho.to_string());
             return Err(Error::Setting { setting: "rho", expected, got });
         }
         Ok(Box::new(KSeq { min_rho, rho: 1.0, cover: 0.0, acceptance: 0.0 }))

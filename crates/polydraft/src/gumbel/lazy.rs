@@ -51,7 +51,7 @@ fn full_simplex(vocabulary: usize) -> Vec<Simplex> {
 
 /// Appends to `parts` the part of a simplex in which `a` arrives before `b`, each a token and its
 /// probability.
-fn before(simplex: Simplex, a: (usize, f64), b: (usize, f64), parts: &mut Vec<Simplex>) {
+fn keep_before(simplex: Simplex, a: (usize, f64), b: (usize, f64), parts: &mut Vec<Simplex>) {
     let side = |corner: &Vec<f64>| {
         let (left, right) = (corner[a.0] * b.1, corner[b.0] * a.1);
         let difference = left - right;
@@ -107,7 +107,7 @@ impl SharedRandomness for LazyRandomness {
                         let mut part = Vec::new();
                         known
                             .into_iter()
-                            .for_each(|simplex| before(simplex, first, other, &mut part));
+                            .for_each(|simplex| keep_before(simplex, first, other, &mut part));
                         part
                     })
                 })

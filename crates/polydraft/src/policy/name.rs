@@ -58,7 +58,7 @@ const PATHS: usize = 2;
 /// Maximum number of nodes of a sequoia tree.
 const MAX_NODES: usize = 4096;
 
-/// Names of trees besides those of policies, for error messages.
+/// Names of trees in addition to those of policies, for error messages.
 const OTHER_NAMES: &str = "draws per level such as 3,2,1, or binary, 3-ary, sequoia:16";
 
 impl TreeName {

@@ -91,8 +91,8 @@ pub(super) fn verify_path(
     Ok(Outcome { accepted: Vec::new(), token })
 }
 
-/// The distribution of a path of which some tokens were selected by priorities and the others drawn
-/// from the draft's distributions.
+/// The distribution of a path with some tokens selected by priorities and the others drawn from the
+/// draft's distributions.
 pub(super) struct Selected<'a, F> {
     pub draft: &'a Draft,
     pub target: &'a dyn TargetDistributions,

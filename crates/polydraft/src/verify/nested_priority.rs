@@ -13,7 +13,7 @@
 //! block verification, L = 1 priority coupling; GBV is the special case of shares that are single
 //! intervals in the order of ratios.
 //!
-//! Trees that are not a set of paths (`docs/theory.md`, trees in which draws begin anew):
+//! Trees with fresh draws below the root (`docs/theory.md`, trees in which draws begin anew):
 //! 1. From a node with n fresh draws down to the next nodes with fresh draws, or leaves, the tree
 //!    is a *segment* of n independent paths. One of these is selected as above, with all of [0, 1]
 //!    to divide and K = n.
@@ -139,7 +139,7 @@ struct NestedPriority {
     name: &'static str,
     settings: Settings,
     segments: Segments,
-    /// Per node; kept from tree to tree to reuse the memory.
+    /// Per node; reused from tree to tree.
     nodes: Vec<Node>,
     /// The nodes of the current segment, level by level.
     segment: Vec<NodeId>,

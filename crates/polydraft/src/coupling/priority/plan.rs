@@ -31,7 +31,7 @@ pub(super) struct Detail {
     pub negligible: f64,
     pub choice: Choice,
     pub layout: Layout,
-    /// The part of the target that can be used.
+    /// Fraction of the target that can be used.
     pub scale: f64,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Plan {
     cap: f64,
     /// Positions with a larger q are entries of their own.
     threshold: f64,
-    /// The part of the target that can be used.
+    /// Fraction of the target that can be used.
     scale: f64,
     pool: Pool,
     /// Ratios outside [start, end) lie in uncut cells.

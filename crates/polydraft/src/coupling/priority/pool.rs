@@ -22,7 +22,7 @@ const MAX_BITS: u32 = 30;
 
 /// Totals below a cell: length, demand, and number of individually handled tokens.
 #[derive(Debug, Clone, Copy, Default)]
-struct Below {
+struct Totals {
     length: f64,
     demand: f64,
     individuals: usize,
@@ -53,7 +53,7 @@ pub(super) struct Pool {
     /// Entry of each knot: the lower end of each part, and the upper end of the last one.
     pub entries: Vec<u32>,
     /// Totals below each coarse cell.
-    below: Vec<Below>,
+    below: Vec<Totals>,
     /// Lower bound of the maximum of D.
     lower_bound: f64,
     /// Bounds of D inside each coarse cell.
@@ -153,7 +153,7 @@ impl Pool {
         self.lower_bound = 0.0;
         self.below.clear();
         self.peaks.clear();
-        let mut below = Below::default();
+        let mut below = Totals::default();
         for cell in 0..self.grid.cells() {
             self.below.push(below);
             let (after, peak) = self.walk(profile, individuals, cell, below);
@@ -168,8 +168,8 @@ impl Pool {
         profile: &impl Profile,
         individuals: &[Individual],
         cell: usize,
-        mut below: Below,
-    ) -> (Below, Peak) {
+        mut below: Totals,
+    ) -> (Totals, Peak) {
         let parts = self.starts[cell] as usize..self.starts[cell + 1] as usize;
         let mut found = Peak { height: f64::NEG_INFINITY, widest: 0.0 };
         let (start, width) = self.parts_of(cell);
@@ -291,6 +291,6 @@ pub(super) enum Spread {
     Any,
 }
 
-/// Error: so many parts that handling tokens individually is no more expensive.
+/// Error: more parts than pay off, so that handling tokens individually is no more expensive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TooFine;

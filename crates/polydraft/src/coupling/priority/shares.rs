@@ -37,8 +37,7 @@ pub enum Layout {
 #[derive(Debug, Clone, Copy)]
 struct Block {
     interval: Interval,
-    /// Fraction of each entry that lies in intervals of its own; the rest is spread over the gap_mass
-    /// block.
+    /// Fraction of each entry that lies in intervals of its own; the rest is spread over the block.
     own_fraction: f64,
 }
 

@@ -84,7 +84,7 @@ impl Share {
                 }
                 index += usize::from(until == next);
             }
-            // Parts too short for an end of their parent.
+            // Parts too short for an end of their own.
             for part in self
                 .parts
                 .iter()
