@@ -37,13 +37,13 @@ impl SelfDraftFile {
     /// none, if its type is made as fast as it is read, or if the model's files cannot be
     /// identified.
     pub fn new(folder: &Path, model: &Description, options: &LoadOptions) -> Option<Self> {
-        let copy = options.self_draft.filter(|copy| copy.searches_scales())?;
+        let kind = options.self_draft.filter(|kind| kind.searches_scales())?;
         let path = model.directory.canonicalize().ok()?;
-        let key = format!("{copy} of {} in {}", path.display(), options.precision);
+        let key = format!("{kind} of {} in {}", path.display(), options.precision);
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-        let name = format!("{stem}-{copy}-{:016x}.{}", hasher.finish(), Self::EXTENSION);
+        let name = format!("{stem}-{kind}-{:016x}.{}", hasher.finish(), Self::EXTENSION);
         let mut source = format!("{}, layout {LAYOUT}: {key}", env!("CARGO_PKG_VERSION"));
         for file in &model.files {
             let metadata = fs::metadata(file).ok()?;
@@ -63,10 +63,10 @@ impl SelfDraftFile {
     ///
     /// # Errors
     /// Failures of the file system.
-    pub fn write(&self, copy: &TransformerModel) -> io::Result<()> {
+    pub fn write(&self, self_draft: &TransformerModel) -> io::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
-        let matrices = copy.transformer().stored_matrices();
+        let matrices = self_draft.transformer().stored_matrices();
         let mut metadata = HashMap::from([(SOURCE.to_owned(), self.source.clone())]);
         metadata.extend(matrices.iter().map(|(name, bytes)| (name.clone(), sum(bytes))));
         let other = |error: safetensors::SafeTensorError| io::Error::other(error);

@@ -1,6 +1,6 @@
 //! Forward pass of a decoder over any new tokens of any sequences: prompts, single tokens, trees.
 //!
-//! One pass serves every family; the differences between families are in [`Config`] and are committed
+//! One pass serves every family; the differences between families are in [`Config`] and are resolved
 //! when the weights are loaded. Each matrix is read once for the tokens of all sequences; only
 //! attention goes sequence by sequence.
 //! Source: Touvron et al. 2023 (Llama), Su et al. 2021 (rotary embedding), Ainslie et al. 2023
@@ -170,37 +170,37 @@ impl Transformer {
     /// Computes the tokens of all sequences, writes their entries into the KV caches and returns
     /// the logits that are wanted, `[wanted, vocabulary]` in the order of the sequences: in
     /// `buffer` if it is large enough. Returns an empty vector if no sequence wants logits.
-    pub fn forward(&self, parts: &mut [SequenceTokens], buffer: Vec<f32>) -> Result<Vec<f32>> {
-        begin(parts)?;
-        let positions = positions(parts);
+    pub fn forward(&self, batch: &mut [SequenceTokens], buffer: Vec<f32>) -> Result<Vec<f32>> {
+        begin(batch)?;
+        let positions = positions(batch);
         let mut rotations = self.rotations(&positions);
-        let mut x = self.embed(parts, &positions)?;
+        let mut x = self.embed(batch, &positions)?;
         let mut inputs = match &self.per_layer {
             None => None,
-            Some(per_layer) => Some((per_layer, per_layer.forward(&tokens(parts), &x)?)),
+            Some(per_layer) => Some((per_layer, per_layer.forward(&tokens(batch), &x)?)),
         };
         for (i, layer) in self.layers.iter().enumerate() {
             if i == self.first_narrowed_layer()
-                && let Some(rows) = drop_unwanted(parts)
+                && let Some(rows) = drop_unwanted(batch)
             {
                 if rows.is_empty() {
                     break;
                 }
                 x = x.select(&rows);
                 inputs = inputs.map(|(per_layer, all)| (per_layer, all.select(&rows)));
-                rotations = self.rotations(&pass::positions(parts));
+                rotations = self.rotations(&pass::positions(batch));
             }
-            self.capture(HiddenState::After(i), &x, parts);
-            x = layer.forward(&self.config, x, &rotations, parts)?;
+            self.capture(HiddenState::After(i), &x, batch);
+            x = layer.forward(&self.config, x, &rotations, batch)?;
             let input = inputs.as_ref().map(|(per_layer, all)| per_layer.layer_input(all, i));
             x = layer.finish(&self.config, x, input.as_ref())?;
         }
-        end(parts);
-        self.capture(HiddenState::After(self.layers.len()), &x, parts);
+        end(batch);
+        self.capture(HiddenState::After(self.layers.len()), &x, batch);
         if self.captured.contains(&HiddenState::Output) {
-            self.capture(HiddenState::Output, &self.normed(x.clone())?, parts);
+            self.capture(HiddenState::Output, &self.normed(x.clone())?, batch);
         }
-        let Some(x) = wanted(x, parts) else { return Ok(Vec::new()) };
+        let Some(x) = wanted(x, batch) else { return Ok(Vec::new()) };
         let mut x = self.normed(x)?;
         if let Some([_, out]) = &self.projections {
             x = out.forward(&x)?;
@@ -239,23 +239,23 @@ impl Transformer {
     }
 
     /// Stores a hidden state `[tokens, hidden]` in the caches, if it is one of those captured.
-    fn capture(&self, feature: HiddenState, x: &Rows, parts: &mut [SequenceTokens]) {
+    fn capture(&self, feature: HiddenState, x: &Rows, batch: &mut [SequenceTokens]) {
         let Some(number) = self.captured.iter().position(|captured| *captured == feature) else {
             return;
         };
         let width = self.config.hidden;
         let mut states = x.numbers().chunks_exact(width);
-        for part in parts {
-            for (slot, state) in (part.start..part.end()).zip(&mut states) {
-                part.cache.capture_hidden_states(slot, number * width, state);
+        for sequence in batch {
+            for (slot, state) in (sequence.start..sequence.end()).zip(&mut states) {
+                sequence.cache.capture_hidden_states(slot, number * width, state);
             }
         }
     }
 
     /// Embeddings of the tokens, `[tokens, hidden]`, after the input projection and with learned
     /// positions added.
-    fn embed(&self, parts: &[SequenceTokens], positions: &[usize]) -> Result<Rows> {
-        let mut x = self.embedding.rows(&tokens(parts))?.scaled(self.config.embedding_scale);
+    fn embed(&self, batch: &[SequenceTokens], positions: &[usize]) -> Result<Rows> {
+        let mut x = self.embedding.rows(&tokens(batch))?.scaled(self.config.embedding_scale);
         if let Some([input, _]) = &self.projections {
             x = input.forward(&x)?;
         }
