@@ -123,16 +123,16 @@ impl CostMeasurement {
         let tokens = CHAIN_LENGTHS[self.kind];
         let mut request = request(self.context(length), PolicyKind::chain(tokens.max(1)))?;
         request.speculation = request.speculation.filter(|_| tokens > 0);
-        let taken = steps(engine, request)?;
-        self.record(index, tokens, &taken);
+        let statistics = run_steps(engine, request)?;
+        self.record(index, tokens, &statistics);
         self.spent += start.elapsed();
         self.kind += 1;
         if self.kind == CHAIN_LENGTHS.len() {
             (self.round, self.kind, self.prefilled) = (self.round + 1, 0, 0);
         }
-        let most = ROUND_TIME.mul_f64((1 + self.round / CONTEXT_LENGTHS.len()) as f64);
-        let goes_on =
-            self.kind > 0 || (self.round < ROUNDS * CONTEXT_LENGTHS.len() && self.spent <= most);
+        let time_limit = ROUND_TIME.mul_f64((1 + self.round / CONTEXT_LENGTHS.len()) as f64);
+        let goes_on = self.kind > 0
+            || (self.round < ROUNDS * CONTEXT_LENGTHS.len() && self.spent <= time_limit);
         Ok(goes_on)
     }
 
@@ -146,17 +146,17 @@ impl CostMeasurement {
         self.prompt.iter().copied().cycle().take(length).collect()
     }
 
-    fn record(&mut self, index: usize, tokens: usize, taken: &Statistics) {
-        let (calls, draft) = (taken.target_calls as f64, taken.draft_time.as_secs_f64());
-        let rest = taken.total_time.as_secs_f64() - draft;
+    fn record(&mut self, index: usize, tokens: usize, statistics: &Statistics) {
+        let (calls, draft) = (statistics.target_calls as f64, statistics.draft_time.as_secs_f64());
+        let rest = statistics.total_time.as_secs_f64() - draft;
         let fastest = &mut self.fastest[index][self.kind];
         *fastest = [fastest[0].min(draft / calls), fastest[1].min(rest / calls)];
         if tokens == 0 {
             self.slowest[index] = self.slowest[index].max(rest / calls);
         } else if index == 0 {
             // The long context repeats the prompt, which n-grams would predict.
-            let rejections = calls - taken.complete_paths as f64;
-            self.verified += taken.accepted.iter().sum::<usize>() as f64 + rejections;
+            let rejections = calls - statistics.complete_paths as f64;
+            self.verified += statistics.accepted.iter().sum::<usize>() as f64 + rejections;
             self.rejected += rejections;
         }
     }
@@ -170,7 +170,7 @@ impl CostMeasurement {
                 .array_windows()
                 .all(|[[_, fewer], [_, more]]| fewer <= &(MONOTONE_TOLERANCE * more))
         };
-        plain.zip(self.slowest).all(|(fastest, most)| most <= MAX_SLOWDOWN * fastest)
+        plain.zip(self.slowest).all(|(fastest, slowest)| slowest <= MAX_SLOWDOWN * fastest)
             && self.fastest.iter().all(rises)
     }
 
@@ -245,7 +245,7 @@ fn prefill(engine: &mut Engine, request: Request<'static>) -> Result<()> {
 }
 
 /// Runs a few steps of a request and returns their statistics.
-fn steps(engine: &mut Engine, request: Request<'static>) -> Result<Statistics> {
+fn run_steps(engine: &mut Engine, request: Request<'static>) -> Result<Statistics> {
     let mut session = engine.open(request)?;
     // This output is not the user's: n-grams must not learn from it.
     session.observers.others.clear();

@@ -143,7 +143,7 @@ impl TargetDistributions for StepDistributions<'_> {
             return Ok(probs);
         }
         let mut logits = Cow::Borrowed(self.logits[node]);
-        let open = |change: &LogitsChange| !change.limits.end_at(change.tree, node);
+        let open = |change: &LogitsChange| !change.limits.ends_at(change.tree, node);
         if let Some(LogitsChange { processor, decided, tree, .. }) = self.change.filter(open) {
             let path: Vec<Token> =
                 tree.path(node).into_iter().map(|node| tree.token(node)).collect();

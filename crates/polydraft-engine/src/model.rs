@@ -123,7 +123,7 @@ pub trait KvCacheFollower {
     /// shape, and the leader's is more precise. Returns whether it does.
     fn follow_kv_cache(&mut self, leader: &dyn Model) -> bool;
 
-    /// Copies the leader's KV cache of the first `known` tokens of its sequence `leader_sequence`, which has the
+    /// Copies the leader's KV cache of the first `known` tokens of `leader_sequence`, which has the
     /// same tokens, and drops the tree. The model computes the remaining tokens itself.
     ///
     /// # Errors

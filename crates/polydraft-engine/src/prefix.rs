@@ -110,14 +110,14 @@ impl<T> PrefixCache<T> {
             self.entries[longer..].rotate_left(1);
             return vec![state];
         }
-        let is_useless = |cached: &[Token]| match self.reuse {
+        let is_redundant = |cached: &[Token]| match self.reuse {
             Reuse::AnyPrefix => tokens.starts_with(cached),
             Reuse::FullOnly => tokens == cached,
         };
-        let useless = self.entries.extract_if(.., |(cached, _)| is_useless(cached));
-        let useless = useless.map(|(_, state)| state).collect();
+        let redundant = self.entries.extract_if(.., |(cached, _)| is_redundant(cached));
+        let redundant = redundant.map(|(_, state)| state).collect();
         self.entries.push((tokens, state));
-        useless
+        redundant
     }
 
     /// Evicts the least recently used sequence.

@@ -21,12 +21,12 @@ pub struct Limits {
 
 impl Limits {
     /// Limits the number of tokens, without end tokens and stop strings.
-    pub fn tokens(most: usize) -> Self {
-        Self { max_tokens: Some(most), ..Self::default() }
+    pub fn tokens(max_tokens: usize) -> Self {
+        Self { max_tokens: Some(max_tokens), ..Self::default() }
     }
 
     /// Returns whether a node of a draft ends the sequence.
-    pub(crate) fn end_at(&self, tree: &DraftTree, node: NodeId) -> bool {
+    pub(crate) fn ends_at(&self, tree: &DraftTree, node: NodeId) -> bool {
         node != DraftTree::ROOT && self.end_tokens.contains(&tree.token(node))
     }
 }

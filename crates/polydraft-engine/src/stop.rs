@@ -32,9 +32,9 @@ impl<M: Copy> StopScanner<M> {
         let withheld: String = self.withheld.iter().map(|(text, _)| text.as_str()).collect();
         let found = self.stops.iter().filter_map(|stop| withheld.find(stop.as_str())).min();
         if let Some(start) = found {
-            let shown = self.release(start);
+            let released = self.release(start);
             self.withheld.clear();
-            return (shown, true);
+            return (released, true);
         }
         let undecided = withheld
             .char_indices()
@@ -51,19 +51,19 @@ impl<M: Copy> StopScanner<M> {
 
     /// Releases the first `bytes` of the withheld text.
     fn release(&mut self, mut bytes: usize) -> MarkedText<M> {
-        let mut shown = Vec::new();
+        let mut released = Vec::new();
         while bytes > 0 {
             let Some((text, mark)) = self.withheld.pop_front() else { break };
             if text.len() > bytes {
                 let (now, later) = text.split_at(bytes);
-                shown.push((now.to_owned(), mark));
+                released.push((now.to_owned(), mark));
                 self.withheld.push_front((later.to_owned(), mark));
                 break;
             }
             bytes -= text.len();
-            shown.push((text, mark));
+            released.push((text, mark));
         }
-        shown
+        released
     }
 }
 
@@ -77,16 +77,16 @@ mod tests {
         let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
         let mut scanner = StopScanner::new(&stops);
         let text = |chunks: MarkedText<()>| chunks.into_iter().map(|(t, ())| t).collect::<String>();
-        let mut shown = Vec::new();
+        let mut released = Vec::new();
         for chunk in chunks {
             let (out, stopped) = scanner.push(chunk, ());
-            shown.push(text(out));
+            released.push(text(out));
             if stopped {
-                return (shown, true);
+                return (released, true);
             }
         }
-        shown.push(text(scanner.finish()));
-        (shown, false)
+        released.push(text(scanner.finish()));
+        (released, false)
     }
 
     #[test]
@@ -126,9 +126,9 @@ mod tests {
         let ends: Vec<usize> = text.char_indices().map(|(i, _)| i).chain([text.len()]).collect();
         for &a in &ends {
             for &b in ends.iter().filter(|b| **b >= a) {
-                let (shown, stopped) =
+                let (released, stopped) =
                     run(&[" two four", "zzz"], &[&text[..a], &text[a..b], &text[b..]]);
-                assert_eq!((shown.concat().as_str(), stopped), (expected, true), "{a} {b}");
+                assert_eq!((released.concat().as_str(), stopped), (expected, true), "{a} {b}");
             }
         }
     }

@@ -27,9 +27,8 @@ pub struct TracedNode {
     pub draft: Vec<(Token, f64)>,
     /// The target's distribution after the node, the likeliest first.
     pub target: Vec<(Token, f64)>,
-    /// For tokens of `draft`, with a verifier that divides priorities among drafts: the
-    /// distribution of a draft's priority, as intervals of [0, 1], each with its start, length and
-    /// probability.
+    /// Distribution of a draft's priority, by token of `draft`: intervals of [0, 1], each with its
+    /// start, length and probability. Empty unless the verifier divides priorities among drafts.
     pub shares: Vec<(Token, Vec<[f64; 3]>)>,
     /// Overlap of the two distributions, Σ min: the probability that one draft is accepted here.
     /// `None` at a leaf.
@@ -78,11 +77,11 @@ impl Trace {
                 |(probs, priorities)| {
                     let shares_of = |token| {
                         let distributions = step.distributions();
-                        let parts = priorities.priorities(draft, distributions, node, token);
-                        (token, parts.unwrap_or_default())
+                        let intervals = priorities.priorities(draft, distributions, node, token);
+                        (token, intervals.unwrap_or_default())
                     };
                     let shares = probs.most_likely(top).into_iter().map(shares_of);
-                    shares.filter(|(_, parts)| !parts.is_empty()).collect()
+                    shares.filter(|(_, intervals)| !intervals.is_empty()).collect()
                 },
             );
             TracedNode {

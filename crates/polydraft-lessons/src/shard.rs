@@ -7,7 +7,7 @@
 //! | `kinds` | `[samples]`, u8 | number of each sample's [`Kind`](crate::Kind) |
 //! | `taught` | `[N]`, u8 | 1 for tokens drawn from the model's distribution, which are learned |
 //! | `log_sums` | `[N]`, f32 | log Σ exp(logit) before a learned token, at temperature 1 |
-//! | `states` | `[N, W]`, i8 | states after a token, of all layers and of the norm; 0 after the last |
+//! | `states` | `[N, W]`, i8 | states after a token, of all layers and the norm; 0 after the last |
 //! | `scales` | `[N, W / 32]`, f16 | factor of each group of 32 numbers |
 
 use std::fs;

@@ -170,8 +170,8 @@ impl<'a> Plan<'a> {
     fn default_draft(&mut self) -> Result<Draft> {
         let options = self.options;
         let corpus = options.corpus.clone().map(Corpus::from_file);
-        let brings_mtp = self.opened.as_ref().is_some_and(|o| o.description.has_mtp());
-        if corpus.is_none() && options.draft_dtype.is_none() && brings_mtp {
+        let has_mtp = self.opened.as_ref().is_some_and(|o| o.description.has_mtp());
+        if corpus.is_none() && options.draft_dtype.is_none() && has_mtp {
             self.listener.note(&message![
                 "note: no draft was named: the model's own layer that predicts further tokens \
                  drafts for it (",
@@ -183,8 +183,8 @@ impl<'a> Plan<'a> {
         if corpus.is_none() && !self.target.is_on_llama() {
             let kind = self_draft_type(None, options.draft_dtype)?;
             if let Some(Ok((kind, bytes))) = self.copy(kind) {
-                let how = self.native().load_options(&self.target.path, Some(kind))?;
-                let fits = self.opened.as_ref().map(|opened| opened.check_memory(how));
+                let load_options = self.native().load_options(&self.target.path, Some(kind))?;
+                let fits = self.opened.as_ref().map(|opened| opened.check_memory(load_options));
                 match fits {
                     Some(Err(_)) => self
                         .listener
@@ -236,8 +236,8 @@ pub fn check_self_draft(
     }
     let target_bytes = Bytes(target.self_draft_bytes(precision));
     let problem = format!(
-        "a copy in {copy} would take {bytes}, the target's own matrices in {precision} take {target_bytes}: \
-         it would not be faster. Take "
+        "a copy in {copy} would take {bytes}, the target's own matrices in {precision} take \
+         {target_bytes}: it would not be faster. Use "
     );
     let message = message![
         problem,

@@ -178,8 +178,8 @@ impl NgramDrafter {
         }
     }
 
-    /// Counts at most `most` further tokens and returns how many remain.
-    fn count(&mut self, sequence: Sequence, most: usize) -> usize {
+    /// Counts at most `max_tokens` further tokens and returns how many remain.
+    fn count(&mut self, sequence: Sequence, max_tokens: usize) -> usize {
         let Self { corpus, shared, sequences, .. } = self;
         let SequenceState {
             tokens,
@@ -190,7 +190,7 @@ impl NgramDrafter {
             source_weights,
             ..
         } = &mut sequences[sequence];
-        for position in *counted..tokens.len().min(counted.saturating_add(most)) {
+        for position in *counted..tokens.len().min(counted.saturating_add(max_tokens)) {
             let (before, token) = (&tokens[..position], tokens[position]);
             let sources =
                 Sources { counts: [counts, corpus], hit_rates: [hit_rates, corpus_hit_rates] };
@@ -248,8 +248,8 @@ impl Sequences for NgramDrafter {
         }
     }
 
-    fn prepare(&mut self, sequence: Sequence, most: usize) -> Result<usize> {
-        Ok(self.count(sequence, most))
+    fn prepare(&mut self, sequence: Sequence, max_tokens: usize) -> Result<usize> {
+        Ok(self.count(sequence, max_tokens))
     }
 
     fn score(&mut self, batch: &[(Sequence, &DraftTree)]) -> Result<()> {
@@ -399,11 +399,13 @@ mod tests {
             drafter.extend(sequence, &[5 + other, 1, next]).unwrap();
         }
         drafter.extend(sequence, &[4, 1]).unwrap();
-        for (temperature, most) in [(1.0, 0.95), (0.0, 1.0)] {
+        for (temperature, max_probability) in [(1.0, 0.95), (0.0, 1.0)] {
             let probs =
                 next(drafter.as_mut(), sequence, &Sampling { temperature, ..Sampling::default() });
             assert!(
-                probs.argmax() == 2 && probs.probability(2) > 0.7 && probs.probability(2) <= most,
+                probs.argmax() == 2
+                    && probs.probability(2) > 0.7
+                    && probs.probability(2) <= max_probability,
                 "{probs:?}"
             );
             assert!(

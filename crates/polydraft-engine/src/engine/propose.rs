@@ -108,7 +108,7 @@ fn frontier(session: &Session, scored: &mut usize, depth: usize) -> Vec<NodeId> 
     *scored = tree.len();
     level
         // Nothing follows an end token.
-        .filter(|&node| tree.depth(node) < depth && !session.limits.end_at(tree, node))
+        .filter(|&node| tree.depth(node) < depth && !session.limits.ends_at(tree, node))
         .filter(|&node| speculation.policy.may_grow(&session.draft.path(node)))
         .collect()
 }

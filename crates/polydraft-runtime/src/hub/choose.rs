@@ -52,7 +52,7 @@ pub fn choose<'a>(paths: &[&'a str], tag: Option<&str>) -> Result<Choice<'a>> {
             Some(_) => bail!("it has no GGUF files to choose from after the colon"),
             None => {
                 bail!(
-                    "it has no weights in a supported format: safetensors with a config.json, or GGUF"
+                    "it has no weights in a supported format: safetensors and config.json, or GGUF"
                 )
             }
         }

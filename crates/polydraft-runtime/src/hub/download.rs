@@ -38,17 +38,17 @@ pub struct Download<'a> {
 
 /// Progress of all files.
 #[derive(Default)]
-struct State {
+struct Progress {
     next: AtomicUsize,
     /// Bytes present, and how many of them were present before.
     done: AtomicU64,
     found: AtomicU64,
     /// Whether another program is downloading a file.
-    waits: AtomicBool,
+    is_waiting: AtomicBool,
     stopped: AtomicBool,
 }
 
-impl State {
+impl Progress {
     /// Counts bytes that were present before.
     fn count_found(&self, bytes: u64) {
         self.found.fetch_add(bytes, Ordering::Relaxed);
@@ -57,9 +57,9 @@ impl State {
 }
 
 /// Reason why a transfer stopped.
-enum Stop {
+enum TransferError {
     /// A retry may succeed.
-    Broken(String),
+    Retryable(String),
     Final(anyhow::Error),
 }
 
@@ -70,15 +70,16 @@ impl Download<'_> {
     /// A hub that stays unreachable after several attempts; files that cannot be written, or whose
     /// hash differs from the hub's.
     pub fn run(&self, listener: &dyn Listener) -> Result<()> {
-        let (state, start) = (State::default(), Instant::now());
+        let (progress, start) = (Progress::default(), Instant::now());
         let error = Mutex::new(None);
         let work = || {
-            while !state.stopped.load(Ordering::Relaxed) {
-                let Some(file) = self.files.get(state.next.fetch_add(1, Ordering::Relaxed)) else {
+            while !progress.stopped.load(Ordering::Relaxed) {
+                let Some(file) = self.files.get(progress.next.fetch_add(1, Ordering::Relaxed))
+                else {
                     return;
                 };
-                if let Err(reason) = self.download_file(file, &state) {
-                    state.stopped.store(true, Ordering::Relaxed);
+                if let Err(reason) = self.download_file(file, &progress) {
+                    progress.stopped.store(true, Ordering::Relaxed);
                     let mut error = error.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     error.get_or_insert(
                         reason.context(format!("{}: {}", self.reference, file.path)),
@@ -94,8 +95,8 @@ impl Download<'_> {
                 thread::sleep(PROGRESS_INTERVAL / 10);
                 if last_report.elapsed() >= PROGRESS_INTERVAL {
                     last_report = Instant::now();
-                    if !self.report_progress(&state, start, listener) {
-                        state.stopped.store(true, Ordering::Relaxed);
+                    if !self.report_progress(&progress, start, listener) {
+                        progress.stopped.store(true, Ordering::Relaxed);
                     }
                 }
             }
@@ -104,7 +105,7 @@ impl Download<'_> {
         listener.download_progress("", total, total);
         match error.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
             Some(error) => Err(error),
-            None if state.stopped.into_inner() => bail!("stopped"),
+            None if progress.stopped.into_inner() => bail!("stopped"),
             None => Ok(()),
         }
     }
@@ -115,12 +116,17 @@ impl Download<'_> {
     }
 
     /// Reports the progress; returns whether to continue.
-    fn report_progress(&self, state: &State, start: Instant, listener: &dyn Listener) -> bool {
-        let (done, total) = (state.done.load(Ordering::Relaxed), self.bytes());
-        let received = done.saturating_sub(state.found.load(Ordering::Relaxed));
+    fn report_progress(
+        &self,
+        progress: &Progress,
+        start: Instant,
+        listener: &dyn Listener,
+    ) -> bool {
+        let (done, total) = (progress.done.load(Ordering::Relaxed), self.bytes());
+        let received = done.saturating_sub(progress.found.load(Ordering::Relaxed));
         let rate = received as f64 / start.elapsed().as_secs_f64();
         let mut what = format!("{}: {} of {}", self.reference, size(done), size(total));
-        if state.waits.load(Ordering::Relaxed) {
+        if progress.is_waiting.load(Ordering::Relaxed) {
             what += ", another program is downloading it";
         } else if received > 0 {
             let left = Duration::from_secs_f64(total.saturating_sub(done) as f64 / rate);
@@ -132,16 +138,17 @@ impl Download<'_> {
     }
 
     /// Downloads one file into the cache, and links it.
-    fn download_file(&self, file: &RemoteFile, state: &State) -> Result<()> {
+    fn download_file(&self, file: &RemoteFile, progress: &Progress) -> Result<()> {
         let (blob, incomplete) = self.cache.blob(&file.blob)?;
-        let lock = self.cache.lock(&file.blob, || state.waits.store(true, Ordering::Relaxed))?;
-        state.waits.store(false, Ordering::Relaxed);
+        let lock =
+            self.cache.lock(&file.blob, || progress.is_waiting.store(true, Ordering::Relaxed))?;
+        progress.is_waiting.store(false, Ordering::Relaxed);
         if blob.is_file() {
-            state.count_found(blob.metadata().map_or(0, |meta| meta.len()));
+            progress.count_found(blob.metadata().map_or(0, |meta| meta.len()));
         } else {
             let mut partial = PartialFile::open(&incomplete, file)?;
-            state.count_found(partial.length);
-            self.complete(&mut partial, file, state)?;
+            progress.count_found(partial.length);
+            self.complete(&mut partial, file, progress)?;
             if let Err(error) = partial.check(file) {
                 // A retry must not resume from invalid contents.
                 let _ = fs::remove_file(&incomplete);
@@ -155,16 +162,21 @@ impl Download<'_> {
         self.cache.link_file(&blob, self.commit, &file.path)
     }
 
-    fn complete(&self, partial: &mut PartialFile, file: &RemoteFile, state: &State) -> Result<()> {
+    fn complete(
+        &self,
+        partial: &mut PartialFile,
+        file: &RemoteFile,
+        progress: &Progress,
+    ) -> Result<()> {
         let (mut longest, mut failures, mut backoff) = (partial.length, 0, FIRST_BACKOFF);
         while file.size != Some(partial.length) {
-            let reason = match self.append_response(partial, file, state) {
+            let reason = match self.append_response(partial, file, progress) {
                 Ok(()) if file.size.is_none_or(|size| size == partial.length) => return Ok(()),
                 Ok(()) => "the response ended too early".to_owned(),
-                Err(Stop::Broken(reason)) => reason,
-                Err(Stop::Final(error)) => return Err(error),
+                Err(TransferError::Retryable(reason)) => reason,
+                Err(TransferError::Final(error)) => return Err(error),
             };
-            if state.stopped.load(Ordering::Relaxed) {
+            if progress.stopped.load(Ordering::Relaxed) {
                 bail!("stopped");
             }
             if partial.length > longest {
@@ -185,26 +197,28 @@ impl Download<'_> {
         &self,
         partial: &mut PartialFile,
         file: &RemoteFile,
-        state: &State,
-    ) -> Result<(), Stop> {
+        progress: &Progress,
+    ) -> Result<(), TransferError> {
         let opened = self.client.open(self.reference, self.commit, &file.path, partial.length);
         let mut response = match opened {
             Ok(response) => response,
             // The partial file is longer than the file: start over.
             Err(Failure::Refused { status: 416, message, .. }) => {
-                state.done.fetch_sub(partial.length, Ordering::Relaxed);
-                partial.clear().map_err(Stop::Final)?;
-                return Err(Stop::Broken(message));
+                progress.done.fetch_sub(partial.length, Ordering::Relaxed);
+                partial.clear().map_err(TransferError::Final)?;
+                return Err(TransferError::Retryable(message));
             }
-            Err(Failure::Unreachable(reason)) => return Err(Stop::Broken(reason)),
-            Err(refused) => return Err(Stop::Final(anyhow!("{refused}"))),
+            Err(Failure::Unreachable(reason)) => return Err(TransferError::Retryable(reason)),
+            Err(refused) => return Err(TransferError::Final(anyhow!("{refused}"))),
         };
         if partial.length > 0 && !continues_at(&response, partial.length) {
             // The response is the full file: start over.
-            state.done.fetch_sub(partial.length, Ordering::Relaxed);
-            partial.clear().map_err(Stop::Final)?;
+            progress.done.fetch_sub(partial.length, Ordering::Relaxed);
+            partial.clear().map_err(TransferError::Final)?;
             if response.status() == StatusCode::PARTIAL_CONTENT {
-                return Err(Stop::Broken("the response is another part of the file".to_owned()));
+                return Err(TransferError::Retryable(
+                    "the response is another part of the file".to_owned(),
+                ));
             }
         }
         let (mut reader, mut chunk) = (response.body_mut().as_reader(), vec![0; CHUNK]);
@@ -213,15 +227,17 @@ impl Download<'_> {
                 Ok(0) => return Ok(()),
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Stop::Broken(error.to_string())),
+                Err(error) => return Err(TransferError::Retryable(error.to_string())),
             };
             if file.size.is_some_and(|size| partial.length + bytes as u64 > size) {
-                return Err(Stop::Final(anyhow!("the file is longer than the hub's listing")));
+                return Err(TransferError::Final(anyhow!(
+                    "the file is longer than the hub's listing"
+                )));
             }
-            partial.write(&chunk[..bytes]).map_err(Stop::Final)?;
-            state.done.fetch_add(bytes as u64, Ordering::Relaxed);
-            if state.stopped.load(Ordering::Relaxed) {
-                return Err(Stop::Broken("stopped".to_owned()));
+            partial.write(&chunk[..bytes]).map_err(TransferError::Final)?;
+            progress.done.fetch_add(bytes as u64, Ordering::Relaxed);
+            if progress.stopped.load(Ordering::Relaxed) {
+                return Err(TransferError::Retryable("stopped".to_owned()));
             }
         }
     }
@@ -296,8 +312,8 @@ impl<'a> PartialFile<'a> {
             hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         anyhow::ensure!(
             found.eq_ignore_ascii_case(expected),
-            "its contents are not those of the hub (SHA-256 {found}, not {expected}), so that they \
-             were removed; run it again to download them anew"
+            "its SHA-256 is {found}, but the hub's is {expected}: it was removed; run it again to \
+             download it anew"
         );
         Ok(())
     }

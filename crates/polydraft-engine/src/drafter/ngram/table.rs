@@ -101,8 +101,8 @@ fn check(expected: (usize, u64), vocabulary: &Vocabulary) -> Result<()> {
         true => Ok(()),
         false => Err(Error::NgramTable {
             problem: format!(
-                "it was learned with a different vocabulary, of {} tokens: expected the target's, of \
-                 {}",
+                "it was learned with a different vocabulary, of {} tokens: expected the target's, \
+                 of {}",
                 expected.0,
                 vocabulary.size()
             ),
