@@ -109,7 +109,7 @@ impl PyShard {
     /// What the target wrote after it, sequence by sequence: uint32 `[tokens]` each.
     #[getter]
     fn texts<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyArray1<Token>>> {
-        self.shard.texts().iter().map(|text| PyArray1::from_slice(py, &text.tokens)).collect()
+        self.shard.sequences().iter().map(|text| PyArray1::from_slice(py, &text.tokens)).collect()
     }
 
     /// The most probability that is missing from a distribution.
@@ -133,7 +133,7 @@ impl PyShard {
             return Err(pyo3::exceptions::PyIndexError::new_err(index).into());
         }
         let Position { at, draft, target } = work(py, || Ok(self.shard.position(index)?))?;
-        let texts = self.shard.texts();
+        let texts = self.shard.sequences();
         let text = texts.iter().position(|text| text.positions.contains(&index)).unwrap_or(0);
         let before = texts.get(text).and_then(|text| text.tokens[..at].last());
         let root = before.or(self.shard.prompt().last()).copied().unwrap_or(0);
@@ -179,7 +179,7 @@ pub fn _replay(
         .map(|name| Ok(polydraft_reference::verifier(name)?))
         .collect::<Result<Vec<VerifierKind>>>()?;
     work(py, || {
-        let traces = Trace::together(&paths)?;
+        let traces = Trace::open_all(&paths)?;
         let Some(first) = traces.first() else {
             return Err(Failure::input("replay: expected at least one file of a trace, got none"));
         };

@@ -41,9 +41,9 @@ pub fn run(bench: Bench) -> Result<()> {
 }
 
 /// Reads a record that `of` printed before.
-fn read_record<R: DeserializeOwned>(file: &Path, of: &str) -> Result<R> {
+fn read_record<R: DeserializeOwned>(file: &Path, value_of: &str) -> Result<R> {
     let text = polydraft_files::read_text(file, polydraft_files::FileKind::RECORD)
         .with_context(|| format!("cannot read {}", file.display()))?;
     serde_json::from_str(&text)
-        .with_context(|| format!("{}: expected a record of {of}", file.display()))
+        .with_context(|| format!("{}: expected a record of {value_of}", file.display()))
 }

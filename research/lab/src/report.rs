@@ -77,18 +77,18 @@ pub fn run(args: Args) -> Result<()> {
 
 /// A section for each record; one for all of a kind that says more together.
 fn sections(records: &[Record]) -> Result<Vec<Section>> {
-    let of =
+    let value_of =
         |kind| -> Vec<&Record> { records.iter().filter(|record| record.kind == kind).collect() };
     let mut sections = Vec::new();
-    let mut together: Vec<Kind> = Vec::new();
+    let mut merged: Vec<Kind> = Vec::new();
     for record in records {
         let section = match record.kind {
-            kind if together.contains(&kind) => continue,
+            kind if merged.contains(&kind) => continue,
             Kind::Certify | Kind::Efficiency => {
-                together.push(record.kind);
+                merged.push(record.kind);
                 match record.kind {
-                    Kind::Certify => certify::section(&of(Kind::Certify)),
-                    _ => efficiency::section(&of(Kind::Efficiency)),
+                    Kind::Certify => certify::section(&value_of(Kind::Certify)),
+                    _ => efficiency::section(&value_of(Kind::Efficiency)),
                 }
             }
             Kind::Decode => decode::section(record),

@@ -61,7 +61,7 @@ pub struct Args {
         default_value_t = 2,
         value_parser = clap::value_parser!(u32).range(1..=1024),
     )]
-    texts: u32,
+    outputs: u32,
     /// Record at every so many tokens of a sequence.
     #[arg(
         long,
@@ -204,7 +204,7 @@ fn header(args: &Args, models: &Models) -> Header {
         draft_sampling: args.sampling.options().draft(),
         tree: args.tree.clone(),
         mass: args.mass,
-        texts: args.texts,
+        sequences: args.outputs,
         max_tokens: args.max_tokens,
         every: args.every,
         seed: args.seed,
@@ -231,7 +231,7 @@ fn record(
         paths: None,
     };
     let mut recording = Recording::new(header, prompt);
-    for round in 0..header.texts {
+    for round in 0..header.sequences {
         let seed = text_seed(header.seed, round.into(), number);
         recording.begin(seed);
         let goes_on = || !orderly.is_interrupted();

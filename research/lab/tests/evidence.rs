@@ -87,9 +87,9 @@ fn quality_is_unchanged() {
     let record: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let scores = record["scores"].as_array().unwrap();
     assert_eq!((scores.len(), record["checked"].as_u64()), (2, Some(78)));
-    let texts = &scores[0]["texts"];
-    assert_eq!(texts["different"], 0);
-    assert_eq!(texts["equal"].as_u64().unwrap() + texts["ties"].as_u64().unwrap(), 78);
+    let outputs = &scores[0]["texts"];
+    assert_eq!(outputs["different"], 0);
+    assert_eq!(outputs["equal"].as_u64().unwrap() + outputs["ties"].as_u64().unwrap(), 78);
     // The demo pair writes Rust, if nothing else.
     let rust =
         record["kinds"].as_array().unwrap().iter().find(|kind| kind["kind"] == "Rust").unwrap();

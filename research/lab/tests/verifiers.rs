@@ -189,12 +189,12 @@ fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
             assert!(row["deviation"].as_f64().unwrap() < 1e-12, "{row}");
         }
     }
-    let of = |set: &[&str]| {
+    let value_of = |set: &[&str]| {
         let row = json(&[&base[..], &["--verifier", "spectr", "--json"], set].concat());
         assert!(row["deviation"].as_f64().unwrap() < 1e-12, "{row}");
         row["block_efficiency"].as_f64().unwrap()
     };
-    assert!(of(&[]) > of(&["--set", "rho=2"]) && of(&["--set", "rho=2"]) > of(&["--set", "rho=9"]));
+    assert!(value_of(&[]) > value_of(&["--set", "rho=2"]) && value_of(&["--set", "rho=2"]) > value_of(&["--set", "rho=9"]));
     fails(&[&base[..], &["--verifier", "spectr", "--set", "rho=0"]].concat(), 2, &["at least 1"]);
     fails(&[&base[..], &["--verifier", "spectr", "--set", "tau=1"]].concat(), 2, &["tau", "rho"]);
     fails(&[&base[..], &["--set", "rho=2"]].concat(), 2, &["--verifier"]);
@@ -358,7 +358,7 @@ fn verifiers_are_compared_on_the_same_drafts() {
     let (plot, saved) = (folder.path().join("plot.svg"), folder.path().join("record.json"));
     let (plot, saved) = (plot.to_str().unwrap(), saved.to_str().unwrap());
     let bench = ["bench", "verifiers", "--prompts", &prompts, "-n", "8", "--positions", "16"];
-    let asked = [
+    let requested = [
         "--verifiers",
         "nested-priority,greedy-block,spectr,block",
         "--paths",
@@ -367,7 +367,7 @@ fn verifiers_are_compared_on_the_same_drafts() {
         "2",
     ];
     let files = ["--tree", "2,2", "--top-p", "1,0.9", "--plot", plot, "--save", saved, "--json"];
-    let report = json(&[&bench[..], &asked, &files].concat());
+    let report = json(&[&bench[..], &requested, &files].concat());
     let results = report["results"].as_array().unwrap();
     // Two kinds of sampling, three trees each; the tree of levels has no paths.
     assert_eq!(results.len(), 6, "{report}");
@@ -399,7 +399,7 @@ fn verifiers_are_compared_on_the_same_drafts() {
     }
     // The same seed gives the same numbers, and the saved record is the one that was printed.
     let again =
-        json(&[&bench[..], &asked, &["--tree", "2,2", "--top-p", "1,0.9", "--json"]].concat());
+        json(&[&bench[..], &requested, &["--tree", "2,2", "--top-p", "1,0.9", "--json"]].concat());
     assert_eq!(again["results"], report["results"]);
     assert_eq!(json(&["bench", "verifiers", "--from", saved, "--json"]), report);
     assert!(ok(&["bench", "verifiers", "--from", saved]).contains("less nested-priority"));

@@ -60,7 +60,7 @@ impl Watch {
 }
 
 /// CPU seconds of this process.
-pub fn own_processor_seconds() -> f64 {
+pub fn own_cpu_seconds() -> f64 {
     state(std::process::id()).unwrap_or_default().1
 }
 

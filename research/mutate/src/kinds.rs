@@ -5,7 +5,7 @@ mod families;
 mod gguf;
 mod heads;
 mod models;
-mod texts;
+mod text_files;
 mod traces;
 
 use std::path::Path;
@@ -87,8 +87,8 @@ pub fn begin(seed: u64, number: u64, only: Option<Kind>) -> (Kind, Dice) {
 /// A reader that breaks down; an answer that cannot be right.
 pub fn run(kind: Kind, number: u64, dice: &mut Dice, folder: &Path) -> Result<()> {
     match kind {
-        Kind::Tokenizer => texts::tokenizer(dice),
-        Kind::Template => texts::template(dice),
+        Kind::Tokenizer => text_files::tokenizer(dice),
+        Kind::Template => text_files::template(dice),
         Kind::Directory => models::directory(dice, folder),
         Kind::Family => families::model(dice, folder),
         Kind::Gguf => gguf::read(dice),

@@ -99,7 +99,7 @@ fn value(dice: &mut Dice) -> Value {
 }
 
 /// Every place of a document, as the numbers of children on the way there.
-fn places(document: &Value, here: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+fn paths(document: &Value, here: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
     all.push(here.clone());
     let count = match document {
         Value::Array(items) => items.len(),
@@ -114,7 +114,7 @@ fn places(document: &Value, here: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
             Value::Object(fields) => fields.values().nth(child).unwrap_or(&Value::Null),
             _ => &Value::Null,
         };
-        places(inner, here, all);
+        paths(inner, here, all);
         here.pop();
     }
 }
@@ -135,7 +135,7 @@ pub fn json(dice: &mut Dice, document: &mut Value) {
     let times = if dice.one_in(2) { 1 } else { 1 + dice.below(3) };
     for _ in 0..times {
         let mut all = Vec::new();
-        places(document, &mut Vec::new(), &mut all);
+        paths(document, &mut Vec::new(), &mut all);
         let (place, other) =
             (all[dice.below(all.len())].clone(), all[dice.below(all.len())].clone());
         let copied = at(document, &other).clone();
@@ -269,6 +269,6 @@ pub fn safetensors(dice: &mut Dice, file: &mut Vec<u8>) {
     let mut header = Value::Object(header);
     json(dice, &mut header);
     let header = written(dice, &header);
-    let told = if dice.one_in(6) { dice.below(1 << 20) as u64 } else { header.len() as u64 };
-    *file = [&told.to_le_bytes()[..], &header, &file[8 + length..]].concat();
+    let declared = if dice.one_in(6) { dice.below(1 << 20) as u64 } else { header.len() as u64 };
+    *file = [&declared.to_le_bytes()[..], &header, &file[8 + length..]].concat();
 }

@@ -162,11 +162,11 @@ fn follow(
             .map_while(|l| l.ok())
             .try_for_each(|line| sender.send(line).ok())
     });
-    let said = thread::spawn(move || {
-        let mut said = Vec::new();
-        let _ = err.by_ref().take(1 << 16).read_to_end(&mut said);
+    let output = thread::spawn(move || {
+        let mut output = Vec::new();
+        let _ = err.by_ref().take(1 << 16).read_to_end(&mut output);
         let _ = std::io::copy(&mut err, &mut std::io::sink());
-        String::from_utf8_lossy(&said).into_owned()
+        String::from_utf8_lossy(&output).into_owned()
     });
     let mut last = None;
     let mut clock = Watch::new(child.id(), args.longest);
@@ -207,9 +207,9 @@ fn follow(
                 if status.success() {
                     break Ended::Done;
                 }
-                let said = said.join().unwrap_or_default();
-                let said: String = said.lines().take(3).collect::<Vec<_>>().join(" ");
-                return Ok((last, Ended::Badly(format!("{status}: {said}"))));
+                let output = output.join().unwrap_or_default();
+                let output: String = output.lines().take(3).collect::<Vec<_>>().join(" ");
+                return Ok((last, Ended::Badly(format!("{status}: {output}"))));
             }
         }
     };

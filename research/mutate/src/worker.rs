@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args as ClapArgs;
 
-use crate::clock::own_processor_seconds;
+use crate::clock::own_cpu_seconds;
 use crate::kinds::{self, Kind};
 use crate::{folder, limits};
 
@@ -58,9 +58,9 @@ fn try_one(
             Ok(Ok(())) => Outcome::Taken,
             Ok(Err(error)) => Outcome::Refused(format!("{error:#}")),
             Err(payload) => {
-                let said = payload.downcast_ref::<String>().cloned();
-                let said = said.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-                Outcome::Panicked(said.unwrap_or_default())
+                let output = payload.downcast_ref::<String>().cloned();
+                let output = output.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+                Outcome::Panicked(output.unwrap_or_default())
             }
         };
     (kind, outcome)
@@ -81,8 +81,8 @@ pub fn run(args: &Args) -> Result<()> {
         match outcome {
             Outcome::Taken => count.0 += 1,
             Outcome::Refused(_) => count.1 += 1,
-            Outcome::Panicked(said) => {
-                writeln!(out, "! {number} {kind:?}: {}", said.replace('\n', " "))?
+            Outcome::Panicked(output) => {
+                writeln!(out, "! {number} {kind:?}: {}", output.replace('\n', " "))?
             }
         }
         number += args.step;
@@ -101,12 +101,12 @@ pub fn one(seed: u64, number: u64, only: Option<Kind>) -> Result<bool> {
     let clock = std::time::Instant::now();
     let (kind, outcome) = try_one(seed, number, only, folder.path());
     let seconds = clock.elapsed().as_secs_f64();
-    let (fine, said) = match outcome {
+    let (fine, output) = match outcome {
         Outcome::Taken => (true, "taken".to_owned()),
-        Outcome::Refused(said) => (true, format!("refused: {said}")),
-        Outcome::Panicked(said) => (false, format!("panicked: {said}")),
+        Outcome::Refused(output) => (true, format!("refused: {output}")),
+        Outcome::Panicked(output) => (false, format!("panicked: {output}")),
     };
-    println!("{kind:?}, {seconds:.3} s, {said}");
+    println!("{kind:?}, {seconds:.3} s, {output}");
     Ok(fine)
 }
 
@@ -119,15 +119,15 @@ pub fn corpus() -> Result<bool> {
         let mut number = || words.next().and_then(|word| word.parse().ok());
         let (Some(seed), Some(input)) = (number(), number()) else { continue };
         let only = words.next().and_then(|word| clap::ValueEnum::from_str(word, true).ok());
-        let before = own_processor_seconds();
+        let before = own_cpu_seconds();
         let (kind, outcome) = try_one(seed, input, only, folder.path());
-        let seconds = own_processor_seconds() - before;
+        let seconds = own_cpu_seconds() - before;
         if seconds > 10.0 {
             println!("{seed} {input} {kind:?}: {seconds} s");
             fine = false;
         }
-        if let Outcome::Panicked(said) = outcome {
-            println!("{seed} {input} {kind:?}: {said}");
+        if let Outcome::Panicked(output) = outcome {
+            println!("{seed} {input} {kind:?}: {output}");
             fine = false;
         }
     }

@@ -130,7 +130,7 @@ impl Comparison {
         }
         let mut several = Vec::new();
         for part in &self.parts {
-            several.push(part.of(draft, &mut self.random)?);
+            several.push(part.hands(draft, &mut self.random)?);
         }
         let parts = &self.parts;
         let subjects = self.subjects.par_iter_mut();
@@ -220,17 +220,17 @@ pub struct Sample {
 /// the standard error over other sequences after the same prompts. Where a prompt has only one
 /// sequence, the error is over all sequences alike. One sequence has no such error: it is not a
 /// number.
-pub fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
+pub fn mean(samples: &[Sample], value_of: impl Fn(&Sample) -> f64) -> (f64, f64) {
     let positions: f64 = samples.iter().map(|sample| sample.positions as f64).sum();
     let mean =
-        samples.iter().map(|sample| sample.positions as f64 * of(sample)).sum::<f64>() / positions;
+        samples.iter().map(|sample| sample.positions as f64 * value_of(sample)).sum::<f64>() / positions;
     // The number of positions of a sequence is random too: it adds to the error how far all of them
     // together are off.
-    let off = |sample: &Sample| (sample.prompt, sample.positions as f64 * (of(sample) - mean));
+    let off = |sample: &Sample| (sample.prompt, sample.positions as f64 * (value_of(sample) - mean));
     let mut off: Vec<(usize, f64)> = samples.iter().map(off).collect();
     off.sort_by_key(|(prompt, _)| *prompt);
     let by_prompt = || off.chunk_by(|a, b| a.0 == b.0);
-    let squares = match by_prompt().all(|texts| texts.len() > 1) {
+    let squares = match by_prompt().all(|outputs| outputs.len() > 1) {
         true => by_prompt().map(spread).sum(),
         false => spread(&off),
     };
@@ -274,7 +274,7 @@ mod tests {
     /// A sequence of many calls counts for more than one of few, and the error is that of the ratio
     /// of sums.
     #[test]
-    fn texts_count_by_their_positions() {
+    fn weighs_outputs_by_their_positions() {
         let sample = |positions, value| Sample {
             prompt: 0,
             positions,

@@ -67,7 +67,7 @@ impl RuleSettings for Settings {
         let rule = Importance {
             settings: self.clone(),
             target: Vec::new(),
-            kept: 1.0,
+            retained: 1.0,
             stages: Vec::new(),
         };
         Ok(Box::new(Canonical(rule)))
@@ -207,7 +207,7 @@ struct Importance {
     /// The target on the truncated alphabet, normalised, shape `[vocabulary]`.
     target: Vec<f64>,
     /// The probability that the target gives to that alphabet.
-    kept: f64,
+    retained: f64,
     stages: Vec<Stage>,
 }
 
@@ -232,15 +232,15 @@ impl Selector for Importance {
             });
         }
         self.target = problem.target.to_vec();
-        self.kept = 1.0;
+        self.retained = 1.0;
         if let Some(size) =
             self.settings.alphabet.filter(|size| *size < problem.target.support_size())
         {
             let alphabet = problem.target.most_likely(size);
-            self.kept = alphabet.iter().map(|&token| problem.target.probability(token)).sum();
+            self.retained = alphabet.iter().map(|&token| problem.target.probability(token)).sum();
             self.target.fill(0.0);
             for token in alphabet {
-                self.target[token as usize] = problem.target.probability(token) / self.kept;
+                self.target[token as usize] = problem.target.probability(token) / self.retained;
             }
         }
         self.stages.clear();
@@ -295,14 +295,14 @@ impl Selector for Importance {
         let (p, m) = (self.target[token as usize], self.selected(problem, token));
         match p {
             p if p <= 0.0 => 0.0,
-            p if p >= m => self.kept,
-            p => self.kept * (p / m),
+            p if p >= m => self.retained,
+            p => self.retained * (p / m),
         }
     }
 
     /// Returns the accepted and kept mass of a token. The rest of p is the residual on the
     /// alphabet, and all outside.
     fn covered(&self, problem: &Problem, token: Token) -> f64 {
-        self.kept * self.target[token as usize].min(self.selected(problem, token))
+        self.retained * self.target[token as usize].min(self.selected(problem, token))
     }
 }

@@ -199,8 +199,8 @@ fn importance_weighted_selection() {
                         let random = if count < 4 { 200 } else { 60 };
                         for case in cases(vocabulary, scheme, count, random, &mut rng).unwrap() {
                             let report = check(rule.as_mut(), &case);
-                            let whole = truncation >= 4 && alphabet.is_none_or(|size| size >= 4);
-                            if whole && case.count <= 2 {
+                            let complete = truncation >= 4 && alphabet.is_none_or(|size| size >= 4);
+                            if complete && case.count <= 2 {
                                 assert!(
                                     report.optimal - report.acceptance < 1e-7,
                                     "{report:?} {case:?}"

@@ -39,7 +39,7 @@ struct Ladder {
     /// And selected by the verifier's distribution of it, not another one that is as good.
     selected: f64,
     /// The verifier, without proportional sharing.
-    whole: f64,
+    complete: f64,
     /// The verifier as it is by default.
     nested: f64,
     /// Interval shares in place of spread shares; with a new segment at every node; node by node.
@@ -69,7 +69,7 @@ fn ladder(pair: &Pair, vocabulary: usize, depth: usize, paths: usize) -> Ladder 
         bound: best(First::Free),
         accepted: best(First::Accepted),
         selected: best(First::Selected(&probs)),
-        whole: nested(Layout::Spread, 0.0),
+        complete: nested(Layout::Spread, 0.0),
         nested: nested(Layout::Spread, 1e-3),
         intervals: nested(Layout::Intervals, 0.0),
         anew: tokens("priority-block".parse().unwrap()),
@@ -92,15 +92,15 @@ fn where_the_rest_lies() {
             let pair = random_pair(vocabulary, depth, [0.0, 0.4, 0.8][index % 3], false, &mut rng)
                 .unwrap();
             let found = ladder(&pair, vocabulary, depth, paths);
-            let Ladder { accepted, selected, whole, nested, intervals, anew, walk, .. } = found;
+            let Ladder { accepted, selected, complete, nested, intervals, anew, walk, .. } = found;
             let steps = [
                 found.bound - accepted,
                 accepted - selected,
-                selected - whole,
-                whole - nested,
-                whole - intervals,
-                whole - anew,
-                whole - walk,
+                selected - complete,
+                complete - nested,
+                complete - intervals,
+                complete - anew,
+                complete - walk,
             ];
             // Each step down is a further condition; the solver's answers are good to a millionth.
             for (index, step) in steps[..3].iter().enumerate() {
@@ -130,7 +130,7 @@ fn with_one_level_all_are_equal() {
         for _ in 0..8 {
             let pair = random_pair(vocabulary, 1, 0.3, false, &mut rng).unwrap();
             let found = ladder(&pair, vocabulary, 1, paths);
-            for tokens in [found.accepted, found.selected, found.whole, found.anew, found.walk] {
+            for tokens in [found.accepted, found.selected, found.complete, found.anew, found.walk] {
                 assert!((tokens - found.bound).abs() < 1e-7, "{found:?}");
             }
         }

@@ -107,8 +107,8 @@ fn truncation() {
                     assert_eq!(rule.fallback(), None);
                 }
                 resolver.solve_both().unwrap();
-                let said = resolver.acceptance().unwrap();
-                assert!((best - said).abs() <= 10.0 * tau);
+                let reported = resolver.acceptance().unwrap();
+                assert!((best - reported).abs() <= 10.0 * tau);
             }
         }
     }

@@ -24,7 +24,7 @@ struct Hsd;
 
 impl Hsd {
     /// The probability that a place is taken, and what its token is drawn from.
-    fn place(
+    fn location(
         draft: &Draft,
         target: &dyn TargetDistributions,
         node: NodeId,
@@ -68,7 +68,7 @@ impl Verifier for Hsd {
             return Ok(Outcome { accepted: path, token: target.target(end)?.sample(rng) });
         }
         for node in (0..end).rev() {
-            let (taken, left) = Self::place(draft, target, node, up_to[node])?;
+            let (taken, left) = Self::location(draft, target, node, up_to[node])?;
             let sure = node == DraftTree::ROOT || up_to[node + 1].0 >= up_to[node + 1].1;
             if rng.coin(if sure { 1.0 } else { taken }) {
                 let token = if left.iter().sum::<f64>() > 0.0 {
@@ -95,8 +95,8 @@ fn tokens(verifier: &mut dyn Verifier, depth: usize, pair: &Pair) -> (f64, f64) 
 #[test]
 fn hierarchical_speculative_decoding_is_not_exact() {
     let always = |probs: [f64; 2]| -> HashMap<Vec<Token>, Distribution> {
-        let texts: [&[Token]; 7] = [&[], &[0], &[1], &[0, 0], &[0, 1], &[1, 0], &[1, 1]];
-        texts.map(|text| (text.to_vec(), Distribution::new(probs.to_vec()).unwrap())).into()
+        let sequences: [&[Token]; 7] = [&[], &[0], &[1], &[0, 0], &[0, 1], &[1, 0], &[1, 1]];
+        sequences.map(|text| (text.to_vec(), Distribution::new(probs.to_vec()).unwrap())).into()
     };
     let (third, rest) = (1.0 / 3.0, 2.0 / 3.0);
     let pair = Pair { target: always([third, rest]), draft: always([rest, third]) };

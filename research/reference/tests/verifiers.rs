@@ -156,7 +156,7 @@ fn published_walks_are_measured() {
         // Three tokens are too many for some systems.
         for limits in [vec![50], vec![2], vec![1]] {
             let settings = global_resolution::Settings { limits, ..Default::default() };
-            let of = |mode| {
+            let value_of = |mode| {
                 let settings = global_resolution::Settings { mode, ..settings.clone() };
                 let kind = VerifierKind::walk(ReferenceKind::GlobalResolution(settings));
                 assert_eq!(kind.build().is_ok(), mode == Mode::Repaired);
@@ -164,8 +164,8 @@ fn published_walks_are_measured() {
                 let (target, draft) = (&pair.target, &pair.draft);
                 exact(verifier.as_mut(), policy.as_ref(), target, draft, &mut |_| ()).unwrap()
             };
-            assert!(of(Mode::Repaired).deviation < 1e-10);
-            let published = of(Mode::PublishedWalk);
+            assert!(value_of(Mode::Repaired).deviation < 1e-10);
+            let published = value_of(Mode::PublishedWalk);
             if published.fallbacks == 0.0 {
                 // Each of at most three tokens adds the paper's bound.
                 assert!(published.deviation <= 3.0 * settings.deviation_bound(), "{published:?}");
@@ -201,7 +201,7 @@ fn walks_of_distinct_drafts() {
             let target = pair(0.0).target;
             let tables: Vec<_> =
                 (0..drafts).map(|number| pair(0.2 * number as f64).draft).collect();
-            let of = |name: &str| {
+            let value_of = |name: &str| {
                 let mut verifier = polydraft_reference::verifier(name).unwrap().build().unwrap();
                 let found =
                     exact(verifier.as_mut(), policy.as_ref(), &target, &tables, &mut |_| ())
@@ -209,7 +209,7 @@ fn walks_of_distinct_drafts() {
                 assert!(found.deviation < 1e-10, "{name} {tree}: {found:?}");
                 found.block_efficiency
             };
-            let found: Vec<f64> = names.iter().map(|name| of(name)).collect();
+            let found: Vec<f64> = names.iter().map(|name| value_of(name)).collect();
             if policy.depth() > 1 {
                 continue;
             }

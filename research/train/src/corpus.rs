@@ -30,14 +30,14 @@ const LONGEST_LINE: usize = 400;
 const HELD_OUT_ONE_IN: u64 = 64;
 
 /// The places that preparing and training use.
-pub struct Places {
+pub struct CorpusFiles {
     /// The manifest and lock file that pin the text.
     pub manifest: PathBuf,
     /// Everything that is made on the way and not shipped.
     pub work: PathBuf,
 }
 
-impl Places {
+impl CorpusFiles {
     pub fn tokenizer(&self) -> PathBuf {
         self.work.join("tokenizer.json")
     }
@@ -48,7 +48,7 @@ impl Places {
 }
 
 /// Makes the tokenizer and the token streams, unless they are there already.
-pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
+pub fn prepare(places: &CorpusFiles, vocabulary: usize) -> Result<()> {
     if places.tokens(true).exists() {
         return Ok(());
     }
@@ -76,7 +76,7 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
         }
     }
     files.sort();
-    let texts: Vec<(bool, String)> = files
+    let documents: Vec<(bool, String)> = files
         .par_iter()
         .filter_map(|path| {
             let text = clean(&polydraft_files::read_text(path, FileKind::CONFIG).ok()?)?;
@@ -84,14 +84,14 @@ pub fn prepare(places: &Places, vocabulary: usize) -> Result<()> {
             Some((hash(name.as_bytes()).is_multiple_of(HELD_OUT_ONE_IN), text))
         })
         .collect();
-    let bytes: usize = texts.iter().map(|(_, text)| text.len()).sum();
-    eprintln!("{} files, {:.1} MB", texts.len(), bytes as f64 / 1e6);
+    let bytes: usize = documents.iter().map(|(_, text)| text.len()).sum();
+    eprintln!("{} files, {:.1} MB", documents.len(), bytes as f64 / 1e6);
 
-    let tokenizer = learn_tokenizer(&texts, vocabulary)?;
+    let tokenizer = learn_tokenizer(&documents, vocabulary)?;
     tokenizer.save(places.tokenizer(), false).map_err(anyhow::Error::msg)?;
     for held_out in [false, true] {
         let chosen: Vec<&str> =
-            texts.iter().filter(|(h, _)| *h == held_out).map(|(_, t)| t.as_str()).collect();
+            documents.iter().filter(|(h, _)| *h == held_out).map(|(_, t)| t.as_str()).collect();
         let streams: Vec<Vec<u8>> = chosen
             .par_iter()
             .map(|text| {
@@ -220,7 +220,7 @@ pub fn hash(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-fn learn_tokenizer(texts: &[(bool, String)], vocabulary: usize) -> Result<Tokenizer> {
+fn learn_tokenizer(documents: &[(bool, String)], vocabulary: usize) -> Result<Tokenizer> {
     let mut trainer = BpeTrainer::builder()
         .vocab_size(vocabulary)
         .min_frequency(2)
@@ -234,7 +234,7 @@ fn learn_tokenizer(texts: &[(bool, String)], vocabulary: usize) -> Result<Tokeni
     learner.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
     // A quarter of the text fixes 4,096 merges as well as all of it.
     let sample =
-        texts.iter().filter(|(held_out, _)| !held_out).step_by(4).map(|(_, text)| text.as_str());
+        documents.iter().filter(|(held_out, _)| !held_out).step_by(4).map(|(_, text)| text.as_str());
     learner.train(&mut trainer, sample).map_err(anyhow::Error::msg)?;
 
     let mut tokenizer = Tokenizer::new(ModelWrapper::BPE(learner.get_model().clone()));

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 
-use corpus::Places;
+use corpus::CorpusFiles;
 use train::{Batch, Pair, Plan};
 
 /// Makes the demo models that polydraft ships.
@@ -119,7 +119,7 @@ fn trained(checkpoint: &Path) -> Result<()> {
 
 /// The demo pair.
 fn demo(command: Command, folder: &Path, work: Option<PathBuf>, vocabulary: usize) -> Result<()> {
-    let places = Places {
+    let places = CorpusFiles {
         manifest: folder.join("corpus/Cargo.toml"),
         work: work.unwrap_or_else(|| folder.join(".train")),
     };

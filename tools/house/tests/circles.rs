@@ -114,12 +114,12 @@ fn target<'m>(
 
 /// Where the names come from that modules hand on.
 fn homes(
-    texts: &BTreeMap<Module, String>,
+    sources: &BTreeMap<Module, String>,
     files: &BTreeMap<Module, PathBuf>,
 ) -> BTreeMap<(Module, String), Module> {
     let handed_on = Regex::new(r"pub(?:\([a-z]+\))? use ([^;]*);").expect("an expression");
     let mut homes = BTreeMap::new();
-    for (module, text) in texts {
+    for (module, text) in sources {
         for item in handed_on.captures_iter(text) {
             let mut found = BTreeSet::new();
             let tree: String = item[1].split_whitespace().collect();
@@ -186,13 +186,13 @@ fn no_files_use_each_other() {
         let src = krate.join("src");
         let folder = shown(&krate);
         let all = common::rust_files(&format!("{folder}/src"));
-        let texts: BTreeMap<Module, String> =
+        let sources: BTreeMap<Module, String> =
             all.iter().map(|(path, text)| (module(path, &src), text.clone())).collect();
         let files: BTreeMap<Module, PathBuf> =
             all.into_iter().map(|(path, _)| (module(&path, &src), path)).collect();
-        let homes = homes(&texts, &files);
+        let homes = homes(&sources, &files);
         let mut uses: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
-        for (module, text) in &texts {
+        for (module, text) in &sources {
             if module.last().is_some_and(|last| last == "tests") {
                 continue;
             }

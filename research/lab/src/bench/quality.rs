@@ -24,7 +24,7 @@ use items::Item;
 
 use crate::args::{RecordArgs, finish};
 use crate::cut::CutArgs;
-pub use report::{KindScore, Report, Score, Texts};
+pub use report::{KindScore, Report, Score, Outputs};
 
 /// Score answers of plain and of speculative decoding: the quality is the same.
 ///
@@ -111,10 +111,10 @@ pub fn run(args: Args) -> Result<()> {
     for &temperature in &args.temperatures {
         args.cut.at(temperature)?;
     }
-    let (options, asked) = (args.models.options(), args.speculation.options());
+    let (options, requested) = (args.models.options(), args.speculation.options());
     let demo = options.demo_acceptance();
     let Some(speculation) =
-        asked.resolve(&SamplingOptions::default(), options.draft_count(), demo.as_deref())?
+        requested.resolve(&SamplingOptions::default(), options.draft_count(), demo.as_deref())?
     else {
         return Err(UsageError::error("there is nothing to compare with --verifier none"));
     };
@@ -135,8 +135,8 @@ pub fn run(args: Args) -> Result<()> {
     ensure!(tried.len() > 1, "expected at least two prompts with answers that can be checked");
     let plan = Plan { args: &args, runner, end_tokens: args.chat.end_tokens(&models.language) };
     let per = |temperature: &f64| if *temperature == 0.0 { 2 } else { 2 * u64::from(args.samples) };
-    let texts: u64 = args.temperatures.iter().map(per).sum();
-    let bar = ProgressBar::new(texts * tried.len() as u64).with_style(
+    let outputs: u64 = args.temperatures.iter().map(per).sum();
+    let bar = ProgressBar::new(outputs * tried.len() as u64).with_style(
         ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} outputs, {eta} left")?,
     );
     let orderly = InterruptGuard::install();
@@ -145,11 +145,11 @@ pub fn run(args: Args) -> Result<()> {
         bar.set_message(format!("T = {temperature}"));
         let sampling = args.cut.at(temperature)?;
         let mut speculation = Speculation { sampling, ..speculation.clone() };
-        let costs = asked.costs.as_deref();
+        let costs = requested.costs.as_deref();
         crate::costs::settle(costs, &options, &mut models, &sampling, &mut speculation)?;
-        let mut texts = Texts::default();
+        let mut outputs = Outputs::default();
         for tried in &mut tried {
-            let right = plan.texts(&mut models, tried, &speculation, &mut texts, &bar)?;
+            let right = plan.outputs(&mut models, tried, &speculation, &mut outputs, &bar)?;
             tried.right.push(right);
             if orderly.is_interrupted() {
                 break;
@@ -159,7 +159,7 @@ pub fn run(args: Args) -> Result<()> {
         if orderly.is_interrupted() {
             break;
         }
-        scores.push((temperature, texts));
+        scores.push((temperature, outputs));
     }
     drop(orderly);
     bar.finish_and_clear();
@@ -173,7 +173,7 @@ pub fn run(args: Args) -> Result<()> {
     if report
         .scores
         .iter()
-        .any(|score| score.texts.as_ref().is_some_and(|texts| texts.different > 0))
+        .any(|score| score.outputs.as_ref().is_some_and(|outputs| outputs.different > 0))
     {
         return Err(ExitCode::error(1));
     }
@@ -189,12 +189,12 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     /// The numbers of correct outputs of plain and of speculative decoding.
-    fn texts(
+    fn outputs(
         &self,
         models: &mut Models,
         tried: &Tried,
         speculation: &Speculation,
-        compared: &mut Texts,
+        compared: &mut Outputs,
         bar: &ProgressBar,
     ) -> Result<[u32; 2]> {
         let (item, sampling) = (&tried.item, speculation.sampling);

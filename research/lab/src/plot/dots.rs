@@ -61,7 +61,7 @@ pub struct Dots {
 }
 
 /// Standard errors of a difference that a difference must exceed to count as one.
-pub const TOLD_APART: f64 = 2.0;
+pub const DISTINGUISHABLE: f64 = 2.0;
 
 impl Panel {
     /// The best value, if there is one.
@@ -78,7 +78,7 @@ impl Panel {
     fn leads(&self, dot: &Dot, best: Best) -> bool {
         let Some(best) = self.best(best).filter(|_| !dot.limit) else { return false };
         match (best.error, dot.error) {
-            (Some(a), Some(b)) => (best.value - dot.value).abs() <= TOLD_APART * a.hypot(b),
+            (Some(a), Some(b)) => (best.value - dot.value).abs() <= DISTINGUISHABLE * a.hypot(b),
             _ => dot.value == best.value,
         }
     }
@@ -117,7 +117,7 @@ impl Dots {
     }
 
     /// The plot of a panel: its x, and the y of its first row's upper edge.
-    fn place(&self, index: usize) -> (Range<i32>, i32) {
+    fn position(&self, index: usize) -> (Range<i32>, i32) {
         let (column, row) = (index as i32 % self.columns(), index as i32 / self.columns());
         let width = (self.width - LEFT - RIGHT) / self.columns();
         let start = LEFT + column * width;
@@ -147,7 +147,7 @@ impl Drawing for Dots {
             text(area, note, at, 16.0, &INK, HPos::Left).map_err(failed)?;
         }
         for (index, panel) in self.panels.iter().enumerate() {
-            let (x, top) = self.place(index);
+            let (x, top) = self.position(index);
             let frame = Frame { x, top, rows: self.rows.len() as i32, axis: &axis };
             self.panel(area, panel, &frame, index as i32 % self.columns() == 0).map_err(failed)?;
         }

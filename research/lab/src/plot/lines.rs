@@ -56,7 +56,7 @@ impl Drawing for Chart {
         area.fill(&WHITE).map_err(failed)?;
         self.draw_axes(area, &frame).map_err(failed)?;
         for (index, series) in self.series.iter().enumerate() {
-            Pen { area, index, frame: &frame, of: self.series.len() }
+            Pen { area, index, frame: &frame, value_of: self.series.len() }
                 .series(series)
                 .map_err(failed)?;
         }
@@ -136,7 +136,7 @@ struct Pen<'a, B: DrawingBackend> {
     area: &'a Area<'a, B>,
     frame: &'a Frame,
     index: usize,
-    of: usize,
+    value_of: usize,
 }
 
 impl<B: DrawingBackend> Pen<'_, B> {
@@ -166,8 +166,8 @@ impl<B: DrawingBackend> Pen<'_, B> {
 
     /// Series stand side by side within a category, so that equal values do not hide each other.
     fn across(&self, category: usize) -> i32 {
-        let width = (self.frame.slot() * 6 / 10).min(20 * self.of as i32);
-        let shift = width * (2 * self.index as i32 + 1 - self.of as i32) / (2 * self.of as i32);
+        let width = (self.frame.slot() * 6 / 10).min(20 * self.value_of as i32);
+        let shift = width * (2 * self.index as i32 + 1 - self.value_of as i32) / (2 * self.value_of as i32);
         self.frame.center(category) + shift
     }
 

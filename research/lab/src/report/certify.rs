@@ -27,13 +27,13 @@ const ENOUGH: usize = 8;
 
 pub fn section(records: &[&Record]) -> Result<Section> {
     let reports = records.iter().map(|record| record.read()).collect::<Result<Vec<Report>>>()?;
-    let mut section = Section::of(records[0]).together();
+    let mut section = Section::new(records[0]).merged();
     let passed = reports.iter().filter(|report| report.verdict == "pass").count();
     section.tile(format!("{passed} of {}", reports.len()), "runs passed");
-    let sum = |of: fn(&Report) -> usize| reports.iter().map(of).sum::<usize>();
-    let texts = sum(|r| r.greedy_equal + r.greedy_ties + r.greedy_different);
+    let sum = |value_of: fn(&Report) -> usize| reports.iter().map(value_of).sum::<usize>();
+    let outputs = sum(|r| r.greedy_equal + r.greedy_ties + r.greedy_different);
     section.tile(
-        format!("{} of {texts}", sum(|r| r.greedy_equal)),
+        format!("{} of {outputs}", sum(|r| r.greedy_equal)),
         format!(
             "outputs at temperature 0 equal plain decoding's, {} differ at ties",
             sum(|r| r.greedy_ties)

@@ -48,7 +48,7 @@ pub fn section(record: &Record) -> Result<Section> {
 
 fn acceptance(record: &Record) -> Result<Section> {
     let Acceptance { verifier, acceptance, error, positions } = record.read()?;
-    let mut section = Section::of(record);
+    let mut section = Section::new(record);
     verifier.into_iter().for_each(|verifier| section.fact(verifier));
     positions.into_iter().for_each(|positions| section.fact(format!("{positions} positions")));
     let sum: f64 = acceptance.iter().sum();
@@ -72,7 +72,7 @@ fn acceptance(record: &Record) -> Result<Section> {
 
 fn text(record: &Record) -> Result<Section> {
     let Text { tokens, seed, stats } = record.read()?;
-    let mut section = Section::of(record);
+    let mut section = Section::new(record);
     section.fact(format!("{} tokens, seed {seed}", tokens.len()));
     section.tile(format!("{:.2}", stats.block_efficiency), "tokens per call of the target");
     section.tile(format!("{:.1}", stats.nodes_per_call), "distinct tokens drafted per call");

@@ -9,7 +9,7 @@ use crate::plot::{Curve, Curves, Datum};
 
 pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
-    let mut section = Section::of(record);
+    let mut section = Section::new(record);
     section.fact(format!(
         "{} prompts, {} tokens each, {} rounds",
         report.prompts, report.max_tokens, report.rounds
@@ -109,7 +109,7 @@ fn name(row: &Row) -> String {
 }
 
 /// A curve for each verifier, by nodes.
-fn curves(report: &Report, temperature: f64, of: impl Fn(&Row) -> Datum) -> Vec<Curve> {
+fn curves(report: &Report, temperature: f64, value_of: impl Fn(&Row) -> Datum) -> Vec<Curve> {
     let rows = || {
         report.results.iter().filter(|row| row.temperature == temperature && row.verifier != "none")
     };
@@ -122,7 +122,7 @@ fn curves(report: &Report, temperature: f64, of: impl Fn(&Row) -> Datum) -> Vec<
         }
     });
     let curve = |name: &str| {
-        let mut points: Vec<Datum> = rows().filter(|row| row.verifier == name).map(&of).collect();
+        let mut points: Vec<Datum> = rows().filter(|row| row.verifier == name).map(&value_of).collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
         Curve::joined(name, points)
     };
@@ -157,7 +157,7 @@ fn against_cost(report: &Report, temperature: f64) -> Curves {
 
 fn line(row: &Row, report: &Report) -> Vec<Cell> {
     let alike = || report.results.iter().filter(|other| other.temperature == row.temperature);
-    let best = |of: fn(&Row) -> f64| alike().all(|other| of(other) <= of(row));
+    let best = |value_of: fn(&Row) -> f64| alike().all(|other| value_of(other) <= value_of(row));
     vec![
         Cell::words(&row.verifier),
         Cell::words(tree(row)),

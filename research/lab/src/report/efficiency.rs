@@ -41,9 +41,9 @@ enum Rows {
 }
 
 pub fn section(records: &[&Record]) -> Result<Section> {
-    let mut section = Section::of(records[0]);
+    let mut section = Section::new(records[0]);
     if records.len() > 1 {
-        section = section.together();
+        section = section.merged();
         records
             .iter()
             .filter_map(|record| record.origin().command)
@@ -64,10 +64,10 @@ pub fn section(records: &[&Record]) -> Result<Section> {
             names.push(&row.verifier);
         }
     });
-    let curve = |name: &str, of: &dyn Fn(&Row) -> Option<f64>| {
+    let curve = |name: &str, value_of: &dyn Fn(&Row) -> Option<f64>| {
         let points = all.iter().filter(|row| name == "bound" || row.verifier == name);
         let mut points: Vec<Datum> =
-            points.filter_map(|row| Some(Datum::at(row.nodes(), of(row)?))).collect();
+            points.filter_map(|row| Some(Datum::at(row.nodes(), value_of(row)?))).collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x).then(a.y.total_cmp(&b.y)));
         points.dedup();
         Curve::loose(name, points)

@@ -24,7 +24,7 @@ struct Row {
     bandwidth_share: f64,
     passes: Vec<Pass>,
     #[serde(default)]
-    sequences: Vec<Together>,
+    sequences: Vec<Merged>,
 }
 
 #[derive(Deserialize)]
@@ -34,19 +34,19 @@ struct Pass {
 }
 
 #[derive(Deserialize)]
-struct Together {
+struct Merged {
     sequences: usize,
     relative: f64,
 }
 
 pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
-    let mut section = Section::of(record);
+    let mut section = Section::new(record);
     section.fact(format!("{:.0} million parameters", report.parameters as f64 / 1e6));
     section.fact(format!("memory gives {:.1} GB/s", report.memory_bytes_per_second / 1e9));
-    let chart = |y_label: &str, x_label: &str, of: &dyn Fn(&Row) -> Vec<(usize, f64)>| {
+    let chart = |y_label: &str, x_label: &str, value_of: &dyn Fn(&Row) -> Vec<(usize, f64)>| {
         let curve = |row: &Row| {
-            let points = of(row).into_iter().map(|(x, y)| Datum::at(x as f64, y));
+            let points = value_of(row).into_iter().map(|(x, y)| Datum::at(x as f64, y));
             Curve::joined(row.dtype.clone(), points.collect())
         };
         let curves = report.results.iter().map(curve).collect();
@@ -66,7 +66,7 @@ pub fn section(record: &Record) -> Result<Section> {
             &chart("tokens per second", "batch size", &|row| {
                 row.sequences
                     .iter()
-                    .map(|together| (together.sequences, together.relative))
+                    .map(|merged| (merged.sequences, merged.relative))
                     .collect()
             }),
         )?;

@@ -57,7 +57,7 @@ pub fn is_known(record: &Record) -> bool {
 pub fn section(record: &Record) -> Result<Section> {
     let title =
         title(record).unwrap_or("A record of a kind that this version does not know: its contents");
-    let mut section = Section::of(record).titled(title);
+    let mut section = Section::new(record).titled(title);
     let mut single = Vec::new();
     match &record.value {
         Value::Object(fields) => {

@@ -25,7 +25,7 @@ pub struct Section {
 
 impl Section {
     /// Empty, with what the record says of its origin.
-    pub fn of(record: &Record) -> Self {
+    pub fn new(record: &Record) -> Self {
         let origin = record.origin();
         let (interrupted, command) = (origin.interrupted, origin.command.clone());
         let mut section = Self {
@@ -69,7 +69,7 @@ impl Section {
     }
 
     /// For several records: each has its command beside it.
-    pub fn together(mut self) -> Self {
+    pub fn merged(mut self) -> Self {
         self.command = None;
         self
     }

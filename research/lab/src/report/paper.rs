@@ -14,7 +14,7 @@ pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
     let name = serde_json::to_value(report.paper)?;
     let mut section =
-        Section::of(record).titled(format!("bench paper {}", name.as_str().unwrap_or_default()));
+        Section::new(record).titled(format!("bench paper {}", name.as_str().unwrap_or_default()));
     section.fact(format!("{} with {}, {} prompts", report.target, report.draft, report.prompts));
     for table in &report.tables {
         let all = table.chart();
@@ -91,8 +91,8 @@ fn ordered(table: &Table, order: &Order) -> Vec<Cell> {
 
 /// Whose figures those are.
 fn sources(table: &Table) -> String {
-    let of = |(index, Source { source, models, .. }): (usize, &Source)| {
+    let value_of = |(index, Source { source, models, .. }): (usize, &Source)| {
         format!("theirs {}, on their models: {source}; {models}", letter(index))
     };
-    table.theirs.iter().enumerate().map(of).collect::<Vec<_>>().join(". ")
+    table.theirs.iter().enumerate().map(value_of).collect::<Vec<_>>().join(". ")
 }

@@ -9,19 +9,19 @@ use crate::plot::{Curve, Curves, Datum};
 
 pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
-    let mut section = Section::of(record);
+    let mut section = Section::new(record);
     section.fact(format!(
         "{} with {}, {}, {}",
         report.target, report.draft, report.verifier, report.tree
     ));
     section.fact(format!("{} prompts with answers", report.checked));
     for score in &report.scores {
-        if let Some(texts) = &score.texts {
+        if let Some(outputs) = &score.outputs {
             section.tile(
-                format!("{} of {}", texts.equal, texts.equal + texts.ties + texts.different),
+                format!("{} of {}", outputs.equal, outputs.equal + outputs.ties + outputs.different),
                 format!(
                     "outputs at temperature 0 equal plain decoding's, {} differ at ties",
-                    texts.ties
+                    outputs.ties
                 ),
             );
         } else {
@@ -37,12 +37,12 @@ pub fn section(record: &Record) -> Result<Section> {
             );
         }
     }
-    let of = |score: &Score| {
+    let value_of = |score: &Score| {
         let own = report.kinds.iter().filter(|row| row.temperature == score.temperature);
         let point = |row: &KindScore| Datum::at(100.0 * row.plain, 100.0 * row.speculative);
         Curve::loose(format!("T = {}", score.temperature), own.map(point).collect())
     };
-    let mut curves: Vec<Curve> = report.scores.iter().map(of).collect();
+    let mut curves: Vec<Curve> = report.scores.iter().map(value_of).collect();
     curves.push(Curve::guide("the same", [(0.0, 0.0), (100.0, 100.0)]));
     section.figure(
         "Correct outputs, by kind of prompt",

@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    fn of(value: &Value) -> Self {
+    fn from_value(value: &Value) -> Self {
         let has = |key: &str| value.get(key).is_some();
         let first = value.get("results").and_then(|results| results.get(0));
         let row_has = |key: &str| first.is_some_and(|row| row.get(key).is_some());
@@ -133,7 +133,7 @@ pub fn read(file: &Path) -> Result<Vec<Record>> {
         }
         let file =
             file.file_name().map_or(name.clone(), |name| name.to_string_lossy().into_owned());
-        records.push(Record { file, kind: Kind::of(&value), value });
+        records.push(Record { file, kind: Kind::from_value(&value), value });
     }
     if records.is_empty() {
         bail!("{name}: expected records, got an empty file");

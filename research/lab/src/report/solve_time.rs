@@ -8,7 +8,7 @@ use crate::bench::solve_time::{Dataset, Report, chart};
 
 pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
-    let mut section = Section::of(record);
+    let mut section = Section::new(record);
     section.fact(format!("{} s a cell", report.budget));
     for data in &report.datasets {
         section.figure(

@@ -12,7 +12,7 @@ pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
     let title =
         format!("bench speed: {} with {}, T = {}", report.target, report.draft, report.temperature);
-    let mut section = Section::of(record).titled(title);
+    let mut section = Section::new(record).titled(title);
     section.fact(format!("{} sequences per method", report.generations));
     let row = |tree: &str| report.results.iter().find(|row| row.tree == tree);
     for (tree, what) in

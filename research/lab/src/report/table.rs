@@ -35,7 +35,7 @@ const MOST: usize = 512;
 pub fn section(record: &Record) -> Result<Section> {
     let table: Table = record.read()?;
     ensure!(table.cells.len() <= MOST, "expected at most {MOST} cells, got {}", table.cells.len());
-    let mut section = Section::of(record)
+    let mut section = Section::new(record)
         .titled("bench/table.py: --tree auto beside plain decoding and fixed trees");
     let mut temperatures: Vec<f64> = table.cells.iter().map(|cell| cell.temperature).collect();
     temperatures.sort_by(f64::total_cmp);

@@ -9,7 +9,7 @@ use crate::plot::{Curve, Curves, Datum, Dots, Panel};
 
 pub fn section(record: &Record) -> Result<Section> {
     let report: Report = record.read()?;
-    let mut section = Section::of(record);
+    let mut section = Section::new(record);
     section.fact(format!(
         "{} prompts, sequences of {} tokens",
         report.origin.prompts, report.origin.max_tokens
@@ -46,7 +46,7 @@ pub fn section(record: &Record) -> Result<Section> {
             &format!(
                 "{} positions of {} sequences; bars: standard error of the difference to \
                  the highest",
-                result.positions, result.texts
+                result.positions, result.outputs
             ),
             &chart,
         )?;

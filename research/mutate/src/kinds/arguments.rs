@@ -145,9 +145,9 @@ pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
     let mut clock = Watch::new(child.id(), LONGEST);
     let mut stderr = child.stderr.take().context("no standard error")?;
     let reader = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        let _ = stderr.read_to_end(&mut said);
-        String::from_utf8_lossy(&said).into_owned()
+        let mut output = Vec::new();
+        let _ = stderr.read_to_end(&mut output);
+        String::from_utf8_lossy(&output).into_owned()
     });
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -164,11 +164,11 @@ pub fn run(dice: &mut Dice, folder: &Path) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    let said = reader.join().unwrap_or_default();
-    assert!(!said.contains("panicked at"), "{words:?}: {said}");
-    assert!(status.code().is_some(), "{words:?} ended by a signal: {said}");
+    let output = reader.join().unwrap_or_default();
+    assert!(!output.contains("panicked at"), "{words:?}: {output}");
+    assert!(status.code().is_some(), "{words:?} ended by a signal: {output}");
     match status.code() {
         Some(0) => Ok(()),
-        _ => bail!("{}", said.lines().next().unwrap_or_default()),
+        _ => bail!("{}", output.lines().next().unwrap_or_default()),
     }
 }

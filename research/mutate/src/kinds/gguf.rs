@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use polydraft_gguf::{Gguf, ModelDescription, TokenizerDescription};
 
-use super::{models, texts, write};
+use super::{models, text_files, write};
 use crate::mutation::{self, Dice};
 
 #[path = "../../../../crates/polydraft-gguf/tests/support/mod.rs"]
@@ -32,12 +32,12 @@ pub fn read(dice: &mut Dice) -> Result<()> {
         let _ = model.check_tensors(&gguf);
     }
     let tokenizer = TokenizerDescription::read(gguf.metadata())?.tokenizer()?;
-    texts::used(&polydraft_text::Tokenizer::from_parts(tokenizer, "mutant"), dice)
+    text_files::used(&polydraft_text::Tokenizer::from_parts(tokenizer, "mutant"), dice)
 }
 
 /// A model of a file, through the loader.
 pub fn model(dice: &mut Dice, folder: &Path) -> Result<()> {
-    let mut bytes = whole(dice).finish();
+    let mut bytes = complete(dice).finish();
     // What says what the model is, more often than its weights.
     mutation::bytes(dice, &mut bytes, 4_000);
     let path = folder.join("model.gguf");
@@ -50,7 +50,7 @@ const TOKENS: [&str; 12] =
     ["<s>", "</s>", "h", "i", "o", "\u{120}", "hi", "ho", "e", "\u{120}h", "\u{120}ho", "x"];
 
 /// A model of one or two layers with a tokenizer, its matrices in types of the dice's choice.
-fn whole(dice: &mut Dice) -> support::Writer {
+fn complete(dice: &mut Dice) -> support::Writer {
     /// Number, numbers in a block, its bytes.
     const TYPES: [(u32, usize, usize); 9] = [
         (0, 1, 4),
@@ -150,7 +150,7 @@ mod tests {
         for seed in 0..40 {
             let mut dice = Dice(rand_chacha::ChaCha8Rng::seed_from_u64(seed));
             let path = folder.path().join("model.gguf");
-            write(&path, &whole(&mut dice).finish()).unwrap();
+            write(&path, &complete(&mut dice).finish()).unwrap();
             match models::used(&path, &mut dice) {
                 Ok(()) => fine += 1,
                 // A way to stretch positions, a type of weights or a number that makes no

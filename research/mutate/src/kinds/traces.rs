@@ -109,13 +109,13 @@ fn used(shard: &Shard, tree: &PolicyKind, dice: &mut Dice) -> Result<()> {
     for position in 0..shard.positions() {
         shard.position(position)?;
     }
-    let asked: PolicyKind = TREES[dice.below(TREES.len())].parse()?;
+    let requested: PolicyKind = TREES[dice.below(TREES.len())].parse()?;
     let verifiers = ["nested-priority", "traversal", "specinfer", "walk:naive", "block"];
     let verifiers =
         verifiers.iter().map(|name| name.parse()).collect::<Result<Vec<VerifierKind>, _>>()?;
-    let replays: Vec<Replay> = [tree, &asked]
+    let replays: Vec<Replay> = [tree, &requested]
         .iter()
-        .filter_map(|asked| Replay::new(tree, asked, &verifiers).ok())
+        .filter_map(|requested| Replay::new(tree, requested, &verifiers).ok())
         .collect();
     replay(shard, &replays, 0)?;
     Ok(())

@@ -36,7 +36,7 @@ impl Part {
     ///
     /// # Errors
     /// A draft that is no number of paths where it should be.
-    pub(super) fn of(&self, draft: &Draft, random: &mut ChaCha12Rng) -> Result<Vec<Hand>> {
+    pub(super) fn hands(&self, draft: &Draft, random: &mut ChaCha12Rng) -> Result<Vec<Hand>> {
         match (self.paths, self.depth) {
             (Some(paths), depth) => deal(draft, paths, depth, Some(random)),
             (None, Some(depth)) => Ok(vec![cut(draft, depth)?]),

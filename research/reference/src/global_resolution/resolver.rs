@@ -269,7 +269,7 @@ impl Selector for Resolver {
         let (Some(system), tokens) = self.system(drafts) else { return weights };
         // A tuple with a token that the system is about but does not keep selects the first such
         // draft.
-        let meant = |token: &Token| !system.is_kept(*token) && tokens.contains(token);
+        let meant = |token: &Token| !system.is_retained(*token) && tokens.contains(token);
         if let Some(first) = drafts.iter().position(meant) {
             weights[first] = 1.0;
             return weights;

@@ -183,7 +183,7 @@ impl System {
     }
 
     /// Whether a token is in T.
-    pub fn is_kept(&self, token: Token) -> bool {
+    pub fn is_retained(&self, token: Token) -> bool {
         self.tokens.binary_search(&token).is_ok()
     }
 

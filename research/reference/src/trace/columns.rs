@@ -94,38 +94,38 @@ impl Out {
 }
 
 /// A file before it was compressed.
-pub(crate) fn unpack(place: &str, file: &[u8]) -> Result<Vec<u8>> {
+pub(crate) fn unpack(location: &str, file: &[u8]) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = GzDecoder::new(file).take(MOST as u64 + 1).read_to_end(&mut bytes);
     match read {
         Ok(length) if length > MOST => Err(Error::content(
-            place,
+            location,
             format!("at most {} MiB", MOST >> 20),
             "more when decompressed",
         )),
         Ok(_) => Ok(bytes),
-        Err(error) => Err(Error::content(place, "a safetensors file in gzip", error)),
+        Err(error) => Err(Error::content(location, "a safetensors file in gzip", error)),
     }
 }
 
 /// Columns that were read.
 pub(crate) struct In<'a> {
-    place: &'a str,
+    location: &'a str,
     tensors: SafeTensors<'a>,
     /// Metadata of the file.
     pub metadata: String,
 }
 
 impl<'a> In<'a> {
-    pub fn new(place: &'a str, bytes: &'a [u8]) -> Result<Self> {
+    pub fn new(location: &'a str, bytes: &'a [u8]) -> Result<Self> {
         let wrong =
-            |error: &dyn ToString| Error::content(place, "a safetensors file", error.to_string());
+            |error: &dyn ToString| Error::content(location, "a safetensors file", error.to_string());
         let tensors = SafeTensors::deserialize(bytes).map_err(|error| wrong(&error))?;
         let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| wrong(&error))?;
         let metadata = metadata.metadata().as_ref().and_then(|map| map.get(METADATA)).cloned();
         let metadata =
             metadata.ok_or_else(|| wrong(&format!("one without {METADATA:?} in its metadata")))?;
-        Ok(Self { place, tensors, metadata })
+        Ok(Self { location, tensors, metadata })
     }
 
     /// The type of a column's numbers.
@@ -154,7 +154,7 @@ impl<'a> In<'a> {
 
     /// Where a column is.
     pub fn at(&self, name: &str) -> String {
-        format!("{}: tensor {name}", self.place)
+        format!("{}: tensor {name}", self.location)
     }
 
     fn tensor(&self, name: &str) -> Result<safetensors::tensor::TensorView<'a>> {

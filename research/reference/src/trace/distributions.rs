@@ -35,27 +35,27 @@ impl Packed {
         if mass >= 1.0 {
             return Self { tokens: tokens.to_vec(), weights, scale, left_out: 0.0 };
         }
-        let mut kept = probs.nucleus(mass);
-        kept.extend(drafted.iter().filter(|&&token| probs.probability(token) > 0.0));
-        kept.sort_unstable();
-        kept.dedup();
-        let there: f64 = kept.iter().map(|&token| probs.probability(token)).sum();
+        let mut retained = probs.nucleus(mass);
+        retained.extend(drafted.iter().filter(|&&token| probs.probability(token) > 0.0));
+        retained.sort_unstable();
+        retained.dedup();
+        let there: f64 = retained.iter().map(|&token| probs.probability(token)).sum();
         let left_out =
-            if kept.len() == probs.support_size() { 0.0 } else { (1.0 - there).max(0.0) };
+            if retained.len() == probs.support_size() { 0.0 } else { (1.0 - there).max(0.0) };
         let weight = |token: &Token| {
-            let place =
+            let location =
                 if tokens.is_empty() { Ok(*token as usize) } else { tokens.binary_search(token) };
-            rounded(place.map_or(0.0, |place| weights[place]), 1.0 - mass)
+            rounded(location.map_or(0.0, |location| weights[location]), 1.0 - mass)
         };
-        let mut weights: Vec<f64> = kept.iter().map(weight).collect();
+        let mut weights: Vec<f64> = retained.iter().map(weight).collect();
         let scale = 1.0 / weights.iter().sum::<f64>();
         // Zeros take less room than the numbers of most tokens.
-        if 2 * kept.len() > probs.vocabulary() {
+        if 2 * retained.len() > probs.vocabulary() {
             let mut all = vec![0.0; probs.vocabulary()];
-            kept.drain(..).zip(weights).for_each(|(token, weight)| all[token as usize] = weight);
+            retained.drain(..).zip(weights).for_each(|(token, weight)| all[token as usize] = weight);
             weights = all;
         }
-        Self { tokens: kept, weights, scale, left_out }
+        Self { tokens: retained, weights, scale, left_out }
     }
 }
 
@@ -168,8 +168,8 @@ impl Distributions {
             let entries = entries as usize;
             if has != (entries > 0) || entries > vocabulary {
                 let expected = if has { format!("from 1 to {vocabulary}") } else { "0".to_owned() };
-                let place = format!("{}, node {node} of the file", columns.at(&name("entries")));
-                return Err(Error::content(place, expected, entries));
+                let location = format!("{}, node {node} of the file", columns.at(&name("entries")));
+                return Err(Error::content(location, expected, entries));
             }
             starts.push(begin);
             // At most 2^24 each, of at most as many nodes as the file has bytes.

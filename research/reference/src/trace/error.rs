@@ -15,28 +15,28 @@ pub enum Error {
         error: std::io::Error,
     },
     /// Contents that are no trace's, or were changed after recording.
-    #[error("{place}: expected {expected}, got {got}")]
+    #[error("{location}: expected {expected}, got {got}")]
     Content {
         /// The file, and in it the tensor, the position, the node.
-        place: String,
+        location: String,
         /// The expected contents.
         expected: String,
         /// The actual contents.
         got: String,
     },
     /// Numbers that make no draft or no distribution.
-    #[error("{place}: {error}")]
+    #[error("{location}: {error}")]
     EmittedDistribution {
         /// The file, the position and the node.
-        place: String,
+        location: String,
         /// The error.
         error: polydraft::Error,
     },
     /// A tree that is no part of what was recorded.
-    #[error("{asked} is no part of the recorded {recorded}; what is: {fits}")]
+    #[error("{requested} is no part of the recorded {recorded}; what is: {fits}")]
     Tree {
         /// The requested tree.
-        asked: String,
+        requested: String,
         /// The drafted tree.
         recorded: String,
         /// The trees that can be replayed.
@@ -71,12 +71,12 @@ impl Error {
     }
 
     pub(crate) fn content(
-        place: impl ToString,
+        location: impl ToString,
         expected: impl ToString,
         got: impl ToString,
     ) -> Self {
         Self::Content {
-            place: place.to_string(),
+            location: location.to_string(),
             expected: expected.to_string(),
             got: got.to_string(),
         }

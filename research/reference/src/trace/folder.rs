@@ -26,7 +26,7 @@ pub(crate) struct Line {
     pub bytes: u64,
     /// CRC-32 of the file's bytes.
     pub crc32: String,
-    /// Hash of the prompt's tokens.
+    /// CRC-32 of the prompt's tokens.
     pub prompt: String,
     pub positions: usize,
 }
@@ -57,7 +57,7 @@ pub struct Trace {
     /// By number of the prompt.
     pub(crate) lines: Vec<Line>,
     /// Bytes of the index that are whole lines.
-    pub(crate) whole: usize,
+    pub(crate) complete: usize,
     /// The selected shards of this trace.
     shards: Vec<usize>,
 }
@@ -86,21 +86,21 @@ impl Trace {
                 _ => Error::file(&file, error),
             })?;
         let crc = crc32(&header);
-        let place = file.display().to_string();
+        let location = file.display().to_string();
         let header: Header = serde_json::from_slice(&header)
-            .map_err(|error| Error::content(&place, "the header of a trace", error.to_string()))?;
-        header.validate(&place)?;
+            .map_err(|error| Error::content(&location, "the header of a trace", error.to_string()))?;
+        header.validate(&location)?;
         let index = folder.join(INDEX);
         let text = polydraft_files::read_text(&index, LINES)
             .map_err(|error| Error::file(&index, error))?;
-        let (lines, whole) = lines(&index, &text)?;
+        let (lines, complete) = lines(&index, &text)?;
         let mut trace = Self {
             folder: folder.to_owned(),
             header,
             crc,
             shards: (0..lines.len()).collect(),
             lines,
-            whole,
+            complete,
         };
         trace.check_listed()?;
         if let Some(name) = shard {
@@ -118,7 +118,7 @@ impl Trace {
     /// Errors of [`open`](Self::open); traces that were recorded with different settings; a
     /// recording that appears twice, under whatever name: it would count twice, and errors would
     /// seem smaller than they are.
-    pub fn together<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Self>> {
+    pub fn open_all<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Self>> {
         let traces =
             paths.iter().map(|path| Self::open(path.as_ref())).collect::<Result<Vec<_>>>()?;
         for (trace, path) in traces.iter().zip(paths).skip(1) {
@@ -127,10 +127,10 @@ impl Trace {
         let mut known = HashMap::new();
         for trace in &traces {
             for (number, file) in trace.shards.iter().zip(trace.files()) {
-                let place = file.display().to_string();
+                let location = file.display().to_string();
                 if let Some(other) = known.insert(&trace.lines[*number], file) {
                     let got = format!("that of {} again", other.display());
-                    return Err(Error::content(place, "a recording that is there once", got));
+                    return Err(Error::content(location, "a recording that is there once", got));
                 }
             }
         }
@@ -152,10 +152,10 @@ impl Trace {
         match others.as_slice() {
             [] | [_] => Ok(()),
             [first, ..] => {
-                let place = self.folder.join(INDEX);
+                let location = self.folder.join(INDEX);
                 let got =
                     format!("none for {} of them, the first of which is {first}", others.len());
-                Err(Error::content(place.display(), "a line for each shard that is there", got))
+                Err(Error::content(location.display(), "a line for each shard that is there", got))
             }
         }
     }
@@ -206,7 +206,7 @@ impl Trace {
         let number = self.shards[index];
         let line = &self.lines[number];
         let path = self.folder.join(&line.file);
-        let place = path.display().to_string();
+        let location = path.display().to_string();
         let bytes =
             polydraft_files::read(&path, SHARD).map_err(|error| Error::file(&path, error))?;
         let check = |what: &str, expected: &dyn ToString, got: &dyn ToString| match expected
@@ -216,15 +216,15 @@ impl Trace {
             true => Ok(()),
             false => {
                 let expected = format!("{what} {}, as {INDEX} says", expected.to_string());
-                Err(Error::content(&place, expected, got.to_string()))
+                Err(Error::content(&location, expected, got.to_string()))
             }
         };
         check("bytes:", &line.bytes, &bytes.len())?;
         check("the checksum", &line.crc32, &crc32(&bytes))?;
-        let shard = Shard::read(&place, &bytes, self.header.vocabulary)?;
-        if shard.texts().len() > self.header.texts as usize {
-            let expected = format!("at most {} sequences, as {HEADER} says", self.header.texts);
-            return Err(Error::content(&place, expected, shard.texts().len()));
+        let shard = Shard::read(&location, &bytes, self.header.vocabulary)?;
+        if shard.sequences().len() > self.header.sequences as usize {
+            let expected = format!("at most {} sequences, as {HEADER} says", self.header.sequences);
+            return Err(Error::content(&location, expected, shard.sequences().len()));
         }
         check("positions:", &line.positions, &shard.positions())?;
         check("a prompt with the checksum", &line.prompt, &crc_of(shard.prompt()))?;
@@ -234,7 +234,7 @@ impl Trace {
                 self.crc
             );
             let got = format!("prompt {} of {}", shard.number(), shard.header());
-            return Err(Error::content(&place, expected, got));
+            return Err(Error::content(&location, expected, got));
         }
         Ok(shard)
     }
@@ -243,17 +243,17 @@ impl Trace {
 /// The lines of an index, and their length in bytes. An incomplete last line was being written
 /// during an interruption: it does not count.
 fn lines(path: &Path, text: &str) -> Result<(Vec<Line>, usize)> {
-    let whole = text.rfind('\n').map_or(0, |end| end + 1);
+    let complete = text.rfind('\n').map_or(0, |end| end + 1);
     let mut lines = Vec::new();
-    for (number, line) in text[..whole].lines().enumerate() {
-        let place = format!("{}, line {}", path.display(), number + 1);
+    for (number, line) in text[..complete].lines().enumerate() {
+        let location = format!("{}, line {}", path.display(), number + 1);
         let line: Line = serde_json::from_str(line).map_err(|error| {
-            Error::content(&place, "what the index says of a shard", error.to_string())
+            Error::content(&location, "what the index says of a shard", error.to_string())
         })?;
         if line.file != file_name(number) {
-            return Err(Error::content(place, file_name(number), format!("{:?}", line.file)));
+            return Err(Error::content(location, file_name(number), format!("{:?}", line.file)));
         }
         lines.push(line);
     }
-    Ok((lines, whole))
+    Ok((lines, complete))
 }

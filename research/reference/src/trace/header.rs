@@ -37,7 +37,8 @@ pub struct Header {
     /// (0, 1]; at 1 distributions are exact.
     pub mass: f64,
     /// Sequences after each prompt.
-    pub texts: u32,
+    #[serde(rename = "texts")]
+    pub sequences: u32,
     /// Tokens of each sequence, at most.
     pub max_tokens: u32,
     /// Tokens of a sequence from one recorded position to the next.
@@ -54,10 +55,10 @@ impl Header {
     ///
     /// # Errors
     /// Names the first field that is out of range.
-    pub fn validate(&self, place: &str) -> Result<()> {
+    pub fn validate(&self, location: &str) -> Result<()> {
         let check = |valid: bool, field: &str, expected: &str, got: String| match valid {
             true => Ok(()),
-            false => Err(Error::content(format!("{place}: {field}"), expected, got)),
+            false => Err(Error::content(format!("{location}: {field}"), expected, got)),
         };
         check(self.format == FORMAT, "format", FORMAT, format!("{:?}", self.format))?;
         check(self.version == VERSION, "version", &VERSION.to_string(), self.version.to_string())?;
@@ -75,11 +76,11 @@ impl Header {
             self.mass.to_string(),
         )?;
         for (field, value) in
-            [("texts", self.texts), ("max_tokens", self.max_tokens), ("every", self.every)]
+            [("sequences", self.sequences), ("max_tokens", self.max_tokens), ("every", self.every)]
         {
             check((1..=1 << 20).contains(&value), field, "from 1 to 2^20", value.to_string())?;
         }
-        let probs = |error| Error::EmittedDistribution { place: place.to_owned(), error };
+        let probs = |error| Error::EmittedDistribution { location: location.to_owned(), error };
         self.sampling.validate().map_err(probs)?;
         self.draft_sampling.validate().map_err(probs)?;
         self.tree.build().map_err(probs)?;
@@ -103,7 +104,7 @@ impl Header {
                 ("sampling of the draft", json(&header.draft_sampling)),
                 ("tree", json(&header.tree)),
                 ("stored probability mass", header.mass.to_string()),
-                ("sequences after a prompt", header.texts.to_string()),
+                ("sequences after a prompt", header.sequences.to_string()),
                 ("tokens of a sequence", header.max_tokens.to_string()),
                 ("tokens between positions", header.every.to_string()),
             ]

@@ -9,7 +9,7 @@
 //! Complexity: one pass over the nodes that are taken. Deviations: none.
 
 use polydraft::{
-    Draft, DraftTree, Drafting, Draws, Error as LawError, Growth, NodeId, Policy, PolicyKind, Token,
+    Draft, DraftTree, Drafting, Draws, Error as DistributionError, Growth, NodeId, Policy, PolicyKind, Token,
 };
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha12Rng;
@@ -20,37 +20,37 @@ use crate::trace::{Error, Result};
 ///
 /// # Errors
 /// It is not; the error lists the trees that are.
-pub(crate) fn check(recorded: &PolicyKind, asked: &PolicyKind) -> Result<()> {
-    match holds(recorded, asked) {
+pub(crate) fn check(recorded: &PolicyKind, requested: &PolicyKind) -> Result<()> {
+    match holds(recorded, requested) {
         true => Ok(()),
         false => Err(Error::Tree {
-            asked: asked.to_string(),
+            requested: requested.to_string(),
             recorded: recorded.to_string(),
             fits: fits(recorded),
         }),
     }
 }
 
-fn holds(recorded: &PolicyKind, asked: &PolicyKind) -> bool {
-    match (recorded, asked) {
+fn holds(recorded: &PolicyKind, requested: &PolicyKind) -> bool {
+    match (recorded, requested) {
         (PolicyKind::Auto(_), _) | (_, PolicyKind::Auto(_)) => false,
         // Less is reached where more of the disagreement counts, and less is kept where more must
         // be reached.
-        (PolicyKind::StopBelow(recorded), PolicyKind::StopBelow(asked)) => {
-            asked.below >= recorded.below
-                && asked.factor >= recorded.factor
-                && holds(&recorded.policy, &asked.policy)
+        (PolicyKind::StopBelow(recorded), PolicyKind::StopBelow(requested)) => {
+            requested.below >= recorded.below
+                && requested.factor >= recorded.factor
+                && holds(&recorded.policy, &requested.policy)
         }
         (PolicyKind::StopBelow(_), _) => false,
-        (_, PolicyKind::StopBelow(asked)) => holds(recorded, &asked.policy),
-        (PolicyKind::Budget(recorded), PolicyKind::Budget(asked)) => {
-            let mut levels = recorded.distinct.iter().zip(&asked.distinct);
-            asked.distinct.len() <= recorded.distinct.len()
-                && levels.all(|(recorded, asked)| asked <= recorded)
+        (_, PolicyKind::StopBelow(requested)) => holds(recorded, &requested.policy),
+        (PolicyKind::Budget(recorded), PolicyKind::Budget(requested)) => {
+            let mut levels = recorded.distinct.iter().zip(&requested.distinct);
+            requested.distinct.len() <= recorded.distinct.len()
+                && levels.all(|(recorded, requested)| requested <= recorded)
         }
-        _ if recorded == asked => true,
-        _ => match (levels(recorded), levels(asked)) {
-            (Some(recorded), Some(asked)) => level_by_level(&recorded, &asked),
+        _ if recorded == requested => true,
+        _ => match (levels(recorded), levels(requested)) {
+            (Some(recorded), Some(requested)) => level_by_level(&recorded, &requested),
             _ => false,
         },
     }
@@ -76,32 +76,32 @@ fn levels(tree: &PolicyKind) -> Option<Vec<Growth>> {
     }
 }
 
-fn level_by_level(recorded: &[Growth], asked: &[Growth]) -> bool {
+fn level_by_level(recorded: &[Growth], requested: &[Growth]) -> bool {
     // Draws that may come to one node of the requested tree.
     let mut come = 1;
-    let fits = |(recorded, asked): (&Growth, &Growth)| match (*recorded, *asked) {
-        (Growth::Fresh(recorded), Growth::Fresh(asked)) => {
-            come = asked.count;
+    let fits = |(recorded, requested): (&Growth, &Growth)| match (*recorded, *requested) {
+        (Growth::Fresh(recorded), Growth::Fresh(requested)) => {
+            come = requested.count;
             let fewer = match recorded.scheme {
                 Drafting::Iid | Drafting::WithoutReplacement | Drafting::TopK => {
-                    asked.count <= recorded.count
+                    requested.count <= recorded.count
                 }
                 Drafting::Greedy | Drafting::Hub | Drafting::Distinct => {
-                    asked.count == recorded.count
+                    requested.count == recorded.count
                 }
             };
-            recorded.scheme == asked.scheme && fewer
+            recorded.scheme == requested.scheme && fewer
         }
         (Growth::Continue, Growth::Continue) => true,
-        (Growth::Continue, Growth::Fresh(asked)) => {
+        (Growth::Continue, Growth::Fresh(requested)) => {
             come = 1;
-            asked == Draws::iid(1)
+            requested == Draws::iid(1)
         }
         (Growth::Fresh(recorded), Growth::Continue) => {
             recorded.scheme == Drafting::Iid && come <= recorded.count
         }
     };
-    asked.len() <= recorded.len() && recorded.iter().zip(asked).all(fits)
+    requested.len() <= recorded.len() && recorded.iter().zip(requested).all(fits)
 }
 
 /// The trees that fit, for people.
@@ -156,11 +156,11 @@ pub(crate) fn take(
             _ => policy.draws(&own.path(node), draft.drawn_from(here)?),
         };
         if let Some(growth) = growth {
-            let asked = match growth {
+            let requested = match growth {
                 Growth::Fresh(draws) => draws,
                 Growth::Continue => Draws::iid(own.tree().draws(node).max(1)),
             };
-            let tokens = some(draft, here, asked, random)?;
+            let tokens = some(draft, here, requested, random)?;
             own.record(node, draft.drawn_from(here)?.clone(), growth, &tokens)?;
             for child in own.tree().children(node) {
                 nodes.resize(nodes.len().max(child + 1), DraftTree::ROOT);
@@ -177,7 +177,7 @@ pub(crate) fn take(
 fn some(
     draft: &Draft,
     node: NodeId,
-    asked: Draws,
+    requested: Draws,
     random: &mut ChaCha12Rng,
 ) -> polydraft::Result<Vec<Token>> {
     let tree = draft.tree();
@@ -185,20 +185,20 @@ fn some(
     let mut tokens: Vec<Token> = tree.children(node).flat_map(drawn).collect();
     let there = draft
         .draws(node)
-        .filter(|there| there.scheme == asked.scheme && there.count >= asked.count);
+        .filter(|there| there.scheme == requested.scheme && there.count >= requested.count);
     if there.is_none() {
-        return Err(LawError::Unsupported {
+        return Err(DistributionError::Unsupported {
             operation: "part of a draft",
-            expected: format!("{} draws {} at node {node}", asked.count, asked.scheme),
+            expected: format!("{} draws {} at node {node}", requested.count, requested.scheme),
             got: draft
                 .draws(node)
                 .map_or("none".to_owned(), |there| format!("{} {}", there.count, there.scheme)),
         });
     }
-    if asked.count < tokens.len() && asked.scheme == Drafting::Iid {
+    if requested.count < tokens.len() && requested.scheme == Drafting::Iid {
         tokens.shuffle(random);
     }
-    tokens.truncate(asked.count);
+    tokens.truncate(requested.count);
     Ok(tokens)
 }
 
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn what_fits_is_told_from_what_does_not() {
         let tree = |name: &str| name.parse::<PolicyKind>().unwrap();
-        for (recorded, asked, fits) in [
+        for (recorded, requested, fits) in [
             ("paths:8,4", "paths:8,4", true),
             ("paths:8,4", "paths:3,2", true),
             ("paths:8,4", "paths:9,4", false),
@@ -241,8 +241,8 @@ mod tests {
             ("stop-below:0.2,paths:4,4", "stop-below:0.1,paths:2,3", false),
             ("stop-below:0.2,paths:4,4", "paths:2,3", false),
         ] {
-            let found = check(&tree(recorded), &tree(asked));
-            assert_eq!(found.is_ok(), fits, "{asked} of {recorded}");
+            let found = check(&tree(recorded), &tree(requested));
+            assert_eq!(found.is_ok(), fits, "{requested} of {recorded}");
             if let Err(error) = found {
                 assert!(error.to_string().contains(recorded), "{error}");
             }

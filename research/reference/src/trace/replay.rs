@@ -40,8 +40,8 @@ impl Replay {
     ) -> Result<Self> {
         let form = tree.build()?.form();
         parts::check(recorded, tree)?;
-        let whole = recorded.build()?;
-        let (depth, draws) = (whole.depth(), whole.form().max_draws());
+        let complete = recorded.build()?;
+        let (depth, draws) = (complete.depth(), complete.form().max_draws());
         let exact = exact_for(verifiers, &form)?;
         if exact.is_empty() {
             let got: Vec<String> = verifiers.iter().map(VerifierKind::to_string).collect();
@@ -54,9 +54,9 @@ impl Replay {
         // All recorded paths are extracted, to the requested depth; then they are split into
         // subsamples.
         let (mut part, mut paths) = (tree.clone(), None);
-        if let (Some(there), Some(asked)) = (paths_of(&mut recorded.clone()), paths_of(&mut part)) {
-            paths = Some(*asked).filter(|asked| *asked < *there);
-            *asked = *there;
+        if let (Some(there), Some(requested)) = (paths_of(&mut recorded.clone()), paths_of(&mut part)) {
+            paths = Some(*requested).filter(|requested| *requested < *there);
+            *requested = *there;
         }
         let part = Some(part).filter(|part| part != recorded);
         let cut = matches!(recorded, PolicyKind::StopBelow(_));
@@ -139,7 +139,7 @@ pub fn replay(
     prompt: usize,
 ) -> Result<Vec<Vec<Option<Sample>>>> {
     let mut samples = vec![Vec::new(); replays.len()];
-    for text in shard.texts() {
+    for text in shard.sequences() {
         if text.positions.is_empty() {
             samples.iter_mut().for_each(|samples| samples.push(None));
             continue;
@@ -154,7 +154,7 @@ pub fn replay(
                 .map(|(replay, work)| replay.look(work, &position));
             looked.collect::<polydraft::Result<()>>().map_err(|error| {
                 Error::EmittedDistribution {
-                    place: format!("{}: position {index}", shard.place()),
+                    location: format!("{}: position {index}", shard.location()),
                     error,
                 }
             })?;
@@ -171,6 +171,6 @@ pub fn replay(
 /// sums are the same to the last bit.
 pub fn in_rounds(prompts: &[Vec<Option<Sample>>]) -> Vec<Sample> {
     let rounds = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    let round = |round: usize| prompts.iter().filter_map(move |texts| texts.get(round)?.clone());
+    let round = |round: usize| prompts.iter().filter_map(move |sequences| sequences.get(round)?.clone());
     (0..rounds).flat_map(round).collect()
 }

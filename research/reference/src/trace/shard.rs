@@ -21,7 +21,7 @@ const MOST_NODES: u32 = 16_385;
 /// Draws in one tree, a shared node as often as it was drawn.
 const MOST_DRAWS: u64 = 1 << 20;
 /// Sequences after a prompt: the maximum of a header.
-const MOST_TEXTS: usize = 1 << 20;
+const MAX_SEQUENCES: usize = 1 << 20;
 
 /// The metadata of a file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -94,8 +94,8 @@ impl Numbers {
         let sum = |column: &[u32]| column.iter().map(|n| *n as usize).sum::<usize>();
         let prompt = columns.column("prompt")?;
         let seeds: Vec<u64> = columns.column("text.seed")?;
-        if seeds.len() > MOST_TEXTS {
-            let expected = format!("at most {MOST_TEXTS} sequences");
+        if seeds.len() > MAX_SEQUENCES {
+            let expected = format!("at most {MAX_SEQUENCES} sequences");
             return Err(Error::content(columns.at("text.seed"), expected, seeds.len()));
         }
         let lengths: Vec<u32> = columns.column_of("text.length", seeds.len())?;
@@ -103,9 +103,9 @@ impl Numbers {
         let tokens = columns.column_of("text.tokens", sum(&lengths))?;
         let at: Vec<u32> = columns.column_of("position.at", sum(&positions))?;
         let nodes: Vec<u32> = columns.column_of("position.nodes", at.len())?;
-        if let Some(place) = nodes.iter().position(|nodes| !(1..=MOST_NODES).contains(nodes)) {
-            let at = format!("{}, position {place} of the file", columns.at("position.nodes"));
-            return Err(Error::content(at, format!("from 1 to {MOST_NODES}"), nodes[place]));
+        if let Some(location) = nodes.iter().position(|nodes| !(1..=MOST_NODES).contains(nodes)) {
+            let at = format!("{}, position {location} of the file", columns.at("position.nodes"));
+            return Err(Error::content(at, format!("from 1 to {MOST_NODES}"), nodes[location]));
         }
         let all = sum(&nodes);
         let scheme: Vec<u8> = columns.column_of("node.scheme", all)?;
@@ -145,13 +145,13 @@ impl Numbers {
 
 /// The recording of one prompt.
 pub struct Shard {
-    place: String,
+    location: String,
     vocabulary: usize,
     metadata: Metadata,
     numbers: Numbers,
     /// Where each position's nodes begin.
     starts: Vec<usize>,
-    texts: Vec<Text>,
+    sequences: Vec<Text>,
 }
 
 /// A sequence after the prompt.
@@ -181,14 +181,14 @@ impl Shard {
     ///
     /// # Errors
     /// Contents that are no shard; the tensor is named.
-    pub fn read(place: &str, file: &[u8], vocabulary: usize) -> Result<Self> {
-        let bytes = unpack(place, file)?;
-        let columns = In::new(place, &bytes)?;
+    pub fn read(location: &str, file: &[u8], vocabulary: usize) -> Result<Self> {
+        let bytes = unpack(location, file)?;
+        let columns = In::new(location, &bytes)?;
         let metadata: Metadata = serde_json::from_str(&columns.metadata)
-            .map_err(|error| Error::content(place, "the metadata of a trace", error))?;
+            .map_err(|error| Error::content(location, "the metadata of a trace", error))?;
         if (metadata.format.as_str(), metadata.version) != (FORMAT, VERSION) {
             let got = format!("{} {}", metadata.format, metadata.version);
-            return Err(Error::content(place, format!("{FORMAT} {VERSION}"), got));
+            return Err(Error::content(location, format!("{FORMAT} {VERSION}"), got));
         }
         let numbers = Numbers::read(&columns, vocabulary)?;
         let begin = |lengths: &[u32]| -> Vec<usize> {
@@ -207,27 +207,27 @@ impl Shard {
             let positions = range(&positions, &numbers.positions);
             Text { seed: numbers.seeds[index], tokens, positions }
         };
-        let texts: Vec<Text> = (0..numbers.seeds.len()).map(text).collect();
-        for (index, text) in texts.iter().enumerate() {
+        let sequences: Vec<Text> = (0..numbers.seeds.len()).map(text).collect();
+        for (index, text) in sequences.iter().enumerate() {
             let at = &numbers.at[text.positions.clone()];
-            let least = |place: usize| if place == 0 { 0 } else { at[place - 1].saturating_add(1) };
+            let least = |location: usize| if location == 0 { 0 } else { at[location - 1].saturating_add(1) };
             let sound =
-                |place: usize| (least(place)..=text.tokens.len() as u32).contains(&at[place]);
-            if let Some(wrong) = (0..at.len()).find(|place| !sound(*place)) {
+                |location: usize| (least(location)..=text.tokens.len() as u32).contains(&at[location]);
+            if let Some(wrong) = (0..at.len()).find(|location| !sound(*location)) {
                 let expected = format!(
                     "ascending positions of a sequence of {} tokens, here from {}",
                     text.tokens.len(),
                     least(wrong)
                 );
-                let place = format!(
+                let location = format!(
                     "{}, sequence {index}, position {wrong} of it",
                     columns.at("position.at")
                 );
-                return Err(Error::content(place, expected, at[wrong]));
+                return Err(Error::content(location, expected, at[wrong]));
             }
         }
         drop(columns);
-        Ok(Self { place: place.to_owned(), vocabulary, metadata, numbers, starts, texts })
+        Ok(Self { location: location.to_owned(), vocabulary, metadata, numbers, starts, sequences })
     }
 
     /// The number of the prompt in its trace.
@@ -241,8 +241,8 @@ impl Shard {
     }
 
     /// The file that it was read from.
-    pub fn place(&self) -> &str {
-        &self.place
+    pub fn location(&self) -> &str {
+        &self.location
     }
 
     /// The program that recorded it.
@@ -261,8 +261,8 @@ impl Shard {
     }
 
     /// The sequences after the prompt.
-    pub fn texts(&self) -> &[Text] {
-        &self.texts
+    pub fn sequences(&self) -> &[Text] {
+        &self.sequences
     }
 
     /// The number of positions of all sequences.
@@ -279,7 +279,7 @@ impl Shard {
         let Some((&at, &begin)) = self.numbers.at.get(position).zip(self.starts.get(position))
         else {
             return Err(Error::content(
-                &self.place,
+                &self.location,
                 format!("a position below {}", self.positions()),
                 position,
             ));
@@ -289,7 +289,7 @@ impl Shard {
         let target = nodes.map(|node| {
             let probs = self.numbers.target.distribution(node, self.vocabulary);
             probs.unwrap_or(Distribution::one_hot(self.vocabulary, 0)).map_err(|error| {
-                self.wrong(position, node - begin, "the target's distribution", error)
+                self.invalid_node(position, node - begin, "the target's distribution", error)
             })
         });
         Ok(Position { at: at as usize, draft, target: target.collect::<Result<_>>()? })
@@ -346,7 +346,7 @@ impl Shard {
                 repeat_n(token[child], draws[child] as usize)
             });
             let tokens: Vec<Token> = tokens.collect();
-            let wrong = |error| self.wrong(position, node, "the draft", error);
+            let wrong = |error| self.invalid_node(position, node, "the draft", error);
             let probs = self.numbers.draft.distribution(begin + node, self.vocabulary);
             let Some(probs) = probs.transpose().map_err(wrong)? else { continue };
             if node >= draft.tree().len() {
@@ -380,11 +380,11 @@ impl Shard {
         }
     }
 
-    fn wrong(&self, position: usize, node: NodeId, what: &str, error: polydraft::Error) -> Error {
-        Error::EmittedDistribution { place: format!("{}: {what}", self.at(position, node)), error }
+    fn invalid_node(&self, position: usize, node: NodeId, what: &str, error: polydraft::Error) -> Error {
+        Error::EmittedDistribution { location: format!("{}: {what}", self.at(position, node)), error }
     }
 
     fn at(&self, position: usize, node: NodeId) -> String {
-        format!("{}: position {position}, node {node}", self.place)
+        format!("{}: position {position}, node {node}", self.location)
     }
 }

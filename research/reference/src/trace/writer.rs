@@ -80,7 +80,7 @@ impl Writer {
             let (path, recorded, got) = (folder.to_owned(), recorded.to_string(), got.to_string());
             return Err(Error::Other { path, field: "seed", recorded, got });
         }
-        let cut = index.set_len(trace.whole as u64);
+        let cut = index.set_len(trace.complete as u64);
         cut.map_err(|error| Error::file(&folder.join(INDEX), error))?;
         let mut recorded = HashMap::new();
         for line in &trace.lines {

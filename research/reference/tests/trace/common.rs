@@ -23,7 +23,7 @@ pub fn header(tree: &str, vocabulary: usize, mass: f64) -> Header {
         draft_sampling: Sampling::default(),
         tree: tree.parse().unwrap(),
         mass,
-        texts: 2,
+        sequences: 2,
         max_tokens: 6,
         every: 2,
         seed: 0,
@@ -77,7 +77,7 @@ pub fn positions(
 /// The recording of a prompt.
 pub fn recording(header: &Header, prompt: usize) -> Recording {
     let mut recording = Recording::new(header, &PROMPTS[prompt]);
-    for text in 0..header.texts {
+    for text in 0..header.sequences {
         recording.begin(seed(prompt, text));
         positions(header, prompt, text, &mut |at, draft, target| {
             recording.position(at, draft, target).unwrap()

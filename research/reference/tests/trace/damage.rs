@@ -20,7 +20,7 @@ fn contents(folder: &Path) -> Result<String, Error> {
     let mut all = format!("{:?}", trace.header());
     for number in 0..trace.len() {
         let shard = trace.shard(number)?;
-        all += &format!("{:?} {:?} {}", shard.prompt(), shard.texts(), shard.made());
+        all += &format!("{:?} {:?} {}", shard.prompt(), shard.sequences(), shard.made());
         all += &format!("{:?}", replay(&shard, &replays, number)?);
     }
     Ok(all)
@@ -117,27 +117,27 @@ fn what_is_there_twice_is_refused_by_name() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let own = header("paths:2,2", 3, 1.0);
     [&folder, &copy].iter().for_each(|folder| record(folder.path(), &own));
-    let (whole, copy, shard) = (folder.path(), copy.path(), &*folder.path().join(file(1)));
+    let (complete, copy, shard) = (folder.path(), copy.path(), &*folder.path().join(file(1)));
     for (twice, number) in
-        [([whole, whole], 0), ([whole, shard], 1), ([shard, shard], 1), ([copy, shard], 1)]
+        [([complete, complete], 0), ([complete, shard], 1), ([shard, shard], 1), ([copy, shard], 1)]
     {
-        let error = Trace::together(&twice).err().unwrap().to_string();
+        let error = Trace::open_all(&twice).err().unwrap().to_string();
         let first =
             twice[0].parent().filter(|_| twice[0].is_file()).unwrap_or(twice[0]).join(file(number));
         let expected = format!("once, got that of {} again", first.display());
         assert!(
-            error.starts_with(&whole.display().to_string()) && error.contains(&expected),
+            error.starts_with(&complete.display().to_string()) && error.contains(&expected),
             "{error}"
         );
     }
-    assert_eq!(Trace::together(&[shard, &whole.join(file(2))]).unwrap().len(), 2);
+    assert_eq!(Trace::open_all(&[shard, &complete.join(file(2))]).unwrap().len(), 2);
     let other = tempfile::tempdir().unwrap();
     record(other.path(), &Header { seed: 5, ..own.clone() });
-    assert_eq!(Trace::together(&[whole, other.path()]).unwrap().len(), 2);
+    assert_eq!(Trace::open_all(&[complete, other.path()]).unwrap().len(), 2);
     let other = tempfile::tempdir().unwrap();
     record(other.path(), &Header { mass: 0.9, ..own });
     assert!(
-        Trace::together(&[whole, other.path()])
+        Trace::open_all(&[complete, other.path()])
             .is_err_and(|error| error.to_string().contains("stored probability mass"))
     );
 }
@@ -146,8 +146,8 @@ fn what_is_there_twice_is_refused_by_name() {
 #[test]
 fn an_interruption_loses_the_last_prompt_at_most() {
     let header = header("paths:2,2", 3, 1.0);
-    let whole = tempfile::tempdir().unwrap();
-    record(whole.path(), &header);
+    let complete = tempfile::tempdir().unwrap();
+    record(complete.path(), &header);
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     // Before anything: the index is made first.
@@ -162,7 +162,7 @@ fn an_interruption_loses_the_last_prompt_at_most() {
     drop(writer);
     // While the second shard is being written, when it is there, and while its line is.
     fs::write(here.join(file(1) + ".part"), "half").unwrap();
-    fs::copy(whole.path().join(file(0)), here.join(file(1))).unwrap();
+    fs::copy(complete.path().join(file(0)), here.join(file(1))).unwrap();
     let index = here.join("index.jsonl");
     let line = fs::read_to_string(&index).unwrap();
     fs::write(&index, line.clone() + &line[..20]).unwrap();
@@ -178,7 +178,7 @@ fn an_interruption_loses_the_last_prompt_at_most() {
     }
     for name in ["trace.json".to_owned(), "index.jsonl".to_owned(), file(0), file(1), file(2)] {
         let same =
-            fs::read(here.join(&name)).unwrap() == fs::read(whole.path().join(&name)).unwrap();
+            fs::read(here.join(&name)).unwrap() == fs::read(complete.path().join(&name)).unwrap();
         assert!(same, "{name}");
     }
 }

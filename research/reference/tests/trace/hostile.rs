@@ -45,7 +45,7 @@ fn read(file: &[u8], vocabulary: usize) -> Result<(), Error> {
 
 /// A shard of one text, 3 tokens, paths:2,2.
 fn sound() -> Vec<u8> {
-    let header = Header { texts: 1, ..header("paths:2,2", 3, 1.0) };
+    let header = Header { sequences: 1, ..header("paths:2,2", 3, 1.0) };
     recording(&header, 0).file(0, "00000000", &"a test".into()).unwrap()
 }
 
@@ -181,8 +181,8 @@ fn any_bytes_are_a_shard_or_refused() {
     for _ in 0..4_000 {
         let mut bytes = sound_bytes.clone();
         for _ in 0..1 + random.next_u64() % 3 {
-            let place = random.next_u64() as usize % bytes.len();
-            bytes[place] = random.next_u64() as u8;
+            let location = random.next_u64() as usize % bytes.len();
+            bytes[location] = random.next_u64() as u8;
         }
         crate::fuzz_bodies::shard(&bytes);
     }

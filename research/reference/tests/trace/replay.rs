@@ -34,7 +34,7 @@ fn drafts_and_distributions_are_the_same_to_the_last_bit() {
                     (shard.prompt(), shard.left_out()),
                     (&crate::common::PROMPTS[prompt][..], 0.0)
                 );
-                for (number, text) in shard.texts().iter().enumerate() {
+                for (number, text) in shard.sequences().iter().enumerate() {
                     assert_eq!(text.seed, seed(prompt, number as u32));
                     let mut next = text.positions.clone();
                     positions(&header, prompt, number as u32, &mut |at, draft, target| {
@@ -71,16 +71,16 @@ fn replayed(trace: &Trace, one: &Replay) -> Vec<Sample> {
 /// the last bit.
 #[test]
 fn verifiers_find_what_they_find_live() {
-    for (tree, asked, paths) in TREES.map(|tree| (tree, tree, None)).into_iter().chain([
+    for (tree, requested, paths) in TREES.map(|tree| (tree, tree, None)).into_iter().chain([
         ("paths:8,3", "paths:3,3", Some(3)),
         ("stop-below:0.5,paths:4,3", "stop-below:0.5,paths:2,3", Some(2)),
     ]) {
         let folder = tempfile::tempdir().unwrap();
         let header = header(tree, 3, 1.0);
         record(folder.path(), &header);
-        let asked: PolicyKind = asked.parse().unwrap();
-        let one = Replay::new(&header.tree, &asked, &verifiers()).unwrap();
-        let form = asked.build().unwrap().form();
+        let requested: PolicyKind = requested.parse().unwrap();
+        let one = Replay::new(&header.tree, &requested, &verifiers()).unwrap();
+        let form = requested.build().unwrap().form();
         assert_eq!(one.verifiers(), exact_for(&verifiers(), &form).unwrap());
         let live = |prompt: usize, text: u32| {
             let seed = seed(prompt, text);
@@ -104,7 +104,7 @@ fn verifiers_find_what_they_find_live() {
 fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
     const SEEDS: u64 = 24;
     let mut checked = 0;
-    for (tree, asked) in [
+    for (tree, requested) in [
         ("paths:4,2", "paths:2,2"),
         ("paths:3,2", "paths:2,1"),
         ("paths:3,2", "2,1"),
@@ -116,13 +116,13 @@ fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
         ("3,1/top-k", "2,1/top-k"),
         ("stop-below:0.6,paths:3,2", "stop-below:0.8,paths:2,2"),
     ] {
-        let asked: PolicyKind = asked.parse().unwrap();
+        let requested: PolicyKind = requested.parse().unwrap();
         let vocabulary = if tree.contains('/') { 3 } else { 2 };
-        let header = Header { texts: 1, ..header(tree, vocabulary, 1.0) };
+        let header = Header { sequences: 1, ..header(tree, vocabulary, 1.0) };
         let pair = pair(&header, 0);
         let names = ["nested-priority", "traversal", "specinfer", "block", "walk:naive"];
         let verifiers = names.map(|name| polydraft_reference::verifier(name).unwrap());
-        let one = Replay::new(&header.tree, &asked, &verifiers).unwrap();
+        let one = Replay::new(&header.tree, &requested, &verifiers).unwrap();
         let policy = header.tree.build().unwrap();
         let mut sums = vec![Vec::new(); one.verifiers().len()];
         for seed in 0..SEEDS {
@@ -150,11 +150,11 @@ fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
         }
         for (kind, found) in one.verifiers().iter().zip(sums) {
             // Of one path, each path is looked at alone.
-            let own = match kind.build().unwrap().supports(&asked.build().unwrap().form()) {
-                Ok(()) => asked.clone(),
-                Err(_) => PolicyKind::chain(asked.build().unwrap().depth()),
+            let own = match kind.build().unwrap().supports(&requested.build().unwrap().form()) {
+                Ok(()) => requested.clone(),
+                Err(_) => PolicyKind::chain(requested.build().unwrap().depth()),
             };
-            if matches!(asked, PolicyKind::StopBelow(_)) && own != asked {
+            if matches!(requested, PolicyKind::StopBelow(_)) && own != requested {
                 continue;
             }
             let (mut verifier, policy) = (kind.build().unwrap(), own.build().unwrap());
@@ -166,7 +166,7 @@ fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
             let error = (squares / (SEEDS * (SEEDS - 1)) as f64).sqrt();
             assert!(
                 (mean - truth).abs() < 5.0 * error + 1e-9,
-                "{tree} {asked} {kind}: {mean} {truth} {error}"
+                "{tree} {requested} {kind}: {mean} {truth} {error}"
             );
             checked += 1;
         }

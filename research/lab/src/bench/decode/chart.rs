@@ -2,7 +2,7 @@
 //! significant?
 
 use super::report::{Report, Row};
-use crate::plot::{Best, Dot, Dots, Panel, TOLD_APART, WIDTH};
+use crate::plot::{Best, Dot, Dots, Panel, DISTINGUISHABLE, WIDTH};
 
 /// Temperature, paths and depth of a panel.
 type Setting = (f64, usize, usize);
@@ -101,15 +101,15 @@ fn notes(report: &Report, settings: &[Setting], warm: bool) -> Vec<String> {
             rounds => format!("means and standard errors of {rounds} rounds"),
         }
     );
-    let told = match report.rounds {
+    let estimated = match report.rounds {
         1 => "Filled: the highest; one round cannot tell what is as good".to_owned(),
         _ => format!(
-            "Filled: the highest, and what this run cannot tell from it (less than {TOLD_APART} \
+            "Filled: the highest, and what this run cannot tell from it (less than {DISTINGUISHABLE} \
              standard errors of \
              the difference); band: the highest with its error"
         ),
     };
-    vec![measured, told]
+    vec![measured, estimated]
 }
 
 #[cfg(test)]

@@ -195,7 +195,7 @@ fn by_target(lab: &mut Lab) -> Result<()> {
     if lab.quick {
         return Ok(());
     }
-    for (name, of, pairs) in [
+    for (name, value_of, pairs) in [
         ("target-temperatures", "the target's temperature, drafts at 1", FIGURE_4),
         ("draft-temperatures", "the drafts' temperature, target at 1", FIGURE_8),
     ] {
@@ -209,7 +209,7 @@ fn by_target(lab: &mut Lab) -> Result<()> {
             let alone = Case::new(row, PolicyKind::paths(1, DEPTH), target, &["token"])?;
             cases.push(Case { draft, ..alone });
         }
-        let title = format!("Tokens per call by {of}, K = 2, L = 5, top-k 50");
+        let title = format!("Tokens per call by {value_of}, K = 2, L = 5, top-k 50");
         lab.efficiencies(0.1, Table::of_columns(name, &title, 3), &cases)?;
     }
     Ok(())

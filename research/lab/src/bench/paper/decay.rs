@@ -87,10 +87,10 @@ mod tests {
         drafts.add_series("n = 1", "RRS", samples([0.5, 0.7]));
         drafts.add_series("n = 2", "RRS", samples([0.6, 0.8]));
         let table = each(&drafts);
-        let of = |row: &str| table.entry(row, "RRS").expect("an entry").ours;
-        assert!((of("n = 1").value - 0.6).abs() < 1e-12);
+        let value_of = |row: &str| table.entry(row, "RRS").expect("an entry").ours;
+        assert!((value_of("n = 1").value - 0.6).abs() < 1e-12);
         // The same for both sequences: no error.
-        assert!((of("n = 2").value - 0.1).abs() < 1e-12);
-        assert!(of("n = 2").error.expect("an error") < 1e-12);
+        assert!((value_of("n = 2").value - 0.1).abs() < 1e-12);
+        assert!(value_of("n = 2").error.expect("an error") < 1e-12);
     }
 }

@@ -36,7 +36,7 @@ pub fn measure(lab: &mut Lab, share: f64, as_published: &Settings) -> Result<()>
         }
     }
     let pairs = lab.pairs(at_one, 96)?.to_vec();
-    lab.tell("failures by temperature");
+    lab.note("failures by temperature");
     let end = lab.end(share);
     let (mut times, mut failures) = (vec![Vec::new(); rows.len()], vec![Vec::new(); rows.len()]);
     // By sequence: positions of one have much in common.

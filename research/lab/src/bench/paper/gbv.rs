@@ -19,13 +19,13 @@ const OTHERS: [&str; 4] = ["greedy-block", "spectr", "specinfer", "traversal"];
 pub fn measure(lab: &mut Lab) -> Result<()> {
     let both = ["greedy-block", "nested-priority"];
     let most = if lab.quick { 3 } else { 4 };
-    let of = |lab: &Lab, row: String, paths, depth, temperature, names: &[&str]| {
+    let value_of = |lab: &Lab, row: String, paths, depth, temperature, names: &[&str]| {
         let sampling = lab.at(temperature, CutArgs::default());
         Case::new(row, PolicyKind::paths(paths, depth), sampling, names)
     };
     let mut cases = Vec::new();
     for paths in 1..=most {
-        cases.push(of(lab, format!("K = {paths}"), paths, 8, 1.0, &both)?);
+        cases.push(value_of(lab, format!("K = {paths}"), paths, 8, 1.0, &both)?);
     }
     let share = if lab.quick { 0.3 } else { 0.2 };
     lab.efficiencies(share, Table::of_rows("paths", "Tokens per call, L = 8, T = 1", 3), &cases)?;
@@ -34,7 +34,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     for temperature in [1.0, 0.2] {
         for paths in if lab.quick { 2..=2 } else { 2..=3 } {
             let row = format!("T = {temperature}, K = {paths}");
-            cases.push(of(lab, row, paths, 8, temperature, &names)?);
+            cases.push(value_of(lab, row, paths, 8, temperature, &names)?);
         }
     }
     let title = "Tokens per call of several paths, L = 8";
@@ -44,7 +44,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
         for temperature in [0.2, 0.4, 0.6, 0.8, 1.0] {
             for paths in [1, 3] {
                 let row = format!("T = {temperature}, K = {paths}");
-                cases.push(of(lab, row, paths, 8, temperature, &both)?);
+                cases.push(value_of(lab, row, paths, 8, temperature, &both)?);
             }
         }
         let title = "Tokens per call by temperature, L = 8";
@@ -53,7 +53,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
         for depth in [8, 16, 24] {
             for paths in 1..=4 {
                 let row = format!("L = {depth}, K = {paths}");
-                cases.push(of(lab, row, paths, depth, 1.0, &both)?);
+                cases.push(value_of(lab, row, paths, depth, 1.0, &both)?);
             }
         }
         let title = "Tokens per call by depth, T = 1";
@@ -61,7 +61,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     }
     times(lab)?;
     if !lab.is_interrupted() {
-        lab.tell("the bound");
+        lab.note("the bound");
         let models = if lab.quick { 2 } else { 6 };
         let table = bound(models, lab.seed, &|| lab.tick())?;
         lab.keep(table);
@@ -74,7 +74,7 @@ fn times(lab: &mut Lab) -> Result<()> {
     if lab.is_interrupted() {
         return Ok(());
     }
-    lab.tell("where the time goes");
+    lab.note("where the time goes");
     let sampling = lab.at(1.0, CutArgs::default());
     let mut ways = vec![Way::plain(sampling)];
     let paths = if lab.quick { 1..=2 } else { 1..=4 };

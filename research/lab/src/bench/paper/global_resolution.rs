@@ -107,7 +107,7 @@ fn published(lab: &mut Lab) -> Result<()> {
     let end = lab.end(0.1);
     let (target, count) = (lab.at(1.0, CutArgs::default()), if lab.quick { 6 } else { 24 });
     lab.pairs(target, count)?;
-    lab.tell(title);
+    lab.note(title);
     for &(top_k, drafts) in rows {
         let (mut draws, mut off) = (Sum::default(), Sum::default());
         let draft = lab.at(1.0, CutArgs { top_k: Some(top_k), top_p: None });

@@ -154,7 +154,7 @@ impl Lab {
         Instant::now() + self.time.mul_f64(share)
     }
 
-    pub fn tell(&self, table: &str) {
+    pub fn note(&self, table: &str) {
         self.bar.set_message(table.to_owned());
         self.tick();
     }
@@ -178,7 +178,7 @@ impl Lab {
         let mut tables = self.tables;
         for table in &mut tables {
             let theirs = sources(paper, &table.name);
-            table.beside(theirs);
+            table.add_sources(theirs);
             orders::compare(table);
         }
         let engine = &self.models.engine;
@@ -196,7 +196,7 @@ impl Lab {
         if self.is_interrupted() {
             return Ok(());
         }
-        self.tell(&table.title);
+        self.note(&table.title);
         let max_tokens = if self.quick { 48 } else { 96 };
         let plan = Extent {
             positions: u32::MAX,
@@ -229,7 +229,7 @@ impl Lab {
             }
         };
         if self.pairs[place].1.len() < count {
-            self.tell("positions");
+            self.note("positions");
             let (engine, how) = (&mut self.models.engine, (sampling, self.seed));
             self.pairs[place].1 = distributions::of_models(engine, &self.prompts, count, 8, how)?;
         }
@@ -246,7 +246,7 @@ impl Lab {
     ) -> Result<Vec<RowReport>> {
         let sampling = work.sampling;
         self.pairs(sampling, count)?;
-        self.tell("solvers");
+        self.note("solvers");
         let own = self.pairs.iter().find(|(own, _)| *own == sampling);
         let pairs = own.map_or(&[][..], |(_, pairs)| &pairs[..count.min(pairs.len())]);
         solve_time::measure(pairs, work, columns, &|_, _| self.tick())
@@ -255,11 +255,11 @@ impl Lab {
     /// One round of decoding methods, in turn, for this share of the time.
     pub fn times(&mut self, share: f64, ways: &mut [Way], max_tokens: u32) -> Result<()> {
         let (end, orderly, first) = (self.end(share), &self.orderly, ways.len());
-        let mut texts = 0;
+        let mut outputs = 0;
         let mut goes_on = || {
-            texts += 1;
+            outputs += 1;
             // At least one sequence of each.
-            texts <= first || (Instant::now() < end && !orderly.is_interrupted())
+            outputs <= first || (Instant::now() < end && !orderly.is_interrupted())
         };
         decode::time(&mut self.models, &self.prompts, ways, (1, max_tokens), &mut goes_on)?;
         Ok(())
@@ -290,7 +290,7 @@ impl Lab {
         for sampling in &samplings {
             self.pairs(*sampling, count)?;
             let (end, seed) = (self.end(0.5 * share / samplings.len() as f64), self.seed);
-            self.tell(&table.title);
+            self.note(&table.title);
             let own = self.pairs.iter().find(|(own, _)| own == sampling);
             let pairs = own.map_or(&[][..], |(_, pairs)| &pairs[..count.min(pairs.len())]);
             // By sequence: positions of one have much in common.
@@ -328,7 +328,7 @@ impl Lab {
 
 /// The tree that cases are parts of, and the part that each is; cases of one such tree, sampled
 /// alike, are evaluated on the same drafts.
-fn whole(case: &Case, all: &[Case]) -> (PolicyKind, Part) {
+fn largest_tree(case: &Case, all: &[Case]) -> (PolicyKind, Part) {
     let alike = |other: &&Case| (other.target, other.draft) == (case.target, case.draft);
     let like = all.iter().filter(alike).map(|other| &other.tree);
     match &case.tree {
@@ -376,7 +376,7 @@ pub fn efficiencies(
     let mut places = Vec::new();
     for case in cases {
         let form = case.tree.build()?.form();
-        let (tree, part) = whole(case, cases);
+        let (tree, part) = largest_tree(case, cases);
         let drawn = (tree, case.target, case.draft, case.each.clone());
         let index = match owns.iter().position(|own| own.0 == drawn) {
             Some(index) => index,

@@ -25,7 +25,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     if lab.is_interrupted() {
         return Ok(());
     }
-    lab.tell("passes over several sequences");
+    lab.note("passes over several sequences");
     let rounds = if lab.quick { 6 } else { 60 };
     let text: Vec<Token> = lab.prompts.iter().flatten().copied().collect();
     let target = seconds(lab.models.engine.target(), &text, rounds)?;

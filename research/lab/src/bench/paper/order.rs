@@ -51,7 +51,7 @@ impl Verdict {
         }
     }
 
-    pub fn of(difference: Value) -> Self {
+    pub fn from_difference(difference: Value) -> Self {
         // One sequence tells nothing.
         let Some(error) = difference.error else { return Self::Undecided };
         // Rounding is no difference.

@@ -100,8 +100,8 @@ fn parts(one: &str, other: &str) -> usize {
 }
 
 fn order(source: &Source, index: usize, one: &Entry, other: &Entry) -> Option<Order> {
-    let of = |entry: &Entry| source.figure(&entry.row, &entry.column);
-    let (a, b) = (of(one)?, of(other)?);
+    let value_of = |entry: &Entry| source.figure(&entry.row, &entry.column);
+    let (a, b) = (value_of(one)?, value_of(other)?);
     // Figures within two of their own errors have no order.
     let error = a.error.zip(b.error).map_or(0.0, |(a, b)| a.hypot(b));
     let theirs = a.value - b.value;
@@ -115,7 +115,7 @@ fn order(source: &Source, index: usize, one: &Entry, other: &Entry) -> Option<Or
 fn verdict(source: usize, more: &Entry, less: &Entry, theirs: Option<f64>, ours: Value) -> Order {
     let at = |entry: &Entry| (entry.row.clone(), entry.column.clone());
     let few = (1..FEWEST).contains(&more.series.len());
-    let verdict = if few { Verdict::Undecided } else { Verdict::of(ours) };
+    let verdict = if few { Verdict::Undecided } else { Verdict::from_difference(ours) };
     Order { source, more: at(more), less: at(less), theirs, ours, verdict }
 }
 
@@ -150,12 +150,12 @@ mod tests {
         let mut uneven = shifted(0.5);
         uneven[0].tokens[0] += 0.1;
         table.add_series("K = 2, L = 5", "spectr", uneven.clone());
-        let of = |a: usize, b: usize| {
+        let value_of = |a: usize, b: usize| {
             difference(&table.entries[a], &table.entries[b]).expect("the same sequences")
         };
-        let same = of(0, 1);
+        let same = value_of(0, 1);
         assert!((same.value - 0.25).abs() < 1e-12 && same.error.expect("an error") < 1e-12);
-        let other = of(2, 0);
+        let other = value_of(2, 0);
         assert!((other.value - 0.5 - 0.1 / 7.0).abs() < 1e-12, "{other:?}");
         // As for paired values.
         let (_, error) = comparison::mean(&uneven, |sample| {
@@ -163,13 +163,13 @@ mod tests {
             sample.tokens[0] - base[place]
         });
         assert!((other.error.expect("an error") - error).abs() < 1e-12);
-        table.beside(sources("canonical", "efficiency"));
+        table.add_sources(sources("canonical", "efficiency"));
         compare(&mut table);
         let found: Vec<_> = table.orders.iter().map(|order| order.verdict).collect();
         // Theirs: importance above both; spectr within an error of specinfer.
         assert_eq!(found, [Verdict::Reproduced, Verdict::Contradicted], "{:?}", table.orders);
         let undecided = Value { value: 0.1, error: Some(0.06) };
-        assert_eq!(Verdict::of(undecided), Verdict::Undecided);
+        assert_eq!(Verdict::from_difference(undecided), Verdict::Undecided);
     }
 
     /// An order stated in words has no number, and values of formulas have no error.
@@ -186,7 +186,7 @@ mod tests {
             (more.0, more.1, less.0, less.1)
         };
         source.claims = vec![claim("OTM", "k-seq"), claim("k-seq", "OTM"), claim("OTM", "nobody")];
-        table.beside(vec![source]);
+        table.add_sources(vec![source]);
         compare(&mut table);
         let found: Vec<_> = table.orders.iter().map(|order| order.verdict).collect();
         assert_eq!(found, [Verdict::Reproduced, Verdict::Contradicted]);
@@ -205,7 +205,7 @@ mod tests {
                 let values = [1.0, 5.0, 2.0, 7.0].map(|value| value + by);
                 table.add_series(row, "greedy-block", samples(&values[..count]));
             }
-            table.beside(sources("gbv", "paths"));
+            table.add_sources(sources("gbv", "paths"));
             compare(&mut table);
             assert_eq!(table.orders[0].verdict, verdict, "{count}");
         }
@@ -220,16 +220,16 @@ mod tests {
             table.add_series(row, "greedy-block", samples(&values));
             table.add_series(row, "nested-priority", samples(&values));
         }
-        table.beside(sources("gbv", "paths"));
+        table.add_sources(sources("gbv", "paths"));
         compare(&mut table);
-        let of = |source: usize| {
+        let value_of = |source: usize| {
             let own = table.orders.iter().filter(|order| order.source == source);
             own.map(|order| (order.more.0.as_str(), order.verdict)).collect::<Vec<_>>()
         };
         let yes = Verdict::Reproduced;
-        assert_eq!(of(0), [("K = 2", yes), ("K = 3", yes)]);
+        assert_eq!(value_of(0), [("K = 2", yes), ("K = 3", yes)]);
         // Qwen's fall.
         let no = Verdict::Contradicted;
-        assert_eq!(of(6), [("K = 1", no), ("K = 2", no)]);
+        assert_eq!(value_of(6), [("K = 1", no), ("K = 2", no)]);
     }
 }

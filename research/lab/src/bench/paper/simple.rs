@@ -52,8 +52,8 @@ fn uniform() -> Result<Table> {
     table.remark = Some("k-seq is the optimum here, as in theirs".to_owned());
     let on = |tokens: usize| {
         let probability = 1.0 / tokens as f64;
-        let of = |token| if token < tokens { probability } else { 0.0 };
-        Distribution::new((0..TOKENS).map(of).collect())
+        let value_of = |token| if token < tokens { probability } else { 0.0 };
+        Distribution::new((0..TOKENS).map(value_of).collect())
     };
     for fewer in FEWER {
         for count in COUNTS {
@@ -129,7 +129,7 @@ mod tests {
         for mut table in [bernoulli().expect("a table"), uniform().expect("a table")] {
             let sources = sources("spectr", &table.name);
             let claims: usize = sources.iter().map(|source| source.claims.len()).sum();
-            table.beside(sources);
+            table.add_sources(sources);
             compare(&mut table);
             assert_eq!(table.orders.len(), claims, "{}", table.name);
             for order in &table.orders {

@@ -109,16 +109,16 @@ impl Table {
     }
 
     /// Puts the figures of `sources` beside ours, those that say nothing of what is here left out.
-    pub fn beside(&mut self, sources: Vec<Source>) {
+    pub fn add_sources(&mut self, sources: Vec<Source>) {
         for source in sources {
-            let of = |entry: &Entry| source.figure(&entry.row, &entry.column);
+            let value_of = |entry: &Entry| source.figure(&entry.row, &entry.column);
             let mut claims = source.claims.iter();
             let has = |row: &str, column: &str| self.entry(row, column).is_some();
-            if self.entries.iter().any(|entry| of(entry).is_some())
+            if self.entries.iter().any(|entry| value_of(entry).is_some())
                 || claims.any(|claim| has(&claim.0, &claim.1) && has(&claim.2, &claim.3))
             {
                 self.entries.iter_mut().for_each(|entry| {
-                    let theirs = of(entry);
+                    let theirs = value_of(entry);
                     entry.theirs.push(theirs);
                 });
                 self.theirs.push(source);
@@ -126,11 +126,11 @@ impl Table {
         }
     }
 
-    fn names(&self, of: impl Fn(&Entry) -> &String) -> Vec<String> {
+    fn names(&self, value_of: impl Fn(&Entry) -> &String) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for entry in &self.entries {
-            if !names.contains(of(entry)) {
-                names.push(of(entry).clone());
+            if !names.contains(value_of(entry)) {
+                names.push(value_of(entry).clone());
             }
         }
         names
@@ -205,8 +205,8 @@ impl Table {
                 });
                 write!(out, " {less:<18}")?;
             }
-            let of = |index: &usize| entry.theirs[*index].map(|theirs| short(theirs.value));
-            let figure = |index| format!(" {:>8}", of(index).unwrap_or_else(|| "-".to_owned()));
+            let value_of = |index: &usize| entry.theirs[*index].map(|theirs| short(theirs.value));
+            let figure = |index| format!(" {:>8}", value_of(index).unwrap_or_else(|| "-".to_owned()));
             let theirs: String = self.figures().iter().map(figure).collect();
             writeln!(out, "{theirs}")?;
         }
@@ -319,7 +319,7 @@ mod tests {
         table.add("K = 2, L = 4", "ours", 2.7, None);
         let sources = super::super::theirs::sources("spectr", "efficiency");
         assert!(sources.len() >= 3);
-        table.beside(sources);
+        table.add_sources(sources);
         let figures: Vec<Option<f64>> = table.entries[0]
             .theirs
             .iter()

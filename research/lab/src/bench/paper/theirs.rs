@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_data_are_whole() {
+    fn the_data_are_largest_tree() {
         let all: Vec<Stored> = serde_json::from_str(ALL).expect("JSON");
         for Stored { paper, table, source, columns, rows, claims, .. } in &all {
             assert!(source.contains("20"), "{paper} {table}: a year");

@@ -37,7 +37,7 @@ pub fn measure(lab: &mut Lab) -> Result<()> {
     if lab.quick || lab.is_interrupted() {
         return Ok(());
     }
-    lab.tell("random distributions");
+    lab.note("random distributions");
     for (name, numbers) in [("toy", Numbers::Normal), ("toy-uniform", Numbers::Uniform)] {
         let kind = if numbers == Numbers::Normal { "normal" } else { "uniform" };
         let title = format!("Acceptance of two drafts, {kind} logits over {TOKENS} tokens");
@@ -109,14 +109,14 @@ mod tests {
     fn the_best_of_all_bounds() {
         let mut table = Table::of_columns("toy", "", 4);
         row(1, Numbers::Normal, 0.1, 0.7, &mut table).expect("a row");
-        let of = |column: &str| {
+        let value_of = |column: &str| {
             let entry = table.entries.iter().find(|entry| entry.column == column);
             entry.expect("an entry").ours
         };
-        assert!(of("OTM").value >= of("RRS").value && of("OTMw").value >= of("RRSw").value);
+        assert!(value_of("OTM").value >= value_of("RRS").value && value_of("OTMw").value >= value_of("RRSw").value);
         // SpecHub's table 4, first row.
         for (column, theirs) in [("RRS", 0.6273), ("OTM", 0.6380), ("SpecHub", 0.7402)] {
-            let ours = of(column);
+            let ours = value_of(column);
             let error = ours.error.expect("an error");
             assert!((ours.value - theirs).abs() < 5.0 * error, "{column}: {ours:?} {theirs}");
         }

@@ -45,7 +45,7 @@ struct Line {
 const SHORT: usize = 24;
 const LONG: usize = 256;
 /// Strings that follow a function of HumanEval.
-const BEHIND: [&str; 5] = ["\nclass ", "\ndef ", "\n#", "\nif ", "\nprint("];
+const AFTER_FUNCTION: [&str; 5] = ["\nclass ", "\ndef ", "\n#", "\nif ", "\nprint("];
 
 /// The items of a file, or the project's own; also how many have no answer that can be checked.
 pub fn read(file: Option<&Path>, runs: bool) -> Result<(Vec<Item>, usize)> {
@@ -84,7 +84,7 @@ fn item(number: usize, line: Line, runs: bool) -> Result<Option<Item>> {
                  --run COMMAND says how"
             );
             let after = format!("\n{test}\ncheck({entry})\n");
-            let stop = BEHIND.map(str::to_owned).to_vec();
+            let stop = AFTER_FUNCTION.map(str::to_owned).to_vec();
             item(line.kind, prompt.clone(), Check::Run { before: prompt, after }, stop, LONG)
         }
         Line { question: Some(question), answer: Some(answer), .. } => {

@@ -39,12 +39,13 @@ pub struct Score {
     pub interval: (f64, f64),
     /// At temperature 0: outputs that were compared token by token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub texts: Option<Texts>,
+    #[serde(rename = "texts")]
+    pub outputs: Option<Outputs>,
 }
 
 /// Outputs of plain and of speculative decoding at temperature 0.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Texts {
+pub struct Outputs {
     pub equal: usize,
     /// They differ between tokens whose logits differ by rounding.
     pub ties: usize,
@@ -66,7 +67,7 @@ impl Report {
         models: &Models,
         speculation: &Speculation,
         tried: &[Tried],
-        measured: &[(f64, Texts)],
+        measured: &[(f64, Outputs)],
         skipped: usize,
     ) -> Self {
         let mut kinds: Vec<&str> = Vec::new();
@@ -76,7 +77,7 @@ impl Report {
             }
         });
         let (mut scores, mut by_kind) = (Vec::new(), Vec::new());
-        for (place, (temperature, texts)) in measured.iter().enumerate() {
+        for (place, (temperature, outputs)) in measured.iter().enumerate() {
             let greedy = *temperature == 0.0;
             let samples = if greedy { 1 } else { args.samples };
             let part = |right: u32| f64::from(right) / f64::from(samples);
@@ -98,7 +99,7 @@ impl Report {
                 speculative,
                 difference: speculative - plain,
                 interval: interval(&differences),
-                texts: greedy.then(|| texts.clone()),
+                outputs: greedy.then(|| outputs.clone()),
             });
             by_kind.extend(kinds.iter().map(|kind| KindScore {
                 kind: (*kind).to_owned(),
@@ -158,7 +159,7 @@ pub fn print(report: &Report) -> Result<()> {
             100.0 * interval.0,
             100.0 * interval.1
         )?;
-        if let Some(Texts { equal, ties, different }) = &score.texts {
+        if let Some(Outputs { equal, ties, different }) = &score.outputs {
             writeln!(
                 out,
                 "temperature 0: {equal} of {} outputs equal plain decoding's, {ties} differ at a \

@@ -79,7 +79,8 @@ pub struct Compared {
     pub top_k: Option<usize>,
     pub tree: String,
     /// The number of sequences, of positions in all of them, and of drafts at all positions.
-    pub texts: usize,
+    #[serde(rename = "texts")]
+    pub outputs: usize,
     pub positions: usize,
     drafts: usize,
     pub nodes_per_call: f64,
@@ -123,8 +124,8 @@ impl Report {
 }
 
 /// The mean, and its error where there is one.
-fn mean(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, Option<f64>) {
-    let (mean, error) = comparison::mean(samples, of);
+fn mean(samples: &[Sample], value_of: impl Fn(&Sample) -> f64) -> (f64, Option<f64>) {
+    let (mean, error) = comparison::mean(samples, value_of);
     (mean, Some(error).filter(|error| error.is_finite()))
 }
 
@@ -163,7 +164,7 @@ pub fn compared(setting: &Setting) -> Compared {
         top_p: sampling.top_p,
         top_k: sampling.top_k,
         tree: tree.to_string(),
-        texts: samples.len(),
+        outputs: samples.len(),
         positions: setting.positions(),
         drafts,
         nodes_per_call: nodes as f64 / drafts as f64,
@@ -200,7 +201,7 @@ pub fn print(report: &Report) -> Result<()> {
             top_p,
             top_k,
             tree,
-            texts,
+            outputs,
             positions,
             drafts,
             nodes_per_call,
@@ -214,7 +215,7 @@ pub fn print(report: &Report) -> Result<()> {
         writeln!(
             out,
             "\n{tree}, temperature {temperature}{cut}: {drafts} drafts at {positions} positions of \
-             {texts} sequences, \
+             {outputs} sequences, \
              {nodes_per_call:.1} nodes"
         )?;
         let first = verifiers.first().map_or("", |row| row.verifier.as_str());
@@ -228,7 +229,7 @@ pub fn print(report: &Report) -> Result<()> {
             writeln!(out, "{:<20} {tokens:>9.4}{error:<9} {difference}", row.verifier)?;
         }
     }
-    if report.results.iter().any(|result| result.texts < 2 * report.origin.prompts) {
+    if report.results.iter().any(|result| result.outputs < 2 * report.origin.prompts) {
         note("fewer than two sequences after a prompt: the errors include those between prompts");
     }
     Ok(())

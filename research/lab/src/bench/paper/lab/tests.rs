@@ -51,12 +51,12 @@ fn acceptances_are_exact_on_tables() {
     };
     let (target, draft) = (probs(TARGET), probs(DRAFT));
     for pair in &pairs {
-        let of = |rule, count| acceptance_at(&node(rule, count), pair, 0).expect("an acceptance");
+        let value_of = |rule, count| acceptance_at(&node(rule, count), pair, 0).expect("an acceptance");
         // min(p, q) summed; of two drafts 1 + min over H of p(H) − q(H)².
-        assert!((of(None, 1) - 0.7).abs() < 1e-6 && (of(Some("single"), 1) - 0.7).abs() < 1e-6);
+        assert!((value_of(None, 1) - 0.7).abs() < 1e-6 && (value_of(Some("single"), 1) - 0.7).abs() < 1e-6);
         let best = 1.0
             + [0.0, 0.1 - 0.4_f64.powi(2), 0.4 - 0.7_f64.powi(2)].into_iter().fold(0.0, f64::min);
-        assert!((of(None, 2) - best).abs() < 1e-6 && (of(Some("priority"), 2) - best).abs() < 1e-6);
+        assert!((value_of(None, 2) - best).abs() < 1e-6 && (value_of(Some("priority"), 2) - best).abs() < 1e-6);
         for rule in ["k-seq", "recursive", "naive"] {
             let mut rule_at_work =
                 polydraft_reference::rule(rule).expect("a rule").build().expect("built");
@@ -64,7 +64,7 @@ fn acceptances_are_exact_on_tables() {
                 .expect("a problem");
             let mut coupling = couple(rule_at_work.as_mut(), problem).expect("coupled");
             let expected = coupling.acceptance(&mut seeded(0)).probability;
-            assert!((of(Some(rule), 2) - expected).abs() < 1e-6, "{rule}");
+            assert!((value_of(Some(rule), 2) - expected).abs() < 1e-6, "{rule}");
         }
     }
 }
@@ -73,7 +73,7 @@ fn acceptances_are_exact_on_tables() {
 #[test]
 fn drafts_add_up() {
     let pair = &distributions::of_models(&mut engine(), &[vec![0]], 1, 8, HOW).expect("a pair")[0];
-    let of = |rank| {
+    let value_of = |rank| {
         let node = Node {
             row: String::new(),
             column: String::new(),
@@ -86,7 +86,7 @@ fn drafts_add_up() {
         let each = (0..400).map(|seed| acceptance_at(&node, pair, seed).expect("an acceptance"));
         each.sum::<f64>() / 400.0
     };
-    let (first, second, both) = (of(Some(0)), of(Some(1)), of(None));
+    let (first, second, both) = (value_of(Some(0)), value_of(Some(1)), value_of(None));
     assert!((first + second - both).abs() < 0.02, "{first} {second} {both}");
     assert!(first > 0.1 && second > 0.1);
 }
