@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the book without a network: links, anchors, contents, lengths, TL;DR blocks and JSON examples.
+"""Checks the book without a network: links, anchors, contents, lengths, TL;DR blocks, JSON
+examples and names of tests.
 
   python3 docs/check.py
 
@@ -111,6 +112,24 @@ def examples(path):
         yield from check(inline.start(), inline[1])
 
 
+def tests(path):
+    """Tests named in a page that do not exist."""
+    text = path.read_text()
+    name = r"`(?:[\w-]+,\s+(?:[\w -]+:\s+)?)?([a-z]+(?:_[a-z0-9]+){2,})`"
+    for found in re.finditer(name, text):
+        if found[1] not in identifiers():
+            yield text.count("\n", 0, found.start()) + 1, f"no test {found[1]}"
+
+
+@cache
+def identifiers():
+    """All words of the sources and their tests."""
+    folders = ("crates", "research", "bindings", "tools", "bench", "demo")
+    files = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    sources = (path for path in files if path.suffix in (".rs", ".py", ".json") and path.is_file())
+    return {word for path in sources for word in re.findall(r"\w+", path.read_text(errors="ignore"))}
+
+
 def summary():
     """Every page is listed in SUMMARY.md, once."""
     listed = re.findall(r"\]\(([^)]+)\)", (DOCS / "SUMMARY.md").read_text())
@@ -130,6 +149,7 @@ def main():
     for path in sorted(DOCS.glob("*.md")):
         note(path, links(path))
         note(path, examples(path))
+        note(path, tests(path) if path.name == "theory.md" else [])
         if path.name != "SUMMARY.md":
             note(path, page(path))
     note(DOCS / "SUMMARY.md", summary())

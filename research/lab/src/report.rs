@@ -144,7 +144,7 @@ mod tests {
 
     /// Malformed records: a commit of other letters, a changed tree, rows without cells.
     #[test]
-    fn odd_records_are_shown() {
+    fn shows_unknown_records() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("odd.json");
         let known = "../records/2026-11-20-amd-epyc-2-threads-solve-time.json";

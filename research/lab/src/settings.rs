@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_those_of_the_rule_or_the_verifier() {
+    fn settings_apply_to_the_rule_or_the_verifier() {
         let one = |text: &str| [setting(text).expect("a setting")];
         let walk: VerifierKind = "walk:k-seq".parse().expect("a name");
         let got = verifier(&walk, &one("rho=2.5")).expect("settings");

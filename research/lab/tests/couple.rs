@@ -66,7 +66,7 @@ fn one_rule() {
 }
 
 #[test]
-fn the_distribution_over_all_drafts_is_the_target() {
+fn distribution_over_all_drafts_is_the_target() {
     let q = [0.2, 0.3, 0.5];
     let mut emitted = [0.0; 3];
     for a in 0..3 {
@@ -189,7 +189,7 @@ fn usage_errors() {
 }
 
 #[test]
-fn what_is_no_distribution() {
+fn rejects_invalid_distributions() {
     for (input, expected) in [
         (r#"{"target": [0.5, 0.6], "draft": [1, 0]}"#, "1.1"),
         (r#"{"target": [0.5, -0.5, 1], "draft": [1, 0, 0]}"#, "entry 1"),

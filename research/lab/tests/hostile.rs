@@ -19,7 +19,7 @@ fn devices_are_no_files() {
 }
 
 #[test]
-fn wrong_files_are_named_with_what_is_wrong() {
+fn names_invalid_files_with_the_problem() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.json");
     let path = file.to_str().unwrap();
@@ -31,7 +31,7 @@ fn wrong_files_are_named_with_what_is_wrong() {
 
 #[test]
 #[cfg(unix)]
-fn an_interrupted_measurement_keeps_what_it_has() {
+fn interrupted_measurement_keeps_its_results() {
     let folder = tempfile::tempdir().unwrap();
     let prompts = folder.path().join("prompts.jsonl");
     fs::write(&prompts, "{\"prompt\": \"fn\"}\n").unwrap();
@@ -75,7 +75,7 @@ fn an_interrupted_measurement_keeps_what_it_has() {
 }
 
 #[test]
-fn a_place_for_the_result_is_looked_for_first() {
+fn checks_output_folder_before_measuring() {
     let start = Instant::now();
     fails(
         &["bench", "acceptance", "--save", "/no/such/folder/a.json"],

@@ -73,7 +73,7 @@ fn replay_is_bench_verifiers_on_the_same_drafts() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn rejects_invalid_options() {
     let folder = tempfile::tempdir().unwrap();
     let (prompts, trace) = (prompts(folder.path()), folder.path().join("trace"));
     let trace = trace.to_str().unwrap();

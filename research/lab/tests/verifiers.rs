@@ -145,7 +145,7 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 }
 
 #[test]
-fn efficiency_is_exact_and_its_errors_say_what_is_wrong() {
+fn efficiency_is_exact_and_reports_errors() {
     let folder = tempfile::tempdir().unwrap();
     let target = write(
         folder.path(),
@@ -242,7 +242,7 @@ fn certify(extra: &[&str]) -> (i32, Value) {
 }
 
 #[test]
-fn certify_passes_and_says_when_it_cannot_tell() {
+fn certify_passes_and_reports_too_little_data() {
     let (code, report) = certify(&["--runs", "800"]);
     assert_eq!((code, report["verdict"].as_str()), (0, Some("pass")), "{report}");
     assert_eq!(report["greedy_equal"], 1);

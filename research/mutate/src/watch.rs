@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_inputs_is_no_success() {
+    fn run_without_inputs_fails() {
         // This program is the one that tests, which ends at once where it is asked to be a worker.
         let refused = refusal("--count 4 --jobs 2");
         assert!(refused.contains("before its first input: exit status"), "{refused}");

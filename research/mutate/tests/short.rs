@@ -40,7 +40,7 @@ fn planted_faults_are_found() {
 /// Also of workers that were ended.
 #[test]
 #[cfg(target_os = "linux")]
-fn nothing_is_left_behind() {
+fn leaves_no_files_behind() {
     let left = |process: u32| {
         let prefix = format!("polydraft-mutate-{process}-");
         let all = ["/dev/shm", "/tmp"]
@@ -72,6 +72,6 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn what_ever_failed() {
+fn inputs_that_failed_before_pass() {
     passes(&["corpus"]);
 }

@@ -160,7 +160,7 @@ mod tests {
 
     /// The least capacity of all cuts of a random network, against the flow.
     #[test]
-    fn the_flow_is_the_least_cut() {
+    fn maximum_flow_equals_minimum_cut() {
         use rand::{Rng, SeedableRng};
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(3);
         for round in 0..400 {

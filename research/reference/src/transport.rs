@@ -260,7 +260,7 @@ mod tests {
     /// Whatever a solver returns, negative, infinite or not a number: the emitted distribution is
     /// the target's.
     #[test]
-    fn wrong_answers_cost_acceptance_only() {
+    fn incorrect_solutions_only_cost_acceptance() {
         let target = Distribution::new(vec![0.1, 0.4, 0.0, 0.5]).unwrap();
         let draft = Distribution::new(vec![0.3, 0.3, 0.2, 0.2]).unwrap();
         let proposal = Proposal::iid(&draft, 2).unwrap();

@@ -80,7 +80,7 @@ fn linear_program_by_highs() {
 
 #[cfg(not(feature = "highs"))]
 #[test]
-fn highs_is_refused_where_it_is_not_built_in() {
+fn rejects_highs_without_its_feature() {
     let rule: ReferenceKind =
         serde_json::from_str(r#"{"rule": "linear-program", "solver": "highs"}"#).unwrap();
     assert!(rule.build().err().unwrap().to_string().contains("feature highs"));

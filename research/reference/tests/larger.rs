@@ -157,7 +157,7 @@ fn giving_up_has_a_reason() {
 }
 
 #[test]
-fn too_large_is_refused_with_what_would_fit() {
+fn rejects_too_large_problems_with_the_limit() {
     let (target, draft) = pair(5_000, 1.0, 1);
     let message = |name: &str, scheme: Drafting, count: usize| {
         let distributions =
@@ -255,7 +255,7 @@ impl Rule for Credulous {
 }
 
 #[test]
-fn the_enumerator_sees_what_is_emitted() {
+fn enumerator_covers_emitted_tokens() {
     let (target, draft) = pair(7, 3.0, 2);
     for scheme in [Drafting::Iid, Drafting::WithoutReplacement] {
         let problem = Problem::new(
@@ -275,7 +275,7 @@ fn the_enumerator_sees_what_is_emitted() {
 /// or so are taken, one more is refused before anything is sorted, and a walk leaves such a node to
 /// another rule, and counts it.
 #[test]
-fn importance_refuses_what_would_take_minutes() {
+fn importance_rejects_problems_that_take_minutes() {
     let vocabulary = 1 << 17;
     let (target, draft) = pair(vocabulary, 2.0, 1);
     let mut rng = ChaCha8Rng::seed_from_u64(0);
@@ -297,7 +297,7 @@ fn importance_refuses_what_would_take_minutes() {
 }
 
 #[test]
-fn a_walk_leaves_what_is_too_large_for_importance_to_another_rule() {
+fn walk_falls_back_where_importance_is_too_large() {
     let (target, draft) = pair(1 << 17, 2.0, 1);
     for (paths, fallbacks) in [(4, 0), (40, 1)] {
         let mut rng = ChaCha8Rng::seed_from_u64(5);

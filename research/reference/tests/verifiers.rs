@@ -20,7 +20,7 @@ fn bound(pair: &Pair, vocabulary: usize, depth: usize, paths: usize) -> f64 {
 }
 
 #[test]
-fn no_verifier_is_above_the_linear_program_and_nested_priority_is_close() {
+fn no_verifier_exceeds_the_linear_program_and_nested_priority_is_close() {
     let mut rng = ChaCha8Rng::seed_from_u64(31);
     let (mut gap, mut intervals_gap, mut walk_gap, mut cases) = (0.0, 0.0, 0.0, 0_u32);
     for (vocabulary, depth, paths, count) in [

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_checkpoint_nothing_is_exported() {
+    fn rejects_export_without_checkpoint() {
         let made = tempfile::tempdir().unwrap();
         let refused = demo(Command::Export, made.path(), None, 4096).unwrap_err();
         assert!(refused.to_string().contains("no checkpoint at"), "{refused}");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_nothing_can_be_made_with_are_refused() {
+    fn rejects_unusable_numbers() {
         let wrong = [
             ("train", "--workers 0"),
             ("train", "--batch 0"),

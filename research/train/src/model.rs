@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_of_another_vocabulary_is_refused() {
+    fn rejects_checkpoint_of_another_vocabulary() {
         let mut rng = ChaCha12Rng::seed_from_u64(0);
         let made = Decoder::new(Shape::draft(300), None, &mut rng).unwrap();
         let stored =

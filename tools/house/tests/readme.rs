@@ -33,7 +33,7 @@ fn readme_has_the_example_that_compiles() {
 }
 
 #[test]
-fn map_of_the_data_names_files_that_are_there() {
+fn map_of_the_data_names_existing_files() {
     let text = std::fs::read_to_string(root().join("docs/design.md")).expect("docs/design.md");
     let map = text.split("## The path of the data").nth(1).expect("the map");
     let map = map.split("\n## ").next().expect("its section");

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn points_guides_and_names_are_there() {
+    fn chart_has_points_guides_and_names() {
         let point = |x: f64| Datum::at(x, 2.0 * x).within(Some(0.1));
         let curves = vec![
             Curve::joined("one", [1.0, 2.0, 3.0].map(point).to_vec()),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_expected_is_hollow_and_a_heading_stands_above() {
+    fn draws_expected_values_hollow_below_a_heading() {
         let point = Datum { expected: Some(9.0), label: "2,4".to_owned(), ..Datum::at(1.0, 5.0) };
         let page = Curves::new(
             "nodes",

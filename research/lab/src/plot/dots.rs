@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_hold_what_they_should() {
+    fn both_formats_contain_the_same_data() {
         let folder = tempfile::tempdir().expect("a folder");
         let svg = folder.path().join("chart.svg");
         chart().write(&svg).expect("written");

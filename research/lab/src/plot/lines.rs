@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_holds_what_it_should() {
+    fn chart_has_points_labels_and_legend() {
         let folder = tempfile::tempdir().expect("a folder");
         let svg = folder.path().join("chart.svg");
         chart().write(&svg).expect("written");
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_drawn() {
+    fn rejects_drafts_that_cannot_be_drawn() {
         let message = |chart: Chart, name: &str| {
             format!("{:#}", chart.write(Path::new(name)).expect_err("no"))
         };

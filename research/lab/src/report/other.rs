@@ -180,7 +180,7 @@ mod tests {
 
     /// Wide and long records are shown as far as anybody looks, and say what is missing.
     #[test]
-    fn no_table_is_without_end() {
+    fn tables_are_bounded() {
         let rows: Vec<Value> =
             (0..1500).map(|row| serde_json::json!({ format!("k{row}"): row })).collect();
         let value = serde_json::json!({ "a": rows });

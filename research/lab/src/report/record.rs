@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_record_is_refused_by_name() {
+    fn rejects_files_that_are_no_records() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("record.json");
         for (text, expected) in [

@@ -144,7 +144,7 @@ mod tests {
 
     /// Or else nothing behind the loader's first look would ever be tried.
     #[test]
-    fn what_is_not_mutated_is_a_model() {
+    fn unmutated_input_is_a_valid_model() {
         let folder = tempfile::tempdir().unwrap();
         let mut fine = 0;
         for seed in 0..40 {

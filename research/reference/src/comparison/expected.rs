@@ -265,7 +265,7 @@ mod tests {
     /// The expected tokens over all drafts equal what the conformance runner finds by full
     /// enumeration.
     #[test]
-    fn they_are_what_full_enumeration_finds() {
+    fn equals_full_enumeration() {
         let mut random = ChaCha12Rng::seed_from_u64(3);
         let mut checked: HashMap<String, usize> = HashMap::new();
         for tree in [

@@ -166,7 +166,7 @@ mod tests {
 
     /// The subsamples together are the draft, and each has the distributions of its own prefixes.
     #[test]
-    fn every_path_is_dealt_once() {
+    fn every_path_is_sampled_once() {
         let mut random = ChaCha12Rng::seed_from_u64(5);
         let policy = PolicyKind::paths(6, 3).build().expect("a policy");
         for _ in 0..50 {
@@ -194,7 +194,7 @@ mod tests {
 
     /// A draft that is cut is the draft of a tree that ends there, whatever its scheme.
     #[test]
-    fn what_is_cut_is_a_draft_of_less() {
+    fn truncated_draft_is_a_smaller_draft() {
         let mut random = ChaCha12Rng::seed_from_u64(6);
         for tree in ["paths:4,3", "2,2,2/hub", "3,1,2/without-replacement", "2,2,2", "2,2,1/greedy"]
         {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_where_it_must() {
+    fn ends_at_the_stop_strings() {
         // Unbounded below: as many iterations as allowed.
         let mut x = vec![0.0];
         let end = minimise(

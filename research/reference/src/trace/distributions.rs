@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_is_as_fine_as_asked_for() {
+    fn rounds_to_the_requested_precision() {
         for error in [0.5, 0.1, 1e-2, 1e-4, 1e-9] {
             for weight in [1.0, 0.3, 0.999_999_94, 1e-30] {
                 let relative = rounded(weight, error) / f64::from(weight as f32) - 1.0;
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_distributions_keep_what_is_likely_and_what_was_drafted() {
+    fn truncated_distributions_keep_likely_and_drafted_tokens() {
         let logits: Vec<f32> = (0..100_000).map(|i| -0.001 * i as f32).collect();
         let probs = Distribution::from_logits(&logits, &Sampling::default()).unwrap();
         let (read, left_out) = again(&probs, 0.99, &[5, 70_000]);

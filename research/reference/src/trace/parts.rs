@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_told_from_what_does_not() {
+    fn separates_fitting_from_unfitting_trees() {
         let tree = |name: &str| name.parse::<PolicyKind>().unwrap();
         for (recorded, requested, fits) in [
             ("paths:8,4", "paths:8,4", true),

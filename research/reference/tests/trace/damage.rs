@@ -113,7 +113,7 @@ fn one_shard_can_be_read_alone() {
 
 /// Duplicates are rejected: the folder, one of its files, a copy under another name.
 #[test]
-fn what_is_there_twice_is_refused_by_name() {
+fn rejects_duplicates_by_name() {
     let (folder, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let own = header("paths:2,2", 3, 1.0);
     [&folder, &copy].iter().for_each(|folder| record(folder.path(), &own));
@@ -184,7 +184,7 @@ fn an_interruption_loses_the_last_prompt_at_most() {
 }
 
 #[test]
-fn another_way_to_record_is_refused_by_name() {
+fn rejects_trace_recorded_with_other_settings() {
     let folder = tempfile::tempdir().unwrap();
     let own = header("paths:2,2", 3, 1.0);
     record(folder.path(), &own);

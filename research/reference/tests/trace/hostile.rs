@@ -50,7 +50,7 @@ fn sound() -> Vec<u8> {
 }
 
 #[test]
-fn numbers_that_make_no_sense_are_refused_with_their_place() {
+fn rejects_invalid_numbers_with_their_location() {
     let (sound_tensors, metadata) = tensors(&sound());
     read(&file(&sound_tensors, &metadata), 3).unwrap();
     let u32s = |number: u32| number.to_le_bytes().to_vec();
@@ -136,7 +136,7 @@ fn tensors_that_are_none_are_refused_by_name() {
 
 /// Small files of very many sequences, and drafts that are larger than the header says.
 #[test]
-fn what_would_take_any_time_is_refused() {
+fn rejects_unbounded_runs() {
     let (mut many, metadata) = tensors(&sound());
     let seeds = many.iter_mut().find(|tensor| tensor.0 == "text.seed").unwrap();
     (seeds.2, seeds.3) = (vec![(1 << 20) + 1], vec![0; 8 * ((1 << 20) + 1)]);
@@ -161,7 +161,7 @@ fn what_would_take_any_time_is_refused() {
 }
 
 #[test]
-fn what_is_no_file_of_ours_is_refused() {
+fn rejects_foreign_files() {
     let sound = sound();
     let mut nothing = GzEncoder::new(Vec::new(), Compression::fast());
     // A thousand times as large as it looks: read only as far as a shard can be.

@@ -70,7 +70,7 @@ fn replayed(trace: &Trace, one: &Replay) -> Vec<Sample> {
 /// Sums are those of verifiers that look at the same drafts, hands that are dealt from them too, to
 /// the last bit.
 #[test]
-fn verifiers_find_what_they_find_live() {
+fn verifiers_give_the_same_results_as_live() {
     for (tree, requested, paths) in TREES.map(|tree| (tree, tree, None)).into_iter().chain([
         ("paths:8,3", "paths:3,3", Some(3)),
         ("stop-below:0.5,paths:4,3", "stop-below:0.5,paths:2,3", Some(2)),
@@ -101,7 +101,7 @@ fn verifiers_find_what_they_find_live() {
 /// The mean over all drafts of the recorded tree is what the tree that is taken from it has by
 /// itself.
 #[test]
-fn what_is_taken_is_drafted_as_the_smaller_tree_is() {
+fn subsampled_draft_has_the_distribution_of_the_smaller_tree() {
     const SEEDS: u64 = 24;
     let mut checked = 0;
     for (tree, requested) in [

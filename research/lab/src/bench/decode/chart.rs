@@ -120,7 +120,7 @@ mod tests {
         include_str!("../../../../records/2026-11-20-amd-epyc-2-threads-decode.json");
 
     #[test]
-    fn the_record_is_drawn_sorted_and_in_panels() {
+    fn draws_record_sorted_and_in_panels() {
         let report: Report = serde_json::from_str(RECORD).expect("a record");
         let chart = chart(&report);
         let titles: Vec<&str> = chart.panels.iter().map(|panel| panel.title.as_str()).collect();

@@ -60,7 +60,7 @@ mod tests {
         include_str!("../../../../records/2026-11-20-amd-epyc-2-threads-decode.json");
 
     #[test]
-    fn every_way_is_a_point() {
+    fn every_method_is_a_point() {
         let mut report: Report = serde_json::from_str(RECORD).expect("a record");
         let before = chart(&report).svg().expect("drawn");
         // Eight colours in the legend; plain decoding is a line.

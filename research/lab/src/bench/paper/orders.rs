@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn few_sequences_decide_nothing() {
+    fn too_few_sequences_decide_nothing() {
         for (count, verdict) in [(3, Verdict::Undecided), (4, Verdict::Reproduced)] {
             let mut table = Table::of_rows("paths", "", 2);
             for (row, by) in [("K = 1", 0.0), ("K = 2", 0.5)] {

@@ -99,7 +99,7 @@ mod tests {
 
     /// The paper's formulas (its sections B.1 and B.2).
     #[test]
-    fn acceptances_are_those_of_the_formulas() {
+    fn acceptances_equal_the_formulas() {
         let table = bernoulli().expect("a table");
         for b in TARGETS {
             for count in COUNTS {
@@ -125,7 +125,7 @@ mod tests {
 
     /// The statements of the text about the values hold, and refer to existing rows.
     #[test]
-    fn what_the_text_says_holds() {
+    fn stated_orders_hold() {
         for mut table in [bernoulli().expect("a table"), uniform().expect("a table")] {
             let sources = sources("spectr", &table.name);
             let claims: usize = sources.iter().map(|source| source.claims.len()).sum();

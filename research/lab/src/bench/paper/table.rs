@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn theirs_stand_beside_ours() {
+    fn shows_published_values_beside_ours() {
         let mut table = Table::new("efficiency", "Tokens per call", 2);
         table.add("K = 2, L = 4", "spectr", 2.5, Some(0.01));
         table.add("K = 2, L = 4", "ours", 2.7, None);

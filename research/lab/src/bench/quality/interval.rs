@@ -31,7 +31,7 @@ mod tests {
 
     /// For normal differences the interval is the known one, and its coverage is about 95 %.
     #[test]
-    fn it_holds_what_it_says() {
+    fn report_contains_its_records() {
         assert_eq!(interval(&[0.0; 5]), (0.0, 0.0));
         let mut random = seeded(7);
         let mut uniform = || random.next_u64() as f64 / u64::MAX as f64;

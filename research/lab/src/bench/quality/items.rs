@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_are_whole() {
+    fn built_in_items_are_complete() {
         let (items, skipped) = read(None, false).expect("read");
         assert!((60..=100).contains(&items.len()) && skipped == 0, "{}", items.len());
         let mut kinds: Vec<&str> = items.iter().map(|item| item.kind.as_str()).collect();

@@ -251,7 +251,7 @@ mod tests {
     /// A position at which an attempt is quick, so that it is repeated, counts as one at which it
     /// is slow.
     #[test]
-    fn positions_count_alike() {
+    fn positions_have_equal_weight() {
         let mut cell = Cell::new(&Column::GlobalResolution(1e-3));
         let quick = [9.0, 1.0, 1.0, 3.0].map(Attempt::Done).to_vec();
         cell.add([quick, vec![Attempt::GaveUp(7.0)]].concat(), Some(0.4), 0.5);

@@ -93,7 +93,7 @@ fn drafts_add_up() {
 
 /// Tokens per call on tables are what enumeration finds.
 #[test]
-fn efficiencies_are_those_of_enumeration() {
+fn efficiencies_equal_enumeration() {
     let verifiers = ["nested-priority", "specinfer", "spectr", "traversal", "greedy-block"];
     let tree = PolicyKind::paths(2, 2);
     let case =
