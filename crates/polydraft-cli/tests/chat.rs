@@ -86,7 +86,9 @@ fn rejected_messages_and_commands_keep_conversation_usable() {
     assert_eq!(output.status.code(), Some(1), "{err}");
     let answers: Vec<&str> = out.split_terminator('\n').collect();
     assert!(answers.len() == 2 && answers[0] == answers[1], "{out:?}");
-    for part in ["Never no", "/halp is not a command", "context holds 64", "/reset begin anew"] {
+    for part in
+        ["Never no", "/halp is not a command", "context holds 64", "/reset new conversation"]
+    {
         assert!(err.contains(part), "{part}: {err}");
     }
     let (output, _, err) = run(&chat[..5], "");

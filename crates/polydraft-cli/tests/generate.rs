@@ -127,7 +127,7 @@ fn plain_decoding_needs_no_draft() {
     let none = [&args[..2], &["--draft", "none"], &args[4..]].concat();
     let same: Value = serde_json::from_str(&ok(&none).0).unwrap();
     assert_eq!(same["stats"]["target_calls"], 9);
-    fails(&[&none[..], &["--paths", "3"]].concat(), 2, &["--paths", "--verifier none"]);
+    fails(&[&none[..], &["--paths", "3"]].concat(), 2, &["--paths", "--draft none"]);
     assert_eq!(json["stats"]["target_calls"], 9);
     assert_eq!(json["stats"]["block_efficiency"], 1.0);
 }

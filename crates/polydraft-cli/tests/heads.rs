@@ -116,7 +116,10 @@ fn mtp_layer_drafts_keep_greedy_output() {
         let restricted = ["--draft", "mtp", "--draft-vocabulary", "30", "--draft-dtype", "f32"];
         assert_eq!(text(&restricted), plain, "{name}, few tokens");
     }
-    fails(&["--target", &head("target"), "--draft", "mtp"], "n-grams, a smaller model or a head");
+    fails(
+        &["--target", &head("target"), "--draft", "mtp"],
+        "n-grams, a smaller model or a draft head",
+    );
     let layers = ["--draft", "mtp", "--draft-layers", "1,2"];
     let target = head("mtp-glm");
     fails(&[&["--target", &target][..], &layers].concat(), "--draft-layers is for draft heads");

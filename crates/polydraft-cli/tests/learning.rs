@@ -35,7 +35,7 @@ fn learning_improves_drafts_and_keeps_output() {
     assert_eq!(learned(&table), 120, "a table used as a draft is not trained");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo/target");
-    assert!(ok(&["inspect", target, name]).contains("n-grams of 120 tokens"));
+    assert!(ok(&["inspect", target, name]).contains("n-grams of 120 generated tokens"));
     fails(&["inspect", name], 2, &["together with its target"]);
 }
 

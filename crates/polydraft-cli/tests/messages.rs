@@ -26,7 +26,7 @@ fn unsuitable_verifier_error_lists_suitable_ones() {
     let fails = |args: &[&str], expected: &[&str]| fails(&[&base, args].concat(), 2, expected);
     fails(
         &["--verifier", "walk:hub"],
-        &["trees for walk:hub", "--drafting hub", "--drafting greedy"],
+        &["trees for walk:hub", "--tree 2,2/greedy", "--tree 2,2/hub"],
     );
     fails(
         &["--verifier", "block", "--tree", "binary"],

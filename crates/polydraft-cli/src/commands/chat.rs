@@ -148,8 +148,8 @@ impl Conversation {
             Ok(tokens) => {
                 self.retract(format_args!(
                     "with this message the conversation has {} tokens, but the model's context \
-                     holds {context}; /reset \
-                     begins anew",
+                     holds {context}; \
+                     /reset starts a new conversation",
                     tokens.len()
                 ));
                 return Ok(());
@@ -168,7 +168,7 @@ impl Conversation {
         drop(guard);
         self.messages.push(Message::assistant(generation.text));
         if generation.finish == Finish::Context {
-            note("context full: /reset begins anew");
+            note("context full: /reset starts a new conversation");
         }
         let s = &generation.statistics;
         note(format_args!(
