@@ -1,18 +1,18 @@
-//! Blocks to f32.
+//! Conversion of blocks to f32.
 //!
 //! # Problem
-//! Every number is what its block's scale, minimum and bits say, in f32 arithmetic, each operation
-//! rounded once: the same on every machine.
+//! Compute each number from the scale, minimum and bits of its block in f32 arithmetic, with each
+//! operation rounded once, so that results are the same on every machine.
 //!
 //! # Source
-//! ggml's `dequantize_row_*` and the `gguf` package's `dequantize`, whose order of operations is
-//! kept: the tests compare with the latter bit by bit.
+//! ggml's `dequantize_row_*` and the `gguf` package's `dequantize`, with the same order of
+//! operations. Tests compare with the latter bit by bit.
 //!
 //! # Complexity
-//! Linear; blocks are independent, so that callers may share rows among threads.
+//! Linear. Blocks are independent, so callers can divide rows among threads.
 //!
 //! # Deviations
-//! 1. No operation is fused, also where a compiler of C may do so in ggml.
+//! 1. No operations are fused. In ggml a C compiler may fuse some.
 
 mod codebook;
 mod integers;
@@ -25,17 +25,17 @@ use crate::tensor_type::TensorType;
 pub use codebook::{IQ4_CODEBOOK, MXFP4_BLOCK_SIZE, iq4_xs_sub_scales, mxfp4_to_q5_0, to_memory_type};
 pub use integers::Integers;
 
-/// Why blocks could not be converted.
+/// Error of a conversion of blocks.
 #[derive(Debug, thiserror::Error)]
 #[error("expected {expected}, got {got}")]
 pub struct DequantizeError {
-    /// What would have been right.
+    /// Expected input.
     pub expected: String,
-    /// What was given.
+    /// Actual input.
     pub got: String,
 }
 
-/// The types that [`dequantize`] knows.
+/// Types that [`dequantize`] supports.
 pub const DEQUANTIZED: [TensorType; 16] = [
     TensorType::F32,
     TensorType::F16,
@@ -55,11 +55,10 @@ pub const DEQUANTIZED: [TensorType; 16] = [
     TensorType::IQ4_XS,
 ];
 
-/// Converts blocks to f32, `[blocks · kind.block()]`.
+/// Converts blocks to f32: `values` has [`kind.block()`](TensorType::block) numbers per block.
 ///
 /// # Errors
-/// A type that is not in [`DEQUANTIZED`], by name; bytes or room for other than the same number of
-/// whole blocks.
+/// A type that is not in [`DEQUANTIZED`]; incomplete blocks; `values` of another length.
 pub fn dequantize(
     kind: TensorType,
     blocks: &[u8],
@@ -80,19 +79,19 @@ pub fn dequantize(
         TensorType::F32 => plain::f32(blocks, values),
         TensorType::F16 => plain::f16(blocks, values),
         TensorType::BF16 => plain::bf16(blocks, values),
-        TensorType::Q8_0 => each(blocks, values, plain::q8_0),
-        TensorType::Q4_0 => each(blocks, values, plain::q4_0),
-        TensorType::Q4_1 => each(blocks, values, plain::q4_1),
-        TensorType::Q5_0 => each(blocks, values, plain::q5_0),
-        TensorType::Q5_1 => each(blocks, values, plain::q5_1),
-        TensorType::Q2_K => each(blocks, values, k::q2_k),
-        TensorType::Q3_K => each(blocks, values, k::q3_k),
-        TensorType::Q4_K => each(blocks, values, k::q4_k),
-        TensorType::Q5_K => each(blocks, values, k::q5_k),
-        TensorType::Q6_K => each(blocks, values, k::q6_k),
-        TensorType::MXFP4 => each(blocks, values, codebook::mxfp4),
-        TensorType::IQ4_NL => each(blocks, values, codebook::iq4_nl),
-        TensorType::IQ4_XS => each(blocks, values, codebook::iq4_xs),
+        TensorType::Q8_0 => convert_blocks(blocks, values, plain::q8_0),
+        TensorType::Q4_0 => convert_blocks(blocks, values, plain::q4_0),
+        TensorType::Q4_1 => convert_blocks(blocks, values, plain::q4_1),
+        TensorType::Q5_0 => convert_blocks(blocks, values, plain::q5_0),
+        TensorType::Q5_1 => convert_blocks(blocks, values, plain::q5_1),
+        TensorType::Q2_K => convert_blocks(blocks, values, k::q2_k),
+        TensorType::Q3_K => convert_blocks(blocks, values, k::q3_k),
+        TensorType::Q4_K => convert_blocks(blocks, values, k::q4_k),
+        TensorType::Q5_K => convert_blocks(blocks, values, k::q5_k),
+        TensorType::Q6_K => convert_blocks(blocks, values, k::q6_k),
+        TensorType::MXFP4 => convert_blocks(blocks, values, codebook::mxfp4),
+        TensorType::IQ4_NL => convert_blocks(blocks, values, codebook::iq4_nl),
+        TensorType::IQ4_XS => convert_blocks(blocks, values, codebook::iq4_xs),
         other => {
             let known: Vec<_> = DEQUANTIZED.iter().map(|kind| kind.name()).collect();
             return Err(DequantizeError {
@@ -104,19 +103,19 @@ pub fn dequantize(
     Ok(())
 }
 
-/// Applies a function of one block, of `B` bytes and `N` numbers, to all.
+/// Applies the conversion of one block, with `B` bytes and `N` numbers, to all blocks.
 #[inline(always)]
-fn each<const B: usize, const N: usize>(
+fn convert_blocks<const B: usize, const N: usize>(
     blocks: &[u8],
     values: &mut [f32],
-    one: impl Fn(&[u8; B], &mut [f32; N]),
+    convert: impl Fn(&[u8; B], &mut [f32; N]),
 ) {
     for (block, values) in blocks.as_chunks().0.iter().zip(values.as_chunks_mut().0) {
-        one(block, values);
+        convert(block, values);
     }
 }
 
-/// The half-precision number at byte `at` of a block.
+/// Reads the f16 at byte `at` of a block.
 #[inline(always)]
 fn scale<const B: usize>(block: &[u8; B], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()

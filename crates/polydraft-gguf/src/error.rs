@@ -1,38 +1,38 @@
-//! The one error type of the crate.
+//! The error type of the crate.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What can go wrong with a GGUF file.
+/// An error of a GGUF file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something that is no file with a length of its own, such as a directory, a pipe or a device.
+    /// Not a regular file, but for example a directory, a pipe or a device.
     #[error("{path}: expected a regular file, got {got}")]
     NotAFile {
-        /// The path that was given.
+        /// The path.
         path: PathBuf,
-        /// What is there.
+        /// Kind of the file at this path.
         got: &'static str,
     },
-    /// A file that could not be read.
+    /// A file that cannot be read.
     #[error("cannot read {path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// A file that contradicts the format, itself or the one who asks.
+    /// A file that violates the format, is inconsistent, or does not have what the caller requested.
     #[error("{path}: {location}: expected {expected}, got {got}")]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// Location in the file.
         location: Location,
-        /// What would have been right.
+        /// Expected content.
         expected: String,
-        /// What is there.
+        /// Actual content.
         got: String,
     },
     /// A missing shard of a model that is split into several files.
@@ -42,7 +42,7 @@ pub enum Error {
         path: PathBuf,
         /// Number of the shard, from 1.
         shard: usize,
-        /// How many there are.
+        /// Number of shards.
         count: usize,
     },
 }
@@ -54,13 +54,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Location {
-    /// The first bytes.
+    /// The header.
     Header,
     /// A key of the metadata.
     Key(String),
     /// A tensor.
     Tensor(String),
-    /// The files of a model in several parts.
+    /// The shards of a split model.
     Shards,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// A mistake in a file whose path the caller knows.
+/// An [`Error::Invalid`] without the path of the file.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub location: Location,
@@ -110,12 +110,11 @@ impl Fault {
     }
 }
 
-/// A string of the file as an error shows it: on one line, and short even if the file says
-/// otherwise.
+/// Escapes and truncates a string of a file for an error message: one short line.
 pub(crate) fn shown(text: &str) -> String {
-    const LONGEST: usize = 80;
-    let escaped: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    match text.chars().nth(LONGEST) {
+    const MAX_CHARS: usize = 80;
+    let escaped: String = text.chars().take(MAX_CHARS).flat_map(char::escape_debug).collect();
+    match text.chars().nth(MAX_CHARS) {
         None => escaped,
         Some(_) => format!("{escaped}.. ({} bytes)", text.len()),
     }

@@ -1,4 +1,4 @@
-//! A model's file, or all files of a model that was split.
+//! A GGUF file, or all shards of a split model.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,14 +7,14 @@ use crate::error::{Fault, Location};
 use crate::header::{Header, Info};
 use crate::metadata::Metadata;
 use crate::source::Source;
-use crate::split::{Split, part_path};
+use crate::split::{Split, shard_path};
 use crate::tensor::Tensor;
 use crate::{Error, Result};
 
-/// A GGUF file that is open, with the other parts if the model is in several.
+/// An open GGUF file, with all shards if the model is split.
 ///
-/// Opening reads the header and checks all of it against the files' lengths. Tensors are read when
-/// asked for.
+/// Opening reads the header, and checks all of it against the lengths of the files. Tensors are read
+/// on request.
 ///
 /// ```
 /// use polydraft_gguf::Gguf;
@@ -34,46 +34,46 @@ pub struct Gguf {
     version: u32,
     alignment: u64,
     metadata: Metadata,
-    parts: Vec<Source>,
-    /// With the number of the part.
+    shards: Vec<Source>,
+    /// Tensors by name, each with the index of its shard.
     tensors: BTreeMap<Box<str>, (usize, Info)>,
 }
 
 impl Gguf {
-    /// Opens a file and, if it is a part of a split model (`NAME-00001-of-00003.gguf`), all the
-    /// other parts.
+    /// Opens a file and, if it is a shard of a split model (`NAME-00001-of-00003.gguf`), all other
+    /// shards.
     ///
     /// # Errors
-    /// Anything but regular files; a missing part; a header that makes no sense or claims what the
-    /// file's length contradicts. The key or the tensor is named.
+    /// Files that are not regular files; a missing shard; a header that is invalid or inconsistent
+    /// with the length of the file. The error reports the key or the tensor.
     pub fn open(path: &Path) -> Result<Self> {
         let source = Source::open(path)?;
         let header = Header::read(&source)?;
         match Split::read(&header.metadata)? {
-            Some(split) if split.count > 1 => Self::open_parts(path, split),
+            Some(split) if split.count > 1 => Self::open_shards(path, split),
             _ => Self::join(vec![(source, header)]),
         }
     }
 
-    /// Reads a file that is in memory already. `name` is what errors call it.
+    /// Reads a file in memory. `name` stands for its path in errors.
     ///
     /// # Errors
-    /// As [`open`](Self::open); a part of several is refused.
+    /// The errors of [`open`](Self::open); a shard of a split model.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self> {
         let source = Source::memory(name, bytes);
         let header = Header::read(&source)?;
         if let Some(split) = Split::read(&header.metadata)?.filter(|split| split.count > 1) {
-            let got = format!("part {} of {}", split.number + 1, split.count);
-            return Err(Fault::new(Location::Shards, "a model in one piece", got).at(&source.path));
+            let got = format!("shard {} of {}", split.number + 1, split.count);
+            return Err(Fault::new(Location::Shards, "a model in one file", got).at(&source.path));
         }
         Self::join(vec![(source, header)])
     }
 
-    fn open_parts(path: &Path, split: Split) -> Result<Self> {
-        let mut parts = Vec::new();
+    fn open_shards(path: &Path, split: Split) -> Result<Self> {
+        let mut shards = Vec::new();
         let mut metadata = None;
         for number in 0..split.count {
-            let file = part_path(path, &split, number)?;
+            let file = shard_path(path, &split, number)?;
             if !file.exists() {
                 return Err(Error::MissingShard {
                     path: file,
@@ -85,21 +85,21 @@ impl Gguf {
             let header = Header::read(&source)?;
             let got = Split::read(&header.metadata)?;
             let expected = Split { number, ..split };
-            // The first part alone has to say how many tensors there are.
+            // Only the first shard must have the number of tensors.
             if got.is_none_or(|got| (got.number, got.count) != (number, split.count)) {
-                let got = got.map_or("a file that is no part".to_owned(), |got| got.to_string());
+                let got = got.map_or("a file without shard number".to_owned(), |got| got.to_string());
                 return Err(Fault::new(Location::Shards, expected.to_string(), got).at(&file));
             }
             if number == 0 {
                 metadata = got;
             }
-            parts.push((source, header));
+            shards.push((source, header));
         }
-        let gguf = Self::join(parts)?;
+        let gguf = Self::join(shards)?;
         if let Some(tensors) =
             metadata.and_then(|split| split.tensors).filter(|n| *n != gguf.tensors.len())
         {
-            let got = format!("{} in all parts", gguf.tensors.len());
+            let got = format!("{} in all shards", gguf.tensors.len());
             return Err(
                 Fault::key("split.tensors.count", format!("{tensors} tensors"), got).at(path)
             );
@@ -107,65 +107,65 @@ impl Gguf {
         Ok(gguf)
     }
 
-    fn join(parts: Vec<(Source, Header)>) -> Result<Self> {
-        let mut whole: Option<Self> = None;
-        for (part, (source, header)) in parts.into_iter().enumerate() {
-            let gguf = whole.get_or_insert_with(|| Self {
+    fn join(shards: Vec<(Source, Header)>) -> Result<Self> {
+        let mut joined: Option<Self> = None;
+        for (shard, (source, header)) in shards.into_iter().enumerate() {
+            let gguf = joined.get_or_insert_with(|| Self {
                 version: header.version,
                 alignment: header.alignment,
                 metadata: header.metadata,
-                parts: Vec::new(),
+                shards: Vec::new(),
                 tensors: BTreeMap::new(),
             });
             for (name, info) in header.tensors {
                 if gguf.tensors.contains_key(&name) {
                     let fault =
-                        Fault::tensor(&name, "a tensor in one part", "one in an earlier part too");
+                        Fault::tensor(&name, "a tensor in one shard", "one in an earlier shard too");
                     return Err(fault.at(&source.path));
                 }
-                gguf.tensors.insert(name, (part, info));
+                gguf.tensors.insert(name, (shard, info));
             }
-            gguf.parts.push(source);
+            gguf.shards.push(source);
         }
-        // There is a first part: a split of none was refused.
-        whole.ok_or_else(|| Fault::new(Location::Shards, "at least one", "none").at(Path::new("")))
+        // There is at least one shard: splits with none are rejected above.
+        joined.ok_or_else(|| Fault::new(Location::Shards, "at least one", "none").at(Path::new("")))
     }
 
-    /// The version of the format, 2 or 3.
+    /// Returns the version of the format, 2 or 3.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// What tensors are aligned to, in bytes.
+    /// Returns the alignment of tensors in bytes.
     pub fn alignment(&self) -> u64 {
         self.alignment
     }
 
-    /// The metadata, of the first part if there are several.
+    /// Returns the metadata, of the first shard if the model is split.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The files, in their order.
+    /// Returns the paths of all shards, in order.
     pub fn paths(&self) -> impl ExactSizeIterator<Item = &Path> {
-        self.parts.iter().map(|part| &*part.path)
+        self.shards.iter().map(|shard| &*shard.path)
     }
 
-    /// All tensors, in alphabetical order.
+    /// Returns all tensors, in alphabetical order.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = Tensor<'_>> {
-        self.tensors.iter().map(|(name, (part, info))| Tensor::new(&self.parts[*part], name, info))
+        self.tensors.iter().map(|(name, (shard, info))| Tensor::new(&self.shards[*shard], name, info))
     }
 
-    /// A tensor, if there is one of that name.
+    /// Returns a tensor by name, if it exists.
     pub fn find(&self, name: &str) -> Option<Tensor<'_>> {
-        let (name, (part, info)) = self.tensors.get_key_value(name)?;
-        Some(Tensor::new(&self.parts[*part], name, info))
+        let (name, (shard, info)) = self.tensors.get_key_value(name)?;
+        Some(Tensor::new(&self.shards[*shard], name, info))
     }
 
-    /// A tensor.
+    /// Returns a tensor by name.
     ///
     /// # Errors
-    /// None of that name.
+    /// No such tensor.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
         self.find(name).ok_or_else(|| {
             Fault::tensor(name, "a tensor", "no tensor of that name").at(self.metadata.path())

@@ -1,9 +1,9 @@
-//! Reads GGUF files: the format of llama.cpp, with a model's weights, its description and its
-//! tokenizer in one file.
+//! Reader of GGUF files, the format of llama.cpp: a model's weights, description and tokenizer in one
+//! file.
 //!
-//! [`Gguf::open`] trusts nothing that it reads: what a file claims is checked against its length
-//! before memory is taken, and an error names the key or the tensor, what was expected and what is
-//! there. [`Metadata`] has the keys, [`Tensor`] the weights, as blocks or as f32.
+//! [`Gguf::open`] treats files as untrusted: every length is checked against the length of the file
+//! before memory is allocated, and errors report the key or tensor, the expected and the actual
+//! value. [`Metadata`] gives access to the keys, [`Tensor`] to the weights, as blocks or as f32.
 
 #![forbid(unsafe_code)]
 

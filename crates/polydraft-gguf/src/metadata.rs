@@ -1,5 +1,4 @@
-//! The metadata: key-value pairs, read with errors that name the key, what was expected and what is
-//! there.
+//! Metadata: key-value pairs. Errors report the key, the expected and the actual value.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,12 +10,12 @@ use crate::reader::Reader;
 use crate::value::{Array, Value, ValueType};
 use crate::{Error, Result};
 
-/// The longest key; the format's own limit.
-const LONGEST_KEY: u64 = 65_535;
-/// The shortest entry: the length of its key, one letter, its type, one byte.
-const SMALLEST: u64 = 8 + 1 + 4 + 1;
+/// Maximum length of a key, by the format.
+const MAX_KEY: u64 = 65_535;
+/// Minimum size of an entry: length of the key, one letter, type, one byte.
+const MIN_ENTRY: u64 = 8 + 1 + 4 + 1;
 
-/// Key-value pairs, borrowed from the header as it was read.
+/// Key-value pairs of a file, decoded on access.
 #[derive(Debug)]
 pub struct Metadata {
     path: Arc<Path>,
@@ -24,36 +23,36 @@ pub struct Metadata {
     entries: BTreeMap<Box<str>, Entry>,
 }
 
-/// A value's place in the header.
+/// Type and position of a value in the header.
 #[derive(Debug, Clone)]
 struct Entry {
     kind: ValueType,
-    /// Of an array: the type and the number of its values.
+    /// For arrays, the type and number of elements.
     element: Option<(ValueType, usize)>,
     bytes: Range<usize>,
 }
 
-/// The metadata of a header that is still being read.
+/// Metadata of a header that is being read.
 pub(crate) struct Entries(BTreeMap<Box<str>, Entry>);
 
 impl Entries {
-    /// Reads `count` key-value pairs. Nested arrays are refused: no known key has one, and their
-    /// depth would have no bound.
+    /// Reads `count` key-value pairs. Rejects nested arrays, because no known key has one and their
+    /// depth is unbounded.
     pub fn read(reader: &mut Reader, count: u64) -> Result<Self> {
-        let most = reader.left() / SMALLEST;
-        if count > most {
-            let expected = format!("at most {most} keys, for which its bytes would do");
+        let max = reader.left() / MIN_ENTRY;
+        if count > max {
+            let expected = format!("at most {max} keys, by the length of the file");
             return Err(reader.fault(Fault::header(expected, format!("{count}"))));
         }
         let mut entries = BTreeMap::new();
         for number in 0..count {
             let range =
-                reader.string(LONGEST_KEY, &|| Location::Key(format!("number {number}")))?;
+                reader.string(MAX_KEY, &|| Location::Key(format!("number {number}")))?;
             let key = match std::str::from_utf8(reader.bytes(range)) {
                 Ok(key) if !key.is_empty() => Box::<str>::from(key),
                 other => {
                     let got =
-                        if other.is_ok() { "an empty one" } else { "bytes that are no UTF-8" };
+                        if other.is_ok() { "an empty one" } else { "bytes that are not UTF-8" };
                     return Err(reader.fault(Fault::key(
                         &format!("number {number}"),
                         "a name",
@@ -74,7 +73,7 @@ impl Entries {
         Metadata { path, bytes: header, entries: self.0 }
     }
 
-    /// `general.alignment`, which the rest of the header needs.
+    /// Returns `general.alignment`, which is needed to read the rest of the header.
     pub fn alignment(&self, reader: &Reader) -> Result<Option<u64>> {
         const KEY: &str = "general.alignment";
         let Some(entry) = self.0.get(KEY) else { return Ok(None) };
@@ -119,10 +118,10 @@ impl Entry {
             )));
         }
         let count = reader.u64(&location)?;
-        let most = reader.left() / element.size() as u64;
-        if count > most {
+        let max = reader.left() / element.size() as u64;
+        if count > max {
             let expected =
-                format!("at most {most} values of type {element}, for which its bytes would do");
+                format!("at most {max} values of type {element}, by the length of the file");
             return Err(reader.fault(Fault::key(key, expected, format!("{count}"))));
         }
         let start = reader.at();
@@ -133,15 +132,15 @@ impl Entry {
                 })?;
             }
         } else {
-            // Cannot overflow: it is no more than what is left of the file.
+            // Cannot overflow: at most the rest of the file.
             reader.take(count * element.size() as u64, &location)?;
         }
         let bytes = start..reader.at();
-        let odd = match element {
+        let invalid = match element {
             ValueType::Bool => reader.bytes(bytes.clone()).iter().find(|byte| **byte > 1),
             _ => None,
         };
-        if let Some(byte) = odd {
+        if let Some(byte) = invalid {
             return Err(reader.fault(Fault::key(key, "values 0 or 1", byte.to_string())));
         }
         Ok(Self { kind: ValueType::Array, element: Some((element, count as usize)), bytes })
@@ -155,32 +154,32 @@ impl Entry {
 }
 
 impl Metadata {
-    /// The file that it is of; of a model in several files the first.
+    /// Returns the path of the file, or of the first shard of a split model.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// All keys, in alphabetical order, with the types of their values and the values.
+    /// Returns all keys in alphabetical order, with types and values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, ValueType, Value<'_>)> {
         self.entries.iter().map(|(key, entry)| (&**key, entry.kind, self.value(entry)))
     }
 
-    /// Whether there is a value.
+    /// Whether a key exists.
     pub fn has(&self, key: &str) -> bool {
         self.entries.contains_key(key)
     }
 
-    /// A value, if there is one.
+    /// Returns the value of a key, if it exists.
     pub fn get(&self, key: &str) -> Option<Value<'_>> {
         self.entries.get(key).map(|entry| self.value(entry))
     }
@@ -193,8 +192,8 @@ impl Metadata {
         }
     }
 
-    /// An error about a key.
-    pub(crate) fn wrong(
+    /// Returns an error about a key.
+    pub(crate) fn invalid_key(
         &self,
         key: &str,
         expected: impl Into<String>,
@@ -203,15 +202,15 @@ impl Metadata {
         Fault::key(key, expected, got).at(&self.path)
     }
 
-    /// A value by what it is expected to be.
-    fn take<'m, T>(
+    /// Returns the value of a key, converted by `convert`.
+    fn convert<'m, T>(
         &'m self,
         key: &str,
         expected: &str,
         convert: impl FnOnce(Value<'m>) -> Option<T>,
     ) -> Result<T> {
         let Some(entry) = self.entries.get(key) else {
-            return Err(self.wrong(key, expected, "no such key"));
+            return Err(self.invalid_key(key, expected, "no such key"));
         };
         let value = self.value(entry);
         convert(value).ok_or_else(|| {
@@ -219,14 +218,14 @@ impl Metadata {
                 Value::Array(_) => value.to_string(),
                 _ => format!("{value} of type {}", entry.kind),
             };
-            self.wrong(key, expected, got)
+            self.invalid_key(key, expected, got)
         })
     }
 
-    /// A value that may be missing: `metadata.optional("llama.vocab_size", Metadata::u32)?`.
+    /// Returns a value that may be missing: `metadata.optional("llama.vocab_size", Metadata::u32)?`.
     ///
     /// # Errors
-    /// A value that is there but not of the kind.
+    /// A value of another type.
     pub fn optional<'m, T>(
         &'m self,
         key: &str,
@@ -235,99 +234,99 @@ impl Metadata {
         if self.has(key) { get(self, key).map(Some) } else { Ok(None) }
     }
 
-    /// An integer of any type that fits.
+    /// Returns an integer of any type as u32.
     ///
     /// # Errors
-    /// No such key; another type; a number that does not fit.
+    /// No such key; another type; a number out of range.
     pub fn u32(&self, key: &str) -> Result<u32> {
-        self.take(key, "an integer from 0 to 4294967295", |value| match value {
+        self.convert(key, "an integer from 0 to 4294967295", |value| match value {
             Value::Integer(value) => value.try_into().ok(),
             _ => None,
         })
     }
 
-    /// An integer of any type that fits.
+    /// Returns an integer of any type as u64.
     ///
     /// # Errors
-    /// No such key; another type; a number that does not fit.
+    /// No such key; another type; a number out of range.
     pub fn u64(&self, key: &str) -> Result<u64> {
-        self.take(key, "an integer that is not negative", |value| match value {
+        self.convert(key, "an integer that is not negative", |value| match value {
             Value::Integer(value) => value.try_into().ok(),
             _ => None,
         })
     }
 
-    /// An integer of any type that fits.
+    /// Returns an integer of any type as i64.
     ///
     /// # Errors
-    /// No such key; another type; a number that does not fit.
+    /// No such key; another type; a number out of range.
     pub fn i64(&self, key: &str) -> Result<i64> {
-        self.take(key, "an integer of 64 bits", |value| match value {
+        self.convert(key, "an integer of 64 bits", |value| match value {
             Value::Integer(value) => value.try_into().ok(),
             _ => None,
         })
     }
 
-    /// A number, f32 or f64.
+    /// Returns a number of type f32 or f64.
     ///
     /// # Errors
     /// No such key; another type.
     pub fn f64(&self, key: &str) -> Result<f64> {
-        self.take(key, "a number of type f32 or f64", |value| match value {
+        self.convert(key, "a number of type f32 or f64", |value| match value {
             Value::Float(value) => Some(value),
             _ => None,
         })
     }
 
-    /// A truth value.
+    /// Returns a Boolean.
     ///
     /// # Errors
     /// No such key; another type.
     pub fn bool(&self, key: &str) -> Result<bool> {
-        self.take(key, "a bool", |value| match value {
+        self.convert(key, "a bool", |value| match value {
             Value::Bool(value) => Some(value),
             _ => None,
         })
     }
 
-    /// A string.
+    /// Returns a string.
     ///
     /// # Errors
-    /// No such key; another type; bytes that are no UTF-8.
+    /// No such key; another type; bytes that are not UTF-8.
     pub fn str<'m>(&'m self, key: &str) -> Result<&'m str> {
-        self.take(key, "a string in UTF-8", |value| match value {
+        self.convert(key, "a string in UTF-8", |value| match value {
             Value::String(bytes) => std::str::from_utf8(bytes).ok(),
             _ => None,
         })
     }
 
-    /// An array, of whatever type.
+    /// Returns an array of any type.
     ///
     /// # Errors
-    /// No such key; no array.
+    /// No such key; not an array.
     pub fn array<'m>(&'m self, key: &str) -> Result<Array<'m>> {
-        self.take(key, "an array", |value| match value {
+        self.convert(key, "an array", |value| match value {
             Value::Array(values) => Some(values),
             _ => None,
         })
     }
 
-    /// An array of strings, borrowed.
+    /// Returns an array of strings.
     ///
     /// # Errors
-    /// No such key; another type; a string that is no UTF-8, by its number.
+    /// No such key; another type; a string that is not UTF-8, with its index.
     pub fn strings<'m>(&'m self, key: &str) -> Result<Vec<&'m str>> {
-        let text = |value| match value {
+        let string = |value| match value {
             Value::String(bytes) => std::str::from_utf8(bytes).ok(),
             _ => None,
         };
-        self.values(key, "strings in UTF-8", text)
+        self.values(key, "strings in UTF-8", string)
     }
 
-    /// An array of integers, of any type that fits.
+    /// Returns an array of integers of any type as i32.
     ///
     /// # Errors
-    /// No such key; another type; a number that does not fit, by its place.
+    /// No such key; another type; a number out of range, with its index.
     pub fn i32s(&self, key: &str) -> Result<Vec<i32>> {
         let integer = |value| match value {
             Value::Integer(value) => value.try_into().ok(),
@@ -336,7 +335,7 @@ impl Metadata {
         self.values(key, "integers of 32 bits", integer)
     }
 
-    /// An array of numbers, as f32.
+    /// Returns an array of numbers as f32.
     ///
     /// # Errors
     /// No such key; another type.
@@ -349,19 +348,19 @@ impl Metadata {
         self.values(key, "numbers", number)
     }
 
-    /// An array of truth values.
+    /// Returns an array of Booleans.
     ///
     /// # Errors
     /// No such key; another type.
     pub fn bools(&self, key: &str) -> Result<Vec<bool>> {
-        let truth = |value| match value {
+        let boolean = |value| match value {
             Value::Bool(value) => Some(value),
             _ => None,
         };
-        self.values(key, "bools", truth)
+        self.values(key, "bools", boolean)
     }
 
-    /// The values of an array, if all are of the kind.
+    /// Returns the elements of an array, each converted by `convert`.
     fn values<'m, T>(
         &'m self,
         key: &str,
@@ -369,12 +368,12 @@ impl Metadata {
         convert: impl Fn(Value<'m>) -> Option<T>,
     ) -> Result<Vec<T>> {
         let array = self.array(key)?;
-        // Its bytes were seen in the file, so there is room for as many.
+        // The capacity is limited by the file, which was checked to contain the elements.
         let mut values = Vec::with_capacity(array.len());
         for (number, value) in array.iter().enumerate() {
             let Some(value) = convert(value) else {
                 let got = format!("{value} of type {} as number {number}", array.kind());
-                return Err(self.wrong(key, format!("an array of {expected}"), got));
+                return Err(self.invalid_key(key, format!("an array of {expected}"), got));
             };
             values.push(value);
         }

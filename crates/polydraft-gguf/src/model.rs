@@ -1,11 +1,9 @@
-//! What model a file holds, in the terms of every decoder: read from the metadata, with llama.cpp's
-//! defaults.
+//! Description of a model, read from the metadata with llama.cpp's defaults.
 //!
 //! Source: `load_hparams` and the models of llama.cpp (commit 0c1e570). Deviations:
-//! 1. What the five architectures here do not use (experts, more token types, layers that predict
-//!    further tokens, attention in both directions, LongRoPE) is refused by the key's name where
-//!    llama.cpp would take another path.
-//! 2. Integers of any type that fits are taken, llama.cpp wants the very type.
+//! 1. Features that the five architectures here do not use (experts, more token types, layers that
+//!    predict further tokens, bidirectional attention, LongRoPE) are errors that report the key.
+//! 2. Integers of any type are accepted if they are in range. llama.cpp requires the exact type.
 
 mod fields;
 mod rope;
@@ -19,10 +17,10 @@ use std::fmt;
 use crate::{Gguf, Result};
 use fields::Fields;
 
-/// The architectures that are described.
+/// Supported architectures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Architecture {
-    /// Llama 1 to 3, Mistral, SmolLM and what else is built like them.
+    /// Llama 1 to 3, Mistral, SmolLM and others with the same architecture.
     Llama,
     /// Qwen 2 and 2.5.
     Qwen2,
@@ -35,10 +33,10 @@ pub enum Architecture {
 }
 
 impl Architecture {
-    /// Every architecture.
+    /// All architectures.
     pub const ALL: [Self; 5] = [Self::Llama, Self::Qwen2, Self::Qwen3, Self::Gemma2, Self::Gemma3];
 
-    /// As `general.architecture` names it; its keys begin with it.
+    /// Returns the name in `general.architecture`, which is also the prefix of its keys.
     pub fn name(self) -> &'static str {
         match self {
             Self::Llama => "llama",
@@ -60,118 +58,119 @@ impl fmt::Display for Architecture {
     }
 }
 
-/// A decoder: x + f(norm(x)) for attention and feed-forward in every layer, with gated feed-forward
-/// and rotary positions. Norms are x / rms(x) · weight: Gemma's "one plus weight" is in the file's
-/// weights already.
+/// Description of a decoder.
+///
+/// Every layer computes x + f(norm(x)) for attention, then for a gated feed-forward block; positions
+/// are rotary. Norms are x / rms(x) · weight: in files of Gemma, the weights already include the "one
+/// plus".
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelDescription {
-    /// The architecture.
+    /// Architecture.
     pub architecture: Architecture,
-    /// `general.name`.
+    /// Name, from `general.name`.
     pub name: Option<String>,
-    /// Decoder blocks.
+    /// Number of layers.
     pub layers: usize,
     /// Width of the residual stream.
     pub hidden: usize,
     /// Width inside the feed-forward blocks.
     pub intermediate: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads; it divides `heads`.
+    /// Number of key and value heads; divides `heads`.
     pub key_value_heads: usize,
-    /// Width of a query's and of a key's head.
+    /// Width of a query head and of a key head.
     pub key_head: usize,
-    /// Width of a value's head.
+    /// Width of a value head.
     pub value_head: usize,
-    /// Tokens of the context.
+    /// Context length in tokens.
     pub context: usize,
-    /// Rows of the embedding.
+    /// Number of rows of the embedding.
     pub vocabulary: usize,
-    /// Added to the mean square in the norms.
+    /// ε that norms add to the mean square.
     pub norm_epsilon: f64,
-    /// The rotation of queries and keys.
+    /// Rotary embedding.
     pub rope: RopeSettings,
-    /// The rotation in the layers of the sliding window, if another.
+    /// Rotary embedding of layers with a sliding window, if it differs.
     pub window_rope: Option<RopeSettings>,
-    /// How many tokens, itself included, a token sees in the layers of `windowed`.
+    /// Sliding window: number of tokens that a token sees, including itself, in `windowed` layers.
     pub window: Option<usize>,
-    /// Which layers have the window, `[layers]`; empty without one.
+    /// Layers with the sliding window, `[layers]`; empty without a window.
     pub windowed: Vec<bool>,
-    /// Scores are multiplied by this.
+    /// Factor of attention scores.
     pub attention_scale: f64,
-    /// Scores x become c · tanh(x / c).
+    /// Cap c of attention scores: a score x becomes c · tanh(x / c).
     pub attention_softcap: Option<f64>,
-    /// Logits x become c · tanh(x / c).
+    /// Cap c of logits: a logit x becomes c · tanh(x / c).
     pub logit_softcap: Option<f64>,
-    /// Embedded tokens are multiplied by this.
+    /// Factor of token embeddings.
     pub embedding_scale: f64,
-    /// The gate's activation is GELU, approximated by tanh; else SiLU.
+    /// Whether the activation of the gate is GELU (tanh approximation) instead of SiLU.
     pub gelu: bool,
-    /// Whether each head's queries and keys pass a norm before they are rotated.
+    /// Whether queries and keys of each head are normalized before the rotation.
     pub head_norms: bool,
-    /// Whether there are norms after attention and feed-forward too, before their results are
-    /// added.
+    /// Whether the outputs of attention and feed-forward are normalized before they are added.
     pub post_norms: bool,
-    /// Whether input and output embedding are one tensor.
+    /// Whether the input and output embedding are the same tensor.
     pub tied: bool,
-    /// Which products add a bias.
+    /// Products with a bias.
     pub biases: Biases,
 }
 
-/// Which products add a bias.
+/// Products with a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Biases {
-    /// Those of the query, key and value projections.
+    /// Query, key and value projections.
     pub query_key_value: bool,
-    /// The one after the attention.
+    /// Output projection of attention.
     pub attention_output: bool,
-    /// Those of the feed-forward blocks.
+    /// Feed-forward blocks.
     pub feed_forward: bool,
-    /// The one that makes the logits.
+    /// Output embedding.
     pub output: bool,
 }
 
-/// Layers of the published models of 27 billion parameters: their scale is not that of the head's
-/// width.
+/// Numbers of layers of the published models with 27 billion parameters, whose attention scale does not
+/// follow the width of a key head.
 const GEMMA2_LARGEST: usize = 46;
 const GEMMA3_LARGEST: usize = 62;
-const MOST_LAYERS: usize = 1 << 12;
-const MOST_HEADS: usize = 1 << 12;
-const WIDEST: usize = 1 << 20;
-const LONGEST: usize = 1 << 30;
+const MAX_LAYERS: usize = 1 << 12;
+const MAX_HEADS: usize = 1 << 12;
+const MAX_WIDTH: usize = 1 << 20;
+const MAX_CONTEXT: usize = 1 << 30;
 
 impl ModelDescription {
     /// Reads the description of the model in a file.
     ///
     /// # Errors
-    /// An architecture or a feature that is not described here; a key that is missing, or out of
-    /// its range, or contradicts another or the tensors. The key or the tensor is named.
+    /// An unsupported architecture or feature; a key that is missing, out of range, or inconsistent
+    /// with other keys or the tensors. The error reports the key or the tensor.
     pub fn read(gguf: &Gguf) -> Result<Self> {
         let fields = Fields::new(gguf)?;
         let architecture = fields.architecture;
-        fields.refuse_others()?;
-        let layers = fields.size("block_count", MOST_LAYERS)?;
-        let hidden = fields.size("embedding_length", WIDEST)?;
-        let heads = fields.per_layer("attention.head_count", layers, MOST_HEADS)?;
+        fields.reject_unsupported()?;
+        let layers = fields.size("block_count", MAX_LAYERS)?;
+        let hidden = fields.size("embedding_length", MAX_WIDTH)?;
+        let heads = fields.per_layer("attention.head_count", layers, MAX_HEADS)?;
         let key_value_heads = match fields.has("attention.head_count_kv") {
-            true => fields.per_layer("attention.head_count_kv", layers, MOST_HEADS)?,
+            true => fields.per_layer("attention.head_count_kv", layers, MAX_HEADS)?,
             false => heads,
         };
         if !heads.is_multiple_of(key_value_heads) {
             let expected = format!("a divisor of the {heads} heads");
-            return Err(fields.wrong(
+            return Err(fields.invalid_key(
                 "attention.head_count_kv",
                 expected,
                 key_value_heads.to_string(),
             ));
         }
-        let key_head = fields.size_or("attention.key_length", hidden / heads, MOST_HEADS)?;
-        let value_head = fields.size_or("attention.value_length", hidden / heads, MOST_HEADS)?;
-        let context = fields.size("context_length", LONGEST)?;
+        let key_head = fields.size_or("attention.key_length", hidden / heads, MAX_HEADS)?;
+        let value_head = fields.size_or("attention.value_length", hidden / heads, MAX_HEADS)?;
+        let context = fields.size("context_length", MAX_CONTEXT)?;
         let rope = RopeSettings::read(&fields, key_head, context)?;
         let (window, windowed) = window(&fields, layers)?;
         let window_rope = match window {
-            Some(_) => RopeSettings::of_window(&fields, &rope)?,
+            Some(_) => RopeSettings::for_window(&fields, &rope)?,
             None => None,
         };
         let largest = match architecture {
@@ -189,7 +188,7 @@ impl ModelDescription {
                 .optional("general.name", |m, key| m.str(key).map(str::to_owned))?,
             layers,
             hidden,
-            intermediate: fields.per_layer("feed_forward_length", layers, WIDEST)?,
+            intermediate: fields.per_layer("feed_forward_length", layers, MAX_WIDTH)?,
             heads,
             key_value_heads,
             key_head,
@@ -208,7 +207,7 @@ impl ModelDescription {
             gelu: gemma,
             head_norms: matches!(architecture, Architecture::Qwen3 | Architecture::Gemma3),
             post_norms: gemma,
-            // llama.cpp never looks for another tensor in Gemma 2.
+            // llama.cpp ignores an output tensor in Gemma 2.
             tied: architecture == Architecture::Gemma2 || gguf.find("output.weight").is_none(),
             biases: biases(gguf, architecture),
         };
@@ -216,7 +215,8 @@ impl ModelDescription {
     }
 }
 
-/// By what is in the first layer: the metadata does not say it.
+/// Finds out which products have a bias from the tensors of the first layer, because the metadata does
+/// not have this.
 fn biases(gguf: &Gguf, architecture: Architecture) -> Biases {
     let has = |name: &str| gguf.find(name).is_some();
     let llama = architecture == Architecture::Llama;
@@ -228,27 +228,27 @@ fn biases(gguf: &Gguf, architecture: Architecture) -> Biases {
     }
 }
 
-/// The sliding window and the layers that have it. Mistral's is ignored, as llama.cpp does: its
-/// files of the `llama` architecture have none.
+/// Returns the sliding window and the layers that have it. The window of Mistral is ignored, as in
+/// llama.cpp, where the `llama` architecture has none.
 fn window(fields: &Fields, layers: usize) -> Result<(Option<usize>, Vec<bool>)> {
     const KEY: &str = "attention.sliding_window";
     const PATTERN: &str = "attention.sliding_window_pattern";
     let (window, pattern) = match fields.architecture {
-        Architecture::Gemma2 => (fields.size_or(KEY, 4096, LONGEST)?, 2),
-        // No window where the key is missing or zero.
-        Architecture::Gemma3 if fields.number_or(KEY, 0)? > 0 => (fields.size(KEY, LONGEST)?, 6),
+        Architecture::Gemma2 => (fields.size_or(KEY, 4096, MAX_CONTEXT)?, 2),
+        // No window if the key is missing or zero.
+        Architecture::Gemma3 if fields.number_or(KEY, 0)? > 0 => (fields.size(KEY, MAX_CONTEXT)?, 6),
         _ => return Ok((None, Vec::new())),
     };
     if let Some(listed) = fields.bools(PATTERN, layers)? {
         return Ok((Some(window), listed));
     }
     let pattern = fields.number_or(PATTERN, pattern)?;
-    // The last of every so many layers sees everything; 0: none does.
+    // The last of every `pattern` layers sees all positions; with 0, no layer does.
     let windowed = (0..layers as u64).map(|layer| pattern == 0 || layer % pattern < pattern - 1);
     Ok((Some(window), windowed.collect()))
 }
 
-/// Of the scores and of the logits; 0 is none.
+/// Returns the caps of attention scores and of logits; 0 in the file stands for no cap.
 fn softcaps(fields: &Fields) -> Result<[Option<f64>; 2]> {
     let defaults = match fields.architecture {
         Architecture::Gemma2 => [Some(50.0), Some(30.0)],
@@ -261,7 +261,7 @@ fn softcaps(fields: &Fields) -> Result<[Option<f64>; 2]> {
         let Some(default) = default else { continue };
         let value = fields.finite_or(key, default)?;
         if value < 0.0 {
-            return Err(fields.wrong(key, "a number of at least 0", value.to_string()));
+            return Err(fields.invalid_key(key, "a number of at least 0", value.to_string()));
         }
         *cap = Some(value).filter(|value| *value > 0.0);
     }

@@ -1,6 +1,6 @@
-//! Reads a header from the front of a file, and no byte more than it must hold.
+//! Reader of the header. It allocates memory for a header in proportion to the bytes that were read.
 //!
-//! Every length in the file is compared with what is left of it before memory is taken for it.
+//! Every length in the file is compared with the rest of the file before memory is allocated for it.
 
 use std::ops::Range;
 
@@ -8,13 +8,12 @@ use crate::Result;
 use crate::error::{Error, Fault, Location};
 use crate::source::Source;
 
-/// The longest header that is read. The longest real ones, with 262,144 tokens, have 10 million
-/// bytes.
-const LONGEST: u64 = 1 << 28;
-/// Bytes that are read at once.
-const PIECE: usize = 1 << 18;
+/// Maximum length of a header in bytes. The longest known ones, with 262,144 tokens, have 10 million.
+const MAX_HEADER: u64 = 1 << 28;
+/// Minimum number of bytes to read at a time.
+const MIN_READ: usize = 1 << 18;
 
-/// What has been read so far, and where in it we are.
+/// The bytes read so far, with the current position.
 pub(crate) struct Reader<'s> {
     source: &'s Source,
     bytes: Vec<u8>,
@@ -26,7 +25,7 @@ impl<'s> Reader<'s> {
         Self { source, bytes: Vec::new(), at: 0 }
     }
 
-    /// Bytes after this place.
+    /// Returns the number of bytes of the file after the current position.
     pub fn left(&self) -> u64 {
         self.source.length - self.at as u64
     }
@@ -39,16 +38,16 @@ impl<'s> Reader<'s> {
         fault.at(&self.source.path)
     }
 
-    /// The next `count` bytes.
+    /// Reads `count` bytes; returns their range in [`bytes`](Self::bytes).
     pub fn take(&mut self, count: u64, location: &dyn Fn() -> Location) -> Result<Range<usize>> {
         if count > self.left() {
             let got = format!("a file with {} left of its {}", self.left(), self.source.length);
             return Err(self.fault(Fault::new(location(), format!("{count} more bytes"), got)));
         }
-        // Cannot overflow: it is no more than the file's length.
+        // Cannot overflow: at most the length of the file.
         let end = self.at as u64 + count;
-        if end > LONGEST {
-            let expected = format!("a header of at most {LONGEST} bytes");
+        if end > MAX_HEADER {
+            let expected = format!("a header of at most {MAX_HEADER} bytes");
             return Err(self.fault(Fault::new(
                 location(),
                 expected,
@@ -62,17 +61,17 @@ impl<'s> Reader<'s> {
     }
 
     fn fill(&mut self, end: usize) -> Result<()> {
-        let there = self.bytes.len();
-        if end <= there {
+        let read = self.bytes.len();
+        if end <= read {
             return Ok(());
         }
-        // Twice as much each time, so that all copying together stays linear; never more than the
-        // file has.
-        let most = self.source.length.min(LONGEST) as usize;
-        let wanted = end.max(there + PIECE).max(2 * there).min(most);
-        self.bytes.reserve_exact(wanted - there);
+        // Double the buffer each time, so that copying is linear in total, up to the length of the
+        // file.
+        let max = self.source.length.min(MAX_HEADER) as usize;
+        let wanted = end.max(read + MIN_READ).max(2 * read).min(max);
+        self.bytes.reserve_exact(wanted - read);
         self.bytes.resize(wanted, 0);
-        self.source.read(there as u64, &mut self.bytes[there..])
+        self.source.read(read as u64, &mut self.bytes[read..])
     }
 
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
@@ -89,17 +88,17 @@ impl<'s> Reader<'s> {
         Ok(u64::from_le_bytes(array(&self.bytes[range])))
     }
 
-    /// A string's bytes, after their number.
+    /// Reads a string; returns the range of its bytes.
     pub fn string(
         &mut self,
-        longest: u64,
+        max_length: u64,
         location: &dyn Fn() -> Location,
     ) -> Result<Range<usize>> {
         let length = self.u64(location)?;
-        if length > longest {
+        if length > max_length {
             let fault = Fault::new(
                 location(),
-                format!("a string of at most {longest} bytes"),
+                format!("a string of at most {max_length} bytes"),
                 format!("{length}"),
             );
             return Err(self.fault(fault));
@@ -107,7 +106,7 @@ impl<'s> Reader<'s> {
         self.take(length, location)
     }
 
-    /// What was read, up to this place.
+    /// Returns the bytes up to the current position.
     pub fn finish(mut self) -> Vec<u8> {
         self.bytes.truncate(self.at);
         self.bytes.shrink_to_fit();
@@ -115,7 +114,7 @@ impl<'s> Reader<'s> {
     }
 }
 
-/// The first `N` bytes; zeros where there are fewer, which no caller lets happen.
+/// Returns the first `N` bytes; zeros if there are fewer, which no caller allows.
 pub(crate) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.first_chunk().copied().unwrap_or([0; N])
 }

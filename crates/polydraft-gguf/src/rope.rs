@@ -1,40 +1,40 @@
 //! The order of rows in queries and keys.
 //!
 //! # Problem
-//! Rotary positions turn pairs of a head's numbers. Hugging Face's layout pairs number i with
-//! number i + D/2 of a head of D; llama.cpp's `llama` architecture pairs 2i with 2i + 1. So its
-//! files have the rows of `attn_q` and `attn_k` (weights and biases, also those of Mistral) in
-//! another order, head by head: row 2i + j of a head is Hugging Face's row i + j·D/2, j = 0 or 1.
-//! The other architectures keep Hugging Face's order.
+//! The rotary embedding rotates pairs of a head's numbers. Hugging Face's layout pairs number i with
+//! number i + D/2 of a head of width D; llama.cpp's `llama` architecture pairs 2i with 2i + 1. So its
+//! files have the rows of `attn_q` and `attn_k` (weights and biases, also of Mistral) in another
+//! order within each head: row 2i + j of a head is Hugging Face's row i + j·D/2, j = 0 or 1. The
+//! other architectures have Hugging Face's order.
 //!
 //! # Source
 //! `LlamaModel.permute` of llama.cpp's converter; Su et al. 2021 (RoFormer) for the rotation.
 //!
 //! # Complexity
-//! One copy of the rows. Only whole rows move, so it works on blocks of any type.
+//! One copy of the rows. Rows move as a unit, so it works for blocks of any type.
 //!
 //! # Deviations
 //! None.
 
-/// Where the row that Hugging Face's layout has at `row` is in a file of the `llama` architecture.
-/// `head` is the width of a head, an even number.
+/// Returns the index in a file of the `llama` architecture of the row that Hugging Face's layout has
+/// at `row`. `head` is the width of a head, an even number.
 pub fn interleaved(row: usize, head: usize) -> usize {
     let (start, within) = (row / head * head, row % head);
     let half = head / 2;
     start + 2 * (within % half) + within / half
 }
 
-/// Copies rows of a file of the `llama` architecture into Hugging Face's order. `from` and `to` are
-/// whole heads of `head` rows, `row` values (or bytes) each.
+/// Copies rows of a file of the `llama` architecture to Hugging Face's order. `from` and `to` consist
+/// of heads of `head` rows with `row` values (or bytes) each.
 ///
 /// # Panics
-/// Lengths that differ or are no whole heads; a width that is odd or zero.
+/// Lengths that differ, or are not a multiple of the length of a head; a width that is odd or zero.
 pub fn deinterleave<T: Copy>(from: &[T], to: &mut [T], head: usize, row: usize) {
     assert!(head > 0 && head.is_multiple_of(2), "head: expected an even number, got {head}");
     assert!(row > 0, "row: expected at least 1 value, got none");
     assert!(
         from.len() == to.len() && from.len().is_multiple_of(head * row),
-        "rows: expected whole heads of {head} rows of {row}, got {} into {}",
+        "rows: expected full heads of {head} rows of {row}, got {} into {}",
         from.len(),
         to.len()
     );
@@ -47,7 +47,8 @@ pub fn deinterleave<T: Copy>(from: &[T], to: &mut [T], head: usize, row: usize) 
 mod tests {
     use super::*;
 
-    /// The converter's own way: reshape to [heads, 2, head/2], swap the last two.
+    /// Permutes like the converter: reshapes to [heads, 2, head/2], and swaps the last two
+    /// dimensions.
     fn converted(rows: usize, head: usize) -> Vec<usize> {
         let half = head / 2;
         (0..rows)
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn undoes_what_the_converter_does() {
+    fn deinterleave_inverts_the_converter() {
         for (heads, head, row) in [(1, 2, 1), (3, 8, 5), (9, 64, 18), (2, 6, 3)] {
             let original: Vec<usize> = (0..heads * head * row).collect();
             let file: Vec<usize> = converted(heads * head, head)
@@ -73,10 +74,10 @@ mod tests {
     }
 
     #[test]
-    fn a_head_of_eight() {
+    fn interleaves_head_of_eight_rows() {
         let file = [0, 4, 1, 5, 2, 6, 3, 7];
-        let places: Vec<usize> = (0..8).map(|row| interleaved(row, 8)).collect();
-        assert_eq!(places, [0, 2, 4, 6, 1, 3, 5, 7]);
-        assert_eq!(places.iter().map(|at| file[*at]).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let indices: Vec<usize> = (0..8).map(|row| interleaved(row, 8)).collect();
+        assert_eq!(indices, [0, 2, 4, 6, 1, 3, 5, 7]);
+        assert_eq!(indices.iter().map(|at| file[*at]).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }

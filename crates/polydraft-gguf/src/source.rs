@@ -1,10 +1,9 @@
-//! Where the bytes come from: a regular file, read at given places, or memory.
+//! Sources of bytes: a regular file with random access, or memory.
 //!
-//! Files are read, not mapped. A mapped file that another process cuts short kills the process with
-//! a signal where a read fails with an error, and a map needs `unsafe`. It would save nothing:
-//! whoever loads a model copies every block anyway, into a tensor or into f32, and reading from the
-//! page cache costs one such copy in pieces that stay in the CPU's cache (measured in
-//! `examples/measure.rs`).
+//! Files are read, not memory-mapped. If another process truncates a mapped file, access kills this
+//! process with a signal, whereas a read returns an error; and a map needs `unsafe`. A map would save
+//! nothing: loading a model copies every block anyway, and a read from the page cache is one such
+//! copy, in chunks that stay in the CPU's cache (measured in `examples/measure.rs`).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// Bytes of known length.
+/// A source of known length.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub path: Arc<Path>,
@@ -27,14 +26,14 @@ enum Bytes {
 }
 
 impl Source {
-    /// Opens a regular file, and nothing else: a pipe would block, a device never end.
+    /// Opens a regular file. Rejects other files: a pipe could block, and a device has no end.
     pub fn open(path: &Path) -> Result<Self> {
         let read = |source| Error::Read { path: path.to_owned(), source };
-        // Before opening: to open a pipe waits for its writer.
-        regular(path, &std::fs::metadata(path).map_err(read)?)?;
+        // Checked before opening, because opening a pipe blocks until it has a writer.
+        check_regular(path, &std::fs::metadata(path).map_err(read)?)?;
         let file = File::open(path).map_err(read)?;
         let metadata = file.metadata().map_err(read)?;
-        regular(path, &metadata)?;
+        check_regular(path, &metadata)?;
         Ok(Self { path: path.into(), length: metadata.len(), bytes: Bytes::File(Arc::new(file)) })
     }
 
@@ -43,15 +42,15 @@ impl Source {
         Self { path: path.into(), length: bytes.len() as u64, bytes: Bytes::Memory(bytes.into()) }
     }
 
-    /// Fills `bytes` from `offset` on.
+    /// Fills `bytes`, starting at `offset`.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let result = match &self.bytes {
             Bytes::File(file) => read_at(file, offset, bytes),
             Bytes::Memory(memory) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX);
                 match start.checked_add(bytes.len()).and_then(|end| memory.get(start..end)) {
-                    Some(there) => {
-                        bytes.copy_from_slice(there);
+                    Some(found) => {
+                        bytes.copy_from_slice(found);
                         Ok(())
                     }
                     None => Err(std::io::ErrorKind::UnexpectedEof.into()),
@@ -62,7 +61,7 @@ impl Source {
     }
 }
 
-fn regular(path: &Path, metadata: &std::fs::Metadata) -> Result<()> {
+fn check_regular(path: &Path, metadata: &std::fs::Metadata) -> Result<()> {
     if metadata.is_file() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Models in several files: `NAME-00001-of-00003.gguf`, as llama.cpp's `gguf-split` writes them.
+//! Split models: shards `NAME-00001-of-00003.gguf`, as written by llama.cpp's `gguf-split`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,40 +7,40 @@ use crate::Result;
 use crate::error::{Fault, Location};
 use crate::metadata::Metadata;
 
-/// What a part says about itself.
+/// Split information in the metadata of a shard.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Split {
-    /// From 0.
+    /// Number of the shard, from 0.
     pub number: usize,
     pub count: usize,
-    /// In all parts together.
+    /// Number of tensors in all shards.
     pub tensors: Option<usize>,
 }
 
 impl fmt::Display for Split {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "part {} of {}", self.number + 1, self.count)
+        write!(f, "shard {} of {}", self.number + 1, self.count)
     }
 }
 
 impl Split {
-    /// From the keys `split.*`; none if the model is in one file.
+    /// Reads the keys `split.*`; returns `None` if the model is in one file.
     pub fn read(metadata: &Metadata) -> Result<Option<Self>> {
         const NUMBER: &str = "split.no";
         const COUNT: &str = "split.count";
-        /// Names have five digits.
-        const MOST: u32 = 99_999;
+        /// File names have five digits.
+        const MAX_COUNT: u32 = 99_999;
         let Some(count) = metadata.optional(COUNT, Metadata::u32)? else { return Ok(None) };
-        // 0 is what some tools write where nothing was split.
+        // Some tools write 0 for models that are not split.
         if count == 0 {
             return Ok(None);
         }
-        if count > MOST {
-            return Err(metadata.wrong(COUNT, format!("at most {MOST}"), count.to_string()));
+        if count > MAX_COUNT {
+            return Err(metadata.invalid_key(COUNT, format!("at most {MAX_COUNT}"), count.to_string()));
         }
         let number = metadata.u32(NUMBER)?;
         if number >= count {
-            return Err(metadata.wrong(
+            return Err(metadata.invalid_key(
                 NUMBER,
                 format!("a number below {count}"),
                 number.to_string(),
@@ -55,8 +55,8 @@ impl Split {
     }
 }
 
-/// The path of part `number`, from that of the part which `split` describes.
-pub(crate) fn part_path(path: &Path, split: &Split, number: usize) -> Result<PathBuf> {
+/// Returns the path of shard `number`, given the path and split information of another shard.
+pub(crate) fn shard_path(path: &Path, split: &Split, number: usize) -> Result<PathBuf> {
     let ending = |number: usize| format!("-{:05}-of-{:05}.gguf", number + 1, split.count);
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     match name.strip_suffix(&ending(split.number)) {

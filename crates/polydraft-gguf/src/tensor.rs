@@ -1,4 +1,4 @@
-//! Tensors: their blocks as the file has them, or as f32.
+//! Tensors of a file, read as blocks or as f32.
 
 use std::ops::Range;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::source::Source;
 use crate::tensor_type::TensorType;
 use crate::{Error, Result};
 
-/// Bytes that are read at once, so that they are still in the cache when they are converted.
-const PIECE: usize = 1 << 17;
+/// Number of bytes to read at a time: few enough to stay in the cache until they are converted.
+const READ_BYTES: usize = 1 << 17;
 
-/// A tensor in its file. Threads may read one at the same time: nothing is shared but the file.
+/// A tensor of a file. Several threads can read it at the same time.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensor<'g> {
     source: &'g Source,
@@ -26,77 +26,77 @@ impl<'g> Tensor<'g> {
         Self { source, name, info }
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &'g str {
         self.name
     }
 
-    /// The file that it is in.
+    /// Returns the path of its file.
     pub fn path(&self) -> &'g Path {
         &self.source.path
     }
 
-    /// Of its first byte, in that file.
+    /// Returns the position of the first byte in the file.
     pub fn offset(&self) -> u64 {
         self.info.start
     }
 
-    /// How its numbers are stored.
+    /// Returns the storage type.
     pub fn kind(&self) -> TensorType {
         self.info.kind
     }
 
-    /// Its shape, columns last: `[rows, columns]` for a matrix. (The file has it the other way
-    /// round.)
+    /// Returns the shape, columns last: `[rows, columns]` for a matrix. (Files have the reverse
+    /// order.)
     pub fn shape(&self) -> Vec<usize> {
         self.info.dimensions.iter().rev().copied().collect()
     }
 
-    /// Numbers in a row.
+    /// Returns the number of columns.
     pub fn columns(&self) -> usize {
         self.info.dimensions.first().copied().unwrap_or(1)
     }
 
-    /// Rows, of all dimensions but the last together.
+    /// Returns the number of rows: the product of all dimensions but the last.
     pub fn rows(&self) -> usize {
-        // Cannot overflow: the number of bytes, which is larger, was computed.
+        // Cannot overflow: the number of bytes, which is larger, was checked.
         self.info.dimensions.iter().skip(1).product()
     }
 
-    /// Bytes of a row.
+    /// Returns the number of bytes of a row.
     pub fn row_bytes(&self) -> usize {
         self.columns() / self.kind().block() * self.kind().block_bytes()
     }
 
-    /// Bytes of all rows.
+    /// Returns the number of bytes of all rows.
     pub fn bytes(&self) -> usize {
-        // Fits: it was a usize, and the file has them.
+        // Cannot overflow: it was computed as usize.
         self.info.bytes as usize
     }
 
-    /// That it has this shape, columns last.
+    /// Checks the shape, columns last.
     ///
     /// # Errors
-    /// Another one.
+    /// Another shape.
     pub fn expect_shape(&self, shape: &[usize]) -> Result<()> {
         match self.shape() == shape {
             true => Ok(()),
             false => {
-                Err(self.wrong(format!("shape {shape:?}"), format!("shape {:?}", self.shape())))
+                Err(self.invalid(format!("shape {shape:?}"), format!("shape {:?}", self.shape())))
             }
         }
     }
 
-    /// Reads the blocks of some rows, `[rows.len() · row_bytes]`.
+    /// Reads the blocks of rows into `blocks`, `[rows.len() · row_bytes]`.
     ///
     /// # Errors
-    /// Rows that are not there; room for more or fewer bytes; a file that cannot be read.
+    /// Rows out of range; `blocks` of another length; a file that cannot be read.
     pub fn read_rows(&self, rows: Range<usize>, blocks: &mut [u8]) -> Result<()> {
         self.check_rows(&rows, self.row_bytes(), blocks.len(), "bytes")?;
         self.source.read(self.info.start + (rows.start * self.row_bytes()) as u64, blocks)
     }
 
-    /// All blocks, `[bytes]`.
+    /// Reads all blocks.
     ///
     /// # Errors
     /// A file that cannot be read.
@@ -106,54 +106,55 @@ impl<'g> Tensor<'g> {
         Ok(blocks)
     }
 
-    /// Reads some rows as f32, `[rows.len(), columns]`, each number exactly what the blocks say.
+    /// Reads rows into `values` as f32, `[rows.len(), columns]`, without rounding beyond that of the
+    /// blocks.
     ///
     /// # Errors
-    /// Rows that are not there; room for more or fewer numbers; a type that has no exact f32 here,
-    /// by name; a file that cannot be read.
+    /// Rows out of range; `values` of another length; a type that is not in
+    /// [`DEQUANTIZED`](crate::DEQUANTIZED); a file that cannot be read.
     pub fn dequantize_rows(&self, rows: Range<usize>, values: &mut [f32]) -> Result<()> {
         self.check_rows(&rows, self.columns(), values.len(), "numbers")?;
         let kind = self.kind();
         let (block, block_bytes) = (kind.block(), kind.block_bytes());
-        let piece = (PIECE / block_bytes).max(1);
-        let mut buffer = vec![0; (piece * block_bytes).min(rows.len() * self.row_bytes())];
+        let chunk = (READ_BYTES / block_bytes).max(1);
+        let mut buffer = vec![0; (chunk * block_bytes).min(rows.len() * self.row_bytes())];
         let mut at = self.info.start + (rows.start * self.row_bytes()) as u64;
-        for values in values.chunks_mut(piece * block) {
+        for values in values.chunks_mut(chunk * block) {
             let blocks = &mut buffer[..values.len() / block * block_bytes];
             self.source.read(at, blocks)?;
-            dequantize(kind, blocks, values).map_err(|e| self.wrong(e.expected, e.got))?;
+            dequantize(kind, blocks, values).map_err(|e| self.invalid(e.expected, e.got))?;
             at += blocks.len() as u64;
         }
         Ok(())
     }
 
-    /// All of it as f32, `[rows, columns]`.
+    /// Reads all rows as f32, `[rows, columns]`.
     ///
     /// # Errors
-    /// As [`dequantize_rows`](Self::dequantize_rows).
+    /// The errors of [`dequantize_rows`](Self::dequantize_rows).
     pub fn dequantize(&self) -> Result<Vec<f32>> {
         let mut values = vec![0.0; self.rows() * self.columns()];
         self.dequantize_rows(0..self.rows(), &mut values)?;
         Ok(values)
     }
 
-    fn check_rows(&self, rows: &Range<usize>, size: usize, room: usize, unit: &str) -> Result<()> {
+    fn check_rows(&self, rows: &Range<usize>, size: usize, length: usize, unit: &str) -> Result<()> {
         if rows.start > rows.end || rows.end > self.rows() {
             return Err(
-                self.wrong(format!("rows inside its {}", self.rows()), format!("rows {rows:?}"))
+                self.invalid(format!("rows below {}", self.rows()), format!("rows {rows:?}"))
             );
         }
-        match rows.len() * size == room {
+        match rows.len() * size == length {
             true => Ok(()),
             false => {
                 let expected =
-                    format!("room for {} {unit}, those of rows {rows:?}", rows.len() * size);
-                Err(self.wrong(expected, format!("room for {room}")))
+                    format!("a buffer of {} {unit} for rows {rows:?}", rows.len() * size);
+                Err(self.invalid(expected, format!("a buffer of {length}")))
             }
         }
     }
 
-    pub(crate) fn wrong(&self, expected: String, got: String) -> Error {
+    pub(crate) fn invalid(&self, expected: String, got: String) -> Error {
         Fault::tensor(self.name, expected, got).at(&self.source.path)
     }
 }

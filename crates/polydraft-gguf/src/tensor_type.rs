@@ -1,9 +1,9 @@
-//! The types of tensors: what they are called, and how many numbers share how many bytes.
+//! Storage types of tensors, with their names and block sizes.
 
 use std::fmt;
 
-/// How a tensor's numbers are stored: in blocks of equal length, one after another, rows in whole
-/// blocks.
+/// Storage type of a tensor. Numbers are stored in contiguous blocks of equal size; a row has a whole
+/// number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, non_camel_case_types)] // the names are ggml's
 #[non_exhaustive]
@@ -47,7 +47,7 @@ pub enum TensorType {
 
 use TensorType::*;
 
-/// Number in files, type, name, numbers in a block, bytes of a block.
+/// Number in files, type, name, numbers per block, bytes per block.
 const TABLE: [(u32, TensorType, &str, usize, usize); 35] = [
     (0, F32, "F32", 1, 4),
     (1, F16, "F16", 1, 2),
@@ -86,7 +86,7 @@ const TABLE: [(u32, TensorType, &str, usize, usize); 35] = [
     (42, Q2_0, "Q2_0", 64, 18),
 ];
 
-/// Types that ggml had once; their numbers are not used again.
+/// Types that ggml has removed. Their numbers are not reused.
 const REMOVED: [(u32, &str); 8] = [
     (4, "Q4_2"),
     (5, "Q4_3"),
@@ -99,7 +99,7 @@ const REMOVED: [(u32, &str); 8] = [
 ];
 
 impl TensorType {
-    /// By the number that files have for it; else what to call that number.
+    /// Returns the type with a number in files. The error describes the number.
     pub(crate) fn new(number: u32) -> Result<Self, String> {
         if let Some((_, name)) = REMOVED.iter().find(|(removed, _)| *removed == number) {
             return Err(format!("{name}, which ggml has removed"));
@@ -108,28 +108,28 @@ impl TensorType {
         row.map(|row| row.1).ok_or_else(|| format!("type number {number}"))
     }
 
-    /// The number that files have for it.
+    /// Returns its number in files.
     pub fn number(self) -> u32 {
         self.row().0
     }
 
-    /// As ggml calls it.
+    /// Returns its name in ggml.
     pub fn name(self) -> &'static str {
         self.row().2
     }
 
-    /// Numbers in a block.
+    /// Returns the number of numbers in a block.
     pub fn block(self) -> usize {
         self.row().3
     }
 
-    /// Bytes of a block.
+    /// Returns the number of bytes of a block.
     pub fn block_bytes(self) -> usize {
         self.row().4
     }
 
-    /// The type whose blocks hold the same numbers, where this one's are no multiples of a scale:
-    /// see [`to_memory_type`](crate::to_memory_type).
+    /// Returns the type in which blocks are stored in memory. It differs for types whose numbers are
+    /// not multiples of a scale: see [`to_memory_type`](crate::to_memory_type).
     pub fn memory_type(self) -> Self {
         match self {
             MXFP4 => Q5_0,
@@ -137,13 +137,13 @@ impl TensorType {
         }
     }
 
-    /// Every type.
+    /// Returns all types.
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.1)
     }
 
     fn row(self) -> &'static (u32, Self, &'static str, usize, usize) {
-        // Every type is in the table: a test sees to it.
+        // Every type is in the table, which a test checks.
         TABLE.iter().find(|row| row.1 == self).unwrap_or(&TABLE[0])
     }
 }
@@ -159,14 +159,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_leads_to_its_own_row() {
+    fn table_has_every_type_and_number() {
         for row in &TABLE {
             assert_eq!(TensorType::new(row.0), Ok(row.1));
             assert_eq!(row.1.number(), row.0);
         }
         assert!(TensorType::new(4).unwrap_err().contains("Q4_2"));
         assert!(TensorType::new(43).is_err());
-        // The last variant: one that were added but not listed would make this differ.
+        // The table has as many rows as there are variants, of which this is the last.
         assert_eq!(TABLE.len(), Q2_0 as usize + 1);
     }
 }

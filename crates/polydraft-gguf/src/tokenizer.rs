@@ -130,7 +130,7 @@ impl<'m> TokenizerDescription<'m> {
                 let defaults = Defaults { begin: None, end: None, unknown: None, add_begin: true };
                 (TokenizerKind::Merged, defaults)
             }
-            other => return Err(metadata.wrong(MODEL, "llama, gpt2 or gemma4", shown(other))),
+            other => return Err(metadata.invalid_key(MODEL, "llama, gpt2 or gemma4", shown(other))),
         };
         let mut tokens: Vec<Cow<str>> =
             metadata.strings(TOKENS)?.into_iter().map(Cow::Borrowed).collect();
@@ -155,10 +155,10 @@ impl<'m> TokenizerDescription<'m> {
         };
         if kind == TokenizerKind::SentencePiece {
             if let Some(id) = scores.iter().position(|score| score.is_nan()) {
-                return Err(metadata.wrong(SCORES, "numbers", format!("NaN as number {id}")));
+                return Err(metadata.invalid_key(SCORES, "numbers", format!("NaN as number {id}")));
             }
             if scores.is_empty() {
-                return Err(metadata.wrong(SCORES, "one number a token", "no such key"));
+                return Err(metadata.invalid_key(SCORES, "one number a token", "no such key"));
             }
         }
         let (special, end_tokens) = special::read(metadata, &ids, &mut types, &defaults)?;
@@ -201,13 +201,13 @@ pub(crate) struct Defaults {
 /// The tokens' ids.
 fn ids<'t>(metadata: &Metadata, tokens: &'t [Cow<str>]) -> Result<HashMap<&'t str, u32>> {
     if u32::try_from(tokens.len()).is_err() || tokens.is_empty() {
-        return Err(metadata.wrong(TOKENS, "1 to 4294967295 tokens", tokens.len().to_string()));
+        return Err(metadata.invalid_key(TOKENS, "1 to 4294967295 tokens", tokens.len().to_string()));
     }
     let mut ids = HashMap::with_capacity(tokens.len());
     for (id, token) in tokens.iter().enumerate() {
         if let Some(first) = ids.insert(&**token, id as u32) {
             let got = format!("\"{}\" as number {first} and {id}", shown(token));
-            return Err(metadata.wrong(TOKENS, "different tokens", got));
+            return Err(metadata.invalid_key(TOKENS, "different tokens", got));
         }
     }
     Ok(ids)
@@ -221,7 +221,7 @@ fn same_length<T>(
     tokens: usize,
 ) -> Result<Vec<T>> {
     if values.len() < tokens {
-        return Err(metadata.wrong(
+        return Err(metadata.invalid_key(
             key,
             format!("{tokens} values, one a token"),
             values.len().to_string(),
@@ -241,7 +241,7 @@ fn merges(metadata: &Metadata) -> Result<Vec<(&str, &str)>> {
             Some((left, right)) => merges.push((&line[..first + left.len()], right)),
             None => {
                 let got = format!("\"{}\" as number {number}", shown(line));
-                return Err(metadata.wrong(MERGES, "two tokens with a space between", got));
+                return Err(metadata.invalid_key(MERGES, "two tokens with a space between", got));
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Values of the metadata, as the file has them.
+//! Values of the metadata.
 
 use std::fmt;
 
 use crate::reader::array;
 
-/// The type of a value.
+/// Type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // the names say it
+#[allow(missing_docs)] // self-explanatory
 pub enum ValueType {
     U8,
     I8,
@@ -24,7 +24,7 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// By the number that files have for it.
+    /// Returns the type with a number in files.
     pub(crate) fn new(number: u32) -> Option<Self> {
         use ValueType::*;
         [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64]
@@ -32,7 +32,7 @@ impl ValueType {
             .copied()
     }
 
-    /// Bytes of one value; those of strings and arrays differ, this is how many they have at least.
+    /// Returns the number of bytes of a value; the minimum for strings and arrays.
     pub(crate) fn size(self) -> usize {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -64,24 +64,23 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// A value of the metadata, borrowed from it. Integers of all widths are one kind, and so are
-/// floats.
+/// A value of the metadata. Integers of all widths are one variant, and so are floats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value<'m> {
     /// Any integer.
     Integer(i128),
-    /// A float; f32 is widened.
+    /// A number of type f32 or f64.
     Float(f64),
-    /// A truth value.
+    /// A Boolean.
     Bool(bool),
-    /// A string's bytes: they should be UTF-8.
+    /// Bytes of a string, which may not be UTF-8.
     String(&'m [u8]),
-    /// Values of one type.
+    /// An array of values of one type.
     Array(Array<'m>),
 }
 
 impl<'m> Value<'m> {
-    /// From the bytes of one value that is no array; of a string, without its length.
+    /// Creates a value other than an array from its bytes; for strings, without the length.
     pub(crate) fn scalar(kind: ValueType, bytes: &'m [u8]) -> Self {
         match kind {
             ValueType::U8 => Self::Integer(u8::from_le_bytes(array(bytes)).into()),
@@ -95,13 +94,13 @@ impl<'m> Value<'m> {
             ValueType::F32 => Self::Float(f32::from_le_bytes(array(bytes)).into()),
             ValueType::F64 => Self::Float(f64::from_le_bytes(array(bytes))),
             ValueType::Bool => Self::Bool(bytes.first().is_some_and(|byte| *byte != 0)),
-            // No array is read as a scalar: nested ones were refused.
+            // Arrays never occur here, because nested arrays are rejected.
             ValueType::String | ValueType::Array => Self::String(bytes),
         }
     }
 }
 
-/// As an error or a listing shows it: on one line, long ones cut.
+/// Formats for errors and listings: on one line, truncated if long.
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
@@ -109,7 +108,7 @@ impl fmt::Display for Value<'_> {
             Self::Float(value) => write!(f, "{value}"),
             Self::Bool(value) => write!(f, "{value}"),
             Self::String(bytes) => {
-                // A character has at most four bytes: no more is looked at than is shown.
+                // A character has at most four bytes, so this prefix has all that is shown.
                 let start = &bytes[..bytes.len().min(4 * 81)];
                 let text = crate::error::shown(&String::from_utf8_lossy(start));
                 write!(f, "\"{text}\"")
@@ -119,7 +118,7 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// Values of one type, borrowed from the metadata.
+/// An array of values of one type.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Array<'m> {
     kind: ValueType,
@@ -132,28 +131,28 @@ impl<'m> Array<'m> {
         Self { kind, count, bytes }
     }
 
-    /// The type of every value.
+    /// Returns the type of the values.
     pub fn kind(&self) -> ValueType {
         self.kind
     }
 
-    /// How many there are.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether the array is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The values, from the first.
+    /// Returns an iterator over the values.
     pub fn iter(&self) -> Values<'m> {
         Values { kind: self.kind, left: self.count, bytes: self.bytes }
     }
 }
 
-/// The values of an [`Array`].
+/// Iterator over the values of an [`Array`].
 #[derive(Debug, Clone)]
 pub struct Values<'m> {
     kind: ValueType,

@@ -1,30 +1,30 @@
-//! Blocks as the integers that they are made of.
+//! Integers of blocks, without conversion to f32.
 
 use half::f16;
 
 use super::{k, plain};
 use crate::tensor_type::TensorType;
 
-/// A block of a type whose numbers have 2, 3, 5 or 6 bits, taken apart: for those who hold blocks
-/// in an order of their own.
+/// Unpacked block of a type whose numbers have 2, 3, 5 or 6 bits, for callers that rearrange blocks.
 ///
-/// Number i is `scale · (numbers[i] − offset)`, less a minimum in types that have one.
+/// Number i is `scale · (numbers[i] − offset)`, minus a minimum for types that have one. In types with
+/// two levels of scales, scale and minimum are multiplied by `sub_scales`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Integers {
-    /// The numbers, from 0 on; of blocks of 32 the first 32.
+    /// Unsigned numbers; blocks of 32 use the first 32.
     pub numbers: [u8; 256],
-    /// What the scale is multiplied with for every 16 numbers. `Q2_K`: the lower half of each byte,
-    /// the upper is the minimum's. `Q3_K`, `Q6_K`: signed bytes. `Q5_K`: 8 for every 32 numbers,
-    /// then 8 for their minima. Else nothing.
+    /// Multiples of the scale for every 16 numbers. `Q2_K`: in the low nibble of each byte, and the
+    /// multiple of the minimum in the high nibble. `Q3_K`, `Q6_K`: signed bytes. `Q5_K`: 8 multiples
+    /// for every 32 numbers, then 8 of the minimum. Unused in other types.
     pub sub_scales: [u8; 16],
-    /// The scale, as the bits of an f16.
+    /// Scale, as the bits of an f16.
     pub scale: u16,
-    /// The minimum: to be subtracted (`Q2_K`, `Q5_K`) or added (`Q5_1`); 0 where there is none.
+    /// Minimum, which is subtracted (`Q2_K`, `Q5_K`) or added (`Q5_1`); 0 for types without one.
     pub minimum: u16,
 }
 
 impl Integers {
-    /// Takes a block apart; `None` for types of other kinds, and bytes that are no block.
+    /// Unpacks a block; returns `None` for other types, and for bytes of another length.
     pub fn new(kind: TensorType, block: &[u8]) -> Option<Self> {
         let mut numbers = [0; 256];
         let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_bits();
@@ -54,7 +54,7 @@ impl Integers {
         Some(Self { numbers, sub_scales, scale, minimum })
     }
 
-    /// What is to be subtracted from a number as it is stored.
+    /// Returns the offset that is subtracted from a stored number.
     pub const fn offset(kind: TensorType) -> i32 {
         match kind {
             TensorType::Q5_0 => 16,

@@ -1,9 +1,9 @@
-//! Blocks of 256 numbers, with scales of 4 to 8 bits for every 16 or 32 of them.
+//! K-quants: blocks of 256 numbers, with a scale of 4 to 8 bits for every 16 or 32 numbers.
 
 use super::scale;
 
-/// Two bits a number: every 32 bytes hold 128 numbers, bits 0 and 1 the first 32 of them, and so
-/// on.
+/// Unpacks numbers of two bits. Every 32 bytes hold 128 numbers: bits 0 and 1 of all bytes hold the
+/// first 32 numbers, bits 2 and 3 the next 32, and so on.
 #[inline(always)]
 fn two_bits(bytes: &[u8]) -> [u8; 256] {
     let mut bits = [0; 256];
@@ -17,13 +17,13 @@ fn two_bits(bytes: &[u8]) -> [u8; 256] {
     bits
 }
 
-/// 16 bytes of scales and minima, 4 bits each; 64 bytes of two bits; scale of the scales, scale of
-/// the minima.
+/// Converts Q2_K: 16 bytes with 4 bits of a scale and of a minimum each, 64 bytes of 2-bit numbers,
+/// block scale, block minimum.
 #[inline(always)]
 pub(super) fn q2_k(block: &[u8; 84], values: &mut [f32; 256]) {
     let (scales, bits) = (&block[..16], &block[16..80]);
     let (d, min) = (scale(block, 80), scale(block, 82));
-    // Without `two_bits`: here one pass is faster than two.
+    // Not with `two_bits`: one pass is faster than two here.
     for (group, values) in values.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let dl = d * f32::from(scales[group] & 15);
         let ml = min * f32::from(scales[group] >> 4);
@@ -35,8 +35,8 @@ pub(super) fn q2_k(block: &[u8; 84], values: &mut [f32; 256]) {
     }
 }
 
-/// 32 bytes of third bits, which mean 0 where set and −4 where not: bit g of byte i is that of
-/// number 32g + i; 64 bytes of two bits; 16 scales of 6 bits; their scale.
+/// Converts Q3_K: 32 bytes of third bits (bit g of byte i belongs to number 32g + i), 64 bytes of the
+/// lower two bits, 16 scales of 6 bits, block scale. Numbers have an offset of 4.
 #[inline(always)]
 pub(super) fn q3_k(block: &[u8; 110], values: &mut [f32; 256]) {
     let d = scale(block, 108);
@@ -61,8 +61,8 @@ fn q3_numbers(block: &[u8; 110]) -> [u8; 256] {
     bits
 }
 
-/// The lower four bits of scale g are a half of byte g mod 8, the upper two a quarter of byte 8 + g
-/// mod 4.
+/// Unpacks the scales of Q3_K. The lower four bits of scale g are a nibble of byte g mod 8, the upper
+/// two are a quarter of byte 8 + g mod 4.
 #[inline(always)]
 fn q3_scales(block: &[u8; 110]) -> [i8; 16] {
     let packed = &block[96..108];
@@ -73,9 +73,9 @@ fn q3_scales(block: &[u8; 110]) -> [i8; 16] {
     })
 }
 
-/// Eight scales and eight minima of 6 bits in 12 bytes.
+/// Unpacks eight pairs of a scale and a minimum, 6 bits each, from 12 bytes.
 #[inline(always)]
-fn steps(packed: &[u8]) -> [(u8, u8); 8] {
+fn six_bit_pairs(packed: &[u8]) -> [(u8, u8); 8] {
     std::array::from_fn(|i| match i {
         0..4 => (packed[i] & 63, packed[i + 4] & 63),
         _ => (
@@ -87,10 +87,10 @@ fn steps(packed: &[u8]) -> [(u8, u8); 8] {
 
 #[inline(always)]
 fn scales_and_minima(packed: &[u8], d: f32, min: f32) -> [(f32, f32); 8] {
-    steps(packed).map(|(scale, minimum)| (d * f32::from(scale), min * f32::from(minimum)))
+    six_bit_pairs(packed).map(|(scale, minimum)| (d * f32::from(scale), min * f32::from(minimum)))
 }
 
-/// Scale of the scales, scale of the minima, both packed, 128 bytes of four bits.
+/// Converts Q4_K: block scale, block minimum, 6-bit scales and minima, 128 bytes of 4-bit numbers.
 #[inline(always)]
 pub(super) fn q4_k(block: &[u8; 144], values: &mut [f32; 256]) {
     let groups = scales_and_minima(&block[4..16], scale(block, 0), scale(block, 2));
@@ -105,8 +105,8 @@ pub(super) fn q4_k(block: &[u8; 144], values: &mut [f32; 256]) {
     }
 }
 
-/// As `q4_k`, with 32 bytes of fifth bits before the four: bit g of byte i is that of number i in
-/// group g.
+/// Converts Q5_K: like Q4_K, with 32 bytes of fifth bits before the 4-bit numbers. Bit g of byte i
+/// belongs to number i of group g.
 #[inline(always)]
 pub(super) fn q5_k(block: &[u8; 176], values: &mut [f32; 256]) {
     let groups = scales_and_minima(&block[4..16], scale(block, 0), scale(block, 2));
@@ -123,8 +123,8 @@ pub(super) fn q5_k(block: &[u8; 176], values: &mut [f32; 256]) {
     }
 }
 
-/// 128 bytes of lower four bits, 64 bytes of upper two, 16 signed scales, their scale. Every 64
-/// bytes of the lower bits hold 128 numbers, the first 64 of them in the lower halves.
+/// Converts Q6_K: 128 bytes of the lower four bits, 64 bytes of the upper two, 16 signed scales, block
+/// scale. Every 64 bytes of the lower bits hold 128 numbers, the first 64 in low nibbles.
 #[inline(always)]
 pub(super) fn q6_k(block: &[u8; 210], values: &mut [f32; 256]) {
     let d = scale(block, 208);
@@ -153,7 +153,7 @@ fn q6_numbers(block: &[u8; 210]) -> [u8; 256] {
     bits
 }
 
-/// Numbers and steps as [`Integers`](super::Integers) has them.
+/// Unpacks numbers; returns the scales of [`Integers`](super::Integers). So do the functions below.
 pub(super) fn q2_k_integers(block: &[u8; 84], numbers: &mut [u8; 256]) -> [u8; 16] {
     *numbers = two_bits(&block[16..80]);
     std::array::from_fn(|group| block[group])
@@ -173,8 +173,8 @@ pub(super) fn q5_k_integers(block: &[u8; 176], numbers: &mut [u8; 256]) -> [u8; 
             *number = low | (fifth[at] >> group & 1) << 4;
         }
     }
-    let steps = steps(&block[4..16]);
-    std::array::from_fn(|i| if i < 8 { steps[i].0 } else { steps[i - 8].1 })
+    let pairs = six_bit_pairs(&block[4..16]);
+    std::array::from_fn(|i| if i < 8 { pairs[i].0 } else { pairs[i - 8].1 })
 }
 
 pub(super) fn q6_k_integers(block: &[u8; 210], numbers: &mut [u8; 256]) -> [u8; 16] {

@@ -1,4 +1,4 @@
-//! Numbers that are stored one by one, and blocks of 32 with one scale.
+//! Types without blocks, and blocks of 32 numbers with one scale.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16 as half16};
@@ -17,11 +17,11 @@ pub(super) fn bf16(bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-/// In pieces: the CPU converts many at once.
+/// Converts f16 in chunks, so that several numbers are converted per instruction.
 pub(super) fn f16(bytes: &[u8], values: &mut [f32]) {
-    const PIECE: usize = 256;
-    let mut halves = [half16::ZERO; PIECE];
-    for (bytes, values) in bytes.chunks(2 * PIECE).zip(values.chunks_mut(PIECE)) {
+    const CHUNK: usize = 256;
+    let mut halves = [half16::ZERO; CHUNK];
+    for (bytes, values) in bytes.chunks(2 * CHUNK).zip(values.chunks_mut(CHUNK)) {
         let halves = &mut halves[..values.len()];
         for (bytes, half) in bytes.as_chunks().0.iter().zip(&mut *halves) {
             *half = half16::from_le_bytes(*bytes);
@@ -30,7 +30,7 @@ pub(super) fn f16(bytes: &[u8], values: &mut [f32]) {
     }
 }
 
-/// Scale, 32 signed bytes.
+/// Converts Q8_0: a scale and 32 signed bytes.
 #[inline(always)]
 pub(super) fn q8_0(block: &[u8; 34], values: &mut [f32; 32]) {
     let d = scale(block, 0);
@@ -39,7 +39,8 @@ pub(super) fn q8_0(block: &[u8; 34], values: &mut [f32; 32]) {
     }
 }
 
-/// Scale, 16 bytes: the first half of the numbers in the lower four bits, the second in the upper.
+/// Converts Q4_0: a scale and 16 bytes, with the first half of the numbers in low nibbles and the
+/// second in high nibbles. Numbers have an offset of 8.
 #[inline(always)]
 pub(super) fn q4_0(block: &[u8; 18], values: &mut [f32; 32]) {
     let d = scale(block, 0);
@@ -50,7 +51,7 @@ pub(super) fn q4_0(block: &[u8; 18], values: &mut [f32; 32]) {
     }
 }
 
-/// As `q4_0`, with a minimum instead of the middle.
+/// Converts Q4_1: like Q4_0, with a minimum instead of the offset.
 #[inline(always)]
 pub(super) fn q4_1(block: &[u8; 20], values: &mut [f32; 32]) {
     let (d, m) = (scale(block, 0), scale(block, 2));
@@ -61,8 +62,8 @@ pub(super) fn q4_1(block: &[u8; 20], values: &mut [f32; 32]) {
     }
 }
 
-/// The numbers' five bits: the fifth are in a word of their own, number i's in bit i. By masks, not
-/// by shifts: the same operation for all numbers becomes one for many.
+/// Unpacks numbers of five bits. Bit i of `word` is the fifth bit of number i. Masks are used instead
+/// of shifts, because they vectorize.
 #[inline(always)]
 fn five_bits(word: &[u8], bytes: &[u8]) -> [u8; 32] {
     let mut bits = [0; 32];
@@ -95,7 +96,7 @@ pub(super) fn q5_1(block: &[u8; 24], values: &mut [f32; 32]) {
     }
 }
 
-/// Numbers as [`Integers`](super::Integers) has them.
+/// Unpacks the numbers of [`Integers`](super::Integers).
 pub(super) fn q5_0_numbers(block: &[u8; 22]) -> [u8; 32] {
     five_bits(&block[2..6], &block[6..])
 }

@@ -1,16 +1,16 @@
-//! Rotary positions as the metadata describes them.
+//! Rotary embedding, read from the metadata.
 //!
-//! Source: Su et al. 2021 (RoFormer); Chen et al. 2023 (linear); Peng et al. 2023 (YaRN);
-//! llama.cpp's keys and defaults. Llama 3's own scaling is no key but a tensor,
-//! `rope_freqs.weight`: frequency i is divided by its number i.
+//! Source: Su et al. 2021 (RoFormer); Chen et al. 2023 (linear scaling); Peng et al. 2023 (YaRN); keys
+//! and defaults of llama.cpp. Llama 3 has its own scaling in a tensor, `rope_freqs.weight`: frequency
+//! i is divided by its number i.
 
 use super::Architecture;
 use super::fields::Fields;
 use crate::Result;
 use crate::error::Fault;
 
-/// Which numbers of a head are turned together. The rows of the weights are in the order that this
-/// needs: [`deinterleave`](crate::deinterleave) leads from the first to the second.
+/// Pairs of a head's numbers that are rotated. The order of rows in the weights of a file matches its
+/// pairs; [`deinterleave`](crate::deinterleave) converts from `Neighbours` to `Halves`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopePairs {
     /// Number 2i with number 2i + 1.
@@ -19,44 +19,44 @@ pub enum RopePairs {
     Halves,
 }
 
-/// How queries and keys are rotated: frequency i is base^(−2i / dimensions), divided by
-/// `factors[i]`, then scaled.
+/// Settings of the rotary embedding: frequency i is base^(−2i / dimensions), divided by `factors[i]`,
+/// then scaled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeSettings {
     /// Base of the frequencies.
     pub base: f64,
-    /// How many numbers of a head are rotated, from its first.
+    /// Number of leading numbers of a head that are rotated.
     pub dimensions: usize,
-    /// Which are turned together.
+    /// Pairs that are rotated.
     pub pairs: RopePairs,
-    /// What is done to the frequencies for contexts longer than those of the training.
+    /// Scaling of frequencies for contexts longer than in training.
     pub scaling: RopeScaling,
-    /// Divides the frequencies one by one, `[dimensions / 2]`.
+    /// Divisors of the frequencies, `[dimensions / 2]`.
     pub factors: Option<Vec<f32>>,
-    /// Cosines and sines are multiplied by this.
+    /// Factor of cosines and sines.
     pub amplitude: f64,
 }
 
-/// A change of all frequencies.
+/// Scaling of all frequencies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RopeScaling {
-    /// None.
+    /// No scaling.
     None,
-    /// All divided by `factor`.
+    /// All frequencies are divided by `factor`.
     Linear {
-        /// By how much the context is longer.
+        /// Extension of the context, relative to training.
         factor: f64,
     },
-    /// Low ones divided by `factor`, high ones kept, those between mixed; its gain is in
-    /// [`amplitude`](RopeSettings::amplitude).
+    /// Low frequencies are divided by `factor`, high ones are unchanged, and those between are
+    /// interpolated. The gain of YaRN is part of [`amplitude`](RopeSettings::amplitude).
     Yarn {
-        /// By how much the context is longer.
+        /// Extension of the context, relative to training.
         factor: f64,
-        /// Rotations over the training's context above which a frequency is kept.
+        /// Number of rotations over the training context above which a frequency is unchanged.
         fast: f64,
-        /// Rotations below which it is scaled.
+        /// Number of rotations below which a frequency is fully scaled.
         slow: f64,
-        /// The context of the training.
+        /// Context length in training.
         original: usize,
     },
 }
@@ -65,10 +65,10 @@ impl RopeSettings {
     pub(super) fn read(fields: &Fields, head: usize, context: usize) -> Result<Self> {
         const DIMENSIONS: &str = "rope.dimension_count";
         let dimensions = fields.size_or(DIMENSIONS, head, head)?;
-        // All five turn whole heads; llama.cpp asserts it.
+        // All five architectures rotate full heads, which llama.cpp asserts.
         if dimensions != head || !head.is_multiple_of(2) {
             let expected = format!("the width of a head, {head}, which must be even");
-            return Err(fields.wrong(DIMENSIONS, expected, dimensions.to_string()));
+            return Err(fields.invalid_key(DIMENSIONS, expected, dimensions.to_string()));
         }
         let pairs = match fields.architecture {
             Architecture::Llama => RopePairs::Neighbours,
@@ -77,7 +77,7 @@ impl RopeSettings {
         let (scaling, gain) = scaling(fields, context)?;
         let amplitude = gain * fields.positive_or("rope.scaling.attn_factor", 1.0)?;
         let factors = match fields.architecture {
-            // llama.cpp looks for them there only.
+            // llama.cpp reads factors for this architecture only.
             Architecture::Llama => factors(fields, dimensions / 2)?,
             _ => None,
         };
@@ -85,24 +85,24 @@ impl RopeSettings {
         Ok(Self { base, dimensions, pairs, scaling, factors, amplitude })
     }
 
-    /// That of the layers with a sliding window, if another: Gemma 3's turn faster and are never
-    /// scaled.
-    pub(super) fn of_window(fields: &Fields, rope: &Self) -> Result<Option<Self>> {
+    /// Reads the settings of layers with a sliding window, if they differ: Gemma 3 has another base
+    /// there, and no scaling.
+    pub(super) fn for_window(fields: &Fields, rope: &Self) -> Result<Option<Self>> {
         let (default, scaling) = match fields.architecture {
             Architecture::Gemma3 => (10_000.0, RopeScaling::None),
             _ => (rope.base, rope.scaling),
         };
         let base = fields.positive_or("rope.freq_base_swa", default)?;
-        let own = Self { base, scaling, ..rope.clone() };
-        Ok(Some(own).filter(|own| own != rope))
+        let settings = Self { base, scaling, ..rope.clone() };
+        Ok(Some(settings).filter(|settings| settings != rope))
     }
 }
 
-/// The scaling and its gain.
+/// Reads the scaling, and its gain.
 fn scaling(fields: &Fields, context: usize) -> Result<(RopeScaling, f64)> {
     const TYPE: &str = "rope.scaling.type";
-    let kind = fields.text_or(TYPE, "linear")?;
-    // The second is the old name. 0 is none.
+    let kind = fields.str_or(TYPE, "linear")?;
+    // The second key is the old name. 0 stands for no scaling.
     let key = ["rope.scaling.factor", "rope.scale_linear"].into_iter().find(|key| fields.has(key));
     let factor = match key {
         Some(key) if fields.finite_or(key, 0.0)? != 0.0 => fields.positive(key)?,
@@ -116,19 +116,19 @@ fn scaling(fields: &Fields, context: usize) -> Result<(RopeScaling, f64)> {
             for key in ["yarn_log_multiplier", "yarn_ext_factor", "yarn_attn_factor"] {
                 let key = format!("rope.scaling.{key}");
                 if fields.has(&key) {
-                    return Err(fields.wrong(&key, "no such key with this architecture", "one"));
+                    return Err(fields.invalid_key(&key, "no such key with this architecture", "one"));
                 }
             }
             let original =
                 fields.size_or("rope.scaling.original_context_length", context, 1 << 30)?;
             let fast = fields.positive_or("rope.scaling.yarn_beta_fast", 32.0)?;
             let slow = fields.positive_or("rope.scaling.yarn_beta_slow", 1.0)?;
-            // llama.cpp divides by this gain where it reads the file and multiplies by it where it
-            // rotates, once more for factors above 1: what is left is one gain.
+            // llama.cpp divides by this gain on loading, multiplies by it in the rotation, and
+            // multiplies once more for factors above 1. One gain remains.
             let gain = if factor > 1.0 { 1.0 + 0.1 * factor.ln() } else { 1.0 };
             Ok((RopeScaling::Yarn { factor, fast, slow, original }, gain))
         }
-        other => Err(fields.wrong(TYPE, "none, linear or yarn", crate::error::shown(other))),
+        other => Err(fields.invalid_key(TYPE, "none, linear or yarn", crate::error::shown(other))),
     }
 }
 

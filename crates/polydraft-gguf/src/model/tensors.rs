@@ -1,52 +1,51 @@
-//! What the tensors of a model are called, and what shapes they have.
+//! Names and shapes of the tensors of a model.
 
 use super::{Architecture, ModelDescription};
 use crate::error::Fault;
 use crate::{Gguf, Result};
 
-/// What a tensor is for.
+/// Role of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TensorRole {
-    /// Rows are embedded tokens.
+    /// Token embedding.
     TokenEmbedding,
-    /// The norm after the last layer.
+    /// Norm after the last layer.
     OutputNorm,
-    /// Makes the logits, where it is not the embedding.
+    /// Output embedding, unless it is tied to the token embedding.
     Output,
-    /// Divides the frequencies of the rotation, see
-    /// [`RopeSettings::factors`](super::RopeSettings::factors).
+    /// Divisors of the rotary frequencies, see [`RopeSettings::factors`](super::RopeSettings::factors).
     RopeFactors,
-    /// The norm before the attention.
+    /// Norm before attention.
     AttentionNorm,
-    /// Makes the queries.
+    /// Query projection.
     Query,
-    /// Makes the keys.
+    /// Key projection.
     Key,
-    /// Makes the values.
+    /// Value projection.
     Value,
-    /// The norm of a head's queries.
+    /// Norm of the queries of a head.
     QueryNorm,
-    /// The norm of a head's keys.
+    /// Norm of the keys of a head.
     KeyNorm,
-    /// After the attention.
+    /// Output projection of attention.
     AttentionOutput,
-    /// The norm after that.
+    /// Norm after attention.
     AttentionPostNorm,
-    /// The norm before the feed-forward block.
+    /// Norm before the feed-forward block.
     FeedForwardNorm,
-    /// The gate.
+    /// Gate projection of the feed-forward block.
     Gate,
-    /// What the gate multiplies.
+    /// Up projection of the feed-forward block.
     Up,
-    /// Back to the residual stream.
+    /// Down projection of the feed-forward block.
     Down,
-    /// The norm after that.
+    /// Norm after the feed-forward block.
     FeedForwardPostNorm,
 }
 
 impl TensorRole {
-    /// Its name, without `.weight` or `.bias` at the end and, in a layer, without `blk.N.` before
-    /// it.
+    /// Returns the base name: without the suffix `.weight` or `.bias`, and without the prefix `blk.N.`
+    /// of layers.
     pub fn base(self) -> &'static str {
         match self {
             Self::TokenEmbedding => "token_embd",
@@ -69,17 +68,17 @@ impl TensorRole {
         }
     }
 
-    /// Whether every layer has its own.
+    /// Whether every layer has such a tensor.
     pub fn in_layers(self) -> bool {
         !matches!(self, Self::TokenEmbedding | Self::OutputNorm | Self::Output | Self::RopeFactors)
     }
 
-    /// The name of its weight in a file; `layer` counts where every layer has its own.
+    /// Returns the name of the weight. `layer` is ignored for tensors outside of layers.
     pub fn weight(self, layer: usize) -> String {
         self.name(layer, "weight")
     }
 
-    /// The name of its bias in a file.
+    /// Returns the name of the bias. `layer` is ignored for tensors outside of layers.
     pub fn bias(self, layer: usize) -> String {
         self.name(layer, "bias")
     }
@@ -92,23 +91,23 @@ impl TensorRole {
     }
 }
 
-/// A tensor that a model must have.
+/// A required tensor of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedTensor {
-    /// What it is for.
+    /// Role.
     pub role: TensorRole,
-    /// Its layer; 0 outside of them.
+    /// Layer; 0 for tensors outside of layers.
     pub layer: usize,
     /// Whether it is a bias.
     pub bias: bool,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its shape, columns last.
+    /// Shape, columns last.
     pub shape: Vec<usize>,
 }
 
 impl ModelDescription {
-    /// All tensors of the model.
+    /// Returns all tensors of the model.
     pub fn tensors(&self) -> Vec<ExpectedTensor> {
         use TensorRole::*;
         let mut tensors = Vec::new();
@@ -167,11 +166,11 @@ impl ModelDescription {
         tensors
     }
 
-    /// That a file has exactly these tensors, in these shapes.
+    /// Checks that a file has exactly these tensors with these shapes.
     ///
     /// # Errors
-    /// A tensor that is missing, has another shape, or is not the model's: what a file has and
-    /// nobody reads would change what the model computes.
+    /// A tensor that is missing, or has another shape; an unknown tensor, because ignoring it would
+    /// change the model.
     pub fn check_tensors(&self, gguf: &Gguf) -> Result<()> {
         let expected = self.tensors();
         for tensor in &expected {
@@ -179,8 +178,8 @@ impl ModelDescription {
         }
         let known: std::collections::BTreeSet<&str> =
             expected.iter().map(|t| t.name.as_str()).collect();
-        // Converters wrote the frequencies themselves into every layer once; llama.cpp ignores
-        // them. Gemma 2's output is the embedding, whatever else is there.
+        // Old converters wrote the rotary frequencies into every layer, which llama.cpp ignores. The
+        // output embedding of Gemma 2 is always the token embedding.
         let ignored = |name: &str| {
             name.ends_with(".attn_rot_embd")
                 || name.ends_with(".attn_rot_embd.weight")

@@ -60,7 +60,7 @@ impl TokenizerDescription<'_> {
     /// without one, a token to begin or end a text with that is not there.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let failed =
-            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+            |e: tokenizers::Error| self.metadata.invalid_key(TOKENS, "a tokenizer", e.to_string());
         let mut tokenizer = match self.kind {
             TokenizerKind::ByteLevel(pre) => self.byte_level(pre)?,
             TokenizerKind::SentencePiece => self.sentence_piece()?,
@@ -93,7 +93,7 @@ impl TokenizerDescription<'_> {
                     shown(right),
                     shown(missing)
                 );
-                return Err(self.metadata.wrong(MERGES, "merges of tokens into a token", got));
+                return Err(self.metadata.invalid_key(MERGES, "merges of tokens into a token", got));
             }
             // The first of two alike counts.
             if seen.insert((*left, *right)) {
@@ -105,7 +105,7 @@ impl TokenizerDescription<'_> {
 
     fn byte_level(&self, pre: &PreTokenizer) -> Result<Tokenizer> {
         let failed =
-            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+            |e: tokenizers::Error| self.metadata.invalid_key(TOKENS, "a tokenizer", e.to_string());
         let model = BPE::builder()
             .vocab_and_merges(self.vocabulary(), self.listed_merges()?)
             .ignore_merges(pre.ignore_merges)
@@ -133,7 +133,7 @@ impl TokenizerDescription<'_> {
         if let Some(id) = self.tokens.iter().position(|token| token.len() > LONGEST_PIECE) {
             let (expected, bytes) =
                 (format!("tokens of at most {LONGEST_PIECE} bytes"), self.tokens[id].len());
-            return Err(self.metadata.wrong(TOKENS, expected, format!("{bytes} as number {id}")));
+            return Err(self.metadata.invalid_key(TOKENS, expected, format!("{bytes} as number {id}")));
         }
         let merges = self.derived_merges(&ids);
         self.with_bytes(&ids, merges)
@@ -154,12 +154,12 @@ impl TokenizerDescription<'_> {
         merges: Vec<(String, String)>,
     ) -> Result<Tokenizer> {
         let failed =
-            |e: tokenizers::Error| self.metadata.wrong(TOKENS, "a tokenizer", e.to_string());
+            |e: tokenizers::Error| self.metadata.invalid_key(TOKENS, "a tokenizer", e.to_string());
         if let Some(byte) = (0..=255_u8)
             .map(|byte| format!("<0x{byte:02X}>"))
             .find(|byte| !ids.contains_key(&**byte))
         {
-            return Err(self.metadata.wrong(
+            return Err(self.metadata.invalid_key(
                 TOKENS,
                 "a token for every byte",
                 format!("none that is {byte}"),
@@ -228,14 +228,14 @@ impl TokenizerDescription<'_> {
 
     /// What is put around a text.
     fn template(&self) -> Result<Option<TemplateProcessing>> {
-        let failed = |e: String| self.metadata.wrong(TOKENS, "tokens around a text", e);
+        let failed = |e: String| self.metadata.invalid_key(TOKENS, "tokens around a text", e);
         let mut pieces = Vec::new();
         let mut tokens = Vec::new();
         let role = |name: &str, id: Option<u32>| -> Result<SpecialToken> {
             let token = id.and_then(|id| Some((id, self.tokens.get(id as usize)?)));
             let Some((id, token)) = token else {
                 let key = format!("tokenizer.ggml.{name}_token_id");
-                return Err(self.metadata.wrong(&key, "a token, as one is to be added", "none"));
+                return Err(self.metadata.invalid_key(&key, "a token, as one is to be added", "none"));
             };
             SpecialToken::new(name.to_owned(), vec![id], vec![token.to_string()])
                 .map_err(|e| failed(e.to_string()))

@@ -153,7 +153,7 @@ impl PreTokenizer {
         let name = name.unwrap_or("default");
         ALL.iter().find(|pre| pre.names.contains(&name)).ok_or_else(|| {
             let known: Vec<_> = ALL.iter().flat_map(|pre| pre.names).copied().collect();
-            metadata.wrong(super::PRE, format!("one of {}", known.join(", ")), shown(name))
+            metadata.invalid_key(super::PRE, format!("one of {}", known.join(", ")), shown(name))
         })
     }
 }
