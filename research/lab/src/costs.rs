@@ -20,7 +20,14 @@ pub fn settle(
 ) -> Result<()> {
     let Speculation { tree, sampling: of_draft, verifier, .. } = speculation;
     if let Some(auto) = tree.auto_mut() {
-        auto.costs = costs::find_or_measure(file, options, models, [sampling, of_draft], verifier, &Terminal)?;
+        auto.costs = costs::find_or_measure(
+            file,
+            options,
+            models,
+            [sampling, of_draft],
+            verifier,
+            &Terminal,
+        )?;
     }
     Ok(())
 }

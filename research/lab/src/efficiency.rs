@@ -12,8 +12,8 @@ use polydraft::{Distribution, PolicyKind, Token};
 use polydraft_cli::output::{self, note};
 use polydraft_cli::usage::UsageError;
 use polydraft_engine::{Model, TableModel};
-use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
 use polydraft_reference::for_measurement;
+use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
 use serde::Serialize;
 
 use crate::bench::verifiers::chooses;

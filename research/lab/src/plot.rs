@@ -15,7 +15,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use polydraft_cli::usage::UsageError;
 
 pub use curves::{Curve, Curves, Datum};
-pub use dots::{Best, Dot, Dots, Panel, DISTINGUISHABLE, WIDTH};
+pub use dots::{Best, DISTINGUISHABLE, Dot, Dots, Panel, WIDTH};
 pub use lines::{Chart, Series, Value};
 
 type Area<'a, B> = DrawingArea<B, Shift>;

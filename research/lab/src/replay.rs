@@ -62,7 +62,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<()> {
     plot::check(&args.plot)?;
-    let traces = Trace::merged(&args.traces)?;
+    let traces = Trace::open_all(&args.traces)?;
     let header = traces[0].header().clone();
     let files: Vec<(&Trace, usize)> =
         traces.iter().flat_map(|trace| (0..trace.len()).map(move |shard| (trace, shard))).collect();

@@ -77,7 +77,8 @@ fn rejects_invalid_options() {
     let folder = tempfile::tempdir().unwrap();
     let (prompts, trace) = (prompts(folder.path()), folder.path().join("trace"));
     let trace = trace.to_str().unwrap();
-    let small = ["--prompts", &prompts, "-n", "4", "--every", "4", "--outputs", "1", "--mass", "0.9"];
+    let small =
+        ["--prompts", &prompts, "-n", "4", "--every", "4", "--outputs", "1", "--mass", "0.9"];
     json(&[&["trace", trace, "--tree", "paths:2,2", "--json"], &small[..]].concat());
     let shard = format!("{trace}/prompt-000001.safetensors.gz");
     json(&["replay", &shard, "--verifiers", "block", "--json"]);

@@ -194,7 +194,10 @@ fn efficiency_is_exact_and_reports_errors() {
         assert!(row["deviation"].as_f64().unwrap() < 1e-12, "{row}");
         row["block_efficiency"].as_f64().unwrap()
     };
-    assert!(value_of(&[]) > value_of(&["--set", "rho=2"]) && value_of(&["--set", "rho=2"]) > value_of(&["--set", "rho=9"]));
+    assert!(
+        value_of(&[]) > value_of(&["--set", "rho=2"])
+            && value_of(&["--set", "rho=2"]) > value_of(&["--set", "rho=9"])
+    );
     fails(&[&base[..], &["--verifier", "spectr", "--set", "rho=0"]].concat(), 2, &["at least 1"]);
     fails(&[&base[..], &["--verifier", "spectr", "--set", "tau=1"]].concat(), 2, &["tau", "rho"]);
     fails(&[&base[..], &["--set", "rho=2"]].concat(), 2, &["--verifier"]);

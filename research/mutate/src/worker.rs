@@ -53,16 +53,17 @@ fn try_one(
 ) -> (Kind, Outcome) {
     let (kind, mut dice) = kinds::begin(seed, number, only);
     limits::begin();
-    let outcome =
-        match catch_unwind(AssertUnwindSafe(|| kinds::run(kind, number, &mut dice, folder))) {
-            Ok(Ok(())) => Outcome::Taken,
-            Ok(Err(error)) => Outcome::Refused(format!("{error:#}")),
-            Err(payload) => {
-                let output = payload.downcast_ref::<String>().cloned();
-                let output = output.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-                Outcome::Panicked(output.unwrap_or_default())
-            }
-        };
+    let outcome = match catch_unwind(AssertUnwindSafe(|| {
+        kinds::run(kind, number, &mut dice, folder)
+    })) {
+        Ok(Ok(())) => Outcome::Taken,
+        Ok(Err(error)) => Outcome::Refused(format!("{error:#}")),
+        Err(payload) => {
+            let output = payload.downcast_ref::<String>().cloned();
+            let output = output.or_else(|| payload.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Outcome::Panicked(output.unwrap_or_default())
+        }
+    };
     (kind, outcome)
 }
 

@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 fn passes(args: &[&str]) {
     let output = Command::new(env!("CARGO_BIN_EXE_polydraft-mutate")).args(args).output().unwrap();
-    let output = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{output}\n{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -21,8 +21,8 @@ fn planted_faults_are_found() {
         "mutate", "--count", "7", "--jobs", "1", "--only", "planted", "--cpu", "3", "--wall", "12",
     ];
     let output = Command::new(env!("CARGO_BIN_EXE_polydraft-mutate")).args(args).output().unwrap();
-    let output = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{output}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     for expected in [
         "7 inputs",
         "6 findings",
@@ -33,7 +33,7 @@ fn planted_faults_are_found() {
         "1 4: more than 3 CPU seconds",
         "1 5: signal",
     ] {
-        assert!(output.contains(expected), "{expected}: {output}");
+        assert!(output.contains(expected), "{expected}: {printed}");
     }
 }
 

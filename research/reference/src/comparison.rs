@@ -222,11 +222,12 @@ pub struct Sample {
 /// number.
 pub fn mean(samples: &[Sample], value_of: impl Fn(&Sample) -> f64) -> (f64, f64) {
     let positions: f64 = samples.iter().map(|sample| sample.positions as f64).sum();
-    let mean =
-        samples.iter().map(|sample| sample.positions as f64 * value_of(sample)).sum::<f64>() / positions;
+    let mean = samples.iter().map(|sample| sample.positions as f64 * value_of(sample)).sum::<f64>()
+        / positions;
     // The number of positions of a sequence is random too: it adds to the error how far all of them
     // together are off.
-    let off = |sample: &Sample| (sample.prompt, sample.positions as f64 * (value_of(sample) - mean));
+    let off =
+        |sample: &Sample| (sample.prompt, sample.positions as f64 * (value_of(sample) - mean));
     let mut off: Vec<(usize, f64)> = samples.iter().map(off).collect();
     off.sort_by_key(|(prompt, _)| *prompt);
     let by_prompt = || off.chunk_by(|a, b| a.0 == b.0);

@@ -39,7 +39,9 @@ pub mod trace;
 mod transport;
 
 pub use emitted::{Emitted, emitted};
-pub use every::{reference, rule, rule_from_json, rules, for_measurement, verifier, verifier_from_json};
+pub use every::{
+    for_measurement, reference, rule, rule_from_json, rules, verifier, verifier_from_json,
+};
 pub use program::Solver;
 
 use polydraft::coupling::RuleSettings;

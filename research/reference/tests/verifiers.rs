@@ -8,7 +8,7 @@ use polydraft::verify::nested_priority::Settings;
 use polydraft::{Distribution, Drafting, Draws, PolicyKind, Problem, Proposal};
 use polydraft_reference::global_resolution::{self, Mode};
 use polydraft_reference::paths::{Limits, PathProblem, multi_path_optimum};
-use polydraft_reference::{ReferenceKind, optimum, for_measurement};
+use polydraft_reference::{ReferenceKind, for_measurement, optimum};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 

@@ -233,8 +233,11 @@ fn learn_tokenizer(documents: &[(bool, String)], vocabulary: usize) -> Result<To
     let mut learner: Plain = TokenizerImpl::new(BPE::default());
     learner.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
     // A quarter of the text fixes 4,096 merges as well as all of it.
-    let sample =
-        documents.iter().filter(|(held_out, _)| !held_out).step_by(4).map(|(_, text)| text.as_str());
+    let sample = documents
+        .iter()
+        .filter(|(held_out, _)| !held_out)
+        .step_by(4)
+        .map(|(_, text)| text.as_str());
     learner.train(&mut trainer, sample).map_err(anyhow::Error::msg)?;
 
     let mut tokenizer = Tokenizer::new(ModelWrapper::BPE(learner.get_model().clone()));

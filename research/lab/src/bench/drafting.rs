@@ -197,7 +197,14 @@ impl Count {
             optimal(Drafting::WithoutReplacement)?,
             optimal(Drafting::Greedy)?,
             optimal(Drafting::TopK)?,
-            raced(target, draft, count, position * RACES, &mut *self.shared_randomness, &mut self.rng),
+            raced(
+                target,
+                draft,
+                count,
+                position * RACES,
+                &mut *self.shared_randomness,
+                &mut self.rng,
+            ),
         ];
         ensure!(values.iter().all(|value| value.is_finite()), "no number at position {position}");
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));

@@ -24,7 +24,7 @@ use items::Item;
 
 use crate::args::{RecordArgs, finish};
 use crate::cut::CutArgs;
-pub use report::{KindScore, Report, Score, Outputs};
+pub use report::{KindScore, Outputs, Report, Score};
 
 /// Score answers of plain and of speculative decoding: the quality is the same.
 ///

@@ -285,7 +285,8 @@ pub fn run(args: Args) -> Result<()> {
             prompts.len()
         ));
     }
-    let outputs = rounds(&extent, prompts.len(), &settings) * (prompts.len() * settings.len()) as u64;
+    let outputs =
+        rounds(&extent, prompts.len(), &settings) * (prompts.len() * settings.len()) as u64;
     let bar = ProgressBar::new(outputs)
         .with_style(ProgressStyle::with_template("[{bar:30}] {pos}/{len} sequences, {eta} left")?);
     let interrupted = !measure(&extent, &mut models.engine, &prompts, &mut settings, &|| {

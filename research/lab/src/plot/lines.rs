@@ -167,7 +167,8 @@ impl<B: DrawingBackend> Pen<'_, B> {
     /// Series stand side by side within a category, so that equal values do not hide each other.
     fn across(&self, category: usize) -> i32 {
         let width = (self.frame.slot() * 6 / 10).min(20 * self.value_of as i32);
-        let shift = width * (2 * self.index as i32 + 1 - self.value_of as i32) / (2 * self.value_of as i32);
+        let shift =
+            width * (2 * self.index as i32 + 1 - self.value_of as i32) / (2 * self.value_of as i32);
         self.frame.center(category) + shift
     }
 

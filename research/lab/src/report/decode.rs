@@ -122,7 +122,8 @@ fn curves(report: &Report, temperature: f64, value_of: impl Fn(&Row) -> Datum) -
         }
     });
     let curve = |name: &str| {
-        let mut points: Vec<Datum> = rows().filter(|row| row.verifier == name).map(&value_of).collect();
+        let mut points: Vec<Datum> =
+            rows().filter(|row| row.verifier == name).map(&value_of).collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
         Curve::joined(name, points)
     };

@@ -64,10 +64,7 @@ pub fn section(record: &Record) -> Result<Section> {
             "Batched decoding",
             "Tokens per second, relative to batch size 1",
             &chart("tokens per second", "batch size", &|row| {
-                row.sequences
-                    .iter()
-                    .map(|merged| (merged.sequences, merged.relative))
-                    .collect()
+                row.sequences.iter().map(|merged| (merged.sequences, merged.relative)).collect()
             }),
         )?;
     }

@@ -18,7 +18,11 @@ pub fn section(record: &Record) -> Result<Section> {
     for score in &report.scores {
         if let Some(outputs) = &score.outputs {
             section.tile(
-                format!("{} of {}", outputs.equal, outputs.equal + outputs.ties + outputs.different),
+                format!(
+                    "{} of {}",
+                    outputs.equal,
+                    outputs.equal + outputs.ties + outputs.different
+                ),
                 format!(
                     "outputs at temperature 0 equal plain decoding's, {} differ at ties",
                     outputs.ties

@@ -80,7 +80,8 @@ fn cut(draft: &Draft, depth: usize) -> Result<Hand> {
         if own.tree().depth(node) < depth
             && let Some(draws) = draft.draws(here)
         {
-            let growth = if draft.has_fresh_draws(here) { Growth::Fresh(draws) } else { Growth::Continue };
+            let growth =
+                if draft.has_fresh_draws(here) { Growth::Fresh(draws) } else { Growth::Continue };
             let drawn = |child| std::iter::repeat_n(tree.token(child), tree.draws(child));
             let tokens: Vec<Token> = tree.children(here).flat_map(drawn).collect();
             own.record(node, draft.drawn_from(here)?.clone(), growth, &tokens)?;

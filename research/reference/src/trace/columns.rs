@@ -118,8 +118,9 @@ pub(crate) struct In<'a> {
 
 impl<'a> In<'a> {
     pub fn new(location: &'a str, bytes: &'a [u8]) -> Result<Self> {
-        let wrong =
-            |error: &dyn ToString| Error::content(location, "a safetensors file", error.to_string());
+        let wrong = |error: &dyn ToString| {
+            Error::content(location, "a safetensors file", error.to_string())
+        };
         let tensors = SafeTensors::deserialize(bytes).map_err(|error| wrong(&error))?;
         let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| wrong(&error))?;
         let metadata = metadata.metadata().as_ref().and_then(|map| map.get(METADATA)).cloned();

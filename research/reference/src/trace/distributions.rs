@@ -52,7 +52,10 @@ impl Packed {
         // Zeros take less room than the numbers of most tokens.
         if 2 * retained.len() > probs.vocabulary() {
             let mut all = vec![0.0; probs.vocabulary()];
-            retained.drain(..).zip(weights).for_each(|(token, weight)| all[token as usize] = weight);
+            retained
+                .drain(..)
+                .zip(weights)
+                .for_each(|(token, weight)| all[token as usize] = weight);
             weights = all;
         }
         Self { tokens: retained, weights, scale, left_out }

@@ -87,8 +87,9 @@ impl Trace {
             })?;
         let crc = crc32(&header);
         let location = file.display().to_string();
-        let header: Header = serde_json::from_slice(&header)
-            .map_err(|error| Error::content(&location, "the header of a trace", error.to_string()))?;
+        let header: Header = serde_json::from_slice(&header).map_err(|error| {
+            Error::content(&location, "the header of a trace", error.to_string())
+        })?;
         header.validate(&location)?;
         let index = folder.join(INDEX);
         let text = polydraft_files::read_text(&index, LINES)

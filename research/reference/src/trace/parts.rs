@@ -9,7 +9,8 @@
 //! Complexity: one pass over the nodes that are taken. Deviations: none.
 
 use polydraft::{
-    Draft, DraftTree, Drafting, Draws, Error as DistributionError, Growth, NodeId, Policy, PolicyKind, Token,
+    Draft, DraftTree, Drafting, Draws, Error as DistributionError, Growth, NodeId, Policy,
+    PolicyKind, Token,
 };
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha12Rng;

@@ -54,7 +54,9 @@ impl Replay {
         // All recorded paths are extracted, to the requested depth; then they are split into
         // subsamples.
         let (mut part, mut paths) = (tree.clone(), None);
-        if let (Some(there), Some(requested)) = (paths_of(&mut recorded.clone()), paths_of(&mut part)) {
+        if let (Some(there), Some(requested)) =
+            (paths_of(&mut recorded.clone()), paths_of(&mut part))
+        {
             paths = Some(*requested).filter(|requested| *requested < *there);
             *requested = *there;
         }
@@ -171,6 +173,7 @@ pub fn replay(
 /// sums are the same to the last bit.
 pub fn in_rounds(prompts: &[Vec<Option<Sample>>]) -> Vec<Sample> {
     let rounds = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    let round = |round: usize| prompts.iter().filter_map(move |sequences| sequences.get(round)?.clone());
+    let round =
+        |round: usize| prompts.iter().filter_map(move |sequences| sequences.get(round)?.clone());
     (0..rounds).flat_map(round).collect()
 }

@@ -210,9 +210,12 @@ impl Shard {
         let sequences: Vec<Text> = (0..numbers.seeds.len()).map(text).collect();
         for (index, text) in sequences.iter().enumerate() {
             let at = &numbers.at[text.positions.clone()];
-            let least = |location: usize| if location == 0 { 0 } else { at[location - 1].saturating_add(1) };
-            let sound =
-                |location: usize| (least(location)..=text.tokens.len() as u32).contains(&at[location]);
+            let least = |location: usize| {
+                if location == 0 { 0 } else { at[location - 1].saturating_add(1) }
+            };
+            let sound = |location: usize| {
+                (least(location)..=text.tokens.len() as u32).contains(&at[location])
+            };
             if let Some(wrong) = (0..at.len()).find(|location| !sound(*location)) {
                 let expected = format!(
                     "ascending positions of a sequence of {} tokens, here from {}",
@@ -380,8 +383,17 @@ impl Shard {
         }
     }
 
-    fn invalid_node(&self, position: usize, node: NodeId, what: &str, error: polydraft::Error) -> Error {
-        Error::EmittedDistribution { location: format!("{}: {what}", self.at(position, node)), error }
+    fn invalid_node(
+        &self,
+        position: usize,
+        node: NodeId,
+        what: &str,
+        error: polydraft::Error,
+    ) -> Error {
+        Error::EmittedDistribution {
+            location: format!("{}: {what}", self.at(position, node)),
+            error,
+        }
     }
 
     fn at(&self, position: usize, node: NodeId) -> String {

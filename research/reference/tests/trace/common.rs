@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use polydraft::VerifierKind;
-use polydraft::conformance::tree::{Pair, NodeTargets, draw, random_pair};
+use polydraft::conformance::tree::{NodeTargets, Pair, draw, random_pair};
 use polydraft::{Draft, NodeId, PolicyKind, Sampling, TargetDistributions};
 use polydraft_reference::trace::{FORMAT, Header, Recording, VERSION, Writer};
 use rand::SeedableRng;

@@ -50,7 +50,10 @@ fn drafts_and_distributions_are_the_same_to_the_last_bit() {
                                 "{tree}"
                             );
                             assert_eq!(read.draft.draws(node), draft.draws(node));
-                            assert_eq!(read.draft.has_fresh_draws(node), draft.has_fresh_draws(node));
+                            assert_eq!(
+                                read.draft.has_fresh_draws(node),
+                                draft.has_fresh_draws(node)
+                            );
                             assert_eq!(&read.target[node], target.target(node).unwrap());
                         }
                     });

@@ -2,7 +2,7 @@
 //! significant?
 
 use super::report::{Report, Row};
-use crate::plot::{Best, Dot, Dots, Panel, DISTINGUISHABLE, WIDTH};
+use crate::plot::{Best, DISTINGUISHABLE, Dot, Dots, Panel, WIDTH};
 
 /// Temperature, paths and depth of a panel.
 type Setting = (f64, usize, usize);

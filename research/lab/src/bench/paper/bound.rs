@@ -148,16 +148,21 @@ mod tests {
     #[test]
     fn the_bound_bounds() {
         let table = bound(3, 1, &|| true).expect("a table");
-        let value_of = |row: &str, column: &str| table.entry(row, column).expect("an entry").ours.value;
+        let value_of =
+            |row: &str, column: &str| table.entry(row, column).expect("an entry").ours.value;
         for row in ["V = 3, L = 2, K = 2", "V = 2, L = 3, K = 2", "V = 2, L = 2, K = 3"] {
             let best = value_of(row, "bound");
             let lemma = value_of(row, LEMMA);
-            assert!(lemma > 1.0 && lemma <= value_of(row, "greedy-block") + 1e-9, "{row}: {table:?}");
+            assert!(
+                lemma > 1.0 && lemma <= value_of(row, "greedy-block") + 1e-9,
+                "{row}: {table:?}"
+            );
             for entry in table.entries.iter().filter(|entry| entry.row == row) {
                 assert!(entry.ours.value <= best + 1e-9, "{row}: {entry:?}");
             }
             assert!(
-                value_of(row, "nested-priority") > best - 0.02 && value_of(row, "block") < best - 0.02,
+                value_of(row, "nested-priority") > best - 0.02
+                    && value_of(row, "block") < best - 0.02,
                 "{row}: {table:?}"
             );
         }

@@ -206,7 +206,8 @@ impl Table {
                 write!(out, " {less:<18}")?;
             }
             let value_of = |index: &usize| entry.theirs[*index].map(|theirs| short(theirs.value));
-            let figure = |index| format!(" {:>8}", value_of(index).unwrap_or_else(|| "-".to_owned()));
+            let figure =
+                |index| format!(" {:>8}", value_of(index).unwrap_or_else(|| "-".to_owned()));
             let theirs: String = self.figures().iter().map(figure).collect();
             writeln!(out, "{theirs}")?;
         }

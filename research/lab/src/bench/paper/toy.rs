@@ -113,7 +113,10 @@ mod tests {
             let entry = table.entries.iter().find(|entry| entry.column == column);
             entry.expect("an entry").ours
         };
-        assert!(value_of("OTM").value >= value_of("RRS").value && value_of("OTMw").value >= value_of("RRSw").value);
+        assert!(
+            value_of("OTM").value >= value_of("RRS").value
+                && value_of("OTMw").value >= value_of("RRSw").value
+        );
         // SpecHub's table 4, first row.
         for (column, theirs) in [("RRS", 0.6273), ("OTM", 0.6380), ("SpecHub", 0.7402)] {
             let ours = value_of(column);

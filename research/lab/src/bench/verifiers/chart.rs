@@ -6,7 +6,7 @@ use crate::args::RecordArgs;
 use anyhow::Result;
 
 use super::report::{Compared, Report, print};
-use crate::plot::{self, Best, Dot, Dots, Panel, DISTINGUISHABLE, WIDTH};
+use crate::plot::{self, Best, DISTINGUISHABLE, Dot, Dots, Panel, WIDTH};
 
 /// Draws a report to files, and prints it as a table or as JSON.
 pub fn show(report: &Report, plots: &[PathBuf], record: &RecordArgs) -> Result<()> {
@@ -32,7 +32,9 @@ pub fn chart(report: &Report) -> Dots {
                  the highest",
                 report.origin.prompts
             ),
-            format!("Filled: the highest, and what is less than {DISTINGUISHABLE} such errors below it"),
+            format!(
+                "Filled: the highest, and what is less than {DISTINGUISHABLE} such errors below it"
+            ),
         ],
         x_label: "tokens per call of the target (block efficiency)".to_owned(),
         panels: panels.collect(),

@@ -51,12 +51,19 @@ fn acceptances_are_exact_on_tables() {
     };
     let (target, draft) = (probs(TARGET), probs(DRAFT));
     for pair in &pairs {
-        let value_of = |rule, count| acceptance_at(&node(rule, count), pair, 0).expect("an acceptance");
+        let value_of =
+            |rule, count| acceptance_at(&node(rule, count), pair, 0).expect("an acceptance");
         // min(p, q) summed; of two drafts 1 + min over H of p(H) − q(H)².
-        assert!((value_of(None, 1) - 0.7).abs() < 1e-6 && (value_of(Some("single"), 1) - 0.7).abs() < 1e-6);
+        assert!(
+            (value_of(None, 1) - 0.7).abs() < 1e-6
+                && (value_of(Some("single"), 1) - 0.7).abs() < 1e-6
+        );
         let best = 1.0
             + [0.0, 0.1 - 0.4_f64.powi(2), 0.4 - 0.7_f64.powi(2)].into_iter().fold(0.0, f64::min);
-        assert!((value_of(None, 2) - best).abs() < 1e-6 && (value_of(Some("priority"), 2) - best).abs() < 1e-6);
+        assert!(
+            (value_of(None, 2) - best).abs() < 1e-6
+                && (value_of(Some("priority"), 2) - best).abs() < 1e-6
+        );
         for rule in ["k-seq", "recursive", "naive"] {
             let mut rule_at_work =
                 polydraft_reference::rule(rule).expect("a rule").build().expect("built");
