@@ -33,7 +33,7 @@ fn planted_faults_are_found() {
         "1 4: more than 3 CPU seconds",
         "1 5: signal",
     ] {
-        assert!(output.contains(expected), "{expected}: {printed}");
+        assert!(printed.contains(expected), "{expected}: {printed}");
     }
 }
 
