@@ -396,8 +396,8 @@ mod tests {
                 while !session.is_done() {
                     engine.step(&mut [&mut session]).unwrap();
                 }
-                let built = engine.close(session).unwrap();
-                (built.tokens, built.statistics.target_calls)
+                let generation = engine.close(session).unwrap();
+                (generation.tokens, generation.statistics.target_calls)
             }) {
                 *distributions.entry(tokens).or_insert(0.0) += probability;
                 calls += probability * target_calls as f64;

@@ -28,7 +28,7 @@ pub struct ServedModel {
     /// Name of the draft, as given.
     pub draft: Option<String>,
     /// Stores the n-grams that are learned, if any.
-    pub learned: Option<TableSaver>,
+    pub table_saver: Option<TableSaver>,
     /// Verifier and tree; `None` without a drafter.
     pub speculation: Option<Speculation>,
     /// Measured acceptance rates for sequoia trees, if any.
@@ -107,7 +107,7 @@ impl LoadedModel {
             engine,
             language,
             draft,
-            learned,
+            table_saver,
             speculation,
             acceptance,
             costs,
@@ -124,7 +124,7 @@ impl LoadedModel {
         limits.sequences = limits.sequences.min(engine.max_sequences()).max(1);
         limits.tokens = limits.tokens.min(tokens);
         let (engine, thread) =
-            worker::start(engine, language.clone(), learned, limits, costs, telemetry)?;
+            worker::start(engine, language.clone(), table_saver, limits, costs, telemetry)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let mut hasher = DefaultHasher::new();
         let speculation_name = speculation.as_ref().map(|s| format!("{} {}", s.verifier, s.tree));

@@ -114,12 +114,12 @@ impl Slot {
 
 impl Models {
     /// Creates the models, all unloaded.
-    pub fn new(entry: Vec<ModelEntry>, options: Arc<ServerOptions>) -> Self {
+    pub fn new(entries: Vec<ModelEntry>, options: Arc<ServerOptions>) -> Self {
         let slot = |entry| {
             let (state, last_used) = (Mutex::new(State::Unloaded), Mutex::new(Instant::now()));
             Arc::new(Slot { entry, state, last_used })
         };
-        let slots = entry.into_iter().map(slot).collect();
+        let slots = entries.into_iter().map(slot).collect();
         Self { slots, options, metrics: Metrics::new() }
     }
 
@@ -237,12 +237,12 @@ impl Models {
         tokio::task::spawn_blocking(move || {
             evict_until_fits(&slots, slot.entry.bytes);
             let label = (slots.len() > 1).then(|| slot.entry.names[0].clone());
-            let started = (slot.entry.load)().and_then(|served| {
+            let loaded = (slot.entry.load)().and_then(|served| {
                 let names = slot.entry.names.clone();
                 Ok(LoadedModel::start(served, names, options, metrics.for_model(label))?)
             });
             let mut state = slot.state();
-            let outcome = match started {
+            let outcome = match loaded {
                 Ok((model, thread)) => {
                     *state = State::Loaded(model.clone(), thread);
                     Ok(model)

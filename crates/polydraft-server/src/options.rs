@@ -30,27 +30,27 @@ pub struct ServerOptions {
     /// Bytes for the KV cache of all sequences of a model. Default: half of the free memory.
     pub cache_memory: Option<u64>,
     /// API key that requests must present, if any.
-    pub key: Option<String>,
+    pub api_key: Option<String>,
     /// Origins whose pages may send requests: `*` allows all, `localhost` all of the browser's own
     /// machine; empty allows none.
-    pub origins: Vec<String>,
+    pub allowed_origins: Vec<String>,
     /// Maximum tokens of a prompt and its output. Default: the model's context length.
     pub context: Option<usize>,
     /// Maximum bytes of a request's body.
-    pub body: usize,
+    pub max_body_bytes: usize,
     /// Grace period of running requests when the server stops.
-    pub grace: Duration,
+    pub grace_period: Duration,
     /// Rejects unknown parameters and those that would be ignored.
     pub strict: bool,
     /// Default request parameters, used where a request omits them.
     pub defaults: Map<String, Value>,
     /// Additional path prefix, such as `/llm`; empty for none.
-    pub root: String,
+    pub path_prefix: String,
     /// Continues the last message of a conversation if it is an answer, unless the request sets
     /// otherwise.
-    pub prefill: bool,
+    pub continue_final_answer: bool,
     /// Serves `/metrics`.
-    pub metrics: bool,
+    pub serve_metrics: bool,
     /// Maximum number of alternatives with log-probabilities per token. Values above the vocabulary
     /// size allow all tokens.
     pub max_logprobs: usize,
@@ -62,13 +62,13 @@ pub struct ServerOptions {
     /// Default stop strings.
     pub stop: Vec<String>,
     /// Ignores end tokens by default.
-    pub ignore_end: bool,
+    pub ignore_end_tokens: bool,
     /// Ignores the published sampling settings, which are otherwise the defaults of conversations.
-    pub ignore_published: bool,
+    pub ignore_published_sampling: bool,
     /// Level of log messages.
-    pub log: LevelFilter,
+    pub log_level: LevelFilter,
     /// Exit code after a second signal to stop.
-    pub interrupted: u8,
+    pub interrupted_exit_code: u8,
 }
 
 impl Default for ServerOptions {
@@ -78,24 +78,24 @@ impl Default for ServerOptions {
             models: Vec::new(),
             capacity: Capacity { sequences: 32, tokens: usize::MAX, queue: 1024 },
             cache_memory: None,
-            key: None,
-            origins: Vec::new(),
+            api_key: None,
+            allowed_origins: Vec::new(),
             context: None,
-            body: 2 << 20,
-            grace: Duration::from_secs(30),
+            max_body_bytes: 2 << 20,
+            grace_period: Duration::from_secs(30),
             strict: false,
             defaults: Map::new(),
-            root: String::new(),
-            prefill: false,
-            metrics: true,
+            path_prefix: String::new(),
+            continue_final_answer: false,
+            serve_metrics: true,
             max_logprobs: MAX_ALTERNATIVES,
             unload_after: None,
             max_tokens: None,
             stop: Vec::new(),
-            ignore_end: false,
-            ignore_published: false,
-            log: LevelFilter::Info,
-            interrupted: 130,
+            ignore_end_tokens: false,
+            ignore_published_sampling: false,
+            log_level: LevelFilter::Info,
+            interrupted_exit_code: 130,
         }
     }
 }

@@ -28,9 +28,9 @@ const DEFAULT_COMPLETION_TOKENS: usize = 128;
 /// An address that cannot be bound; errors of loading the first model, including a tree that is too
 /// large for all requests.
 pub fn serve(options: ServerOptions, listener: &'static (dyn Listener + Sync)) -> Result<()> {
-    let (addresses, interrupted) = (options.addresses.clone(), options.interrupted);
+    let (addresses, interrupted) = (options.addresses.clone(), options.interrupted_exit_code);
     // Log this program's messages only. A logger that the process already has stays.
-    let _ = env_logger::Builder::new().filter_module("polydraft", options.log).try_init();
+    let _ = env_logger::Builder::new().filter_module("polydraft", options.log_level).try_init();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(4)
@@ -171,10 +171,11 @@ fn into_served_model(
     let speculation = run.settings.speculation.clone();
     let acceptance = run.description.acceptance()?;
     let configured = &run.description.sampling;
-    let published_sampling = match options.ignore_published || run.models.language.chat.is_none() {
-        true => configured.clone(),
-        false => with_published_sampling(configured.clone(), &run.models, listener),
-    };
+    let published_sampling =
+        match options.ignore_published_sampling || run.models.language.chat.is_none() {
+            true => configured.clone(),
+            false => with_published_sampling(configured.clone(), &run.models, listener),
+        };
     let language = run.models.language;
     let defaults = |sampling: &SamplingOptions,
                     max_tokens: usize,
@@ -183,7 +184,7 @@ fn into_served_model(
         max_tokens: Some(options.max_tokens.unwrap_or(max_tokens))
             .filter(|max_tokens| *max_tokens > 0),
         stop: options.stop.clone(),
-        end_tokens: if options.ignore_end { Vec::new() } else { end_tokens },
+        end_tokens: if options.ignore_end_tokens { Vec::new() } else { end_tokens },
     };
     let completions = defaults(configured, DEFAULT_COMPLETION_TOKENS, language.end_tokens.clone());
     let chat = defaults(&published_sampling, 0, language.answer_end_tokens());
@@ -201,12 +202,12 @@ fn into_served_model(
     let tokens = engine.token_capacity().map_or(tokens, |room| room.min(tokens));
     // The demo pair's draft was not given by name, but has one.
     let draft = run.models.draft.or_else(|| engine.drafter_name().map(str::to_owned));
-    let learned = run.models.table_saver;
+    let table_saver = run.models.table_saver;
     Ok(ServedModel {
         engine,
         language,
         draft,
-        learned,
+        table_saver,
         speculation,
         acceptance,
         costs,

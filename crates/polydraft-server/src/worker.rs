@@ -66,7 +66,7 @@ pub struct Capacity {
 pub fn start(
     engine: Engine,
     language: Language,
-    table_keeper: Option<TableSaver>,
+    table_saver: Option<TableSaver>,
     capacity: Capacity,
     costs: CostsToUse,
     telemetry: Arc<Telemetry>,
@@ -78,7 +78,7 @@ pub fn start(
     let worker = Worker {
         engine,
         language,
-        table_keeper,
+        table_saver,
         costs,
         capacity,
         inbox,
@@ -97,7 +97,7 @@ pub fn start(
 struct Worker {
     engine: Engine,
     language: Language,
-    table_keeper: Option<TableSaver>,
+    table_saver: Option<TableSaver>,
     costs: StepCosts,
     capacity: Capacity,
     inbox: Receiver<Command>,
@@ -133,7 +133,7 @@ impl Worker {
             let cache = self.reserved().1 as f64 / self.capacity.tokens as f64;
             self.telemetry.set_load(self.running.len(), self.waiting.len(), cache);
         }
-        if let Some(Err(error)) = self.table_keeper.take().map(TableSaver::close) {
+        if let Some(Err(error)) = self.table_saver.take().map(TableSaver::close) {
             log::error!("{error:#}");
         }
     }

@@ -211,7 +211,7 @@ fn tokenizes_and_detokenizes() {
 
 #[test]
 fn accepts_the_key_in_either_header() {
-    let server = start(NOW, |options| options.key = Some("secret".to_owned()));
+    let server = start(NOW, |options| options.api_key = Some("secret".to_owned()));
     for (header, status) in
         [("X-Api-Key: secret", 200), ("Authorization: Bearer secret", 200), ("X-Api-Key: b", 401)]
     {

@@ -2,7 +2,7 @@
 
 python3 guidellm_client.py path/to/polydraft [path/to/guidellm]
 
-Its sweep: one request at a time, then 512 at once, then rates between. No request may fail.
+Its sweep sends one request at a time, then 512 at once, then at rates in between. No request may fail.
 """
 
 import json
@@ -34,7 +34,7 @@ def main():
             requests = {kind: len(all) for kind, all in benchmark["requests"].items() if isinstance(all, list)}
             assert requests["successful"] > 0 and requests["errored"] == 0, requests
             print("guidellm:", requests)
-    print("guidellm: all is well")
+    print("guidellm: passed")
 
 
 if __name__ == "__main__":

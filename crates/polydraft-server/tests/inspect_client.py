@@ -21,7 +21,7 @@ def main():
         task = Task(dataset=[Sample(input="fn main", target="{")], solver=[generate()], scorer=match())
         log = eval(task, model="openai/target", max_tokens=16, log_dir=logs, display="none")[0]
         assert log.status == "success", log.error
-    print("inspect-ai: all is well")
+    print("inspect-ai: passed")
 
 
 main()

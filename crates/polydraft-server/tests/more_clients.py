@@ -1,5 +1,5 @@
 """litellm, langchain, instructor, pydantic-ai and outlines, unmodified, against `polydraft serve` with the demo pair,
-with its target told of tools.
+with tools in its target's chat template.
 
 python3 more_clients.py path/to/polydraft
 """
@@ -18,28 +18,28 @@ QUESTION = "Returns the sum of two numbers."
 MESSAGES = [{"role": "user", "content": QUESTION}]
 
 
-def of_litellm(url):
+def use_litellm(url):
     import litellm
 
-    asked = dict(messages=MESSAGES, max_tokens=16, api_key="secret", seed=1)
-    answer = litellm.completion(model="openai/tools", api_base=url, **asked)
+    params = dict(messages=MESSAGES, max_tokens=16, api_key="secret", seed=1)
+    answer = litellm.completion(model="openai/tools", api_base=url, **params)
     assert answer.choices[0].message.content
-    streamed = litellm.completion(model="openai/tools", api_base=url, stream=True, **asked)
+    streamed = litellm.completion(model="openai/tools", api_base=url, stream=True, **params)
     text = "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
     assert text == answer.choices[0].message.content
-    # Its Anthropic route.
-    asked = dict(messages=MESSAGES, max_tokens=16, api_key="secret")
-    answer = litellm.completion(model="anthropic/tools", api_base=url.removesuffix("/v1"), **asked)
+    # Through its Anthropic provider.
+    params = dict(messages=MESSAGES, max_tokens=16, api_key="secret")
+    answer = litellm.completion(model="anthropic/tools", api_base=url.removesuffix("/v1"), **params)
     assert answer.choices[0].message.content
     answer = asyncio.run(
-        litellm.anthropic_messages(model="anthropic/tools", api_base=url.removesuffix("/v1"), **asked)
+        litellm.anthropic_messages(model="anthropic/tools", api_base=url.removesuffix("/v1"), **params)
     )
     assert answer["content"][0]["text"], answer
-    answer = litellm.completion(model="ollama_chat/tools", api_base=url.removesuffix("/v1"), **asked)
+    answer = litellm.completion(model="ollama_chat/tools", api_base=url.removesuffix("/v1"), **params)
     assert answer.choices[0].message.content
 
 
-def of_langchain(url):
+def use_langchain(url):
     from langchain_core.tools import tool
     from langchain_openai import ChatOpenAI
 
@@ -56,7 +56,7 @@ def of_langchain(url):
     assert called.tool_calls[0]["name"] == "weather", called
 
 
-def of_instructor(url):
+def use_instructor(url):
     import instructor
     import openai
     from pydantic import BaseModel, SecretStr
@@ -73,15 +73,15 @@ def of_instructor(url):
     for mode in (instructor.Mode.TOOLS, instructor.Mode.RESPONSES_TOOLS):
         client = instructor.from_openai(openai.OpenAI(base_url=url, api_key="secret"), mode=mode)
         for seed in range(8):
-            most = {"max_tokens": 200} if mode == instructor.Mode.TOOLS else {"max_output_tokens": 200}
+            limit = {"max_tokens": 200} if mode == instructor.Mode.TOOLS else {"max_output_tokens": 200}
             point = client.chat.completions.create(
                 model="tools", messages=MESSAGES, response_model=Point, max_retries=0,
-                extra_body={"seed": seed}, **most,
+                extra_body={"seed": seed}, **limit,
             )
             assert isinstance(point, Point), point
 
 
-def of_pydantic_ai(url):
+def use_pydantic_ai(url):
     from pydantic import BaseModel
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel
@@ -95,7 +95,7 @@ def of_pydantic_ai(url):
     assert agent.run_sync(QUESTION).output.yes in (True, False)
 
 
-def of_outlines(url):
+def use_outlines(url):
     from typing import Literal
 
     import openai
@@ -116,10 +116,10 @@ def main():
         (target / "chat_template.jinja").symlink_to(pathlib.Path(__file__).with_name("tools.jinja"))
         failed = []
         with serving(sys.argv[1], "--target", str(target), "--draft", str(DEMO / "draft")) as url:
-            for check in (of_litellm, of_langchain, of_instructor, of_pydantic_ai, of_outlines):
+            for check in (use_litellm, use_langchain, use_instructor, use_pydantic_ai, use_outlines):
                 try:
                     check(url)
-                    print(f"{check.__name__}: all is well", flush=True)
+                    print(f"{check.__name__}: passed", flush=True)
                 except Exception as error:
                     failed.append(check.__name__)
                     print(f"{check.__name__}: {type(error).__name__}: {str(error)[:600]}", flush=True)

@@ -1,6 +1,6 @@
 // OpenAI's client for JavaScript and the AI SDK, unmodified, against `polydraft serve` with the demo pair.
 //
-// node npm_clients.mjs path/to/polydraft FOLDER, the one with node_modules
+// node npm_clients.mjs path/to/polydraft FOLDER (which has node_modules)
 import { spawn } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
@@ -12,12 +12,12 @@ const load = async name => import(require.resolve(name));
 
 const server = spawn(program, ['--no-config', 'serve', '--port', '0', '--api-key', 'secret']);
 const url = await new Promise((done, failed) => {
-  let said = '';
+  let output = '';
   server.stderr.on('data', data => {
-    const found = /serving at (http\S+);/.exec(said += data);
+    const found = /serving at (http\S+);/.exec(output += data);
     if (found) done(found[1]);
   });
-  server.on('exit', () => failed(new Error(said)));
+  server.on('exit', () => failed(new Error(output)));
 });
 
 try {
@@ -38,12 +38,12 @@ try {
   const model = provider('target');
   assert.ok((await generateText({ model, messages, maxOutputTokens: 24 })).text);
   let text = '';
-  for await (const piece of streamText({ model, messages, maxOutputTokens: 24 }).textStream) text += piece;
+  for await (const chunk of streamText({ model, messages, maxOutputTokens: 24 }).textStream) text += chunk;
   assert.ok(text);
   const schema = z.object({ colour: z.enum(['red', 'blue']) });
   const { object } = await generateObject({ model, messages, schema, maxOutputTokens: 60 });
   assert.ok(['red', 'blue'].includes(object.colour));
-  console.log('openai and ai for npm: all is well');
+  console.log('openai and ai for npm: passed');
 } finally {
   server.kill();
 }

@@ -42,7 +42,7 @@ fn default_parameters_apply_to_requests_that_omit_them() {
 
 #[test]
 fn prefill_option_continues_a_final_answer() {
-    let server = start(NOW, |options| options.prefill = true);
+    let server = start(NOW, |options| options.continue_final_answer = true);
     let plain = start(NOW, |_| ());
     let messages = json!([message("user", "a"), message("assistant", "b c")]);
     // An echo begins with the continued message.
@@ -72,8 +72,8 @@ fn prefill_option_continues_a_final_answer() {
 #[test]
 fn serves_under_the_root_path_too() {
     let server = start(NOW, |options| {
-        options.root = "/some/llm".to_owned();
-        options.key = Some("secret".to_owned());
+        options.path_prefix = "/some/llm".to_owned();
+        options.api_key = Some("secret".to_owned());
     });
     for (path, with_key, status) in [
         ("/v1/models", true, 200),
@@ -91,7 +91,7 @@ fn serves_under_the_root_path_too() {
 
 #[test]
 fn preflight_lists_methods_and_headers() {
-    let server = start(NOW, |options| options.origins = vec!["*".to_owned()]);
+    let server = start(NOW, |options| options.allowed_origins = vec!["*".to_owned()]);
     let preflight = "OPTIONS /completion HTTP/1.1\r\nOrigin: http://page.example\r\n\
                  Access-Control-Request-Method: POST\r\n\
                  Access-Control-Request-Headers: authorization";
@@ -107,7 +107,7 @@ fn preflight_lists_methods_and_headers() {
 
 #[test]
 fn metrics_can_be_turned_off() {
-    let server = start(NOW, |options| options.metrics = false);
+    let server = start(NOW, |options| options.serve_metrics = false);
     let rejected = server.get("/metrics");
     assert_eq!(rejected.status, 501);
     assert!(rejected.json()["error"]["message"].is_string());

@@ -1,5 +1,5 @@
 """Anthropic's and Ollama's clients, unmodified, against `polydraft serve` with the demo pair, with
-its target told of tools.
+tools in its target's chat template.
 
 python3 peer_clients.py path/to/polydraft
 """
@@ -18,14 +18,14 @@ SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, 
           "additionalProperties": False}
 
 
-def of_anthropic(url):
+def use_anthropic(url):
     client = anthropic.Anthropic(base_url=url, api_key="secret", max_retries=0, timeout=60)
     assert client.models.list().data[0].id == "tools"
-    asked = dict(model="tools", max_tokens=24, messages=MESSAGES, system="Write Rust.", extra_body={"seed": 1})
-    answer = client.messages.create(**asked)
+    params = dict(model="tools", max_tokens=24, messages=MESSAGES, system="Write Rust.", extra_body={"seed": 1})
+    answer = client.messages.create(**params)
     assert answer.content[0].text and answer.usage.output_tokens <= 24
     assert answer.stop_reason in ("end_turn", "max_tokens")
-    with client.messages.stream(**asked) as stream:
+    with client.messages.stream(**params) as stream:
         text = "".join(stream.text_stream)
         assert text == answer.content[0].text
         assert stream.get_final_message().usage.output_tokens == answer.usage.output_tokens
@@ -43,8 +43,8 @@ def of_anthropic(url):
     result = {"type": "tool_result", "tool_use_id": call.id, "content": "rain"}
     messages = MESSAGES + [{"role": "assistant", "content": called.content}, {"role": "user", "content": [result]}]
     assert client.messages.create(model="tools", max_tokens=8, messages=messages, tools=[tool]).content
-    begun = MESSAGES + [{"role": "assistant", "content": "pub fn add("}]
-    assert client.messages.create(model="tools", max_tokens=8, messages=begun).content
+    prefilled = MESSAGES + [{"role": "assistant", "content": "pub fn add("}]
+    assert client.messages.create(model="tools", max_tokens=8, messages=prefilled).content
     try:
         client.messages.create(model="gpt", max_tokens=1, messages=MESSAGES)
         raise AssertionError("another model was served")
@@ -52,7 +52,7 @@ def of_anthropic(url):
         pass
 
 
-def of_ollama(url):
+def use_ollama(url):
     client = ollama.Client(host=url, headers={"Authorization": "Bearer secret"})
     assert client.list().models[0].model == "tools"
     options = {"num_predict": 24, "seed": 1, "temperature": 0.8}
@@ -81,9 +81,9 @@ def main():
         (target / "chat_template.jinja").symlink_to(pathlib.Path(__file__).with_name("tools.jinja"))
         with serving(sys.argv[1], "--target", str(target), "--draft", str(DEMO / "draft")) as url:
             url = url.removesuffix("/v1")
-            of_anthropic(url)
-            of_ollama(url)
-    print(f"anthropic {anthropic.__version__}, ollama: all is well")
+            use_anthropic(url)
+            use_ollama(url)
+    print(f"anthropic {anthropic.__version__}, ollama: passed")
 
 
 main()

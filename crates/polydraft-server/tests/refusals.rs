@@ -20,14 +20,16 @@ fn rejected(server: &TestServer, path: &str, body: &Value) -> (u16, Value) {
     (reply.status, error)
 }
 
+/// A completion with one more parameter.
+fn with(name: &str, value: Value) -> Value {
+    let mut body = json!({ "prompt": "a", "max_tokens": 4 });
+    body[name] = value;
+    body
+}
+
 #[test]
 fn names_the_invalid_parameter() {
     let server = start(NOW, |options| options.capacity.tokens = 300);
-    let with = |name: &str, value: Value| {
-        let mut body = json!({ "prompt": "a", "max_tokens": 4 });
-        body[name] = value;
-        body
-    };
     for (name, value) in [
         ("temperature", json!(-1)),
         ("temperature", json!("hot")),
@@ -88,6 +90,11 @@ fn names_the_invalid_parameter() {
         assert_eq!((status, &error["param"]), (400, &json!(name)), "{name} {value}: {error}");
         assert_eq!(error["type"], "invalid_request_error");
     }
+}
+
+#[test]
+fn names_the_invalid_field_of_speculation() {
+    let server = start(NOW, |_| ());
     for (speculation, expected) in [
         (json!({ "verifier": "blok" }), "speculation.verifier: expected one of "),
         (json!({ "tree": "2;2" }), "speculation.tree: "),
@@ -99,22 +106,46 @@ fn names_the_invalid_parameter() {
         let message = error["message"].as_str().expect("a message");
         assert!(message.contains(expected), "{expected}: {message}");
     }
+}
+
+#[test]
+fn names_the_invalid_tokens_of_logit_bias() {
+    let server = start(NOW, |_| ());
     let biases = json!({ "b": 1, "a": 2, "0": 3, "6": 4 });
     let (_, error) = rejected(&server, "/v1/completions", &with("logit_bias", biases));
     assert!(error["message"].as_str().unwrap().contains(r#"["6", "a", "b"]"#), "{error}");
+}
+
+#[test]
+fn rejects_allowed_tokens_with_structured_outputs() {
+    let server = start(NOW, |_| ());
     let mut both = with("allowed_token_ids", json!([0]));
     both["structured_outputs"] = json!({ "choice": ["a", "b"] });
     assert_eq!(rejected(&server, "/v1/completions", &both).1["param"], "allowed_token_ids");
+}
+
+#[test]
+fn error_codes_name_the_cause() {
+    let server = start(NOW, |_| ());
     let code = |body: &Value| rejected(&server, "/v1/completions", body).1["code"].clone();
     assert_eq!(code(&with("tools", json!([{}]))), "unsupported_parameter");
     assert_eq!(code(&with("prompt", json!(vec![0; 600]))), "context_length_exceeded");
     assert_eq!(rejected(&server, "/v1/completions", &with("model", json!("gpt"))).0, 404);
     assert_eq!(rejected(&server, "/v1/completions", &with("prompt", json!([9]))).0, 400);
-    // Streams are rejected before they have a status, too.
+}
+
+#[test]
+fn rejects_streams_before_they_have_a_status() {
+    let server = start(NOW, |_| ());
     for prompt in [json!([9]), json!([0, 9]), json!([[0], [9]]), json!(vec![0; 600])] {
         let stream = json!({ "prompt": prompt, "stream": true });
         assert_eq!(rejected(&server, "/v1/completions", &stream).0, 400, "{stream}");
     }
+}
+
+#[test]
+fn names_the_invalid_field_of_a_message() {
+    let server = start(NOW, |_| ());
     for (messages, param) in [
         (json!([]), "messages"),
         (json!([{ "role": "tool", "content": "a" }]), "messages[0].role"),
@@ -131,7 +162,11 @@ fn names_the_invalid_parameter() {
             rejected(&server, "/v1/chat/completions", &json!({ "messages": messages }));
         assert_eq!((status, &error["param"]), (400, &json!(param)), "{error}");
     }
-    // This model's chat template has no tools.
+}
+
+#[test]
+fn rejects_tools_with_a_chat_template_without_them() {
+    let server = start(NOW, |_| ());
     let tool = json!({ "type": "function", "function": { "name": "f" } });
     let body = json!({ "messages": [{ "role": "user", "content": "a" }], "tools": [tool],
         "max_tokens": 2 });
@@ -140,23 +175,32 @@ fn names_the_invalid_parameter() {
         (status, &error["param"], &error["code"]),
         (400, &json!("tools"), &json!("unsupported_parameter"))
     );
-    // Values without effect are accepted.
+}
+
+#[test]
+fn accepts_values_without_effect() {
+    let server = start(NOW, |_| ());
     let neutral = json!({ "prompt": "a", "frequency_penalty": 0, "logit_bias": {}, "stop": null,
         "best_of": 1, "stream": null });
     server.complete(neutral);
     let neutral = json!({ "prompt": "a", "metadata": { "a": "b" }, "safety_identifier": "me",
         "prompt_cache_key": "k", "store": false, "stream_options": null });
     server.complete(neutral);
-    // Stream options need a stream, as in OpenAI's interface, whatever their values.
+    let named = json!({ "messages": [{ "role": "user", "content": "a", "name": "b", "weight": 1 }],
+            "max_tokens": 2 });
+    assert_eq!(server.post("/v1/chat/completions", &named).status, 200);
+}
+
+/// As in OpenAI's interface, whatever the values of the options.
+#[test]
+fn stream_options_need_a_stream() {
+    let server = start(NOW, |_| ());
     let options = json!({ "include_usage": null, "include_obfuscation": false });
     let mut body = json!({ "prompt": "a", "max_tokens": 2, "stream_options": options });
     let (status, error) = rejected(&server, "/v1/completions", &body);
     assert_eq!((status, &error["param"]), (400, &json!("stream_options")));
     body["stream"] = true.into();
     assert_eq!(server.post("/v1/completions", &body).status, 200);
-    let listed = json!({ "messages": [{ "role": "user", "content": "a", "name": "b", "weight": 1 }],
-            "max_tokens": 2 });
-    assert_eq!(server.post("/v1/chat/completions", &listed).status, 200);
 }
 
 /// Parameters of other servers and unknown ones are accepted if they have no effect, and reported.
@@ -218,8 +262,8 @@ fn rejects_schemas_that_are_too_large() {
 }
 
 #[test]
-fn routes_and_bodies() {
-    let server = start(NOW, |options| options.body = 10_000);
+fn lists_models_and_reports_health() {
+    let server = start(NOW, |_| ());
     assert_eq!(server.get("/health").json(), json!({ "status": "ok" }));
     let models = server.get("/v1/models").json();
     assert_eq!(
@@ -231,8 +275,13 @@ fn routes_and_bodies() {
     assert_eq!(server.get("/v1/models/%FF").status, 404);
     assert_eq!(server.get("/v1/models/other").json()["id"], "other");
     assert_eq!(server.get("/v1/models/third").status, 404);
+}
+
+#[test]
+fn rejects_unknown_paths_and_methods() {
+    let server = start(NOW, |_| ());
     for (head, status) in [
-        ("GET /nowhere HTTP/1.1", 404),
+        ("GET /unknown HTTP/1.1", 404),
         ("GET /v1/completions HTTP/1.1", 405),
         ("POST /health HTTP/1.1", 405),
         ("DELETE / HTTP/1.1", 405),
@@ -243,6 +292,11 @@ fn routes_and_bodies() {
             (status, &json!("invalid_request_error"))
         );
     }
+}
+
+#[test]
+fn rejects_invalid_and_large_bodies() {
+    let server = start(NOW, |options| options.max_body_bytes = 10_000);
     for (body, status) in [
         (&b""[..], 400),
         (b"{", 400),
@@ -259,7 +313,11 @@ fn routes_and_bodies() {
         assert_eq!(reply.status, status, "{reply:?}");
         assert!(reply.json()["error"]["message"].is_string());
     }
-    // A body without a length is cut off at the limit.
+}
+
+#[test]
+fn rejects_large_bodies_without_a_length() {
+    let server = start(NOW, |options| options.max_body_bytes = 10_000);
     let mut stream = server.connect();
     write!(
         stream,
@@ -271,7 +329,11 @@ fn routes_and_bodies() {
         write!(stream, "400\r\n{}\r\n", " ".repeat(1024)).unwrap();
     }
     assert_eq!(reply(stream).status, 413);
-    // Invalid chunk framing.
+}
+
+#[test]
+fn rejects_invalid_framing_and_other_protocols() {
+    let server = start(NOW, |options| options.max_body_bytes = 10_000);
     let mut stream = server.connect();
     stream
         .write_all(
@@ -280,9 +342,6 @@ fn routes_and_bodies() {
         )
         .unwrap();
     assert_eq!(reply(stream).status, 400);
-    let twice = b"{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"content\": \"b\"}]}";
-    let rejected = reply(server.send("POST /v1/chat/completions HTTP/1.1", twice));
-    assert!(rejected.status == 400 && rejected.body.contains("twice"), "{rejected:?}");
     // Not HTTP.
     let mut stream = server.connect();
     stream.write_all(b"\x16\x03\x01 hello\r\n\r\n").unwrap();
@@ -293,19 +352,27 @@ fn routes_and_bodies() {
 }
 
 #[test]
+fn rejects_duplicate_keys_in_messages() {
+    let server = start(NOW, |_| ());
+    let twice = b"{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"content\": \"b\"}]}";
+    let rejected = reply(server.send("POST /v1/chat/completions HTTP/1.1", twice));
+    assert!(rejected.status == 400 && rejected.body.contains("twice"), "{rejected:?}");
+}
+
+#[test]
 fn requires_the_key_everywhere_but_health() {
     let server = start(NOW, |options| {
-        options.key = Some("right".to_owned());
-        options.origins = vec!["https://page.example".to_owned()];
+        options.api_key = Some("right".to_owned());
+        options.allowed_origins = vec!["https://page.example".to_owned()];
     });
     assert_eq!(server.get("/health").status, 200);
     for (header, status) in
         [("", 401), ("Authorization: Bearer wrong\r\n", 401), ("Authorization: Bearer right", 200)]
     {
-        for path in ["/v1/models", "/nowhere"] {
+        for path in ["/v1/models", "/unknown"] {
             let head = format!("GET {path} HTTP/1.1\r\n{header}");
             let reply = reply(server.send(head.trim_end(), b""));
-            let expected = if status == 200 && path == "/nowhere" { 404 } else { status };
+            let expected = if status == 200 && path == "/unknown" { 404 } else { status };
             assert_eq!(reply.status, expected, "{header}");
         }
     }
@@ -326,9 +393,10 @@ fn requires_the_key_everywhere_but_health() {
 /// A browser sends a page's request without a preflight if it looks like a form's.
 #[test]
 fn rejects_posts_from_other_origins() {
-    let listed = start(NOW, |options| options.origins = vec!["https://page.example".to_owned()]);
+    let listed =
+        start(NOW, |options| options.allowed_origins = vec!["https://page.example".to_owned()]);
     let (closed, open) =
-        (start(NOW, |_| ()), start(NOW, |options| options.origins = vec!["*".to_owned()]));
+        (start(NOW, |_| ()), start(NOW, |options| options.allowed_origins = vec!["*".to_owned()]));
     let body = json!({ "prompt": "a", "max_tokens": 2 }).to_string();
     for (server, origin, status) in [
         (&closed, "https://page.example", 403),
@@ -396,10 +464,13 @@ fn lets_running_requests_finish_within_the_grace_period() {
     let answer = reply(stream);
     assert_eq!(answer.json()["usage"]["completion_tokens"], 30, "{answer:?}");
     assert!(server.stop(), "all answers were sent");
-    // After the grace period, the rest gets an error.
+}
+
+#[test]
+fn ends_requests_after_the_grace_period() {
     let grace = Duration::from_millis(100);
     let mut server =
-        start_without_end_tokens(Duration::from_millis(50), |options| options.grace = grace);
+        start_without_end_tokens(Duration::from_millis(50), |options| options.grace_period = grace);
     let [full, streamed] = [false, true].map(|stream| {
         let body =
             json!({ "prompt": "d", "max_tokens": 500, "speculation": "none", "stream": stream });

@@ -1,4 +1,4 @@
-"""A server for the tests of clients."""
+"""Starts a server for the tests of clients."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ import threading
 
 @contextlib.contextmanager
 def serving(program, *arguments):
-    """The address of a server with these arguments, whose key is "secret"; it stops in order."""
+    """Runs a server with these arguments and the key "secret". Yields its address; checks that it stops cleanly."""
     command = [program, "--no-config", "serve", "--port", "0", "--api-key", "secret", *arguments]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:

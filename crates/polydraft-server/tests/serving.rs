@@ -3,25 +3,30 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{start, start_tool_calling_model};
+use crate::common::start;
 use serde_json::{Value, json};
 
 const NOW: Duration = Duration::ZERO;
 
 #[test]
-fn completions_in_all_forms() {
+fn completions_have_text_and_usage() {
     let server = start(NOW, |_| ());
     let answer = server.complete(json!({ "prompt": "a b", "seed": 7, "max_tokens": 12 }));
     assert_eq!((&answer["object"], &answer["model"]), (&json!("text_completion"), &json!("table")));
-    let text = answer["choices"][0]["text"].as_str().unwrap().to_owned();
-    assert!(!text.is_empty());
+    assert!(!answer["choices"][0]["text"].as_str().unwrap().is_empty());
     let usage = &answer["usage"];
     assert_eq!(usage["prompt_tokens"], 2);
     let tokens = usage["completion_tokens"].as_u64().unwrap();
     assert!(tokens <= 12 && usage["total_tokens"].as_u64() == Some(tokens + 2));
     assert!(usage["speculation"]["target_calls"].as_u64().unwrap() <= tokens);
-    // Token ids give the same output as a string. Of a list with `n` outputs each, the first equals
-    // the single one; echoed prompts come first.
+}
+
+/// Of a list of prompts with `n` outputs each, the first equals the single one.
+#[test]
+fn prompts_may_be_tokens_or_lists_and_echoed() {
+    let server = start(NOW, |_| ());
+    let answer = server.complete(json!({ "prompt": "a b", "seed": 7, "max_tokens": 12 }));
+    let text = answer["choices"][0]["text"].as_str().unwrap().to_owned();
     let same = server.complete(json!({ "prompt": [0, 1], "seed": 7, "max_tokens": 12 }));
     assert_eq!(same["choices"][0]["text"], *text);
     let body = json!({ "prompt": ["a b", "c"], "seed": 7, "max_tokens": 12, "n": 3, "echo": true,
@@ -35,7 +40,11 @@ fn completions_in_all_forms() {
         outputs[..3].iter().any(|other| *other != outputs[0])
             && outputs[3..].iter().all(|text| text.starts_with('c'))
     );
-    // A stop string ends the output.
+}
+
+#[test]
+fn stop_strings_and_token_limits_end_outputs() {
+    let server = start(NOW, |_| ());
     let body = json!({ "prompt": "a", "seed": 3, "max_tokens": 400, "stop": ["d a"] });
     let stopped = server.complete(body);
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
@@ -221,6 +230,11 @@ fn responses_answer_as_the_same_completion() {
         (&last["output"][0]["content"], &last["usage"]),
         (&answer["output"][0]["content"], &answer["usage"])
     );
+}
+
+#[test]
+fn responses_reject_unsupported_parameters() {
+    let server = start(NOW, |_| ());
     for (name, value, param) in [
         ("n", json!(2), "n"),
         ("text", json!({ "format": { "type": "xml" } }), "text.format"),
@@ -239,122 +253,16 @@ fn responses_answer_as_the_same_completion() {
             "{reply:?}"
         );
     }
-    // Parameters without effect are accepted.
+}
+
+#[test]
+fn responses_accept_parameters_without_effect() {
+    let server = start(NOW, |_| ());
     let harmless = json!({ "input": "a", "max_output_tokens": 2, "store": true,
         "text": { "verbosity": "low" }, "reasoning": { "effort": "low", "summary": null },
         "include": ["reasoning.encrypted_content"], "truncation": "auto" });
     let reply = server.post("/v1/responses", &harmless);
     assert_eq!((reply.status, reply.ignored()), (200, vec!["truncation"]), "{reply:?}");
-}
-
-#[test]
-fn calls_of_tools_are_read_from_the_text() {
-    let server = start_tool_calling_model();
-    let tool = json!({ "type": "function", "function": { "name": "f",
-        "parameters": { "type": "object" } } });
-    let mut body = json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool],
-        "seed": 1, "n": 2 });
-    let answer = server.post("/v1/chat/completions", &body).json();
-    for choice in answer["choices"].as_array().unwrap() {
-        let (message, function) =
-            (&choice["message"], &choice["message"]["tool_calls"][0]["function"]);
-        assert_eq!(
-            (&choice["finish_reason"], &message["content"]),
-            (&json!("tool_calls"), &Value::Null),
-            "{answer}"
-        );
-        assert_eq!(function, &json!({ "name": "f", "arguments": "{\"a\":1}" }));
-    }
-    let ids: Vec<&Value> =
-        (0..2).map(|n| &answer["choices"][n]["message"]["tool_calls"][0]["id"]).collect();
-    assert_ne!(ids[0], ids[1]);
-    // The call and its result are sent back, and the template gets them.
-    let mut call = answer["choices"][0]["message"].clone();
-    // Clients that join a stream's chunks add an index.
-    call["tool_calls"][0]["index"] = 0.into();
-    let history = json!([{ "role": "user", "content": "b" }, call, { "role": "tool",
-        "tool_call_id": ids[0], "content": "2" }]);
-    let again = server
-        .post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] }))
-        .json();
-    let tokens = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
-    assert_eq!((tokens(&answer), tokens(&again)), (2, 5), "{again}");
-    // Invalid arguments are sent back as a string.
-    for arguments in ["{\"city\":\"Os", "[1]", ""] {
-        let call = json!({ "id": "1", "type": "function", "function": { "name": "f",
-            "arguments": arguments } });
-        let history = json!([{ "role": "assistant", "tool_calls": [call] }]);
-        let reply =
-            server.post("/v1/chat/completions", &json!({ "messages": history, "tools": [tool] }));
-        assert_eq!(reply.status, 200, "{reply:?}");
-        assert_eq!(tokens(&reply.json()), 3);
-    }
-    // Streamed: first the name, then the arguments, and no text.
-    body["stream"] = true.into();
-    body["n"] = 1.into();
-    let reply = server.post("/v1/chat/completions", &body);
-    let events = reply.events();
-    let chunks: Vec<Value> = events[..events.len() - 1]
-        .iter()
-        .map(|event| serde_json::from_str(event).unwrap())
-        .collect();
-    let deltas = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]);
-    assert!(
-        deltas.clone().all(|delta| delta["content"].as_str().unwrap_or_default().is_empty()),
-        "{reply:?}"
-    );
-    let calls: Vec<&Value> = deltas.filter_map(|delta| delta["tool_calls"].get(0)).collect();
-    assert_eq!(
-        (&calls[0]["function"]["name"], &calls[0]["index"], &calls[0]["type"]),
-        (&json!("f"), &json!(0), &json!("function"))
-    );
-    let arguments: String =
-        calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap()).collect();
-    assert_eq!(arguments, "{\"a\":1}");
-    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "tool_calls");
-    // A call of an unknown tool stays text, and so does any call if no tool may be called; the
-    // prompt has no tools then.
-    for change in [
-        json!({ "tools": [{ "type": "function", "function": { "name": "g" } }] }),
-        json!({ "tool_choice": "none" }),
-    ] {
-        let mut other =
-            json!({ "messages": [{ "role": "user", "content": "b" }], "tools": [tool] });
-        for (name, value) in change.as_object().unwrap() {
-            other[name] = value.clone();
-        }
-        let answer = server.post("/v1/chat/completions", &other).json();
-        let choice = &answer["choices"][0];
-        assert_eq!(choice["finish_reason"], "stop");
-        assert!(
-            choice["message"]["content"].as_str().unwrap().trim_start().starts_with("<tool_call>"),
-            "{choice}"
-        );
-        assert_eq!(tokens(&answer), if other["tool_choice"] == "none" { 1 } else { 2 });
-    }
-    // In `/v1/responses` calls are items.
-    let flat_tool = json!({ "type": "function", "name": "f", "parameters": { "type": "object" } });
-    let answer = server
-        .post("/v1/responses", &json!({ "input": "b", "tools": [flat_tool], "seed": 1 }))
-        .json();
-    let item = &answer["output"][0];
-    assert_eq!(
-        (&item["type"], &item["name"], &item["arguments"]),
-        (&json!("function_call"), &json!("f"), &json!("{\"a\":1}"))
-    );
-    assert_eq!(answer["output"].as_array().unwrap().len(), 1);
-    let reply = server.post(
-        "/v1/responses",
-        &json!({ "input": "b", "tools": [flat_tool], "seed": 1, "stream": true }),
-    );
-    let events: Vec<Value> =
-        reply.events().into_iter().map(|event| serde_json::from_str(event).unwrap()).collect();
-    let count_of = |name: &str| events.iter().filter(|event| event["type"] == name).count();
-    assert!(
-        count_of("response.function_call_arguments.delta") > 0
-            && count_of("response.output_text.delta") == 0
-    );
-    assert_eq!(events.last().unwrap()["response"]["output"][0]["arguments"], "{\"a\":1}");
 }
 
 /// Alone, next to eight others, and next to some that fail: equal bit for bit.

@@ -1,4 +1,4 @@
-//! All tests of this crate as one program: linking one is faster than linking nine.
+//! All tests of this crate as one program: linking one is faster than linking ten.
 
 mod alternatives;
 mod common;
@@ -10,3 +10,4 @@ mod progress;
 mod refusals;
 mod roles;
 mod serving;
+mod tools;

@@ -24,15 +24,17 @@ use crate::models::Models;
 pub fn routes() -> Router<Arc<Models>> {
     Router::new()
         .route("/completion", decoding_route(completion::prepare, Dialect::OpenAi))
-        .route("/tokenize", computes(tokenize::tokenize))
-        .route("/detokenize", computes(tokenize::detokenize))
-        .route("/apply-template", computes(tokenize::apply_template))
+        .route("/tokenize", computed_route(tokenize::tokenize))
+        .route("/detokenize", computed_route(tokenize::detokenize))
+        .route("/apply-template", computed_route(tokenize::apply_template))
         .route("/tokenizer_info", get(props::tokenizer_info))
         .route("/props", get(props::props))
 }
 
 /// Returns a route that computes its answer without decoding.
-fn computes(work: fn(&LoadedModel, Value) -> Result<Value, Problem>) -> MethodRouter<Arc<Models>> {
+fn computed_route(
+    work: fn(&LoadedModel, Value) -> Result<Value, Problem>,
+) -> MethodRouter<Arc<Models>> {
     post(move |State(models): State<Arc<Models>>, headers: HeaderMap, body: Body| {
         respond_computed(models, headers, body, work, Dialect::OpenAi)
     })

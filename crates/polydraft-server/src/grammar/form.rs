@@ -208,7 +208,7 @@ fn common_multiple(known: u64, number: f64) -> Option<u64> {
     while rest > 0 {
         (divisor, rest) = (rest, divisor % rest);
     }
-    Some(known / divisor * integer).filter(|check_multiples| *check_multiples <= MAX_MULTIPLE)
+    Some(known / divisor * integer).filter(|multiple| *multiple <= MAX_MULTIPLE)
 }
 
 #[cfg(test)]
@@ -217,8 +217,7 @@ mod tests {
 
     #[test]
     fn rejects_schemas_whose_common_multiple_is_too_large() {
-        let number =
-            |check_multiples: f64| json!({ "type": "number", "multipleOf": check_multiples });
+        let number = |multiple: f64| json!({ "type": "number", "multipleOf": multiple });
         let rejected = |schema: Value| {
             Form::json(schema, "response_format")
                 .is_err_and(|problem| problem.contains("multipleOf"))

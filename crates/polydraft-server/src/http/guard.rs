@@ -24,7 +24,7 @@ pub async fn require_key(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(key) = &models.options().key else { return next.run(request).await };
+    let Some(key) = &models.options().api_key else { return next.run(request).await };
     if has_key(request.headers(), key) {
         return next.run(request).await;
     }
@@ -63,7 +63,7 @@ pub async fn check_origin(
     match headers.get(header::ORIGIN) {
         Some(origin)
             if request.method() == Method::POST
-                && !is_allowed_to_post(&models.options().origins, origin, headers) =>
+                && !is_allowed_to_post(&models.options().allowed_origins, origin, headers) =>
         {
             let origin = String::from_utf8_lossy(origin.as_bytes());
             let problem = Problem::invalid(format_args!(
@@ -83,9 +83,10 @@ pub async fn check_origin(
 /// through a proxy with TLS.
 fn is_allowed_to_post(origins: &[String], origin: &HeaderValue, headers: &HeaderMap) -> bool {
     let (origin, host) = (origin.as_bytes(), headers.get(header::HOST).map(HeaderValue::as_bytes));
-    let same_host = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
-    let same_host =
-        same_host.zip(host).is_some_and(|(same_host, host)| same_host.eq_ignore_ascii_case(host));
+    let origin_host = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    let same_host = origin_host
+        .zip(host)
+        .is_some_and(|(origin_host, host)| origin_host.eq_ignore_ascii_case(host));
     same_host || is_allowed(origins, origin)
 }
 

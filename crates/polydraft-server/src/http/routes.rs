@@ -40,8 +40,8 @@ pub fn router(models: Arc<Models>) -> Router {
     let open = Router::new().route("/health", get(health)).merge(pages::routes());
     let open = open.method_not_allowed_fallback(method_not_allowed);
     let routes = guarded.merge(open).layer(from_fn(catch_panics));
-    let root = models.options().root.clone();
-    let all = match guard::cors(&models.options().origins) {
+    let root = models.options().path_prefix.clone();
+    let all = match guard::cors(&models.options().allowed_origins) {
         Some(layer) => routes.layer(layer).layer(map_response(guard::list_methods)),
         None => routes,
     };
@@ -74,7 +74,7 @@ async fn version() -> Json<Value> {
 }
 
 async fn metrics(State(models): State<Arc<Models>>) -> Response {
-    if !models.options().metrics {
+    if !models.options().serve_metrics {
         let problem = Problem::invalid("metrics are turned off on this server");
         return problem.with_status(StatusCode::NOT_IMPLEMENTED).into_response();
     }

@@ -99,7 +99,7 @@ impl Server {
     /// within the grace period; the others get an error. Returns whether all have ended.
     pub async fn run(self, stop: impl Future<Output = ()>) -> bool {
         let Self { listeners, models } = self;
-        let (grace, unload_after) = (models.options().grace, models.options().unload_after);
+        let (grace, unload_after) = (models.options().grace_period, models.options().unload_after);
         let service = TowerToHyperService::new(routes::router(models.clone()));
         let mut server = http1::Builder::new();
         server

@@ -302,7 +302,7 @@ fn start_server(
         engine: Engine::new(Box::new(target), Some(Box::new(drafter))),
         language,
         draft: Some("draft".to_owned()),
-        learned: None,
+        table_saver: None,
         acceptance: Some(vec![0.6, 0.2]),
         speculation: Some(Speculation {
             verifier: "nested-priority".parse().unwrap(),

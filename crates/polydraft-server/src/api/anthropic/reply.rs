@@ -33,18 +33,29 @@ pub struct Message {
     open: Option<Block>,
     closed: usize,
     /// Bytes of reasoning, of text, and of each call's arguments sent so far.
-    thought: usize,
-    sent: usize,
-    called: Vec<usize>,
+    sent_reasoning: usize,
+    sent_text: usize,
+    sent_arguments: Vec<usize>,
 }
 
 impl Message {
     /// Creates an empty answer.
     pub fn new(inner: Answer, model: String, stops: Vec<String>, caches_prompts: bool) -> Self {
         let id = format!("msg_{:032x}", polydraft_runtime::random::<u128>());
-        let (thought, sent, called) = (0, 0, Vec::new());
+        let (sent_reasoning, sent_text, sent_arguments) = (0, 0, Vec::new());
         let open = None;
-        Self { inner, id, model, stops, caches_prompts, open, closed: 0, thought, sent, called }
+        Self {
+            inner,
+            id,
+            model,
+            stops,
+            caches_prompts,
+            open,
+            closed: 0,
+            sent_reasoning,
+            sent_text,
+            sent_arguments,
+        }
     }
 
     fn stop_reason(&self) -> Option<&'static str> {
@@ -148,16 +159,16 @@ impl Reply for Message {
 
     fn stream_events(&mut self, _: usize) -> Vec<StreamEvent> {
         let mut events = Vec::new();
-        let new = self.inner.reasoning()[self.thought..].to_owned();
+        let new = self.inner.reasoning()[self.sent_reasoning..].to_owned();
         if !new.is_empty() {
-            self.thought += new.len();
+            self.sent_reasoning += new.len();
             let block_start = json!({ "type": "thinking", "thinking": "", "signature": "" });
             let delta = json!({ "type": "thinking_delta", "thinking": new });
             self.delta(Block::Thinking, block_start, delta, &mut events);
         }
-        let new = self.inner.first().0[self.sent..].to_owned();
+        let new = self.inner.first().0[self.sent_text..].to_owned();
         if !new.is_empty() {
-            self.sent += new.len();
+            self.sent_text += new.len();
             let block_start = json!({ "type": "text", "text": "" });
             self.delta(
                 Block::Text,
@@ -168,8 +179,8 @@ impl Reply for Message {
         }
         for number in 0..self.inner.calls().len() {
             let call = &self.inner.calls()[number];
-            let first = self.called.len() <= number;
-            let sent = self.called.get(number).copied().unwrap_or(0);
+            let first = self.sent_arguments.len() <= number;
+            let sent = self.sent_arguments.get(number).copied().unwrap_or(0);
             let new = call.arguments[sent..].to_owned();
             if new.is_empty() && !first {
                 continue;
@@ -177,9 +188,9 @@ impl Reply for Message {
             let block_start =
                 json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": {} });
             let length = call.arguments.len();
-            match self.called.get_mut(number) {
+            match self.sent_arguments.get_mut(number) {
                 Some(sent) => *sent = length,
-                None => self.called.push(length),
+                None => self.sent_arguments.push(length),
             }
             let delta = json!({ "type": "input_json_delta", "partial_json": new });
             self.delta(Block::Call(number), block_start, delta, &mut events);

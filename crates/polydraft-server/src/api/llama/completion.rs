@@ -96,8 +96,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<NativeReply>
     insert("stream", request.stream.into());
     match request.n_predict {
         None => {}
-        Some(most) if most < 0 => insert("max_tokens", model.context.into()),
-        Some(most) => insert("max_tokens", most.into()),
+        Some(max) if max < 0 => insert("max_tokens", model.context.into()),
+        Some(max) => insert("max_tokens", max.into()),
     }
     if let Some(count) = request.n_cmpl {
         insert("n", count.into());

@@ -27,20 +27,29 @@ pub struct LinesReply {
     inner: Answer,
     model: String,
     kind: Kind,
-    begun: Instant,
+    started: Instant,
     /// Time to the first event, as the approximate end of the prefill.
-    read: Option<Duration>,
+    first_event: Option<Duration>,
     /// Bytes of reasoning and of text, and number of calls, sent so far.
-    thought: usize,
-    sent: usize,
-    called: usize,
+    sent_reasoning: usize,
+    sent_text: usize,
+    sent_calls: usize,
 }
 
 impl LinesReply {
     /// Creates an empty answer.
     pub fn new(inner: Answer, model: String, kind: Kind) -> Self {
-        let begun = Instant::now();
-        Self { inner, model, kind, begun, read: None, thought: 0, sent: 0, called: 0 }
+        let started = Instant::now();
+        Self {
+            inner,
+            model,
+            kind,
+            started,
+            first_event: None,
+            sent_reasoning: 0,
+            sent_text: 0,
+            sent_calls: 0,
+        }
     }
 
     fn line(&self, text: &str, thoughts: &str, calls: &[Call]) -> Value {
@@ -71,16 +80,16 @@ impl LinesReply {
     }
 
     /// Adds the fields of the last line.
-    fn done(&self, mut line: Value) -> Value {
+    fn with_final_fields(&self, mut line: Value) -> Value {
         let usage = self.inner.usage();
-        let cut = is_truncated(self.inner.first().1);
-        let (total, read) = (self.begun.elapsed(), self.read.unwrap_or_default());
+        let truncated = is_truncated(self.inner.first().1);
+        let (total, first_event) = (self.started.elapsed(), self.first_event.unwrap_or_default());
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let last = json!({ "done": true, "done_reason": if cut { "length" } else { "stop" },
+        let last = json!({ "done": true, "done_reason": if truncated { "length" } else { "stop" },
             "total_duration": nanoseconds(total), "load_duration": 0,
-            "prompt_eval_count": usage.prompt_tokens, "prompt_eval_duration": nanoseconds(read),
+            "prompt_eval_count": usage.prompt_tokens, "prompt_eval_duration": nanoseconds(first_event),
             "eval_count": usage.completion_tokens,
-            "eval_duration": nanoseconds(total.saturating_sub(read)) });
+            "eval_duration": nanoseconds(total.saturating_sub(first_event)) });
         for (name, value) in last.as_object().into_iter().flatten() {
             line[name] = value.clone();
         }
@@ -90,7 +99,7 @@ impl LinesReply {
 
 impl Reply for LinesReply {
     fn apply(&mut self, event: Event) -> Result<usize, Problem> {
-        self.read.get_or_insert_with(|| self.begun.elapsed());
+        self.first_event.get_or_insert_with(|| self.started.elapsed());
         self.inner.apply(event)
     }
 
@@ -100,27 +109,27 @@ impl Reply for LinesReply {
 
     fn full_response(self: Box<Self>) -> Response {
         let (text, thoughts) = (self.inner.first().0, self.inner.reasoning());
-        Json(self.done(self.line(text, thoughts, self.inner.calls()))).into_response()
+        Json(self.with_final_fields(self.line(text, thoughts, self.inner.calls()))).into_response()
     }
 
     fn stream_events(&mut self, _: usize) -> Vec<StreamEvent> {
         let (text, thoughts) = (self.inner.first().0, self.inner.reasoning());
-        let (new, thought) = (&text[self.sent..], &thoughts[self.thought..]);
+        let (new, sent_reasoning) = (&text[self.sent_text..], &thoughts[self.sent_reasoning..]);
         // Calls are sent complete: once the next one begins, or the answer ends.
         let calls = self.inner.calls();
         let ready = if self.is_complete() { calls.len() } else { calls.len().saturating_sub(1) };
-        let called = &calls[self.called..ready.max(self.called)];
-        if new.is_empty() && thought.is_empty() && called.is_empty() {
+        let sent_calls = &calls[self.sent_calls..ready.max(self.sent_calls)];
+        if new.is_empty() && sent_reasoning.is_empty() && sent_calls.is_empty() {
             return Vec::new();
         }
-        let line = self.line(new, thought, called);
-        (self.sent, self.thought, self.called) =
-            (text.len(), thoughts.len(), ready.max(self.called));
+        let line = self.line(new, sent_reasoning, sent_calls);
+        (self.sent_text, self.sent_reasoning, self.sent_calls) =
+            (text.len(), thoughts.len(), ready.max(self.sent_calls));
         vec![StreamEvent::unnamed(line)]
     }
 
     fn stream_end(&mut self) -> Vec<StreamEvent> {
-        vec![StreamEvent::unnamed(self.done(self.line("", "", &[])))]
+        vec![StreamEvent::unnamed(self.with_final_fields(self.line("", "", &[])))]
     }
 
     fn stream_error(&mut self, problem: &Problem) -> Vec<StreamEvent> {

@@ -119,7 +119,7 @@ fn translate(common: Common, rest: Map<String, Value>) -> Value {
             "num_ctx" | "num_thread" | "num_gpu" | "num_batch" | "num_keep" | "use_mmap"
             | "main_gpu" | "numa" | "low_vram" | "penalize_newline" => {}
             "num_predict" => {
-                if value.as_i64().is_some_and(|most| most >= 0) {
+                if value.as_i64().is_some_and(|max| max >= 0) {
                     body.insert("max_tokens".to_owned(), value);
                 }
             }

@@ -115,7 +115,7 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
             .map(|_| "kv_transfer_params".to_owned()),
     );
     if chat.max_tokens.is_some()
-        && chat.max_completion_tokens.is_some_and(|most| Some(most) != chat.max_tokens)
+        && chat.max_completion_tokens.is_some_and(|max| Some(max) != chat.max_tokens)
     {
         let problem = "max_tokens is the older name of max_completion_tokens: give one of them";
         return Err(Problem::invalid(problem).with_param("max_tokens"));
@@ -132,7 +132,7 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Answer>, Pro
     let prompt_scores = chat.prompt_logprobs.map(|top| alternatives(model, "prompt_logprobs", top));
     params.prompt_scores = prompt_scores.transpose()?;
     let messages = chat.messages.as_deref().unwrap_or_default();
-    let prefilled = model.options.prefill && chat.add_generation_prompt.is_none();
+    let prefilled = model.options.continue_final_answer && chat.add_generation_prompt.is_none();
     let prefilled = prefilled && messages.last().is_some_and(ChatMessage::is_answer);
     let continues = chat.continue_final_message.unwrap_or(prefilled);
     let ending = ending(continues, chat.add_generation_prompt)?;

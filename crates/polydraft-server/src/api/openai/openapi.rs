@@ -37,17 +37,17 @@ struct Components;
 pub fn description() -> Value {
     let schema = |name: &str| json!({ "$ref": format!("#/components/schemas/{name}") });
     let content = |kind: &str, schema: Value| json!({ "content": { kind: { "schema": schema } } });
-    let answer = |summary: &str, kind: &str| {
+    let answer = |description: &str, kind: &str| {
         let mut answer = content(
             kind,
             json!({ "type": if kind == "application/json" { "object" } else { "string" } }),
         );
-        answer["description"] = summary.into();
+        answer["description"] = description.into();
         answer
     };
-    let error = |summary: &str| {
+    let error = |description: &str| {
         let mut answer = content("application/json", schema("Problem"));
-        answer["description"] = summary.into();
+        answer["description"] = description.into();
         answer
     };
     let get = |summary: &str, kind: &str| {

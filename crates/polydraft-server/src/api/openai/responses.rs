@@ -150,8 +150,8 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
     }
     let mut messages: Vec<Message> = request.instructions.iter().map(Message::system).collect();
     let previous = request.previous_response_id.as_deref();
-    let collect_items = collect_items(model, request.input, previous)?;
-    append_items(model, &mut messages, &collect_items)?;
+    let items = collect_items(model, request.input, previous)?;
+    append_items(model, &mut messages, &items)?;
     let settings = json!({
         "instructions": request.instructions,
         "max_output_tokens": params.limits.max_tokens,
@@ -178,8 +178,7 @@ pub fn prepare(model: &LoadedModel, body: Value) -> Result<Prepared<Response>, P
         None => form,
     };
     let model_name = common.model.clone().unwrap_or_else(|| model.name().to_owned());
-    let storage =
-        request.store.unwrap_or(true).then(|| (model.stored_responses.clone(), collect_items));
+    let storage = request.store.unwrap_or(true).then(|| (model.stored_responses.clone(), items));
     let variables = variables(request.chat_template_kwargs, effort);
     let listed = tools.as_ref().map_or(&[][..], |tools| &tools.listed);
     let rendering =
@@ -218,7 +217,7 @@ fn collect_items(
     input: Option<Value>,
     previous: Option<&str>,
 ) -> Result<Vec<Value>, Problem> {
-    let mut collect_items = match previous {
+    let mut items = match previous {
         None => Vec::new(),
         Some(id) => model.stored_responses.get(id).map(|stored| stored.items).ok_or_else(|| {
             let problem = format!("no stored answer {id:?}: send the conversation in the input");
@@ -228,16 +227,16 @@ fn collect_items(
     };
     match input {
         None => return Err(Problem::invalid("the parameter input is missing").with_param("input")),
-        Some(Value::Array(more)) => collect_items.extend(more),
+        Some(Value::Array(more)) => items.extend(more),
         Some(text @ Value::String(_)) => {
-            collect_items.push(json!({ "type": "message", "role": "user", "content": text }))
+            items.push(json!({ "type": "message", "role": "user", "content": text }))
         }
         Some(_) => {
             let problem = "input: expected a string or a list of messages";
             return Err(Problem::invalid(problem).with_param("input"));
         }
     }
-    Ok(collect_items)
+    Ok(items)
 }
 
 /// Number of alternatives, if log-probabilities are requested.
@@ -286,10 +285,10 @@ fn nest_function(value: Value) -> Value {
 fn append_items(
     model: &LoadedModel,
     messages: &mut Vec<Message>,
-    collect_items: &[Value],
+    items: &[Value],
 ) -> Result<(), Problem> {
     let mut call_names = CallNames::default();
-    for (number, item) in collect_items.iter().enumerate() {
+    for (number, item) in items.iter().enumerate() {
         let param = |field: &str| format!("input[{number}].{field}");
         let missing =
             |field: &str| Problem::invalid(format!("{field} is missing")).with_param(&param(field));

@@ -61,7 +61,7 @@ pub struct Answer {
     /// Whether an echo includes special tokens, because the prompts were sent as tokens.
     echoes_special: bool,
     /// Prompts as strings, if they are included.
-    prompt_texts: Option<Vec<String>>,
+    prompt_strings: Option<Vec<String>>,
     naming: Naming,
     stream_usage: StreamUsage,
     usage: Usage,
@@ -118,7 +118,7 @@ impl Answer {
             lists_prompt_scores: false,
             prompt_ids: None,
             echoes_special: false,
-            prompt_texts: None,
+            prompt_strings: None,
             naming: Naming::String,
             stream_usage,
             usage,
@@ -308,7 +308,7 @@ impl Answer {
 
     /// Adds the prompts as the model reads them: llama.cpp's `__verbose`.
     fn add_prompts(&self, frame: &mut Frame) {
-        match self.prompt_texts.as_deref() {
+        match self.prompt_strings.as_deref() {
             None => {}
             Some([only]) => frame.add("__verbose", json!({ "prompt": only })),
             Some(several) => frame.add("__verbose", json!({ "prompt": several })),

@@ -29,7 +29,7 @@ pub async fn read_request(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<(Arc<LoadedModel>, Value), Problem> {
-    let body = read_body(models.options().body, headers, body).await?;
+    let body = read_body(models.options().max_body_bytes, headers, body).await?;
     let body = run_blocking(move || parse(&body)).await?;
     let model = match body.get("model") {
         None | Some(Value::Null) => None,

@@ -71,7 +71,7 @@ impl Calls {
         match self.state {
             // The end of the answer may stand for the closing mark.
             State::Head => match self.parse_complete(&pending) {
-                Some(parse_complete) => parts.extend(parse_complete),
+                Some(call) => parts.extend(call),
                 None => parts.push(OutputPart::Text(format!("{}{pending}", self.form.opening()))),
             },
             State::Text | State::Plain if !(self.has_calls && pending.trim().is_empty()) => {
@@ -79,7 +79,7 @@ impl Calls {
             }
             State::Text | State::Plain | State::Arguments(_) | State::Tail => {}
         }
-        parts.retain(|parts| *parts != OutputPart::Text(String::new()));
+        parts.retain(|part| *part != OutputPart::Text(String::new()));
         parts
     }
 
@@ -164,8 +164,8 @@ impl Calls {
         };
         let body: String = self.pending.drain(..next).collect();
         match self.parse_complete(&body[..end]) {
-            Some(parse_complete) => {
-                parts.extend(parse_complete);
+            Some(call) => {
+                parts.extend(call);
                 self.has_calls = true;
                 self.state = if closing.is_empty() { State::Tail } else { State::Text };
             }
@@ -184,14 +184,14 @@ impl Calls {
             .get("name")?
             .as_str()
             .filter(|name| self.names.iter().any(|known| known == name))?;
-        let parse_complete = OutputPart::Call(name.to_owned());
+        let call = OutputPart::Call(name.to_owned());
         let arguments = KEYS.iter().find_map(|key| object.remove(*key))?;
         let text = match arguments {
             Value::String(text) => text,
             arguments @ Value::Object(_) => arguments.to_string(),
             _ => return None,
         };
-        Some([parse_complete, OutputPart::Arguments(text)])
+        Some([call, OutputPart::Arguments(text)])
     }
 
     fn scan_tail(&mut self) -> bool {
@@ -286,8 +286,8 @@ mod tests {
     /// Joins the text, and the arguments of each call.
     fn collect(parts: Vec<OutputPart>) -> (String, Vec<(String, String)>) {
         let (mut text, mut calls) = (String::new(), Vec::<(String, String)>::new());
-        for parts in parts {
-            match parts {
+        for part in parts {
+            match part {
                 OutputPart::Text(more) => text.push_str(&more),
                 OutputPart::Call(name) => calls.push((name, String::new())),
                 OutputPart::Arguments(more) => calls.last_mut().expect("a call").1.push_str(&more),

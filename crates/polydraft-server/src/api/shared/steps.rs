@@ -17,8 +17,8 @@ pub fn step_object(tokenizer: &Tokenizer, trace: &Trace) -> Value {
         .iter()
         .map(|node| {
             let drawn = node.drawn.as_ref().map(|drawn| {
-                let (id, tokenizer) = (drawn.token, token(drawn.token));
-                json!({ "parent": drawn.parent, "id": id, "text": tokenizer, "draft": drawn.draft,
+                let (id, text) = (drawn.token, token(drawn.token));
+                json!({ "parent": drawn.parent, "id": id, "text": text, "draft": drawn.draft,
                     "target": drawn.target })
             });
             let (draft, target) = (probs(&node.draft), probs(&node.target));

@@ -168,8 +168,8 @@ impl Response {
         }
         let calls = (0..self.inner.calls().len()).map(|number| Item::Call(number, 0));
         let text = self.inner.calls().is_empty() || !self.inner.first().0.is_empty();
-        let reasoning_part = (!self.inner.reasoning().is_empty()).then_some(Item::Reasoning);
-        reasoning_part.into_iter().chain(text.then_some(Item::Message)).chain(calls).collect()
+        let reasoning = (!self.inner.reasoning().is_empty()).then_some(Item::Reasoning);
+        reasoning.into_iter().chain(text.then_some(Item::Message)).chain(calls).collect()
     }
 
     fn object(&self, output: Vec<Value>) -> Value {
@@ -291,9 +291,8 @@ impl Reply for Response {
                 events.push(self.event("response.in_progress", data));
             }
         }
-        let reasoning_part = self.inner.reasoning();
-        let (new, length) =
-            (reasoning_part[self.sent_reasoning..].to_owned(), reasoning_part.len());
+        let reasoning = self.inner.reasoning();
+        let (new, length) = (reasoning[self.sent_reasoning..].to_owned(), reasoning.len());
         self.sent_reasoning = length;
         if !new.is_empty() {
             let index = self.open_once(Item::Reasoning, &mut events);

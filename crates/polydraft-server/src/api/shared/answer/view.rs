@@ -65,7 +65,7 @@ impl Answer {
     pub fn include_prompts(&mut self, prompts: &[Vec<Token>]) {
         let text =
             |prompt: &Vec<Token>| self.tokenizer.decode_with_special(prompt).unwrap_or_default();
-        self.prompt_texts = Some(prompts.iter().map(text).collect());
+        self.prompt_strings = Some(prompts.iter().map(text).collect());
     }
 
     /// Names tokens by id in log-probabilities.
