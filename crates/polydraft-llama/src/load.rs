@@ -152,7 +152,7 @@ pub fn load_model(path: &Path, options: &LlamaOptions) -> Result<(crate::LlamaMo
     }
     let (expected, got) = (language.vocabulary.size(), weights.vocabulary());
     if got < expected {
-        return Err(refused(format!("expected logits of at min {expected} tokens, got {got}")));
+        return Err(refused(format!("expected logits of at least {expected} tokens, got {got}")));
     }
     let vocabulary = language.vocabulary.clone();
     let model = crate::LlamaModel::new(

@@ -112,7 +112,7 @@ fn two_tokens_have_the_targets_distribution_at_temperature_one() {
 #[test]
 fn published_model_generates_plain_decodings_output_with_drafts() {
     let Some(path) = std::env::var_os("POLYDRAFT_SMOLLM2") else {
-        return gguf::skipped("POLYDRAFT_SMOLLM2");
+        return gguf::report_skipped("POLYDRAFT_SMOLLM2");
     };
     let path = Path::new(&path);
     // llama.cpp's defaults for the cache and attention.

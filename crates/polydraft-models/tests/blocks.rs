@@ -130,12 +130,12 @@ fn trees_in_a_batch_are_scored_as_alone() {
         let sequences: Vec<Sequence> = [3, 18, 2, 11, 1]
             .into_iter()
             .map(|length| {
-                let own = [pair.target.open().unwrap(), pair.head.open().unwrap()];
-                pair.target.extend(own[0], &tokens[..length]).unwrap();
-                while pair.target.prepare(own[0], 64).unwrap() > 0 {}
-                pair.head.extend(own[1], &tokens[..length]).unwrap();
-                pair.head.sync_target(own[1], &pair.target, own[0], length - 1).unwrap();
-                own[1]
+                let opened = [pair.target.open().unwrap(), pair.head.open().unwrap()];
+                pair.target.extend(opened[0], &tokens[..length]).unwrap();
+                while pair.target.prepare(opened[0], 64).unwrap() > 0 {}
+                pair.head.extend(opened[1], &tokens[..length]).unwrap();
+                pair.head.sync_target(opened[1], &pair.target, opened[0], length - 1).unwrap();
+                opened[1]
             })
             .collect();
         // One path is deeper than a block: beyond it the distribution is uniform.
@@ -149,19 +149,19 @@ fn trees_in_a_batch_are_scored_as_alone() {
             (0..tree.len()).map(|node| pair.probs(sequence, node)).collect()
         };
         // All trees in one batch; then each alone and node by node.
-        let batch: Vec<_> = sequences.iter().map(|own| (*own, &tree)).collect();
+        let batch: Vec<_> = sequences.iter().map(|sequence| (*sequence, &tree)).collect();
         pair.head.score(&batch).unwrap();
-        let batched: Vec<_> = sequences.iter().map(|own| all(&pair, *own)).collect();
-        for (own, batched) in sequences.iter().zip(batched) {
-            pair.head.extend(*own, &[]).unwrap();
+        let batched: Vec<_> = sequences.iter().map(|sequence| all(&pair, *sequence)).collect();
+        for (sequence, batched) in sequences.iter().zip(batched) {
+            pair.head.extend(*sequence, &[]).unwrap();
             let mut growing = DraftTree::new();
             for node in 1..=tree.len() {
-                pair.head.score(&[(*own, &growing)]).unwrap();
+                pair.head.score(&[(*sequence, &growing)]).unwrap();
                 if node < tree.len() {
                     growing.add(tree.parent(node), tree.token(node));
                 }
             }
-            assert!(all(&pair, *own) == batched, "{name}");
+            assert!(all(&pair, *sequence) == batched, "{name}");
             let tokens = pair.head.tokens();
             let even = 1.0 / tokens.len() as f64;
             let deep = batched[tree.len() - 1][tokens[1] as usize];

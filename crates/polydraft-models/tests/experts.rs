@@ -136,8 +136,8 @@ fn quantised_self_drafts_have_all_experts_and_follow_the_kv_cache() {
         let loaded = load(directory.path(), options).unwrap();
         let (mut model, mut copy) =
             (SingleSequence::new(loaded.model), SingleSequence::new(loaded.self_draft.unwrap()));
-        let (own, rounded) = (alone(&mut model, &TOKENS), alone(&mut copy, &TOKENS));
-        let off = distance(&own, &rounded);
+        let (exact, rounded) = (alone(&mut model, &TOKENS), alone(&mut copy, &TOKENS));
+        let off = distance(&exact, &rounded);
         assert!(off > 0.0 && off < 0.1, "{name}: {off}");
         // It follows the model's KV cache.
         assert!(copy.model.follow_kv_cache(&model.model), "{name}");
@@ -152,7 +152,7 @@ fn quantised_self_drafts_have_all_experts_and_follow_the_kv_cache() {
             .sync_kv_cache(copy_sequence, &model.model, model_sequence, TOKENS.len() - 1)
             .unwrap();
         copy.model.score(&[(copy_sequence, &tree)]).unwrap();
-        let off = distance(copy.model.logits(copy_sequence, 0), &own);
+        let off = distance(copy.model.logits(copy_sequence, 0), &exact);
         assert!(off < 0.1, "{name}: {off}");
     }
 }

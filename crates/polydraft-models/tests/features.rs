@@ -380,7 +380,7 @@ fn comparison_notices_every_tensor() {
             // A norm follows the last layer's scale.
             let last =
                 [("gemma4", 4), ("gemma4-moe", 1), ("gemma4-nested", 3), ("gemma4-unified", 1)];
-            let last = last.iter().find(|(of, _)| *of == case.name);
+            let last = last.iter().find(|(fixture, _)| *fixture == case.name);
             let last = last
                 .is_some_and(|(_, layer)| name.ends_with(&format!("layers.{layer}.layer_scalar")));
             let invisible = name.ends_with("k_proj.bias") && unturned

@@ -68,16 +68,16 @@ fn damaged_headers_are_errors_or_load() {
     let mut rng = ChaCha12Rng::seed_from_u64(7);
     let (mut refused, mut worked) = (0, 0);
     let temporary = tempfile::tempdir().unwrap();
-    let own = ["llama", "gemma3"].map(|fixture| {
+    let written = ["llama", "gemma3"].map(|fixture| {
         let pair = pair(fixture);
         fs::read(pair.write(pair.keys(), &|_| TensorType::Q8_0)).unwrap()
     });
     // Made by llama.cpp's converter.
-    let made = ["deepseek-v2", "gpt-oss", "olmo3", "phi4", "qwen2-moe"].map(|fixture| {
+    let converted = ["deepseek-v2", "gpt-oss", "olmo3", "phi4", "qwen2-moe"].map(|fixture| {
         let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
         fs::read(fixtures.join(fixture).join("model.gguf")).unwrap()
     });
-    for bytes in own.into_iter().chain(made) {
+    for bytes in written.into_iter().chain(converted) {
         let path = temporary.path().join("model.gguf");
         fs::write(&path, &bytes).unwrap();
         let header =

@@ -62,7 +62,7 @@ fn max_difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
 
 #[test]
 fn gguf_files_give_the_logits_of_their_directories() {
-    let (mut wrong, mut found) = (Vec::new(), Vec::new());
+    let (mut failures, mut found) = (Vec::new(), Vec::new());
     for (name, folder) in with_files() {
         let directory = directory(&folder);
         let expected = logits(directory.path(), Precision::F32);
@@ -73,7 +73,7 @@ fn gguf_files_give_the_logits_of_their_directories() {
             println!("{name}, {precision}: {off:e}");
             // Rotary frequencies are computed from f32 keys, and factors are multiplied in another
             // order.
-            wrong.extend((off > 5e-6).then(|| format!("{name}, {precision}: {off:e}")));
+            failures.extend((off > 5e-6).then(|| format!("{name}, {precision}: {off:e}")));
         }
         let [of_file, of_directory] =
             [&file, directory.path()].map(|path| Description::read(path).unwrap());
@@ -81,7 +81,7 @@ fn gguf_files_give_the_logits_of_their_directories() {
         assert_eq!(idle(&of_file), idle(&of_directory), "{name}");
         found.push(of_file.config.architecture);
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(failures.is_empty(), "{failures:#?}");
     // Every architecture has a file, except those that equal another one.
     for known in gguf_architectures().filter(|known| *known != "qwen3vl") {
         assert!(found.contains(&known), "{known} has no fixture");
@@ -103,8 +103,8 @@ fn every_tensor_of_a_gguf_file_changes_the_logits() {
                 || tensor == "rope_factors_long.weight"
                 // A norm follows the last layer's scale.
                 || ["gemma4 4", "gemma4-moe 1", "gemma4-nested 3"].iter().any(|last| {
-                    let (of, layer) = last.split_once(' ').unwrap();
-                    name == of && tensor == format!("blk.{layer}.layer_output_scale.weight")
+                    let (fixture, layer) = last.split_once(' ').unwrap();
+                    name == fixture && tensor == format!("blk.{layer}.layer_output_scale.weight")
                 })
                 // A layer that uses another layer's keys and values.
                 || name == "gemma4-nested" && tensor.starts_with("blk.3.attn_k")

@@ -252,8 +252,7 @@ fn load_error(directory: &Path) -> String {
 }
 
 #[test]
-fn errors_name_the_invalid_tensor_or_field_of_a_head() {
-    use serde_json::json;
+fn errors_name_missing_unexpected_and_misshapen_tensors_of_a_head() {
     let tensor = |name: &str,
                   tensor: &str,
                   change: &dyn Fn(&Tensor) -> Option<Tensor>,
@@ -325,7 +324,11 @@ fn errors_name_the_invalid_tensor_or_field_of_a_head() {
         &["expected shape [24], got shape [9]"],
     );
     tensor("specforge", "d2t", &|x| Some(x.to_dtype(Dtype::F32)), &["type I64", "got type F32"]);
+}
 
+#[test]
+fn errors_name_invalid_config_fields_of_a_head() {
+    use serde_json::json;
     let field = |name: &str, path: &str, value: serde_json::Value, expected: &str| {
         let directory = changed(name, |directory| {
             change_config(directory, |config| *config.pointer_mut(path).unwrap() = value);

@@ -270,8 +270,8 @@ fn errors_name_invalid_scales_groups_and_shapes() {
             let tensor = &tensors[&part];
             let mut values = tensor.values();
             values[1] = f32::NAN;
-            let wrong = Tensor::new(&values, &tensor.shape, tensor.dtype);
-            tensors.insert(part.clone(), wrong);
+            let with_nan = Tensor::new(&values, &tensor.shape, tensor.dtype);
+            tensors.insert(part.clone(), with_nan);
         });
         assert_contains(&message, &[&part, "finite", "NaN"]);
     }
@@ -306,12 +306,12 @@ fn errors_name_invalid_scales_groups_and_shapes() {
 
 #[test]
 fn errors_name_unexpected_tensors() {
-    for (name, own) in [("gptq", "qweight"), ("awq", "qweight"), ("ct-group", "weight_packed")] {
+    for (name, packed) in [("gptq", "qweight"), ("awq", "qweight"), ("ct-group", "weight_packed")] {
         let both = load_error(name, |tensors| {
             let weight = Tensor::new(&[0.0; 32], &[1, 32], Dtype::F16);
             tensors.insert(format!("{UP}.weight"), weight);
         });
-        assert_contains(&both, &[UP, own, "both"]);
+        assert_contains(&both, &[UP, packed, "both"]);
         let further = load_error(name, |tensors| {
             let further = Tensor::new(&[0.0; 32], &[1, 32], Dtype::F16);
             tensors.insert(format!("{UP}.further"), further);
@@ -403,8 +403,8 @@ fn errors_name_invalid_parts_of_codebook_matrices() {
         let part = format!("{UP}.weight.absmax");
         let mut values = tensors[&part].values();
         values[0] = f32::NAN;
-        let wrong = Tensor::new(&values, &tensors[&part].shape, Dtype::F32);
-        tensors.insert(part, wrong);
+        let with_nan = Tensor::new(&values, &tensors[&part].shape, Dtype::F32);
+        tensors.insert(part, with_nan);
     });
     assert_contains(&nan, &["up_proj.weight", "finite", "NaN"]);
 }

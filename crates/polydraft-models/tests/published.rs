@@ -39,7 +39,7 @@ struct Greedy {
 /// The model file that an environment variable names, and its reference.
 fn model(variable: &str, name: &str) -> Option<(PathBuf, Reference)> {
     let Some(path) = std::env::var_os(variable) else {
-        gguf::skipped(variable);
+        gguf::report_skipped(variable);
         return None;
     };
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);

@@ -18,7 +18,7 @@ pub(crate) struct Packing {
 /// Tool whose layout the tensors have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Whether stored zero points are v1 by one than the actual ones.
+    /// Whether stored zero points are less by one than the actual ones.
     Gptq {
         zeros_minus_one: bool,
     },

@@ -45,12 +45,12 @@ const EPSILON: f32 = 1e-6;
 
 impl Delta {
     /// Computes the tokens of all sequences; `layer` counts the recurrent layers only.
-    pub fn forward(&self, layer: usize, x: &Rows, parts: &mut [SequenceTokens]) -> Result<Rows> {
+    pub fn forward(&self, layer: usize, x: &Rows, batch: &mut [SequenceTokens]) -> Result<Rows> {
         let (rule, parameters) = (&self.rule, &*self.parameters);
         let mixed = self.input.forward(x)?;
         let gates = parameters.gates.forward(x)?;
         let read = mixed.columns(0, rule.mixed_width());
-        let read = parameters.convolution.forward(layer, read.numbers(), rule.mixed_width(), parts);
+        let read = parameters.convolution.forward(layer, read.numbers(), rule.mixed_width(), batch);
         let mut rows = Activation::Silu.forward(&read, rule.mixed_width(), false).into_numbers();
 
         let mut inputs = Vec::with_capacity(x.count() * rule.width());
@@ -65,9 +65,9 @@ impl Delta {
             inputs.extend(decays.iter().zip(scales).map(decay));
             inputs.extend(strengths.iter().map(|x| sigmoid(*x)));
         }
-        store_inputs(layer, &inputs, rule.width(), parts);
+        store_inputs(layer, &inputs, rule.width(), batch);
         let mut walks: Vec<_> =
-            parts.iter_mut().filter_map(|part| part.cache.walk(layer)).collect();
+            batch.iter_mut().filter_map(|sequence| sequence.cache.walk(layer)).collect();
         let mut found = rule.forward(&mut walks);
         parameters.norm.apply(found.numbers_mut())?;
         let gate = mixed.columns(rule.mixed_width(), found.width());

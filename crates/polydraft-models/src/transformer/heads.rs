@@ -46,18 +46,20 @@ impl Heads {
         config: &Config,
         x: &Rows,
         rotations: &Rotations,
-        parts: &mut [SequenceTokens],
+        batch: &mut [SequenceTokens],
     ) -> Result<Rows> {
         let Config { heads, ref attention, .. } = *config;
         let head = self.shape.head_dim;
         let mut mixed = self.query_key_value.forward(x)?;
         let angles = rotations.angles(self.windowed).filter(|_| self.rotated);
-        self.write(cache_index, config, &mut mixed, angles, parts)?;
-        let Some(part) = parts.first() else {
+        self.write(cache_index, config, &mut mixed, angles, batch)?;
+        let Some(sequence) = batch.first() else {
             return self.output.forward(&Rows::new(Vec::new(), heads * head));
         };
-        let caches =
-            (&sequences(parts, cache_index.shape)[..], part.cache.page_layout(cache_index.shape));
+        let caches = (
+            &sequences(batch, cache_index.shape)[..],
+            sequence.cache.page_layout(cache_index.shape),
+        );
         self.attend(cache_index, config, &mixed, caches, attention.window.filter(|_| self.windowed))
     }
 
@@ -101,13 +103,14 @@ impl Heads {
         config: &Config,
         mixed: &mut Rows,
         angles: Option<&Angles>,
-        parts: &mut [SequenceTokens],
+        batch: &mut [SequenceTokens],
     ) -> Result<()> {
         let stride = mixed.width();
         let (mut row, mut rest) = (0, mixed.numbers_mut());
         let mut all = Vec::new();
-        for part in parts {
-            let (start, slots, masks) = (part.start, part.start..part.end(), &part.masks[..]);
+        for sequence in batch {
+            let (start, slots, masks) =
+                (sequence.start, sequence.start..sequence.end(), &sequence.masks[..]);
             let mut add = |page, slots: Range<usize>| {
                 let rows = rest.split_off_mut(..slots.len() * stride).unwrap_or_default();
                 let masks = &masks[slots.start - start..slots.end - start];
@@ -116,7 +119,7 @@ impl Heads {
             };
             match self.borrows {
                 true => add(None, slots),
-                false => part
+                false => sequence
                     .cache
                     .pages_mut(cache_index.shape, slots)
                     .for_each(|(page, slots)| add(Some(page), slots)),
@@ -154,7 +157,7 @@ impl Heads {
             }
             let scale = match attention.query_scaling {
                 None => attention.scale as f32,
-                Some(stretch) => attention.scale as f32 * stretch.at(mask.position()),
+                Some(growth) => attention.scale as f32 * growth.factor_at(mask.position()),
             };
             if scale != 1.0 {
                 queries.iter_mut().for_each(|value| *value *= scale);
@@ -201,11 +204,11 @@ fn apply(norm: &Option<Norm>, numbers: &mut [f32]) -> Result<()> {
 }
 
 /// Pages and masks that the tokens of each sequence attend to, in layers of one shape.
-pub(super) fn sequences<'a>(parts: &'a [SequenceTokens], shape: usize) -> Vec<Sequence<'a>> {
-    let attended = |part: &'a SequenceTokens| Sequence {
-        pages: part.cache.pages(shape),
-        masks: &part.masks[..],
-        end: part.end(),
+pub(super) fn sequences<'a>(batch: &'a [SequenceTokens], shape: usize) -> Vec<Sequence<'a>> {
+    let attended = |sequence: &'a SequenceTokens| Sequence {
+        pages: sequence.cache.pages(shape),
+        masks: &sequence.masks[..],
+        end: sequence.end(),
     };
-    parts.iter().map(attended).collect()
+    batch.iter().map(attended).collect()
 }

@@ -48,7 +48,7 @@ impl Latent {
         shape: &Shape,
         x: &Rows,
         rotations: &Rotations,
-        parts: &mut [SequenceTokens],
+        batch: &mut [SequenceTokens],
     ) -> Result<Rows> {
         let Shape { rank, plain, rotated, .. } = *shape;
         let (heads, head, width) = (config.heads, plain + rotated, shape.cached());
@@ -57,7 +57,7 @@ impl Latent {
             Some((down, norm)) => self.query.forward(&norm.forward(&down.forward(x)?)?)?,
         };
         let mut vectors = self.down.forward(x)?;
-        self.write(cache_index, shape, &mut vectors, rotations, parts)?;
+        self.write(cache_index, shape, &mut vectors, rotations, batch)?;
 
         // Queries of all heads of every token: Kᵀq, then the rotated part.
         let count = queries.count();
@@ -80,7 +80,8 @@ impl Latent {
                 out.iter_mut().for_each(|number| *number *= scale);
             }
         }
-        let Some(layout) = parts.first().map(|part| part.cache.page_layout(cache_index.shape))
+        let Some(layout) =
+            batch.first().map(|sequence| sequence.cache.page_layout(cache_index.shape))
         else {
             return self.output.forward(&Rows::new(Vec::new(), heads * shape.value));
         };
@@ -94,7 +95,7 @@ impl Latent {
             sinks: None,
         };
         let found = Rows::new(
-            attend(&sequences(parts, cache_index.shape), &absorbed, rules),
+            attend(&sequences(batch, cache_index.shape), &absorbed, rules),
             heads * width,
         );
         let mut values = Vec::with_capacity(heads);
@@ -111,17 +112,17 @@ impl Latent {
         shape: &Shape,
         vectors: &mut Rows,
         rotations: &Rotations,
-        parts: &mut [SequenceTokens],
+        batch: &mut [SequenceTokens],
     ) -> Result<()> {
         let width = shape.cached();
         let mut rows = vectors.numbers_mut().chunks_exact_mut(width).enumerate();
-        for part in &mut *parts {
-            for (slot, (row, vector)) in (part.start..part.end()).zip(&mut rows) {
+        for sequence in &mut *batch {
+            for (slot, (row, vector)) in (sequence.start..sequence.end()).zip(&mut rows) {
                 self.norm.apply(&mut vector[..shape.rank])?;
                 if let Some(angles) = rotations.angles(false) {
                     angles.rotate(row, &mut vector[shape.rank..], shape.rotated);
                 }
-                part.cache.write(cache_index, slot, vector, vector);
+                sequence.cache.write(cache_index, slot, vector, vector);
             }
         }
         Ok(())

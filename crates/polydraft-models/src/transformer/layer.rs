@@ -47,7 +47,7 @@ pub(crate) enum Attention {
     StateSpace(Box<StateSpaceLayer>),
 }
 
-/// MatrixName of the input projection of a recurrent layer.
+/// Name of the input projection of a recurrent layer.
 const MIXER_INPUT: &str = "mixed_in";
 /// Names of the matrices that apply the per-layer input.
 const PER_LAYER: [&str; 2] = ["per_layer_gate", "per_layer_back"];
@@ -78,23 +78,23 @@ impl Layer {
         config: &Config,
         x: &Rows,
         rotations: &Rotations,
-        parts: &mut [SequenceTokens],
+        batch: &mut [SequenceTokens],
     ) -> Result<Rows> {
         let Some(attention) = &self.attention else { return Ok(zeros_like(x)) };
         match (attention, &config.attention.latent) {
             (Attention::Heads(heads), _) => {
-                heads.forward(self.cache_index, config, x, rotations, parts)
+                heads.forward(self.cache_index, config, x, rotations, batch)
             }
             (Attention::Latent(latent), Some(shape)) => {
-                latent.forward(self.cache_index, config, shape, x, rotations, parts)
+                latent.forward(self.cache_index, config, shape, x, rotations, batch)
             }
             // Not reached: latent layers are loaded only with a configuration of their shape.
             (Attention::Latent(latent), None) => latent.output.forward(x),
-            (Attention::Delta(delta), _) => delta.forward(self.cache_index.layer, x, parts),
+            (Attention::Delta(delta), _) => delta.forward(self.cache_index.layer, x, batch),
             (Attention::Convolution(convolution), _) => {
-                convolution.forward(self.cache_index.layer, x, parts)
+                convolution.forward(self.cache_index.layer, x, batch)
             }
-            (Attention::StateSpace(space), _) => space.forward(self.cache_index.layer, x, parts),
+            (Attention::StateSpace(space), _) => space.forward(self.cache_index.layer, x, batch),
         }
     }
 
@@ -112,17 +112,17 @@ impl Layer {
         config: &Config,
         x: Rows,
         rotations: &Rotations,
-        parts: &mut [SequenceTokens],
+        batch: &mut [SequenceTokens],
     ) -> Result<Rows> {
         if let (NormOrder::Parallel, Some(norm)) = (config.norm_order, &self.attention_norms.pre) {
             let normed = norm.forward(&x)?;
-            let x = x.plus(&self.attend(config, &normed, rotations, parts)?)?;
+            let x = x.plus(&self.attend(config, &normed, rotations, batch)?)?;
             return Ok(x.plus(&self.feed_forward(config, &normed, &normed)?)?);
         }
         let x = match self.attention {
             None => x,
             Some(_) => {
-                self.attention_norms.around(x, |x| self.attend(config, x, rotations, parts))?
+                self.attention_norms.around(x, |x| self.attend(config, x, rotations, batch))?
             }
         };
         match self.mlp {

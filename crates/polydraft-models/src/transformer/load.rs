@@ -255,11 +255,11 @@ impl Loader<'_> {
     /// Loads a matrix in the precision for a use.
     pub fn for_use(
         &mut self,
-        of: MatrixUse,
+        matrix_use: MatrixUse,
         parts: &[TensorRows],
         columns: usize,
     ) -> Result<Matrix> {
-        Matrix::load(&mut self.weights, parts, columns, self.precision.for_use(of))
+        Matrix::load(&mut self.weights, parts, columns, self.precision.for_use(matrix_use))
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct SequenceTokens<'a> {
     pub masks: Vec<Mask>,
     /// Number of tokens, counted from the last, whose logits are wanted.
     pub wanted: usize,
-    /// Number of tokens of the sequence that are final and whose logits are not wanted.
+    /// Number of the sequence's tokens that are committed and need no logits.
     pub committed: usize,
 }
 
@@ -28,33 +28,33 @@ impl SequenceTokens<'_> {
 }
 
 /// Prepares the caches of all sequences for their tokens.
-pub(crate) fn begin(parts: &mut [SequenceTokens]) -> Result<()> {
-    for part in parts {
-        part.cache.begin_pass(part.start, &part.masks, part.committed)?;
+pub(crate) fn begin(batch: &mut [SequenceTokens]) -> Result<()> {
+    for sequence in batch {
+        sequence.cache.begin_pass(sequence.start, &sequence.masks, sequence.committed)?;
     }
     Ok(())
 }
 
-/// Advances the recurrent states of all sequences over their final tokens.
-pub(crate) fn end(parts: &mut [SequenceTokens]) {
-    for part in parts {
-        part.cache.end_pass(part.wanted == 0);
+/// Advances the recurrent states of all sequences over their committed tokens.
+pub(crate) fn end(batch: &mut [SequenceTokens]) {
+    for sequence in batch {
+        sequence.cache.end_pass(sequence.wanted == 0);
     }
 }
 
 /// Tokens of all sequences.
-pub(crate) fn tokens(parts: &[SequenceTokens]) -> Vec<u32> {
-    parts.iter().flat_map(|part| &part.tokens).copied().collect()
+pub(crate) fn tokens(batch: &[SequenceTokens]) -> Vec<u32> {
+    batch.iter().flat_map(|sequence| &sequence.tokens).copied().collect()
 }
 
 /// Positions of the tokens of all sequences.
-pub(crate) fn positions(parts: &[SequenceTokens]) -> Vec<usize> {
-    parts.iter().flat_map(|part| part.masks.iter().map(Mask::position)).collect()
+pub(crate) fn positions(batch: &[SequenceTokens]) -> Vec<usize> {
+    batch.iter().flat_map(|sequence| sequence.masks.iter().map(Mask::position)).collect()
 }
 
 /// Selects the rows whose logits are wanted; `None` if there are none.
-pub(crate) fn wanted(x: Rows, parts: &[SequenceTokens]) -> Option<Rows> {
-    let wanted = wanted_rows(parts);
+pub(crate) fn wanted(x: Rows, batch: &[SequenceTokens]) -> Option<Rows> {
+    let wanted = wanted_rows(batch);
     match wanted.len() {
         0 => None,
         all if all == x.count() => Some(x),
@@ -63,25 +63,25 @@ pub(crate) fn wanted(x: Rows, parts: &[SequenceTokens]) -> Option<Rows> {
 }
 
 /// Indices of the tokens whose logits are wanted.
-fn wanted_rows(parts: &[SequenceTokens]) -> Vec<usize> {
+fn wanted_rows(batch: &[SequenceTokens]) -> Vec<usize> {
     let (mut wanted, mut end) = (Vec::new(), 0);
-    for part in parts {
-        end += part.tokens.len();
-        wanted.extend(end - part.wanted..end);
+    for sequence in batch {
+        end += sequence.tokens.len();
+        wanted.extend(end - sequence.wanted..end);
     }
     wanted
 }
 
 /// Drops the tokens whose logits are not wanted; returns the indices of the others, or `None` if
 /// nothing was dropped.
-pub(crate) fn drop_unwanted(parts: &mut [SequenceTokens]) -> Option<Vec<usize>> {
-    let rows = wanted_rows(parts);
-    let all: usize = parts.iter().map(|part| part.tokens.len()).sum();
-    for part in parts {
-        let others = part.tokens.len() - part.wanted;
-        part.tokens.drain(..others);
-        part.masks.drain(..others);
-        part.start += others;
+pub(crate) fn drop_unwanted(batch: &mut [SequenceTokens]) -> Option<Vec<usize>> {
+    let rows = wanted_rows(batch);
+    let all: usize = batch.iter().map(|sequence| sequence.tokens.len()).sum();
+    for sequence in batch {
+        let others = sequence.tokens.len() - sequence.wanted;
+        sequence.tokens.drain(..others);
+        sequence.masks.drain(..others);
+        sequence.start += others;
     }
     (rows.len() < all).then_some(rows)
 }
@@ -95,7 +95,7 @@ mod tests {
     fn drop_unwanted_leaves_tokens_whose_logits_are_wanted() {
         let form = || CacheLayout { layouts: Vec::new(), captured_width: 0, recurrent: None };
         let mut caches = [Cache::new(form()), Cache::new(form()), Cache::new(form())];
-        let mut parts: Vec<SequenceTokens> = caches
+        let mut batch: Vec<SequenceTokens> = caches
             .iter_mut()
             .zip([(3, 4, 1), (0, 2, 0), (9, 2, 2)])
             .map(|(cache, (start, count, wanted))| SequenceTokens {
@@ -109,12 +109,12 @@ mod tests {
                 committed: start,
             })
             .collect();
-        assert_eq!(drop_unwanted(&mut parts), Some(vec![3, 6, 7]));
-        assert_eq!(tokens(&parts), [6, 9, 10]);
-        assert_eq!(positions(&parts), [6, 9, 10]);
-        assert_eq!(parts.iter().map(|part| part.start).collect::<Vec<_>>(), [6, 2, 9]);
-        assert_eq!(parts.iter().map(SequenceTokens::end).collect::<Vec<_>>(), [7, 2, 11]);
+        assert_eq!(drop_unwanted(&mut batch), Some(vec![3, 6, 7]));
+        assert_eq!(tokens(&batch), [6, 9, 10]);
+        assert_eq!(positions(&batch), [6, 9, 10]);
+        assert_eq!(batch.iter().map(|sequence| sequence.start).collect::<Vec<_>>(), [6, 2, 9]);
+        assert_eq!(batch.iter().map(SequenceTokens::end).collect::<Vec<_>>(), [7, 2, 11]);
         // A second call drops nothing.
-        assert_eq!(drop_unwanted(&mut parts), None);
+        assert_eq!(drop_unwanted(&mut batch), None);
     }
 }

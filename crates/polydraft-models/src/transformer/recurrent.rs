@@ -20,27 +20,28 @@ impl Convolution {
         layer: usize,
         rows: &[f32],
         channels: usize,
-        parts: &mut [SequenceTokens],
+        batch: &mut [SequenceTokens],
     ) -> Rows {
         let mut rest = rows;
-        for part in &mut *parts {
+        for sequence in &mut *batch {
             let rows;
-            (rows, rest) = rest.split_at(part.tokens.len() * channels);
-            part.cache.push_channels(layer, rows);
+            (rows, rest) = rest.split_at(sequence.tokens.len() * channels);
+            sequence.cache.push_channels(layer, rows);
         }
-        let windows = parts.iter().flat_map(|part| part.cache.windows(layer)).collect::<Vec<_>>();
+        let windows =
+            batch.iter().flat_map(|sequence| sequence.cache.windows(layer)).collect::<Vec<_>>();
         convolve(&windows, &self.weights, self.bias.as_deref(), channels)
     }
 }
 
 /// Stores the inputs of a layer's recurrence in the caches of all sequences, `width` numbers per
 /// token.
-pub(super) fn store_inputs(layer: usize, rows: &[f32], width: usize, parts: &mut [SequenceTokens]) {
+pub(super) fn store_inputs(layer: usize, rows: &[f32], width: usize, batch: &mut [SequenceTokens]) {
     let mut rest = rows;
-    for part in parts {
+    for sequence in batch {
         let rows;
-        (rows, rest) = rest.split_at(part.tokens.len() * width);
-        part.cache.push_inputs(layer, rows);
+        (rows, rest) = rest.split_at(sequence.tokens.len() * width);
+        sequence.cache.push_inputs(layer, rows);
     }
 }
 

@@ -56,7 +56,7 @@ impl Transformer {
         let masks =
             (0..tokens.len()).map(|slot| Mask { context: slot, path: vec![slot] }).collect();
         let wanted = tokens.len().min(SAMPLE_LOGITS);
-        let part = SequenceTokens {
+        let sequence = SequenceTokens {
             cache: &mut cache,
             start: 0,
             tokens: tokens.to_vec(),
@@ -64,7 +64,7 @@ impl Transformer {
             wanted,
             committed: tokens.len(),
         };
-        self.forward(&mut [part], Vec::new())?;
+        self.forward(&mut [sequence], Vec::new())?;
         Ok(())
     }
 

@@ -23,14 +23,14 @@ pub(crate) struct ShortConvolution {
 
 impl ShortConvolution {
     /// Computes the tokens of all sequences; `layer` counts the recurrent layers only.
-    pub fn forward(&self, layer: usize, x: &Rows, parts: &mut [SequenceTokens]) -> Result<Rows> {
+    pub fn forward(&self, layer: usize, x: &Rows, batch: &mut [SequenceTokens]) -> Result<Rows> {
         let (width, mixed) = (x.width(), self.input.forward(x)?);
         let rows = mixed.numbers().chunks_exact(3 * width);
         let mut gated = Vec::with_capacity(x.numbers().len());
         for row in rows.clone() {
             gated.extend(row[..width].iter().zip(&row[2 * width..]).map(|(b, x)| b * x));
         }
-        let mut convolved = self.convolution.forward(layer, &gated, width, parts);
+        let mut convolved = self.convolution.forward(layer, &gated, width, batch);
         for (convolved, row) in convolved.numbers_mut().chunks_exact_mut(width).zip(rows) {
             convolved.iter_mut().zip(&row[width..2 * width]).for_each(|(x, c)| *x *= c);
         }

@@ -43,12 +43,12 @@ pub(crate) struct Parameters {
 
 impl StateSpaceLayer {
     /// Computes the tokens of all sequences; `layer` counts the recurrent layers only.
-    pub fn forward(&self, layer: usize, x: &Rows, parts: &mut [SequenceTokens]) -> Result<Rows> {
+    pub fn forward(&self, layer: usize, x: &Rows, batch: &mut [SequenceTokens]) -> Result<Rows> {
         let (rule, parameters) = (&self.rule, &*self.parameters);
         let (inner, mixed) = (rule.inner(), rule.mixed_width());
         let all = self.input.forward(x)?;
         let read = all.columns(inner, mixed);
-        let read = parameters.convolution.forward(layer, read.numbers(), mixed, parts);
+        let read = parameters.convolution.forward(layer, read.numbers(), mixed, batch);
         let rows = Activation::Silu.forward(&read, mixed, false);
 
         let mut inputs = Vec::with_capacity(x.count() * rule.width());
@@ -67,9 +67,9 @@ impl StateSpaceLayer {
                 steps.iter().zip(&parameters.rates).map(|(step, rate)| (rate * step).exp()),
             );
         }
-        store_inputs(layer, &inputs, rule.width(), parts);
+        store_inputs(layer, &inputs, rule.width(), batch);
         let mut walks: Vec<_> =
-            parts.iter_mut().filter_map(|part| part.cache.walk(layer)).collect();
+            batch.iter_mut().filter_map(|sequence| sequence.cache.walk(layer)).collect();
         let mut outputs = rule.forward(&mut walks);
 
         let gates = Activation::Silu.forward(&all.columns(0, inner), inner, false);

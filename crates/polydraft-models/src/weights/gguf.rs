@@ -230,8 +230,8 @@ impl GgufTensor {
         let tensor = self.tensor()?;
         let (width, kind) = (tensor.row_bytes(), tensor.kind());
         if kind != kind.memory_type() {
-            let held = tensor.columns() / kind.block() * kind.memory_type().block_bytes();
-            let mut blocks = vec![0; bytes.len() / held * width];
+            let memory_bytes = tensor.columns() / kind.block() * kind.memory_type().block_bytes();
+            let mut blocks = vec![0; bytes.len() / memory_bytes * width];
             self.blocks_of(tensor, first, &mut blocks)?;
             return to_memory_type(kind, &blocks, bytes)
                 .map_err(|e| self.tensor_error(&e.expected, e.got));

@@ -130,14 +130,14 @@ impl Case {
         }
         // The sequence after a committed path, as if it had been read alone.
         let mut tree = DraftTree::new();
-        let wrong = tree.add(DraftTree::ROOT, (tokens[self.context] + 1) % 60);
-        tree.add(wrong, tokens[self.context]);
-        let right = tree.add(DraftTree::ROOT, tokens[self.context]);
-        let next = tree.add(right, tokens[self.context + 1]);
+        let sibling = tree.add(DraftTree::ROOT, (tokens[self.context] + 1) % 60);
+        tree.add(sibling, tokens[self.context]);
+        let committed = tree.add(DraftTree::ROOT, tokens[self.context]);
+        let next = tree.add(committed, tokens[self.context + 1]);
         model.reset();
         model.extend(&tokens[..self.context]).unwrap();
         model.score(&tree).unwrap();
-        model.commit(&tree, &[right, next]).unwrap();
+        model.commit(&tree, &[committed, next]).unwrap();
         model.extend(&tokens[self.context + 2..]).unwrap();
         model.score(&DraftTree::new()).unwrap();
         compare(model.logits(DraftTree::ROOT), self.logits.last().unwrap());
