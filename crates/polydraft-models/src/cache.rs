@@ -167,7 +167,7 @@ impl Cache {
     /// not below `start`.
     pub fn compact(&mut self, start: usize, slots: &[usize]) {
         for (to, &from) in (start..).zip(slots).filter(|(to, from)| to != *from) {
-            let states = self.states_of(from).to_vec();
+            let states = self.slot_states(from).to_vec();
             self.capture_hidden_states(to, 0, &states);
             for shape in 0..self.pages.len() {
                 for layer in 0..self.layout.layouts[shape].layers {
@@ -210,13 +210,13 @@ impl Cache {
         }
     }
 
-    fn states_of(&self, slot: usize) -> &[f32] {
+    fn slot_states(&self, slot: usize) -> &[f32] {
         &self.states[slot / PAGE_SLOTS][self.layout.states(slot)]
     }
 
     /// Hidden states of the given slots, `[slots, captured_width]`.
     pub fn hidden_states(&self, slots: Range<usize>) -> Vec<f32> {
-        slots.flat_map(|slot| self.states_of(slot)).copied().collect()
+        slots.flat_map(|slot| self.slot_states(slot)).copied().collect()
     }
 
     /// Size in bytes, including pages that are shared with other sequences.

@@ -143,7 +143,7 @@ impl TransformerModel {
     /// # Errors
     /// Failures of the computation.
     pub fn embedding_rows(&self, tokens: &[Token]) -> error::Result<Vec<f32>> {
-        rows_of(self.transformer.embedding(), tokens)
+        lookup_rows(self.transformer.embedding(), tokens)
     }
 
     /// Rows of the output matrix for tokens: `[tokens, embedding]`.
@@ -151,7 +151,7 @@ impl TransformerModel {
     /// # Errors
     /// Failures of the computation.
     pub fn output_rows(&self, tokens: &[Token]) -> error::Result<Vec<f32>> {
-        rows_of(self.transformer.lm_head(), tokens)
+        lookup_rows(self.transformer.lm_head(), tokens)
     }
 
     /// Weights of the norm after the last layer; `None` if there is no such norm or it has biases.
@@ -279,7 +279,7 @@ impl TransformerModel {
     }
 }
 
-fn rows_of(matrix: &Matrix, tokens: &[Token]) -> error::Result<Vec<f32>> {
+fn lookup_rows(matrix: &Matrix, tokens: &[Token]) -> error::Result<Vec<f32>> {
     Ok(matrix.rows(tokens)?.into_numbers())
 }
 

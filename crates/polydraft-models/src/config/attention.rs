@@ -59,7 +59,7 @@ pub struct QueryScaling {
 
 impl QueryScaling {
     /// Factor at a position.
-    pub fn at(self, position: usize) -> f32 {
+    pub fn factor_at(self, position: usize) -> f32 {
         (1.0 + self.beta * ((1 + position / self.original) as f64).ln()) as f32
     }
 }

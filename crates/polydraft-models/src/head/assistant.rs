@@ -51,7 +51,7 @@ impl AssistantFiles {
     ) -> Result<Self> {
         let (config, mut weights) = source::assistant_parts(directory, json)?;
         check(json, &config, target, vocabulary)
-            .map_err(|problem| Error::File { path: source::settings(directory), problem })?;
+            .map_err(|problem| Error::File { path: source::config_path(directory), problem })?;
         weights.drop_tensors(|name| is_unread(&config, name));
         Ok(Self { weights, config })
     }
@@ -153,7 +153,7 @@ pub(super) fn read(
         Positions::Rotary(rope) => PositionEncoding::rotary(&config, rope),
         Positions::Learned { .. } => {
             let problem = "expected rotary positions".to_owned();
-            return Err(Error::File { path: source::settings(directory), problem });
+            return Err(Error::File { path: source::config_path(directory), problem });
         }
     };
     loader.weights.check_all_read(|name| is_unread(&config, name))?;

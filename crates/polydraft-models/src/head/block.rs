@@ -94,7 +94,7 @@ impl BlockHead {
     }
 
     /// Computes the missing logits of levels, for all sequences in one product, and of nodes.
-    fn read_out(&mut self, batch: &[(Sequence, &DraftTree)]) -> error::Result<()> {
+    fn compute_logits(&mut self, batch: &[(Sequence, &DraftTree)]) -> error::Result<()> {
         let Self { net, sequences, .. } = self;
         let mut ready = Vec::with_capacity(batch.len());
         for (sequence, state) in sequences.iter_mut().filter(|(_, state)| state.is_ready()) {
@@ -111,7 +111,7 @@ impl BlockHead {
             if states.is_empty() {
                 break;
             }
-            let mut levels = net.read_out(states)?.into_iter();
+            let mut levels = net.logits(states)?.into_iter();
             for ((state, _), count) in ready.iter_mut().zip(counts) {
                 state.levels.extend(levels.by_ref().take(count));
             }
@@ -176,7 +176,7 @@ impl Sequences for BlockHead {
         if !unknown.is_empty() {
             self.compute(&unknown, MAX_PASS_TOKENS, true).map_err(|e| self.failed(e))?;
         }
-        self.read_out(batch).map_err(|e| self.failed(e))
+        self.compute_logits(batch).map_err(|e| self.failed(e))
     }
 
     fn commit(&mut self, sequence: Sequence, tree: &DraftTree, path: &[NodeId]) -> Result<()> {

@@ -12,7 +12,7 @@ use polydraft_text::Fields;
 use serde_json::Value;
 
 use super::block::config::{Block, FORMATS, is_block};
-use super::hidden_states::in_order;
+use super::hidden_states::states_after;
 use super::source;
 use crate::config::{Biases, Config, Feedback, Positions};
 use crate::error::{Error, Result};
@@ -81,7 +81,7 @@ type Read<T> = std::result::Result<T, String>;
 impl HeadConfig {
     pub fn read(directory: &Path, fc_columns: Option<usize>) -> Result<Self> {
         let (json, divisors) = source::config_and_divisors(directory)?;
-        let invalid = |problem| Error::File { path: source::settings(directory), problem };
+        let invalid = |problem| Error::File { path: source::config_path(directory), problem };
         let mut config = Self::parse(&json, fc_columns).map_err(invalid)?;
         if let (Positions::Rotary(rope), Some(divisors)) = (&mut config.layers.positions, divisors)
         {
@@ -206,7 +206,7 @@ fn hidden_states(fields: &Fields, nested: Option<&Fields>) -> Read<Option<Vec<Hi
     };
     match numbers.is_empty() {
         true => Ok(None),
-        false => in_order(numbers).map(Some).map_err(|e| format!("{FIELD}: {e}")),
+        false => states_after(numbers).map(Some).map_err(|e| format!("{FIELD}: {e}")),
     }
 }
 

@@ -5,7 +5,7 @@ use polydraft_engine::{Error as EngineError, HiddenState, Model, Sequence, hidde
 type Read<T> = Result<T, String>;
 
 /// Hidden states after the given layers, in ascending order.
-pub(super) fn in_order(mut layers: Vec<usize>) -> Read<Vec<HiddenState>> {
+pub(super) fn states_after(mut layers: Vec<usize>) -> Read<Vec<HiddenState>> {
     layers.sort_unstable();
     match layers.windows(2).find(|pair| pair[0] == pair[1]) {
         Some(pair) => Err(format!("expected distinct layers, got {} twice", pair[0])),
@@ -17,7 +17,7 @@ pub(super) fn in_order(mut layers: Vec<usize>) -> Read<Vec<HiddenState>> {
 pub(super) fn default_hidden_states(layers: usize) -> Read<Vec<HiddenState>> {
     let numbers = vec![2, layers / 2, layers.saturating_sub(3)];
     match numbers.is_sorted_by(|a, b| a < b) {
-        true => in_order(numbers),
+        true => states_after(numbers),
         false => Err(format!(
             "eagle_aux_hidden_state_layer_ids: expected layers, as the default needs a target of \
              more than {layers} layers, got none"

@@ -12,7 +12,7 @@ use super::DraftHead;
 use super::assistant;
 use super::block::config::Block;
 use super::config::{FeatureNorms, HeadConfig, Kind, NAMES};
-use super::hidden_states::{default_hidden_states, in_order};
+use super::hidden_states::{default_hidden_states, states_after};
 use super::net::{Combine, Join, Net};
 use super::options::HeadOptions;
 use super::source;
@@ -123,7 +123,7 @@ fn read(
         Kind::Block(Block { name, .. }) => {
             let problem =
                 format!("expected an autoregressive draft head, got {name}, a block head");
-            return Err(Error::File { path: source::settings(directory), problem });
+            return Err(Error::File { path: source::config_path(directory), problem });
         }
     };
     let mut layers = vec![first];
@@ -138,7 +138,7 @@ fn read(
     let output = output(&mut loader, target, &tokens)?;
     let Positions::Rotary(rope) = &config.layers.positions else {
         let problem = "expected rotary positions".to_owned();
-        return Err(Error::File { path: source::settings(directory), problem });
+        return Err(Error::File { path: source::config_path(directory), problem });
     };
     let positions = PositionEncoding::Rotary(rope.frequencies(config.layers.head_dim), None);
     loader.weights.check_all_read(is_unread)?;
@@ -215,7 +215,7 @@ impl Headers {
             ));
         }
         let hidden_states = check(&config, target, vocabulary, layers)
-            .map_err(|problem| Error::File { path: source::settings(directory), problem })?;
+            .map_err(|problem| Error::File { path: source::config_path(directory), problem })?;
         config.layers.attention.qk_norm = match weights.shape("layers.0.self_attn.q_norm.weight") {
             Some(_) => QkNorm::PerHead,
             None => QkNorm::None,
@@ -264,7 +264,7 @@ fn check(
         return Err(format!("{field}: expected the target's {}, got {got}", target.hidden));
     }
     let hidden_states = match (layers, &config.hidden_states, &config.kind) {
-        (Some(layers), _, Kind::Eagle3 { .. } | Kind::Block(_)) => in_order(layers.to_vec())?,
+        (Some(layers), _, Kind::Eagle3 { .. } | Kind::Block(_)) => states_after(layers.to_vec())?,
         (_, Some(features), _) => features.clone(),
         (_, None, Kind::Block(_)) => {
             return Err("target_layer_ids: expected layers of the target, got none".to_owned());

@@ -139,7 +139,7 @@ impl Net {
                 x = layer.forward(config, x, &rotations, parts)?;
                 x = layer.finish(config, x, None)?;
             }
-            return self.read_out(x, parts);
+            return self.output(x, parts);
         }
         begin(parts)?;
         let rotations = decoder.rotations(&positions(parts));
@@ -174,10 +174,10 @@ impl Net {
         for layer in decoder.layers.iter().skip(1) {
             x = layer.forward(config, x, &rotations, parts)?;
         }
-        self.read_out(x, parts)
+        self.output(x, parts)
     }
 
-    fn read_out(&self, x: Rows, parts: &[SequenceTokens]) -> Result<NetOutput> {
+    fn output(&self, x: Rows, parts: &[SequenceTokens]) -> Result<NetOutput> {
         let decoder = &self.decoder;
         let Some(x) = wanted(x, parts) else {
             return Ok(NetOutput { logits: Vec::new(), states: Vec::new() });

@@ -13,7 +13,7 @@ use crate::family::gguf::{assistant, block, eagle3};
 use crate::weights::Weights;
 
 /// Path of the file with the configuration.
-pub(super) fn settings(path: &Path) -> PathBuf {
+pub(super) fn config_path(path: &Path) -> PathBuf {
     if is_gguf(path) { path.to_owned() } else { path.join("config.json") }
 }
 
@@ -45,7 +45,7 @@ pub(super) fn assistant(path: &Path) -> Result<Option<Value>> {
 
 /// Layers and tensors of an assistant with configuration `json`.
 pub(super) fn assistant_parts(path: &Path, json: &Value) -> Result<(Config, Weights)> {
-    let invalid = |problem| Error::File { path: settings(path), problem };
+    let invalid = |problem| Error::File { path: config_path(path), problem };
     if !is_gguf(path) {
         return Ok((Config::from_assistant(json).map_err(invalid)?, Weights::open(path)?));
     }
@@ -61,7 +61,7 @@ pub(super) fn config(path: &Path) -> Result<Value> {
 
 /// As [`config`], with the divisors of RoPE frequencies that a GGUF file has as a tensor.
 pub(super) fn config_and_divisors(path: &Path) -> Result<(Value, Option<Vec<f32>>)> {
-    let file = settings(path);
+    let file = config_path(path);
     let invalid = |problem: String| Error::File { path: file.clone(), problem };
     if is_gguf(path) {
         let gguf = Gguf::open(path)?;

@@ -10,7 +10,7 @@ use polydraft_text::Fields;
 use serde_json::Value;
 
 use super::net::BlockAttention;
-use crate::head::hidden_states::in_order;
+use crate::head::hidden_states::states_after;
 
 type Read<T> = Result<T, String>;
 
@@ -269,6 +269,6 @@ fn hidden_states(options: &Options) -> Read<Option<Vec<HiddenState>>> {
     };
     match numbers.is_empty() {
         true => Ok(None),
-        false => in_order(numbers).map(Some).map_err(|e| format!("{field}: {e}")),
+        false => states_after(numbers).map(Some).map_err(|e| format!("{field}: {e}")),
     }
 }

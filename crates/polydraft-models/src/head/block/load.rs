@@ -57,7 +57,7 @@ fn read(
     let (layers, allowed) = (options.layers.as_deref(), options.tokens.as_deref());
     let Headers { weights, config, hidden_states, tokens } =
         Headers::read(directory, &target.config, vocabulary, layers, allowed)?;
-    let invalid = |problem: String| Error::File { path: source::settings(directory), problem };
+    let invalid = |problem: String| Error::File { path: source::config_path(directory), problem };
     let Kind::Block(block) = &config.kind else {
         return Err(invalid("expected a block head, got an autoregressive draft head".into()));
     };

@@ -223,7 +223,7 @@ impl Net {
     }
 
     /// Computes levels from output states `[levels, hidden]`.
-    pub fn read_out(&self, states: Vec<f32>) -> Result<Vec<Level>> {
+    pub fn logits(&self, states: Vec<f32>) -> Result<Vec<Level>> {
         let states = Rows::new(states, self.width());
         let logits = self.decoder.lm_head().forward(&states)?.capped(self.softcap);
         let logits = logits.scaled(self.logit_scale).into_numbers();
