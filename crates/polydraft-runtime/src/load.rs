@@ -4,6 +4,7 @@ use anyhow::{Result, bail};
 use polydraft_engine::Engine;
 use polydraft_models::Bytes;
 
+use crate::backend::native::Native;
 use crate::draft::{Draft, DraftFiles};
 use crate::drafters::Drafters;
 use crate::keeper::TableKeeper;
@@ -11,7 +12,7 @@ use crate::listen::Listener;
 use crate::message::{OptionName, message};
 use crate::models::{LanguageModel, ModelOptions, Models};
 use crate::places::demo;
-use crate::plan::Plan;
+use crate::plan::{Plan, backend_of, draft_backend};
 use crate::usage::{Advice, Usage};
 
 /// Weights that take a while to load.
@@ -66,6 +67,23 @@ impl ModelOptions {
         let (model, language) = backend.load_draft(&files.path, None)?;
         target.language.vocabulary.check_draft(&language.vocabulary)?;
         Ok((target, LanguageModel { model, language }))
+    }
+
+    /// Loads a draft alone, as a model, where something else than these options gives the target.
+    ///
+    /// # Errors
+    /// [`Usage`] for a draft that is no model; one that cannot be loaded.
+    pub fn load_draft(&self, name: &str, listener: &dyn Listener) -> Result<LanguageModel> {
+        let Draft::Model(files) = Draft::find(name, self.offline, listener)? else {
+            return Err(Usage::conflict(
+                &[OptionName::Draft],
+                message![OptionName::Draft.with(name), ": expected the files of a model here"],
+            ));
+        };
+        let native = Native { options: self, beside_llama: false, listener };
+        let backend = backend_of(draft_backend(self, &files)?, native);
+        let (model, language) = backend.load_draft(&files.path, None)?;
+        Ok(LanguageModel { model, language })
     }
 
     /// Loads the target alone, as a model.

@@ -87,10 +87,7 @@ impl<'a> Plan<'a> {
 
     /// The backend of this kind.
     pub fn backend(&self, kind: BackendKind) -> Box<dyn Backend + 'a> {
-        match kind {
-            BackendKind::Native => Box::new(self.native()),
-            BackendKind::Llama => Box::new(Llama { native: self.native() }),
-        }
+        backend_of(kind, self.native())
     }
 
     /// The native backend.
@@ -290,6 +287,14 @@ fn find_target(
     let native: &[_] = if options.dtype.is_some() { &[OptionName::Dtype] } else { &[] };
     let backend = options.backend.of_target(&path, native, beside_native)?;
     Ok(TargetPlace { path, backend })
+}
+
+/// The backend of this kind, with the options of the native one.
+pub(crate) fn backend_of(kind: BackendKind, native: Native<'_>) -> Box<dyn Backend + '_> {
+    match kind {
+        BackendKind::Native => Box::new(native),
+        BackendKind::Llama => Box::new(Llama { native }),
+    }
 }
 
 /// The backend of a draft model.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use polydraft::policy::{DEPTH, Distinct, StopBelow, TreeChoice, TreeName};
-use polydraft::{Drafting, PolicyKind, VerifierKind};
+use polydraft::{PolicyKind, VerifierKind};
 use serde::{Deserialize, Serialize};
 
 use crate::message::{Message, OptionName, Part, message};
@@ -21,7 +21,11 @@ pub struct AcceptanceFile {
 }
 
 impl AcceptanceFile {
-    pub(crate) fn read(path: &Path) -> Result<Self> {
+    /// Reads a file of them.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no acceptances.
+    pub fn read(path: &Path) -> Result<Self> {
         let text = polydraft_files::read_text(path, polydraft_files::Kind::RECORD)
             .with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| {
@@ -159,11 +163,8 @@ impl SpeculationOptions {
         if self.paths.is_none() && self.depth.is_none() && self.stop_below.is_none() {
             return PolicyKind::default_for(verifier, 0);
         }
-        let paths = self.paths.map(|paths| paths as usize);
-        PolicyKind::paths(
-            paths.unwrap_or_else(|| PolicyKind::default_paths(verifier)),
-            self.depth.map_or(DEPTH, |depth| depth as usize),
-        )
+        let [paths, depth] = [self.paths, self.depth].map(|given| given.map(|n| n as usize));
+        PolicyKind::paths_for(verifier, paths, depth)
     }
 
     /// Refuses options that do not go with the tree that is named.
@@ -280,18 +281,13 @@ pub fn explain_unfit(
     }
     let verifiers = tree.verifiers();
     let verifiers: Vec<Part> = verifiers.iter().map(|kind| kind.to_string().into()).collect();
-    let chain = PolicyKind::chain(1).is_supported_by(verifier);
-    let chain = chain.then(|| OptionName::Tree.with("paths:1,3"));
-    let levels = Drafting::ALL
-        .into_iter()
-        .filter(|drafting| PolicyKind::levels(&[2, 2], *drafting).is_supported_by(verifier))
-        .map(|drafting| OptionName::Tree.with(format_args!("2,2/{drafting}")));
-    let trees: Vec<Part> = chain.into_iter().chain(levels).collect();
+    let trees = TreeName::examples_for(verifier);
+    let trees = trees.into_iter().map(|tree| OptionName::Tree.with(tree));
     let mut message = Message::from(error.to_string());
     if !verifiers.is_empty() {
         message = message.and(["; verifiers for this tree: ".into()]).and(Message::list(verifiers));
     }
-    for (number, tree) in trees.into_iter().enumerate() {
+    for (number, tree) in trees.enumerate() {
         let before = match number {
             0 => format!("; trees for {verifier}, for example: "),
             _ => ", ".to_owned(),
@@ -303,6 +299,8 @@ pub fn explain_unfit(
 
 #[cfg(test)]
 mod tests {
+    use polydraft::Drafting;
+
     use super::*;
     use crate::message::{command_line, keyword};
     use crate::usage::explain;
