@@ -1,11 +1,9 @@
-"""Machine, commit and versions of a measurement, as the records in bench/records have them."""
+"""Makes the harness in bench/ importable: `import _path` stands before `import harness`."""
 
-import pathlib
 import sys
+from pathlib import Path
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[3] / "bench"))
-import harness  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parents[3] / "bench"))
 
-
-def provenance():
-    return harness.provenance(packages=("polydraft", "numpy", "torch", "transformers"))
+# What records of measurements in Python name the versions of.
+PACKAGES = ("polydraft", "numpy", "torch", "transformers")
