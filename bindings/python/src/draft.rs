@@ -1,6 +1,7 @@
 //! A draft: a tree of tokens that knows how each was drawn.
 
 use numpy::{PyArray1, PyArray2};
+use polydraft::policy::TreeChoice;
 use polydraft::{Draft, DraftTree, Drafting, Draws, Growth, NodeId, Policy, Token};
 use pyo3::prelude::*;
 use rayon::prelude::*;
@@ -18,7 +19,8 @@ use crate::{arrays, pool, random};
 /// so that row i of the target's logits belongs to node i.
 ///
 /// `Draft(tree, root, depth)` is grown level by level with the draft model's distributions, and no
-/// deeper than `depth`: what room there is left, never anything that depends on tokens.
+/// deeper than `depth`: what room there is left, never anything that depends on tokens. `tree` is a
+/// `Tree` or the name of one for no verifier, so that `3,2,1` and `binary` are drawn i.i.d.
 ///
 /// >>> draft = Draft("paths:3,2")
 /// >>> while (nodes := draft.frontier()):
@@ -90,7 +92,8 @@ impl PyDraft {
     #[new]
     #[pyo3(signature = (tree, root=0, depth=None))]
     fn new(tree: &Bound<'_, PyAny>, root: Token, depth: Option<usize>) -> Result<Self> {
-        let (tree, depth) = (tree::given(tree)?.unbind(), depth.unwrap_or(usize::MAX));
+        let (tree, depth) =
+            (tree::given(tree, &TreeChoice::default())?.unbind(), depth.unwrap_or(usize::MAX));
         Ok(Self { draft: Draft::new(), tree: Some(tree), asked: 0, depth, root })
     }
 

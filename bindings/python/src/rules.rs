@@ -91,7 +91,7 @@ pub fn couple_rule(
     drafts: usize,
     scheme: &str,
 ) -> Result<PyCoupling> {
-    let kind = rule.described(|name| Ok(named(name)?), rule_from_json)?;
+    let kind = rule.described("rule", |name| Ok(named(name)?), rule_from_json)?;
     let coupling = PyCoupling {
         rule: Mutex::new(kind.build()?),
         target: distribution::given("target", target)?,

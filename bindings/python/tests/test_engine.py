@@ -173,7 +173,7 @@ def test_refusals():
     with pytest.raises(Unsupported, match="verifier block"):
         Engine(target, draft).generate([0], verifier="block", tree="paths:2,2")
     with pytest.raises(InvalidInput, match="verifier: expected one of"):
-        Engine(target, draft).generate([0], verifier="none")
+        Engine(target, draft).generate([0], verifier="nobody")
     with pytest.raises(TypeError, match="depth"):
         Engine(target, draft).generate([0], depth=3)
     with pytest.raises(TypeError, match="device"):

@@ -192,7 +192,7 @@ def test_recurrent_models_are_decoded_by_the_host():
 
 @pytest.mark.parametrize(("options", "reason"), [
     ({"repetition_penalty": 1.4}, "RepetitionPenaltyLogitsProcessor looks at the tokens before"),
-    ({"tree": "3,2,1"}, "the tree is '3,2,1'"), ({"tree": "paths:0,3"}, "the tree is"),
+    ({"tree": "3,2,1"}, "the tree is '3,2,1'"), ({"tree": "paths:0,3"}, "paths: expected from 1"),
     ({"verifier": "traversal"}, "the verifier is none of"), ({"verifier": "block", "paths": 2}, "block verifies one path"),
     ({"seed": polydraft.Rng(1)}, "an Rng decides"), ({"loop": "gpu"}, "expected loop to be auto, host or device"),
 ])  # fmt: skip
@@ -257,7 +257,7 @@ def test_a_head_on_a_batch(tmp_path):
     plain = target.generate(ids, **settings)
     ours = speculate(target, tmp_path / "head", ids, draft_sampling=polydraft.Sampling(), seed=1, **settings)
     assert ours.tolist() == plain.tolist()
-    with pytest.raises(ValueError, match="expected a folder with config.json"):
+    with pytest.raises(ValueError, match="folder of a draft head \\(config.json and model.safetensors\\)"):
         speculate(target, str(tmp_path / "none"), ids, **settings)
     config, file = tmp_path / "head" / "config.json", tmp_path / "head" / "model.safetensors"
     said = json.loads(config.read_text())

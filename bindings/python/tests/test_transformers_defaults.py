@@ -95,6 +95,66 @@ def test_trees_that_are_named_in_part(pair, options, tree):
     assert generate(pair[0], draft_model=pair[1], do_sample=False, max_new_tokens=8, **options)[1]["tree"] == tree
 
 
+def test_trees_are_those_of_the_verifier(pair):
+    """By name, with the draws that it is exact for."""
+    settings = dict(draft_model=pair[1], do_sample=False, max_new_tokens=12)
+    plain = pair[0].generate(IDS, do_sample=False, max_new_tokens=12).tolist()
+    rates = dict(acceptance=[0.6, 0.2], draft_sampling=polydraft.Sampling())
+    for verifier, tree, options in [
+        ("walk:hub", "binary", {}), ("walk:hub", "3,2", {}), ("walk:hub", {"tree": "2,2"}, {}),
+        ("traversal", "sequoia:4", rates), ("nested-priority", "sequoia:4", rates),
+        ("walk:hub", polydraft.Tree("binary", verifier="walk:hub"), {}),
+    ]:  # fmt: skip
+        text, counts = generate(pair[0], verifier=verifier, tree=tree, **options, **settings)
+        assert text == plain and counts["drafted"] > 0 and counts["tree"] == tree
+    with pytest.raises(ValueError, match="give Engine, Tree or transformers.generate acceptance="):
+        generate(pair[0], tree="sequoia:4", **settings)
+    for options in ({}, {"tree": "paths:2,2"}):
+        with pytest.raises(ValueError, match="acceptance= is what .* it has no meaning here"):
+            generate(pair[0], acceptance=[0.6], **options, **settings)
+
+
+@pytest.mark.parametrize("none", [None, "none"])
+def test_the_verifier_none_is_plain_decoding(pair, none):
+    model, draft = pair
+    plain = model.generate(IDS, do_sample=False, max_new_tokens=12).tolist()
+    for given in ({}, {"draft_model": draft}, {"draft_model": "ngram"}):
+        text, counts = generate(model, verifier=none, do_sample=False, max_new_tokens=12, **given)
+        assert text == plain and counts["target_calls"] == 12 and counts["draft_calls"] == counts["drafted"] == 0
+        assert counts["draft"] == "none" and counts["tree"] is None
+    written = '"none"' if none else "None"
+    for option in (
+        {"tree": "auto"}, {"paths": 2}, {"depth": 2}, {"acceptance": [0.5]}, {"draft_sampling": polydraft.Sampling()},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{next(iter(option))}= has no meaning with verifier={written}"):
+            generate(model, verifier=none, max_new_tokens=5, **option)
+    with pytest.raises(ValueError, match="plain decoding is the host's"):
+        generate(model, verifier=none, loop="device", max_new_tokens=5)
+
+
+def test_the_law_of_plain_decoding_by_enumeration():
+    model = tiny.llama(vocabulary=3, layers=2, width=16, seed=4, scale=0.4)
+    ids, got = torch.tensor([[0, 1]]), {}
+
+    def experiment(rng):
+        return tuple(generate(model, ids, do_sample=True, top_k=0, max_new_tokens=2, verifier="none", seed=rng)[0][0][2:])
+
+    for p, text in polydraft.enumerate_decisions(experiment):
+        got[text] = got.get(text, 0.0) + p
+    law = law_of(model, ids, 2)
+    assert max(abs(law[text] - got.get(text, 0.0)) for text in law) < 2e-6
+
+
+@pytest.mark.parametrize(("draft", "got"), [
+    (["ngram"], "got list"), (3, "got int"), ("self", "got 'self'"), ("nope", "got 'nope'"),
+    ("none", "got 'none' \\(give verifier=\"none\""), ("auto", "got 'auto' \\(leave it out"),
+])  # fmt: skip
+def test_what_is_no_draft_is_refused_in_words(pair, draft, got):
+    expected = 'polydraft: expected draft_model to be a causal model, .*"mtp" or "ngram", ' + got
+    with pytest.raises(ValueError, match=expected):
+        generate(pair[0], draft_model=draft, max_new_tokens=5)
+
+
 def test_ngrams_draft_where_no_draft_is_named(pair):
     model, ids = pair[0], torch.tensor([[5, 6, 7, 8] * 6])
     settings = dict(do_sample=False, max_new_tokens=60)

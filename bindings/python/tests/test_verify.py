@@ -235,9 +235,56 @@ def test_settings():
     assert repr(tree) == "Tree('paths:4,8')" and Verifier({"verifier": "walk", "rule": "k-seq"}).name == "spectr"
     costs = {"target": [[1, 1.0], [8, 1.2]], "draft": [[1, 0.1]]}
     assert Tree({"tree": "auto", "costs": costs}).depth == 16
-    for wrong in ({"tree": "paths", "width": 3}, {"tree": "path"}, {}):
+    for wrong in ({"tree": "paths", "width": 3}, {"tree": "binary", "depth": 3}, {}):
         with pytest.raises(InvalidInput, match="settings"):
             Tree(wrong)
+
+
+def test_a_dictionary_with_a_name_alone_is_that_name():
+    for name in ("binary", "3,2/top-k", "paths:4,8", "auto"):
+        assert repr(Tree({"tree": name})) == repr(Tree(name))
+    assert Verifier({"verifier": "walk:hub"}).name == "walk:hub"
+    with pytest.raises(InvalidInput, match='tree: expected one of paths:2,3; .*sequoia:16, got "path"'):
+        Tree({"tree": "path"})
+    with pytest.raises(InvalidInput, match='a tree of paths, distinct, .*, got "binary", which has none beside its name'):
+        Tree({"tree": "binary", "depth": 3})
+
+
+def test_a_name_is_a_tree_for_the_verifier_that_is_known():
+    hub = Verifier("walk:hub")
+    for name in ("binary", "3,2", {"tree": "2,2"}, "stop-below:0.2,2,2"):
+        assert hub.supports(name) and not hub.supports(Tree(name))
+        hub.require(name)
+        tree = Tree(name, verifier="walk:hub")
+        assert hub.supports(tree) and "/greedy" in repr(tree)
+        # A copy is what it is a copy of.
+        assert repr(Tree(tree)) == repr(tree)
+    assert repr(Tree("binary")) == "Tree('levels:2,2,2')" == repr(Tree("binary", verifier=Verifier()))
+    target, draft = polydraft.random_tables(2, 3, seed=2)
+    assert polydraft.exact_distribution("walk:hub", "2,2", target, draft).deviation < 1e-10
+    with pytest.raises(Unsupported):
+        polydraft.exact_distribution("walk:hub", Tree("2,2"), target, draft)
+
+
+def test_sequoia_trees_are_made_from_acceptances(tmp_path):
+    rates, file = [0.6, 0.2, 0.1], tmp_path / "rates.json"
+    file.write_text('{"acceptance": [0.6, 0.2, 0.1]}')
+    tree = Tree("sequoia:5", acceptance=rates)
+    assert tree.nodes == 5 and repr(tree) == "Tree('fixed:0,1,2,0,3')" and Verifier("traversal").supports(tree)
+    assert repr(Tree("stop-below:0.1,sequoia:5", acceptance=rates)).startswith("Tree('stop-below:0.1,fixed:")
+    assert Verifier().supports(Tree("sequoia:5", acceptance=tuple(rates), verifier="nested-priority"))
+    if hasattr(polydraft, "use_threads"):
+        assert repr(Tree("sequoia:5", acceptance=file)) == repr(Tree("sequoia:5", acceptance=str(file))) == repr(tree)
+    with pytest.raises(InvalidInput, match="made from measured acceptances: give Engine, Tree or") as refused:
+        Tree("sequoia:5")
+    assert "polydraft-lab" not in str(refused.value)
+    for name in ("paths:2,3", {"tree": "paths", "paths": 2}, tree):
+        with pytest.raises(InvalidInput, match="acceptance= is what .* it has no meaning here"):
+            Tree(name, acceptance=rates)
+    with pytest.raises(InvalidInput, match="acceptance: expected a list of numbers, or a file of them, got int"):
+        Tree("sequoia:5", acceptance=3)
+    with pytest.raises(InvalidInput, match="at most 1 together"):
+        Tree("sequoia:5", acceptance=[0.9, 0.9])
 
 
 def test_tables():

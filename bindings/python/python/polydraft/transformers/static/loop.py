@@ -21,7 +21,7 @@ from .head_drafter import HeadDrafter
 from .heads import DraftHead
 from .model import StaticModel
 from .model_drafter import ModelDrafter
-from .mtp import MtpHead, is_mtp
+from .mtp import MTP, MtpHead, is_mtp
 from .step import Form, Step
 
 # Slots come in so many at once; attention reads all of them.
@@ -159,7 +159,7 @@ def head_of(draft: Any, model: PreTrainedModel) -> DraftHead:
         ValueError: no head, or one for another model.
     """
     kept = Kept.of(model)
-    file = None if is_mtp(draft) or draft == "mtp" else Path(draft) / "model.safetensors"
+    file = None if is_mtp(draft) or draft == MTP else Path(draft) / "model.safetensors"
     changed = file.stat().st_mtime_ns if file is not None and file.exists() else None
     name = id(draft) if is_mtp(draft) else str(draft)
     key = (name, changed, model.dtype, model.device, _places(model))
