@@ -66,7 +66,7 @@ def ways(draft, depth, temperature):
 
 def measure(model, counted, named, prompts, tokens, sampling):
     """Seconds, passes and texts of every way, by prompt; the first one is for warming up."""
-    seconds, passes, texts = ({name: [] for name in named} for _ in range(3))
+    seconds, passes, sequences = ({name: [] for name in named} for _ in range(3))
     for number, prompt in enumerate([prompts[0], *prompts]):
         for name, options in named.items():
             torch.manual_seed(number)
@@ -76,8 +76,8 @@ def measure(model, counted, named, prompts, tokens, sampling):
             if number:
                 seconds[name].append(time.perf_counter() - start)
                 passes[name].append(counted.passes)
-                texts[name].append(text.tolist())
-    return seconds, passes, texts
+                sequences[name].append(text.tolist())
+    return seconds, passes, sequences
 
 
 def main():
@@ -97,9 +97,9 @@ def main():
     for temperature in (0, 1):
         sampling = {"do_sample": True, "top_k": 0} if temperature else {"do_sample": False}
         named = ways(draft, args.depth, temperature)
-        seconds, passes, texts = measure(model, counted, named, prompts, args.tokens, sampling)
+        seconds, passes, sequences = measure(model, counted, named, prompts, args.tokens, sampling)
         if not temperature:
-            assert all(text == texts["plain"] for text in texts.values()), "texts without sampling differ"
+            assert all(text == sequences["plain"] for text in sequences.values()), "texts without sampling differ"
         for name in named:
             prompt_passes = args.count if name.startswith("polydraft") else 0
             row = {

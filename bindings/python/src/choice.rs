@@ -31,7 +31,7 @@ impl PyTree {
             acceptance: acceptance.as_deref(),
             ..TreeChoice::default()
         };
-        Self::of(tree::choose(&name, &choice)?)
+        Self::from_kind(tree::choose(&name, &choice)?)
     }
 }
 

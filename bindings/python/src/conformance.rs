@@ -12,7 +12,7 @@ use crate::threads::work;
 use crate::tree::PyTree;
 use crate::verify;
 
-/// What a verifier does with the drafts of one tree: expected tokens per target pass
+/// Exact results of a verifier on the drafts of one tree: expected tokens per target pass
 /// (`block_efficiency`), the largest difference between the probability of a sequence and that
 /// under the target (`deviation`: rounding, or the verifier is wrong), and the number of different
 /// drafts (`trees`).

@@ -34,7 +34,7 @@ pub struct PyDraft {
     pub draft: Draft,
     tree: Option<Py<PyTree>>,
     /// Nodes below this have been asked.
-    asked: usize,
+    first_open: usize,
     /// Tokens of a path at most.
     depth: usize,
     root: Token,
@@ -55,8 +55,8 @@ impl Drop for PyDraft {
 impl PyDraft {
     /// One that was drawn elsewhere, after the token `root`.
     pub fn taken_over(draft: Draft, root: Token) -> Self {
-        let asked = draft.tree().len();
-        Self { draft, tree: None, asked, depth: 0, root }
+        let first_open = draft.tree().len();
+        Self { draft, tree: None, first_open, depth: 0, root }
     }
 
     fn frontier_of(&self, policy: &dyn Policy) -> Vec<NodeId> {
@@ -64,7 +64,7 @@ impl PyDraft {
         let within = |node: &NodeId| {
             tree.depth(*node) < self.depth && policy.may_grow(&self.draft.path(*node))
         };
-        (self.asked..tree.len()).filter(within).collect()
+        (self.first_open..tree.len()).filter(within).collect()
     }
 
     fn array<'py, T: numpy::Element>(
@@ -94,7 +94,7 @@ impl PyDraft {
     fn new(tree: &Bound<'_, PyAny>, root: Token, depth: Option<usize>) -> Result<Self> {
         let (tree, depth) =
             (tree::given(tree, &TreeChoice::default())?.unbind(), depth.unwrap_or(usize::MAX));
-        Ok(Self { draft: Draft::new(), tree: Some(tree), asked: 0, depth, root })
+        Ok(Self { draft: Draft::new(), tree: Some(tree), first_open: 0, depth, root })
     }
 
     /// The nodes whose next-token distribution the tree asks for now; empty when it is complete.
@@ -146,7 +146,7 @@ impl PyDraft {
             }
             Ok(())
         })?;
-        self.asked = before;
+        self.first_open = before;
         Ok(())
     }
 
@@ -217,8 +217,8 @@ impl PyDraft {
             }
             Ok(draft)
         })?;
-        let asked = draft.tree().len();
-        Ok(Self { draft, tree: None, asked, depth: 0, root })
+        let first_open = draft.tree().len();
+        Ok(Self { draft, tree: None, first_open, depth: 0, root })
     }
 
     /// Takes a tree that somebody else has drawn. Arrays have an entry for each node, the root
@@ -320,7 +320,7 @@ impl PyDraft {
             }
             Ok(draft)
         })?;
-        Ok(Self { draft, tree: None, asked: nodes, depth: 0, root: tokens[0] })
+        Ok(Self { draft, tree: None, first_open: nodes, depth: 0, root: tokens[0] })
     }
 
     /// Number of nodes, the root included.
@@ -354,7 +354,7 @@ impl PyDraft {
         self.array(py, |tree, node| tree.depth(node) as i64)
     }
 
-    /// How often each node was drawn, 0 for the root: int64 `[nodes]`.
+    /// Number of draws of each node, 0 for the root: int64 `[nodes]`.
     #[getter]
     fn counts<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.array(py, |tree, node| tree.draws(node) as i64)

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use polydraft_engine::{Drafter, DrafterKind, Model, ModelDrafter, ModelInfo, CombinedDrafter};
+use polydraft_engine::{CombinedDrafter, Drafter, DrafterKind, Model, ModelDrafter, ModelInfo};
 use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result, wrong_type};
@@ -28,10 +28,9 @@ pub enum DraftArgument<'py> {
     Other(Bound<'py, PyAny>),
 }
 
-/// What a name stands for where it leads to no files. All others are told apart where models are
-/// loaded.
+/// Draft named by a word instead of files. Other names are resolved where models are loaded.
 enum Word {
-    /// As the program chooses.
+    /// The default of the program.
     Auto,
     /// Nothing.
     None,
@@ -40,7 +39,7 @@ enum Word {
 }
 
 impl Word {
-    fn of(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         match name {
             "auto" => Some(Self::Auto),
             NONE => Some(Self::None),
@@ -50,7 +49,7 @@ impl Word {
 }
 
 impl DraftArgument<'_> {
-    /// Whether one is given as a table.
+    /// Returns whether one of them is a table.
     pub fn has_table(&self) -> bool {
         match self {
             Self::Name(_) => false,
@@ -59,10 +58,10 @@ impl DraftArgument<'_> {
         }
     }
 
-    /// Whether some of them have files.
+    /// Returns whether some of them have files.
     pub fn has_files(&self) -> bool {
         match self {
-            Self::Name(name) => Word::of(name).is_none(),
+            Self::Name(name) => Word::from_name(name).is_none(),
             Self::Names(all) => all.iter().any(|draft| {
                 draft.extract::<DraftArgument<'_>>().is_ok_and(|draft| draft.has_files())
             }),
@@ -76,7 +75,7 @@ impl DraftArgument<'_> {
             path_of("draft", value).map(|path| path.to_string_lossy().into_owned())
         };
         Ok(match self {
-            Self::Name(name) => match Word::of(&name) {
+            Self::Name(name) => match Word::from_name(&name) {
                 Some(Word::Auto) => Drafts::Auto,
                 Some(Word::None) => Drafts::None("\"none\""),
                 _ => Drafts::Named(vec![name]),
@@ -98,7 +97,7 @@ pub fn drafter(
     how: &Options,
 ) -> Result<Option<Box<dyn Drafter>>> {
     let model = match draft {
-        DraftArgument::Name(name) => match Word::of(name) {
+        DraftArgument::Name(name) => match Word::from_name(name) {
             Some(Word::Auto | Word::None) => return Ok(None),
             Some(Word::Kind(kind)) => return Ok(Some(kind.build(target)?)),
             None => work(py, || models::load_draft(name, how))?,
@@ -133,7 +132,7 @@ fn stand_beside_others(all: &[Bound<'_, PyAny>]) -> Result<()> {
         return Err(Failure::input("draft=: expected at least one draft, got an empty list"));
     }
     let mut named = all.iter().filter_map(|draft| draft.extract::<String>().ok());
-    match named.find(|name| matches!(Word::of(name), Some(Word::Auto | Word::None))) {
+    match named.find(|name| matches!(Word::from_name(name), Some(Word::Auto | Word::None))) {
         Some(name) => Err(Failure::input(format!(
             "draft={name:?} stands alone: expected drafts by their names in a list"
         ))),

@@ -53,7 +53,7 @@ pub struct PyEngine {
     facts: Option<Facts>,
     /// The acceptances that sequoia trees are made from.
     acceptance: Option<Vec<f64>>,
-    /// How many drafters there are.
+    /// Number of drafters.
     drafters: usize,
     /// Number of tokens.
     #[pyo3(get)]
@@ -63,7 +63,7 @@ pub struct PyEngine {
     context: usize,
 }
 
-/// How drafts are sampled: all alike, or each path on its own.
+/// Sampling of drafts: the same for all, or one for each path.
 #[derive(FromPyObject)]
 pub enum DraftSampling {
     #[pyo3(transparent)]
@@ -105,7 +105,7 @@ impl PyEngine {
         }
     }
 
-    /// How drafts are made and verified; an adaptive tree that is named gets what steps cost here.
+    /// Returns how drafts are made and verified; an adaptive tree gets the measured costs of steps.
     pub fn drafting(
         &self,
         py: Python<'_>,
@@ -126,7 +126,7 @@ impl PyEngine {
         Ok(Drafting { tree, draft, each })
     }
 
-    /// How many drafters there are.
+    /// Number of drafters.
     pub fn drafters(&self) -> usize {
         self.drafters
     }
@@ -153,7 +153,7 @@ fn check_plain(is_named: bool, given: [(&str, bool); 2]) -> Result<()> {
     }
 }
 
-/// How drafts are made.
+/// Verifier, tree and sampling of drafts.
 pub struct Drafting {
     tree: PolicyKind,
     draft: Sampling,
@@ -174,7 +174,7 @@ impl PyEngine {
     #[new]
     #[pyo3(signature = (
         target, draft=Some(DraftArgument::Name("auto".into())), *, dtype=None, draft_dtype=None,
-        copies=Copies::Kept(true), corpus=None, learn=None, mix_ngrams=None, draft_vocabulary=None,
+        copies=Copies::UserFolder(true), corpus=None, learn=None, mix_ngrams=None, draft_vocabulary=None,
         draft_layers=None, cache_type=None, acceptance=None, offline=false
     ))]
     #[pyo3(
@@ -297,9 +297,9 @@ impl PyEngine {
         Ok(numpy::PyArray1::from_vec(py, logits))
     }
 
-    /// What passes and steps cost on this machine, and what to expect of drafts after a prompt like
-    /// yours, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}` chooses by it,
-    /// and gives the same output for a seed as long as the costs are the same.
+    /// Measures the costs of passes and steps on this machine, and the expected acceptance after a
+    /// prompt like yours, in a second or two: `tree={"tree": "auto", "costs": engine.costs()}`
+    /// chooses by it, and gives the same output for a seed as long as the costs are the same.
     #[pyo3(signature = (
         prompt=None, *, verifier="nested-priority".into(), sampling=None, draft_sampling=None
     ))]

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{Failure, Result};
 
-/// How to load models; each field is the keyword of that name.
+/// Options of loading models; each field is the keyword of the same name.
 #[derive(Default)]
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
 pub struct Options {
@@ -69,7 +69,7 @@ pub enum DraftTokens {
 /// The drafts of a target.
 #[cfg_attr(not(feature = "models"), allow(dead_code, reason = "there are none to load"))]
 pub enum Drafts {
-    /// As the program chooses.
+    /// The default of the program.
     Auto,
     /// None, as it is written: plain decoding.
     None(&'static str),
@@ -83,7 +83,7 @@ pub enum Drafts {
 pub enum Copies {
     /// In the user's cache folder, or nowhere.
     #[pyo3(transparent)]
-    Kept(bool),
+    UserFolder(bool),
     /// In a folder.
     #[pyo3(transparent)]
     Folder(PathBuf),
@@ -91,7 +91,7 @@ pub enum Copies {
 
 impl Default for Copies {
     fn default() -> Self {
-        Self::Kept(true)
+        Self::UserFolder(true)
     }
 }
 
@@ -206,8 +206,8 @@ mod with {
         how: &Options,
     ) -> Result<ModelOptions> {
         let copies = match &how.copies {
-            Copies::Kept(true) => None,
-            Copies::Kept(false) => Some("none".into()),
+            Copies::UserFolder(true) => None,
+            Copies::UserFolder(false) => Some("none".into()),
             Copies::Folder(folder) => {
                 // Only where it was asked for is it missed.
                 std::fs::create_dir_all(folder).map_err(|problem| {
@@ -250,7 +250,7 @@ mod with {
         let models = described(Some(target), names, how)?;
         let loaded = Downloads::watch(|watch| models.load(drafts, watch))?;
         let key = CostKey::new(&models, &loaded)?;
-        let Models { engine, language, draft, learned, .. } = loaded;
+        let Models { engine, language, draft, table_saver: learned, .. } = loaded;
         let facts = Facts {
             draft: draft.filter(|_| drafts),
             key,

@@ -1,4 +1,4 @@
-//! What has a name that users type: the name, or a dictionary with settings.
+//! Objects with a name that users type: the name, or a dictionary with settings.
 
 use pyo3::PyClass;
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ pub const NONE: &str = "none";
 /// A name, or something else that says what is meant.
 #[derive(FromPyObject)]
 pub enum Named<'py> {
-    /// What users type.
+    /// Name as users type it.
     Name(String),
     /// Settings, or the thing itself.
     Other(Bound<'py, PyAny>),
@@ -26,7 +26,7 @@ impl From<&str> for Named<'_> {
 }
 
 impl<'py> Named<'py> {
-    /// Whether it is `none`, in the place of a verifier: plain decoding.
+    /// Returns whether it is the verifier `none`: plain decoding.
     pub fn is_none(&self) -> bool {
         matches!(self, Self::Name(name) if name == NONE)
     }
@@ -55,7 +55,7 @@ impl<'py> Named<'py> {
         }
     }
 
-    /// As Python had it.
+    /// Returns the Python object.
     pub fn object(self, py: Python<'py>) -> Result<Bound<'py, PyAny>> {
         match self {
             Self::Name(name) => Ok(name.into_pyobject(py).map_err(PyErr::from)?.into_any()),

@@ -24,7 +24,7 @@ pub struct PyCoupling {
     drafts: Owned,
 }
 
-/// What a rule emits: `token`, and the index of the draft that was `accepted`, if one was.
+/// Emission of a rule: `token`, and the index of the draft that was `accepted`, if one was.
 #[pyclass(name = "Emission", module = "polydraft", frozen, get_all)]
 pub struct PyEmission {
     token: Token,

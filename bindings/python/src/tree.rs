@@ -40,7 +40,7 @@ pub struct PyTree {
 
 impl PyTree {
     /// One that grows as this says.
-    pub fn of(kind: PolicyKind) -> Result<Self> {
+    pub fn from_kind(kind: PolicyKind) -> Result<Self> {
         Ok(Self { policy: Mutex::new(kind.build()?), kind })
     }
 
@@ -57,7 +57,7 @@ impl PyTree {
 
 #[pymethods]
 impl PyTree {
-    /// What it is, for people.
+    /// Returns a description of the tree.
     fn describe(&self) -> String {
         self.kind.describe()
     }
@@ -85,7 +85,7 @@ impl PyTree {
     }
 }
 
-/// What a tree depends on beside its name.
+/// Context in which the name of a tree is resolved.
 pub struct Beside<'a> {
     /// The verifier: it decides the drafting scheme.
     pub verifier: &'a VerifierKind,
@@ -176,7 +176,7 @@ pub fn given<'py>(
     value: &Bound<'py, PyAny>,
     choice: &TreeChoice<'_>,
 ) -> Result<Bound<'py, PyTree>> {
-    names::given(value, |tree| PyTree::of(choose(&read(tree)?, choice)?))
+    names::given(value, |tree| PyTree::from_kind(choose(&read(tree)?, choice)?))
 }
 
 /// Reads measured acceptances: numbers, or a file of them.

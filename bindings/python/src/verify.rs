@@ -138,8 +138,8 @@ impl PyVerifier {
         self.kind.to_string()
     }
 
-    /// Whether it is exact for such trees, or for a draft of this form. The name of a tree is that
-    /// of one for this verifier.
+    /// Returns whether the verifier is exact for such trees, or for a draft of this form. The name
+    /// of a tree is resolved for this verifier.
     fn supports(&self, tree: &Bound<'_, PyAny>) -> Result<bool> {
         let verifier = self.build()?;
         if let Ok(draft) = tree.cast::<PyDraft>() {

@@ -24,7 +24,7 @@ program = pytest.mark.skipif(
 )  # fmt: skip
 
 
-def said(*options, **environment):
+def printed(*options, **environment):
     """What the program of this wheel writes."""
     line = [sys.executable, "-m", "polydraft", "generate", "--prompt", PROMPT, "--json", "--max-tokens", "40", "--seed", "7"]
     done = subprocess.run([*line, *map(str, options)], capture_output=True, text=True, env={**os.environ, **environment})
@@ -43,7 +43,7 @@ def demo():
 def test_the_draft_is_the_programs_choice(options):
     engine = Engine(TARGET, **options)
     line = [part for name, value in options.items() for part in (f"--{name}", value)]
-    assert engine.draft == said("--target", TARGET, "--tree", "paths:1,2", *line)["draft"] is not None
+    assert engine.draft == printed("--target", TARGET, "--tree", "paths:1,2", *line)["draft"] is not None
     assert Engine(TARGET, "auto", **options).draft == engine.draft
     plain = engine.generate(PROMPT, verifier=None, sampling=COLD, max_tokens=30)
     fast = engine.generate(PROMPT, sampling=COLD, max_tokens=30)
@@ -77,7 +77,7 @@ def test_trees_are_the_programs(demo, verifier, tree):
     """By name, with the drafting scheme that the verifier is exact for."""
     if "/" in tree:
         verifier = "walk:naive"
-    by_program = said("--target", TARGET, "--draft", DRAFT, "--verifier", verifier, "--tree", tree)
+    by_program = printed("--target", TARGET, "--draft", DRAFT, "--verifier", verifier, "--tree", tree)
     here = demo.generate(PROMPT, verifier=verifier, tree=tree, max_tokens=40, seed=7)
     assert here.tokens == by_program["tokens"]
     assert here.statistics["nodes_per_call"] == by_program["stats"]["nodes_per_call"] > 0
@@ -88,7 +88,7 @@ def test_trees_are_the_programs(demo, verifier, tree):
 def test_sequoia_trees_are_made_from_acceptances(demo):
     options = dict(tree="sequoia:4", max_tokens=40, seed=7)
     # Where the program has the demo pair, it knows them.
-    by_program = said("--tree", "sequoia:4", POLYDRAFT_DEMO=str(DEMO))
+    by_program = printed("--tree", "sequoia:4", POLYDRAFT_DEMO=str(DEMO))
     here = demo.generate(PROMPT, **options)
     assert here.tokens == by_program["tokens"]
     assert here.statistics["nodes_per_call"] == by_program["stats"]["nodes_per_call"] > 3
@@ -123,7 +123,7 @@ def test_the_verifier_none_is_plain_decoding(none):
 @models
 @program
 def test_several_samplings_draw_a_path_each(demo):
-    by_program = said("--target", TARGET, "--draft", DRAFT, *SEVERAL, "--tree", "distinct:2,3", "--draft-temperature", "0.6,1.2")
+    by_program = printed("--target", TARGET, "--draft", DRAFT, *SEVERAL, "--tree", "distinct:2,3", "--draft-temperature", "0.6,1.2")
     samplings = [Sampling(0.6), Sampling(1.2)]
     for tree in ("distinct:2,3", None):
         here = demo.generate(PROMPT, verifier="specinfer", tree=tree, draft_sampling=samplings, max_tokens=40, seed=7)
@@ -133,7 +133,7 @@ def test_several_samplings_draw_a_path_each(demo):
 @models
 @program
 def test_several_drafts_draw_a_path_each():
-    by_program = said("--target", TARGET, "--draft", DRAFT, "--draft", "ngram", *SEVERAL)
+    by_program = printed("--target", TARGET, "--draft", DRAFT, "--draft", "ngram", *SEVERAL)
     engine = Engine(TARGET, [DRAFT, "ngram"])
     assert engine.draft is not None
     for tree in ("distinct:2,3", None):
@@ -165,10 +165,10 @@ def test_the_law_with_several_drafts(verifier):
         drafted += generation.statistics["nodes_per_call"]
         counts[tuple(generation.tokens)] += 1
     assert drafted > 3000
-    law = np.zeros((3, 3, 3))
+    exact = np.zeros((3, 3, 3))
     for text in np.ndindex(3, 3, 3):
-        law[text] = np.prod([target.distribution(text[:i]).probability(text[i]) for i in range(3)])
-    assert polydraft.g_test(law.ravel().tolist(), counts.ravel().tolist())[2] > 1e-3
+        exact[text] = np.prod([target.distribution(text[:i]).probability(text[i]) for i in range(3)])
+    assert polydraft.g_test(exact.ravel().tolist(), counts.ravel().tolist())[2] > 1e-3
     for tree in (None, "distinct:2,2"):
         options = dict(verifier=verifier, tree=tree)
         assert polydraft.certify(engine, [[0], [1, 2]], **options).verdict == "pass"

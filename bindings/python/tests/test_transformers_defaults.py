@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 import polydraft.transformers as inside  # noqa: E402
 import tiny  # noqa: E402
 from polydraft.transformers import costs, host  # noqa: E402
-from test_transformers import law_of  # noqa: E402
+from test_transformers import distribution_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("without_kernels")
 IDS = torch.tensor([[1, 2, 3]])
@@ -23,9 +23,9 @@ def pair():
 
 
 def generate(model, ids=IDS, **options):
-    told = {}
-    text = model.generate(ids, custom_generate=inside.generate, statistics=told, **options)
-    return text.tolist(), told
+    report = {}
+    text = model.generate(ids, custom_generate=inside.generate, statistics=report, **options)
+    return text.tolist(), report
 
 
 def test_the_tree_is_one_path_by_what_steps_cost(pair, monkeypatch):
@@ -34,17 +34,17 @@ def test_the_tree_is_one_path_by_what_steps_cost(pair, monkeypatch):
     real = host.Loop._measured
     monkeypatch.setattr(host.Loop, "_measured", lambda *args: measured.append(real(*args)) or measured[-1])
     options = dict(draft_model=draft, do_sample=True, max_new_tokens=40, seed=5)
-    one, told = generate(model, **options)
-    assert told["tree"] == {"tree": "auto", "costs": measured[0]} and told["draft"] == "model" and told["loop"] == "host"
-    seconds = [a["seconds"] for a in told["tree"]["costs"]["target"]]
-    assert 0 < seconds[0] and seconds == sorted(seconds) and 0 < told["tree"]["costs"]["rejected"] < 1
+    one, report = generate(model, **options)
+    assert report["tree"] == {"tree": "auto", "costs": measured[0]} and report["draft"] == "model" and report["loop"] == "host"
+    seconds = [a["seconds"] for a in report["tree"]["costs"]["target"]]
+    assert 0 < seconds[0] and seconds == sorted(seconds) and 0 < report["tree"]["costs"]["rejected"] < 1
     # The measured steps are no part of the statistics.
-    assert told["tokens"] == 40 and told["draft_calls"] <= 16 * told["target_calls"] <= 16 * 40
+    assert report["tokens"] == 40 and report["draft_calls"] <= 16 * report["target_calls"] <= 16 * 40
     # The same output for a seed, here without measuring again, elsewhere by the same costs.
     assert generate(model, **options)[0] == one and len(measured) == 1
     assert generate(model, tree="auto", **options)[0] == one and len(measured) == 1
     monkeypatch.setattr(host, "_costs", type(host._costs)())
-    assert generate(model, tree=told["tree"], **options)[0] == one and len(measured) == 1
+    assert generate(model, tree=report["tree"], **options)[0] == one and len(measured) == 1
     assert generate(model, tree="auto:2", **options)[1]["tree"]["depth"] == 2 and len(measured) == 2
     # Another verifier, and plain sampling's text without sampling.
     options = dict(draft_model=draft, do_sample=False, max_new_tokens=40)
@@ -141,8 +141,8 @@ def test_the_law_of_plain_decoding_by_enumeration():
 
     for p, text in polydraft.enumerate_decisions(experiment):
         got[text] = got.get(text, 0.0) + p
-    law = law_of(model, ids, 2)
-    assert max(abs(law[text] - got.get(text, 0.0)) for text in law) < 2e-6
+    distribution = distribution_of(model, ids, 2)
+    assert max(abs(distribution[text] - got.get(text, 0.0)) for text in distribution) < 2e-6
 
 
 @pytest.mark.parametrize(("draft", "got"), [
@@ -161,10 +161,10 @@ def test_ngrams_draft_where_no_draft_is_named(pair):
     plain = model.generate(ids, **settings).tolist()
     for options in ({}, {"draft_model": "ngram"}, {"paths": 2, "depth": 3}, {"tree": "paths:1,4", "repetition_penalty": 1.01}):
         with_penalty = model.generate(ids, **settings, repetition_penalty=1.01).tolist()
-        text, told = generate(model, ids, **settings, **options)
+        text, report = generate(model, ids, **settings, **options)
         assert text == (with_penalty if "repetition_penalty" in options else plain)
-        assert told["draft"] == "ngram" and told["loop"] == "host"
-    assert told["accepted"] > 0
+        assert report["draft"] == "ngram" and report["loop"] == "host"
+    assert report["accepted"] > 0
     with pytest.raises(ValueError, match="n-grams draft on the host"):
         generate(model, loop="device", **settings)
 
@@ -174,12 +174,12 @@ def test_the_law_with_ngrams_by_enumeration():
     ids, got = torch.tensor([[0, 1, 0, 1, 2]]), {}
 
     def experiment(rng):
-        text, told = generate(model, ids, do_sample=True, top_k=0, max_new_tokens=3, tree="paths:2,2", seed=rng)
-        return tuple(text[0][5:]), told["accepted"]
+        text, report = generate(model, ids, do_sample=True, top_k=0, max_new_tokens=3, tree="paths:2,2", seed=rng)
+        return tuple(text[0][5:]), report["accepted"]
 
     for p, (text, accepted) in polydraft.enumerate_decisions(experiment):
         got[text] = got.get(text, 0.0) + p
         got[None] = got.get(None, 0) + accepted
     assert got.pop(None) > 0
-    law = law_of(model, ids, 3)
-    assert max(abs(law[text] - got.get(text, 0.0)) for text in law) < 2e-6
+    distribution = distribution_of(model, ids, 3)
+    assert max(abs(distribution[text] - got.get(text, 0.0)) for text in distribution) < 2e-6

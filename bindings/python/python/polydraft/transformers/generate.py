@@ -144,8 +144,8 @@ def generate(
     if reason is None:
         form = on_device.form_of(str(verifier), str(fixed), logits_processor, config.do_sample, draft_sampling)
         put = None if streamer is None else lambda token: streamer.put(torch.tensor([token]))
-        texts, found = on_device.run(model, drafting, form, list(input_ids), masks, stopping_criteria, seeds, put)
-        tokens = sum(len(text) - input_ids.shape[1] for text in texts)
+        token_lists, found = on_device.run(model, drafting, form, list(input_ids), masks, stopping_criteria, seeds, put)
+        tokens = sum(len(text) - input_ids.shape[1] for text in token_lists)
         counts = {
             "tokens": tokens, "target_calls": found.calls, "draft_calls": found.calls * form.length,
             "drafted": found.calls * form.paths * form.length, "accepted": found.accepted,
@@ -158,18 +158,18 @@ def generate(
         host = Loop(
             model, drafting, logits_processor, stopping_criteria, config, decides, tree, acceptance, draft_sampling, streamer
         )  # fmt: skip
-        texts = []
+        token_lists = []
         for row in range(rows):
             before = input_ids[row : row + 1]
             real = before[0] if mask is None else before[0][mask[row].bool()]
             rng = seed if isinstance(seed, Rng) else Rng(seeds[row])
-            texts.append(host.run(before, real.tolist(), rng, given if rows == 1 else None)[0])
+            token_lists.append(host.run(before, real.tolist(), rng, given if rows == 1 else None)[0])
         counts = host.statistics() | {"loop": "host"}
     if streamer is not None:
         streamer.end()
     if statistics is not None:
         statistics.update(counts, draft="none" if is_plain else kind_of(drafting))
-    sequences = _padded(texts, config, input_ids)
+    sequences = _padded(token_lists, config, input_ids)
     return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
 
@@ -183,13 +183,13 @@ def _verifier_of(verifier: str | dict | Verifier | None, of_drafts: dict[str, An
     return None
 
 
-def _padded(texts: list[torch.Tensor], config: Any, like: torch.Tensor) -> torch.Tensor:
-    longest = max(len(text) for text in texts)
+def _padded(token_lists: list[torch.Tensor], config: Any, like: torch.Tensor) -> torch.Tensor:
+    longest = max(len(text) for text in token_lists)
     filler = config.pad_token_id
     if filler is None:
         ends = config.eos_token_id
         filler = ends[0] if isinstance(ends, (list, tuple)) else ends
-    padded = like.new_full((len(texts), longest), 0 if filler is None else int(filler))
-    for row, text in zip(padded, texts):
+    padded = like.new_full((len(token_lists), longest), 0 if filler is None else int(filler))
+    for row, text in zip(padded, token_lists):
         row[: len(text)] = text
     return padded
